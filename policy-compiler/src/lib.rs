@@ -1,34 +1,35 @@
 //! Policies in, classifier tables out.
 //!
-//! The local end of a policy is constant, so a policy is a function of *peer × service*. A policy goes through these folders,
-//! from the ground up; a folder imports only folders above it in this list:
+//! The local end of a policy is constant, so a policy is a function of *peer × service*. A policy goes through these
+//! folders, from the top of the list to the bottom; a folder imports only folders above it in this list:
 //!
 //! | folder | holds | refuses |
 //! |---|---|---|
 //! | `common` | ids, small collections, hashing, the join of a second thread | |
 //! | [`selector`] | Calico's selector language: expressions over labels | |
-//! | [`model`] | the validated cluster, policies of every API in one shape | illegal values; resolves nothing |
+//! | [`model`] | the validated cluster, policies of every API in one form | illegal values; resolves nothing |
 //! | [`prefix_map`] | longest-prefix match; the dataplane uses it for routes | |
 //! | [`resolve`] | model and local endpoints → the list of rules of each endpoint, stage and direction, over *predicates* of addresses | to look at any address |
-//! | `peers` | who has which address, and the predicate set of each: the predicates that are true of it. Predicate sets → *identities*, numbers whose meaning never changes, and *classes* of one image | to look at any rule |
-//! | [`image`] | the tables and the lookup: address → identity → class; (chain, class) → row; row × packet → path | to panic: every lookup has an answer, and an unknown number is denied |
-//! | `rows` | what happens to each protocol, port and type between a chain and a class: match sets, row plan, row builder, row interner | to know who the ends are |
-//! | [`compile`] | the compiler: puts the steps together, keeps identities and counter slots for its life, applies deltas to what stands | |
-//! | [`check`] | the reference, a slow and obvious judge that shares nothing with `resolve` to `compile` but words; the proof, which compares an image with a judge in every cell | |
+//! | `peers` | which members have which address, and the predicate set of each address: the predicates that are true of it. Predicate sets → *identities*, numbers whose meaning never changes, and *classes* of one image | to look at any rule |
+//! | [`image`] | the tables and the lookup: address → identity → class; (chain, class) → row; row × packet → path | to panic: every lookup has a result, and an unknown number is denied |
+//! | `rows` | what happens to each protocol, port and type between a chain and a class: match sets, row plan, row builder, row interner | to know the addresses of the ends |
+//! | [`compile`] | the compiler: puts the steps together, keeps identities and counter slots for its life, applies deltas to the last image | |
+//! | [`check`] | the reference, a slow and obvious judge, which shares only types with the folders from `resolve` to `compile`; the proof, which compares an image with a judge in every cell | |
 //!
-//! **A change** is answered by the smallest step that suffices. A pod of another node changes cells of the image in use
-//! ([`Compiler::update`](compile::Compiler::update)). New predicates and changed network sets change the addresses that they
-//! concern. A changed policy costs the rows of the lists that it is in. Everything else is compiled anew.
+//! **A change** takes the smallest step that suffices. A pod of another node changes cells of the image in use
+//! ([`Compiler::update`](compile::Compiler::update)). New predicates and changed network sets change the addresses that
+//! they concern. A changed policy costs the rows of the lists that it is in. Everything else is compiled anew.
 //!
-//! There is no I/O here, no clock, no async, no randomness that shows (hash seeds only) and no unsafe code. A large
-//! compilation uses a second thread (`common/join.rs`); the result does not depend on it.
+//! There is no I/O here, no clock, no async, no unsafe code, and no randomness that affects results (only hash seeds). A
+//! large compilation uses a second thread (`common/join.rs`); the result does not depend on it.
 //!
 //! **Not supported**: HTTP matches and domain names (the import fails closed on them).
 //!
 //! **Several members may have one address** (a pod that is being deleted and its successor, a pod inside a network set). The
-//! address is in a set if any of its members is. A port name counts for an address if a member that has the address satisfies
-//! the selector beside the name and gives the name that number: a member that the selector does not match lends its named
-//! ports to no other. The local end of a pod's packet is that pod, also where another member has its address.
+//! address is in a set if any of its members is. A port name holds for an address if one member that has the address both
+//! matches the rule's selector and gives the name that number: the named ports of a member that the selector does not
+//! match do not count for another member. The local end of a pod's packet is that pod, even if another member has its
+//! address.
 
 pub mod check;
 mod common;

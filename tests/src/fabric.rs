@@ -412,12 +412,12 @@ impl Fabric {
         self.calculate(node, None, |calculation, _, inputs| calculation.tables(inputs))
     }
 
-    /// Stores in the tables that a node uses that it reaches `prefix` by `route`. Returns whether they can be changed so.
+    /// Stores a route to `prefix` in the tables that a node uses. Returns whether these tables can take the change.
     pub fn change_route(&mut self, node: usize, prefix: IpNet, route: Route) -> bool {
         self.calculate(node, Some((prefix, route)), Calculation::change_routes)
     }
 
-    /// Gives a node's calculation its inputs, with one more route.
+    /// Calls a function of a node's calculation with its inputs and, if given, one more route.
     fn calculate<T>(
         &mut self,
         node: usize,

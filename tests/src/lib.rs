@@ -1,9 +1,9 @@
-//! What the cross-crate tests share.
+//! Helpers that the cross-crate tests share.
 //!
 //! - [`packet`]: packets as hosts send them, built by `etherparse` and not by the code under test.
 //! - [`fabric`]: two nodes that run the real worker, its tables made by the real calculation, over ports in memory.
 //! - [`shop`]: a small cluster on them.
-//! - [`fuzz`]: generated packets through them, and what may come out.
+//! - [`fuzz`]: generated packets through them, and the packets that may come out.
 
 pub mod fabric;
 pub mod fuzz;

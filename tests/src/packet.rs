@@ -14,7 +14,7 @@ pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;
 pub const ICMPV6: u8 = 58;
 pub const SCTP: u8 = 132;
-/// What hosts send their packets with.
+/// The time to live of hosts' packets.
 pub const TTL: u8 = 64;
 
 /// A connection, from the side that opens it. An echo's identifier is its source port.
@@ -27,7 +27,7 @@ pub struct Tuple {
     pub destination_port: u16,
 }
 
-/// What TCP says; nothing to other protocols.
+/// The kind of a TCP segment; other protocols ignore it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Segment {
     Syn,
@@ -117,7 +117,7 @@ impl Tuple {
             (true, true, false) => step.icmpv4_echo_reply(id, 1).write(&mut bytes, b"ping"),
             (false, false, true) => step.icmpv6_echo_request(id, 1).write(&mut bytes, b"ping"),
             (false, false, false) => step.icmpv6_echo_reply(id, 1).write(&mut bytes, b"ping"),
-            // Nobody's echo: the other family's protocol number.
+            // No echo of this family: the other family's protocol number.
             _ => {
                 raw(&mut bytes, source, destination, self.protocol, &[0; 16]);
                 Ok(())
@@ -152,7 +152,7 @@ fn raw(bytes: &mut Vec<u8>, source: IpAddr, destination: IpAddr, protocol: u8, p
     ip(source, destination, TTL).write(bytes, IpNumber(protocol), payload).unwrap();
 }
 
-/// The IPv4 header of a packet changed, its checksum computed anew.
+/// Changes the IPv4 header of a packet, and computes its checksum anew.
 pub fn change_v4(bytes: &mut [u8], change: impl FnOnce(&mut Ipv4Header)) {
     let mut header = Ipv4HeaderSlice::from_slice(bytes).unwrap().to_header();
     change(&mut header);
@@ -187,8 +187,8 @@ pub fn tunnelled(from: Ipv4Addr, to: Ipv4Addr, inner: &[u8], ecn: u8) -> Vec<u8>
     [&header.to_bytes()[..], inner].concat()
 }
 
-/// A TCP or UDP super-packet as a kernel hands it over: its checksum only the pseudo-header's sum, to be cut into segments of
-/// `size` bytes of payload.
+/// A TCP or UDP super-packet as a kernel passes it on: its checksum is only the sum of the pseudo-header, and it is to
+/// be cut into segments of `size` bytes of payload.
 pub fn super_packet(tuple: Tuple, payload: &[u8], size: u16) -> (Vec<u8>, Offload) {
     let mut bytes = tuple.data(payload);
     let v4 = tuple.source.is_ipv4();
@@ -227,7 +227,7 @@ pub fn addresses(bytes: &[u8]) -> (IpAddr, IpAddr) {
     }
 }
 
-/// Panics unless every length and checksum of a packet is right.
+/// Panics unless all lengths and checksums of a packet are correct.
 pub fn assert_whole(bytes: &[u8]) {
     let sliced = SlicedPacket::from_ip(bytes).unwrap();
     let net = sliced.net.as_ref().unwrap();
@@ -267,7 +267,7 @@ pub fn assert_whole(bytes: &[u8]) {
     assert_eq!(written, computed, "layer 4's checksum");
 }
 
-/// What an IP packet carries.
+/// The payload of an IP packet.
 pub fn payload(bytes: &[u8]) -> Vec<u8> {
     let sliced = SlicedPacket::from_ip(bytes).unwrap();
     let payload: &IpPayloadSlice<'_> = sliced.ip_payload().unwrap();

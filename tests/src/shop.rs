@@ -1,5 +1,5 @@
-//! A small cluster for tests that are about packets and not about policy: two pods on the first node and one on the
-//! other; only `a` may speak to `b`, and `b` to nobody.
+//! A small cluster for tests of packets and not of policy: two pods on the first node and one on the other. Only `a`
+//! may send to `b`, and `b` may send to no other pod.
 
 use manx_dataplane::tables::PortId;
 
@@ -8,7 +8,7 @@ use crate::fabric::{Fabric, pod, policy};
 /// `shop/a`, on the first node.
 pub const A: &str = "10.1.0.1";
 pub const A6: &str = "fd00:1::1";
-/// `shop/b`, beside it.
+/// `shop/b`, on the same node.
 pub const B: &str = "10.1.0.2";
 pub const B6: &str = "fd00:1::2";
 /// `shop/far`, on the other node.

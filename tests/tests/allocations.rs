@@ -1,4 +1,5 @@
-//! A worker allocates nothing for the packets of established flows, and a manifest costs in proportion to its length.
+//! A worker allocates nothing for the packets of established flows, and a manifest costs memory in proportion to its
+//! length.
 #![expect(unsafe_code, reason = "an allocator that counts is an allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -14,11 +15,11 @@ use manx_tests::packet::{TCP, Tuple, UDP, super_packet, tunnelled};
 use manx_tests::shop::{self, A, A6, B, B6, FAR};
 
 thread_local! {
-    /// Allocations of this thread since it began to count; `None`: it does not count.
+    /// Allocations of this thread since it began to count; `None` if it does not count.
     static COUNT: Cell<Option<Allocated>> = const { Cell::new(None) };
 }
 
-/// What was allocated, whether or not it was given back.
+/// What was allocated, whether it was freed or not.
 #[derive(Debug, Clone, Copy, Default)]
 struct Allocated {
     times: u64,
@@ -33,7 +34,7 @@ fn count(bytes: usize) {
     let _ = COUNT.try_with(|count| count.set(count.get().map(more)));
 }
 
-// SAFETY: every call is passed on to the system's allocator with what it was given; counting allocates nothing.
+// SAFETY: every call goes to the system's allocator with the same arguments; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
@@ -96,7 +97,7 @@ fn established_flows_allocate_nothing() {
         answer[24..28].copy_from_slice(&at.to_be_bytes());
         tunnelled(UNDERLAY[1], UNDERLAY[0], &answer, 0)
     };
-    // To each port, and what comes out of the node for it.
+    // Packets to each port, and those that come out of the node for it.
     let round: Vec<(PortId, Vec<u8>, Offload)> = vec![
         (a, near.data(b"request"), plain),
         (b, near.reversed().data(b"reply"), plain),
@@ -116,7 +117,7 @@ fn established_flows_allocate_nothing() {
         for (port, bytes, offload) in &round {
             node.inject_with(*port, bytes, *offload);
         }
-        // One port's queue is one batch; a port that owes time is served in the next turn.
+        // The queue of one port is one batch; a port that owes time is served in the next turn.
         let mut found = 0;
         let in_turns = allocations(|| {
             while found < round.len() {
@@ -130,7 +131,8 @@ fn established_flows_allocate_nothing() {
         for wire in node.wires.values() {
             while let Some(mut frame) = wire.collect() {
                 forwarded += usize::from(number >= WARM_UP);
-                // The next packet in it may be a longer one: in which order ports are served follows what they have cost.
+                // The next packet in this buffer may be longer: the order in which ports are served depends on what
+                // they have cost.
                 frame.bytes.reserve(1 << 16);
                 wire.recycle(frame);
             }
@@ -141,7 +143,7 @@ fn established_flows_allocate_nothing() {
     assert_eq!(counted, 0, "allocations in {ROUNDS} rounds");
 }
 
-/// Texts that ask for much, each with a name.
+/// Texts that require much memory, each with a name.
 fn greedy() -> Vec<(&'static str, String)> {
     const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n";
     fn each(count: usize, one: impl Fn(usize) -> String) -> String {

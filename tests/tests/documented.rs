@@ -1,9 +1,9 @@
-//! The documentation names what is there.
+//! The documentation names only what exists.
 
 use std::fs;
 use std::path::Path;
 
-/// What a text links to, as it is written.
+/// The targets of a text's links, as they are written.
 fn links(text: &str) -> Vec<&str> {
     text.split("](").skip(1).filter_map(|after| after.split(')').next()).collect()
 }
@@ -27,7 +27,7 @@ fn every_section_of_policy_semantics_names_files_with_tests() {
     }
 }
 
-/// Whether a source has a test of this name, which is not left out.
+/// Whether a source has a test of this name that is not ignored.
 fn has_test(source: &str, name: &str) -> bool {
     let start = format!("fn {name}(");
     let lines: Vec<&str> = source.lines().map(str::trim_start).collect();
@@ -45,7 +45,7 @@ fn every_promise_of_security_is_held_by_tests_that_are_there() {
     let text = fs::read_to_string(docs.join("security.md")).unwrap();
     let (mut promises, mut tests) = (0, 0);
     for section in text.split("\n## ").skip(1) {
-        // Behind a table's head and its line.
+        // The rows after a table's head and the line below it.
         for row in section.lines().filter(|line| line.starts_with('|')).skip(2) {
             let held_by = row.trim_end_matches([' ', '|']).rsplit('|').next().unwrap();
             let named: Vec<&str> = held_by.split('[').skip(1).collect();

@@ -1,4 +1,5 @@
-//! The fuzzer finds nothing in a few worlds, and whatever is made wrong on purpose. `manx-fuzz` runs it for longer: docs/fuzzing.md.
+//! The fuzzer finds nothing in a few worlds, and finds every fault that is added on purpose. `manx-fuzz` runs it for
+//! longer: docs/fuzzing.md.
 
 use std::process::{Command, Output};
 
@@ -18,7 +19,7 @@ fn generated_packets_come_out_where_they_may_and_are_counted() {
     }
 }
 
-/// What is found of a sabotage.
+/// The failure that a sabotage leads to.
 fn found(sabotage: Sabotage, name: &str) -> Box<Failure> {
     let options = Options { sabotage: Some(sabotage), ..options(2, 2_000_000) };
     match run(&options, |_| {}) {
@@ -53,7 +54,7 @@ fn what_is_found_is_told_with_all_that_finds_it_again() {
     let command = format!("manx-fuzz --seed {} --world {}", failure.seed, failure.world);
     assert!(told.trim_end().ends_with(&command), "{command:?} at the end of {told}");
 
-    // The world by itself.
+    // The world alone.
     let again = Options {
         sabotage: Some(Sabotage::Source),
         first: failure.world,

@@ -1,4 +1,4 @@
-//! The rigs in `fixtures/rigs/` are manifests without a fault, and each of them is worth running.
+//! The rigs in `fixtures/rigs/` are manifests without errors, and running each of them is worthwhile.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +30,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/rigs")
 }
 
-/// Reads a rig as its nodes do: `rig.yaml` is none of the cluster's objects.
+/// Reads a rig as its nodes do; `rig.yaml` is not one of the cluster's objects.
 fn load(rig: &str) -> Contents {
     let copy = tempfile::tempdir().unwrap();
     for file in fs::read_dir(folder().join(rig)).unwrap().map(Result::unwrap) {
@@ -56,7 +56,8 @@ fn no_rig_has_a_problem() {
         let cluster = import::import(&load(rig));
         let problems: Vec<String> = cluster.problems.iter().map(ToString::to_string).collect();
         if rig == "host-endpoints" {
-            // What a node that shares its uplink with the kernel cannot enforce is shown to be told, and nothing else.
+            // The only reported problems are policies that a node cannot enforce because it shares its uplink with the
+            // kernel.
             assert!(
                 !problems.is_empty() && problems.iter().all(|it| it.contains("NOT ENFORCED")),
                 "{problems:#?}"

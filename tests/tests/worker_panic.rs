@@ -1,4 +1,4 @@
-//! A worker that panics takes its process with it.
+//! A worker that panics ends its process.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -18,7 +18,7 @@ use manx_dataplane::worker::{Command, Polling, Settings, SharedState, spawn};
 const CHILD: &str = "MANX_TEST_WORKER_PANICS";
 const SIGABRT: i32 = 6;
 
-/// A port whose device breaks the program.
+/// A port whose device makes the worker panic.
 struct Broken;
 
 impl PacketIo for Broken {
@@ -61,7 +61,7 @@ fn a_panic_in_a_worker_aborts_the_process_and_says_so() {
     assert!(String::from_utf8_lossy(&child.stderr).contains("a worker died"), "{child:?}");
 }
 
-/// Ends well if the worker's panic goes unnoticed.
+/// Ends well if the worker's panic is not noticed.
 fn in_the_child() -> ! {
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
     let settings = Settings { sizes, polling: Polling::Adaptive, core: None };

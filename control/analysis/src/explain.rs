@@ -1,5 +1,5 @@
-//! Whether a connection passes by the objects alone: finds the parties of a request, their packet and the interfaces on its way,
-//! and asks the oracle.
+//! Whether a connection passes by the objects alone: finds the parties of a request, their packet and the interfaces on
+//! its path, and calls the oracle.
 
 mod traversal;
 
@@ -13,8 +13,9 @@ use manx_objects::object::{Kind, Object, ObjectKey};
 use manx_oracle::{Oracle, Packet, Party, Shown};
 use traversal::Traversal;
 
-/// Whether a connection passes by these objects, and why. `assumed` holds the addresses that the caller has made up for objects without one.
-/// `uplink` is the name of the nodes' uplink if the request names none. `Err` says which party is unknown or ambiguous.
+/// Whether a connection passes by these objects, and why. `assumed` holds the addresses that the caller assumed for
+/// objects without one. `uplink` is the name of the nodes' uplink if the request names none. `Err` says which party is
+/// unknown or ambiguous.
 pub fn explain(
     request: &ExplainRequest,
     contents: &Contents,
@@ -51,7 +52,7 @@ pub fn explain(
     Ok(Explanation { story, assumed: unsure })
 }
 
-/// The packet in one family, from this port.
+/// The packet in one family, from this source port.
 pub fn packet(spec: PacketSpec, v4: bool, source: u16) -> Packet {
     match spec {
         PacketSpec::Protocol(protocol, Some(destination)) => {
@@ -63,8 +64,8 @@ pub fn packet(spec: PacketSpec, v4: bool, source: u16) -> Packet {
     }
 }
 
-/// The parties that a text names: a pod or node stands once for each of its addresses. An address names the pod or node that
-/// has it. `Err` says why the text names nobody.
+/// The parties that a text names: a pod or node, once for each of its addresses. An address names the pod or node that
+/// has it. `Err` says why the text names no party.
 fn parties(text: &str, contents: &Contents, oracle: &Oracle) -> Result<Vec<Party>, String> {
     if let Ok(address) = text.parse::<IpAddr>() {
         let everybody = oracle.pods().chain(nodes(contents, |_| true));
@@ -100,7 +101,7 @@ fn parties(text: &str, contents: &Contents, oracle: &Oracle) -> Result<Vec<Party
     if of_pod.is_empty() { Err(no_pod(namespace, name, contents)) } else { Ok(of_pod) }
 }
 
-/// The nodes that are wanted, once for each of their addresses.
+/// The wanted nodes, once for each of their addresses.
 fn nodes(contents: &Contents, wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = Party> {
     let valid = contents.objects.iter().filter_map(|(key, stored)| match &stored.state {
         State::Valid(object) => Some((key, object)),
@@ -139,7 +140,7 @@ fn no_pod(namespace: &str, name: &str, contents: &Contents) -> String {
     }
 }
 
-/// The two parties in one family: that which both have, IPv4 first unless IPv6 is asked for.
+/// The two parties in a family that both have: IPv4 first, unless IPv6 is requested.
 fn in_one_family(from: &[Party], to: &[Party], v6: bool) -> Option<(Party, Party)> {
     let families = if v6 { &[false][..] } else { &[true, false] };
     families.iter().find_map(|v4| {

@@ -1,11 +1,11 @@
-//! What can be said about policy without a packet.
+//! Statements about policy that need no packet.
 //!
 //! - [`references`]: names that policies use and that no object defines.
 //! - [`explain`]: whether a connection passes by the objects, step by step.
-//! - [`proof`]: that compiled tables say what the objects say, in every case.
+//! - [`proof`]: that compiled tables and objects agree, in every case.
 //!
-//! Everything here is calculated from its arguments: no files, no clock. The types of the answers that travel over the agent's
-//! socket are `manx-api`'s.
+//! Everything here is calculated from its arguments: no files, no clock. The types of the results that go over the
+//! agent's socket are in `manx-api`.
 
 pub mod explain;
 pub mod proof;

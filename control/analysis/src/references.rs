@@ -1,7 +1,8 @@
-//! What manifests name and no manifest defines. Each object is valid by itself; only all of them together tell.
+//! Names in manifests that no manifest defines. Each object is valid by itself; only all objects together show it.
 //!
-//! Selectors name nothing: that one matches nothing is as a rule meant for pods to come. The exception is a rule's
-//! `namespaceSelector: global()`, which means network sets and host endpoints, and these are written down beforehand.
+//! Selectors are not names: a selector that matches nothing may be meant for later pods. The exception is a rule's
+//! `namespaceSelector: global()`, which matches network sets and host endpoints, and these are usually defined in
+//! advance.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -17,8 +18,8 @@ use manx_objects::object::{Kind, Object, ObjectKey, Pairs};
 use manx_objects::problem::{Cause, MOST_OF_OBJECT, Problem, Severity};
 use manx_objects::{State, Tally};
 
-/// A warning for every name that leads to nothing, with what follows. A definition that is not valid is reported elsewhere
-/// and counts as one here.
+/// A warning for every name without a definition, with the consequence. A definition that is not valid is reported
+/// elsewhere and counts as a definition here.
 pub fn undefined(contents: &Contents) -> Vec<Problem> {
     let known = Known::new(contents);
     let mut problems = Vec::new();
@@ -26,7 +27,7 @@ pub fn undefined(contents: &Contents) -> Vec<Problem> {
         let State::Valid(object) = &stored.state else { continue };
         let mut report = Report { key, stored, problems: &mut problems, tally: Tally::default() };
         match &**object {
-            // A staged policy that stands for a deletion, is being learnt or is ignored is asked nothing.
+            // A staged policy with the action Delete, Learn or Ignore is not evaluated.
             Object::CalicoPolicy(policy) if is_evaluated(policy.staged_action) => {
                 if let Some(tier) = &policy.tier
                     && Tier::built_in(tier).is_none()
@@ -58,7 +59,7 @@ pub fn undefined(contents: &Contents) -> Vec<Problem> {
     problems
 }
 
-/// Collects what one object names in vain: of very many names the first, and how many more there are.
+/// Collects the undefined names of one object: the first ones, and the number of the others.
 struct Report<'a> {
     key: &'a ObjectKey,
     stored: &'a Stored,
@@ -82,20 +83,20 @@ impl Report<'_> {
     }
 }
 
-/// What there is to be named.
+/// Everything that can be named.
 struct Known<'a> {
     contents: &'a Contents,
-    /// Namespaces and names of service accounts, also those that only pods tell of.
+    /// Namespaces and names of service accounts, including those that only pods name.
     accounts: BTreeSet<(&'a str, &'a str)>,
-    /// Of services that have endpoints, by namespace and name.
+    /// Namespaces and names of services that have endpoints.
     services: BTreeSet<(&'a str, &'a str)>,
     /// The labels of everything that has no namespace: global network sets and host endpoints.
     global: Vec<Inherited<'a>>,
-    /// Whether one of these is not valid, so that nobody knows its labels.
+    /// Whether one of these is not valid, so that its labels are not known.
     global_in_doubt: bool,
 }
 
-/// Labels of an object's own, and behind them those of each of its profiles.
+/// An object's own labels, and then those of each of its profiles.
 struct Inherited<'a> {
     own: &'a Pairs,
     profiles: Vec<&'a Pairs>,
@@ -210,7 +211,7 @@ impl<'a> Known<'a> {
         }
         let names = entity.service_accounts.iter().flat_map(|accounts| &accounts.names);
         for (index, name) in names.enumerate() {
-            // A namespaceSelector may mean any namespace.
+            // A namespaceSelector may match any namespace.
             let own = namespace.filter(|_| entity.namespace_selector.is_none());
             let defined = match own {
                 Some(own) => name == "default" || self.accounts.contains(&(own, name.as_str())),
@@ -250,7 +251,7 @@ mod tests {
     use super::undefined;
     use manx_objects::contents::Contents;
 
-    /// The warnings of manifests that are otherwise clean, a line each.
+    /// The warnings of manifests without other problems, one per line.
     fn warnings(text: &str) -> String {
         let contents = Contents::from_texts([("all.yaml", text)]);
         assert!(contents.problems.is_empty(), "{:#?}", contents.problems);
@@ -322,7 +323,7 @@ spec: {node: n1, interfaceName: '*', profiles: [open, projectcalico-default-allo
         );
         let told = warnings(&host);
         assert_eq!(told.lines().count(), 101);
-        insta::assert_snapshot!(told.lines().last().unwrap(), @"all.yaml:1:1: HostEndpoint h: 150 further problems of this object are not told: correct those above first");
+        insta::assert_snapshot!(told.lines().last().unwrap(), @"all.yaml:1:1: HostEndpoint h: 150 further problems of this object are not shown: correct those above first");
     }
 
     #[test]

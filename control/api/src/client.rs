@@ -1,4 +1,4 @@
-//! The agent's socket, seen by a client. It blocks: the command line and the rig ask one thing at a time.
+//! A client of the agent's socket. It blocks: the command line and the rig make one call at a time.
 
 use std::io::{self, Read, Write as _};
 use std::os::unix::net::UnixStream;
@@ -18,10 +18,10 @@ use crate::{
 /// How long an agent may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why there is no answer, or not the one hoped for.
+/// Why there is no answer, or another one than expected.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody listens.
+    /// No agent listens.
     #[error(
         "no agent listens at {path} ({source}): start one with `manx node`, or name its socket by --socket"
     )]
@@ -31,49 +31,49 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// The socket is somebody else's.
+    /// The socket belongs to another user.
     #[error(
         "the agent's socket {0} may only be used by the user who runs the agent: run this as that user"
     )]
     Denied(PathBuf),
-    /// Somebody else listens.
+    /// Another user listens.
     #[error(
-        "user {owner} listens at {path}, and this is run by user {}: nothing that is said there is believed; run this as the user \
+        "user {owner} listens at {path}, and this is run by user {}: its answers are not trusted; run this as the user \
          who runs the agent",
         geteuid()
     )]
     Stranger {
         /// The socket.
         path: PathBuf,
-        /// Who.
+        /// The user.
         owner: u32,
     },
-    /// The agent broke off.
-    #[error("the agent at {path} broke off: {source}")]
+    /// The agent disconnected.
+    #[error("the agent at {path} closed the connection: {source}")]
     Broken {
         /// The socket.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// The agent is alive, but its control loop is not.
-    #[error("the agent at {0} has not answered for {patience} s: its log tells what it does", patience = PATIENCE.as_secs())]
+    /// The agent's process lives, but its control loop does not answer.
+    #[error("the agent at {0} has not answered for {patience} s: its log shows what it does", patience = PATIENCE.as_secs())]
     Silent(PathBuf),
-    /// What came is no answer to what was asked.
-    #[error("the agent at {path} speaks another language: {reason}")]
+    /// The answer does not fit the call.
+    #[error("the agent at {path} gave an unexpected answer: {reason}")]
     Protocol {
         /// The socket.
         path: PathBuf,
-        /// What came.
+        /// What was received.
         reason: String,
     },
-    /// The agent refuses.
+    /// The agent refused the call.
     #[error(transparent)]
     Refused(#[from] Failure),
 }
 
 impl Error {
-    /// The kind that decides on the exit code.
+    /// The kind, which decides the exit code.
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::NoAgent { .. } | Self::Denied(_) | Self::Stranger { .. } => {
@@ -94,8 +94,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the agent that listens at `path`. It has to be the caller's or root's: a socket lies there by name, and
-    /// whoever was first has the name.
+    /// Connects to the agent that listens at `path`. The agent must belong to the caller or to root: a socket has a
+    /// name in a folder, and the first process that binds the name has it.
     pub fn connect(path: &Path) -> Result<Self, Error> {
         let path = path.to_owned();
         let stream = match UnixStream::connect(&path) {
@@ -115,7 +115,7 @@ impl Client {
         }
     }
 
-    /// Asks, and waits for the answer.
+    /// Makes a call and waits for the reply.
     pub fn call(&mut self, call: Call) -> Result<Reply, Error> {
         let request = Request { version: api::VERSION, call };
         let bytes = api::encode(&request).map_err(|error| self.protocol(error.to_string()))?;
@@ -174,8 +174,8 @@ impl Client {
         }
     }
 
-    /// [`Call::Capture`]: what follows on the stream is the pcapng file, with pauses as long as nothing is captured.
-    /// Closing (or shutting down) the stream ends the capture.
+    /// [`Call::Capture`]: the stream then carries the pcapng file, and pauses while nothing is captured. Closing (or
+    /// shutting down) the stream ends the capture.
     pub fn capture(mut self, port: String) -> Result<UnixStream, Error> {
         match self.call(Call::Capture(Capture { port }))? {
             Reply::Capturing => match self.stream.set_read_timeout(None) {
@@ -208,6 +208,6 @@ impl Client {
             Reply::Denials(_) => "denials",
             Reply::Capturing => "capturing",
         };
-        self.protocol(format!("it answered `{name}` to another question"))
+        self.protocol(format!("it answered `{name}` to another call"))
     }
 }

@@ -1,4 +1,4 @@
-//! The request to explain a connection, and its answer.
+//! The request to explain a connection, and the explanation.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::trace::Trace;
 
-/// A request: whether a connection passes, and why.
+/// A request: does a connection pass, and why?
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExplainRequest {
     /// The source: `NAMESPACE/POD`, `POD`, `node/NAME` or an address.
     pub from: String,
-    /// The destination, likewise.
+    /// The destination, in the same form.
     pub to: String,
     /// The packet.
     pub packet: PacketSpec,
@@ -19,17 +19,17 @@ pub struct ExplainRequest {
     pub source_port: u16,
     /// Whether parties with addresses of both families use IPv6.
     pub ipv6: bool,
-    /// The name of the nodes' uplink, by which host endpoints find it. Absent: as the agent has it, or `eth0`.
+    /// The name of the nodes' uplink, by which host endpoints find it. If absent, the agent's own, or `eth0`.
     pub uplink: Option<String>,
 }
 
-/// The answer to an [`ExplainRequest`].
+/// The reply to an [`ExplainRequest`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// What decides, and how it comes to it.
+    /// What decides, and the steps to it.
     #[serde(flatten)]
     pub story: Trace,
-    /// The parties whose address is assumed, because the manifests give them none.
+    /// The parties whose address is assumed because the manifests give them none.
     pub assumed: Vec<String>,
 }
 
@@ -46,14 +46,15 @@ impl fmt::Display for Explanation {
 /// A packet whose family is not known yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PacketSpec {
-    /// This protocol by number, to this port if there is one.
+    /// A protocol by number, and the destination port if there is one.
     Protocol(u8, Option<u16>),
-    /// ICMP, or in IPv6 `ICMPv6`: of this type and code, else an echo request.
+    /// ICMP, or `ICMPv6` in IPv6: with this type and code, or an echo request.
     Icmp(Option<(u8, u8)>),
 }
 
 impl PacketSpec {
-    /// Reads `tcp/80`, `icmp`, `icmp/3/1`, `protocol/47`. A number alone would be taken for a port, so it is refused.
+    /// Parses `tcp/80`, `icmp`, `icmp/3/1`, `protocol/47`. A number alone is refused, because it could be meant as a
+    /// port.
     pub fn parse(text: &str) -> Result<Self, String> {
         let expected = || {
             format!(

@@ -1,15 +1,15 @@
-//! The protocol of the agent's socket: the calls that CNI and the rig make, what `manx status` reads, and a client.
+//! The protocol of the agent's socket: the calls of CNI and the rig, the status for `manx status`, and a client.
 //!
 //! The layers, in order:
 //! - [`trace`]: why a connection passes or not, step by step.
-//! - [`explain`], [`proof`]: the request and the answers that carry traces.
-//! - this file: [`Request`], [`Response`], and how a message is framed.
-//! - [`client`]: a socket that blocks.
+//! - [`explain`], [`proof`]: the request and the replies that carry traces.
+//! - this file: [`Request`], [`Response`], and the framing of messages.
+//! - [`client`]: a blocking client.
 //!
-//! This crate depends on no other crate of Manx: a program that speaks to an agent needs nothing else.
+//! This crate depends on no other crate of Manx: a program that talks to an agent needs nothing else.
 //!
-//! A message is a 4-byte little-endian length and that many bytes of JSON, at most [`MAX_MESSAGE`]. A connection carries
-//! requests and their answers in turn. The socket has mode 0600.
+//! A message is a 4-byte little-endian length followed by that many bytes of JSON, at most [`MAX_MESSAGE`]. A
+//! connection carries requests and their replies in turn. The socket has mode 0600.
 
 pub mod client;
 pub mod explain;
@@ -25,25 +25,25 @@ use serde::{Deserialize, Serialize};
 use crate::explain::{ExplainRequest, Explanation};
 use crate::proof::Refutation;
 
-/// Spoken by this version; a request with another is refused with an [`ErrorKind::Version`].
+/// The version of the protocol; a request with another version is refused with an [`ErrorKind::Version`].
 pub const VERSION: u32 = 1;
-/// Flows in a status.
+/// The most flows of a worker in a status.
 pub const MAX_FLOWS: usize = 1024;
-/// Longest message in bytes.
+/// The most bytes of a message.
 pub const MAX_MESSAGE: usize = 64 << 20;
 
 /// Why bytes are not a message.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// Longer than [`MAX_MESSAGE`].
-    #[error("a message of {0} bytes: at most {MAX_MESSAGE} are spoken")]
+    #[error("a message of {0} bytes is too long: at most {MAX_MESSAGE} are allowed")]
     TooLong(usize),
-    /// Not JSON, or not of the shape expected.
+    /// Not JSON, or not of the expected form.
     #[error("a message that does not parse: {0}")]
     Json(#[from] serde_json::Error),
 }
 
-/// The message's bytes, its length in front.
+/// The bytes of a message, with its length first.
 pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, message)?;
@@ -55,36 +55,37 @@ pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     Ok(bytes)
 }
 
-/// How many bytes follow the length.
+/// The number of bytes that follow the length.
 pub fn message_len(header: [u8; 4]) -> Result<usize, FrameError> {
     let len = u32::from_le_bytes(header) as usize;
     if len > MAX_MESSAGE { Err(FrameError::TooLong(len)) } else { Ok(len) }
 }
 
-/// One question.
+/// A request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Request {
     /// [`VERSION`].
     pub version: u32,
-    /// What is asked.
+    /// The call.
     pub call: Call,
 }
 
-/// What can be asked.
+/// The calls.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Call {
-    /// Give a pod its interface and addresses. Repeating it for the same pod and namespace gives the same answer.
+    /// Attach a pod: give it its interface and addresses. Repeating the call for the same pod and namespace gives the
+    /// same reply.
     Attach(Attach),
-    /// Take a pod's interface and addresses away. A pod that is not attached is no error.
+    /// Detach a pod: take its interface and addresses away. It is no error if the pod is not attached.
     Detach(PodName),
-    /// Everything `manx status` shows.
+    /// Everything that `manx status` shows.
     Status,
-    /// Whether a connection passes by the objects that the agent has loaded, and what decides.
+    /// Explain whether a connection passes by the objects that the agent has loaded, and what decides.
     Explain(ExplainRequest),
     /// The last denied flows, oldest first (a bounded buffer).
     Denials,
-    /// Stream a port's packets: after the answer the connection carries a pcapng file until either side closes it.
+    /// Stream a port's packets: after the reply the connection carries a pcapng file until either side closes it.
     Capture(Capture),
 }
 
@@ -121,32 +122,32 @@ pub struct Capture {
     pub port: String,
 }
 
-/// One answer: what was asked for, or why not.
+/// The response to a request: the reply, or why there is none.
 pub type Response = Result<Reply, Failure>;
 
-/// Answers, one for each [`Call`].
+/// The replies, one for each [`Call`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
-    /// To [`Call::Attach`].
+    /// The reply to [`Call::Attach`].
     Attached(Attached),
-    /// To [`Call::Detach`].
+    /// The reply to [`Call::Detach`].
     Detached,
-    /// To [`Call::Status`].
+    /// The reply to [`Call::Status`].
     Status(Box<Status>),
-    /// To [`Call::Explain`].
+    /// The reply to [`Call::Explain`].
     Explained(Box<Explanation>),
-    /// To [`Call::Denials`].
+    /// The reply to [`Call::Denials`].
     Denials(Vec<Denial>),
-    /// To [`Call::Capture`]: the pcapng file follows.
+    /// The reply to [`Call::Capture`]: the pcapng file follows.
     Capturing,
 }
 
-/// How a pod hangs on the agent.
+/// How a pod is attached to the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Device {
-    /// A TUN device inside the pod whose queues the agent holds.
+    /// A TUN device inside the pod; the agent holds its queues.
     Tun,
     /// A veth whose host end is in the agent's own network namespace.
     Veth,
@@ -161,7 +162,7 @@ impl fmt::Display for Device {
     }
 }
 
-/// What [`Call::Attach`] made.
+/// The result of [`Call::Attach`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Attached {
     /// The pod's addresses.
@@ -176,9 +177,9 @@ pub struct Attached {
 #[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
-    /// For programs.
+    /// The kind, for programs.
     pub kind: ErrorKind,
-    /// For people: what was found, what was expected, and what to do.
+    /// The text, for people: what was found, what was expected, and what to do.
     pub message: String,
 }
 
@@ -186,9 +187,9 @@ pub struct Failure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorKind {
-    /// Another protocol version.
+    /// The request has another protocol version.
     Version,
-    /// The request does not parse or names something that is not there.
+    /// The request cannot be parsed, or names something that does not exist.
     Invalid,
     /// No address is left in the node's blocks.
     Exhausted,
@@ -207,22 +208,22 @@ pub struct Status {
     pub node: String,
     /// Seconds since the agent started.
     pub uptime_s: u64,
-    /// Whether the datastore has been read whole at least once.
+    /// Whether the datastore has been read completely at least once.
     pub in_sync: bool,
-    /// Names the manifests that the tables in use are made of: the same on every node that has read the same.
+    /// Identifies the manifests from which the tables in use are made: equal on all nodes that have read the same.
     pub datastore: String,
-    /// Counts up with each published table.
+    /// The number of published tables.
     pub tables: u64,
-    /// How often a pod of another node has changed in tables that were in use.
+    /// How often a pod of another node was changed in tables in use.
     pub changed_in_place: u64,
     /// Objects that are not valid: where, and why. Each fails closed.
     pub invalid: Vec<String>,
-    /// What is valid and means less than its author may believe.
+    /// What is valid but has less effect than its author may believe.
     #[serde(default)]
     pub warnings: Vec<String>,
-    /// How many endpoints of the whole cluster the tables know.
+    /// The number of endpoints of the whole cluster in the tables.
     pub known_endpoints: usize,
-    /// How many policies the tables know.
+    /// The number of policies in the tables.
     pub known_policies: usize,
     /// The endpoints of this node.
     pub endpoints: Vec<EndpointStatus>,
@@ -232,13 +233,13 @@ pub struct Status {
     pub ports: Vec<PortStatus>,
     /// The workers.
     pub workers: Vec<WorkerStatus>,
-    /// Flows, at most [`MAX_FLOWS`] of each worker's, in no order.
+    /// Flows, at most [`MAX_FLOWS`] of each worker, in no order.
     pub flows: Vec<FlowStatus>,
-    /// Packets by the rule (or reason) that decided, allowed and denied.
+    /// Allowed and denied packets, by the rule (or reason) that decided.
     pub rules: Vec<RuleCount>,
-    /// Packets by what was met on the way: Pass and Log rules, and what staged policies would have done.
+    /// Packets by what was noted before the decision: Pass and Log rules, and what staged policies would have done.
     pub noted: Vec<NotedCount>,
-    /// How large the policy tables are.
+    /// The size of the policy tables.
     pub policy: PolicyStatus,
     /// Whether the last tables were proved before they were published.
     pub verification: Verification,
@@ -249,26 +250,26 @@ pub struct Status {
 pub struct PolicyStatus {
     /// Chains of policies.
     pub chains: usize,
-    /// Those of them that are judged rule by rule, which is slower; they do not count what they meet on the way.
+    /// The chains that are evaluated rule by rule, which is slower; they do not count what they note.
     pub linear: usize,
     /// Classes of peers.
     pub classes: usize,
     /// Distinct rows.
     pub rows: usize,
-    /// Bytes of memory of what lookups read.
+    /// Bytes of memory of the tables that lookups read.
     pub bytes: usize,
 }
 
-/// What came of the proof of the last tables (`manx node --verify-tables`).
+/// The result of the proof of the last tables (`manx node --verify-tables`).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verification {
-    /// They are not proved.
+    /// The tables are not proved.
     #[default]
     Off,
-    /// They are, and published.
+    /// The tables were proved and published.
     Proved(Verified),
-    /// They are wrong about a packet, and not published.
+    /// The tables are wrong about a packet and were not published.
     Refuted(Box<Refutation>),
 }
 
@@ -277,18 +278,18 @@ pub enum Verification {
 pub struct Verified {
     /// Cells of the tables.
     pub cells: u64,
-    /// The distinct questions among them.
+    /// The distinct comparisons among them.
     pub questions: u64,
     /// How long it took.
     pub milliseconds: u64,
 }
 
-/// Packets that met one rule, or the end of a staged policy's tier, on the way to what decided.
+/// Packets that met one rule, or the end of a staged policy's tier, before the decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotedCount {
-    /// The rule; `StagedNetworkPolicy default/p ingress[end of tier]` where none of a staged policy would have decided.
+    /// The rule; `StagedNetworkPolicy default/p ingress[end of tier]` if no rule of a staged policy would have decided.
     pub rule: String,
-    /// What it did, or, staged, would have done: `allow`, `deny`, `pass` or `log`.
+    /// What it did or, if staged, would have done: `allow`, `deny`, `pass` or `log`.
     pub action: String,
     /// Whether its policy is staged.
     pub staged: bool,
@@ -307,7 +308,7 @@ pub struct EndpointStatus {
     pub port: String,
     /// The kind of device.
     pub device: Device,
-    /// Whether the published tables hold it; until then nothing passes.
+    /// Whether the published tables contain it; until then nothing passes.
     pub enforced: bool,
     /// The policies that select it for ingress.
     pub ingress: Vec<String>,
@@ -337,7 +338,7 @@ pub struct PortStatus {
     pub sent_packets: u64,
     /// Bytes sent.
     pub sent_bytes: u64,
-    /// Packets that came in by this port and died, by reason; only what is not zero.
+    /// Packets that came in by this port and were dropped, by reason; without reasons that have none.
     pub drops: std::collections::BTreeMap<String, u64>,
 }
 
@@ -354,9 +355,9 @@ pub struct WorkerStatus {
     pub packets: u64,
     /// Time-stamp counter cycles spent in turns that found packets.
     pub busy_cycles: u64,
-    /// Packets that it read and handed over to the worker that has their flow.
+    /// Packets that it read and handed off to the worker that has their flow.
     pub handed_over: u64,
-    /// Packets that others handed over to it, of a port that it does not have any more: dropped.
+    /// Packets that other workers handed off to it for a port that it no longer has; they were dropped.
     pub portless: u64,
     /// Flows in its table.
     pub flows: u64,
@@ -369,19 +370,19 @@ pub struct WorkerStatus {
 pub struct FlowStatus {
     /// IP protocol number.
     pub protocol: u8,
-    /// Who opened it.
+    /// The address that opened it.
     pub source: IpAddr,
     /// Source port, or 0.
     pub source_port: u16,
-    /// Whom it was opened to.
+    /// The address that it was opened to.
     pub destination: IpAddr,
     /// Destination port, or 0.
     pub destination_port: u16,
-    /// How far the connection has come, e.g. `established`.
+    /// The state of the connection, e.g. `established`.
     pub state: String,
     /// `allow` or `deny`.
     pub verdict: String,
-    /// Packets in the original direction and of replies, super-packets counted in segments.
+    /// Packets in the original direction and in the reply direction, super-packets counted in segments.
     pub packets: [u64; 2],
     /// Seconds since the last packet.
     pub idle_s: u64,
@@ -398,7 +399,7 @@ pub struct RuleCount {
     pub packets: u64,
 }
 
-/// One denied flow: its first packet.
+/// The first packet of a denied flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denial {
     /// Milliseconds since the Unix epoch.

@@ -1,4 +1,4 @@
-//! What the proof of tables answers where the tables are wrong.
+//! The result of the proof of tables, if the tables are wrong.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::trace::SideTrace;
 pub struct Refutation {
     /// The endpoint whose tables are wrong.
     pub endpoint: String,
-    /// At a host endpoint the place on the packet's way.
+    /// For a host endpoint, the place on the packet's path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stage: Option<String>,
     /// The direction, `ingress` or `egress`.
@@ -21,7 +21,7 @@ pub struct Refutation {
     pub from: IpAddr,
     /// The destination address.
     pub to: IpAddr,
-    /// Who has the peer's address.
+    /// The members that have the peer's address.
     pub peer: Vec<String>,
     /// IP protocol number.
     pub protocol: u8,
@@ -29,30 +29,31 @@ pub struct Refutation {
     pub ports: Option<(u16, u16)>,
     /// ICMP type and code, if it shows them.
     pub icmp: Option<(u8, u8)>,
-    /// A later fragment: of a protocol with ports, and without them.
+    /// Whether it is a later fragment: of a protocol with ports, but without ports.
     pub fragment: bool,
-    /// The packet in words.
+    /// The packet as text.
     pub packet: String,
-    /// What the tables say.
+    /// The result of the tables.
     pub tables: Judged,
-    /// What the objects say.
+    /// The result of the objects.
     pub objects: Judged,
-    /// How the objects come to it, at a pod.
+    /// The steps to the objects' result, at a pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<SideTrace>,
 }
 
-/// A verdict and what it comes from.
+/// A verdict and its reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judged {
     /// Whether it passes.
     pub allowed: bool,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
 impl fmt::Display for Refutation {
-    /// The packet in a line, then what either side says, then how the objects come to it.
+    /// The packet in one line, then the result of either side, then the steps to the objects'
+    /// result.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { from, to, packet, endpoint, direction, .. } = self;
         let family = if from.is_ipv4() { "IPv4" } else { "IPv6" };

@@ -1,14 +1,14 @@
-//! Why a connection passes or not, step by step: the policies that were asked, in order, and for each rule that did not match
-//! the first term that failed.
+//! Why a connection passes or not, step by step: the policies that were evaluated, in order, and for each rule that did
+//! not match the first term that failed.
 //!
-//! The oracle writes traces; the agent's socket, `manx policy explain` and the proof of tables carry them. They are text and
-//! numbers only, so that a client reads them without the oracle.
+//! The oracle writes traces; the agent's socket, `manx policy explain` and the proof of tables carry them. They consist
+//! only of text and numbers, so that a client can read them without the oracle.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Everything that decides about a connection, from its source to its destination.
+/// Everything that decides a connection, from its source to its destination.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trace {
     /// The source.
@@ -19,9 +19,9 @@ pub struct Trace {
     pub packet: String,
     /// Whether it passes by what is enforced.
     pub allowed: bool,
-    /// Whether it would pass if all policy were enforced. Policy of host endpoints is enforced in part only.
+    /// Whether it would pass if all policy were enforced. Host endpoint policy is enforced only in part.
     pub intended: bool,
-    /// Why no route leads there, whatever policy says. Absent if one does.
+    /// Why there is no route, whatever policy says. Absent if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_route: Option<String>,
     /// At the source.
@@ -41,21 +41,21 @@ pub struct Trace {
 /// What happened at one end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SideTrace {
-    /// Whether it lets the connection pass.
+    /// Whether this end allows the connection.
     pub allowed: bool,
     /// What decided.
     pub why: String,
-    /// The rule that decided, if it is one.
+    /// The rule that decided, if one did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<DecidingRule>,
-    /// The tier whose end decided, if it is one's.
+    /// The tier whose end decided, if one did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tier_end: Option<String>,
     /// The policies that are not valid and therefore deny the endpoint everything.
     pub broken: Vec<UnusablePolicy>,
     /// The tiers with a policy for the endpoint in this direction, up to the one that decided.
     pub tiers: Vec<TierSteps>,
-    /// The profiles, where no policy decided.
+    /// The profiles, if no policy decided.
     pub profiles: Vec<PolicySteps>,
 }
 
@@ -66,7 +66,7 @@ pub struct DecidingRule {
     pub kind: String,
     /// The API version of its object.
     pub api_version: String,
-    /// The object's namespace; empty where it has none.
+    /// The object's namespace; empty if it has none.
     pub namespace: String,
     /// The object's name.
     pub name: String,
@@ -94,7 +94,7 @@ pub struct TierSteps {
     pub order: Option<f64>,
     /// `Deny` or `Pass`.
     pub default_action: String,
-    /// The policies that were asked, in order.
+    /// The evaluated policies, in order.
     pub policies: Vec<PolicySteps>,
 }
 
@@ -103,28 +103,28 @@ pub struct TierSteps {
 pub struct PolicySteps {
     /// Its name.
     pub name: String,
-    /// Its order in its tier; `None` is last, and what profiles have.
+    /// Its order in its tier; `None` is last. Profiles have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<f64>,
-    /// Whether it is only reported on.
+    /// Whether it is only reported.
     pub staged: bool,
-    /// The rules that were asked, in order.
+    /// The evaluated rules, in order.
     pub rules: Vec<RuleStep>,
 }
 
-/// One rule that was asked.
+/// One evaluated rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleStep {
     /// Its index.
     pub rule: usize,
     /// What it does.
     pub action: String,
-    /// The first term that the packet does not fit; `None`: it matches.
+    /// The first term that the packet does not fit; `None` if the rule matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
-/// What happened at an interface of a node's.
+/// What happened at an interface of a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InterfaceTrace {
     /// The node.
@@ -137,26 +137,26 @@ pub struct InterfaceTrace {
     pub allowed: bool,
     /// Whether it would pass if all of its policy were enforced.
     pub intended: bool,
-    /// The places at which policy speaks of it, in order.
+    /// The places where policy applies to it, in order.
     pub stages: Vec<StageTrace>,
 }
 
-/// What happened at one place on the way through an interface.
+/// What happened at one place on the path through an interface.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StageTrace {
-    /// `doNotTrack`, `preDNAT`, `applyOnForward` (forwarded traffic) or `normal` (that of the node's own processes).
+    /// `doNotTrack`, `preDNAT`, `applyOnForward` (forwarded traffic) or `normal` (traffic of the node's own processes).
     pub stage: String,
-    /// Whether a node does what is said here.
+    /// Whether a node enforces what this place decides.
     pub enforced: bool,
-    /// Whether it decides here; else the next place is asked.
+    /// Whether this place decides; otherwise the next one follows.
     pub decides: bool,
-    /// What is said.
+    /// The steps and the result.
     #[serde(flatten)]
     pub side: SideTrace,
 }
 
 impl Trace {
-    /// The same trace, denied because no route leads there.
+    /// The same trace, denied because there is no route.
     #[must_use]
     pub fn without_route(self, why: String) -> Self {
         Self { allowed: false, intended: false, no_route: Some(why), ..self }
@@ -192,7 +192,7 @@ impl fmt::Display for Trace {
 }
 
 impl SideTrace {
-    /// Writes the steps, the rules by their place in the list of `direction`.
+    /// Writes the steps; rules are numbered by their index in the list of `direction`.
     pub fn write(&self, f: &mut fmt::Formatter<'_>, direction: &str) -> fmt::Result {
         for broken in &self.broken {
             writeln!(f, "  {}: {}", broken.policy, broken.reason)?;

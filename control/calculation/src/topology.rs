@@ -1,5 +1,5 @@
-//! Where every prefix leads, seen from one node: pure, from the Nodes and the pools. The worker's routes and the kernel's
-//! routes are both made of it, so they cannot disagree.
+//! Where every prefix leads, seen from one node. This is computed only from the Nodes and the pools. The worker's
+//! routes and the kernel's routes are both made from it, so they cannot disagree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,7 +23,7 @@ pub enum Route {
     Direct(IpAddr),
     /// Another node's block, encapsulated to that node.
     Tunnel(Peer),
-    /// Never out by the default route.
+    /// Nowhere: such packets must never leave by the default route.
     Nowhere(Nowhere),
     /// Everything else.
     World,
@@ -32,15 +32,15 @@ pub enum Route {
 /// Why a prefix leads nowhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nowhere {
-    /// It is part of a pool that no node has.
+    /// It belongs to a pool and to no node.
     Unclaimed,
     /// Two nodes claim it.
     Contested,
-    /// It is a node's and lies in no pool.
+    /// It belongs to a node and lies in no pool.
     Unpooled,
     /// Its node has no address of its family.
     NoAddress,
-    /// Its pool asks for a tunnel, and only IPv4 travels in tunnels.
+    /// Its pool requires a tunnel, and only IPv4 travels in tunnels.
     NoTunnel,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Display for Nowhere {
             Self::Unclaimed => "is part of an IPPool and of no node's pod CIDRs",
             Self::Contested => "is claimed by two nodes",
             Self::Unpooled => {
-                "is a node's pod CIDR that lies in no IPPool, and so nobody knows whether it is behind a tunnel"
+                "is a node's pod CIDR that lies in no IPPool, so it is not known whether it is behind a tunnel"
             }
             Self::NoAddress => "is a pod CIDR of a node that has no address of this family",
             Self::NoTunnel => "lies in an IPPool that asks for a tunnel, and only IPv4 travels in tunnels",
@@ -70,27 +70,27 @@ pub struct Peer {
 /// How the node itself reaches a block of pod addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HostRoute {
-    /// By Manx: a block of this node, or one behind a tunnel. The node speaks from `source` (its tunnel address, where the
-    /// far node checks that the inner source is of this node's block).
+    /// Through Manx: a block of this node, one behind a tunnel, or one that leads nowhere. For a tunnel `source` is the
+    /// node's tunnel address, because the far node checks that the inner source is in one of this node's blocks.
     Manx {
-        /// The node's address to speak from; the kernel chooses if absent.
+        /// The node's source address; the kernel chooses if absent.
         source: Option<IpAddr>,
     },
-    /// As it is, by the node's own routes to another node.
+    /// Unencapsulated, by the node's own routes to another node.
     Node {
         /// The other node's address.
         address: IpAddr,
     },
 }
 
-/// What the node's namespace shall look like.
+/// The desired state of the node's namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Desired {
     /// The node's tunnel addresses.
     pub addresses: Vec<IpAddr>,
     /// How each block is reached.
     pub blocks: Vec<(IpNet, HostRoute)>,
-    /// The node's own addresses, which nobody beyond the uplink has.
+    /// The node's own addresses; no host beyond the uplink has them.
     pub own: BTreeSet<IpAddr>,
 }
 
@@ -99,24 +99,24 @@ pub struct Desired {
 pub struct Topology {
     /// Prefixes and where they lead.
     pub prefixes: BTreeMap<IpNet, Route>,
-    /// This node's blocks: where its pods' addresses come from.
+    /// This node's blocks, which contain its pods' addresses.
     pub blocks: Vec<IpNet>,
     /// The node's own address of each block ([`block::tunnel_address`]), for its traffic to remote pods.
     pub tunnel_addresses: Vec<IpAddr>,
     /// The node's own addresses, by which a host endpoint with `expectedIPs` finds the uplink.
     pub addresses: Vec<IpAddr>,
-    /// Where other nodes send tunnel packets.
+    /// The address to which other nodes send tunnel packets.
     pub underlay: Option<Ipv4Addr>,
-    /// The nodes that send here, and how: by the pools of this node's own blocks.
+    /// The nodes that send here, and by which overlay: the pools of this node's own blocks decide.
     pub senders: BTreeSet<Peer>,
-    /// The hardware addresses by which VXLAN's frames name the nodes, by the address of each.
+    /// The hardware addresses of the nodes in VXLAN's inner frames, by the address of each node.
     pub vxlan_macs: BTreeMap<Ipv4Addr, [u8; 6]>,
-    /// Other nodes' blocks that lie in no pool, and the nodes. They lead nowhere.
+    /// Other nodes' blocks that lie in no pool, with the nodes. These blocks lead nowhere.
     pub unpooled: BTreeMap<IpNet, String>,
 }
 
 impl Topology {
-    /// Whether another view has the same but for [`Topology::prefixes`] and what follows from these alone.
+    /// Whether another view differs only in [`Topology::prefixes`] and in what follows from these alone.
     pub(crate) fn differs_in_prefixes_alone(&self, other: &Self) -> bool {
         let Self { prefixes: _, unpooled: _, vxlan_macs, senders, .. } = self;
         let Self { blocks, tunnel_addresses, addresses, underlay, .. } = self;
@@ -125,14 +125,14 @@ impl Topology {
             && *underlay == other.underlay
     }
 
-    /// The longest prefix around an address, and where it leads.
+    /// The longest prefix that contains an address, and where it leads.
     pub fn route(&self, address: IpAddr) -> (IpNet, Route) {
         let around = self.prefixes.iter().filter(|(prefix, _)| prefix.contains(&address));
         let longest = around.max_by_key(|(prefix, _)| prefix.prefix_len());
         longest.map_or((address.into(), Route::World), |(prefix, route)| (*prefix, *route))
     }
 
-    /// The far ends of the tunnels that packets leave by, in order.
+    /// The far ends of the tunnels by which packets leave, in order.
     pub fn receivers(&self) -> BTreeSet<Peer> {
         let tunnel = |route: &Route| match route {
             Route::Tunnel(peer) => Some(*peer),
@@ -148,7 +148,7 @@ impl Topology {
         self.receivers().union(&self.senders).copied().collect()
     }
 
-    /// The interfaces of this node, which is called `node`, that host endpoints may govern.
+    /// The interfaces of this node, called `node`, that host endpoints may govern.
     pub fn interfaces<'a>(&'a self, node: &'a str, uplink: &'a str) -> Interfaces<'a> {
         Interfaces { node, uplink: Some(uplink), addresses: &self.addresses }
     }
@@ -157,7 +157,7 @@ impl Topology {
     pub fn problems(&self) -> impl Iterator<Item = String> {
         self.unpooled.iter().map(|(block, node)| {
             format!(
-                "pod CIDR {block} of Node {node:?} lies in no IPPool, and so nobody knows whether it is behind a tunnel: \
+                "pod CIDR {block} of Node {node:?} lies in no IPPool, so it is not known whether it is behind a tunnel: \
                  not routed; make an IPPool around it (ipipMode: Never if it is not)"
             )
         })
@@ -184,7 +184,7 @@ impl Topology {
     }
 }
 
-/// The node is not among the cluster's, or cannot be used.
+/// Why there is no topology: the node is not in the cluster, or cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
     /// No Node object of that name.
@@ -195,7 +195,7 @@ pub enum TopologyError {
     UnknownNode {
         /// The name.
         name: String,
-        /// The Nodes that there are.
+        /// The Nodes that exist.
         found: Vec<String>,
     },
     /// A Node without a block has no addresses for pods.
@@ -203,10 +203,10 @@ pub enum TopologyError {
         "Node {0:?} has no spec.podCIDR and no spec.podCIDRs: expected at least one block for its pods"
     )]
     NoBlock(String),
-    /// Without all pools nobody knows which blocks are behind tunnels: one taken for direct would let anybody outside
-    /// speak as its pods.
+    /// Without all pools it is not known which blocks are behind tunnels. If such a block were taken for a direct one,
+    /// hosts outside could send with its pods' addresses.
     #[error(
-        "not valid, defined twice or overlapping: IPPool {}; until it is corrected or removed nobody knows which blocks are behind tunnels",
+        "not valid, defined twice or overlapping: IPPool {}; until it is corrected or removed, it is not known which blocks are behind tunnels",
         .0.join(", ")
     )]
     InvalidPool(Vec<String>),
@@ -230,15 +230,15 @@ fn list(names: &[String], none: &str) -> String {
     if names.is_empty() { none.to_owned() } else { names.join(", ") }
 }
 
-/// The smallest pool around `block`.
+/// The smallest pool that contains `block`.
 fn pool<'a>(cluster: &'a Cluster, block: &IpNet) -> Option<&'a Pool> {
     let around = cluster.pools.iter().filter(|pool| pool.cidr.contains(block));
     around.max_by_key(|pool| pool.cidr.prefix_len())
 }
 
-/// How `remote`'s `block` is reached from `here`, as its pool says. Outside of all pools: nowhere. Calico would send it
-/// unencapsulated; but then a pool that is removed while its blocks are in use would put what its tunnels carried on the
-/// bare underlay, and would let whoever is there speak as its pods.
+/// How `remote`'s `block` is reached from `here`, as its pool says. A block outside all pools leads nowhere. Calico
+/// would send it unencapsulated; but then, if a pool is removed while its blocks are in use, the traffic of its tunnels
+/// would go over the bare underlay, and hosts there could send with its pods' addresses.
 fn route_to(cluster: &Cluster, here: &Node, remote: &Node, block: &IpNet) -> Route {
     let address = |v4: bool| remote.internal_ips.iter().copied().find(|ip| ip.is_ipv4() == v4);
     let Some(next_hop) = address(block.addr().is_ipv4()) else {
@@ -256,13 +256,14 @@ fn route_to(cluster: &Cluster, here: &Node, remote: &Node, block: &IpNet) -> Rou
         IpAddr::V4(address) if encapsulate => {
             Route::Tunnel(Peer { address, overlay: pool.overlay })
         }
-        // Only VXLAN can be asked for, and there is none: what a tunnel should carry does not go without.
+        // Manx has no VXLAN for IPv6, and the traffic must not go without a tunnel.
         IpAddr::V6(_) if encapsulate => Route::Nowhere(Nowhere::NoTunnel),
         direct => Route::Direct(direct),
     }
 }
 
-/// The blocks that two other nodes claim: neither gets them. This node's own are not among them: such a claim is an error.
+/// The blocks that two other nodes claim: neither gets them. This node's own blocks are not included: a claim to these
+/// is an error.
 fn contested(cluster: &Cluster, name: &str) -> Result<BTreeSet<IpNet>, TopologyError> {
     let mut contested = BTreeSet::new();
     for Overlap { outer, inner } in &cluster.overlaps {
@@ -281,7 +282,7 @@ fn contested(cluster: &Cluster, name: &str) -> Result<BTreeSet<IpNet>, TopologyE
     Ok(contested)
 }
 
-/// Who sends tunnel packets to `here`, the node `name`: the encapsulation is the destination's pool's to choose.
+/// The nodes that send tunnel packets to `here`, the node `name`: the destination's pool chooses the encapsulation.
 fn senders(cluster: &Cluster, name: &str, here: &Node) -> BTreeSet<Peer> {
     let others = cluster.nodes.iter().filter(|(other, _)| *other != name);
     others
@@ -295,7 +296,7 @@ fn senders(cluster: &Cluster, name: &str, here: &Node) -> BTreeSet<Peer> {
         .collect()
 }
 
-/// Where other nodes send a node's tunnel packets.
+/// The address to which other nodes send a node's tunnel packets.
 fn underlay_address(node: &Node) -> Option<Ipv4Addr> {
     node.internal_ips.iter().find_map(|ip| match ip {
         IpAddr::V4(v4) => Some(*v4),
@@ -303,7 +304,7 @@ fn underlay_address(node: &Node) -> Option<Ipv4Addr> {
     })
 }
 
-/// Sees the cluster from node `name`.
+/// The topology as seen from node `name`.
 pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError> {
     let here = cluster.nodes.get(name).ok_or_else(|| TopologyError::UnknownNode {
         name: name.to_owned(),
@@ -321,7 +322,7 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
     let others = || cluster.nodes.iter().filter(|(other, _)| *other != name);
     let remote_blocks =
         || others().flat_map(|(name, node)| node.pod_cidrs.iter().map(move |it| (name, node, it)));
-    // Where routes come from. Of two for one prefix the later source stands; else the longer prefix does.
+    // The sources of routes. If two have a route for one prefix, the later source counts. A longer prefix always wins.
     let world = [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
     let world = world.map(|prefix| (prefix, Route::World));
     let pools = cluster.pools.iter().map(|pool| (pool.cidr, Route::Nowhere(Nowhere::Unclaimed)));
@@ -388,7 +389,8 @@ mod tests {
         }
     }
 
-    /// The agent keeps its last topology while its own Node cannot be used: what found the uplink by its addresses still does.
+    /// The agent keeps its last topology while its own Node cannot be used: host endpoints that found the uplink by its
+    /// addresses keep it.
     #[test]
     fn a_host_endpoint_found_by_address_outlives_the_node_object() {
         let mut cluster = cluster(EncapsulationMode::Always);
@@ -502,7 +504,7 @@ mod tests {
         let seen = topology(&cluster, "a").unwrap();
         let block: IpNet = "10.244.2.0/24".parse().unwrap();
         assert_eq!(seen.prefixes[&block], Route::Nowhere(Nowhere::Unpooled));
-        // Nor by the node's own routes.
+        // The node's own routes do not reach it either.
         assert!(seen.host().blocks.contains(&(block, HostRoute::Manx { source: None })));
         let problems: Vec<String> = seen.problems().collect();
         assert_eq!(problems.len(), 2, "{problems:?}");

@@ -1,5 +1,5 @@
-//! `manx bench`: the program `manx-bench` that lies beside `manx`, as git's and cargo's further commands do: what measures is
-//! built of more than what works.
+//! `manx bench`: the program `manx-bench` next to `manx`, in the way of further commands of git and cargo. The
+//! measuring program has more dependencies than `manx`.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use super::{Error, Manx, output};
 /// The program.
 const PROGRAM: &str = "manx-bench";
 
-/// What is handed on.
+/// The arguments that are passed on.
 #[derive(Debug, Clone, Args)]
 #[command(disable_help_flag = true)]
 pub struct Bench {
@@ -24,10 +24,10 @@ pub struct Bench {
     arguments: Vec<OsString>,
 }
 
-/// Becomes the program, with its arguments.
+/// Replaces this process by the program, with its arguments.
 pub fn run(bench: &Bench) -> Result<(), Error> {
     let own = env::current_exe()
-        .map_err(|error| Error::Failed(format!("where manx lies is unknown: {error}")))?;
+        .map_err(|error| Error::Failed(format!("the folder of manx is not known: {error}")))?;
     let program = own.with_file_name(PROGRAM);
     let error = Command::new(&program).args(&bench.arguments).exec();
     if error.kind() != io::ErrorKind::NotFound {

@@ -20,7 +20,7 @@ use manx_linux::private;
 const PACKET_BLOCK: u32 = 6;
 /// A block's type, its length, and its length again (pcapng, section 3.1).
 const BLOCK_MIN: usize = 12;
-/// No block of an agent's is longer: a packet of 64 KiB and its options.
+/// The greatest length of a block from an agent: a packet of 64 KiB with its options.
 const BLOCK_MAX: usize = 1 << 20;
 
 /// The settings of `manx capture`.
@@ -53,7 +53,7 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 
 /// Records until the count, the duration, Ctrl-C or the agent ends it. The file always ends with a whole packet.
 pub fn run(capture: &Capture) -> Result<(), Error> {
-    // From here on an end is asked for by the descriptor, so that none falls between two packets.
+    // From here on signals are read from a descriptor, so that none interrupts the writing of a packet.
     let signals =
         signals().map_err(|errno| Error::Failed(format!("signals cannot be taken: {errno}")))?;
     let stream = capture.socket.connect()?.capture(capture.port.clone())?;
@@ -73,7 +73,7 @@ pub fn run(capture: &Capture) -> Result<(), Error> {
         end: capture.duration.map(|duration| Instant::now() + duration),
     };
     let packets = record(source, &mut out, capture.count.unwrap_or(u64::MAX))?;
-    // Nobody is left to tell when even this cannot be printed.
+    // If even this cannot be printed, there is no one to tell.
     let _ = writeln!(io::stderr(), "{packets} packets captured");
     Ok(())
 }
@@ -87,7 +87,7 @@ fn signals() -> Result<SignalFd, Errno> {
     SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
 }
 
-/// The agent's stream, which ends when somebody has had enough, too.
+/// The agent's stream, which also ends on a signal or when time is up.
 struct Source {
     stream: UnixStream,
     signals: Option<SignalFd>,
@@ -95,13 +95,13 @@ struct Source {
 }
 
 impl Read for Source {
-    /// As of the stream; 0 (its end) after a signal or when time is up.
+    /// Reads from the stream; 0 (its end) after a signal or when time is up.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             let left = self.end.map(|end| end.saturating_duration_since(Instant::now()));
             let timeout = match left {
                 Some(Duration::ZERO) => return Ok(0),
-                // Rounded up: a last poll of 0 ms would spin.
+                // Rounded up, because a last poll of 0 ms would spin.
                 Some(left) => PollTimeout::try_from(left + Duration::from_millis(1))
                     .unwrap_or(PollTimeout::MAX),
                 None => PollTimeout::NONE,
@@ -129,7 +129,7 @@ impl Read for Source {
     }
 }
 
-/// Copies whole blocks, and says how many packets were among them.
+/// Copies whole blocks and returns the number of packets in them.
 fn record(mut source: impl Read, out: &mut impl Write, count: u64) -> Result<u64, Error> {
     let mut packets = 0;
     let mut block = Vec::new();
@@ -139,11 +139,11 @@ fn record(mut source: impl Read, out: &mut impl Write, count: u64) -> Result<u64
             Ok(Some(_)) => {}
             Ok(None) => break,
             Err(error) => {
-                return Err(Error::Failed(format!("the agent's capture broke off: {error}")));
+                return Err(Error::Failed(format!("the agent's capture ended early: {error}")));
             }
         }
         match out.write_all(&block).and_then(|()| out.flush()) {
-            // A reader that has seen enough.
+            // The reader has closed the pipe.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
             other => other.map_err(|error| {
                 Error::Failed(format!("the capture cannot be written: {error}"))
@@ -153,7 +153,8 @@ fn record(mut source: impl Read, out: &mut impl Write, count: u64) -> Result<u64
     Ok(packets)
 }
 
-/// Reads one block, of this machine's byte order, into `block` and gives its type; `None` at the end, also within a block.
+/// Reads one block, in this machine's byte order, into `block` and returns its type; `None` at the end, even inside a
+/// block.
 fn next_block(source: &mut impl Read, block: &mut Vec<u8>) -> io::Result<Option<u32>> {
     block.resize(8, 0);
     if !fill(source, block)? {

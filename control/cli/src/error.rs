@@ -1,31 +1,31 @@
-//! How a command ends when it does not end well.
+//! The errors of commands.
 
 use manx_api::client;
 use manx_api::{ErrorKind, Failure};
 use manx_linux::doctor::Lack;
 
-/// Exit code of a deviation from what was expected, of a denial, and of a failure of our own.
+/// Exit code of an unexpected result, of a denial, and of a failure of Manx itself.
 pub const DEVIATION: u8 = 1;
-/// Exit code of a wrong usage or of input that is not valid.
+/// Exit code of wrong usage or invalid input.
 pub const INVALID: u8 = 2;
-/// Exit code when the environment does not allow it.
+/// Exit code if the environment does not allow it.
 pub const ENVIRONMENT: u8 = 3;
 
-/// Why a command did not do what it was asked. Each kind has its exit code; 0 is "as expected".
+/// Why a command failed. Each kind has its exit code; 0 means "as expected".
 ///
-/// A text says what was found, what was expected, where, and what to do.
+/// The text says what was found, what was expected, where, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was observed is not what was expected, or was denied, and the command has already said so. Exit code 1.
+    /// The result is not as expected, or it is a denial, and the command has already reported it. Exit code 1.
     #[error("not as expected")]
     Deviation,
-    /// The input is not valid, and the command has already said so. Exit code 2.
+    /// The input is not valid, and the command has already reported it. Exit code 2.
     #[error("the input is not valid")]
     Refused,
-    /// The environment does not allow it, and the command has already said so. Exit code 3.
+    /// The environment does not allow it, and the command has already reported it. Exit code 3.
     #[error("the environment does not allow it")]
     Obstructed,
-    /// Something failed on the way: an agent that broke off, a file that cannot be written. Exit code 1.
+    /// Something failed during the work: an agent that disconnected, a file that cannot be written. Exit code 1.
     #[error("{0}")]
     Failed(String),
     /// The usage or the input is wrong. Exit code 2.
@@ -46,7 +46,7 @@ impl Error {
         }
     }
 
-    /// Whether the command has said everything itself, so that nothing more is printed.
+    /// Whether the command has already reported the error, so that nothing more is printed.
     pub const fn is_told(&self) -> bool {
         matches!(self, Self::Deviation | Self::Refused | Self::Obstructed)
     }

@@ -1,4 +1,4 @@
-//! What manx calls itself by; no interface for anybody else.
+//! The commands that manx itself runs; not an interface for users.
 
 use clap::{Args, Subcommand};
 

@@ -1,9 +1,9 @@
 //! The command line.
 //!
-//! Nothing here starts a thread before the chosen command does: a namespace of users can only be entered while the
-//! process has a single thread (setns(2), unshare(2)).
+//! No thread is started before the chosen command starts one: a user namespace can only be entered while the process
+//! has a single thread (setns(2), unshare(2)).
 //!
-//! Settings: a flag, else its environment variable (`MANX_*`), else the default. Exit codes: see [`Error`].
+//! Settings: a flag, or else its environment variable (`MANX_*`), or else the default. Exit codes: see [`Error`].
 
 pub mod bench;
 pub mod capture;
@@ -58,17 +58,17 @@ pub enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// What manx calls itself by
+    /// Commands that manx itself runs
     #[command(hide = true)]
     Internal(internal::Internal),
 }
 
-/// Parses the command line, runs the command, prints its error if any, and gives the exit code.
+/// Parses the command line, runs the command, prints its error if there is one, and returns the exit code.
 pub fn main() -> ExitCode {
     let manx = match Manx::try_parse() {
         Ok(manx) => manx,
         Err(error) => {
-            // Nobody is left to tell when even this cannot be printed.
+            // If even this cannot be printed, there is no one to tell.
             let _ = error.print();
             return if error.use_stderr() {
                 ExitCode::from(error::INVALID)
@@ -81,7 +81,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if !error.is_told() {
-                // As above.
+                // If even this cannot be printed, there is no one to tell.
                 let _ = writeln!(io::stderr(), "manx: {error}");
             }
             ExitCode::from(error.code())
@@ -108,7 +108,7 @@ fn run(command: Command) -> Result<(), Error> {
     }
 }
 
-/// The version, the commit where it was built in a git checkout, and what it speaks with agents.
+/// The version, the commit if it was built in a git checkout, and the version of the agents' protocol.
 fn version() -> String {
     let commit = option_env!("MANX_COMMIT").map(|commit| format!(" (commit {commit})"));
     format!(

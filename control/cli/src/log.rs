@@ -6,13 +6,13 @@ use tracing_subscriber::EnvFilter;
 
 use super::node::LogFormat;
 
-/// Starts the log. `MANX_LOG_FILTER` says what is logged, e.g. `debug` or `info,manx_datastore=debug` (the directives of
-/// `tracing_subscriber::EnvFilter`); `info` unless set. Calling it again does nothing.
+/// Starts the log. `MANX_LOG_FILTER` says what is logged, e.g. `debug` or `info,manx_datastore=debug` (the directives
+/// of `tracing_subscriber::EnvFilter`); the default is `info`. A second call does nothing.
 pub fn start(format: LogFormat) {
     let filter =
         EnvFilter::try_from_env("MANX_LOG_FILTER").unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    // A log that runs already is as good.
+    // A log that is already running is fine.
     let _ = match format {
         LogFormat::Text => log.with_ansi(io::IsTerminal::is_terminal(&io::stderr())).try_init(),
         LogFormat::Json => log.json().try_init(),

@@ -63,7 +63,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Where the agent listens.
+    /// The socket on which the agent listens.
     pub fn socket_path(&self) -> Result<PathBuf, Error> {
         match &self.socket {
             Some(path) => Ok(path.clone()),
@@ -71,7 +71,7 @@ impl Node {
         }
     }
 
-    /// A worker for each; the core that it is pinned to.
+    /// One entry for each worker: the core that it is pinned to.
     fn cores(&self) -> Result<Vec<Option<usize>>, Error> {
         let workers = self.workers.unwrap_or(self.pin.len().max(1));
         if self.pin.len() > workers {

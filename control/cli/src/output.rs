@@ -1,4 +1,4 @@
-//! What commands print.
+//! The output of commands.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Error;
 
-/// The form of what is printed.
+/// The form of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Output {
     /// Tables for people
@@ -19,7 +19,7 @@ pub enum Output {
     Json,
 }
 
-/// Prints `text` on standard output. A reader that has seen enough (`| head`) is no error.
+/// Prints `text` on standard output. It is no error if the reader has closed the pipe (`| head`).
 pub fn print(text: &str) -> Result<(), Error> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -38,13 +38,13 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Error> {
     print(&text)
 }
 
-/// Whether people look at standard output, and want colours (<https://no-color.org>).
+/// Whether standard output is a terminal, and colours are wanted (<https://no-color.org>).
 pub fn is_coloured() -> bool {
     io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// A table without lines: a header in capitals, columns two spaces apart, those named in `numbers` aligned right. Never
-/// wrapped, so that `grep`, `awk` and `diff` see one line a row.
+/// A table without lines: a header in capitals, columns two spaces apart, those in `numbers` aligned right. Rows are
+/// never wrapped, so that `grep`, `awk` and `diff` see one line per row.
 pub fn table<const N: usize>(header: [&str; N], numbers: &[usize], rows: Vec<[Cell; N]>) -> String {
     let mut table = Table::new();
     table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Disabled);

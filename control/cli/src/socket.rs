@@ -1,4 +1,4 @@
-//! Which agent a command speaks to.
+//! The agent that a command talks to.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ impl Socket {
         Ok(Client::connect(&path)?)
     }
 
-    /// The socket in the runtime folder.
+    /// The agent's socket in the runtime folder.
     fn path(&self, folder: &Path) -> Result<PathBuf, Error> {
         if let Some(node) = &self.node {
             return Ok(of_node(folder, node));
@@ -66,17 +66,17 @@ impl Socket {
     }
 }
 
-/// Where sockets are. It need not exist; what is there is the caller's own.
+/// The folder of the agents' sockets. It need not exist; if it does, it belongs to the caller.
 pub fn runtime_folder() -> Result<PathBuf, Error> {
     private::of_agents().map_err(|error| {
         Error::Environment(format!(
-            "agents' sockets lie in a folder of the user's alone: {error}; set XDG_RUNTIME_DIR to a folder of your own, or name \
+            "agents' sockets are in a folder that belongs to the user alone: {error}; set XDG_RUNTIME_DIR to a folder of your own, or name \
              the socket by --socket"
         ))
     })
 }
 
-/// The socket of a node's agent unless it is told another.
+/// The default socket of a node's agent.
 pub fn of_node(folder: &Path, node: &str) -> PathBuf {
     folder.join(format!("{node}.sock"))
 }

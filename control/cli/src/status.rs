@@ -98,7 +98,7 @@ fn tables_line(policy: &manx_api::PolicyStatus, verification: &manx_api::Verific
     )
 }
 
-/// A section; an empty one is left out (an empty table has only its header).
+/// Writes a section; an empty one is left out (an empty table has only its header).
 fn section(text: &mut String, title: &str, table: &str) {
     if table.lines().count() > 1 {
         let _ = write!(text, "\n{}\n{table}", title.to_uppercase());

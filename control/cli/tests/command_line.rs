@@ -1,4 +1,4 @@
-//! The `manx` program as its users start it: exit codes, what goes where, nothing left behind.
+//! The `manx` program as its users start it: exit codes, standard output and standard error, and nothing left behind.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs;
@@ -99,7 +99,7 @@ fn without_an_agent_the_answer_is_3_and_a_capture_writes_no_file() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// What the program says to standard error, and its exit code; the test's folder is `DIR` in it.
+/// The program's standard error and its exit code; `DIR` in them is the test's folder.
 fn said(folder: &std::path::Path, arguments: &[&str]) -> String {
     let arguments: Vec<String> =
         arguments.iter().map(|word| word.replace("DIR", folder.to_str().unwrap())).collect();
@@ -159,7 +159,7 @@ fn an_agent_that_cannot_start_says_what_was_found_and_what_to_do() {
     ];
     drop(taken);
     insta::assert_snapshot!(told.join(""));
-    // What these say depends on the machine.
+    // These messages depend on the machine.
     let no_uplink = node("n2", "DIR/good", "DIR/s", &uplink);
     assert!(
         no_uplink.starts_with(
@@ -249,7 +249,7 @@ spec: {podSelector: {}, ingress: [{ports: [{port: 80}]}]}
         assert_eq!(text(&wrong.stdout), "");
         assert!(!wrong.stderr.is_empty());
     }
-    // An object that is not valid is told of, and fails closed; a file that is none makes it all unknown.
+    // An invalid object is reported and fails closed; a file that cannot be parsed makes everything unknown.
     fs::write(
         directory.path().join("broken.yaml"),
         objects.replace("only-80", "b").replace("[{port: 80}]", "5"),
@@ -336,17 +336,17 @@ fn policy_check_ends_with_2_only_if_something_is_not_valid() {
     let (code, told) = check(&[at("good"), at("bad.yaml")], &["--output", "json"]);
     assert_eq!(code, Some(2));
     let report: serde_json::Value = serde_json::from_str(&told).unwrap();
-    // It is not valid, and another of the same name is.
+    // It is not valid, and another one of the same name is.
     assert_eq!(report["errors"], 2);
     assert_eq!(report["files"], 2);
     let (code, told) = check(&[at("none")], &[]);
     assert_eq!(code, Some(2), "{told}");
     assert_eq!(manx(&["policy", "check"]).status.code(), Some(2));
-    // A file that two paths lead to is one.
+    // A file that two paths lead to counts once.
     assert_eq!(check(&[at("good"), at("good/policy.yaml")], &[]).0, Some(0));
 }
 
-/// Nothing read is nothing checked: a green that a wrong path gives is none.
+/// If nothing was read, nothing was checked: a wrong path must not look like success.
 #[test]
 fn what_holds_no_manifest_is_neither_checked_nor_proved() {
     let directory = tempfile::tempdir().unwrap();
@@ -382,7 +382,7 @@ fn what_holds_no_manifest_is_neither_checked_nor_proved() {
     }
     assert_eq!(said("check", "unread", &[]).0, 0, "what is skipped is warned of");
     assert_eq!(said("prove", "unread", &[]).0, 2);
-    // One of several that holds nothing is as wrong.
+    // It is also an error if only one of several paths holds nothing.
     assert_eq!(said("check", "above/below", &[&at("empty")]).0, 2);
 }
 
@@ -407,7 +407,7 @@ fn policy_check_reads_standard_input() {
 fn bench_is_the_program_beside_manx_and_without_it_says_how_to_get_it() {
     use std::os::unix::fs::PermissionsExt as _;
     let own = std::path::Path::new(env!("CARGO_BIN_EXE_manx"));
-    // Where a link to the program can be made, and nothing else lies.
+    // In a folder in which a link to the program can be made, and which holds nothing else.
     let folder = tempfile::tempdir_in(own.parent().unwrap()).unwrap();
     let manx = folder.path().join("manx");
     fs::hard_link(own, &manx).unwrap();

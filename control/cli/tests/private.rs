@@ -1,4 +1,4 @@
-//! A local user who plants folders, links and sockets where another user's program looks.
+//! A local attacker puts folders, links and sockets where another user's program looks.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs::{self, Permissions};
@@ -8,18 +8,18 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Of no account.
+/// The number of a user without an account.
 const STRANGER: u32 = 61_337;
-/// Where a process that plays the stranger listens.
+/// The path on which a process that plays the other user listens.
 const LISTEN_AT: &str = "MANX_TEST_LISTEN_AT";
 
-/// Whether this process can act for two users, as root can where both are mapped.
+/// Whether this process can act as two users, as root can if both are mapped.
 fn is_two() -> bool {
     let file = tempfile::NamedTempFile::new().unwrap();
     nix::unistd::geteuid().is_root() && chown(file.path(), Some(STRANGER), None).is_ok()
 }
 
-/// Says that something is left out because this process is only one user; with `MANX_REQUIRE_ROOT=1` that is a failure.
+/// Says that something is skipped because this process is only one user; with `MANX_REQUIRE_ROOT=1` that is a failure.
 fn leave_out(what: &str) {
     assert!(
         std::env::var_os("MANX_REQUIRE_ROOT").is_none_or(|value| value != "1"),
@@ -28,18 +28,19 @@ fn leave_out(what: &str) {
     eprintln!("SKIPPED {what}: only root can act for two users");
 }
 
-/// A folder where everybody may put files, as /tmp is, with a copy of a program that everybody may run.
+/// A folder in which all users may put files, like /tmp, with a copy of a program that all users may run.
 fn everybodys(program: &Path) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o1777)).unwrap();
     let copy = folder.path().join("program");
-    // By another process: a program that this one has open for writing when a thread of its forks cannot be run (ETXTBSY).
+    // Another process copies it: a program that this process has open for writing, when one of its threads forks,
+    // cannot be run (ETXTBSY).
     let installed = Command::new("install").args(["-m", "755"]).args([program, &copy]).status();
     assert!(installed.unwrap().success());
     (folder, copy)
 }
 
-/// Exit code and standard error of manx for a user without a runtime folder; root becomes the stranger.
+/// Exit code and standard error of manx for a user without a runtime folder; root becomes the other user.
 fn victim(program: &Path, temporary: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(program);
     command.args(arguments).env_clear().env("TMPDIR", temporary).current_dir("/");
@@ -68,7 +69,7 @@ const COMMANDS: [&[&str]; 6] = [
 fn a_planted_folder_or_link_is_not_believed_where_there_is_no_runtime_folder() {
     let (temporary, manx) = everybodys(Path::new(env!("CARGO_BIN_EXE_manx")));
     let folder = temporary.path().join(format!("manx-{}", user()));
-    // A link may have been planted by anybody, to whatever folder of the victim's.
+    // Any user may have planted a link, to any folder of the victim.
     symlink("/", &folder).unwrap();
     for command in COMMANDS {
         let (code, said) = victim(&manx, temporary.path(), command);
@@ -107,7 +108,7 @@ fn a_folder_for_temporary_files_where_others_can_move_what_is_not_theirs_is_not_
 fn the_runtime_folder_of_another_user_is_not_believed() {
     let session = tempfile::tempdir().unwrap();
     let mut path = session.path().to_owned();
-    // Root has got the variable of the user who he was before; a user is told of root's folder.
+    // Root has kept the variable of the user that he was before; an ordinary user gets a message about root's folder.
     if is_two() {
         chown(&path, Some(STRANGER), None).unwrap();
     } else {
@@ -136,7 +137,7 @@ fn a_runtime_folder_that_a_group_may_write_to_is_not_believed() {
     let (folder, manx) = everybodys(Path::new(env!("CARGO_BIN_EXE_manx")));
     let session = folder.path().join("session");
     fs::create_dir(&session).unwrap();
-    // The user's primary group, which others may be in, and the one that has his number.
+    // The user's primary group, which may have other members, and the group that has the user's number.
     for (group, code) in [(GROUP, 3), (STRANGER, 2)] {
         chown(&session, Some(STRANGER), Some(group)).unwrap();
         fs::set_permissions(&session, Permissions::from_mode(0o770)).unwrap();
@@ -167,7 +168,7 @@ fn a_rig_runs_only_where_nobody_else_can_take_away_what_it_leaves() {
     assert!(said.contains("others may write to") && said.contains("set TMPDIR"), "{said}");
 }
 
-/// The stranger's part of the next test, in a process of its own.
+/// The other user's part of the next test, in a process of its own.
 #[test]
 fn listens_when_told_to() {
     let Some(path) = std::env::var_os(LISTEN_AT) else { return };
@@ -206,7 +207,7 @@ fn a_planted_socket_is_not_believed() {
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),
         format!(
-            "manx: user 61337 listens at {}, and this is run by user 0: nothing that is said there is believed; run this as the \
+            "manx: user 61337 listens at {}, and this is run by user 0: its answers are not trusted; run this as the \
              user who runs the agent\n",
             path.display()
         )

@@ -1,21 +1,23 @@
 //! The directory datastore: the objects of all manifests in one directory.
 //!
-//! Files named `*.yaml`, `*.yml` and `*.json` directly in the directory are read, in the order of their names; names that
-//! begin with a dot are not, and subdirectories are not entered (editors and `ConfigMap` mounts keep their half-done copies
-//! in such places).
+//! Files named `*.yaml`, `*.yml` and `*.json` directly in the directory are read, in the order of their names. Names
+//! that begin with a dot are skipped, and subdirectories are not entered (editors and `ConfigMap` mounts keep their
+//! unfinished copies in such places).
 //!
-//! - A file that cannot be read or is no YAML keeps the state that it last had; the fault is reported. If it never had one
-//!   (at start), the store is not in sync until it has, and an agent that is not in sync passes nothing. A broken file that
-//!   appears later is like an object that the API server refuses: reported, and without effect.
-//! - A file that lacks an object that it had, or was written in place and got shorter, may be half of a save: an editor
-//!   empties a file before it writes it. Without a policy nothing isolates, so such a file keeps the state that it last had,
-//!   and is reported, until it has stayed as it is for [`STANDS`]. One that lacks all its objects keeps them for good.
-//! - An object that is not valid is there as [`State::Invalid`], and fails closed.
-//! - A file that is gone takes its objects with it: that is how objects are removed. A directory that cannot be read does not: it keeps everything.
-//! - An object defined differently in two places is invalid, whichever kind it is: neither definition is used. The same
-//!   content twice is only warned of.
+//! - A file that cannot be read or is no YAML keeps its last good state; the fault is reported. If it never had a good
+//!   state (at start), the store is not in sync until it has one, and an agent that is not in sync passes nothing. A
+//!   broken file that appears later is like an object that the API server refuses: reported, and without effect.
+//! - A file that lacks an object that it had, or that was written in place and got shorter, may be a partial save: an
+//!   editor empties a file before it writes it. Without a policy nothing isolates, so such a file keeps its last good
+//!   state, and is reported, until it has stayed unchanged for [`STANDS`]. A file that lacks all its objects keeps them
+//!   for good.
+//! - An object that is not valid is present as [`State::Invalid`], and fails closed.
+//! - If a file is removed, its objects are removed: this is the way to remove objects. If a directory cannot be read,
+//!   nothing is removed.
+//! - An object of any kind that is defined differently in two places is invalid: neither definition is used. The same
+//!   content twice only causes a warning.
 //!
-//! Whoever writes here should write a temporary file (say `.policy.yaml.tmp`) and rename it.
+//! A program that writes here should write a temporary file (say `.policy.yaml.tmp`) and rename it.
 
 mod file;
 
@@ -32,7 +34,7 @@ use manx_objects::problem::{Cause, Problem};
 pub use file::STANDS;
 use file::{File, Moment, PreviousText, Refreshed};
 
-/// A directory of manifests, the last good state of each, and the objects that they define together.
+/// A directory of manifests: the last good state of each file, and the objects that they define together.
 #[derive(Debug, Default)]
 pub struct Store {
     directory: PathBuf,
@@ -66,7 +68,7 @@ impl Store {
         &self.contents
     }
 
-    /// The same, shared: the caller may read them while the store goes on. The store then changes a copy.
+    /// The same, shared: the caller may read them while the store continues. The store then changes a copy.
     pub fn shared(&self) -> Arc<Contents> {
         Arc::clone(&self.contents)
     }
@@ -76,7 +78,7 @@ impl Store {
         self.refresh_at(Moment::now())
     }
 
-    /// Whether a file may be half written. Its new text is used once it has stood for [`STANDS`].
+    /// Whether a file may be half written. Its new text is used when it has stayed unchanged for [`STANDS`].
     pub fn has_unsettled_file(&self) -> bool {
         self.files.values().any(File::is_unsettled)
     }
@@ -121,8 +123,8 @@ impl Store {
         Some(changes.unwrap_or_else(|| self.rebuild()))
     }
 
-    /// Replaces what these files said before by what they say now. `None`: the contents have to be rebuilt, because something
-    /// is or was wrong with one of the files, or an object is or was defined twice.
+    /// Replaces the previous contents of these files by the current ones. `None`: the contents have to be rebuilt,
+    /// because something is or was wrong with one of the files, or an object is or was defined twice.
     fn apply_texts(&mut self, said: &[(String, PreviousText)]) -> Option<Changes> {
         let mut changed = BTreeMap::new();
         let contents = Arc::make_mut(&mut self.contents);
@@ -159,7 +161,7 @@ impl Store {
         Some(Changes::Objects(changed))
     }
 
-    /// Puts the contents together from all files.
+    /// Assembles the contents from all files.
     fn rebuild(&mut self) -> Changes {
         let mut assembly = Assembly::default();
         assembly.report(self.fault.iter());
@@ -174,9 +176,9 @@ impl Store {
     }
 }
 
-/// Reads files and directories once, as if all files were of one directory. Each file is named by the path that led to it.
-/// A file that several paths lead to is read once. `-` is standard input. A directory without a manifest is at fault, and so
-/// are files without an object among them: the caller believes that they hold some.
+/// Reads files and directories once, as if all files were in one directory. Each file has the path that led to it as
+/// its name. A file that several paths lead to is read once. `-` is standard input. A directory without a manifest is
+/// an error, and so are files that together have no object, because the caller expects some.
 pub fn read_paths<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive: bool) -> Contents {
     let now = Moment::now();
     let mut files: BTreeMap<String, File> = BTreeMap::new();
@@ -215,7 +217,7 @@ fn from_files(files: BTreeMap<String, File>) -> Contents {
     Arc::unwrap_or_clone(store.contents)
 }
 
-/// The manifests that a path leads to.
+/// The manifests at a path.
 fn listed(path: &Path, recursive: bool) -> io::Result<Vec<PathBuf>> {
     if path == Path::new("-") {
         return Ok(vec![PathBuf::from("/dev/stdin")]);

@@ -1,12 +1,13 @@
 //! Sources of objects. Today there is one: a directory of manifests.
 //!
 //! The layers, in order:
-//! - `directory`: the [`Store`] of a directory. It reads what has changed, keeps the last good state of each file and tells by
-//!   [`Changes`](manx_objects::contents::Changes) what differs.
-//! - `watch`: tells when a directory may have changed.
+//! - `directory`: the [`Store`] of a directory. It reads what has changed, keeps the last good state of each file and
+//!   says with [`Changes`](manx_objects::contents::Changes) what differs.
+//! - `watch`: reports when a directory may have changed.
 //!
-//! What objects mean, and how they are read, is `manx-objects`' part; this crate decides when a file is read and which state
-//! of it is in force. Another source, say an API server, stands beside `directory` and tells the same changes.
+//! The meaning and the parsing of objects are in `manx-objects`; this crate decides when a file is read and which of
+//! its states is used. Another source, say an API server, would be a module next to `directory` and report the same
+//! changes.
 
 mod directory;
 mod watch;

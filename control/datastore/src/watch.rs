@@ -1,4 +1,4 @@
-//! Tells when a directory may have changed.
+//! Reports when a directory may have changed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,12 +7,13 @@ use notify::{EventKind, RecursiveMode, Watcher as _};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-/// Changes come in bursts (an editor's write, a checkout); the last one matters.
+/// Changes come in bursts (an editor's write, a checkout), and only the last state matters. A burst ends after this
+/// time without a change.
 const DEBOUNCE: Duration = Duration::from_millis(50);
-/// A burst that does not end is reported all the same.
+/// A burst that does not end is reported after this time.
 const DEBOUNCE_AT_MOST: Duration = Duration::from_millis(500);
-/// The directory is looked at this often without being told: watches miss what happens behind network file systems, and
-/// a directory that is replaced has no watch at all.
+/// The directory is read again after this time without an event: watches miss changes on network file systems, and a
+/// directory that is replaced has no watch.
 const RESCAN: Duration = Duration::from_secs(3);
 
 /// Why a [`Watcher`] woke up.
@@ -20,7 +21,7 @@ const RESCAN: Duration = Duration::from_secs(3);
 pub enum WakeUp {
     /// Something in the directory changed.
     Event,
-    /// Nothing was heard for a while; look anyway.
+    /// There was no event for a while; read the directory anyway.
     Rescan,
 }
 
@@ -28,15 +29,15 @@ pub enum WakeUp {
 #[derive(Debug)]
 pub struct Watcher {
     changes: mpsc::Receiver<()>,
-    /// Without one (no inotify instances left, say) there are rescans only.
+    /// `None` if there is no watch (no inotify instances left, say): then there are only rescans.
     watch: Option<notify::RecommendedWatcher>,
     /// When the next rescan is due.
     rescan: Instant,
-    /// The burst that is not reported yet. It is kept here and not in a future, which may be dropped at any time.
+    /// The burst that is not reported yet. It is stored here because a future may be dropped at any time.
     burst: Option<Burst>,
 }
 
-/// Changes that come one soon after the other.
+/// Changes that follow each other within a short time.
 #[derive(Debug, Clone, Copy)]
 struct Burst {
     first: Instant,
@@ -46,14 +47,14 @@ struct Burst {
 impl Watcher {
     /// Watches `directory`, which need not exist yet.
     pub fn new(directory: &Path) -> Self {
-        // One waiting signal says all there is to say.
+        // One waiting signal is enough.
         let (sender, changes) = mpsc::channel(1);
         let told = move |event: notify::Result<notify::Event>| {
-            // Reading the files is an event too, and answering it by reading would never end.
+            // Reading the files is an event, too; answering it by reading would never end.
             if event.is_ok_and(|event| matches!(event.kind, EventKind::Access(_))) {
                 return;
             }
-            // Full: there is a signal waiting already.
+            // If the channel is full, a signal is already waiting.
             let _ = sender.try_send(());
         };
         let watch = notify::recommended_watcher(told).and_then(|mut watch| {
@@ -74,7 +75,7 @@ impl Watcher {
         Self { changes, watch, rescan: Instant::now() + RESCAN, burst: None }
     }
 
-    /// Waits until the directory may have changed, at most 3 s. Dropping the future loses nothing.
+    /// Waits until the directory may have changed, at most 3 s. Dropping the future loses no event.
     pub async fn changed(&mut self) -> WakeUp {
         loop {
             let due = match self.burst {
@@ -91,7 +92,7 @@ impl Watcher {
                     let first = self.burst.map_or(last, |burst| burst.first);
                     self.burst = Some(Burst { first, last });
                 }
-                // The watch has ended by itself: from now on as if there had been none, and look at once.
+                // The watch has ended by itself: from now on there are only rescans, the first one at once.
                 Ok(None) => {
                     self.watch = None;
                     self.rescan = Instant::now();
@@ -101,7 +102,7 @@ impl Watcher {
         }
     }
 
-    /// Has [`Watcher::changed`] report within `delay`, whatever happens.
+    /// Makes [`Watcher::changed`] return within `delay`, even without an event.
     pub fn rescan_within(&mut self, delay: Duration) {
         self.rescan = self.rescan.min(Instant::now() + delay);
     }

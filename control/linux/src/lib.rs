@@ -1,12 +1,13 @@
-//! What the control side asks of Linux.
+//! What the control side needs from Linux.
 //!
 //! The layers, in order:
 //! - [`netns`]: network namespaces and their settings.
 //! - [`netlink`]: interfaces, addresses, routes, rules and neighbours.
-//! - [`private`]: folders and files that nobody else can write to.
+//! - [`private`]: folders and files that no other user can write to.
 //! - [`doctor`]: whether this machine lets Manx work, and what is missing.
 //!
-//! The packet path's system calls are the dataplane's. Nothing here knows an object or a policy.
+//! The system calls of the packet path are in the dataplane. This crate knows no objects and no
+//! policies.
 
 pub mod doctor;
 pub mod netlink;

@@ -1,8 +1,8 @@
-//! Folders and files that nobody else has a hand in: where sockets and rigs lie, and what results are written to.
+//! Folders and files that no other user can change: for sockets, rigs and results.
 //!
-//! A folder that others can write to holds what they put there: a link that leads a write to another file, a socket of
-//! theirs under an agent's name. So the program keeps its files in folders of its user, whose owner and mode it looks at
-//! before it believes anything in them, and makes files without following links.
+//! A folder that others can write to may contain what they put there: a link that leads a write to another file, or
+//! their own socket under an agent's name. So the program keeps its files in folders of its user, checks their owner
+//! and mode before it uses anything in them, and makes files without following links.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -15,41 +15,41 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 
-/// Where the system keeps what runs, of root.
+/// Root's folder for runtime files.
 const SYSTEM: &str = "/run/manx";
-/// Where a user's session keeps what runs (XDG base directories).
+/// The variable with the session's folder for runtime files (XDG base directories).
 const SESSION: &str = "XDG_RUNTIME_DIR";
 
 const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// Why a folder or file is not used.
+/// Why a folder or file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It is somebody else's.
+    /// It belongs to another user.
     #[error("{path} belongs to user {owner}, and this is run by user {}", geteuid())]
     Foreign {
-        /// Which.
+        /// The folder or file.
         path: PathBuf,
-        /// Whose.
+        /// The owner.
         owner: u32,
     },
-    /// Others may put into it, or take out of it, what they like.
+    /// Other users may add or remove files in it.
     #[error("others may write to {path} (mode {mode:04o})")]
     Shared {
-        /// Which.
+        /// The folder or file.
         path: PathBuf,
         /// Its mode.
         mode: u32,
     },
-    /// A link or a file.
+    /// It is a link or a file.
     #[error("{0} is no folder, or a link to one")]
     NotAFolder(PathBuf),
-    /// It cannot be made or looked at.
+    /// It cannot be made or examined.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// The folder or file.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -60,16 +60,16 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::File { path: path.to_owned(), source }
 }
 
-/// Whether a mode lets anybody but `user` write, given the group. Where each user has a group to himself, which has his
-/// number, a umask may let it write; any other group may have other members, the user's primary one as well.
+/// Whether a mode lets any user but `user` write, given the group. If each user has a group of his own with his number,
+/// a umask may allow the group to write. Any other group may have other members, even the user's primary group.
 fn is_shared(mode: u32, user: u32, group: u32) -> bool {
     mode & OTHERS_WRITE != 0 || (mode & GROUP_WRITES != 0 && group != user)
 }
 
-/// An error unless this is a folder of the caller's own, no link, into which nobody else can put anything.
+/// Returns an error unless this is a folder of the caller's own, not a link, to which no other user can add anything.
 ///
-/// It is looked at by a descriptor. That the path leads to the same folder afterwards is the parent's affair: nobody but the
-/// caller and root may rename it there (see [`of_rigs`]).
+/// It is examined through a descriptor. Whether the path leads to the same folder afterwards depends on the parent
+/// folder: only the caller and root may rename it there (see [`of_rigs`]).
 pub fn examine(path: &Path) -> Result<(), Error> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let folder = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
@@ -89,12 +89,12 @@ pub fn examine(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes a folder of the caller's own, mode 0700; one that is there already has to be such a folder. Parents that are not
-/// there are made likewise.
+/// Makes a folder of the caller's own, mode 0700; an existing one must be such a folder. Missing parents are made in
+/// the same way.
 pub fn make(path: &Path) -> Result<(), Error> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).or_else(|error| {
         match error.kind() {
-            // A link to nowhere, say.
+            // For example a link to nowhere.
             ErrorKind::AlreadyExists => Ok(()),
             _ => Err(at(path)(error)),
         }
@@ -102,16 +102,16 @@ pub fn make(path: &Path) -> Result<(), Error> {
     examine(path)
 }
 
-/// The folder of agents' sockets, which need not exist: `/run/manx` for root, that of rigs for others.
+/// The folder of agents' sockets, which need not exist: `/run/manx` for root, the folder of rigs for others.
 pub fn of_agents() -> Result<PathBuf, Error> {
     if geteuid().is_root() { checked(PathBuf::from(SYSTEM)) } else { of_rigs() }
 }
 
-/// The folder of rigs, which need not exist: `manx` in `$XDG_RUNTIME_DIR`; without one `/run/manx` for root, for others
-/// `manx-UID` in the folder for temporary files.
+/// The folder of rigs, which need not exist: `manx` in `$XDG_RUNTIME_DIR`; without that variable `/run/manx` for root,
+/// and for others `manx-UID` in the folder for temporary files.
 ///
-/// Errors: that folder, or the one it lies in, is not the caller's own as [`examine`] has it. The folder for temporary files
-/// may be everybody's if nobody can take away there what is another's (the sticky bit).
+/// Errors: that folder, or its parent, is not the caller's own by [`examine`]. The folder for temporary files may
+/// belong to all users if no user can remove another's files there (the sticky bit).
 pub fn of_rigs() -> Result<PathBuf, Error> {
     if let Some(session) = session() {
         examine(&session)?;
@@ -123,9 +123,9 @@ pub fn of_rigs() -> Result<PathBuf, Error> {
     checked(temporary()?.join(format!("manx-{}", geteuid())))
 }
 
-/// The folder for temporary files (`TMPDIR`), in which folders of the caller's own can be made.
+/// The folder for temporary files (`TMPDIR`), in which the caller can make folders of its own.
 ///
-/// Errors: it belongs to neither the caller nor root, or somebody else can take away there what is another's.
+/// Errors: it belongs to neither the caller nor root, or other users can remove the caller's files there.
 pub fn temporary() -> Result<PathBuf, Error> {
     let temporary = std::env::temp_dir();
     let metadata = fs::metadata(&temporary).map_err(at(&temporary))?;
@@ -139,13 +139,13 @@ pub fn temporary() -> Result<PathBuf, Error> {
     Ok(temporary)
 }
 
-/// Whether the folder of rigs is one for all who are root on this machine: also with `XDG_RUNTIME_DIR`, because every login
-/// of root gets the same one (`pam_systemd`).
+/// Whether the folder of rigs is shared by everybody who is root on this machine: also with `XDG_RUNTIME_DIR`, because
+/// every login of root gets the same one (`pam_systemd`).
 pub fn is_shared_by_root() -> bool {
     geteuid().is_root()
 }
 
-/// A relative path is as if there were none (XDG base directories).
+/// A relative path counts as absent (XDG base directories).
 fn session() -> Option<PathBuf> {
     std::env::var_os(SESSION).map(PathBuf::from).filter(|folder| folder.is_absolute())
 }
@@ -157,26 +157,27 @@ fn checked(folder: PathBuf) -> Result<PathBuf, Error> {
     }
 }
 
-/// A new folder for results, with a name that nobody can foresee, mode 0700. It stays.
+/// A new folder for results, with an unpredictable name, mode 0700. It is not removed.
 pub fn make_unpredictable(within: &Path, prefix: &str) -> io::Result<PathBuf> {
     let private = fs::Permissions::from_mode(0o700);
     let folder = tempfile::Builder::new().prefix(prefix).permissions(private).tempdir_in(within)?;
     Ok(folder.keep())
 }
 
-/// Makes a file that is not there. A link is there, wherever it leads.
+/// Makes a file that must not exist. A link counts as existing, wherever it leads.
 pub fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-/// [`create`], and writes all of it.
+/// As [`create`], and writes the whole content.
 pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     create(path)?.write_all(bytes)
 }
 
-/// Makes a file, or empties one that is there if it is the caller's own, or root's: no link, and no further name of a file.
-/// So nobody has a file overwritten, or gets to read what is written, by what he has put in its place. A link may lead to a
-/// pipe or a character device (`/dev/stdout`, a shell's `>(...)`), which hold nothing that could be overwritten.
+/// Makes a file, or empties an existing one if it belongs to the caller or to root: not a link, and without further
+/// names (hard links). So another user cannot have a file overwritten, or read what is written, by what he put in its
+/// place. A link may lead to a pipe or a character device (`/dev/stdout`, a shell's `>(...)`), because these hold
+/// nothing that could be overwritten.
 pub fn replace(path: &Path) -> io::Result<File> {
     match create(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -200,7 +201,7 @@ pub fn replace(path: &Path) -> io::Result<File> {
     if metadata.is_file() && metadata.nlink() > 1 {
         return refused("it is one of several names of one file".to_owned());
     }
-    // What was looked at, whatever has the name meanwhile.
+    // The opened file is the one that was examined, even if the name now leads elsewhere.
     let same = format!("/proc/self/fd/{}", found.as_raw_fd());
     OpenOptions::new().write(true).truncate(true).open(same)
 }

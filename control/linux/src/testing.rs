@@ -1,4 +1,4 @@
-//! For tests that need namespaces, run by root and by ordinary users alike. Built for tests only.
+//! Helpers for tests that need namespaces, for root and ordinary users. Built for tests only.
 #![expect(
     clippy::unwrap_used,
     clippy::missing_panics_doc,
@@ -12,11 +12,11 @@ use crate::{doctor, netns};
 /// Set in a test binary that runs itself again inside a user namespace.
 const INSIDE: &str = "MANX_TEST_IN_USER_NAMESPACE";
 
-/// Whether the calling test may make namespaces and should go on.
+/// Whether the calling test may make namespaces and should continue.
 ///
-/// Without the privilege the same test is run again, alone, as root of a user namespace of its own: then its result is the
-/// caller's, and the answer is false. Where not even that is allowed the test is skipped and says so; with
-/// `MANX_REQUIRE_NETNS=1` that is a failure.
+/// Without the privilege the same test is run again, alone, as root of a user namespace of its own. Then the caller
+/// takes over its result, and this returns false. If that is not allowed either, the test is skipped with a message;
+/// with `MANX_REQUIRE_NETNS=1` that is a failure.
 pub fn namespaces_allowed() -> bool {
     let reason = match netns::create() {
         Ok(_) => return true,
@@ -50,7 +50,7 @@ pub fn namespaces_allowed() -> bool {
     false
 }
 
-/// Says that `test` was skipped; a failure with `MANX_REQUIRE_NETNS=1`.
+/// Says that `test` was skipped; with `MANX_REQUIRE_NETNS=1` that is a failure.
 pub fn skipped(test: &str, reason: &str) {
     assert!(
         std::env::var_os("MANX_REQUIRE_NETNS").is_none_or(|value| value != "1"),
@@ -59,8 +59,8 @@ pub fn skipped(test: &str, reason: &str) {
     eprintln!("SKIPPED {test}: {reason}");
 }
 
-/// Whether TUN devices can be made. If not, the calling test leaves that half out and says so; with
-/// `MANX_REQUIRE_TUN=1` that is a failure.
+/// Whether TUN devices can be made. If not, the calling test skips that half and says so; with `MANX_REQUIRE_TUN=1`
+/// that is a failure.
 pub fn tun_allowed() -> bool {
     let Err(lack) = doctor::tun() else { return true };
     assert!(
@@ -71,8 +71,8 @@ pub fn tun_allowed() -> bool {
     false
 }
 
-/// Whether there is a second user, as root has. If not, the calling test is left out and says so; with `MANX_REQUIRE_ROOT=1` that
-/// is a failure.
+/// Whether there is a second user, as for root. If not, the calling test is skipped with a message; with
+/// `MANX_REQUIRE_ROOT=1` that is a failure.
 pub fn users_allowed() -> bool {
     if manx_dataplane::port::tun::owner().unwrap().is_some() {
         return true;

@@ -1,30 +1,30 @@
-//! Which kind of object a document says that it is, or that it is to be judged as.
+//! The kind that a document claims to have, or as which it has to be judged.
 
 use super::cursor::{Cursor, Findings, edits_apart};
 use super::object::Kind;
 use super::tree::Node;
 
-/// What every object has to say, as messages have it.
-pub(super) const OF_ITSELF: &str = "what every Kubernetes object says of itself";
+/// The fields that every object must have, as messages name them.
+pub(super) const OF_ITSELF: &str = "what every Kubernetes object must state";
 
-/// Which kind of object a document is to be judged as.
+/// The kind as which a document has to be judged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ClaimedKind<'a> {
     pub(super) kind: Kind,
     version: Option<&'a str>,
-    /// Whether it is of this kind, valid or not. If not, it is of one of several, and `kind` is the one that closes most;
-    /// what it says of itself cannot be read then.
+    /// Whether the document is of this kind, valid or not. If not, it may be of several kinds, and `kind` is the one
+    /// that denies most; its fields then cannot be read.
     pub(super) certain: bool,
-    /// Whether its kind is nobody's, and spelled nearly like this one.
+    /// Whether its kind does not exist and is spelled nearly like this one.
     misspelled: bool,
 }
 
 impl<'a> ClaimedKind<'a> {
-    /// `None`: nothing that is read. A document that lacks its kind or its API version is what the other leaves; if a policy
-    /// is among that, it is one. Without either it is nobody's.
+    /// `None`: the document is of no kind that is read. If it lacks its kind or its API version, the other one leaves
+    /// several kinds; if one of these is a policy, it counts as a policy. Without both it is of no kind.
     ///
-    /// A kind that is spelled nearly like one that is read is that one, and not valid: passed over, it would leave open what
-    /// its author believes closed.
+    /// A kind that is spelled nearly like one that is read counts as that kind, and as invalid: if it were ignored,
+    /// traffic would pass that its author believes denied.
     pub(super) fn new(node: &Node, kind: Option<&str>, version: Option<&'a str>) -> Option<Self> {
         let near = kind.and_then(|kind| nearest(kind, version));
         let claim =
@@ -32,7 +32,7 @@ impl<'a> ClaimedKind<'a> {
         let kind = near.or(kind);
         let Some(kind) = kind else {
             let namespace = node.get("metadata").and_then(|metadata| metadata.get("namespace"));
-            // The one that closes most of those that it may be.
+            // The kind that denies most of those that it may be.
             let policies = [
                 if namespace.is_some() {
                     Kind::CalicoNetworkPolicy
@@ -52,13 +52,14 @@ impl<'a> ClaimedKind<'a> {
             return claim(known, true);
         }
         let (first, last) = (named.next()?, named.next_back());
-        // Of other projects' kinds some are called Node or Service; without these of ours something opens.
+        // Other projects also have kinds called Node or Service. Such a document counts as ours only if traffic could
+        // pass because our object is missing.
         let closes = version.is_none() || first.enforced_policy() || first.opens_if_absent();
-        // Calico's NetworkPolicy comes after Kubernetes', and closes more.
+        // Calico's NetworkPolicy comes after Kubernetes' in the list, and denies more.
         if closes { claim(last.unwrap_or(first), last.is_none()) } else { None }
     }
 
-    /// Reports a kind that is missing, and an API version that is or is none of the kind's.
+    /// Reports a missing kind, and an API version that is missing or does not fit the kind.
     pub(super) fn check(&self, root: &Cursor<'_>, out: &mut Findings) {
         if root.field("kind").is_none() && !self.certain {
             root.missing(out, "kind", OF_ITSELF);
@@ -67,7 +68,7 @@ impl<'a> ClaimedKind<'a> {
         if self.misspelled {
             match root.field("kind") {
                 Some(field) => field.expected(out, self.kind.name()),
-                // The list that it stands in says it.
+                // The list that contains it gives the kind.
                 None => root.missing(out, "kind", self.kind.name()),
             }
         }
@@ -86,9 +87,8 @@ impl<'a> ClaimedKind<'a> {
     }
 }
 
-/// The name of the kind that a name which is no kind's is spelled nearly like: at most three letters apart, and fewer in
-/// short names. It is one of the API group's; in a group of policies it may be any policy's, and without an API version
-/// anything's.
+/// The existing kind that a misspelled name resembles: at most three letters differ, and fewer in short names. The kind
+/// must be of the API group; in a group of policies any policy may be meant, and without an API version any kind.
 fn nearest(name: &str, version: Option<&str>) -> Option<&'static str> {
     let candidates = Kind::ALL.into_iter().filter(|kind| match version {
         Some(version) => {
@@ -99,19 +99,19 @@ fn nearest(name: &str, version: Option<&str>) -> Option<&'static str> {
     if Kind::ALL.into_iter().any(|kind| kind.name() == name) {
         return None;
     }
-    // An edit makes a name longer by one letter at most.
+    // One edit makes a name at most one letter longer.
     let comparable = candidates.filter(|kind| kind.name().len().abs_diff(name.len()) <= 3);
     let near = comparable.map(|kind| (edits_apart(name, kind.name()), kind.name()));
     near.filter(|(edits, known)| *edits <= 3.min(known.len() / 3)).min().map(|(_, known)| known)
 }
 
-/// Whether an API version is of a group that has policies of ours.
+/// Whether an API version belongs to a group that contains kinds of policy which are read.
 pub(super) fn holds_policies(version: &str) -> bool {
     Kind::ALL.into_iter().any(|kind| kind.enforced_policy() && is_read(kind, version))
 }
 
-/// Whether objects of this kind name and API version are ours to judge: of the kind's own group, whatever the version, so
-/// that `networking.k8s.io/v1beta1` is an invalid NetworkPolicy and not an unknown kind.
+/// Whether an object with this kind and API version must be judged here: the API group must be the kind's own, with any
+/// version, so that `networking.k8s.io/v1beta1` is an invalid NetworkPolicy and not an unknown kind.
 fn is_read(kind: Kind, version: &str) -> bool {
     let group = |version: &str| version.rsplit_once('/').map(|(group, _)| group.to_owned());
     kind.api_versions().iter().any(|known| group(known) == group(version))

@@ -1,11 +1,11 @@
-//! The objects of a cluster at one moment, wherever they come from.
+//! The objects of a cluster at one moment, from any source.
 //!
-//! A source (a directory of manifests) assembles [`Contents`] and tells by [`Changes`] how they differ from those before. Who
-//! uses them knows nothing of the source.
+//! A source (a directory of manifests) assembles [`Contents`] and says with [`Changes`] how they differ from the
+//! previous ones. Users of the contents know nothing about the source.
 //!
-//! - An object that is not valid is there as [`State::Invalid`], and fails closed.
-//! - An object that is defined differently in two places is invalid, whichever kind it is: neither definition is used. The same
-//!   content twice is only warned of.
+//! - An object that is not valid is present as [`State::Invalid`], and fails closed.
+//! - An object of any kind that is defined differently in two places is invalid: neither definition is used. The same
+//!   content twice only causes a warning.
 
 use std::collections::btree_map;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,22 +22,22 @@ use crate::read::{Entry, Invalid, State, read};
 pub struct Contents {
     /// The objects.
     pub objects: BTreeMap<ObjectKey, Stored>,
-    /// What is wrong with them and with their texts, errors first, then in the order of the texts.
+    /// What is wrong with them and with their texts: errors first, then in the order of the texts.
     pub problems: Vec<Problem>,
-    /// Whether the source has been read whole at least once. Before that, objects may be missing that nobody knows of, and
-    /// nothing may pass. It stays true from then on.
+    /// Whether the source has been read completely at least once. Before that, unknown objects may be missing, and
+    /// nothing may pass. Once true, it stays true.
     pub in_sync: bool,
-    /// How many texts (files) were read for them, valid or not.
+    /// The number of texts (files) that were read, valid or not.
     pub texts: usize,
-    /// Names this content: two processes of one version that have read the same texts have the same fingerprint.
+    /// Identifies this content: two processes of one version that have read the same texts have the same fingerprint.
     pub fingerprint: u64,
 }
 
-/// How contents differ from those before: the one event of every source of objects.
+/// How contents differ from the previous ones: the one event that every source of objects sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Changes {
-    /// These objects differ, and nothing else but the fingerprint. Each stands with what it was, if it was there. An object
-    /// that has only moved in its text is among them.
+    /// Only these objects and the fingerprint differ. Each comes with its previous definition, if it had one. An object
+    /// whose place in its text has changed is included.
     Objects(BTreeMap<ObjectKey, Option<Stored>>),
     /// Anything may differ.
     Everything,
@@ -52,17 +52,17 @@ pub struct Stored {
     pub place: Place,
 }
 
-/// Puts [`Contents`] together from the definitions of all texts.
+/// Assembles [`Contents`] from the definitions of all texts.
 #[derive(Debug, Default)]
 pub struct Assembly {
     contents: Contents,
-    /// The objects that are defined in more than one place, with how often that was reported.
+    /// The objects that are defined in more than one place, and how often that was reported.
     repeated: BTreeMap<ObjectKey, Tally>,
 }
 
 impl Contents {
-    /// The contents of manifests that are in memory, each a name and a text, as if they were the files of a directory. They
-    /// are in sync if every text is YAML or JSON.
+    /// The contents of manifests in memory (names and texts), as if they were the files of a directory. They are in
+    /// sync if every text is YAML or JSON.
     pub fn from_texts<'a>(texts: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let texts: BTreeMap<&str, &str> = texts.into_iter().collect();
         let mut assembly = Assembly::default();
@@ -100,8 +100,7 @@ impl Contents {
         all.take_while(move |(key, _)| (key.kind, &key.namespace) == (end.kind, &end.namespace))
     }
 
-    /// Puts an object in the place of another definition of it and returns that one. If both say the same, only the place
-    /// changes.
+    /// Replaces the definition of an object and returns the previous one. If both are equal, only the place changes.
     pub fn put(&mut self, entry: &Entry) -> Option<Stored> {
         let Some(stored) = self.objects.get_mut(&entry.key) else {
             let stored = Stored { state: entry.state.clone(), place: entry.place.clone() };
@@ -115,13 +114,13 @@ impl Contents {
 }
 
 impl Assembly {
-    /// Reports problems of no text.
+    /// Reports problems that belong to no text.
     pub fn report<'a>(&mut self, problems: impl IntoIterator<Item = &'a Problem>) {
         self.contents.problems.extend(problems.into_iter().cloned());
     }
 
-    /// Adds what a text says: the objects that it defines, and what is wrong with it. `fingerprint` names the text and its
-    /// content ([`fingerprint_of_text`]), or is 0 if the text could not be read.
+    /// Adds the objects that a text defines, and its problems. `fingerprint` identifies the text and its content
+    /// ([`fingerprint_of_text`]); it is 0 if the text could not be read.
     pub fn add_text<'a>(
         &mut self,
         fingerprint: u64,
@@ -136,7 +135,7 @@ impl Assembly {
         }
     }
 
-    /// Adds a definition. A second definition of an object is reported, and counted in `repeated`.
+    /// Adds a definition. A second definition of an object is reported and counted in `repeated`.
     fn add(&mut self, entry: &Entry) {
         let Self { contents, repeated } = self;
         match contents.objects.entry(entry.key.clone()) {
@@ -148,7 +147,7 @@ impl Assembly {
                 let other = stored.place.to_string();
                 let same = stored.state == entry.state;
                 if !same {
-                    // Taken and not copied: of very many definitions each would copy what all before it have added.
+                    // Moved, not copied: with very many definitions each would copy what all earlier ones have added.
                     let before = mem::replace(&mut stored.state, entry.state.clone());
                     stored.state = State::Invalid(either(before, entry.state.clone()));
                 }
@@ -186,26 +185,26 @@ impl Assembly {
                 }),
             );
         }
-        // Stable: within one severity the order of the texts stays.
+        // The sort is stable: within one severity the order of the texts stays.
         contents.problems.sort_by_key(|problem| problem.severity);
         (contents, repeated.into_keys().collect())
     }
 }
 
-/// The fingerprint of a value. It is not keyed, so that two processes can compare theirs. Nothing is decided by it but whether
-/// they have read the same.
+/// The fingerprint of a value. It has no secret key, so that two processes can compare theirs. It only decides whether
+/// two have read the same content.
 pub fn fingerprint(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
 }
 
-/// The fingerprint of a text with its name, from the [`fingerprint`] of the text.
+/// The fingerprint of a text and its name, given the [`fingerprint`] of the text.
 pub fn fingerprint_of_text(name: &str, text: u64) -> u64 {
     fingerprint((name, text))
 }
 
-/// What is known of an object with two definitions: of its subject and labels what both say, the addresses of both.
+/// What is known about an object with two definitions: the subject and labels if both agree, and the addresses of both.
 fn either(one: State, other: State) -> Invalid {
     let (mut one, other) = (remains(one), remains(other));
     one.subject = one.subject.filter(|subject| other.subject.as_ref() == Some(subject));
@@ -214,7 +213,7 @@ fn either(one: State, other: State) -> Invalid {
     one
 }
 
-/// What of an object stays known when it is not valid.
+/// What stays known about an object that is not valid.
 fn remains(state: State) -> Invalid {
     let object = match state {
         State::Valid(object) => object,

@@ -1,4 +1,4 @@
-//! A node together with the path that led to it: what every decoder walks with, and how it reports.
+//! A node together with its path: every decoder moves with it and reports by it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use super::problem::{Cause, MOST_OF_OBJECT, Severity};
 use super::tree::{Flaw, Node, Position, Value, shown};
 
-/// One report about a field, before it is known which object it belongs to.
+/// One report about a field, before its object is known.
 #[derive(Debug, Clone)]
 pub(super) struct Finding {
     pub(super) severity: Severity,
@@ -16,27 +16,27 @@ pub(super) struct Finding {
     pub(super) cause: Cause,
 }
 
-/// How many of each severity there were.
+/// The number of findings of each severity.
 #[derive(Debug, Default)]
 pub struct Tally(BTreeMap<Severity, usize>);
 
 impl Tally {
-    /// Counts one more, and returns how many of its severity there are now.
+    /// Counts one more, and returns the number of that severity so far.
     pub fn count(&mut self, severity: Severity) -> usize {
         let count = self.0.entry(severity).or_default();
         *count += 1;
         *count
     }
 
-    /// How many there are beyond the first `told` of a severity.
+    /// For each severity the number beyond the first `told`.
     pub fn beyond(&self, told: usize) -> impl Iterator<Item = (Severity, usize)> {
         let beyond = move |(severity, count): (&Severity, &usize)| (*severity, count - told);
         self.0.iter().filter(move |(_, count)| **count > told).map(beyond)
     }
 }
 
-/// What was found in one object. Of each severity the first [`Self::MOST`] are told and the others counted, because a small
-/// object may be wrong in very many ways.
+/// The findings of one object. The first [`Self::MOST`] of each severity are reported and the others only counted,
+/// because a small object may have very many errors.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     reported: Vec<Finding>,
@@ -44,10 +44,10 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// Findings of one severity that are told.
+    /// The number of findings of one severity that are reported.
     pub(super) const MOST: usize = MOST_OF_OBJECT;
 
-    /// What is wrong with the document as a tree.
+    /// The findings about the document as a tree.
     pub(super) fn of_flaws(flaws: &[Flaw]) -> Self {
         let mut findings = Self::default();
         for flaw in flaws {
@@ -66,12 +66,12 @@ impl Findings {
         self.tally.0.get(&Severity::Error).copied().unwrap_or(0)
     }
 
-    /// How many there are of any severity, told or not.
+    /// The number of findings of any severity, reported or not.
     pub(super) fn count(&self) -> usize {
         self.tally.0.values().sum()
     }
 
-    /// Takes a finding's place, field and cause. They are not made of one that is only counted.
+    /// Adds a finding: its place, field and cause. `finding` is not called if the finding is only counted.
     fn push(&mut self, severity: Severity, finding: impl FnOnce() -> (Position, String, Cause)) {
         if self.tally.count(severity) <= Self::MOST {
             let (at, field, cause) = finding();
@@ -79,7 +79,7 @@ impl Findings {
         }
     }
 
-    /// Those that are told, and how many more there are of the object at `at`.
+    /// The findings to report, and the number of the remaining ones of the object at `at`.
     pub(super) fn reported(self, at: Position) -> impl Iterator<Item = Finding> {
         let untold = |(severity, count)| {
             let cause = Cause::Untold { count, of: "object" };
@@ -98,7 +98,7 @@ enum Step<'a> {
     Index(usize),
 }
 
-/// A node and how it was reached. The path costs nothing until somebody reports.
+/// A node and its path. The path costs nothing until something is reported.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cursor<'a> {
     pub(super) node: &'a Node,
@@ -116,7 +116,7 @@ impl<'a> Cursor<'a> {
         let mut path = self.up.map(Self::path).unwrap_or_default();
         match self.step {
             Step::Root => {}
-            // A key with dots of its own (labels, annotations) would read as several fields.
+            // A key that contains dots (labels, annotations) would read as several fields.
             Step::Key(key) if key.contains(['.', '/']) => {
                 let _ = write!(path, "[{:?}]", shown(key));
             }
@@ -138,12 +138,12 @@ impl<'a> Cursor<'a> {
         out.push(Severity::Error, || (self.node.at, self.path(), cause));
     }
 
-    /// Reports that something here has no effect, or another than its author may expect.
+    /// Reports that something here has no effect, or another effect than its author may expect.
     pub(super) fn warning(&self, out: &mut Findings, cause: Cause) {
         self.warning_at(out, self.node.at, cause);
     }
 
-    /// Reports that what stands here excludes something that stands elsewhere.
+    /// Reports that this value and another field exclude each other.
     pub(super) fn conflict(&self, out: &mut Findings, message: impl Into<String>) {
         self.error(out, Cause::Conflict(message.into()));
     }
@@ -167,13 +167,13 @@ impl<'a> Cursor<'a> {
         child.error(out, Cause::Missing { expected: expected.to_owned() });
     }
 
-    /// The field `key`; null is absent, as it is to the API server.
+    /// The field `key`; null counts as absent, as in the API server.
     pub(super) fn field<'b>(&'b self, key: &'b str) -> Option<Cursor<'b>> {
         let node = self.node.get(key)?;
         (node.value != Value::Null).then_some(Cursor { node, up: Some(self), step: Step::Key(key) })
     }
 
-    /// The field `key`, or a report that it is missing.
+    /// The field `key`; reports if it is missing.
     pub(super) fn required<'b>(
         &'b self,
         out: &mut Findings,
@@ -187,14 +187,14 @@ impl<'a> Cursor<'a> {
         field
     }
 
-    /// Whether this is a mapping; if not, says so. Its fields other than `read` are warned of, unless they are among
-    /// `ignored`: fields that the API has and Manx has no use for.
+    /// Whether this is a mapping; reports if not. Fields that are neither in `read` nor in `ignored` (fields of the API
+    /// that Manx does not use) cause a warning.
     pub(super) fn mapping(&self, out: &mut Findings, read: &[&str], ignored: &[&str]) -> bool {
         self.fields(out, Severity::Warning, &[read, ignored].concat())
     }
 
-    /// Whether this is a mapping; if not, says so. Fields other than `read` are errors: where a field restricts, one that
-    /// is misspelled and passed over leaves open what its author believes closed.
+    /// Whether this is a mapping; reports if not. Fields that are not in `read` are errors: if a field restricts, and
+    /// it is misspelled and ignored, traffic passes that its author believes denied.
     pub(super) fn exact(&self, out: &mut Findings, read: &[&str]) -> bool {
         self.fields(out, Severity::Error, read)
     }
@@ -214,7 +214,7 @@ impl<'a> Cursor<'a> {
         true
     }
 
-    /// The fields that are not among `known` and not null, each with the position of its key.
+    /// The fields that are not in `known` and not null, each with the position of its key.
     pub(super) fn others<'b>(
         &'b self,
         known: &'b [&str],
@@ -232,12 +232,13 @@ impl<'a> Cursor<'a> {
             })
     }
 
-    /// Reports that `found`, at a place of its own (a key), has no effect, or another than its author may expect.
+    /// Reports that `found`, at a place of its own (a key), has no effect, or another effect than its author may
+    /// expect.
     pub(super) fn warning_at(&self, out: &mut Findings, at: Position, cause: Cause) {
         out.push(Severity::Warning, || (at, self.path(), cause));
     }
 
-    /// What `each` makes of every item of a list; what is not a list is reported and gives nothing.
+    /// The results of `each` for the items of a list. Reports if this is no list, and then returns nothing.
     pub(super) fn items<T>(
         &self,
         out: &mut Findings,
@@ -256,7 +257,7 @@ impl<'a> Cursor<'a> {
             .collect()
     }
 
-    /// As [`items`](Self::items), of which each may be in the list once.
+    /// As [`items`](Self::items); an item that occurs twice is reported.
     pub(super) fn distinct<T: Ord + Clone>(
         &self,
         out: &mut Findings,
@@ -272,7 +273,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// What `each` makes of every key and value of a mapping.
+    /// Calls `each` for every key and value of a mapping.
     pub(super) fn entries(
         &self,
         out: &mut Findings,
@@ -288,7 +289,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A string, or a report.
+    /// The string; reports if it is something else.
     pub(super) fn string(&self, out: &mut Findings, expected: &str) -> Option<&'a str> {
         match &self.node.value {
             Value::String(text) => Some(text),
@@ -303,7 +304,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A whole number within `range`, or a report.
+    /// The whole number, if it is within `range`; otherwise reports.
     pub(super) fn integer<T: TryFrom<i128>>(
         &self,
         out: &mut Findings,
@@ -320,12 +321,12 @@ impl<'a> Cursor<'a> {
         number
     }
 
-    /// A string that is not empty; an empty one is absent, as it is to APIs that leave empty strings out.
+    /// A string that is not empty. An empty one counts as absent, because some APIs write absent strings so.
     pub(super) fn filled(&self, out: &mut Findings, expected: &str) -> Option<&'a str> {
         self.string(out, expected).filter(|text| !text.is_empty())
     }
 
-    /// Whether this holds nothing: an empty string, list or mapping, or null.
+    /// Whether this is empty: an empty string, list or mapping, or null.
     pub(super) fn is_empty(&self) -> bool {
         match &self.node.value {
             Value::Null => true,
@@ -336,7 +337,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// A boolean, or a report.
+    /// The boolean; reports if it is something else.
     pub(super) fn boolean(&self, out: &mut Findings) -> Option<bool> {
         let Value::Boolean(truth) = self.node.value else {
             self.expected(out, "true or false");
@@ -345,7 +346,7 @@ impl<'a> Cursor<'a> {
         Some(truth)
     }
 
-    /// A string that `parse` accepts, or a report.
+    /// The result of `parse` for a string; reports if there is none.
     pub(super) fn parsed<T>(
         &self,
         out: &mut Findings,
@@ -361,16 +362,16 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The one of `known` that is spelled most like `key`, if any is.
+/// The text in `known` that is most similar to `key`, if one is similar.
 fn similar<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
     let most = |other: &str| key.len().max(other.len()) / 3;
-    // Each byte that one is longer is an edit: what cannot be near is not compared.
+    // Each byte of difference in length is an edit, so texts of very different length are not compared.
     let near = known.iter().filter(|other| key.len().abs_diff(other.len()) <= most(other));
     let (distance, best) = near.map(|other| (edits_apart(key, other), *other)).min()?;
     (distance <= most(best)).then_some(best)
 }
 
-/// How many bytes to insert, remove or replace to make one text of another, in any case (Levenshtein).
+/// The number of bytes to insert, remove or replace to turn one text into the other, ignoring case (Levenshtein).
 pub(super) fn edits_apart(a: &str, b: &str) -> usize {
     let (a, b) = (a.to_ascii_lowercase().into_bytes(), b.to_ascii_lowercase().into_bytes());
     let mut row: Vec<usize> = (0..=b.len()).collect();

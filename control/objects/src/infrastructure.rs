@@ -12,9 +12,10 @@ use super::syntax::{ADDRESS, CIDR, address, cidr};
 
 /// The label that the API server puts on every namespace.
 pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
-/// Where Calico notes a node's address and the length of its subnet.
+/// The annotation in which Calico stores a node's address and the length of its subnet.
 const CALICO_ADDRESS: &str = "projectcalico.org/IPv4Address";
-/// Where Calico notes the hardware address of a node's VXLAN device, if it is not the one that follows from its name.
+/// The annotation in which Calico stores the hardware address of a node's VXLAN device, if it does not follow from the
+/// node's name.
 const VXLAN_MAC: &str = "projectcalico.org/VXLANTunnelMACAddr";
 
 const NODE_SPEC_IGNORED: &[&str] =
@@ -80,7 +81,7 @@ pub(super) fn node(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -
     node
 }
 
-/// An `InternalIP`; addresses of other types are none of ours, and not all of them are addresses.
+/// Reads an `InternalIP`. Addresses of other types are not used, and may be no IP addresses.
 fn node_address(cursor: &Cursor<'_>, out: &mut Findings) -> Option<IpAddr> {
     if !cursor.mapping(out, &["type", "address"], &[]) {
         return None;

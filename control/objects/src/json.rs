@@ -1,8 +1,8 @@
-//! JSON (RFC 8259) to [`tree`](super::tree), with the position of every value.
+//! Reads JSON (RFC 8259) into a [`tree`](super::tree), with the position of every value.
 //!
-//! Stricter than YAML's flow style, which holds all of JSON but long keys, tabs and surrogate escapes. What is not JSON, or is
-//! beyond the bounds of [`yaml`](super::yaml), is `None` here: the YAML reader then reads it, or says what is wrong with it. A law
-//! says that both read the same from a text that both take.
+//! This reader is stricter than YAML's flow style, which contains all of JSON except long keys, tabs and surrogate
+//! escapes. It returns `None` for a text that is not JSON or that exceeds the limits of [`yaml`](super::yaml); the YAML
+//! reader then reads the text or reports its errors. Law: if both readers accept a text, they read the same from it.
 
 use std::collections::HashMap;
 use std::collections::hash_map;
@@ -11,7 +11,7 @@ use super::scalar;
 use super::tree::{Document, Entry, Flaw, FlawKind, Node, Position, Value, shown};
 use super::yaml::{MAX_DEPTH, MAX_NODES};
 
-/// The document that a text is, if it is one JSON object or list and white space. A key that stands twice is a flaw.
+/// The document of a text that is one JSON object or list and white space. A key that occurs twice is a flaw.
 pub(super) fn parse(text: &str) -> Option<Document> {
     let mut reader = Reader { rest: text, line: 1, column: 1, nodes: 0, flaws: Vec::new() };
     reader.skip_space();
@@ -36,7 +36,7 @@ impl<'a> Reader<'a> {
         Position { line: self.line, column: self.column }
     }
 
-    /// Takes the next bytes, none of which is a line break.
+    /// Takes the next bytes, which must not contain a line break.
     fn take(&mut self, bytes: usize) -> &'a str {
         let (taken, rest) = self.rest.split_at(bytes);
         self.rest = rest;
@@ -44,7 +44,7 @@ impl<'a> Reader<'a> {
         taken
     }
 
-    /// Takes this text if it is next.
+    /// Takes this text if it comes next.
     fn takes(&mut self, text: &str) -> bool {
         let is_next = self.rest.starts_with(text);
         if is_next {
@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
         is_next
     }
 
-    /// A carriage return, alone or before a line feed, ends a line, too: as in YAML.
+    /// A carriage return, alone or before a line feed, also ends a line, as in YAML.
     fn skip_space(&mut self) {
         loop {
             let bytes = self.rest.as_bytes();
@@ -78,7 +78,7 @@ impl<'a> Reader<'a> {
         (self.nodes <= MAX_NODES).then_some(())
     }
 
-    /// A value inside of `depth` lists and objects.
+    /// Reads a value inside `depth` lists and objects.
     fn value(&mut self, depth: usize) -> Option<Node> {
         self.count()?;
         let at = self.at();
@@ -154,7 +154,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `-`, digits without a leading zero, a fraction, an exponent (section 6).
+    /// Reads a number: `-`, digits without a leading zero, a fraction, an exponent (section 6).
     fn number(&mut self) -> Option<&'a str> {
         let bytes = self.rest.as_bytes();
         let digits = |from: usize| bytes[from..].iter().take_while(|b| b.is_ascii_digit()).count();
@@ -176,7 +176,7 @@ impl<'a> Reader<'a> {
         Some(self.take(end))
     }
 
-    /// Text in quotation marks (section 7).
+    /// Reads a string in quotation marks (section 7).
     fn string(&mut self) -> Option<String> {
         if !self.takes("\"") {
             return None;
@@ -215,7 +215,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What follows `\u`: four digits, or for what is beyond them two surrogates.
+    /// Reads what follows `\u`: four digits, or two surrogates for a character beyond them.
     fn escaped_character(&mut self) -> Option<char> {
         let first = self.four_digits()?;
         if !(0xd800..0xdc00).contains(&first) {
@@ -291,7 +291,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1000))]
 
-        /// Values and positions alike, whichever way the text is laid out.
+        /// Values and positions are equal, in whatever layout the text is written.
         #[test]
         fn json_and_yaml_read_the_same(value in json(), pretty in any::<bool>(), crlf in any::<bool>()) {
             let object = serde_json::json!({ "a": value });
@@ -303,7 +303,7 @@ mod tests {
             prop_assert_eq!(parse(&text).map(|document| vec![document]), Some(by_yaml), "{}", text);
         }
 
-        /// What `serde_json` refuses is not JSON here either, and the other way round.
+        /// `serde_json` and this reader refuse the same texts.
         #[test]
         fn what_is_no_json_is_left_to_yaml(text in r#"[\[{][\[\]{}:,"\\ 0-9eE.+\-a-dntrufls\n]{0,16}"#) {
             let is_json = serde_json::from_str::<Json>(&text).is_ok();

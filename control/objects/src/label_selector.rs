@@ -12,7 +12,7 @@ use super::tree::Value;
 /// The fields of a label selector.
 pub(super) const LABEL_SELECTOR: &[&str] = &["matchLabels", "matchExpressions"];
 
-/// Reads a label selector. What is invalid is in `out`, and what comes back then is of no use.
+/// Reads a label selector. Errors are in `out`; if there are any, the result must not be used.
 pub(super) fn label_selector(cursor: &Cursor<'_>, out: &mut Findings) -> LabelSelector {
     if !cursor.exact(out, LABEL_SELECTOR) {
         return LabelSelector::default();

@@ -1,17 +1,17 @@
-//! Kubernetes' and Calico's objects as they are written: text to wire types, with the position of everything.
+//! Kubernetes' and Calico's objects as they are written: from text to wire types, with the position of everything.
 //!
 //! The layers, in order, and what each refuses to do:
 //! - `json`, [`yaml`]: text to [`tree`]; they know nothing of Kubernetes.
-//! - [`scalar`]: what a plain scalar is; the one place where YAML's version matters.
-//! - decoders, one for each kind: tree to [`object`], checked as the API server checks; they apply no defaults.
+//! - [`scalar`]: the value of a plain scalar; the only place where YAML's version matters.
+//! - decoders, one for each kind: from tree to [`object`], checked as the API server checks; they apply no defaults.
 //! - [`read`]: all objects of a file. An object that is not valid is still there, as [`State::Invalid`], so that it can
-//!   fail closed; everything else in the file loads.
-//! - [`contents`]: all objects of a cluster, from whatever source.
+//!   fail closed; the other objects of the file load.
+//! - [`contents`]: all objects of a cluster, from any source.
 //!
-//! Nothing here reads a file, applies a default or knows what a policy means.
+//! This crate reads no file, applies no default and does not know what a policy means.
 //!
-//! Not supported: YAML's tags beyond those of JSON's types; JSON's surrogate escapes (`\ud83d\ude00`) in a text that is not JSON as
-//! a whole.
+//! Not supported: YAML tags other than those of JSON's types; JSON's surrogate escapes (`\ud83d\ude00`) in a text that
+//! is not JSON as a whole.
 
 mod calico;
 mod claimed_kind;

@@ -24,25 +24,25 @@ const IGNORED: &[&str] = &[
     "uid",
 ];
 
-/// Where Calico's own client keeps the metadata of what it stores as `crd.projectcalico.org/v1`: as JSON.
+/// The annotation in which Calico's own client stores, as JSON, the metadata of objects of `crd.projectcalico.org/v1`.
 const STORED: &str = "projectcalico.org/metadata";
 const STORED_VERSION: &str = "crd.projectcalico.org/v1";
 
-/// Most bytes of an object's annotations, keys and values (apimachinery, `TotalAnnotationSizeLimitB`; Calico's validation has
-/// the same).
+/// The most bytes of an object's annotations, keys and values (apimachinery, `TotalAnnotationSizeLimitB`; Calico's
+/// validation has the same limit).
 const MAX_ANNOTATIONS: usize = 256 << 10;
 
-/// What of `metadata` anybody needs besides the identity.
+/// The parts of `metadata` that decoders need, apart from the identity.
 #[derive(Debug, Default)]
 pub(super) struct Metadata {
     pub(super) labels: Pairs,
-    /// Whether these are all, and legal.
+    /// Whether all labels were read and are legal.
     pub(super) labels_readable: bool,
     pub(super) annotations: Pairs,
     pub(super) deleting: bool,
 }
 
-/// The object's identity, if it can be read, legal or not: an illegal name still tells which object it is that fails.
+/// The object's identity, if it can be read, legal or not: an illegal name still says which object fails.
 pub(super) fn identity(root: &Cursor<'_>, kind: Kind) -> Option<ObjectKey> {
     let namespace = if kind.namespaced() { namespace(root)? } else { String::new() };
     let stored = match stored(root) {
@@ -55,7 +55,7 @@ pub(super) fn identity(root: &Cursor<'_>, kind: Kind) -> Option<ObjectKey> {
     Some(ObjectKey { kind, namespace, name: stored.or_else(|| text(root, "name"))? })
 }
 
-/// What Calico's client has stored of its object's metadata.
+/// The metadata that Calico's client has stored in an annotation.
 enum Stored {
     Nothing,
     Unreadable,
@@ -82,7 +82,7 @@ fn stored(root: &Cursor<'_>) -> Stored {
     }
 }
 
-/// The namespace of a namespaced object: `default` where there is none, as with kubectl. `None` if it cannot be read.
+/// The namespace of a namespaced object: `default` if there is none, as with kubectl. `None` if it cannot be read.
 pub(super) fn namespace(root: &Cursor<'_>) -> Option<String> {
     let metadata = root.node.get("metadata")?;
     if !matches!(metadata.value, Value::Mapping(_)) {
@@ -94,7 +94,8 @@ pub(super) fn namespace(root: &Cursor<'_>) -> Option<String> {
     }
 }
 
-/// A text that is longer than any name is cut, which makes no name of it: all that is told of the object repeats it.
+/// A text field. A text longer than any name is cut, because every message about the object repeats it; the rest is no
+/// legal name.
 fn text(root: &Cursor<'_>, key: &str) -> Option<String> {
     match &root.node.get("metadata")?.get(key)?.value {
         Value::String(text) => Some(shown(text).into_owned()),
@@ -115,7 +116,7 @@ pub(super) fn metadata(root: &Cursor<'_>, kind: Kind, out: &mut Findings) -> Met
     }
     if let Some(name) = cursor.required(out, "name", "the object's name") {
         match kind {
-            // What becomes part of other names has no dots itself.
+            // Names that become part of other names have no dots.
             Kind::Namespace | Kind::Service | Kind::Tier => {
                 name.parsed(out, DNS_LABEL, |text| is_dns_label(text).then_some(()));
             }
@@ -139,7 +140,7 @@ pub(super) fn metadata(root: &Cursor<'_>, kind: Kind, out: &mut Findings) -> Met
         if kind.namespaced() {
             namespace.parsed(out, DNS_LABEL, |text| is_dns_label(text).then_some(()));
         } else {
-            let cause = Cause::Conflict(format!("a {kind} lives in no namespace"));
+            let cause = Cause::Conflict(format!("a {kind} has no namespace"));
             namespace.error(out, cause);
         }
     }
@@ -165,7 +166,7 @@ pub(super) fn metadata(root: &Cursor<'_>, kind: Kind, out: &mut Findings) -> Met
     metadata
 }
 
-/// The labels that Calico's client has stored are added to the object's own, and win.
+/// Adds the labels that Calico's client has stored to the object's own; the stored ones win.
 fn stored_labels(
     root: &Cursor<'_>,
     cursor: &Cursor<'_>,
@@ -175,7 +176,7 @@ fn stored_labels(
     let stored = stored(root);
     let Some(annotations) = cursor.field("annotations") else { return };
     let Some(field) = annotations.field(STORED) else { return };
-    // Positions inside the annotation's text would mislead: the annotation itself is reported.
+    // Positions inside the annotation's text would mislead, so the annotation itself is reported.
     let mut inner = Findings::default();
     match &stored {
         Stored::Nothing => return,
@@ -191,7 +192,7 @@ fn stored_labels(
     }
 }
 
-/// Says of an annotation what it should have been.
+/// Reports what an annotation should have been.
 pub(super) fn annotation(
     root: &Cursor<'_>,
     name: &str,
@@ -212,8 +213,8 @@ pub(super) fn annotation(
     }
 }
 
-/// Labels (whose values have a syntax) or annotations (whose values are any text, and whose keys may have capitals in
-/// their DNS part).
+/// Reads labels (whose values have a syntax) or annotations (whose values are any text, and whose keys may have
+/// capitals in their DNS part).
 pub(super) fn pairs(cursor: &Cursor<'_>, out: &mut Findings, labels: bool) -> Pairs {
     let mut pairs = Pairs::new();
     cursor.entries(out, |key, at, value, out| {

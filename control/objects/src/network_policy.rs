@@ -18,8 +18,8 @@ use super::tree::Value;
 const SPEC: &[&str] = &["podSelector", "policyTypes", "ingress", "egress"];
 const STAGED_SPEC: &[&str] = &["stagedAction", "podSelector", "policyTypes", "ingress", "egress"];
 
-/// Reads `spec`, of Calico's staged kind if `staged`. What is invalid is in `out`; what comes back is then of use only for
-/// its selector, which is `None` if it could not be read whole.
+/// Reads `spec`, of Calico's staged kind if `staged`. Errors are in `out`; if there are any, only the result's selector
+/// may be used. The selector is `None` if it could not be read completely.
 pub(super) fn decode(
     root: &Cursor<'_>,
     staged: bool,
@@ -33,7 +33,7 @@ pub(super) fn decode(
         egress: None,
         staged_action: None,
     };
-    // The API server takes a policy without a spec: it selects every pod and allows no ingress.
+    // The API server accepts a policy without a spec: it selects every pod and allows no ingress.
     let Some(spec) = root.field("spec") else { return (policy, Some(LabelSelector::default())) };
     if !spec.exact(out, if staged { STAGED_SPEC } else { SPEC }) {
         return (policy, None);
@@ -101,7 +101,8 @@ fn peer(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Peer> {
         (None, pods, namespaces) => Some(Peer::Selectors { pods, namespaces }),
         (Some(block), None, None) => ip_block(&block, out).map(Peer::IpBlock),
         (Some(block), _, _) => {
-            let message = "may not stand beside podSelector or namespaceSelector in one peer";
+            let message =
+                "may not be used together with podSelector or namespaceSelector in one peer";
             block.error(out, Cause::Conflict(message.to_owned()));
             None
         }
@@ -167,7 +168,7 @@ fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Port> {
     Some(Port { protocol, port: Some(port) })
 }
 
-/// A port number, or a report.
+/// The port number; reports if it is something else.
 pub(super) fn number(cursor: &Cursor<'_>, out: &mut Findings, expected: &str) -> Option<u16> {
     let number = match &cursor.node.value {
         Value::Integer(number) => port_number(*number),
@@ -179,7 +180,7 @@ pub(super) fn number(cursor: &Cursor<'_>, out: &mut Findings, expected: &str) ->
     number
 }
 
-/// A protocol, or a report.
+/// The protocol; reports if it is something else.
 pub(super) fn protocol(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Protocol> {
     cursor.parsed(out, "TCP, UDP or SCTP", |text| match text {
         "TCP" => Some(Protocol::Tcp),

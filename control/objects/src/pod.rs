@@ -1,4 +1,4 @@
-//! `v1` Pod, as far as networking needs it.
+//! `v1` Pod, the part that networking needs.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,11 +15,12 @@ use super::syntax::{
     is_dns_subdomain, is_port_name,
 };
 
-/// Where Calico's CNI plugin notes the addresses that it gave: addresses or CIDRs of one address each, joined by commas.
+/// The annotation in which Calico's CNI plugin stores the addresses of a pod: addresses or CIDRs of one address each,
+/// joined by commas.
 const POD_IPS: &str = "cni.projectcalico.org/podIPs";
-/// And the first of them.
+/// The annotation with the first of these addresses.
 const POD_IP: &str = "cni.projectcalico.org/podIP";
-/// Where Amazon's notes them.
+/// The annotation of Amazon's CNI plugin.
 const AWS_POD_IPS: &str = "vpc.amazonaws.com/pod-ips";
 
 const SPEC: &[&str] =
@@ -141,7 +142,7 @@ pub(super) fn decode(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) 
     pod
 }
 
-/// The name in a field. The API writes what is not set yet as an empty string.
+/// The name in a field. The API writes a name that is not set yet as an empty string.
 fn name(spec: &Cursor<'_>, field: &str, out: &mut Findings) -> Option<String> {
     let name = spec.field(field)?.parsed(out, DNS_SUBDOMAIN, |text| {
         (text.is_empty() || is_dns_subdomain(text)).then(|| text.to_owned())
@@ -203,14 +204,14 @@ fn decode_status(status: &Cursor<'_>, pod: &mut Pod, out: &mut Findings) {
         field.parsed(out, "Pending, Running, Succeeded, Failed or Unknown", |text| match text {
             "Pending" => Some(Phase::Pending),
             "Running" => Some(Phase::Running),
-            // No phase of the API's, and finished to Calico (`libcalico-go`, `IsFinished`).
+            // The API has no phase `Completed`, but Calico takes it as finished (`libcalico-go`, `IsFinished`).
             "Succeeded" | "Completed" => Some(Phase::Succeeded),
             "Failed" => Some(Phase::Failed),
             "Unknown" => Some(Phase::Unknown),
             _ => None,
         })
     });
-    // Empty while the pod has none.
+    // Empty while the pod has no address.
     pod.pod_ip = status
         .field("podIP")
         .and_then(|field| {
@@ -230,9 +231,9 @@ fn decode_status(status: &Cursor<'_>, pod: &mut Pod, out: &mut Findings) {
     }
 }
 
-/// The addresses that can be read of an annotation; `None` if it is not there or none can. With one part that is not legal
-/// the pod is not valid, and the others are addresses to close. Calico looks at no annotation if `status` is `filled`: there
-/// it is a warning.
+/// The addresses that can be read from an annotation; `None` if it is absent or none can be read. If one part is not
+/// legal, the pod is not valid, and the other parts are addresses to close. If `status` is `filled`, Calico does not
+/// look at annotations, so an error is only a warning.
 fn annotated(
     root: &Cursor<'_>,
     annotations: &Pairs,
@@ -260,11 +261,11 @@ fn annotated(
             annotation(root, name, several, Severity::Error, out);
         }
     }
-    // An annotation that is empty says that the addresses are released; one that is wrong does not.
+    // An empty annotation means that the addresses are released; an illegal one does not.
     (!addresses.is_empty()).then_some(addresses)
 }
 
-/// An address, as itself or as that of a CIDR, and whether the CIDR holds no other.
+/// An address, or the address of a CIDR; and whether the CIDR contains only that address.
 fn address_or_cidr(text: &str) -> Option<(IpAddr, bool)> {
     let of_cidr = |net: IpNet| (net.addr(), net.prefix_len() == net.max_prefix_len());
     address(text).map(|address| (address, true)).or_else(|| cidr(text).map(of_cidr))

@@ -1,4 +1,4 @@
-//! What is wrong with a manifest, where, and how it is said.
+//! Problems of manifests: what is wrong, where, and the messages for users.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,26 +8,26 @@ use manx_policy_compiler::selector::SelectorError;
 use super::object::ObjectKey;
 use super::tree::Position;
 
-/// Problems of one severity that are told of an object, by whoever finds them.
+/// The number of problems of one severity that are reported for an object, in the reader and in the import.
 pub const MOST_OF_OBJECT: usize = 100;
 
 /// How bad a [`Problem`] is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Something is not in force as it was written.
+    /// Something does not take effect as it was written.
     Error,
-    /// Something was passed over.
+    /// Something was ignored.
     Warning,
 }
 
-/// Where in which file.
+/// A place in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The file, as it was named to the reader.
+    /// The file, under the name that the reader got.
     pub file: Arc<str>,
-    /// The document in it, counted from 1; 0 where the whole file is meant.
+    /// The document in the file, counted from 1; 0 for the whole file.
     pub document: usize,
-    /// The position, where there is one.
+    /// The position, if there is one.
     pub at: Option<Position>,
 }
 
@@ -49,7 +49,7 @@ pub struct Problem {
     pub place: Place,
     /// The object, if its identity could be read.
     pub object: Option<ObjectKey>,
-    /// The field's path in the object, e.g. `spec.ingress[0].ports[1].endPort`; empty where the object itself is meant.
+    /// The field's path in the object, e.g. `spec.ingress[0].ports[1].endPort`; empty for the object itself.
     pub field: String,
     /// What is wrong.
     pub cause: Cause,
@@ -63,52 +63,52 @@ pub enum Cause {
     /// The file or directory cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(String),
-    /// A directory that was named has no manifest.
+    /// A named directory contains no manifest.
     #[error(
         "holds no manifest: found {found}, expected *.yaml, *.yml or *.json {}",
         .recursive.then_some("in it or below it").unwrap_or("directly in it")
     )]
     NoManifest {
-        /// What it has.
+        /// What it contains.
         found: String,
-        /// Whether its subdirectories were entered.
+        /// Whether its subdirectories were read.
         recursive: bool,
     },
-    /// No object is in anything that was named.
+    /// Nothing that was named contains an object.
     #[error(
         "holds no object: found nothing but comments and white space, expected one object or more"
     )]
     NoObject,
-    /// The file held objects and holds none any more.
+    /// The file held objects and now holds none.
     #[error(
         "held {before} objects and holds none any more: they stay in force, because a save may have failed; remove the file to remove \
          its objects"
     )]
     Emptied {
-        /// How many there were.
+        /// The number of objects that it held.
         before: usize,
     },
-    /// The file says less than before and may be half of a save.
+    /// The file has less content than before and may be a partial save.
     #[error(
-        "says less than it did ({missing} objects fewer) and may be half written: what it said stays in force until it has stayed as \
-         it is for {seconds} s"
+        "has less content than before ({missing} objects fewer) and may be half written: its previous content stays in force until the file has not \
+         changed for {seconds} s"
     )]
     SaysLess {
-        /// How many objects it no longer has.
+        /// The number of objects that are missing.
         missing: usize,
-        /// How long it is waited for.
+        /// The seconds for which the file must stay unchanged.
         seconds: u64,
     },
     /// The file is no YAML or JSON, or is too large.
     #[error("{0}")]
     Syntax(String),
-    /// The document is flawed as a tree: a key twice, a tag without meaning.
+    /// The document has a flaw as a tree: a key twice, or a tag without meaning.
     #[error("{0}")]
     Flaw(String),
-    /// There are more of this severity than are told.
-    #[error("{count} further problems of this {of} are not told: correct those above first")]
+    /// There are more problems of this severity than are reported.
+    #[error("{count} further problems of this {of} are not shown: correct those above first")]
     Untold {
-        /// How many.
+        /// The number of these.
         count: usize,
         /// `object` or `file`.
         of: &'static str,
@@ -116,36 +116,36 @@ pub enum Cause {
     /// Something else was expected here.
     #[error("found {found}, expected {expected}")]
     Unexpected {
-        /// What stands here.
+        /// What was found here.
         found: String,
-        /// What may.
+        /// What is allowed here.
         expected: String,
     },
     /// A selector does not parse.
     #[error("is no selector: {0}")]
     Selector(SelectorError),
-    /// A field that must be there is not.
+    /// A required field is missing.
     #[error("is missing, expected {expected}")]
     Missing {
-        /// What may stand there.
+        /// What is allowed there.
         expected: String,
     },
-    /// A field that these other fields exclude.
+    /// This field and others exclude each other.
     #[error("{0}")]
     Conflict(String),
     /// A field that the kind does not have.
     #[error("unknown field{}", .similar.as_ref().map(|name| format!(": perhaps {name} is meant")).unwrap_or_default())]
     UnknownField {
-        /// A field that it has and that is spelled alike.
+        /// A field of the kind with a similar name.
         similar: Option<String>,
     },
-    /// A field that stands for less than its author may believe.
+    /// A field that has less effect than its author may believe.
     #[error("{0}")]
     Notice(String),
-    /// A rule asks for what cannot be decided here, and fails closed.
+    /// A rule contains something that cannot be decided here, and fails closed.
     #[error("is not supported: this rule {effect}")]
     Unsupported {
-        /// What becomes of the rule.
+        /// What happens to the rule.
         effect: &'static str,
     },
     /// A kind that is not read.
@@ -176,10 +176,10 @@ pub enum Cause {
         /// The other place.
         other: String,
     },
-    /// It names what no manifest defines.
+    /// The object names something that no manifest defines.
     #[error("{0}")]
     Undefined(String),
-    /// Something about the object in its cluster, found by the import.
+    /// A problem of the object in its cluster, found by the import.
     #[error("{0}")]
     Cluster(String),
 }
@@ -202,7 +202,7 @@ impl fmt::Display for Problem {
         write!(f, "{:gutter$}--> {}", "", self.place)?;
         if let (Some(line), Some(at)) = (&self.line, self.place.at) {
             write!(f, "\n{:gutter$} |\n{} | {line}\n{:gutter$} | ", "", at.line, "")?;
-            // The caret stands under its column, whatever tabs come before it.
+            // The caret is under its column, even after tabs.
             for character in line.chars().take(at.column.saturating_sub(1)) {
                 f.write_str(if character == '\t' { "\t" } else { " " })?;
             }
@@ -232,7 +232,7 @@ impl Problem {
         }
     }
 
-    /// That there are more of an object than are told.
+    /// Says that an object has more problems than are reported.
     pub fn of_untold(key: &ObjectKey, place: &Place, severity: Severity, count: usize) -> Self {
         Self {
             severity,
@@ -244,7 +244,7 @@ impl Problem {
         }
     }
 
-    /// What everybody is told of a valid host endpoint.
+    /// The warning for every valid host endpoint.
     pub fn of_host_endpoint(key: &ObjectKey, place: &Place) -> Self {
         let message = "for forwarded traffic (applyOnForward) its policies are enforced; for traffic of the node's own processes, doNotTrack and preDNAT they are NOT ENFORCED";
         Self {
@@ -257,11 +257,11 @@ impl Problem {
         }
     }
 
-    /// What follows from it, and what to do, where that is not plain.
+    /// The consequence, and what to do, if that is not obvious.
     pub fn help(&self) -> Option<String> {
         let what = match &self.cause {
             Cause::Unreadable(_) | Cause::Syntax(_) => {
-                "nothing of it is known: an agent that starts with it passes nothing, one that runs keeps what it read before"
+                "its content is not known: an agent that starts now passes nothing, and a running agent keeps what it read before"
             }
             Cause::NoManifest { recursive: true, .. } | Cause::NoObject => {
                 "name the files or the directory that hold the manifests"
@@ -270,7 +270,7 @@ impl Problem {
                 "subdirectories are not entered: name the files or the directory that hold the manifests, or say --recursive"
             }
             Cause::UnsupportedPolicy { .. } => {
-                "nothing of it is in force: write it as a kind that is read"
+                "it has no effect: write it as a kind that Manx reads"
             }
             Cause::UnknownKind { .. } | Cause::Repeated { .. } => return None,
             _ if self.severity == Severity::Warning => return None,
@@ -279,7 +279,7 @@ impl Problem {
         Some(what.to_owned())
     }
 
-    /// All of it in one line, for logs and `manx status`.
+    /// The whole problem in one line, for logs and `manx status`.
     pub fn summary(&self) -> String {
         let object = self.object.as_ref().map(|object| format!("{object}: ")).unwrap_or_default();
         let field = if self.field.is_empty() { String::new() } else { format!("{}: ", self.field) };

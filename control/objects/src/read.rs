@@ -1,4 +1,4 @@
-//! All objects of one file.
+//! Reads all objects of one file.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -18,27 +18,27 @@ use super::service;
 use super::tree::{Document, Flaw, Node, Position, Value, shown};
 use super::yaml;
 
-/// Most bytes of an object as JSON: the longest request that the API server takes (apiserver, `MaxRequestBodyBytes`). What it
-/// takes still has to fit into etcd's 1.5 MiB, in another form.
+/// The most bytes of an object as JSON: the longest request that the API server accepts (apiserver,
+/// `MaxRequestBodyBytes`). An accepted object also has to fit into etcd's 1.5 MiB, in another encoding.
 pub(super) const MAX_OBJECT: usize = 3 << 20;
-/// Problems of one severity that are told of a file.
+/// The number of problems of one severity that are reported for a file.
 pub(super) const MAX_PROBLEMS: usize = 10_000;
 
-/// What a file says.
+/// The contents of a file.
 #[derive(Debug, Clone, Default)]
 pub struct Manifest {
-    /// Its objects, in the file's order; the same object may stand there twice.
+    /// Its objects, in the order of the file; an object may occur twice.
     pub entries: Vec<Entry>,
-    /// What is wrong with them, and what was passed over.
+    /// What is wrong with them, and what was ignored.
     pub problems: Vec<Problem>,
 }
 
 /// One object of a file.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Which object it is.
+    /// The object's identity.
     pub key: ObjectKey,
-    /// Whether that could be read. If not, the key is of what stands for it.
+    /// Whether the identity could be read. If not, the key is that of a placeholder.
     pub identified: bool,
     /// Where it begins.
     pub place: Place,
@@ -46,27 +46,27 @@ pub struct Entry {
     pub state: State,
 }
 
-/// An object, or that it is not valid.
+/// An object, or the fact that it is not valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// A valid object.
     Valid(Arc<Object>),
-    /// What stands there is not valid; why is among the problems.
+    /// The object is not valid; its problems say why.
     Invalid(Invalid),
 }
 
-/// What is known of an object that is not valid.
+/// What is known about an object that is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Invalid {
-    /// Of a policy: whom it selects, if that much could be read.
+    /// For a policy: the endpoints that it selects, if these could be read.
     pub subject: Option<Subject>,
-    /// Of a set of networks: its labels, if they could be read.
+    /// For a network set: its labels, if they could be read.
     pub labels: Option<Pairs>,
-    /// Of a pod: those of its addresses that could be read.
+    /// For a pod: the addresses that could be read.
     pub addresses: BTreeSet<IpAddr>,
 }
 
-/// Reads `text`, the content of the file called `file`. `Err`: it is no YAML or JSON, and nothing of it can be used.
+/// Reads `text`, the content of the file `file`. `Err`: it is not YAML or JSON, and no part of it can be used.
 pub fn read(file: &str, text: &str) -> Result<Manifest, Box<Problem>> {
     let file: Arc<str> = file.into();
     let mut reader = Reader {
@@ -108,7 +108,7 @@ impl Reader<'_> {
 
     fn line(&self, at: Option<Position>) -> Option<String> {
         let line = self.lines.get(at?.line.checked_sub(1)?)?;
-        // A file of one endless line would make an endless message.
+        // A file that is one very long line would make a very long message.
         (line.len() <= 400).then(|| (*line).to_owned())
     }
 
@@ -139,8 +139,8 @@ impl Reader<'_> {
         self.value(&document.root, document.number, (None, None), &document.flaws);
     }
 
-    /// An object or a list of objects. `flaws` of the document belong to whatever it holds; `default` is what the list that
-    /// it stands in says of it: kind and API version.
+    /// Reads an object or a list of objects. `flaws` of the document belong to everything in it; `default` is the kind
+    /// and API version that the enclosing list gives.
     fn value(
         &mut self,
         node: &Node,
@@ -158,12 +158,13 @@ impl Reader<'_> {
             kind.map_or(Some(""), |kind| kind.strip_suffix("List")),
             node.get("items").map(|items| &items.value),
         ) {
-            // The items of a list that does not say what it is are no less closed for that.
+            // The items fail closed even if the list does not say what it is.
             if kind.is_none() || version.is_none() {
                 self.unidentified(node, document, kind, &[]);
             }
             let item_kind = (!item_kind.is_empty()).then_some(item_kind);
-            // Nobody knows whose the flaws are: one of them closes every item, and the others are told once.
+            // The flaws could belong to any item: the first one invalidates every item, and the others are reported
+            // once.
             let (first, further) = flaws.split_at(flaws.len().min(items.len()).min(1));
             self.report_all(document, None, Findings::of_flaws(further), node);
             for item in items {
@@ -180,7 +181,7 @@ impl Reader<'_> {
             return;
         };
         let (kind, api_version) = (shown(kind).into_owned(), shown(version).into_owned());
-        // A policy that is passed over leaves open what its author believes closed: that is an error.
+        // An ignored policy would let traffic pass that its author believes denied, so this is an error.
         let of_policies = kind.contains("Policy") && holds_policies(&api_version);
         let (severity, cause) = if kind.contains("NetworkPolicy") || of_policies {
             (Severity::Error, Cause::UnsupportedPolicy { kind, api_version })
@@ -191,7 +192,7 @@ impl Reader<'_> {
         self.report(document, None, finding);
     }
 
-    /// Reports what does not say which kind of object it is.
+    /// Reports a document that does not say which kind of object it is.
     fn unidentified(&mut self, node: &Node, document: usize, kind: Option<&str>, flaws: &[Flaw]) {
         let mut out = Findings::of_flaws(flaws);
         let root = Cursor::root(node);
@@ -228,7 +229,8 @@ impl Reader<'_> {
         };
         let state = match object {
             Some(object) if !out.errors() => State::Valid(Arc::new(object)),
-            // Whom a policy selects in its namespace is not whom it selects everywhere.
+            // The subject that was read counts for a namespaced policy only in its namespace, so it is not used for
+            // another kind.
             _ if key.as_ref().is_some_and(|key| key.kind != kind) => {
                 State::Invalid(Invalid::default())
             }
@@ -241,27 +243,27 @@ impl Reader<'_> {
         }
     }
 
-    /// What stands for an object whose name or namespace cannot be read, so that it fails closed: one of a name that no
-    /// object can have. Where nobody can tell what the object means to others, that is a policy which is not valid and
-    /// denies everything, of the namespace if that is known.
+    /// The placeholder for an object whose name or namespace cannot be read, so that it fails closed: its name is one
+    /// that no object can have. If the effect of the object on others is not known, the placeholder is a policy that is
+    /// not valid and denies everything, in the namespace if that is known.
     fn placeholder(&self, root: &Cursor<'_>, kind: Kind, document: usize) -> Option<ObjectKey> {
         let namespace =
             if kind.namespaced() { metadata::namespace(root) } else { Some(String::new()) };
         let mut name = format!("(no name: {kind}, {} document {document})", self.file);
         let everywhere = (Kind::GlobalNetworkPolicy, String::new());
         let (kind, namespace) = match (kind, namespace) {
-            // By its labels any selector may mean any namespace's pods; any policy may be of the tier.
+            // Any selector may match the pods of the namespace by its labels; any policy may be in the tier.
             (Kind::Namespace | Kind::Tier, _) => everywhere,
             (Kind::ServiceAccount, Some(namespace)) => (Kind::CalicoNetworkPolicy, namespace),
-            // Its addresses are closed, wherever it lives.
+            // Its addresses are closed, in whatever namespace it is.
             (Kind::Pod, None) => (kind, "default".to_owned()),
-            // It may be the one that every node obeys.
+            // It may be the configuration of every node.
             (Kind::FelixConfiguration, _) => {
                 "default".clone_into(&mut name);
                 (kind, String::new())
             }
-            // Nothing opens without these: to a node that is not there nothing is routed, a profile that is not there
-            // denies, and of services and staged policies nothing is enforced.
+            // Nothing opens without these: nothing is routed to a missing node, a missing profile denies, and services
+            // and staged policies enforce nothing.
             (
                 Kind::Node
                 | Kind::Profile
@@ -278,7 +280,7 @@ impl Reader<'_> {
     }
 }
 
-/// The object as far as it could be read, and what is known of it should it not be valid.
+/// Decodes the object as far as it can be read, and returns what is known about it if it is not valid.
 fn decode(
     root: &Cursor<'_>,
     kind: Kind,

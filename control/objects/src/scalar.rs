@@ -1,7 +1,7 @@
-//! Scalars as kubectl reads them: YAML 1.1 where they are plain, text where they are quoted.
+//! Scalars as kubectl reads them: YAML 1.1 if they are plain, text if they are quoted.
 //!
-//! kubectl turns YAML into JSON before anything looks at it (`sigs.k8s.io/yaml` over `yaml.v2`), so `yes` is a boolean,
-//! `0x50` and `010` are numbers, and a plain `80` where text is wanted is an error. Timestamps stay text, as there.
+//! kubectl turns YAML into JSON before anything else (`sigs.k8s.io/yaml` over `yaml.v2`), so `yes` is a boolean, `0x50`
+//! and `010` are numbers, and a plain `80` is an error where text is required. Timestamps stay text, as in kubectl.
 
 use super::tree::Value;
 
@@ -17,7 +17,7 @@ pub fn plain(text: &str) -> Value {
         }
         _ => {}
     }
-    // A number begins with a digit, a sign or a dot; looking no further keeps the common case cheap.
+    // A number begins with a digit, a sign or a dot. Checking only that keeps the common case cheap.
     if !text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) {
         return Value::String(text.to_owned());
     }
@@ -46,7 +46,7 @@ fn integer(text: &str) -> Option<i128> {
         Some(two) if two.starts_with('0') => (8, &digits[1..]),
         _ => (10, digits),
     };
-    // `from_str_radix` would take a second sign.
+    // `from_str_radix` would accept a second sign.
     if !digits.starts_with(|c: char| c.is_ascii_hexdigit()) {
         return None;
     }

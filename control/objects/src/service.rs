@@ -1,4 +1,4 @@
-//! Service accounts, services and their endpoints, as far as policy names them.
+//! Service accounts, services and their endpoints, the part that policy needs.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::problem::Cause;
 use super::syntax::{ADDRESS, PORT_NUMBER, address};
 use super::tree::Value;
 
-/// The label by which an `EndpointSlice` says whose endpoints it holds.
+/// The label of an `EndpointSlice` that names its service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 const SERVICE_ACCOUNT_IGNORED: &[&str] =
@@ -48,7 +48,7 @@ pub(super) fn service_account(
     ServiceAccount { labels: metadata.labels }
 }
 
-/// Reads a service. `None` and nothing stand for no address.
+/// Reads a service. The values `None` and the empty text are no address.
 pub(super) fn service(root: &Cursor<'_>, out: &mut Findings) -> Service {
     root.mapping(out, &["apiVersion", "kind", "metadata", "spec", "status"], &[]);
     let mut addresses = BTreeSet::new();
@@ -87,7 +87,7 @@ pub(super) fn service(root: &Cursor<'_>, out: &mut Findings) -> Service {
     Service { addresses }
 }
 
-/// Reads some of a service's endpoints. Domain names among them are nobody's addresses.
+/// Reads some endpoints of a service. Domain names among them are no addresses.
 pub(super) fn endpoint_slice(
     root: &Cursor<'_>,
     metadata: &Metadata,
@@ -116,7 +116,7 @@ pub(super) fn endpoint_slice(
     }
 }
 
-/// What the addresses of a slice are.
+/// The kind of a slice's addresses.
 #[derive(Debug, Clone, Copy)]
 enum Family {
     V4,
@@ -136,7 +136,7 @@ fn endpoint(cursor: &Cursor<'_>, family: Family, out: &mut Findings) -> Option<V
     Some(addresses.items(out, |item, out| item.parsed(out, expected, of_family)))
 }
 
-/// To Kubernetes an entry without a number is every port; to Calico, and so here, no endpoint is a member by it.
+/// Reads a port. In Kubernetes an entry without a number means every port; in Calico, and so here, it means none.
 fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<(Protocol, u16)> {
     if !cursor.mapping(out, &["protocol", "port"], &["name", "appProtocol"]) {
         return None;

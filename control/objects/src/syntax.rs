@@ -1,4 +1,4 @@
-//! What the API server accepts as names, label keys and values, ports and addresses.
+//! The syntax that the API server requires of names, label keys and values, ports and addresses.
 //!
 //! Sources: Kubernetes, "Object Names and IDs" and "Labels and Selectors"; RFC 1123; RFC 6335, section 5.1.
 
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// Each of these says in a message what its check wants.
+/// Each of these texts describes in messages what its check requires.
 pub(super) const DNS_LABEL: &str = "a DNS label: at most 63 lower-case letters, digits and '-', beginning and ending with a letter or digit";
 pub(super) const DNS_SUBDOMAIN: &str = "a DNS name: at most 253 lower-case letters, digits, '-' and '.', each part beginning and ending with a letter or digit";
 pub(super) const POLICY_NAME: &str = "a name with one '.' at most: lower-case letters, digits and '-', each part beginning and ending with a letter or digit";
@@ -30,7 +30,7 @@ pub(super) fn is_dns_label(text: &str) -> bool {
         && bytes.iter().all(|byte| lower_or_digit(*byte) || *byte == b'-')
 }
 
-/// Labels joined by dots. Unlike in DNS a part may be as long as the whole.
+/// Labels joined by dots. Unlike in DNS, a part may be as long as the whole.
 pub(super) fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= 253
         && text.split('.').all(|part| {
@@ -41,8 +41,8 @@ pub(super) fn is_dns_subdomain(text: &str) -> bool {
         })
 }
 
-/// The name of a policy of Calico's. More dots have only names in a namespace that say what they were made from: a policy of
-/// Kubernetes, or a security group of `OpenStack`.
+/// The name of a Calico policy. Only a namespaced policy whose name says what it was made from (a policy of Kubernetes,
+/// or a security group of `OpenStack`) may have more than one dot.
 pub(super) fn is_policy_name(text: &str, namespaced: bool) -> bool {
     let made = |prefix: &&str| namespaced && text.starts_with(prefix);
     let dots = text.bytes().filter(|byte| *byte == b'.').count();
@@ -88,7 +88,8 @@ pub(super) fn port_number(number: i128) -> Option<u16> {
     u16::try_from(number).ok().filter(|port| *port != 0)
 }
 
-/// An address. IPv4 written as IPv6 (`::ffff:10.0.0.1`) is refused: components disagree which of the two it is.
+/// An address. An IPv4 address written as IPv6 (`::ffff:10.0.0.1`) is refused, because components disagree about its
+/// family.
 pub(super) fn address(text: &str) -> Option<IpAddr> {
     match text.parse().ok()? {
         IpAddr::V6(address) if address.to_ipv4_mapped().is_some() => None,
@@ -96,10 +97,10 @@ pub(super) fn address(text: &str) -> Option<IpAddr> {
     }
 }
 
-/// A CIDR, host bits kept.
+/// A CIDR; host bits are kept.
 pub(super) fn cidr(text: &str) -> Option<IpNet> {
     let (ip, length) = text.split_once('/')?;
-    // `parse` would take "+8" and "08".
+    // `parse` would accept "+8" and "08".
     if length.len() > 1 && length.starts_with('0') || !length.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }

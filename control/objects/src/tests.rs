@@ -11,7 +11,7 @@ use super::problem::Severity;
 use super::tree::{Node, Value};
 use super::{Entry, Manifest, State, read, yaml};
 
-/// Every problem of a text, as people see it.
+/// Every problem of a text, as users see it.
 pub(super) fn problems(text: &str) -> String {
     let problems = match read("file.yaml", text) {
         Ok(manifest) => manifest.problems,
@@ -187,7 +187,7 @@ fn a_pods_annotations_tell_addresses_or_that_there_are_none() {
     assert_eq!(noted, AnnotatedIps { pod_ip: addresses(&[]), ..none.clone() });
     let noted = annotated(aws, "10.0.0.1, 10.0.0.2").unwrap();
     assert_eq!(noted, AnnotatedIps { aws_pod_ips: addresses(&["10.0.0.1", "10.0.0.2"]), ..none });
-    // One part that is wrong makes the pod invalid, and the others are addresses that it closes.
+    // One illegal part makes the pod invalid, and the others are addresses that it closes.
     for (name, text, closed) in [
         (ip, "10.0.0.1,10.0.0.2", &["10.0.0.1", "10.0.0.2"][..]),
         (ip, "here", &[]),
@@ -203,7 +203,7 @@ fn a_pods_annotations_tell_addresses_or_that_there_are_none() {
         let State::Invalid(invalid) = &manifest.entries[0].state else { panic!("{text}") };
         let expected = closed.iter().map(|text| text.parse().unwrap()).collect();
         assert_eq!(invalid.addresses, expected, "{name}: {text}");
-        // Calico does not look at it where status has the address.
+        // Calico does not look at it if status has the address.
         let filled = of(name, text) + "status: {podIP: 10.0.0.9}\n";
         let manifest = read("pod.yaml", &filled).unwrap();
         assert!(matches!(manifest.entries[0].state, State::Valid(_)), "{name}: {text}");
@@ -345,7 +345,7 @@ fn a_policy_without_a_name_still_fails_closed_in_its_namespace() {
     );
 }
 
-/// `KIND NAMESPACE` of everything in a text, none of which may be valid.
+/// `KIND NAMESPACE` of everything in a text; nothing may be valid.
 fn closing(text: &str) -> Vec<String> {
     let manifest = read("file.yaml", text).unwrap();
     assert!(manifest.problems.iter().any(|it| it.severity == Severity::Error), "{text}");
@@ -380,7 +380,7 @@ fn a_policy_that_does_not_say_what_it_is_closes_all_that_it_may_be() {
         let list = head.replace('\n', "\n  ");
         let items = format!("items:\n- {list}\n  {metadata}");
         for list in ["apiVersion: v1\nkind: List", "kind: List", "apiVersion: v1"] {
-            // What an item lacks its list may say.
+            // The list may say what an item lacks.
             let expected = usize::from(!list.contains("v1") || kind != "Pod shop");
             let found = read("file.yaml", &format!("{list}\n{items}")).unwrap();
             let invalid = |entry: &&Entry| matches!(entry.state, State::Invalid(_));
@@ -393,7 +393,7 @@ fn a_policy_that_does_not_say_what_it_is_closes_all_that_it_may_be() {
     assert_eq!(closing(&old), ["NetworkPolicy shop"]);
     assert_eq!(closing("apiVersion: projectcalico.org/v3\nspec: {}\n"), ["GlobalNetworkPolicy"]);
     assert!(closing("metadata: {name: a}\n").is_empty());
-    // What others call by these names is theirs.
+    // Kinds of other projects with these names are not read.
     let knative = read("file.yaml", "apiVersion: serving.knative.dev/v1\nkind: Service\n").unwrap();
     assert!(knative.entries.is_empty() && knative.problems[0].severity == Severity::Warning);
 }
@@ -421,7 +421,7 @@ fn a_kind_that_is_spelled_nearly_like_one_that_is_read_is_that_one_and_not_valid
         ("apiVersion: projectcalico.org/v3\nkind: NetworkSets", "NetworkSet shop"),
         ("apiVersion: projectcalico.org/v3\nkind: HostEndPoints", "HostEndpoint"),
         ("apiVersion: v1\nkind: NameSpace", "Namespace"),
-        // Which NetworkPolicy is meant nobody knows: the one that closes more.
+        // It is not known which NetworkPolicy is meant, so it counts as the one that denies more.
         ("kind: NetworkPolcy", "CalicoNetworkPolicy shop"),
     ] {
         assert_eq!(closing(&format!("{head}\n{metadata}")), [kind], "{head}");
@@ -430,7 +430,7 @@ fn a_kind_that_is_spelled_nearly_like_one_that_is_read_is_that_one_and_not_valid
     let items = "items: [{metadata: {name: a, namespace: shop}}]";
     let list = format!("apiVersion: networking.k8s.io/v1\nkind: NetworkPolcyList\n{items}");
     assert_eq!(closing(&list), ["NetworkPolicy shop"]);
-    // What it selects is read as of the kind that is meant.
+    // Its subject is read as that of the kind that is meant.
     let text = "apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolcy\nmetadata: {name: a}\nspec: {selector: app == 'web'}\n";
     let manifest = read("file.yaml", text).unwrap();
     let State::Invalid(invalid) = &manifest.entries[0].state else { panic!() };
@@ -469,7 +469,7 @@ fn what_an_invalid_policy_selects_is_kept_without_its_api_version() {
     let manifest = read("file.yaml", text).unwrap();
     let State::Invalid(invalid) = &manifest.entries[0].state else { panic!() };
     assert!(invalid.subject.is_some());
-    // Of whichever API it is, `selector` or `podSelector` says nothing for certain.
+    // If the API is not known, neither `selector` nor `podSelector` says anything certain.
     let manifest = read("file.yaml", &text.replace("Global", "")).unwrap();
     assert_eq!(manifest.entries[0].state, State::Invalid(super::Invalid::default()));
 }
@@ -508,18 +508,18 @@ fn what_has_no_name_fails_closed() {
         let head = format!("apiVersion: {version}\nkind: {kind}\n");
         let found = closing(&format!("{head}metadata: {{namespace: shop}}\n"));
         assert_eq!(found, named.into_iter().collect::<Vec<_>>(), "{kind}");
-        // Nobody knows the namespace either.
+        // The namespace is not known either.
         for metadata in ["", "metadata: [shop]\n", "metadata: {namespace: [shop]}\n"] {
             let found = closing(&format!("{head}{metadata}"));
             assert_eq!(found, unknown.into_iter().collect::<Vec<_>>(), "{kind} {metadata}");
         }
     }
-    // A name does not help who lives nobody knows where.
+    // A name does not help if the namespace is not known.
     let text = policy_text("podSelector: {}").replace("namespace: shop", "namespace: [shop]");
     assert_eq!(closing(&text), ["GlobalNetworkPolicy"]);
 }
 
-/// Every error, each by a manifest that has it: the texts are what people read, so they stand here to be read.
+/// Every error, each with a manifest that causes it: users read these texts, so they are all written out here.
 #[test]
 fn error_texts_of_policies() {
     for (name, spec) in [
@@ -647,13 +647,13 @@ fn a_problem_is_one_line_in_logs() {
 }
 
 proptest::proptest! {
-    /// Whatever bytes come, reading ends without a panic.
+    /// Reading any bytes ends without a panic.
     #[test]
     fn reading_never_panics(text in "[ -~\n\t\u{e9}]{0,200}") {
         let _ = read("file.yaml", &text);
     }
 
-    /// Nor does it when a valid manifest is cut or changed anywhere.
+    /// So does reading a valid manifest that is cut or changed anywhere.
     #[test]
     fn reading_a_damaged_manifest_never_panics(at in 0_usize..400, with in "[ -~\n]{0,3}") {
         let whole = policy_text("podSelector: {matchLabels: {a: b}}\ningress:\n- from:\n  - ipBlock: {cidr: 10.0.0.0/8, except: [10.1.0.0/16]}\n  ports:\n  - {port: 80, endPort: 90}");

@@ -1,9 +1,9 @@
-//! A manifest's values with the position of every one: what the decoders read.
+//! A manifest's values, each with its position: the input of the decoders.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// A place in a file, counted from 1 in characters.
+/// A place in a file: line and column (in characters), both counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
     /// The line.
@@ -27,12 +27,12 @@ pub struct Node {
     pub value: Value,
 }
 
-/// A value of JSON's types: YAML has become JSON here, as it does in kubectl.
+/// A value of JSON's types: YAML is converted to JSON's types, as in kubectl.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Nothing was written, or `null` or `~`.
+    /// No value, `null` or `~`.
     Null,
-    /// A truth value; YAML 1.1 spells it in many ways when plain.
+    /// A boolean; plain YAML 1.1 has many spellings for it.
     Boolean(bool),
     /// A whole number.
     Integer(i128),
@@ -42,7 +42,7 @@ pub enum Value {
     String(String),
     /// A list.
     Sequence(Vec<Node>),
-    /// Keys and values, in the order of the file; no key twice.
+    /// Keys and values, in the order of the file; no key occurs twice.
     Mapping(Vec<Entry>),
 }
 
@@ -64,11 +64,11 @@ pub struct Document {
     pub number: usize,
     /// Its value.
     pub root: Node,
-    /// What is wrong with it although it could be read.
+    /// What is wrong with it although it could be parsed.
     pub flaws: Vec<Flaw>,
 }
 
-/// What makes a document's object invalid before anybody asks what it means.
+/// A fault that makes the document's object invalid, whatever the object means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flaw {
     /// Where.
@@ -80,12 +80,12 @@ pub struct Flaw {
 /// The kinds of [`Flaw`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FlawKind {
-    /// A key stands twice in one mapping. The first value is kept.
+    /// A key occurs twice in one mapping. The first value is kept.
     #[error("the key `{key}` is there already, at {first}")]
     DuplicateKey {
         /// The key.
         key: String,
-        /// Where it stands first.
+        /// Where it occurs first.
         first: Position,
     },
     /// A mapping's key is null, a list or a mapping.
@@ -100,10 +100,10 @@ pub enum FlawKind {
         /// What it is.
         found: &'static str,
     },
-    /// A tag other than those of JSON's own types.
+    /// A tag other than those of JSON's types.
     #[error("the tag `{0}` has no meaning in a manifest")]
     UnknownTag(String),
-    /// A tag of JSON's types that its value contradicts.
+    /// A tag of JSON's types that does not fit its value.
     #[error("`{text}` is not of the type that its tag `{tag}` says")]
     TagContradicted {
         /// The tag.
@@ -126,7 +126,7 @@ impl Value {
         }
     }
 
-    /// What stands here, for a message: the type, and the value where it is short.
+    /// A description for messages: the type, and the value if it is short.
     pub fn describe(&self) -> String {
         match self {
             Self::Null | Self::Sequence(_) | Self::Mapping(_) => self.type_name().to_owned(),
@@ -141,7 +141,7 @@ impl Value {
     }
 }
 
-/// A text of a manifest in a message: cut where it is longer than any legal name, kind or field.
+/// A text of a manifest for messages, cut if it is longer than any legal name, kind or field.
 pub(super) fn shown(text: &str) -> Cow<'_, str> {
     const MOST: usize = 320;
     match text.char_indices().nth(MOST) {
@@ -151,7 +151,8 @@ pub(super) fn shown(text: &str) -> Cow<'_, str> {
 }
 
 impl Node {
-    /// How many bytes this is as JSON without white space. Escapes count as what they stand for.
+    /// The number of bytes as JSON without white space. An escape counts as the character that it
+    /// stands for.
     pub fn json_len(&self) -> usize {
         match &self.value {
             Value::Null | Value::Boolean(true) => 4,
@@ -162,7 +163,7 @@ impl Node {
             }
             Value::Float(text) => text.len(),
             Value::String(text) => text.len() + 2,
-            // Brackets, and a comma behind each value but the last.
+            // Brackets, and a comma after each value but the last.
             Value::Sequence(nodes) => {
                 let values: usize = nodes.iter().map(|node| node.json_len() + 1).sum();
                 1 + values.max(1)
@@ -175,12 +176,12 @@ impl Node {
         }
     }
 
-    /// How many values this holds, itself included.
+    /// The number of values in this one, itself included.
     pub(super) fn size(&self) -> usize {
         1 + self.children().map(Self::size).sum::<usize>()
     }
 
-    /// How many levels of lists and mappings this has.
+    /// The number of levels of lists and mappings.
     pub(super) fn depth(&self) -> usize {
         match &self.value {
             Value::Sequence(_) | Value::Mapping(_) => {
@@ -199,7 +200,7 @@ impl Node {
         nodes.iter().chain(entries.iter().map(|entry| &entry.node))
     }
 
-    /// The value under `key`, if this is a mapping that has it.
+    /// The value of `key`, if this is a mapping with that key.
     pub fn get(&self, key: &str) -> Option<&Self> {
         match &self.value {
             Value::Mapping(entries) => {

@@ -1,4 +1,4 @@
-//! Laws of reading that hold for every tree, whatever it says.
+//! Laws of reading that hold for every tree, whatever it contains.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use super::object::Kind;
 use super::problem::Severity;
 use super::{State, read};
 
-/// What `spec` and the rest may be made of: fields of all kinds, so that trees come near to valid ones.
+/// The keys of `spec` and below: fields of all kinds, so that trees are nearly valid.
 const KEYS: [&str; 64] = [
     "action",
     "addressType",

@@ -1,8 +1,8 @@
-//! Text to documents: YAML, and JSON by a reader of its own.
+//! Reads text into documents: YAML, and JSON by a reader of its own.
 //!
-//! Bounded, because a manifest may come from anywhere: [`MAX_BYTES`] of text, [`MAX_DEPTH`] of nesting, [`MAX_NODES`]
-//! values a file, those that aliases repeat included. A file costs memory in proportion to its length, because anchors and
-//! aliases repeat no more than that and [`MAX_REPEATED`].
+//! Reading has limits, because a manifest may come from anywhere: [`MAX_BYTES`] of text, [`MAX_DEPTH`] levels of
+//! nesting, and [`MAX_NODES`] values in a file, including those that aliases repeat. The memory for a file is
+//! proportional to its length, because anchors and aliases may repeat at most its length plus [`MAX_REPEATED`].
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,17 +14,18 @@ use super::json;
 use super::scalar;
 use super::tree::{Document, Entry, Flaw, FlawKind, Node, Position, Value, shown};
 
-/// Longest file in bytes.
+/// The most bytes of a file.
 pub const MAX_BYTES: usize = 256 << 20;
-/// Deepest nesting of lists and mappings.
+/// The most levels of nested lists and mappings.
 pub const MAX_DEPTH: usize = 64;
-/// Most values in a file.
+/// The most values in a file.
 pub const MAX_NODES: usize = 16 << 20;
-/// Bytes as JSON that the anchors and aliases of a file may repeat beyond its own length. kubectl's parser bounds the values
-/// that come from aliases, in a short document 400,000 (goyaml, `allowedAliasRatio`); bytes bound long texts, too.
+/// The bytes as JSON that the anchors and aliases of a file may repeat in addition to its own length. kubectl's parser
+/// limits the values that come from aliases, in a short document to 400,000 (goyaml, `allowedAliasRatio`); a limit in
+/// bytes also covers long texts.
 pub const MAX_REPEATED: usize = 1 << 20;
 
-/// Why a file gives no documents at all.
+/// Why a file has no usable documents.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SyntaxError {
     /// It is not YAML.
@@ -32,29 +33,29 @@ pub enum SyntaxError {
     NotYaml {
         /// Where.
         at: Position,
-        /// The parser's words.
+        /// The parser's message.
         message: String,
     },
     /// Lists and mappings are nested too deep.
     #[error("nested deeper than {MAX_DEPTH} levels")]
     TooDeep {
-        /// Where.
+        /// The place.
         at: Position,
     },
     /// There are too many values.
     #[error("more than {MAX_NODES} values in one file")]
     TooMany {
-        /// Where.
+        /// The place.
         at: Position,
     },
-    /// Anchors and aliases repeat too much, perhaps by aliases of aliases.
+    /// Anchors and aliases repeat too much, perhaps through aliases of aliases.
     #[error(
         "anchors and aliases repeat more than {most} bytes, the length of the file and {MAX_REPEATED}: write out what they stand for"
     )]
     Repeats {
-        /// Where.
+        /// The place.
         at: Position,
-        /// How much they may.
+        /// The limit in bytes.
         most: usize,
     },
     /// The file is too long.
@@ -66,7 +67,7 @@ pub enum SyntaxError {
 }
 
 impl SyntaxError {
-    /// Where; a file that is too long has no place.
+    /// The place; a file that is too long has none.
     pub fn position(&self) -> Option<Position> {
         match self {
             Self::NotYaml { at, .. }
@@ -78,12 +79,12 @@ impl SyntaxError {
     }
 }
 
-/// All documents of `text` that hold something. A text that is JSON is one document.
+/// All documents of `text` that are not empty. A text that is JSON is one document.
 pub fn parse(text: &str) -> Result<Vec<Document>, SyntaxError> {
     parse_either(text, text.len() + MAX_REPEATED)
 }
 
-/// As [`parse`], of a text in which no anchor may repeat anything.
+/// As [`parse`], but no anchor may repeat anything.
 pub fn parse_json(text: &str) -> Result<Vec<Document>, SyntaxError> {
     parse_either(text, 0)
 }
@@ -99,7 +100,7 @@ fn parse_either(text: &str, may_repeat: usize) -> Result<Vec<Document>, SyntaxEr
     }
 }
 
-/// As YAML, whatever it is.
+/// Parses as YAML, even if the text is JSON.
 pub(super) fn parse_yaml(text: &str, may_repeat: usize) -> Result<Vec<Document>, SyntaxError> {
     let mut builder = Builder { may_repeat, ..Builder::default() };
     let mut parser = Parser::new_from_str(text);
@@ -129,11 +130,11 @@ enum Content {
     Sequence(Vec<Node>),
     Mapping {
         entries: Vec<Entry>,
-        /// Where each key stands; what `<<` brings in is not here, so an explicit key may override it.
+        /// The position of each key. Keys that `<<` merges are not here, so an explicit key may override them.
         explicit: HashMap<String, Position>,
         /// The key whose value comes next.
         key: Option<Key>,
-        /// Values of `<<`, merged when the mapping closes.
+        /// The values of `<<`, which are merged when the mapping closes.
         merges: Vec<Node>,
     },
 }
@@ -147,7 +148,7 @@ struct Builder {
     flaws: Vec<Flaw>,
     anchors: HashMap<usize, Node>,
     nodes: usize,
-    /// Bytes as JSON that anchors keep and aliases have repeated, and how many they may.
+    /// Bytes as JSON that anchors keep and aliases have repeated, and the limit for them.
     repeated: usize,
     may_repeat: usize,
 }
@@ -163,7 +164,7 @@ impl Builder {
             }
             Event::DocumentEnd => self.close_document(),
             Event::Alias(anchor) => {
-                // The parser refuses unknown anchors; an anchor inside its own value is not complete yet.
+                // The parser refuses unknown anchors, so this anchor is inside its own value and not complete yet.
                 let Some(target) = self.anchors.get(&anchor) else {
                     let message = "an alias inside the value that it names".to_owned();
                     return Err(SyntaxError::NotYaml { at, message });
@@ -206,7 +207,7 @@ impl Builder {
         if self.nodes > MAX_NODES { Err(SyntaxError::TooMany { at }) } else { Ok(()) }
     }
 
-    /// Counts what is there once more.
+    /// Counts a node that is repeated.
     fn repeat(&mut self, node: &Node, at: Position) -> Result<(), SyntaxError> {
         self.count(node.size(), at)?;
         self.repeated += node.json_len();
@@ -249,7 +250,7 @@ impl Builder {
         }
     }
 
-    /// An anchor's number is 0 where there is none.
+    /// Stores the node of an anchor; the number 0 stands for no anchor.
     fn remember(&mut self, anchor: usize, node: &Node) -> Result<(), SyntaxError> {
         if anchor != 0 {
             self.repeat(node, node.at)?;
@@ -258,7 +259,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Puts a finished node where it belongs; `merges_here` if it is the merge key, should it turn out to be a key.
+    /// Adds a finished node to its list or mapping. `merges_here` says that it is the merge key, provided that it is a
+    /// key.
     fn add(&mut self, node: Node, merges_here: bool) {
         let Some(open) = self.stack.last_mut() else {
             self.root = Some(node);
@@ -292,7 +294,8 @@ impl Builder {
         }
     }
 
-    /// `<<`: keys that the mapping does not have itself; of several mappings the first wins. `keys` are those of `entries`.
+    /// Merges the values of `<<`: only keys that the mapping does not have itself, and of several mappings the first
+    /// wins. `keys` are the keys of `entries`.
     fn merge(
         &mut self,
         entries: &mut Vec<Entry>,
@@ -336,7 +339,7 @@ impl Builder {
             };
         };
         if !tag.is_yaml_core_schema() {
-            // `! text` is the non-specific tag: a string.
+            // `! text` has the non-specific tag and is a string.
             if !(tag.handle.is_empty() && tag.suffix == "!") {
                 self.flaws.push(Flaw { at, kind: unknown(tag) });
             }
@@ -385,11 +388,11 @@ enum KeyKind {
     Text(String),
     /// A plain `<<`.
     Merge,
-    /// Not text: what it is instead.
+    /// Not text; the name of its type.
     Illegal(&'static str),
 }
 
-/// A key as JSON has it: text. Numbers and booleans become the text that JSON would write.
+/// A key as in JSON: text. Numbers and booleans become the text that JSON would write.
 fn key_kind(value: Value) -> KeyKind {
     match value {
         Value::String(text) | Value::Float(text) => KeyKind::Text(text),

@@ -1,7 +1,8 @@
-//! What the oracle looks at when it judges: where its answers may change, and which ends and peers it cannot tell apart.
+//! What the oracle looks at when it judges: where its results may change, and which ends and peers it cannot tell
+//! apart.
 //!
-//! Whoever asks about all packets asks at these boundaries, and of equals only one. It is a reading of `rules`, term by
-//! term: what a term looks at is here, what it makes of it is there.
+//! To compare all packets, a caller needs only the packets at these boundaries, and only one end or peer of each class.
+//! This module follows `rules` term by term: what a term looks at is here, what follows from it is there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
@@ -19,16 +20,16 @@ use manx_objects::object::calico::{self, EntityRule};
 use manx_objects::object::cluster::ClusterProtocol;
 use manx_objects::object::{self, PortNumber};
 
-/// What the terms of some rules look at of an address. Equals are judged alike, in one family.
+/// What the terms of some rules see of an address. Addresses of one family with equal classes are judged alike.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct AddressClass {
-    /// Of each term whether it holds.
+    /// For each term whether it holds.
     terms: Vec<bool>,
-    /// Of each port's name, and of each service, the protocols and ports that it stands for.
+    /// For each port name and each service: the protocols and ports that it stands for.
     ports: Vec<BTreeSet<(u8, u16)>>,
 }
 
-/// What is looked at of the local end.
+/// What the terms see of the local end.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     place: Place,
@@ -37,18 +38,18 @@ pub struct Key {
     unreadable: bool,
     asked: Vec<usize>,
     broken: Vec<usize>,
-    /// Of a host endpoint.
+    /// Only of a host endpoint.
     profiles: Vec<String>,
     failsafe: Vec<(u8, u16, Option<IpNet>)>,
     own: AddressClass,
 }
 
-/// Where the answers of an end may change, besides addresses. First and last of ranges.
+/// Where the results of an end may change, apart from addresses: the first and last values of ranges.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limits {
     /// Protocol numbers.
     pub protocols: BTreeSet<u8>,
-    /// Types, and codes where they are asked for.
+    /// Types, and codes if a rule names them.
     pub icmp: BTreeSet<(u8, Option<u8>)>,
     /// Source ports.
     pub sources: BTreeSet<(u16, u16)>,
@@ -57,8 +58,8 @@ pub struct Limits {
 }
 
 impl Oracle {
-    /// Who has which addresses, as numbers: these ends can tell nothing apart between those with equal ones. What a rule can
-    /// see of a member is whether it is in a set that the rule means, and which ports have a name that it asks for.
+    /// The members' prefixes, with numbers: these ends cannot tell apart members with equal numbers. A rule can see of
+    /// a member whether it is in a set that the rule names, and which of its ports have a name that the rule uses.
     pub fn occupants(&self, ends: &[&EnforcementPoint<'_>]) -> Vec<(IpNet, u32)> {
         let mut rules: Vec<&Rule> = ends.iter().flat_map(|end| end.rules.iter().copied()).collect();
         rules.sort_unstable_by_key(|rule| std::ptr::from_ref(*rule));
@@ -84,12 +85,12 @@ impl Oracle {
         })
     }
 
-    /// Likewise, for ends of any rules.
+    /// The same, for ends of any rules.
     pub fn all_occupants(&self) -> Vec<(IpNet, u32)> {
         self.numbered(Member::content)
     }
 
-    /// Who has which addresses, those of whom equal things are `said` under one number.
+    /// The members' prefixes; members for which `said` gives equal values have one number.
     fn numbered<'a, T: Hash + Eq>(&'a self, said: impl Fn(&'a Member) -> T) -> Vec<(IpNet, u32)> {
         let mut numbers: HashMap<T, u32> = HashMap::new();
         let mut occupants = Vec::new();
@@ -98,13 +99,13 @@ impl Oracle {
             let number = *numbers.entry(said(member)).or_insert(next);
             occupants.extend(member.occupies().map(|net| (net, number)));
         }
-        // Nobody judges what comes from there.
+        // These addresses are always denied.
         let invalid = &self.members.invalid_addresses;
         occupants.extend(invalid.iter().map(|address| (IpNet::from(*address), u32::MAX)));
         occupants
     }
 
-    /// The nets that the rules of an end name, and the addresses of the services that they do.
+    /// The nets that the rules of an end name, and the addresses of the services that they name.
     pub fn nets(&self, end: &EnforcementPoint<'_>) -> BTreeSet<IpNet> {
         let mut nets = BTreeSet::new();
         for rule in &end.rules {
@@ -142,7 +143,7 @@ impl Oracle {
         nets
     }
 
-    /// Where packets change for an end.
+    /// The values at which packets change for an end.
     pub fn limits(&self, end: &EnforcementPoint<'_>) -> Limits {
         let mut limits = Limits::default();
         let mut names = [BTreeSet::new(), BTreeSet::new()];
@@ -159,7 +160,7 @@ impl Oracle {
         limits
     }
 
-    /// What is looked at of an end that uses one of its addresses.
+    /// What an end looks at in one of its own addresses.
     pub fn key(&self, end: &EnforcementPoint<'_>, local: IpAddr) -> Key {
         let mut own = AddressClass::default();
         own.terms.push(self.unknown(end, local, local).is_some());
@@ -186,7 +187,7 @@ impl Oracle {
         }
     }
 
-    /// What an end looks at of a peer.
+    /// What an end looks at in a peer.
     pub fn address_class(&self, end: &EnforcementPoint<'_>, peer: IpAddr) -> AddressClass {
         let mut address_class = AddressClass::default();
         address_class.terms.push(self.members.invalid_addresses.contains(&peer));
@@ -267,7 +268,7 @@ impl Limits {
     }
 }
 
-/// One end of packets, looked at by rule after rule.
+/// Collects what the rules look at in one end of packets.
 struct RuleScan<'a> {
     oracle: &'a Oracle,
     end: &'a EnforcementPoint<'a>,
@@ -313,7 +314,7 @@ impl RuleScan<'_> {
                 self.peers(&fits, names);
             }
             Terms::Calico(terms) => {
-                // Ingress has its peer at the source.
+                // For ingress the peer is the source.
                 let is_source = self.is_peer == (self.end.direction == Direction::Ingress);
                 if is_source {
                     self.entity(&terms.wire.source, &terms.source, false);
@@ -325,8 +326,8 @@ impl RuleScan<'_> {
         }
     }
 
-    /// Rules of Kubernetes' kinds look at who the peer is, and at the port names of the destination: of the end itself, or
-    /// of those that the rule means.
+    /// Rules of Kubernetes' kinds look at the peer's members, and at the port names of the destination: those of the
+    /// end itself, or those of the members that the rule means.
     fn peers<'n>(
         &mut self,
         fits: &dyn Fn(Option<usize>) -> bool,
@@ -340,7 +341,7 @@ impl RuleScan<'_> {
         } else {
             owners.extend(self.seen.endpoint);
         }
-        // In ingress the destination is the local end, in egress the peer.
+        // For ingress the destination is the local end, for egress the peer.
         if self.is_peer == (self.end.direction == Direction::Egress) {
             names.for_each(|name| self.named(name, &owners));
         }
@@ -390,7 +391,7 @@ fn within(nets: &[IpNet], address: IpAddr) -> bool {
     nets.iter().any(|net| super::matching::in_net(*net, address))
 }
 
-/// What any selector, any name of a port and any other term can see of a member.
+/// What a selector, a port name or any other term can see of a member.
 pub(super) type Content<'m> = (
     u8,
     Option<&'m str>,

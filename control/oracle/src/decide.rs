@@ -1,4 +1,4 @@
-//! The search: ahead of the tiers, tier by tier, then the profiles.
+//! The search: invalid policies first, then tier by tier, then the profiles.
 
 use super::Oracle;
 use super::members::Role;
@@ -11,12 +11,12 @@ use super::verdict::{RuleName, Verdict, VerdictReason};
 use manx_objects::object::calico::Action;
 use manx_objects::object::{Kind, ObjectKey};
 
-/// Which policies are asked, and what comes after the last tier.
+/// Which policies apply, and what follows the last tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Chain {
-    /// At a pod, and for the traffic of the host's own processes. Then the profiles.
+    /// At a pod, and for the traffic of the host's own processes. The profiles follow.
     Endpoint,
-    /// For what a host endpoint forwards.
+    /// For traffic that a host endpoint forwards.
     Forward,
     /// Before destination NAT.
     PreDnat,
@@ -34,40 +34,41 @@ impl Chain {
         }
     }
 
-    /// Whether a tier whose default action is Deny denies. Where the packet is judged once more later on, it does not.
+    /// Whether a tier whose default action is Deny denies. It does not if the packet is judged again later.
     fn ends_tiers(self) -> bool {
         matches!(self, Self::Endpoint | Self::Forward)
     }
 }
 
-/// Somebody who looks on, step by step. It changes nothing.
+/// An observer of the search, step by step. It changes nothing.
 pub(super) trait Watch {
     /// A tier begins.
     fn tier(&mut self, _tier: &Tier) {}
     /// A policy that selects the endpoint in this direction begins.
     fn policy(&mut self, _policy: &Policy) {}
-    /// A rule of it was asked.
+    /// A rule of the policy was evaluated.
     fn rule(&mut self, _rule: &Rule, _mismatch: Option<Mismatch>) {}
-    /// No rule of a staged policy decided, only staged policies of its tier are asked, and the end of the tier would deny.
+    /// No rule of a staged policy decided, all policies of its tier that apply here are staged, and the end of the tier
+    /// would deny.
     fn staged_tier_end(&mut self, _policy: &Policy) {}
     /// A profile begins.
     fn profile(&mut self, _name: &str) {}
 }
 
-/// Nobody looks.
+/// The observer that does nothing.
 impl Watch for () {}
 
-/// How the tiers ended.
+/// How the search in the tiers ended.
 pub(super) enum Outcome {
     Decided(VerdictReason),
-    /// No policy was there to be asked.
+    /// No policy applied.
     NobodyAsked,
-    /// Some were, and passed it on.
+    /// Policies applied, and none decided.
     Passed,
 }
 
 impl Oracle {
-    /// What the policies and profiles of an endpoint say.
+    /// The result of an endpoint's policies and profiles.
     pub(super) fn decide(
         &self,
         endpoint: usize,
@@ -88,7 +89,7 @@ impl Oracle {
         Verdict { why, through }
     }
 
-    /// The policies that deny the endpoint everything because nobody can evaluate them.
+    /// The reason if policies that cannot be evaluated deny the endpoint everything.
     pub(super) fn denied_by_broken(&self, selecting: &[Placed]) -> Option<VerdictReason> {
         let broken = self.broken(selecting);
         let broken: Vec<ObjectKey> =
@@ -96,7 +97,7 @@ impl Oracle {
         (!broken.is_empty()).then_some(VerdictReason::InvalidPolicies(broken))
     }
 
-    /// Goes through the tiers. A tier counts if an enforced policy of it selects the endpoint in this direction.
+    /// Goes through the tiers. A tier counts if one of its enforced policies selects the endpoint in this direction.
     pub(super) fn tiers(
         &self,
         chain: Chain,
@@ -119,7 +120,7 @@ impl Oracle {
             for (policy, rules) in here {
                 watch.policy(policy);
                 if policy.staged {
-                    // Asked only for those who look on.
+                    // Evaluated only for the observer.
                     let decides = first_match(rules, flow, watch, |_, _| {}).is_some();
                     if only_staged && denies && !decides {
                         watch.staged_tier_end(policy);
@@ -153,7 +154,7 @@ impl Oracle {
         if nobody { Outcome::NobodyAsked } else { Outcome::Passed }
     }
 
-    /// What holds where no policy decided. Every pod has its namespace's profile, and its service account's behind it.
+    /// The result if no policy decided. Every pod has its namespace's profile, and then its service account's.
     fn profiles(
         &self,
         endpoint: usize,
@@ -187,7 +188,7 @@ impl Oracle {
     }
 }
 
-/// The first rule that matches and ends the search here. A Log that matches is noted, and the search goes on.
+/// The first rule that matches and ends the search. A Log rule that matches is noted, and the search goes on.
 fn first_match<'a>(
     rules: &'a [Rule],
     flow: &Flow<'_>,

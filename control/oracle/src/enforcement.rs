@@ -1,6 +1,7 @@
-//! One end of a connection at a time: which policies are asked there, and what they say.
+//! The search at one end of a connection: which policies apply there, and their result.
 //!
-//! It is the search of `decide` at one place, for whoever compares it with tables that are made for one place, too.
+//! It is the search of `decide` at one place, for callers that compare it with tables, which are also made for one
+//! place.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,14 +18,14 @@ use super::{Oracle, Packet};
 use manx_objects::object::ObjectKey;
 use manx_objects::object::calico::Failsafe;
 
-/// Where policy is asked.
+/// Where policy is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// At a pod.
     Pod,
-    /// At a host endpoint, of traffic of the host's own processes.
+    /// At a host endpoint, for traffic of the host's own processes.
     Host,
-    /// At a host endpoint, of forwarded traffic.
+    /// At a host endpoint, for forwarded traffic.
     Forward,
     /// At a host endpoint, before destination NAT.
     PreDnat,
@@ -57,13 +58,13 @@ pub struct EnforcementPoint<'o> {
     pub(super) member: Option<usize>,
     /// The policies that select it.
     selecting: Vec<Placed>,
-    /// Those of them that are asked, staged ones among them, by their index, in order.
+    /// The indexes of those policies that apply here, in order, including staged ones.
     pub(super) asked: Vec<usize>,
-    /// The policies that deny it everything because nobody can evaluate them.
+    /// The policies that deny it everything because they cannot be evaluated.
     pub(super) broken: Vec<usize>,
-    /// It is a host endpoint that is not valid: nobody knows which policies select it.
+    /// Whether it is a host endpoint that is not valid, so that the policies that select it are not known.
     pub(super) unreadable: bool,
-    /// The rules that may be asked: of policies, then of profiles.
+    /// The rules that may be evaluated: the policies' rules, then the profiles'.
     pub(super) rules: Vec<&'o Rule>,
     /// The failsafe ports that pass here.
     pub(super) failsafe: Vec<Failsafe>,
@@ -133,14 +134,14 @@ impl Oracle {
         end.member.map(|member| self.members.list[member].addresses.clone()).unwrap_or_default()
     }
 
-    /// The first enforced policy that is asked there.
+    /// The first enforced policy that applies there.
     pub fn first_asked(&self, end: &EnforcementPoint<'_>) -> Option<&ObjectKey> {
         let mut asked = end.asked.iter().map(|index| &self.policies[*index]);
         asked.find(|policy| !policy.staged).map(|policy| &policy.key)
     }
 
-    /// What one end says of packets between two addresses, `local` being its own (or, of what it forwards, that of whoever
-    /// is behind it), and what staged policies would have done.
+    /// The verdict of one end on packets between two addresses, and what staged policies would have done. `local` is
+    /// the end's own address or, for forwarded traffic, the address on the end's side.
     pub fn judge_end(
         &self,
         end: &EnforcementPoint<'_>,
@@ -172,7 +173,7 @@ impl Oracle {
         packets.into_iter().map(one).collect()
     }
 
-    /// Why nothing passes between two addresses, whatever the policies.
+    /// Why nothing passes between two addresses, independent of policies.
     pub(super) fn unknown(
         &self,
         end: &EnforcementPoint<'_>,
@@ -188,8 +189,8 @@ impl Oracle {
         invalid.then_some(VerdictReason::InvalidPeer)
     }
 
-    /// The end's own side of its packets. At its own end a pod is meant, and not another that still has its address; of what
-    /// a host forwards a port's name is not the host's.
+    /// The holders of the end's own address. For a pod's own end that is only this pod, even if another pod still has
+    /// the address. For forwarded traffic a port name is not the host's own.
     pub(super) fn occupants_at(&self, end: &EnforcementPoint<'_>, local: IpAddr) -> Occupants {
         let mut occupants =
             self.occupants_of(local, end.member.filter(|_| end.place != Place::Forward));
@@ -226,7 +227,7 @@ impl Oracle {
         Verdict { why, through }
     }
 
-    /// At a host endpoint that is not valid.
+    /// The verdict at a host endpoint that is not valid.
     fn at_unreadable(&self, end: &EnforcementPoint<'_>, flow: &Flow<'_>) -> VerdictReason {
         let denies = match end.place {
             Place::Host if end.is_failsafe(flow) => return VerdictReason::Failsafe,

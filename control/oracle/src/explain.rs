@@ -1,6 +1,6 @@
-//! Step by step: which policies were asked, and of each rule that was passed over the first term that failed.
+//! The search step by step: which policies applied, and for each rule that did not match the first term that failed.
 //!
-//! It is the search of `decide` with somebody who writes down, so that what is told is what was done.
+//! It is the search of `decide` with an observer that writes the steps down, so the explanation is what was done.
 
 use manx_api::trace::{
     DecidingRule, PolicySteps, RuleStep, SideTrace, TierSteps, Trace, UnusablePolicy,
@@ -17,8 +17,8 @@ use super::{Oracle, Packet, Party};
 use manx_objects::object::ObjectKey;
 
 impl Oracle {
-    /// Tells what [`Oracle::judge`] does at either end, and [`Oracle::judge_shared`] at the interfaces on the way:
-    /// `leaving` the source's node, and `arriving` at the destination's.
+    /// Explains what [`Oracle::judge`] does at either end, and [`Oracle::judge_shared`] at the interfaces between them:
+    /// `leaving` the source's node, and `arriving` at the destination's node.
     pub fn explain(
         &self,
         (from, leaving): (&Party, Option<Crossing<'_>>),
@@ -52,7 +52,7 @@ impl Oracle {
         }
     }
 
-    /// Tells what one end says: `local`, of what it sends to `peer` or gets from it.
+    /// Explains the verdict of one end: of `local`, on what it sends to `peer` or gets from it.
     pub fn explain_side(
         &self,
         direction: Direction,
@@ -61,7 +61,7 @@ impl Oracle {
         packet: Packet,
     ) -> SideTrace {
         let mut writer = Writer::new(direction);
-        // A pod that speaks to itself is not judged.
+        // Traffic of a pod to itself is not judged.
         let verdict = if super::is_same_pod(local, peer) {
             Verdict::from(VerdictReason::Itself)
         } else {
@@ -123,12 +123,12 @@ impl Writer {
         Self { direction, tiers: Vec::new(), profiles: Vec::new() }
     }
 
-    /// Whether a policy was asked.
+    /// Whether a policy applied.
     pub(super) fn has_steps(&self) -> bool {
         self.tiers.iter().any(|tier| !tier.policies.is_empty())
     }
 
-    /// What is told where none of them decides and more are asked behind.
+    /// The trace if none of them decides and later places do.
     pub(super) fn undecided(mut self) -> SideTrace {
         self.tiers.retain(|tier| !tier.policies.is_empty());
         SideTrace {

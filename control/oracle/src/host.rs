@@ -1,16 +1,17 @@
-//! Host endpoints: what passes an interface of a node's.
+//! Host endpoints: which packets pass an interface of a node.
 //!
 //! The order of the hooks, from Calico's pages "Host endpoints" and "Policy for hosts":
-//! 1. `doNotTrack` policies, before connection tracking. What one allows passes this interface, and no other policy of it
-//!    is asked; what none decides goes on.
-//! 2. In ingress, `preDNAT` policies, on the original destination. Likewise; there is no drop at a tier's end.
+//! 1. `doNotTrack` policies, before connection tracking. A packet that one allows passes this interface without any
+//!    other policy of it; a packet that none decides goes on.
+//! 2. For ingress, `preDNAT` policies, on the original destination. Again a packet that one allows passes, and a packet
+//!    that none decides goes on: the end of a tier does not drop.
 //! 3. For traffic of the host's own processes: all other policies tier by tier, then the profiles, then deny. For
-//!    forwarded traffic: of these policies those with `applyOnForward`; if there is none, it passes, if there is some and
-//!    none allows, it does not.
+//!    forwarded traffic: those of these policies that have `applyOnForward`. If there is none, the packet passes; if
+//!    there are some and none allows it, it does not.
 //!
-//! Failsafe ports pass the first two hooks, and local traffic of theirs the third. Policies that nobody can evaluate deny
-//! ahead of every hook, except to what a failsafe port lets pass. Forwarded traffic to a pod is judged by the pod's policies as well, which is
-//! [`Oracle::judge`]'s part.
+//! Failsafe ports pass the first two hooks, and their local traffic passes the third. Policies that cannot be evaluated
+//! deny before every hook, except for what a failsafe port lets pass. Forwarded traffic to a pod is also judged by the
+//! pod's policies; [`Oracle::judge`] does that.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -28,30 +29,30 @@ use manx_objects::contents::Stored;
 use manx_objects::object::calico::{EndpointToHost, Failsafe, FelixConfiguration};
 use manx_objects::object::{Kind, Object, ObjectKey};
 
-/// A packet that passes an interface of a node's.
+/// A packet that passes an interface of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Crossing<'a> {
     /// The node.
     pub node: &'a str,
     /// The interface's name.
     pub interface: &'a str,
-    /// The interface's addresses, by which a host endpoint without a name for it finds it.
+    /// The interface's addresses; a host endpoint without an interface name is found by them.
     pub addresses: &'a [IpAddr],
     /// Ingress comes in by the interface, egress goes out.
     pub direction: Direction,
-    /// Whether it is neither from nor for a process of the node's.
+    /// Whether it is neither from nor for a process of the node.
     pub forwarded: bool,
-    /// The sender.
+    /// The source address.
     pub source: IpAddr,
-    /// The receiver, after destination NAT.
+    /// The destination address, after destination NAT.
     pub destination: IpAddr,
     /// What the packet shows, after destination NAT.
     pub packet: Packet,
-    /// Receiver and ports before destination NAT, where they are others.
+    /// Destination and ports before destination NAT, if they differ.
     pub original: Option<(IpAddr, Packet)>,
 }
 
-/// Calico's failsafe ports: inward and outward. Source: Felix' configuration, `FailsafeInboundHostPorts`.
+/// Calico's failsafe ports: inbound and outbound. Source: Felix' configuration, `FailsafeInboundHostPorts`.
 const FAILSAFE: [&[(u8, u16)]; 2] = [
     &[
         (6, 22),
@@ -77,12 +78,12 @@ const FAILSAFE: [&[(u8, u16)]; 2] = [
     ],
 ];
 
-/// What Felix is told about hosts, and which host endpoints are not valid.
+/// Felix' configuration for hosts, and the host endpoints that are not valid.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
-    /// By name: `default`, and `node.<name>`, whose fields come first.
+    /// By name: `default`, and `node.<name>`, whose fields take precedence.
     configurations: BTreeMap<String, FelixConfiguration>,
-    /// Names of those that are not valid.
+    /// The names of those that are not valid.
     broken_configurations: Vec<String>,
     pub(super) broken_endpoints: Vec<String>,
 }
@@ -109,7 +110,7 @@ impl Hosts {
         hosts
     }
 
-    /// The node's own configuration, then everybody's.
+    /// A setting from the node's own configuration, then from the default one.
     fn setting<T>(
         &self,
         node: &str,
@@ -120,7 +121,7 @@ impl Hosts {
             .find_map(|name| self.configurations.get(name).and_then(&field))
     }
 
-    /// Whether a node accepts its own pods' packets. It does unless it is told otherwise, or nobody knows what it is told.
+    /// Whether a node accepts its own pods' packets. It does unless the configuration says otherwise or is not valid.
     pub(super) fn accepts_pods(&self, node: &str) -> bool {
         let broken = |name: &String| name == "default" || name.strip_prefix("node.") == Some(node);
         if self.broken_configurations.iter().any(broken) {
@@ -147,8 +148,8 @@ impl Hosts {
         listed.unwrap_or_else(|| ours.collect())
     }
 
-    /// Whether it is for a failsafe port: the receiver's, with the peer that the port is kept open for. A configuration
-    /// that is not valid closes none of Calico's own.
+    /// Whether it is for a failsafe port: the destination's, with a peer for which the port is kept open. A
+    /// configuration that is not valid closes none of Calico's own.
     fn is_failsafe(
         &self,
         crossing: &Crossing<'_>,
@@ -168,18 +169,18 @@ impl Hosts {
 }
 
 impl Crossing<'_> {
-    /// Where it is judged, in order.
+    /// The places where it is judged, in order.
     pub(super) fn places(&self) -> [Place; 3] {
         let last = if self.forwarded { Place::Forward } else { Place::Host };
         [Place::Untracked, Place::PreDnat, last]
     }
 
-    /// Receiver and ports as policy sees them at the end.
+    /// Destination and ports as policy sees them last.
     fn last(&self) -> (IpAddr, Packet) {
         (self.destination, self.packet)
     }
 
-    /// Receiver and ports before destination NAT, which is ahead of egress.
+    /// Destination and ports before destination NAT, which comes before egress.
     fn first(&self) -> (IpAddr, Packet) {
         match self.original {
             Some(original) if self.direction == Direction::Ingress => original,
@@ -189,7 +190,7 @@ impl Crossing<'_> {
 }
 
 impl Oracle {
-    /// Whether a packet passes an interface, if all of its policy is enforced. Replies are none of its business.
+    /// Whether a packet passes an interface if all host endpoint policy is enforced. Not for replies.
     pub fn judge_host(&self, crossing: &Crossing<'_>) -> Verdict {
         let Some(endpoint) = self.host_endpoint(crossing) else {
             return self.ungoverned(crossing).into();
@@ -206,8 +207,8 @@ impl Oracle {
         Verdict { why: VerdictReason::NotForwarded, through }
     }
 
-    /// Whether a packet that is forwarded passes an interface that Manx shares with the kernel: the policies with
-    /// `applyOnForward` are asked there, and no others.
+    /// Whether a forwarded packet passes an interface that Manx shares with the kernel: only the policies with
+    /// `applyOnForward` apply there.
     pub fn judge_shared(&self, crossing: &Crossing<'_>) -> Verdict {
         let Some(endpoint) = self.host_endpoint(crossing) else {
             return self.ungoverned(crossing).into();
@@ -216,8 +217,8 @@ impl Oracle {
         Verdict { why: decided.unwrap_or(VerdictReason::NotForwarded), through }
     }
 
-    /// What a host endpoint says of a packet at one place, and the Log and Pass rules that matched. `None`: nothing, and the
-    /// next place is asked.
+    /// The verdict of a host endpoint on a packet at one place, and the Log and Pass rules that matched. `None`: no
+    /// verdict, and the next place follows.
     pub(super) fn hook(
         &self,
         crossing: &Crossing<'_>,
@@ -249,8 +250,9 @@ impl Oracle {
         (why, through)
     }
 
-    /// Without a host endpoint nobody asked for policy, unless one that is not valid may be meant: that denies what a
-    /// host endpoint without policies would deny, and all that policies of forwarded traffic might.
+    /// The verdict without a host endpoint. No policy applies, unless a host endpoint that is not valid may be the
+    /// interface's: that denies what a host endpoint without policies would deny, and everything that policies for
+    /// forwarded traffic might deny.
     pub(super) fn ungoverned(&self, crossing: &Crossing<'_>) -> VerdictReason {
         if self.hosts.broken_endpoints.is_empty() {
             return VerdictReason::NoHostEndpoint;
@@ -264,7 +266,7 @@ impl Oracle {
         }
     }
 
-    /// Whether some policy may deny what a host endpoint forwards, if it selects that.
+    /// Whether some policy may deny forwarded traffic of a host endpoint that it selects.
     pub(super) fn may_deny_forwarded(&self, direction: Direction) -> bool {
         let forward = [Chain::Forward, Chain::PreDnat, Chain::Untracked];
         self.policies.iter().any(|policy: &Policy| {
@@ -275,8 +277,8 @@ impl Oracle {
         })
     }
 
-    /// The host endpoint of the interface: one that names it, then one whose expected address it has, then one for all
-    /// interfaces; of several the first by name.
+    /// The host endpoint of the interface: one that names it, then one with an expected address of the interface, then
+    /// one for all interfaces. Of several the first by name.
     pub(super) fn host_endpoint(&self, crossing: &Crossing<'_>) -> Option<usize> {
         let rank = |member: &Member| match member.interface.as_deref() {
             Some("*") => Some(2),
@@ -301,7 +303,7 @@ impl Oracle {
         endpoint: usize,
         (destination, packet): (IpAddr, Packet),
     ) -> Flow<'_> {
-        // A port's name is the host endpoint's own only where the host itself is the end.
+        // A port name is the host endpoint's own only if the host itself is the end.
         let own = (!crossing.forwarded).then_some(endpoint);
         let at = |direction| own.filter(|_| crossing.direction == direction);
         Flow {

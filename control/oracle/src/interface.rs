@@ -1,7 +1,8 @@
-//! Step by step at a node's interface: each place at which host endpoint policy is asked, and what it says there.
+//! The search step by step at a node's interface: each place where host endpoint policy applies, and its result.
 //!
-//! It is the search of [`super::host`] with somebody who writes down. What is enforced is what a node does whose uplink is
-//! the kernel's, too: `applyOnForward` policies judge what it forwards, and nobody enforces the rest.
+//! It is the search of [`super::host`] with an observer that writes the steps down. Enforced is what a node enforces
+//! whose uplink is also the kernel's: `applyOnForward` policies judge forwarded traffic, and the other host endpoint
+//! policies are not enforced.
 
 use manx_api::trace::{InterfaceTrace, SideTrace, StageTrace};
 
@@ -14,8 +15,8 @@ use super::verdict::Verdict;
 use super::{Oracle, Party};
 
 impl Oracle {
-    /// Tells what [`Oracle::judge_host`] and [`Oracle::judge_shared`] do, and what staged policies would have done where
-    /// policy is enforced. `None` where no host endpoint can be meant.
+    /// Explains what [`Oracle::judge_host`] and [`Oracle::judge_shared`] do, and what staged policies would have done
+    /// where policy is enforced. `None` if no host endpoint can be the interface's.
     pub fn explain_host(&self, crossing: &Crossing<'_>) -> Option<(InterfaceTrace, Vec<Staged>)> {
         let mut interface = InterfaceTrace {
             node: crossing.node.to_owned(),
@@ -38,7 +39,8 @@ impl Oracle {
         };
         interface.host_endpoint = Some(self.members.list[endpoint].name.clone());
         for place in crossing.places() {
-            // Where a place has decided none behind it is asked, but one that is enforced does not know of that.
+            // After a place that decided, later places are not evaluated, except the enforced one, which does not know
+            // of that decision.
             if place != Place::Forward && interface.stages.iter().any(|stage| stage.decides) {
                 continue;
             }

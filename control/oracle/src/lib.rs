@@ -1,20 +1,21 @@
-//! The independent oracle: judges the objects themselves.
+//! The independent oracle: it judges the objects themselves.
 //!
-//! It reads wire objects and the documentation of Kubernetes and Calico, nothing else: its own defaults, its own selectors,
-//! its own addresses. It shares no code with the import, the model, resolution or the tables, so that one mistake is not
-//! made twice; it is slow and plain on purpose. What it says is what `manx rig` expects of real traffic, and what the
-//! conformance tests hold the compiled tables to.
+//! It reads wire objects and the documentation of Kubernetes and Calico, and nothing else: its own defaults, its own
+//! selectors, its own addresses. It shares no code with the import, the model, resolution or the tables, so that one
+//! mistake is not made twice; it is slow and plain on purpose. Its verdicts are what `manx rig` expects of real
+//! traffic, and the conformance tests compare the compiled tables with them.
 //!
 //! The layers, in order:
 //! - [`packet`]: what a packet shows. `selector`: Calico's selector language. `matching`: Kubernetes' selectors and blocks.
-//! - `members`: who has an address, and the labels that selectors see. `services`: who serves.
-//! - `prepare`, `rules`: rules as they were written; which term of one a packet does not fit.
-//! - `policies`, `tiers`, `selecting`, `profiles`: what is asked, of whom, in which order.
-//! - `decide`: the search. `ends`: the search at one end alone. `address_class`: what it looks at there. [`host`]: the search at a node's interface. [`verdict`]: what they answer. [`explain`],
-//!   [`interface`], `staged`: what happened on the way.
+//! - `members`: which member has an address, and the labels that selectors see. `services`: the endpoints of services.
+//! - `prepare`, `rules`: rules as they were written; which term of a rule a packet does not fit.
+//! - `policies`, `tiers`, `selecting`, `profiles`: which policies apply to which endpoint, in which order.
+//! - `decide`: the search. `enforcement`: the search at one end alone. `address_class`: what it looks at there.
+//!   [`host`]: the search at a node's interface. [`verdict`]: the results. [`explain`], [`interface`], `staged`: the
+//!   steps of the search.
 //!
-//! A connection passes if the egress side of its source and the ingress side of its destination both let it. Replies are
-//! none of its business.
+//! A connection passes if the egress side of its source and the ingress side of its destination both allow it. Replies
+//! are not judged.
 
 mod address_class;
 mod decide;
@@ -83,7 +84,7 @@ pub enum Party {
         /// The address that it uses.
         address: IpAddr,
     },
-    /// Anybody else.
+    /// Any other address.
     Address(IpAddr),
 }
 
@@ -108,7 +109,7 @@ impl fmt::Display for Party {
     }
 }
 
-/// The objects of one cluster, ready to be asked.
+/// The objects of one cluster, prepared for judging.
 #[derive(Debug)]
 pub struct Oracle {
     members: Members,
@@ -120,7 +121,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// An oracle of everything in a store.
+    /// An oracle over all objects of a store.
     pub fn new(objects: &BTreeMap<ObjectKey, Stored>) -> Self {
         let members = Members::new(objects);
         let services = Services::new(objects);
@@ -132,7 +133,7 @@ impl Oracle {
         Self { members, policies, tiers, by_namespace, profiles, hosts: Hosts::new(objects) }
     }
 
-    /// Every pod that takes part, once for each of its addresses.
+    /// Every pod that is an endpoint, once for each of its addresses.
     pub fn pods(&self) -> impl Iterator<Item = Party> + '_ {
         self.members.list.iter().filter(|member| member.role == Role::Pod).flat_map(|member| {
             member.addresses.iter().map(|address| Party::Pod {
@@ -143,8 +144,8 @@ impl Oracle {
         })
     }
 
-    /// Whether a new connection from `from` to `to` passes. The two addresses should be of one family: otherwise there is
-    /// no such packet.
+    /// Whether a new connection from `from` to `to` passes. The two addresses must be of one family, because no other
+    /// packet exists.
     pub fn judge(&self, from: &Party, to: &Party, packet: Packet) -> Judgement {
         if is_same_pod(from, to) {
             return Judgement {
@@ -157,7 +158,7 @@ impl Oracle {
         Judgement { egress, ingress }
     }
 
-    /// What the policies of `local` say of `peer`.
+    /// The verdict of `local`'s policies on `peer`.
     fn side(
         &self,
         direction: Direction,
@@ -176,12 +177,12 @@ impl Oracle {
         {
             return VerdictReason::OwnNode.into();
         }
-        // An address that it shares with one that is not valid is nobody's to judge either.
+        // An address that the end shares with an invalid pod cannot be judged either.
         if [local, peer].iter().any(|end| self.members.invalid_addresses.contains(&end.address())) {
             return VerdictReason::InvalidPeer.into();
         }
         let mut local = self.occupants_of(local.address(), Some(endpoint));
-        // At its own end the pod is meant, and not another that still has its address.
+        // For its own end only this pod counts, even if another pod still has the address.
         local.holders.retain(|holder| {
             *holder == endpoint || self.members.list[*holder].role == Role::NetworkSet
         });
@@ -195,9 +196,9 @@ impl Oracle {
         self.decide(endpoint, &self.selecting(endpoint), &flow, watch)
     }
 
-    /// Nothing passes an address that a pod has which is no endpoint since it, or what it belongs to, is not valid. A node
-    /// judges what its own pods send to it. Host endpoint policy does not apply to that; what else passes a node's interfaces
-    /// is asked of [`Oracle::judge_host`].
+    /// The verdict at an end that is no endpoint. Nothing passes the address of a pod that is no endpoint because it,
+    /// or what it belongs to, is not valid. A node accepts or drops what its own pods send to it. Host endpoint policy
+    /// does not apply to that; [`Oracle::judge_host`] judges everything else that passes a node's interfaces.
     fn at_no_pod(&self, direction: Direction, local: &Party, peer: &Party) -> VerdictReason {
         if direction == Direction::Ingress
             && let Party::Node { name, .. } = local

@@ -6,8 +6,8 @@ use ipnet::IpNet;
 
 use manx_objects::object::{IpBlock, LabelSelector, Operator, Pairs, Protocol};
 
-/// Whether a selector takes an object with these labels. Kubernetes, "Labels and Selectors": all requirements must hold;
-/// `NotIn` and `DoesNotExist` take objects without the key.
+/// Whether a selector matches an object with these labels. Kubernetes, "Labels and Selectors": all requirements must
+/// hold; `NotIn` and `DoesNotExist` match objects without the key.
 pub(super) fn selected(selector: &LabelSelector, labels: &Pairs) -> bool {
     for (key, wanted) in &selector.match_labels {
         if labels.get(key) != Some(wanted) {
@@ -43,7 +43,7 @@ pub(super) fn in_block(block: &IpBlock, address: IpAddr) -> bool {
     true
 }
 
-/// Whether the leading bits agree; never across families.
+/// Whether the leading bits agree; addresses of different families never do.
 pub(super) fn in_net(net: IpNet, address: IpAddr) -> bool {
     let (net_bits, address_bits, width) = match (net.addr(), address) {
         (IpAddr::V4(a), IpAddr::V4(b)) => {
@@ -53,7 +53,7 @@ pub(super) fn in_net(net: IpNet, address: IpAddr) -> bool {
         (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return false,
     };
     let host = width - u32::from(net.prefix_len());
-    // Everything is host where the prefix has no bits.
+    // A prefix without bits contains every address of its family.
     host == 128 || net_bits >> host == address_bits >> host
 }
 

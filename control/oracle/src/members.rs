@@ -1,4 +1,4 @@
-//! Who has an address: pods, host endpoints and network sets, and what selectors see of each.
+//! The members that have an address: pods, host endpoints and network sets, and what selectors see of each.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use manx_objects::contents::Stored;
 use manx_objects::object::calico::{HostEndpoint, NetworkSet};
 use manx_objects::object::{Kind, LabelSelector, Object, ObjectKey, Pairs, Phase, Pod};
 
-/// What kind of thing a member is.
+/// The kind of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Role {
     Pod,
@@ -22,27 +22,27 @@ pub(super) enum Role {
     NetworkSet,
 }
 
-/// Something that has addresses and labels.
+/// An object with addresses and labels.
 #[derive(Debug, Clone)]
 pub(super) struct Member {
     pub(super) role: Role,
     /// `None` for host endpoints and global network sets.
     pub(super) namespace: Option<String>,
     pub(super) name: String,
-    /// Of a pod or host endpoint.
+    /// Only of a pod or host endpoint.
     pub(super) node: Option<String>,
-    /// Of a host endpoint: `spec.interfaceName`.
+    /// Only of a host endpoint: `spec.interfaceName`.
     pub(super) interface: Option<String>,
-    /// Of a host endpoint.
+    /// Only of a host endpoint.
     pub(super) profiles: Vec<String>,
     pub(super) addresses: BTreeSet<IpAddr>,
-    /// Of a network set.
+    /// Only of a network set.
     nets: Vec<IpNet>,
     labels: Pairs,
     namespace_labels: Pairs,
-    /// Of a pod.
+    /// Only of a pod.
     account: Option<String>,
-    /// Whether there is such a service account, and not only a pod that names it.
+    /// Whether the service account exists, and is not only named by the pod.
     account_exists: bool,
     account_labels: Pairs,
     /// Name, protocol number and port of every named port.
@@ -69,7 +69,7 @@ impl Member {
         }
     }
 
-    /// Whether policy can select it, and not only its address.
+    /// Whether policies can select it; of a network set rules can only match the addresses.
     pub(super) fn is_endpoint(&self) -> bool {
         self.role != Role::NetworkSet
     }
@@ -84,29 +84,29 @@ impl Member {
         self.addresses.iter().copied().map(IpNet::from).chain(self.nets.iter().copied())
     }
 
-    /// All that terms of rules can see of it.
+    /// Everything that terms of rules can see of it.
     pub(super) fn content(&self) -> Content<'_> {
         let labels = [&self.labels, &self.namespace_labels, &self.account_labels];
         let (namespace, account) = (self.namespace.as_deref(), self.account.as_deref());
         (self.role as u8, namespace, labels, account, &self.named_ports)
     }
 
-    /// Whether it names a port of this protocol and number so.
+    /// Whether it gives a port of this protocol and number this name.
     pub(super) fn names_port(&self, name: &str, protocol: u8, number: u16) -> bool {
         self.named_ports.contains(&(name.to_owned(), protocol, number))
     }
 
-    /// Whether it is a pod whose own labels a Kubernetes selector takes.
+    /// Whether it is a pod whose own labels a Kubernetes selector matches.
     pub(super) fn is_pod_of(&self, selector: &LabelSelector) -> bool {
         self.role == Role::Pod && selected(selector, &self.labels)
     }
 
-    /// Whether it is a pod in a namespace that a Kubernetes selector takes.
+    /// Whether it is a pod in a namespace that a Kubernetes selector matches.
     pub(super) fn is_pod_in(&self, selector: &LabelSelector) -> bool {
         self.role == Role::Pod && selected(selector, &self.namespace_labels)
     }
 
-    /// Whether one of Calico's selectors takes it.
+    /// Whether one of Calico's selectors matches it.
     pub(super) fn is_taken_by(&self, selector: &Selector, language: Language) -> bool {
         match language {
             Language::Endpoints => selector.holds(true, false, &|key| self.label(key)),
@@ -126,8 +126,8 @@ impl Member {
         self.account.as_ref().is_some_and(|account| names.contains(account))
     }
 
-    /// A label as Calico's selectors see it. What the cluster says of an object cannot be said by the object: its own
-    /// labels of these spellings are not read.
+    /// A label as Calico's selectors see it. An object cannot set the labels that the cluster gives it: its own labels
+    /// with these keys are not read.
     fn label(&self, key: &str) -> Option<&str> {
         if let Some(key) = key.strip_prefix("pcns.") {
             return self.namespace_label(key);
@@ -151,7 +151,7 @@ impl Member {
         self.namespace_labels.get(key).map(String::as_str)
     }
 
-    /// And every service account that there is.
+    /// Calico also gives every existing service account such a label.
     fn account_label(&self, key: &str) -> Option<&str> {
         if key == "projectcalico.org/name" {
             return self.account.as_deref().filter(|_| self.account_exists);
@@ -165,21 +165,21 @@ impl Member {
 pub(super) struct Members {
     pub(super) list: Vec<Member>,
     by_address: HashMap<IpAddr, Vec<usize>>,
-    /// By role, namespace and name; made when somebody asks for it.
+    /// Indexes by role, namespace and name; made at first use.
     by_name: OnceLock<HashMap<(Role, String, String), usize>>,
-    /// Those that have nets.
+    /// The indexes of the members that have nets.
     sets: Vec<usize>,
-    /// The numbers that a port's name stands for at somebody's.
+    /// The numbers that a port name stands for at any member.
     pub(super) port_names: BTreeMap<String, BTreeSet<u16>>,
     /// Network sets that are not valid but whose labels are known: they may contain any address.
     pub(super) doubtful: Vec<Member>,
-    /// Whether there is a network set of which not even the labels are known.
+    /// Whether there is a network set whose labels are not known.
     pub(super) unknown_sets: bool,
     /// The addresses of pods that are not valid.
     pub(super) invalid_addresses: BTreeSet<IpAddr>,
-    /// These, and those of pods that are no endpoints since their namespace or service account is not valid.
+    /// These, and those of pods that are no endpoints because their namespace or service account is not valid.
     pub(super) closed_addresses: BTreeSet<IpAddr>,
-    /// The namespaces that are known of.
+    /// The namespaces that are known.
     pub(super) namespaces: BTreeSet<String>,
 }
 
@@ -239,7 +239,7 @@ impl Members {
         members
     }
 
-    /// Everybody who has this address.
+    /// All members that have this address.
     pub(super) fn holders(&self, address: IpAddr) -> Vec<usize> {
         let mut holders = self.by_address.get(&address).cloned().unwrap_or_default();
         for index in &self.sets {
@@ -279,7 +279,7 @@ struct Surroundings<'a> {
     namespaces: BTreeMap<&'a str, &'a Pairs>,
     accounts: BTreeMap<(&'a str, &'a str), &'a Pairs>,
     profiles: BTreeMap<&'a str, &'a Pairs>,
-    /// Namespaces and service accounts that are not valid: nobody knows which selectors should match what they hold.
+    /// Namespaces and service accounts that are not valid: the selectors that should match their members are not known.
     broken: BTreeSet<&'a ObjectKey>,
 }
 
@@ -327,7 +327,7 @@ impl<'a> Surroundings<'a> {
         }))
     }
 
-    /// `None`: it is no endpoint.
+    /// `None`: the pod is no endpoint.
     fn pod(&self, key: &ObjectKey, pod: &Pod) -> Option<Member> {
         let addresses = addresses(pod);
         if addresses.is_empty() {
@@ -354,13 +354,13 @@ impl<'a> Surroundings<'a> {
         member.addresses = addresses;
         member.namespace_labels = self.namespace_labels(&key.namespace)?;
         member.account = Some(account.to_owned());
-        // Kubernetes makes the account `default` in every namespace, and nobody writes it down.
+        // Kubernetes makes the account `default` in every namespace, so manifests rarely contain it.
         member.account_exists = account_labels.is_some() || account == "default";
         member.account_labels = account_labels.copied().cloned().unwrap_or_default();
         Some(member)
     }
 
-    /// `None`: its namespace is not valid, and it may match anything.
+    /// `None`: its namespace is not valid, so any selector may match it.
     fn network_set(&self, key: &ObjectKey, set: &NetworkSet) -> Option<Member> {
         let namespace = (!key.namespace.is_empty()).then(|| key.namespace.clone());
         let mut member =
@@ -390,7 +390,7 @@ impl<'a> Surroundings<'a> {
     }
 }
 
-/// The addresses that are a pod's own: none on the host's network, or when it has finished.
+/// The addresses of a pod: none on the host's network, or when it has finished.
 fn addresses(pod: &Pod) -> BTreeSet<IpAddr> {
     let finished = pod.phase == Some(Phase::Succeeded) || pod.phase == Some(Phase::Failed);
     // The CNI plugin empties its annotation when it takes the addresses back: Calico's podIP, Amazon's pod-ips.

@@ -1,4 +1,4 @@
-//! What a packet shows to policy besides its addresses.
+//! What a packet shows to policy, apart from its addresses.
 
 use std::fmt;
 
@@ -8,12 +8,12 @@ const SCTP: u8 = 132;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// The protocol of a packet and what stands behind its IP header.
+/// The protocol of a packet and what follows its IP header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Packet {
     /// IANA's number of the protocol.
     pub protocol: u8,
-    /// What it shows; what does not fit the protocol counts as nothing.
+    /// What it shows; anything that does not fit the protocol counts as nothing.
     pub shown: Shown,
 }
 
@@ -24,9 +24,9 @@ pub enum Shown {
     Nothing,
     /// The ports of TCP, UDP or SCTP.
     Ports {
-        /// The sender's.
+        /// The source port.
         source: u16,
-        /// The receiver's.
+        /// The destination port.
         destination: u16,
     },
     /// Type and code of ICMP or `ICMPv6`.
@@ -39,7 +39,7 @@ pub enum Shown {
 }
 
 impl Packet {
-    /// The source port of one who does not care: the first of the ephemeral ports (RFC 6335).
+    /// A source port that matters to no rule: the first of the ephemeral ports (RFC 6335).
     pub const EPHEMERAL: u16 = 49152;
 
     /// A packet to a port from an ephemeral one; without a port it shows nothing.
@@ -66,7 +66,7 @@ impl Packet {
         Self { protocol, shown: Shown::Icmp { kind, code } }
     }
 
-    /// Source and destination port, of the protocols whose ports policy knows.
+    /// Source and destination port, for the protocols that have ports in policy.
     pub(super) const fn ports(self) -> Option<(u16, u16)> {
         match self.shown {
             Shown::Ports { source, destination } if has_ports(self.protocol) => {

@@ -1,4 +1,4 @@
-//! Every policy of every API, with its own defaults applied, ready to be asked.
+//! Every policy of every API, with its own defaults applied, ready to be evaluated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,13 +14,13 @@ use manx_objects::object::{
     self, Kind, NetworkPolicy, Object, ObjectKey, PolicyType, Subject, calico,
 };
 
-/// Where on a packet's way a policy speaks. At a pod [`Hook::Forward`] is as [`Hook::Normal`], and the other two are
-/// silent: they are for host endpoints.
+/// Where on a packet's path a policy applies. At a pod [`Hook::Forward`] is the same as [`Hook::Normal`], and policies
+/// of the other two do not apply: they are for host endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hook {
     /// For pods, and for the host's own processes.
     Normal,
-    /// Likewise, and for what the host forwards (`applyOnForward`).
+    /// The same, and for traffic that the host forwards (`applyOnForward`).
     Forward,
     /// Before destination NAT (`preDNAT`).
     PreDnat,
@@ -33,21 +33,21 @@ pub(super) enum Hook {
 pub(super) struct Policy {
     pub(super) key: ObjectKey,
     pub(super) tier: String,
-    /// Absent is infinite.
+    /// An absent order is infinite.
     pub(super) order: f64,
     /// The members that it selects.
     pub(super) subject: Set,
-    /// `None` where it does not speak of the direction.
+    /// `None` if it does not apply to the direction.
     pub(super) ingress: Option<Vec<Rule>>,
     pub(super) egress: Option<Vec<Rule>>,
     pub(super) staged: bool,
     pub(super) hook: Hook,
-    /// It denies ahead of all tiers, because of this.
+    /// Why it denies before all tiers, if it does.
     pub(super) broken: Option<String>,
 }
 
 impl Policy {
-    /// The rules of a direction, if it speaks of it.
+    /// The rules of a direction, if the policy applies to it.
     pub(super) fn rules(&self, direction: Direction) -> Option<&[Rule]> {
         match direction {
             Direction::Ingress => self.ingress.as_deref(),
@@ -79,7 +79,7 @@ pub(super) fn read(objects: &BTreeMap<ObjectKey, Stored>, preparer: &Preparer<'_
         .iter()
         .filter(|(key, stored)| key.kind == Kind::Tier && matches!(stored.state, State::Invalid(_)))
         .map(|(key, _)| key.name.as_str())
-        // What a built-in tier is no object changes, valid or not.
+        // No object, valid or not, changes a built-in tier.
         .filter(|name| BUILT_IN.iter().all(|(built_in, ..)| built_in != name))
         .collect();
     let mut policies = Vec::new();
@@ -97,7 +97,7 @@ pub(super) fn read(objects: &BTreeMap<ObjectKey, Stored>, preparer: &Preparer<'_
         if policy.broken.is_none() && invalid_tiers.contains(policy.tier.as_str()) {
             policy.broken = Some(format!("its tier {} is not valid", policy.tier));
         }
-        // What is staged and not understood would do nobody knows what: nothing to report.
+        // A staged policy that is not understood has no known effect, so there is nothing to report.
         if !(policy.staged && policy.broken.is_some()) {
             policies.push(policy);
         }
@@ -105,8 +105,8 @@ pub(super) fn read(objects: &BTreeMap<ObjectKey, Stored>, preparer: &Preparer<'_
     policies
 }
 
-/// Without `policyTypes` a policy speaks of ingress, and of egress if it has egress rules. `None`: staged, and not to be
-/// evaluated.
+/// Without `policyTypes` a policy applies to ingress, and to egress if it has egress rules. `None`: it is staged and
+/// must not be evaluated.
 fn kubernetes(key: &ObjectKey, wire: &NetworkPolicy) -> Option<Policy> {
     if !is_evaluated(key, wire.staged_action) {
         return None;
@@ -131,12 +131,12 @@ fn kubernetes(key: &ObjectKey, wire: &NetworkPolicy) -> Option<Policy> {
     Some(policy)
 }
 
-/// What is staged is evaluated if it would be set; not if it would take something away, is being learnt or is ignored.
+/// A staged policy is evaluated if its action is Set, which is the default; not for Delete, Learn and Ignore.
 fn is_evaluated(key: &ObjectKey, action: Option<StagedAction>) -> bool {
     !key.kind.staged() || action.is_none_or(|action| action == StagedAction::Set)
 }
 
-/// It speaks of the directions that it has rules for. A rule that could not be converted keeps its index.
+/// It applies to the directions for which it has rules. A rule that could not be converted keeps its index.
 fn cluster(key: &ObjectKey, wire: &object::ClusterNetworkPolicy) -> Policy {
     let pods = wire.subject.clone();
     let subject = Set::new(None, move |member| {
@@ -158,7 +158,7 @@ fn cluster(key: &ObjectKey, wire: &object::ClusterNetworkPolicy) -> Policy {
     policy
 }
 
-/// `None`: staged, and not to be evaluated.
+/// `None`: it is staged and must not be evaluated.
 fn calico(key: &ObjectKey, wire: &calico::Policy, preparer: &Preparer<'_>) -> Option<Policy> {
     if !is_evaluated(key, wire.staged_action) {
         return None;
@@ -199,8 +199,8 @@ fn calico(key: &ObjectKey, wire: &calico::Policy, preparer: &Preparer<'_>) -> Op
     Some(policy)
 }
 
-/// A policy that is not valid: one of Kubernetes' isolates, in both directions, what it may select; every other enforced
-/// one denies it everything. A staged one is not there. `None` for what is no policy.
+/// A policy that is not valid. A NetworkPolicy of Kubernetes isolates, in both directions, what it may select; every
+/// other enforced policy denies it everything. A staged policy is left out. `None` if the object is no policy.
 fn invalid(key: &ObjectKey, subject: Option<&Subject>) -> Option<Policy> {
     let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
     let pods_only = match key.kind {
@@ -211,7 +211,7 @@ fn invalid(key: &ObjectKey, subject: Option<&Subject>) -> Option<Policy> {
         Kind::CalicoNetworkPolicy | Kind::GlobalNetworkPolicy => false,
         _ => return None,
     };
-    let everybody =
+    let every_endpoint =
         || {
             Set::new(namespace, move |member| {
                 if pods_only { member.role == Role::Pod } else { member.is_endpoint() }
@@ -231,7 +231,7 @@ fn invalid(key: &ObjectKey, subject: Option<&Subject>) -> Option<Policy> {
         Some(Subject::Calico(subject)) => Preparer::subject(subject, namespace).ok(),
         None => None,
     };
-    let mut policy = Policy::empty(key, selected.unwrap_or_else(everybody));
+    let mut policy = Policy::empty(key, selected.unwrap_or_else(every_endpoint));
     if key.kind == Kind::NetworkPolicy {
         policy.order = KUBERNETES_ORDER;
         (policy.ingress, policy.egress) = (Some(Vec::new()), Some(Vec::new()));

@@ -1,4 +1,4 @@
-//! Selectors read once: what a rule or a policy means, as sets of members.
+//! Parses selectors once: the members that a rule or a policy means, as sets.
 
 use std::fmt;
 
@@ -10,20 +10,20 @@ use manx_objects::object::calico::{self, Action, EntityRule};
 use manx_objects::object::cluster::{self, ClusterAction, ClusterMatch};
 use manx_objects::object::{self, Peer};
 
-/// What a rule matches is not known, because of this.
+/// What a rule matches is not known; the text says why.
 #[derive(Debug)]
 pub(super) struct Unknown(pub(super) String);
 
-/// The members that something takes. It is asked of one member at a time and remembers nothing: a cluster has many members
-/// and many policies, and a question is about few of either.
+/// A set of members, as a function. It is called for one member at a time and caches nothing: a cluster has many
+/// members and many policies, and a judgement is about few of either.
 pub(super) struct Set {
-    /// The namespace that all of them are in, if only one is asked for.
+    /// The namespace that contains all of them, if there is one.
     pub(super) within: Option<String>,
     takes: Box<dyn Fn(&Member) -> bool + Send + Sync>,
 }
 
 impl Set {
-    /// The members that `takes` takes, within a namespace if one is given.
+    /// The members for which `takes` is true, within a namespace if one is given.
     pub(super) fn new(
         within: Option<&str>,
         takes: impl Fn(&Member) -> bool + Send + Sync + 'static,
@@ -51,11 +51,11 @@ pub(super) struct Preparer<'a> {
 }
 
 impl Preparer<'_> {
-    /// The endpoints that a policy of Calico's selects; a namespaced policy those of its namespace.
+    /// The endpoints that a policy of Calico selects; for a namespaced policy only those of its namespace.
     ///
-    /// In a global policy with a selector of namespaces or accounts `all()` never means host endpoints: Calico writes
-    /// `has(projectcalico.org/namespace)` for each `all()` of the selector and of that of the namespaces, and then
-    /// `has(projectcalico.org/serviceaccount)` for each that is left.
+    /// In a global policy with a selector of namespaces or accounts `all()` never means host endpoints: Calico replaces
+    /// each `all()` of the selector and of the namespace selector by `has(projectcalico.org/namespace)`, and then each
+    /// remaining one by `has(projectcalico.org/serviceaccount)`.
     pub(super) fn subject(wire: &calico::Subject, namespace: Option<&str>) -> Result<Set, Unknown> {
         let global = namespace.is_none();
         let written = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
@@ -80,7 +80,7 @@ impl Preparer<'_> {
         }))
     }
 
-    /// A rule of a Kubernetes policy: all of them allow.
+    /// A rule of a Kubernetes policy; such rules always allow.
     pub(super) fn kubernetes(index: usize, wire: &object::Rule, namespace: &str) -> Rule {
         let peers = wire.peers.as_deref().unwrap_or(&[]).iter().map(|peer| match peer {
             Peer::IpBlock(block) => KubernetesPeer::Block(block.clone()),
@@ -102,8 +102,8 @@ impl Preparer<'_> {
         Rule { index, action: Action::Allow, terms }
     }
 
-    /// A rule of a cluster-wide policy. What asks for something that nobody can decide here: an Accept is dropped, Deny
-    /// and Pass deny everything.
+    /// A rule of a cluster-wide policy. If it contains something that cannot be decided here, an Accept is dropped, and
+    /// Deny and Pass deny everything.
     pub(super) fn cluster(index: usize, wire: &cluster::ClusterRule) -> Rule {
         let action = match wire.action {
             ClusterAction::Accept => Action::Allow,
@@ -133,7 +133,7 @@ impl Preparer<'_> {
         Rule { index, action, terms }
     }
 
-    /// A rule of a policy of Calico's in `namespace`, of a global one, or of a profile.
+    /// A rule of a Calico policy in `namespace`, of a global policy, or of a profile.
     pub(super) fn calico(
         &self,
         index: usize,
@@ -148,8 +148,8 @@ impl Preparer<'_> {
         Ok(Rule { index, action: wire.action, terms })
     }
 
-    /// In a namespaced policy whatever selects also keeps to the policy's namespace, unless a namespaceSelector is there;
-    /// a notSelector alone does so too, though what it excludes may be anywhere.
+    /// In a namespaced policy every selector is limited to the policy's namespace, unless there is a namespaceSelector.
+    /// A notSelector alone also limits the rule to the namespace, although it may exclude members of any namespace.
     fn entity(&self, wire: &EntityRule, namespace: Option<&str>) -> Result<Entity, Unknown> {
         let selector = read(wire.selector.as_deref(), Language::Endpoints)?;
         let not_selector = read(wire.not_selector.as_deref(), Language::Endpoints)?;
@@ -164,7 +164,7 @@ impl Preparer<'_> {
             selector.is_some() || namespaces.is_some() || accounts.is_some() || !names.is_empty();
         let is_positive = selects || (not_selector.is_some() && namespace.is_some());
         let is_negative = not_selector.is_some();
-        // Sets have no account: a selector of accounts takes all of them or none.
+        // Sets have no account: a selector of accounts matches all of them or none.
         let of_no_account = |accounts: &Selector| accounts.holds(true, false, &|_| None);
         let accounts_take_sets = names.is_empty() && accounts.as_ref().is_some_and(of_no_account);
         let asks_for_sets =
@@ -184,7 +184,7 @@ impl Preparer<'_> {
         let mut doubtful = self.members.doubtful.iter();
         let doubt = doubtful.any(|set| (is_positive && positive.has(set)) || negative.has(set));
         if doubt || (self.members.unknown_sets && asks_for_sets) {
-            return Err(Unknown("a network set that it may mean is not valid".to_owned()));
+            return Err(Unknown("a network set that it may refer to is not valid".to_owned()));
         }
         let service = match &wire.service {
             None => None,
@@ -204,7 +204,7 @@ impl Preparer<'_> {
     }
 }
 
-/// Empty is absent, as it is to Calico's API.
+/// An empty text is the same as an absent one, as in Calico's API.
 fn read(text: Option<&str>, language: Language) -> Result<Option<Selector>, Unknown> {
     text.filter(|text| !text.is_empty())
         .map(|text| selector::parse(text, language))
@@ -212,7 +212,7 @@ fn read(text: Option<&str>, language: Language) -> Result<Option<Selector>, Unkn
         .map_err(|error| Unknown(format!("one of its selectors cannot be read: {error}")))
 }
 
-/// Without a selector everything is taken.
+/// Without a selector every member matches.
 fn takes(selector: Option<&Selector>, language: Language, member: &Member) -> bool {
     selector.is_none_or(|selector| member.is_taken_by(selector, language))
 }

@@ -1,4 +1,4 @@
-//! Profiles: what holds where no policy decided.
+//! Profiles: the rules that apply if no policy decided.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use manx_objects::State;
 use manx_objects::contents::Stored;
 use manx_objects::object::{Kind, Object, ObjectKey};
 
-/// The profiles that objects define, and those that need none.
+/// The profiles that objects define, and those that need no object.
 #[derive(Debug)]
 pub(super) struct Profiles {
     defined: BTreeMap<String, Defined>,
@@ -21,20 +21,20 @@ struct Defined {
     egress: Vec<Rule>,
 }
 
-/// What a reference to a profile leads to.
+/// What a profile's name refers to.
 pub(super) enum Profile<'a> {
     /// Allows everything, both ways.
     Open,
-    /// A service account's: it has labels and no rules.
+    /// The profile of a service account: it has labels and no rules.
     Empty,
     /// Its rules, in order.
     Rules(&'a [Rule]),
-    /// It is not there, or not valid: deny.
+    /// The profile does not exist or is not valid: deny.
     Missing,
 }
 
 impl Profiles {
-    /// A profile with a rule that cannot be evaluated is as one that is not valid.
+    /// A profile with a rule that cannot be evaluated counts as not valid.
     pub(super) fn new(objects: &BTreeMap<ObjectKey, Stored>, preparer: &Preparer<'_>) -> Self {
         let mut defined = BTreeMap::new();
         for (key, stored) in objects {
@@ -53,7 +53,7 @@ impl Profiles {
         Self { defined, namespaces: preparer.members.namespaces.clone() }
     }
 
-    /// The profile of this name. Calico makes one of every namespace and of every service account, and one more.
+    /// The profile of this name. Calico makes one for every namespace and every service account, and one more.
     pub(super) fn find(&self, name: &str, direction: Direction) -> Profile<'_> {
         if name == "projectcalico-default-allow" {
             return Profile::Open;

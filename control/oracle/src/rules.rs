@@ -1,10 +1,10 @@
-//! Whether a rule matches a packet; and if not, because of what.
+//! Whether a rule matches a packet, and if not, which term failed.
 //!
-//! A rule is asked as it was written, in the words of its own API: nothing is translated into anything else. Everything
-//! in a rule must hold; the first term that does not is the answer.
+//! A rule is evaluated as it was written, in the words of its own API: nothing is translated into anything else.
+//! Everything in a rule must hold; the result is the first term that does not.
 //!
-//! Whether a selector holds is a property of the *address*: some holder of it fits everything that the rule says of the
-//! end (selector, namespace, service account, and a named port), and no holder fits what it excludes.
+//! Whether a selector matches is a property of the *address*: one holder of it fits everything that the rule says about
+//! the end (selector, namespace, service account, and a named port), and no holder fits what the rule excludes.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -73,17 +73,17 @@ pub(super) enum Mismatch {
     Peers,
     /// `ports`, `protocols`.
     PeerPorts,
-    /// It could not be converted and counts as not there.
+    /// The rule could not be converted and counts as absent.
     Dropped,
 }
 
-/// One end of a packet and who may stand behind it.
+/// One end of a packet, and the members that may have its address.
 #[derive(Debug)]
 pub(super) struct Occupants {
     pub(super) address: IpAddr,
-    /// Everybody who has the address.
+    /// All members that have the address.
     pub(super) holders: Vec<usize>,
-    /// The endpoint whose policies are asked, if it is at this end: a port's name is then its own.
+    /// The endpoint whose policies are evaluated, if it is at this end: a port name is then its own.
     pub(super) endpoint: Option<usize>,
 }
 
@@ -129,7 +129,7 @@ impl Flow<'_> {
     }
 }
 
-/// A rule that is ready to be asked.
+/// A rule that is ready to be evaluated.
 #[derive(Debug)]
 pub(super) struct Rule {
     /// Its index in the object's list.
@@ -138,12 +138,12 @@ pub(super) struct Rule {
     pub(super) terms: Terms,
 }
 
-/// What a rule matches.
+/// The packets that a rule matches.
 #[derive(Debug)]
 pub(super) enum Terms {
     /// Every packet.
     Everything,
-    /// None, because nobody knows which.
+    /// No packet, because the right ones are not known.
     Nothing,
     Kubernetes {
         wire: object::Rule,
@@ -177,7 +177,7 @@ pub(super) struct CalicoTerms {
     pub(super) destination: Entity,
 }
 
-/// Whom one end of a rule of Calico's means.
+/// The members that one end of a Calico rule means.
 #[derive(Debug, Default)]
 pub(super) struct Entity {
     /// Some holder is one of these.
@@ -188,7 +188,7 @@ pub(super) struct Entity {
 }
 
 impl Rule {
-    /// The sets of members that it asks for.
+    /// The sets of members that it names.
     pub(super) fn sets(&self) -> Vec<&Set> {
         match &self.terms {
             Terms::Everything | Terms::Nothing => Vec::new(),
@@ -255,8 +255,8 @@ impl Rule {
     }
 }
 
-/// Rules of Kubernetes' kinds name peers and the destination's ports. Whoever may stand behind the peer's address may be
-/// meant: each holder, and nobody in particular. In egress a port's name is that of the very holder that is meant.
+/// Rules of Kubernetes' kinds name peers and the destination's ports. Any holder of the peer's address may be meant:
+/// each holder is tried, and no holder at all. For egress a port name is that of the holder that is tried.
 fn with_peer(
     flow: &Flow<'_>,
     peer_fits: &dyn Fn(Option<usize>) -> bool,
@@ -274,7 +274,7 @@ fn with_peer(
     (!fits).then_some(Mismatch::PeerPorts)
 }
 
-/// Whether an entry of `ports` takes the packet; the destination's port names are `owner`'s.
+/// Whether an entry of `ports` matches the packet; the destination's port names are `owner`'s.
 fn kubernetes_port(port: &object::Port, owner: Option<usize>, flow: &Flow<'_>) -> bool {
     let protocol = protocol_number(port.protocol);
     if protocol != flow.packet.protocol {
@@ -313,7 +313,7 @@ impl CalicoTerms {
         if wire.ip_version.is_some_and(|version| version != if v4 { 4 } else { 6 }) {
             return Some(Mismatch::IpVersion);
         }
-        // One list that does not speak of the family takes the whole rule away from it.
+        // If one list has no entry of the family, the whole rule does not exist for the family.
         for nets in [
             &wire.source.nets,
             &wire.source.not_nets,
@@ -324,7 +324,8 @@ impl CalicoTerms {
                 return Some(Mismatch::Family);
             }
         }
-        // Nobody can look at HTTP here. What would deny some of it denies it all, what would let some of it pass none.
+        // HTTP cannot be inspected here. A rule that would deny some of it denies all of it; a rule that would allow
+        // some of it allows none.
         if wire.http && action != Action::Deny {
             return Some(Mismatch::Http);
         }
@@ -339,7 +340,7 @@ impl CalicoTerms {
         if wire.icmp.is_some_and(|icmp| !covers_icmp(icmp, flow)) {
             return Some(Mismatch::Icmp);
         }
-        // A fragment without its type may be of the excluded one.
+        // A fragment without its type may have the excluded type.
         let hides = packet.is_icmp(v4) && packet.type_and_code(v4).is_none();
         if wire.not_icmp.is_some_and(|icmp| hides || covers_icmp(icmp, flow)) {
             return Some(Mismatch::NotIcmp);
@@ -350,7 +351,7 @@ impl CalicoTerms {
     }
 }
 
-/// Type and code as one: a packet that shows none fits only what asks for none.
+/// Type and code together: a packet that shows none matches only a rule that requires none.
 fn covers_icmp(icmp: calico::Icmp, flow: &Flow<'_>) -> bool {
     let v4 = flow.v4();
     let Some(wanted) = icmp.kind else { return flow.packet.is_icmp(v4) };
@@ -409,7 +410,7 @@ fn entity_mismatch(
     if !wire.ports.is_empty() && !takes(&wire.ports, entity.positive.as_ref()) {
         return Some(Mismatch::Ports(end));
     }
-    // A packet of a protocol without ports has none of the excluded ones; a later fragment may have any.
+    // A packet of a protocol without ports has none of the excluded ports; a later fragment may have any of them.
     let hides = has_ports(flow.packet.protocol) && flow.port(end).is_none();
     if !wire.not_ports.is_empty() && (hides || takes(&wire.not_ports, None)) {
         return Some(Mismatch::NotPorts(end));

@@ -1,7 +1,7 @@
-//! Which policies select an endpoint.
+//! Finds the policies that select an endpoint.
 //!
-//! A policy whose subject keeps to a namespace is asked only of who is in it: a cluster has many policies, and few of them can
-//! select one endpoint.
+//! A policy whose subject is limited to a namespace is tried only for members of that namespace: a cluster has many
+//! policies, and few of them can select one endpoint.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,11 @@ use super::Oracle;
 use super::policies::Policy;
 use super::tiers::Tier;
 
-/// Policies by the namespace that their subjects keep to; `None` is those that keep to none.
+/// Policies by the namespace to which their subjects are limited; `None` for policies without such a limit.
 #[derive(Debug, Default)]
 pub(super) struct ByNamespace(HashMap<Option<String>, Vec<Placed>>);
 
-/// A policy and where it stands.
+/// A policy, and its place in the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Placed {
     /// The tier's index.
@@ -38,7 +38,7 @@ impl ByNamespace {
 }
 
 impl Oracle {
-    /// The policies that select an endpoint, tier by tier and in the order of each.
+    /// The policies that select an endpoint, tier by tier, in the order of each tier.
     pub(super) fn selecting(&self, endpoint: usize) -> Vec<Placed> {
         let member = &self.members.list[endpoint];
         let everywhere = self.by_namespace.0.get(&None);
@@ -51,7 +51,7 @@ impl Oracle {
         selecting
     }
 
-    /// Those of them that deny the endpoint everything because nobody can evaluate them, in the order of their names.
+    /// Those policies that deny the endpoint everything because they cannot be evaluated, in the order of their names.
     pub(super) fn broken(&self, selecting: &[Placed]) -> Vec<usize> {
         let mut broken: Vec<usize> = selecting.iter().map(|it| it.policy).collect();
         broken.retain(|policy| self.policies[*policy].broken.is_some());

@@ -1,4 +1,4 @@
-//! The oracle's own reading of Calico's selector language.
+//! The oracle's own parser of Calico's selector language.
 //!
 //! ```text
 //! or       = and { "||" and }
@@ -8,24 +8,26 @@
 //! operator = ( "==" | "!=" | "contains" | "starts" "with" | "ends" "with" ) string | [ "not" ] "in" "{" strings "}"
 //! ```
 //!
-//! A namespaceSelector may be `global()` instead, and nothing else. Whitespace is space and tab. A word is read as a label unless its parenthesis follows at once (`has(`), so that every
-//! keyword may be a label's key. Source: Calico's documentation of selectors, and what its parser accepts.
+//! A namespaceSelector may also be `global()` and nothing else. Whitespace is space and tab. A word is a label unless
+//! its parenthesis follows directly (`has(`), so every keyword may also be a label's key. Source: Calico's
+//! documentation of selectors, and what its parser accepts.
 
 use std::fmt;
 
 /// The longest key of a label.
 const KEY_MAX: usize = 512;
 
-/// What the keys of a selector are, which is also what `all()` means.
+/// What the keys of a selector mean, and with them `all()`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Language {
-    /// Labels of endpoints and network sets; `all()` is all of them.
+    /// Labels of endpoints and network sets; `all()` matches all of them.
     Endpoints,
-    /// Labels of their namespaces; `all()` is what has one, `global()`, which stands alone, what has none.
+    /// Labels of their namespaces; `all()` matches members that have one, `global()`, which stands alone, members that
+    /// have none.
     Namespaces,
-    /// Labels of their service accounts; `all()` is all of them, whether they have one or not.
+    /// Labels of their service accounts; `all()` matches all members, whether they have one or not.
     Accounts,
-    /// Labels of the service accounts of what a global policy selects; `all()` is what has one.
+    /// Labels of the service accounts of what a global policy selects; `all()` matches members that have one.
     SubjectsAccounts,
 }
 
@@ -79,9 +81,10 @@ impl fmt::Display for SyntaxError {
 }
 
 impl Selector {
-    /// Whether it holds of what has these labels. `all` and `global` are what `all()` and `global()` are of it.
+    /// Whether it matches a member with these labels. `all` and `global` are the values of `all()` and `global()` for
+    /// the member.
     ///
-    /// Where the label is absent `!=` and `not in` hold and every other comparison does not.
+    /// If the label is absent, `!=` and `not in` are true and every other comparison is false.
     pub(super) fn holds<'a>(
         &self,
         all: bool,
@@ -113,7 +116,7 @@ impl Selector {
     }
 }
 
-/// Reads a selector. Nothing but whitespace is `all()`.
+/// Parses a selector. A text of only whitespace is `all()`.
 pub(super) fn parse(text: &str, language: Language) -> Result<Selector, SyntaxError> {
     let mut reader = Reader { text, at: 0 };
     reader.space();
@@ -147,12 +150,12 @@ impl<'a> Reader<'a> {
         self.at += rest.len() - rest.trim_start_matches([' ', '\t']).len();
     }
 
-    /// Whether `global()` is all that there is.
+    /// Whether the text is `global()` alone.
     fn only_global(mut self) -> bool {
         self.take("global(") && self.take(")") && self.rest().is_empty()
     }
 
-    /// Takes a word or sign and the whitespace behind it.
+    /// Takes a word or sign and the whitespace after it.
     fn take(&mut self, word: &str) -> bool {
         let there = self.rest().starts_with(word);
         if there {

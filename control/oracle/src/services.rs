@@ -12,7 +12,7 @@ use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey};
 #[derive(Debug, Default)]
 pub(super) struct Services {
     slices: BTreeMap<(String, String), Vec<EndpointSlice>>,
-    /// Namespaces in which a slice is not valid: it may belong to any service there.
+    /// Namespaces with a slice that is not valid: it may belong to any service there.
     broken: BTreeSet<String>,
 }
 
@@ -42,7 +42,7 @@ impl Services {
         services
     }
 
-    /// The endpoints of a service; none if it has no slice. `None`: nobody knows.
+    /// The endpoints of a service; none if it has no slice. `None` if they are not known.
     pub(super) fn members(&self, namespace: &str, name: &str) -> Option<ServiceMembers> {
         if self.broken.contains(namespace) {
             return None;
@@ -58,13 +58,13 @@ impl ServiceMembers {
         self.0.iter().flat_map(|slice| slice.addresses.iter().copied())
     }
 
-    /// Every protocol number and port that is served somewhere.
+    /// Every protocol number and port that an endpoint serves.
     pub(super) fn ports(&self) -> impl Iterator<Item = (u8, u16)> + '_ {
         let ports = self.0.iter().flat_map(|slice| &slice.ports);
         ports.map(|(protocol, port)| (protocol_number(Some(*protocol)), *port))
     }
 
-    /// What is served at an address.
+    /// The protocols and ports that are served at an address.
     pub(super) fn served(&self, address: IpAddr) -> BTreeSet<(u8, u16)> {
         let there = self.0.iter().filter(|slice| slice.addresses.contains(&address));
         let ports = there.flat_map(|slice| &slice.ports);
@@ -76,7 +76,8 @@ impl ServiceMembers {
         self.0.iter().any(|slice| slice.addresses.contains(&address))
     }
 
-    /// Whether an endpoint has this address and serves there. What shows no port is for none.
+    /// Whether an endpoint has this address and serves this port. A packet without a port matches
+    /// none.
     pub(super) fn has_port(&self, address: IpAddr, protocol: u8, number: Option<u16>) -> bool {
         self.0.iter().any(|slice| {
             slice.addresses.contains(&address)

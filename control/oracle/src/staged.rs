@@ -10,13 +10,13 @@ use super::{Oracle, Packet, Party};
 use manx_objects::object::ObjectKey;
 use manx_objects::object::calico::Action;
 
-/// What a staged policy would have done, had it been enforced: the search came to it.
+/// What a staged policy would have done if it were enforced and the search had reached it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Staged {
-    /// A rule of it would have decided, or logged.
+    /// One of its rules would have decided, or logged.
     Rule(RuleName, Action),
-    /// No rule of it would have decided, and the end of its tier would have denied. Only where no enforced policy of the tier
-    /// is asked: with one the end denies without the staged policy.
+    /// None of its rules would have decided, and the end of its tier would have denied. Only if no enforced policy of
+    /// the tier applies: otherwise the end denies without the staged policy.
     TierEnd(Direction, ObjectKey),
 }
 
@@ -32,8 +32,8 @@ impl fmt::Display for Staged {
 }
 
 impl Oracle {
-    /// What staged policies would have done about a packet, in the order in which they were come to. What comes behind the
-    /// enforced rule that decided is not among it.
+    /// What staged policies would have done with a packet, in the order of the search. Nothing after the enforced rule
+    /// that decided is included.
     pub fn staged(&self, from: &Party, to: &Party, packet: Packet) -> Vec<Staged> {
         let mut found = Vec::new();
         if super::is_same_pod(from, to) {
@@ -49,10 +49,10 @@ impl Oracle {
     }
 }
 
-/// Writes down what staged policies would have done.
+/// Collects what staged policies would have done.
 pub(super) struct Collector<'a> {
     direction: Direction,
-    /// The staged policy that is asked and has not decided.
+    /// The staged policy that is being evaluated and has not decided.
     asked: Option<ObjectKey>,
     found: &'a mut Vec<Staged>,
 }

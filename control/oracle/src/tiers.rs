@@ -13,7 +13,7 @@ pub(super) const KUBE_ADMIN: &str = "kube-admin";
 pub(super) const DEFAULT: &str = "default";
 pub(super) const KUBE_BASELINE: &str = "kube-baseline";
 
-/// Name, order and whether the end of it passes on: these tiers are as they are, whatever an object says.
+/// Name, order, and whether its end passes to the next tier. No object changes these tiers.
 pub(super) const BUILT_IN: [(&str, f64, bool); 3] = [
     (KUBE_ADMIN, 1_000.0, true),
     (DEFAULT, 1_000_000.0, false),
@@ -26,11 +26,11 @@ pub(super) struct Tier {
     pub(super) name: String,
     /// `None` is after every number.
     pub(super) order: Option<f64>,
-    /// Policies name it and no object defines it: it comes after all that are defined.
+    /// Policies name it and no object defines it: it comes after all defined tiers.
     pub(super) missing: bool,
-    /// Whether a packet that no rule decided goes on to the next tier; else it is denied.
+    /// Whether a packet that no rule decided goes on to the next tier; otherwise it is denied.
     pub(super) passes: bool,
-    /// In order, the staged ones among them.
+    /// In order, including the staged ones.
     pub(super) policies: Vec<usize>,
 }
 
@@ -80,7 +80,7 @@ fn define(objects: &BTreeMap<ObjectKey, Stored>, name: &str) -> Tier {
     tier(None, true, false)
 }
 
-/// By order, then by "name/namespace/kind" with Calico's names for the kinds.
+/// By order, then by "name/namespace/kind" with Calico's names of the kinds.
 fn compare(a: &Policy, b: &Policy) -> Ordering {
     a.order.total_cmp(&b.order).then_with(|| tie(&a.key).cmp(&tie(&b.key)))
 }

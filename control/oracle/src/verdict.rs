@@ -1,4 +1,4 @@
-//! What the oracle answers.
+//! The oracle's results.
 
 use std::fmt;
 
@@ -22,8 +22,8 @@ impl fmt::Display for RuleName {
     }
 }
 
-/// What people read: Kubernetes' own policies go by their bare name; others say what they are. Counters, denials in the
-/// log and `manx status` spell policies and rules likewise.
+/// The name for users: Kubernetes' own policies have their bare name, others also their kind. Counters, denials in the
+/// log and `manx status` spell policies and rules in the same way.
 pub(super) fn name(key: &ObjectKey) -> String {
     match key.kind {
         Kind::NetworkPolicy => format!("{}/{}", key.namespace, key.name),
@@ -33,7 +33,7 @@ pub(super) fn name(key: &ObjectKey) -> String {
     }
 }
 
-/// Both sides' say.
+/// The verdicts of both sides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judgement {
     /// The source's side.
@@ -56,17 +56,17 @@ impl fmt::Display for Judgement {
     }
 }
 
-/// One side's say.
+/// The verdict of one side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// What decided.
     pub why: VerdictReason,
-    /// The Log and Pass rules that matched on the way there, in order.
+    /// The Log and Pass rules that matched before that, in order.
     pub through: Vec<RuleName>,
 }
 
 impl Verdict {
-    /// Whether this side lets it pass.
+    /// Whether this side allows it.
     pub fn allows(&self) -> bool {
         self.why.allows()
     }
@@ -88,24 +88,24 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Why one side lets a connection pass, or does not.
+/// Why one side allows a connection or denies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VerdictReason {
-    /// The party is no pod of the cluster's: no policy is asked here.
+    /// The party is no pod of the cluster: no policy applies.
     NoPod,
-    /// The pod speaks to itself, which is always allowed.
+    /// The pod talks to itself, which is always allowed.
     Itself,
-    /// The node speaks to a pod of its own, which is always allowed.
+    /// The node talks to a pod of its own, which is always allowed.
     OwnNode,
     /// The pod is not in the manifests, is not valid, has no such address or is finished: nothing passes.
     NoEndpoint,
-    /// The peer's address belongs to a pod that is not valid: nobody knows which rules should match it.
+    /// The peer's address belongs to a pod that is not valid: the rules that should match it are not known.
     InvalidPeer,
-    /// These policies select the endpoint and are not valid: they deny it everything, ahead of all tiers.
+    /// These policies select the endpoint and are not valid: they deny it everything, before all tiers.
     InvalidPolicies(Vec<ObjectKey>),
     /// A rule of a policy or of a profile decided.
     Rule {
-        /// Which.
+        /// The rule.
         rule: RuleName,
         /// Whether it allows. Pass in a profile denies.
         allowed: bool,
@@ -120,18 +120,18 @@ pub enum VerdictReason {
     },
     /// No policy decided, and this profile, which needs no object, allows everything (`kns.<namespace>`).
     DefaultProfile(String),
-    /// No policy decided, and the endpoint's profile is not there, or not valid.
+    /// No policy decided, and the endpoint's profile does not exist or is not valid.
     MissingProfile(String),
-    /// No policy decided, and no rule of the endpoint's profiles either.
+    /// No policy decided, and no rule of the endpoint's profiles matched.
     NoProfile,
     /// What the node does with its own pods' packets to it (`defaultEndpointToHostAction`).
     EndpointToHost {
-        /// Accept or Return, and not Drop.
+        /// Whether the action is Accept or Return, and not Drop.
         accepted: bool,
     },
-    /// There is no host endpoint for the interface: nobody asked for policy there.
+    /// There is no host endpoint for the interface: no policy applies there.
     NoHostEndpoint,
-    /// There is none, but these are not valid, and any of them may be meant.
+    /// There is no valid host endpoint, but these are not valid, and any of them may be the interface's.
     InvalidHostEndpoints(Vec<String>),
     /// A failsafe port, which host endpoint policy never closes.
     Failsafe,
@@ -142,7 +142,7 @@ pub enum VerdictReason {
 }
 
 impl VerdictReason {
-    /// Whether this side lets it pass.
+    /// Whether this side allows it.
     pub fn allows(&self) -> bool {
         match self {
             Self::NoPod
@@ -208,8 +208,8 @@ impl fmt::Display for VerdictReason {
                 write!(f, "it may be host endpoint {}, not valid", names.join(", "))
             }
             Self::Failsafe => f.write_str("a failsafe port is never closed"),
-            Self::NoForwardPolicy => f.write_str("no policy speaks of forwarded traffic here"),
-            Self::NotForwarded => f.write_str("no policy of forwarded traffic allows it"),
+            Self::NoForwardPolicy => f.write_str("no policy applies to forwarded traffic here"),
+            Self::NotForwarded => f.write_str("no policy for forwarded traffic allows it"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The terms of rules in the words of their APIs.
+//! The terms of rules, in the words of their APIs.
 
 use super::rules::{Direction, Mismatch, PacketEnd, Rule, Terms};
 use manx_objects::object::calico::{self, EntityRule};
@@ -75,7 +75,7 @@ fn calico_term(wire: &calico::Rule, mismatch: Mismatch) -> String {
         }
         Mismatch::Selector(end) => {
             let (end, entity) = at(end);
-            format!("{end}: {}", whom(entity))
+            format!("{end}: {}", selectors(entity))
         }
         Mismatch::NotSelector(end) => {
             let (end, entity) = at(end);
@@ -90,8 +90,8 @@ fn calico_term(wire: &calico::Rule, mismatch: Mismatch) -> String {
     }
 }
 
-/// What an end's selectors together ask for.
-fn whom(entity: &EntityRule) -> String {
+/// What an end's selectors require together.
+fn selectors(entity: &EntityRule) -> String {
     let mut asked = Vec::new();
     let mut ask = |name: &str, text: Option<&String>| {
         if let Some(text) = text {

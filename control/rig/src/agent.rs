@@ -14,7 +14,7 @@ use manx_api::{Attach, Attached, Denial, PodName, Status};
 
 /// How long an agent may take until it listens.
 const START: Duration = Duration::from_secs(20);
-/// How often a condition is looked at.
+/// The interval at which a condition is checked.
 pub const LOOK: Duration = Duration::from_millis(20);
 /// How many lines of a dead agent's log are shown.
 const LAST_LINES: usize = 8;
@@ -35,9 +35,9 @@ pub enum AgentError {
     Ended {
         /// The node.
         node: String,
-        /// How.
+        /// Its exit status.
         status: std::process::ExitStatus,
-        /// What it said last.
+        /// The last lines of its log.
         log: String,
     },
     /// It does not listen in time.
@@ -62,9 +62,9 @@ pub struct Start<'a> {
     pub netns: &'a Path,
     /// The live manifests.
     pub manifests: &'a Path,
-    /// Where it listens.
+    /// The socket on which it listens.
     pub socket: PathBuf,
-    /// Where it logs.
+    /// The file to which it logs.
     pub log: PathBuf,
     /// More arguments of `manx node`.
     pub extra: &'a [String],
@@ -116,7 +116,7 @@ impl Agent {
         &self.log
     }
 
-    /// An error if it has ended.
+    /// Returns an error if it has ended.
     pub fn check_alive(&self) -> Result<(), AgentError> {
         let ended = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
         let Ok(Some(status)) = ended else { return Ok(()) };
@@ -141,7 +141,7 @@ impl Agent {
         }
     }
 
-    /// Gives a pod its interface.
+    /// Attaches a pod.
     pub async fn attach(&self, pod: &PodName, netns: &Path) -> Result<Attached, AgentError> {
         let attach =
             Attach { pod: pod.clone(), netns: netns.to_owned(), interface: "eth0".to_owned() };

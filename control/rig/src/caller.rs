@@ -1,4 +1,4 @@
-//! The caller's side: starts a rig, asks it, and relays what it tells.
+//! The caller's side: starts a rig, sends it requests, and relays its events.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -10,21 +10,21 @@ use super::report::Report;
 use super::supervisor::{Bounds, KEEP, this_program};
 use super::workdir::{Workdir, WorkdirLock};
 
-/// How long a rig may take to be gone.
+/// How long a rig may take to end.
 const GONE: Duration = Duration::from_secs(5);
 
-/// Why a rig does not do what it is asked.
+/// Why a rig does not do what was requested.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// It says so itself.
+    /// The rig reports a failure.
     #[error("{message}")]
     Failed {
-        /// Whose fault.
+        /// Whose fault it is.
         fault: Fault,
-        /// In words.
+        /// The message.
         message: String,
     },
-    /// It has ended, or was ended.
+    /// It has ended, or was ended by somebody.
     #[error(
         "the rig has ended before its work was done (was it ended, or its time up? --timeout){0}"
     )]
@@ -37,15 +37,15 @@ pub enum CallError {
     Lives(String),
 }
 
-/// Hears what a rig tells on the way.
+/// Receives the events of a rig while it works.
 pub trait Listener {
-    /// How far a step is.
+    /// The progress of a step.
     fn progress(&mut self, step: &str, done: usize, total: usize);
-    /// A line for the reader.
+    /// A line for the user.
     fn note(&mut self, line: &str);
 }
 
-/// A rig that goes when this is dropped, unless it is left running.
+/// A rig that ends when this is dropped, unless it is left running.
 #[derive(Debug)]
 pub struct Running {
     workdir: Workdir,
@@ -62,8 +62,8 @@ impl Running {
         listener: &mut dyn Listener,
     ) -> Result<Self, CallError> {
         let log = std::fs::File::options().create(true).append(true).open(workdir.log())?;
-        // The supervisor takes the lock over; nobody can have the name in between but by the same command at the same
-        // moment, and then one of the two supervisors refuses.
+        // The supervisor takes over the lock. In between, only the same command at the same moment can take the name,
+        // and then one of the two supervisors refuses.
         drop(held);
         let mut child = this_program()
             .args(["internal", "rig-supervisor", "--work"])
@@ -92,7 +92,7 @@ impl Running {
         Err(CallError::Ended(said))
     }
 
-    /// Leaves the rig running when the caller ends.
+    /// Leaves the rig running after the caller has ended.
     pub fn keep(mut self) -> io::Result<()> {
         match self.stdin.take() {
             Some(mut stdin) => stdin.write_all(KEEP),
@@ -103,10 +103,10 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Closing its stdin ends it, unless it was told to stay. A rig that was told so is not waited for.
+        // Closing its stdin ends the rig, unless it was told to stay. A rig that was told to stay is not waited for.
         if self.stdin.take().is_some() {
             let _ = self.child.wait();
-            // The supervisor removes the folder itself; this is for one that was killed.
+            // The supervisor removes the folder itself; this is for a supervisor that was killed.
             let _ = self.workdir.is_running();
         }
     }
@@ -120,7 +120,7 @@ fn relay(event: Event, listener: &mut dyn Listener) {
     }
 }
 
-/// Asks a running rig to probe, and waits for its report.
+/// Tells a running rig to probe, and waits for its report.
 pub fn send_request(
     workdir: &Workdir,
     request: &Request,
@@ -140,7 +140,7 @@ pub fn send_request(
     Err(CallError::Ended(String::new()))
 }
 
-/// Ends a running rig and waits until it is gone.
+/// Ends a running rig and waits until it has ended.
 pub fn down(workdir: &Workdir) -> Result<(), CallError> {
     let pid = std::fs::read_to_string(workdir.pid())?;
     let pid = pid.trim().parse().map_err(io::Error::other)?;

@@ -1,7 +1,7 @@
-//! Sends every probe and says what became of it.
+//! Sends every probe and finds out what happened to it.
 //!
 //! Silence alone proves nothing: a probe counts as denied only if an agent recorded the denial of exactly that packet.
-//! What is not as expected is tried again, from another source port and with more patience.
+//! A probe with an unexpected result is sent again, from another source port and with a longer timeout.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -22,26 +22,28 @@ use manx_api::Denial;
 const IN_FLIGHT: usize = 128;
 /// How often a probe is sent before it counts as a deviation.
 const TRIES: usize = 3;
-/// How long an answer may take, by try.
+/// How long an answer may take, for each try.
 const PATIENCE: [Duration; TRIES] =
     [Duration::from_secs(1), Duration::from_millis(1500), Duration::from_millis(2500)];
-/// The same for the first try of a probe that should be denied: the agent's record, not the silence, is the proof.
+/// The same for the first try of a probe that should be denied, because there the agent's record is the proof and not
+/// the silence.
 const SHORT: Duration = Duration::from_millis(200);
-/// How often the agents are asked for their denials after a round before a silence counts as a loss, and the pause between.
+/// How often the agents are asked for their denials after a round before a silence counts as a loss, and the pause in
+/// between.
 const ASKS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(75);
 
-/// What became of a probe.
+/// What happened to a probe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Observed {
-    /// One of the three that can be expected.
+    /// One of the three results that can be expected.
     Clear(Outcome),
-    /// Silence, and no agent says that it dropped it.
+    /// There was no answer, and no agent says that it dropped the probe.
     Lost,
-    /// Somebody else answered.
+    /// Another prober answered.
     Wrong(String),
-    /// The kernel's words for another end.
+    /// Another result, in the kernel's words.
     Error(String),
 }
 
@@ -56,33 +58,33 @@ impl std::fmt::Display for Observed {
     }
 }
 
-/// A cell and what became of it.
+/// A cell and what happened to its probe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// The cell.
     #[serde(flatten)]
     pub cell: Cell,
-    /// What became of it at the last try.
+    /// The result of the last try.
     pub observed: Observed,
     /// The source of the last try.
     pub from: Option<SocketAddr>,
-    /// What the agent says denied it.
+    /// What denied it, as the agent says.
     pub denied_by: Option<String>,
     /// How often it was sent.
     pub tries: usize,
 }
 
 impl Finding {
-    /// Whether it is as the oracle expects.
+    /// Whether the result is what the oracle expects.
     pub fn as_expected(&self) -> bool {
         self.observed == Observed::Clear(self.cell.expected)
     }
 }
 
-/// A denial's packet: source, destination, protocol, ports.
+/// The packet of a denial: source, destination, protocol, ports.
 type Packet = (IpAddr, IpAddr, u8, u16, u16);
 
-/// The denials that the agents recorded since a moment, and what denied.
+/// The denials that the agents recorded since a given time, with what denied.
 #[derive(Debug, Default)]
 struct DenialLog {
     since_ms: u64,
@@ -97,7 +99,7 @@ impl DenialLog {
 
     async fn refresh(&mut self, agents: &[Arc<Agent>]) {
         for agent in agents {
-            // An agent that does not answer records nothing; the probes will say so.
+            // An agent that does not answer records nothing; the probes will show that.
             let Ok(denials) = agent.denials().await else { continue };
             for denial in denials.into_iter().filter(|denial| denial.at_ms >= self.since_ms) {
                 if denial.reason.starts_with("policy-") {
@@ -122,7 +124,7 @@ fn packet(denial: &Denial) -> Packet {
     (denial.source, denial.destination, denial.protocol, ports.0, ports.1)
 }
 
-/// Sends all probes. `progress` is told how many are settled.
+/// Sends all probes. `progress` is called with the number of probes that are done.
 pub async fn check(
     cells: Vec<Cell>,
     probers: &BTreeMap<Prober, Arc<Process>>,
@@ -168,7 +170,7 @@ fn unsent(cell: Cell) -> Finding {
     Finding { cell, observed: Observed::Lost, from: None, denied_by: None, tries: 0 }
 }
 
-/// Starts the probes of `open`, so many at once as the bound allows.
+/// Sends the probes in `open`, as many at once as the limit allows.
 fn send(
     findings: &[Finding],
     open: &[usize],
@@ -220,7 +222,7 @@ fn note(finding: &mut Finding, result: TaskResult) {
     };
 }
 
-/// Makes a silence a denial if an agent recorded it. Returns whether nothing is left to ask for.
+/// Turns a loss into a denial if an agent recorded it. Returns whether the result is final.
 fn confirm(finding: &mut Finding, book: &DenialLog) -> bool {
     if finding.observed != Observed::Lost {
         return true;

@@ -28,7 +28,7 @@ use manx_objects::object::{self, Kind, Object, Phase};
 /// How long the agents may take to enforce what the manifests say.
 const SYNC: Duration = Duration::from_secs(30);
 
-/// Why a cluster is not built, or does not go on.
+/// Why a cluster cannot be built or cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The objects.
@@ -49,10 +49,10 @@ pub enum ClusterError {
     /// A prober's process.
     #[error("the process of {0} cannot be started: {1}")]
     Prober(Prober, std::io::Error),
-    /// The agents do not get there.
+    /// The agents do not enforce the manifests in time.
     #[error("the agents do not enforce the manifests after {SYNC:?}: {0}")]
     NotInSync(String),
-    /// What `manx rig apply` cannot do.
+    /// A change that `manx rig apply` cannot make.
     #[error(
         "{0} is new: a running rig takes no new nodes, pods or pools, only changes to those that it has; build it again with `manx rig run`"
     )]
@@ -65,7 +65,7 @@ impl ClusterError {
         match self {
             Self::Plan(_) | Self::Input(_) | Self::NewObject(_) => Fault::Input,
             Self::Underlay(_) => Fault::Environment,
-            // An agent ends with the exit codes of every command.
+            // An agent ends with the same exit codes as every command.
             Self::Agent(AgentError::Ended { status, .. }) => match status.code() {
                 Some(2) => Fault::Input,
                 Some(3) => Fault::Environment,
@@ -86,13 +86,13 @@ impl ClusterError {
 pub struct Cluster {
     /// The rig's folder.
     pub workdir: Workdir,
-    /// What it is to be.
+    /// The setup that it is built from.
     pub setup: Setup,
     /// Its plan.
     pub plan: Plan,
-    /// Everybody's addresses.
+    /// The addresses of all probers.
     pub addresses: Addresses,
-    /// Everybody's process.
+    /// The processes of all probers.
     pub probers: BTreeMap<Prober, Arc<Process>>,
     /// The agents, in the order of the nodes' names.
     pub agents: Vec<Arc<Agent>>,
@@ -103,7 +103,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Builds it. `progress` is told the step, how much of it is done, and of how much.
+    /// Builds it. `progress` is called with the step, how much of it is done, and how much there is.
     pub async fn build(
         workdir: Workdir,
         mut progress: impl FnMut(&str, usize, usize),
@@ -137,7 +137,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// As the scheduler does, before any agent looks.
+    /// Places pods as the scheduler does, before any agent reads them.
     fn place_pods(&mut self) -> Result<(), ClusterError> {
         for (name, pod) in &self.plan.pods {
             self.objects.place(name, &pod.node, &[]);
@@ -168,7 +168,8 @@ impl Cluster {
         progress: &mut impl FnMut(&str, usize, usize),
     ) -> Result<(), ClusterError> {
         let hosts: BTreeSet<Port> = HOST_PORTS.into();
-        // A host has addresses beside those of the underlay, and its answer to a datagram must come from where it was asked.
+        // A host has other addresses than those of the underlay, and its answer to a datagram must come from the
+        // address that was asked.
         let at = |host: &plan::Host| host.addresses.iter().map(IpNet::addr).collect();
         let outside: Vec<IpAddr> = at(&self.plan.outside);
         let mut wanted = vec![(Prober::Outside, names.outside(), hosts.clone(), outside)];
@@ -221,7 +222,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until every agent enforces the live manifests as they stand now.
+    /// Waits until every agent enforces the live manifests as they are now.
     async fn wait_in_sync(&self) -> Result<(), ClusterError> {
         let datastore = format!("{:016x}", Store::load(self.workdir.manifests()).fingerprint);
         let deadline = tokio::time::Instant::now() + SYNC;
@@ -269,7 +270,7 @@ impl Cluster {
         Ok(state.write(&self.workdir)?)
     }
 
-    /// Everything that the oracle is to judge by: what the agents see, and what is withheld from them.
+    /// All objects for the oracle: those that the agents see, and those that are withheld from them.
     pub fn contents(&self) -> Contents {
         let mut contents = Store::load(self.workdir.manifests());
         for (key, stored) in Store::load(self.workdir.withheld()).objects {
@@ -278,7 +279,7 @@ impl Cluster {
         contents
     }
 
-    /// Takes changed objects in and waits until the agents enforce them.
+    /// Applies changed objects and waits until the agents enforce them.
     pub async fn apply(&mut self, changed: Objects) -> Result<(), ClusterError> {
         for (id, object) in changed.0 {
             let known = self.objects.0.contains_key(&id);
@@ -297,7 +298,8 @@ impl Cluster {
         self.wait_in_sync().await
     }
 
-    /// As the endpoint slice controller does: the services' endpoints are the pods that they select, as those are now.
+    /// Updates the slices as the endpoint slice controller does: the endpoints of the services are the pods that they
+    /// select now.
     fn fill_slices(&mut self) -> Result<(), ClusterError> {
         let folder = self.workdir.manifests();
         let (slices, stale) = slices::endpoint_slices(&self.objects);
@@ -315,7 +317,7 @@ impl Cluster {
     }
 }
 
-/// What is still missing until an agent enforces these manifests, with this many pods.
+/// What is still missing until an agent enforces these manifests with this many pods.
 fn lack(status: &Status, pods: usize, datastore: &str) -> Option<String> {
     let node = &status.node;
     if !status.in_sync {
@@ -332,7 +334,7 @@ fn lack(status: &Status, pods: usize, datastore: &str) -> Option<String> {
     Some(format!("node {node} does not enforce {} yet", waiting.pod))
 }
 
-/// The Node objects as the plan wants them.
+/// The Node objects in the form that the plan needs.
 pub fn nodes(contents: &Contents) -> BTreeMap<String, NodeSpec> {
     valid(contents)
         .filter_map(|(key, object)| match object {
@@ -345,7 +347,7 @@ pub fn nodes(contents: &Contents) -> BTreeMap<String, NodeSpec> {
         .collect()
 }
 
-/// The Pod objects that get a namespace: not on the host's network, not finished.
+/// The Pod objects that get a namespace: not on the host's network and not finished.
 pub fn pods(contents: &Contents) -> BTreeMap<PodName, PodSpec> {
     valid(contents)
         .filter_map(|(key, object)| match object {
@@ -369,8 +371,8 @@ fn valid(contents: &Contents) -> impl Iterator<Item = (&object::ObjectKey, &Obje
     })
 }
 
-/// The `InternalIP`s with their subnets: of the address that Calico's annotation repeats, the annotation's; else /24 and /64,
-/// as on most node networks.
+/// The `InternalIP`s with their subnets. An address that Calico's annotation repeats has the annotation's subnet,
+/// others have /24 or /64, as on most node networks.
 fn node_addresses(node: &object::Node) -> Vec<IpNet> {
     let annotated = node.calico_address.filter(|net| net.prefix_len() < net.max_prefix_len());
     let subnet = |address: &IpAddr| {

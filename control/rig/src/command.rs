@@ -1,5 +1,5 @@
-//! The protocol between the cluster's process and a prober's process: commands one way, events the other, a JSON object a
-//! line.
+//! The protocol between the cluster's process and a prober's process: commands in one direction, events in the other,
+//! one JSON object per line.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::service::Service;
 
-/// A task for a prober. The prober's answer carries the same number.
+/// A task for a prober. The prober's result has the same number.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Command {
-    /// The number; the answer carries it.
+    /// The number, which the result repeats.
     pub id: u64,
     /// What to do.
     pub task: Task,
@@ -22,9 +22,9 @@ pub struct Command {
 pub enum Task {
     /// One packet exchange.
     Probe(Probe),
-    /// One TCP stream as fast as it goes.
+    /// One TCP stream at full speed.
     Stream(Sample),
-    /// Many small TCP exchanges, one after the other.
+    /// Many small TCP exchanges, one after another.
     PingPong(Sample),
 }
 
@@ -33,7 +33,7 @@ pub enum Task {
 pub struct Probe {
     /// The destination.
     pub to: IpAddr,
-    /// What it is asked.
+    /// The service to which the probe is sent.
     pub service: Service,
     /// How long to wait for an answer, in milliseconds.
     pub timeout_ms: u64,
@@ -52,13 +52,13 @@ pub struct Sample {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProberEvent {
-    /// Its servers listen. The first event, sent once.
+    /// Its servers listen. It is the first event and is sent once.
     Ready,
     /// A command has ended.
     Done {
         /// The command's number.
         id: u64,
-        /// What came of it.
+        /// The result.
         result: TaskResult,
     },
 }
@@ -67,30 +67,30 @@ pub enum ProberEvent {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TaskResult {
-    /// Of [`Task::Probe`].
+    /// The result of [`Task::Probe`].
     Probed(ProbeResult),
-    /// Of [`Task::Stream`]: bytes that the server has read, and in how many microseconds.
+    /// The result of [`Task::Stream`]: how many bytes the server has read, in how many microseconds.
     Streamed {
         /// Bytes.
         bytes: u64,
         /// Microseconds.
         elapsed_us: u64,
     },
-    /// Of [`Task::PingPong`]: the median round trip, and of how many.
+    /// The result of [`Task::PingPong`]: the median round trip, and the number of round trips.
     PingPonged {
         /// Nanoseconds.
         median_ns: u64,
         /// Round trips.
         exchanges: u64,
     },
-    /// It could not be done.
+    /// The task could not be done.
     Failed(String),
 }
 
 /// What a probe saw.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeResult {
-    /// The source address and port of the probe as they were sent; the port is 0 for an echo. Absent where nothing was sent.
+    /// The source address and port of the sent probe; the port is 0 for an echo. `None` if nothing was sent.
     pub from: Option<SocketAddr>,
     /// What came back.
     pub answer: ProbeReply,
@@ -100,12 +100,12 @@ pub struct ProbeResult {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProbeReply {
-    /// An answer, with the name of who gave it (an echo does not say).
+    /// An answer with the name of the prober that gave it (an echo has no name).
     From(Option<String>),
-    /// TCP RST, ICMP port unreachable or SCTP ABORT: it got there and nobody listens.
+    /// TCP RST, ICMP port unreachable or SCTP ABORT: the probe arrived and nothing listens.
     Refused,
-    /// Nothing in time.
+    /// No answer in time.
     Silence,
-    /// Anything else, e.g. an ICMP error of another kind: the kernel's words.
+    /// Anything else, e.g. an ICMP error of another kind, in the kernel's words.
     Error(String),
 }

@@ -1,4 +1,5 @@
-//! The cluster process's life: build, say so, then answer whoever asks on the rig's socket.
+//! The life of the cluster's process: it builds the rig, reports that, and then answers requests on
+//! the rig's socket.
 
 use std::fs::Permissions;
 use std::io::{self, Write as _};
@@ -24,10 +25,10 @@ use super::setup::Setup;
 use super::workdir::Workdir;
 use manx_oracle::Oracle;
 
-/// Takes what a rig tells.
+/// Receives the events of a rig.
 pub type Events = mpsc::UnboundedSender<Event>;
 
-/// The process's whole life; ends only by its end being asked for, or by failing to build.
+/// The whole life of the process. It ends only on request or if building fails.
 pub fn run(workdir: Workdir) -> io::Result<()> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -58,13 +59,13 @@ async fn run_control_loop(workdir: Workdir) -> io::Result<()> {
         let (stream, _) = listener.accept().await?;
         let cluster = cluster.clone();
         tokio::spawn(async move {
-            // A caller that breaks off concerns nobody else.
+            // A caller that disconnects does not affect others.
             let _ = handle_request(stream, &cluster).await;
         });
     }
 }
 
-/// Tells the process that started the rig; nobody may be left to listen.
+/// Sends an event to the process that started the rig, which may have ended.
 pub fn emit(event: &Event) {
     if let Ok(mut line) = serde_json::to_vec(event) {
         line.push(b'\n');
@@ -77,7 +78,7 @@ fn failed(error: &ClusterError) -> Event {
     Event::Failed { fault: error.fault(), message: error.to_string() }
 }
 
-/// One request and the events that answer it.
+/// Handles one request and sends the events that answer it.
 async fn handle_request(stream: UnixStream, cluster: &Mutex<Cluster>) -> io::Result<()> {
     let (read_half, mut write_half) = stream.into_split();
     let mut read_half = BufReader::new(read_half);
@@ -86,7 +87,8 @@ async fn handle_request(stream: UnixStream, cluster: &Mutex<Cluster>) -> io::Res
     let request = serde_json::from_str(&line)?;
     let (events, mut told) = mpsc::unbounded_channel();
     let gone = async {
-        // A caller says nothing after its request: the end of its stream is its end.
+        // A caller sends nothing after its request, so the end of its stream means that it has
+        // gone.
         let _ = read_half.read_u8().await;
     };
     let speaking = async move {
@@ -143,7 +145,7 @@ async fn probe(cluster: &Cluster, events: &Events) {
     };
     let mut statuses = Vec::new();
     for agent in &cluster.agents {
-        // An agent that has ended says why in its log.
+        // The log of an agent that has ended says why.
         match agent.check_alive().and(agent.status().await) {
             Ok(status) => statuses.push(status),
             Err(error) => return drop(events.send(failed(&error.into()))),

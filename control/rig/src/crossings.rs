@@ -1,7 +1,8 @@
-//! Where a probe passes the nodes' own interfaces, and what the oracle expects there.
+//! The nodes' interfaces that a probe passes, and what the oracle expects there.
 //!
-//! The rig judges what agents do, so this shares no code with them: which packets travel in tunnels it takes from the pools and
-//! its own segments. The topology says the same to agents and to `manx policy explain`, which a test of the rig's holds to it.
+//! The rig judges what agents do, so this shares no code with them: it finds out from the pools and its own segments
+//! which packets travel in tunnels. Agents and `manx policy explain` use the topology for that; a test of the rig
+//! compares the two.
 
 use std::net::IpAddr;
 
@@ -14,7 +15,7 @@ use manx_objects::contents::Contents;
 use manx_objects::object::{EncapsulationMode, Object};
 use manx_oracle::{Crossing, Direction, Oracle, Packet, Verdict};
 
-/// The tunnels are an interface that no host endpoint can name.
+/// The name of the tunnels as an interface; no host endpoint can have it.
 const TUNNEL: &str = "its tunnels";
 
 /// The interfaces that packets between the probers of a plan pass.
@@ -25,13 +26,13 @@ pub struct Crossings<'a> {
     pub addresses: &'a Addresses,
     /// The pools say which packets travel in tunnels.
     pub contents: &'a Contents,
-    /// Who is asked.
+    /// The oracle that judges.
     pub oracle: &'a Oracle,
 }
 
 impl Crossings<'_> {
-    /// What the oracle says at each interface on the way of a packet that is forwarded: where it leaves the source's node and
-    /// where it arrives at the destination's. Nothing between the pods of one node, or a node and its own pods.
+    /// The oracle's verdicts at each interface on the path of a forwarded packet: where it leaves the source's node and
+    /// where it arrives at the destination's node. None between pods of one node, or a node and its own pods.
     pub fn judge(
         &self,
         (source, from): (&Prober, IpAddr),
@@ -44,7 +45,7 @@ impl Crossings<'_> {
         }
         let interface = if self.encapsulated(leaves, arrives, to) { TUNNEL } else { UPLINK };
         let at = |prober: &Prober, node: Option<&str>, direction| {
-            // A node's own packets are not forwarded, and the outside host is governed by nobody.
+            // A node's own packets are not forwarded, and the outside host has no host endpoint.
             let node = node.filter(|_| matches!(prober, Prober::Pod(_)))?;
             let addresses = self.addresses.get(&Prober::Node(node.to_owned()))?;
             let addresses = if interface == UPLINK { addresses.as_slice() } else { &[] };
@@ -72,7 +73,8 @@ impl Crossings<'_> {
         }
     }
 
-    /// Between nodes, by the pool that the destination is in. `CrossSubnet`: the rig's nodes on one segment share its subnet.
+    /// Whether the packet is encapsulated: only between nodes, as the destination's pool says. With `CrossSubnet`, the
+    /// rig's nodes on one segment share a subnet.
     fn encapsulated(&self, leaves: Option<&str>, arrives: Option<&str>, to: IpAddr) -> bool {
         let (Some(leaves), Some(arrives)) = (leaves, arrives) else { return false };
         let pools = self.contents.objects.values().filter_map(|stored| match &stored.state {

@@ -1,6 +1,6 @@
-//! Entering namespaces with the whole process, and then running a program there.
+//! Moves the whole process into namespaces and then runs a program there.
 //!
-//! Whoever owns a rig may enter it: the owner of a user namespace has every capability in it (`user_namespaces(7)`).
+//! The owner of a rig may enter it: the owner of a user namespace has every capability in it (`user_namespaces(7)`).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -15,7 +15,7 @@ use super::supervisor::SELF;
 use super::workdir::Workdir;
 use manx_linux::netns;
 
-/// Why a namespace is not entered, or a program not run in it.
+/// Why a namespace cannot be entered, or a program cannot be run in it.
 #[derive(Debug, thiserror::Error)]
 pub enum EnterError {
     /// The network namespace.
@@ -24,7 +24,7 @@ pub enum EnterError {
     /// Another namespace.
     #[error("{path} cannot be entered: {source}")]
     Namespace {
-        /// Which.
+        /// The namespace.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -32,14 +32,15 @@ pub enum EnterError {
     /// The program.
     #[error("{program:?} cannot be run: {source}")]
     Program {
-        /// Which.
+        /// The program.
         program: OsString,
         /// Why.
         source: io::Error,
     },
 }
 
-/// Becomes `command` in the network namespace, under a host name of its own if one is given. Returns only to say why not.
+/// Becomes `command` in the network namespace, with a host name of its own if one is given. Returns only on failure,
+/// with the reason.
 pub fn become_in(netns: &Path, host_name: Option<&str>, command: &[OsString]) -> EnterError {
     let entered = netns::open(netns).and_then(netns::enter);
     if let Err(error) = entered {
@@ -73,8 +74,8 @@ pub fn run_in_rig(
     let pid_file = workdir.init_pid();
     let pid = std::fs::read_to_string(&pid_file).map_err(at(&pid_file))?;
     let init = PathBuf::from(format!("/proc/{}", pid.trim()));
-    // All are opened before the first is entered, and the mount namespace is entered last: behind it /proc is another one,
-    // which does not know this process.
+    // All are opened before the first is entered, and the mount namespace is entered last: after that, /proc is another
+    // one, which does not contain this process.
     let inside = netns.strip_prefix("/").unwrap_or(netns);
     let netns = netns::open(&init.join("root").join(inside))?;
     let mut opened = Vec::new();
@@ -97,7 +98,7 @@ pub fn run_in_rig(
     }
     let (program, arguments) = split(command);
     let mut run = Command::new(program);
-    // Entering a mount namespace leads to its root (setns(2)).
+    // Entering a mount namespace changes the folder to its root (setns(2)).
     if let Some(folder) = folder {
         run.current_dir(folder);
     }

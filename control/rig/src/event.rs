@@ -1,55 +1,56 @@
-//! What a rig tells its caller while it works, and what a caller may ask of a running one: a JSON object a line.
+//! The events that a rig sends to its caller, and the requests that a caller may send to a running rig: one JSON object
+//! per line.
 
 use serde::{Deserialize, Serialize};
 
 use super::report::Report;
 
-/// One thing that a rig tells.
+/// An event of a rig.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Event {
-    /// How far a step of the work is.
+    /// The progress of a step.
     Progress {
         /// The step.
         step: String,
-        /// Done so far.
+        /// How much is done.
         done: usize,
-        /// In all.
+        /// How much there is.
         total: usize,
     },
-    /// A line for the reader.
+    /// A line for the user.
     Note(String),
     /// The rig is built.
     Ready,
     /// What the probes saw.
     Report(Box<Report>),
-    /// It does not go on.
+    /// The rig cannot go on.
     Failed {
-        /// Whose fault.
+        /// Whose fault it is.
         fault: Fault,
-        /// In words.
+        /// The message.
         message: String,
     },
 }
 
-/// Whose fault a failure is; decides on the exit code.
+/// Whose fault a failure is; it decides the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
-    /// The input's, or the caller's.
+    /// The fault of the input or of the caller.
     Input,
     /// The environment does not allow it.
     Environment,
-    /// Ours.
+    /// A fault of Manx.
     Own,
 }
 
-/// What a caller asks of a running rig.
+/// A request to a running rig.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
-    /// Probe everything and compare.
+    /// Probe everything and compare the results.
     Check,
-    /// Take these objects (JSON) in, then as [`Request::Check`].
+    /// Apply these objects (JSON), and then do the same as [`Request::Check`].
     Apply(Vec<serde_json::Value>),
 }

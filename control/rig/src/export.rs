@@ -1,5 +1,5 @@
-//! What is left for whoever has to understand a deviation: a folder with the logs, what the agents say of themselves, the
-//! manifests, the report, and captures of the deviating probes sent once more.
+//! The export for those who have to understand a deviation: a folder with the logs, the agents' status, the manifests,
+//! the report, and captures of the deviating probes, which are sent once more.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -21,7 +21,7 @@ const CAPTURED: usize = 3;
 /// How long such a probe waits for an answer.
 const PATIENCE_MS: u64 = 1000;
 
-/// Writes the export and says where it is.
+/// Writes the export and returns its folder.
 pub async fn export(
     cluster: &Cluster,
     report: &Report,
@@ -39,14 +39,14 @@ pub async fn export(
     for (index, finding) in report.deviations().take(CAPTURED).enumerate() {
         capture(cluster, finding, &folder, index).await?;
     }
-    // Last, so that they tell of the probes sent again too.
+    // The logs come last, so that they include the repeated probes.
     for agent in &cluster.agents {
         copy(agent.log(), &folder.join(format!("{}.log", agent.node())))?;
     }
     Ok(folder)
 }
 
-/// What is left of a rig that could not be built: the logs of whatever ran. Says where they are, if there are any.
+/// Exports the logs of a rig that could not be built. Returns the folder, if there are any logs.
 pub fn export_logs(workdir: &Workdir, exports: &Path) -> io::Result<Option<PathBuf>> {
     let nodes = (0..).map(|index| (index, workdir.agent_log(index)));
     let logs: Vec<(usize, PathBuf)> = nodes.take_while(|(_, log)| log.exists()).collect();
@@ -61,7 +61,7 @@ pub fn export_logs(workdir: &Workdir, exports: &Path) -> io::Result<Option<PathB
     Ok(Some(folder))
 }
 
-/// A new folder, of a name that nobody can foresee: it may lie where everybody can put files.
+/// A new folder with an unpredictable name, because all users may be able to write to its parent.
 fn folder(exports: &Path, rig: &str) -> io::Result<PathBuf> {
     private::make_unpredictable(exports, &format!("manx-rig-{rig}-"))
 }
@@ -100,7 +100,7 @@ async fn capture(
         let Some(agent) = cluster.agents.iter().find(|agent| agent.node() == planned.node) else {
             continue;
         };
-        // An agent that cannot capture is no reason to have no export.
+        // An export is made even if an agent cannot capture.
         let Ok(stream) = agent.capture(pod.to_string()).await else { continue };
         let path = folder.join(format!("probe-{index}.{}.{}.pcapng", pod.namespace, pod.name));
         let end = stream.try_clone()?;
@@ -108,7 +108,7 @@ async fn capture(
     }
     if let Some(process) = cluster.probers.get(&cell.source) {
         let probe = Probe { to: cell.address, service: cell.service, timeout_ms: PATIENCE_MS };
-        // What comes of it is in the capture.
+        // The result is in the capture.
         let _ = process.run_task(Task::Probe(probe)).await;
     }
     tokio::time::sleep(Duration::from_millis(200)).await;

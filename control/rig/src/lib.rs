@@ -1,11 +1,12 @@
-//! The rig: a whole cluster on one machine, as an ordinary user, and the traffic that checks it.
+//! The rig: a whole cluster on one machine, run by an ordinary user, and the traffic that checks it.
 //!
-//! From the objects ([`live`]) a [`plan`] is made; a chain of processes ([`supervisor`]) gives it namespaces that vanish
-//! with it; inside, the [`cluster`] builds the [`underlay`], starts an [`agent`] for each node and a process for each
-//! [`prober`], and attaches the pods by the agents' sockets. Every pair of probers is probed ([`check`]) and what is seen is
-//! compared with what the oracle expects of the same objects ([`matrix`]). The [`caller`] prints the [`report`].
+//! A [`plan`] is made of the objects ([`live`]). A chain of processes ([`supervisor`]) provides namespaces that vanish
+//! with it. Inside, the [`cluster`] builds the [`underlay`], starts an [`agent`] for each node and a process for each
+//! [`prober`], and attaches the pods through the agents' sockets. Every pair of probers is probed ([`check`]), and the
+//! results are compared with what the oracle expects of the same objects ([`matrix`]). The [`caller`] prints the
+//! [`report`].
 //!
-//! A pod is not probed from itself: that traffic never leaves its namespace.
+//! No pod is probed from itself, because that traffic never leaves its namespace.
 
 pub mod agent;
 pub mod caller;

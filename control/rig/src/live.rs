@@ -1,7 +1,8 @@
-//! The rig's live manifests: every object of the input as a JSON file of its own, which the agents watch.
+//! The rig's live manifests: every object of the input as a JSON file of its own. The agents watch these files.
 //!
-//! The rig does to them what a scheduler, a kubelet and a controller do: it writes `spec.nodeName` and, once a pod is attached,
-//! `status.podIPs` and the `EndpointSlices` of the services that select it ([`super::slices`]). An object that is applied again takes the place of its former self, as with `kubectl apply`.
+//! The rig plays the scheduler, the kubelet and a controller: it writes `spec.nodeName` and, when a pod is attached,
+//! `status.podIPs` and the `EndpointSlices` of the services that select the pod ([`super::slices`]). An object that is
+//! applied again replaces the previous one, as with `kubectl apply`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +22,7 @@ use manx_objects::problem::Severity;
 use manx_objects::tree::{Node, Value};
 use manx_objects::yaml;
 
-/// Input of which no rig can be made.
+/// Why no rig can be made from an input.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
     /// A file or directory cannot be read or written.
@@ -32,7 +33,7 @@ pub enum InputError {
         /// Why.
         source: io::Error,
     },
-    /// No directory.
+    /// There is no such directory.
     #[error(
         "there is no directory {0}: expected one with manifests; `manx rig init {0}` makes one with an example"
     )]
@@ -40,7 +41,7 @@ pub enum InputError {
     /// A file where a directory should be.
     #[error("{0} is a file: expected a directory with manifests, such as the one that it is in")]
     NotADirectory(PathBuf),
-    /// Nothing to read.
+    /// There is nothing to read.
     #[error(
         "{0} holds no manifests: expected *.yaml, *.yml or *.json; `manx rig init {0}` writes an example"
     )]
@@ -48,7 +49,7 @@ pub enum InputError {
     /// `rig.yaml`.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Manifests that do not hold what they should: all that is wrong with them.
+    /// The manifests are not valid; the text has all their problems.
     #[error("{0}")]
     Manifests(String),
 }
@@ -57,18 +58,18 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> InputError {
     move |source| InputError::File { path: path.to_owned(), source }
 }
 
-/// Objects by what tells them apart, each as JSON.
+/// Objects by their keys, each as JSON.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Objects(pub BTreeMap<ObjectKey, Json>);
 
-/// A rig's directory, read and found valid.
+/// The contents of a rig's directory, read and validated.
 #[derive(Debug, Clone)]
 pub struct Input {
     /// The objects.
     pub objects: Objects,
     /// `rig.yaml`.
     pub settings: Settings,
-    /// What was passed over, for the reader's eyes.
+    /// What was ignored, for the user.
     pub warnings: Vec<String>,
 }
 
@@ -127,7 +128,7 @@ pub fn read_files(files: &[PathBuf]) -> Result<(Objects, Vec<String>), InputErro
     }
     let mut objects = Objects::default();
     for (name, text) in &texts {
-        // The import has read the same text before.
+        // The import has already read the same text.
         let documents =
             yaml::parse(text).map_err(|error| InputError::Manifests(format!("{name}: {error}")))?;
         for document in &documents {
@@ -138,7 +139,7 @@ pub fn read_files(files: &[PathBuf]) -> Result<(Objects, Vec<String>), InputErro
 }
 
 impl Objects {
-    /// Objects as they came over a socket.
+    /// Objects that came over a socket.
     pub fn from_json(objects: &[Json]) -> Self {
         let mut all = Self::default();
         for object in objects {
@@ -147,7 +148,7 @@ impl Objects {
         all
     }
 
-    /// Takes an object, or all items of a list; what is of no kind that Manx reads is passed over.
+    /// Adds an object, or all items of a list; objects of a kind that Manx does not read are ignored.
     fn collect(&mut self, object: &Json, default: Option<(&str, &str)>) {
         let text = |key: &str| object[key].as_str();
         let kind = text("kind").or(default.map(|(kind, _)| kind));
@@ -174,14 +175,14 @@ impl Objects {
         self.0.insert(ObjectKey { kind, namespace, name: metadata("name") }, object);
     }
 
-    /// Takes an enforced policy out and returns it.
+    /// Removes an enforced policy and returns it.
     pub fn withhold(&mut self, policy: &PolicyWord) -> Result<(ObjectKey, Json), PolicyWordError> {
         let key = policy.find(self.0.keys())?;
         let object = self.0.remove(&key).unwrap_or_default();
         Ok((key, object))
     }
 
-    /// Writes each object into a file of its own, in one step each.
+    /// Writes each object into a file of its own, each in one step.
     pub fn write(&self, folder: &Path) -> Result<(), InputError> {
         self.0.iter().try_for_each(|(id, object)| write(folder, id, object))
     }
@@ -201,7 +202,7 @@ impl Objects {
         Ok(objects)
     }
 
-    /// Writes what scheduler and kubelet know of a pod.
+    /// Writes what the scheduler and the kubelet set in a pod.
     pub fn place(&mut self, pod: &PodName, node: &str, addresses: &[IpAddr]) -> Option<ObjectKey> {
         let PodName { namespace, name } = pod.clone();
         let id = ObjectKey { kind: Kind::Pod, namespace, name };
@@ -215,7 +216,7 @@ impl Objects {
     }
 }
 
-/// Writes one object's file; whoever reads sees the old one or the new one.
+/// Writes one object's file; a reader sees the old one or the new one.
 pub fn write(folder: &Path, id: &ObjectKey, object: &Json) -> Result<(), InputError> {
     let path = folder.join(file(id));
     let draft = folder.join(format!(".{}.draft", file(id)));
@@ -229,7 +230,8 @@ pub fn remove(folder: &Path, id: &ObjectKey) -> Result<(), InputError> {
     fs::remove_file(&path).map_err(at(&path))
 }
 
-/// The name of an object's file. Calico's NetworkPolicy has the name of Kubernetes', so the kind's own word is taken.
+/// The name of an object's file. Calico's NetworkPolicy has the same name as Kubernetes', so the name of the Rust
+/// variant is used.
 fn file(id: &ObjectKey) -> String {
     let ObjectKey { kind, namespace, name } = id;
     format!("{}.{namespace}.{name}.json", format!("{kind:?}").to_lowercase())

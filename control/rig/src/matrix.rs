@@ -13,15 +13,15 @@ use super::prober::{HOST_PORTS, Prober};
 use super::service::Service;
 use manx_oracle::Packet;
 
-/// What should become of a probe, or became of it.
+/// The expected or observed result of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It is answered by whom it was meant for.
+    /// The intended prober answers it.
     Allowed,
-    /// It is dropped by policy, and an agent says so.
+    /// Policy drops it, and an agent says so.
     Denied,
-    /// It gets there and nobody listens.
+    /// It arrives, and nothing listens there.
     Refused,
 }
 
@@ -39,26 +39,26 @@ impl Outcome {
 /// One cell of the truth table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
-    /// Who asks.
+    /// The prober that sends.
     pub source: Prober,
-    /// Who is asked.
+    /// The prober that receives.
     pub destination: Prober,
-    /// At which address.
+    /// The destination's address.
     pub address: IpAddr,
-    /// For what.
+    /// The service to which the probe is sent.
     pub service: Service,
-    /// Whether somebody listens there.
+    /// Whether the destination listens there.
     pub listening: bool,
     /// What the oracle expects.
     pub expected: Outcome,
-    /// Why.
+    /// The reason.
     pub because: String,
 }
 
-/// The addresses of everybody in the rig.
+/// The addresses of all probers in the rig.
 pub type Addresses = BTreeMap<Prober, Vec<IpAddr>>;
 
-/// Everybody's addresses: those of the plan, and those that the pods were given.
+/// The addresses of all probers: those of the plan, and those that the pods were given.
 pub fn addresses(plan: &Plan, pods: &BTreeMap<manx_api::PodName, Vec<IpAddr>>) -> Addresses {
     let hosts = plan.nodes.iter().map(|(name, host)| (Prober::Node(name.clone()), host));
     hosts
@@ -68,9 +68,10 @@ pub fn addresses(plan: &Plan, pods: &BTreeMap<manx_api::PodName, Vec<IpAddr>>) -
         .collect()
 }
 
-/// All cells: each pod from every other pod, from its own node and from outside; its own node and the outside from each
-/// pod. On every port of the destination, on one closed port of each protocol that it has (TCP always), and by echo; in
-/// every family that both have. Not a pod from itself: that never leaves its namespace.
+/// All cells: to each pod from every other pod, from its own node and from outside; and from each pod to its own node
+/// and to the outside. There is one for every port of the destination, for one closed port of each protocol that the
+/// destination has (TCP always), and for an echo, in every family that both have. No pod is probed from itself, because
+/// that traffic never leaves its namespace.
 pub fn cells(crossings: &Crossings<'_>) -> Vec<Cell> {
     let Crossings { plan, addresses, oracle, .. } = crossings;
     let mut cells = Vec::new();
@@ -136,7 +137,7 @@ fn families<'a>(
     })
 }
 
-/// What a prober with these ports is asked for, and whether it will answer.
+/// The services to probe at a prober with these ports, and whether it will answer.
 fn services(ports: &BTreeSet<Port>) -> Vec<(Service, bool)> {
     let has = |protocol| ports.iter().any(|port| port.protocol == protocol);
     let closed: Vec<Port> = Protocol::ALL
@@ -153,7 +154,7 @@ fn services(ports: &BTreeSet<Port>) -> Vec<(Service, bool)> {
     services
 }
 
-/// A port of the protocol on which nobody listens: 9 (discard), or the next one.
+/// A port of the protocol on which nothing listens: 9 (discard), or the next free one.
 fn closed_port(ports: &BTreeSet<Port>, protocol: Protocol) -> Option<Port> {
     (9..u16::MAX).map(|number| Port { protocol, number }).find(|port| !ports.contains(port))
 }
@@ -262,7 +263,7 @@ spec: {podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53}]}]}
         assert_eq!(closed_port(&ports, Protocol::Udp), Some(port(Protocol::Udp, 9)));
     }
 
-    /// A rig of `fixtures/rigs`, as it stands when its pods are attached.
+    /// A rig of `fixtures/rigs`, as it is when its pods are attached.
     fn fixture(folder: &Path) -> (Plan, Addresses, Contents) {
         let Input { mut objects, settings, .. } = live::read(folder).unwrap();
         let folder = tempfile::tempdir().unwrap();

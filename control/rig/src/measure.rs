@@ -31,7 +31,7 @@ pub struct Measured {
     pub latency_us: Result<f64, String>,
 }
 
-/// Measures both paths, as far as the rig has pods that may talk over TCP.
+/// Measures both paths, if the rig has pods that may talk over TCP there.
 pub async fn measure(cluster: &Cluster, cells: &[Cell]) -> Vec<Measured> {
     let mut measured = Vec::new();
     for (path, same) in [("same node", true), ("across nodes", false)] {
@@ -71,7 +71,7 @@ fn why(done: TaskResult) -> String {
     }
 }
 
-/// Whether a cell is a TCP connection between pods that is allowed, on one node or not.
+/// Whether a cell is an allowed TCP connection between pods, on one node (`same`) or across nodes.
 fn fits(cluster: &Cluster, cell: &Cell, same: bool) -> bool {
     let node = |prober: &Prober| match prober {
         Prober::Pod(pod) => cluster.plan.pods.get(pod).map(|pod| pod.node.as_str()),

@@ -1,7 +1,7 @@
-//! The plan: what a rig consists of, from the objects. Pure: nothing is built here.
+//! The plan: what a rig consists of, made from the objects. Pure: nothing is built here.
 //!
-//! Nodes whose `InternalIP`s share a subnet hang on one segment (a bridge). Where there are several segments, a router
-//! stands between them. An outside host, which is no part of the cluster, sits on the first segment.
+//! Nodes whose `InternalIP`s share a subnet are on one segment (a bridge). If there are several segments, a router
+//! connects them. An outside host, which is not part of the cluster, is on the first segment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,25 +13,25 @@ use serde::{Deserialize, Serialize};
 use super::settings::Settings;
 use manx_api::PodName;
 
-/// A Node object, as far as the plan needs it.
+/// The part of a Node object that the plan needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSpec {
     /// Its `InternalIP`s, at most one of a family, each with the length of its subnet's prefix.
     pub addresses: Vec<IpNet>,
-    /// Where its pods' addresses come from.
+    /// The ranges of its pods' addresses.
     pub pod_cidrs: Vec<IpNet>,
 }
 
-/// A Pod object, as far as the plan needs it.
+/// The part of a Pod object that the plan needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodSpec {
     /// `spec.nodeName`.
     pub node: Option<String>,
-    /// What its containers listen on.
+    /// The ports on which its containers listen.
     pub ports: BTreeSet<Port>,
 }
 
-/// A port that somebody listens on.
+/// A port on which a prober listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Port {
     /// The protocol.
@@ -54,7 +54,7 @@ pub struct Plan {
     pub outside: Host,
     /// The pods that get a namespace.
     pub pods: BTreeMap<PodName, Pod>,
-    /// The router's routes: each node's pod range by that node. Empty where no router is needed.
+    /// The router's routes: each node's pod ranges through that node. Empty if no router is needed.
     pub router: Vec<Route>,
 }
 
@@ -63,7 +63,7 @@ pub struct Plan {
 pub struct Segment {
     /// Its subnets, at most one of a family.
     pub subnets: Vec<IpNet>,
-    /// The router's addresses on it. Empty where it is the only segment.
+    /// The router's addresses on it. Empty if it is the only segment.
     pub gateways: Vec<IpNet>,
 }
 
@@ -74,14 +74,14 @@ pub struct Host {
     pub segment: usize,
     /// Its addresses, with their subnets' prefix lengths.
     pub addresses: Vec<IpNet>,
-    /// Its routes beyond the own subnets.
+    /// Its routes to prefixes outside its own subnets.
     pub routes: Vec<Route>,
 }
 
 /// A route by a next hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
-    /// Where to.
+    /// The destination.
     pub prefix: IpNet,
     /// The next hop.
     pub via: IpAddr,
@@ -92,22 +92,22 @@ pub struct Route {
 pub struct Pod {
     /// The node that it runs on.
     pub node: String,
-    /// What it listens on.
+    /// The ports on which it listens.
     pub ports: BTreeSet<Port>,
 }
 
-/// Objects of which no rig can be made.
+/// Why no rig can be made from the objects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// Nothing to build on.
+    /// There is no node.
     #[error("there is no Node object: a rig needs at least one, with an InternalIP and a podCIDR")]
     NoNodes,
-    /// A node that nobody can reach.
+    /// The node cannot be reached.
     #[error(
         "Node {0} has no InternalIP in status.addresses: the rig gives it that address on the underlay"
     )]
     NoAddress(String),
-    /// A node whose pods cannot have addresses.
+    /// The node's pods cannot have addresses.
     #[error("Node {0} has no spec.podCIDRs: the rig takes its pods' addresses from them")]
     NoPodCidr(String),
     /// More than one address of a family.
@@ -152,7 +152,7 @@ pub enum PlanError {
     /// The outside host's address from `rig.yaml` cannot be used.
     #[error("rig.yaml: the outside host's address {0} {1}")]
     OutsideAddress(IpAddr, &'static str),
-    /// A pod on a node that is not there.
+    /// The pod's node does not exist.
     #[error("Pod {pod} is on node {node}, and there is no Node object of that name")]
     UnknownNode {
         /// The pod.
@@ -160,7 +160,7 @@ pub enum PlanError {
         /// The node.
         node: String,
     },
-    /// Nothing to send traffic between.
+    /// There are no pods to send traffic between.
     #[error(
         "there is no Pod object with addresses of its own: a rig without pods has nothing to check"
     )]
@@ -245,7 +245,7 @@ fn check_nodes(nodes: &BTreeMap<String, NodeSpec>) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// The segments, and each node's.
+/// The segments, and the segment of each node.
 fn segments(
     nodes: &BTreeMap<String, NodeSpec>,
 ) -> Result<(Vec<Segment>, BTreeMap<String, usize>), PlanError> {
@@ -284,7 +284,8 @@ fn overlaps(a: IpNet, b: IpNet) -> bool {
     a.contains(&b) || b.contains(&a)
 }
 
-/// Which end of a subnet an address is taken from: routers usually have the first, and we keep away from it with the rest.
+/// From which end of a subnet an address is taken: the router's from the start, as is usual, and the others from the
+/// end.
 #[derive(Clone, Copy)]
 enum AddressChoice {
     First,
@@ -314,13 +315,14 @@ fn free_addresses(
         .collect()
 }
 
-/// The usable addresses of a subnet, upwards: of IPv6 without the subnet routers' anycast address (RFC 4291 section 2.6.1).
+/// The usable addresses of a subnet, ascending; for IPv6 without the subnet routers' anycast address (RFC 4291 section
+/// 2.6.1).
 fn from_the_start(subnet: IpNet) -> impl Iterator<Item = IpAddr> {
     let anycast = matches!(subnet, IpNet::V6(net) if net.prefix_len() < 127);
     subnet.hosts().skip(usize::from(anycast))
 }
 
-/// The last usable addresses of a subnet, downwards; only so many as anybody may have taken.
+/// The last usable addresses of a subnet, descending; only as many as can be in use.
 fn from_the_end(subnet: IpNet) -> impl Iterator<Item = IpAddr> {
     let (first, last) = match subnet {
         IpNet::V4(net) => (
@@ -368,7 +370,8 @@ fn outside_addresses(
         .collect()
 }
 
-/// A node's pod ranges, by that node. A range of a family in which the node has no address cannot be reached.
+/// The routes to a node's pod ranges through that node. A range of a family in which the node has no address cannot be
+/// reached.
 fn pod_routes(node: &NodeSpec) -> impl Iterator<Item = Route> + '_ {
     node.pod_cidrs.iter().filter_map(|prefix| {
         let v4 = prefix.addr().is_ipv4();
@@ -477,7 +480,7 @@ mod tests {
             [Route { prefix: "0.0.0.0/0".parse().unwrap(), via: "172.19.0.1".parse().unwrap() }]
         );
         assert_eq!(plan.router.len(), 2);
-        // The far node's pods are reached by the router, the near one's directly.
+        // The pods of the far node are reached through the router, those of the near node directly.
         assert_eq!(plan.outside.routes.len(), 2);
     }
 

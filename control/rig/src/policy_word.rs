@@ -1,7 +1,8 @@
-//! How people name a policy: `NAME`, `NAMESPACE/NAME`, `KIND/NAME` or `KIND/NAMESPACE/NAME`, as much as tells it from others.
+//! A policy's name as users write it: `NAME`, `NAMESPACE/NAME`, `KIND/NAME` or `KIND/NAMESPACE/NAME`, as long as it is
+//! unique.
 //!
-//! The kind is as manifests write it, in any case; where two APIs have one of that name, with the API's group behind it, as
-//! with kubectl: `NetworkPolicy.projectcalico.org/shop/web`.
+//! The kind is written as in manifests, in upper or lower case. If two APIs have a kind of that name, the API's group
+//! follows it, as with kubectl: `NetworkPolicy.projectcalico.org/shop/web`.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -9,17 +10,17 @@ use std::str::FromStr;
 
 use manx_objects::object::{Kind, ObjectKey};
 
-/// The words in which somebody names a policy.
+/// The parts of the name that a user gives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyWord(Vec<String>);
 
-/// Why a policy's name does not name one.
+/// Why a name does not name exactly one policy.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PolicyWordError {
-    /// None has that name.
+    /// No policy has that name.
     #[error("there is no such policy; enforced policies here: {}", or_none(.0))]
     Unknown(Vec<String>),
-    /// Several have.
+    /// Several policies have it.
     #[error("{} policies have that name; write one of: {}", .0.len(), .0.join(", "))]
     Ambiguous(Vec<String>),
 }
@@ -43,7 +44,8 @@ impl fmt::Display for PolicyWord {
 }
 
 impl PolicyWord {
-    /// The enforced policy among `keys` that is meant. Staged ones are none: no verdict rests on them.
+    /// The enforced policy in `keys` that the name means. Staged policies are not considered, because no verdict
+    /// depends on them.
     pub fn find<'k>(
         &self,
         keys: impl Iterator<Item = &'k ObjectKey>,
@@ -83,7 +85,7 @@ fn is_kind(word: &str, kind: Kind) -> bool {
         || word.eq_ignore_ascii_case(&format!("{}.{}", kind.name(), group(kind)))
 }
 
-/// The name that no other object has: with the group where the kind's name alone does not tell.
+/// The unique name of an object: with the group if the kind's name alone is ambiguous.
 fn full_name(key: &ObjectKey) -> String {
     let ObjectKey { kind, namespace, name } = key;
     let twice = Kind::ALL.iter().filter(|other| other.name() == kind.name()).count() > 1;

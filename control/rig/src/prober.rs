@@ -1,4 +1,4 @@
-//! Who sends and receives in a rig, and the process that does it for each.
+//! The probers of a rig, and the process of each.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -23,16 +23,16 @@ use super::plan::Port;
 use super::supervisor::this_program;
 use manx_api::PodName;
 
-/// What a node and the outside host listen on.
+/// The ports on which a node and the outside host listen.
 pub const HOST_PORTS: [Port; 2] = [
     Port { protocol: Protocol::Tcp, number: 8080 },
     Port { protocol: Protocol::Udp, number: 8080 },
 ];
 
-/// How long a prober's servers may take to listen.
+/// How long a prober may take until its servers listen.
 const START: Duration = Duration::from_secs(20);
 
-/// Who sends and receives probes in a rig.
+/// A sender and receiver of probes in a rig.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String")]
 #[serde(from = "String")]
@@ -41,7 +41,7 @@ pub enum Prober {
     Pod(PodName),
     /// A node.
     Node(String),
-    /// The host that is no part of the cluster.
+    /// The host that is not part of the cluster.
     Outside,
 }
 
@@ -62,8 +62,8 @@ impl From<Prober> for String {
 }
 
 impl From<String> for Prober {
-    /// `outside`, `node/NAME`, `NAMESPACE/NAME`, or `NAME` in the namespace `default`. Hence a namespace named `node` cannot
-    /// be meant.
+    /// Parses `outside`, `node/NAME`, `NAMESPACE/NAME`, or `NAME` in the namespace `default`. So a namespace with the
+    /// name `node` cannot be named.
     fn from(text: String) -> Self {
         match text.split_once('/') {
             Some(("node", node)) => Self::Node(node.to_owned()),
@@ -89,8 +89,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts the process in its network namespace and waits until its servers listen: on every address, unless some are
-    /// given.
+    /// Starts the process in its network namespace and waits until its servers listen, on the given addresses or, if
+    /// there are none, on all.
     pub async fn start(
         prober: &Prober,
         netns: &Path,
@@ -136,7 +136,7 @@ impl Process {
         Ok(Self { child, commands, waiting, next: AtomicU64::new(0) })
     }
 
-    /// Sends the prober a task and waits for its result. If the process is gone, the task has failed.
+    /// Sends the prober a task and waits for its result. If the process has ended, the task has failed.
     pub async fn run_task(&self, task: Task) -> TaskResult {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, done) = oneshot::channel();
@@ -167,12 +167,12 @@ async fn deliver_results(mut events: Lines<BufReader<OwnedReadHalf>>, waiting: W
         if let ProberEvent::Done { id, result } = event {
             let sender = waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
             if let Some(sender) = sender {
-                // Who asked may have given up.
+                // The caller may no longer wait.
                 let _ = sender.send(result);
             }
         }
     }
-    // Dropping the senders fails whatever still waits.
+    // Dropping the senders makes every waiting task fail.
     waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 

@@ -1,4 +1,4 @@
-//! A report for people: plain words, coloured where somebody looks at a terminal.
+//! Renders a report for users: plain words, and colours if standard output is a terminal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -26,7 +26,7 @@ pub struct Style {
 /// How many lines of deviations are printed; the export has all.
 const DEVIATIONS: usize = 40;
 
-/// A column of the truth table: what is asked for, over which family where it matters.
+/// A column of the truth table: the family (if it matters), the service, and whether the port is closed.
 type Column = (bool, Service, bool);
 
 /// The whole report.
@@ -52,14 +52,14 @@ fn table(style: Style) -> Table {
     table
 }
 
-/// comfy-table pads every column; nobody needs the spaces at the end.
+/// comfy-table pads every column; the spaces at the end are removed.
 fn push_table(out: &mut String, table: &Table) {
     for line in table.lines() {
         let _ = writeln!(out, " {}", line.trim_end());
     }
 }
 
-/// One table for each destination; sources to which the same happened share a row.
+/// Writes one table for each destination; sources with equal results share a row.
 fn truth(out: &mut String, report: &Report, style: Style) {
     let mut destinations: BTreeMap<&Prober, Vec<&Finding>> = BTreeMap::new();
     for finding in &report.probes {
@@ -122,10 +122,11 @@ fn head((v6, service, closed): Column, both: bool) -> String {
     format!("{service}{family}{closed}")
 }
 
-/// Who, and what happened in each column.
+/// The sources, and the result in each column.
 type Row<'a> = (Vec<String>, Vec<Option<&'a Finding>>);
 
-/// Rows: who, and what happened in each column. Those with the same outcomes are one row, in the order of the first.
+/// The rows: the sources, and the result in each column. Sources with equal results share a row, in the order of the
+/// first one.
 fn rows<'a>(findings: &[&'a Finding], columns: &[Column]) -> Vec<Row<'a>> {
     let mut by_source: BTreeMap<&Prober, BTreeMap<Column, &'a Finding>> = BTreeMap::new();
     for finding in findings {

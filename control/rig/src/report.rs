@@ -1,4 +1,4 @@
-//! What a rig found out, as data; [`super::render`] makes it readable.
+//! The results of a rig as data; [`super::render`] makes them readable.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,30 +23,30 @@ pub struct Report {
     pub probers: BTreeMap<Prober, ProberReport>,
     /// Every probe.
     pub probes: Vec<Finding>,
-    /// Packets by the rule, or its lack, that decided, over all nodes.
+    /// Packets of all nodes by the rule, or the missing rule, that decided.
     pub rules: Vec<Counted>,
-    /// Dropped packets by reason, over all nodes and ports.
+    /// Dropped packets of all nodes and ports, by reason.
     pub drops: BTreeMap<String, u64>,
     /// Throughput and latency.
     pub samples: Vec<Measured>,
     /// How long the probing took, in milliseconds.
     pub elapsed_ms: u64,
-    /// Where the export of a deviation is.
+    /// The folder of the export, if there was a deviation.
     pub export: Option<PathBuf>,
 }
 
-/// Somebody in the report.
+/// A prober in the report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProberReport {
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
-    /// A pod's node.
+    /// The node of a pod.
     pub node: Option<String>,
-    /// How a pod is attached.
+    /// How the pod is attached.
     pub device: Option<Device>,
 }
 
-/// Packets that one rule, or the lack of one, decided.
+/// Packets by the rule, or the missing rule, that decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
     /// The rule, or the reason.

@@ -1,8 +1,8 @@
-//! What a probe asks for: a protocol and a port, or an echo.
+//! What is probed: a protocol and a port, or an echo.
 
 use manx_policy_compiler::model::{ICMP, ICMPV6, Protocol, Transport};
 
-/// Of the range that clients get theirs from.
+/// A source port in the ephemeral range.
 const SOME_SOURCE_PORT: u16 = 49_152;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// What a probe shows; whatever source port it has.
+    /// What a probe shows; its source port does not matter.
     pub fn transport(self, v4: bool) -> Transport {
         match self {
             Self::Port(port) => Transport::ports(port.protocol, SOME_SOURCE_PORT, port.number),

@@ -1,4 +1,4 @@
-//! `rig.yaml`: the few things about a rig that no Kubernetes object says.
+//! `rig.yaml`: the few settings of a rig that are in no Kubernetes object.
 
 use std::net::IpAddr;
 
@@ -10,12 +10,13 @@ use manx_objects::yaml;
 /// The file's name in the rig's directory.
 pub const FILE: &str = "rig.yaml";
 
-/// Settings of a rig; the file may be absent and so may each key.
+/// Settings of a rig. The file may be absent, and so may each key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// `mtu`: of the underlay, in bytes, 1280 (what IPv6 needs) to 9000.
+    /// `mtu`: the underlay's MTU in bytes, from 1280 (the minimum of IPv6) to 9000.
     pub mtu: u32,
-    /// `outside`: the outside host's addresses; chosen in the first node's subnets if empty.
+    /// `outside`: the outside host's addresses; if empty, they are chosen in the first node's
+    /// subnets.
     pub outside: Vec<IpAddr>,
     /// `samples`: whether throughput and latency are measured.
     pub samples: bool,
@@ -31,7 +32,7 @@ impl Default for Settings {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{FILE}{}: {message}", at.map(|at| format!(":{at}")).unwrap_or_default())]
 pub struct SettingsError {
-    /// Where.
+    /// The place.
     pub at: Option<Position>,
     /// What is wrong.
     pub message: String,

@@ -1,4 +1,4 @@
-//! What the caller leaves in the rig's folder for the processes inside, and what those leave for later callers.
+//! What the caller writes into the rig's folder for the processes inside, and what these write for later callers.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 use super::settings::Settings;
 use super::workdir::{Workdir, WorkdirError};
 
-/// What the rig is to be.
+/// The input from which the rig is built.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Setup {
-    /// The directory that the objects came from, for people.
+    /// The directory that the objects came from, for messages.
     pub source: PathBuf,
     /// `rig.yaml`.
     pub settings: Settings,
     /// More arguments for every agent.
     pub agent_arguments: Vec<String>,
-    /// Where an export goes.
+    /// The folder for exports.
     pub exports: PathBuf,
 }
 
@@ -63,7 +63,7 @@ pub struct PodState {
 }
 
 impl Setup {
-    /// Leaves it in the folder.
+    /// Writes it into the folder.
     pub fn write(&self, workdir: &Workdir) -> Result<(), WorkdirError> {
         write(&workdir.setup(), self)
     }
@@ -75,7 +75,7 @@ impl Setup {
 }
 
 impl State {
-    /// Leaves it in the folder.
+    /// Writes it into the folder.
     pub fn write(&self, workdir: &Workdir) -> Result<(), WorkdirError> {
         write(&workdir.state(), self)
     }

@@ -1,7 +1,8 @@
-//! What the endpoint slice controller does: the `EndpointSlices` of the services that have a selector.
+//! The endpoint slice controller of the rig: makes the `EndpointSlices` of the services that have a selector.
 //!
-//! Source: Kubernetes documentation, "Service", "`EndpointSlices`": endpoints are the pods of the service's namespace that the
-//! selector takes; a target port that is a name is each pod's own, so that pods of different numbers are in different slices.
+//! Source: Kubernetes documentation, "Service", "`EndpointSlices`": the endpoints are the pods of the service's
+//! namespace that match the selector. A target port that is a name has each pod's own number, so pods with different
+//! numbers are in different slices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,16 +11,16 @@ use serde_json::{Value as Json, json};
 use super::live::Objects;
 use manx_objects::object::{Kind, ObjectKey};
 
-/// The label by which a slice says whose endpoints it holds.
+/// The label of a slice that names its service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// The label by which a slice says who wrote it: this rig, or the controller of the cluster that the manifests came from. Others
-/// are left alone.
+/// The label of a slice that names its writer: this rig, or the controller of the cluster that the manifests came from.
+/// Slices of other writers are not touched.
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const OWN: &str = "manx-rig";
 const CONTROLLER: &str = "endpointslice-controller.k8s.io";
 
-/// The slices of all services with selectors, by the pods as they are now; and the slices that a controller wrote and that
-/// are not among them.
+/// The slices of all services with selectors, for the pods as they are now; and the keys of slices that a controller
+/// wrote and that are no longer among them.
 pub fn endpoint_slices(objects: &Objects) -> (Objects, BTreeSet<ObjectKey>) {
     let mut slices = Objects::default();
     for (key, service) in objects.0.iter().filter(|(key, _)| key.kind == Kind::Service) {
@@ -69,8 +70,8 @@ pub fn endpoint_slices(objects: &Objects) -> (Objects, BTreeSet<ObjectKey>) {
     (slices, stale)
 }
 
-/// The ports by which a pod serves: the target port, or where there is none the service's own. A name that the pod does not
-/// give to a port of the protocol is left out.
+/// The ports of a pod for a service: the target ports or, without these, the service's own ports. A name that the pod
+/// gives to no port of the protocol is left out.
 fn ports(service: &Json, pod: &Json) -> Json {
     let listed = service["spec"]["ports"].as_array().into_iter().flatten();
     let of_pod = listed.filter_map(|port| {

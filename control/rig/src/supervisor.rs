@@ -1,4 +1,4 @@
-//! The processes that hold a rig, so that nothing is left of it whatever dies.
+//! The processes that hold a rig, so that nothing of it remains, whichever of them dies.
 //!
 //! ```text
 //! manx rig run            reads the objects, prints; holds the supervisor's stdin
@@ -8,8 +8,8 @@
 //!          └─ agents, pods
 //! ```
 //!
-//! When init dies the kernel kills everything in the pid namespace, and with the last process the namespaces, devices
-//! and mounts are gone (`pid_namespaces(7)`). Each step enters its namespaces while it has one thread and then starts
+//! When init dies, the kernel kills everything in the pid namespace. With the last process, the namespaces, devices and
+//! mounts disappear (`pid_namespaces(7)`). Each process enters its namespaces while it has one thread, and then starts
 //! the next as a program of its own: nothing here forks without exec.
 
 use std::fs;
@@ -33,20 +33,20 @@ use nix::unistd::{Pid, getegid, geteuid, setsid};
 use super::workdir::{Workdir, WorkdirError};
 use manx_linux::doctor::{Lack, network_namespaces_refused, user_namespaces_refused};
 
-/// This program, even if its file has been replaced meanwhile.
+/// This program, even if its file has been replaced.
 pub const SELF: &str = "/proc/self/exe";
 
-/// A command that is this program, under its own name.
+/// A command that runs this program under its own name.
 pub fn this_program() -> Command {
     let mut command = Command::new(SELF);
     command.arg0("manx");
     command
 }
 
-/// What the caller writes to the supervisor's stdin so that the rig outlives it.
+/// What the caller writes to the supervisor's stdin to leave the rig running.
 pub const KEEP: &[u8] = b"keep\n";
 
-/// Why a rig cannot be held.
+/// Why a rig cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
     /// Namespaces are refused.
@@ -55,7 +55,7 @@ pub enum SuperviseError {
     /// The folder.
     #[error(transparent)]
     Workdir(#[from] WorkdirError),
-    /// Anything else that the system refuses.
+    /// The system refuses something else.
     #[error("{what}: {source}")]
     System {
         /// What was tried.
@@ -72,19 +72,19 @@ fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Supervise
 /// How long a rig may live.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// While its caller waits for it.
+    /// While its caller waits.
     pub timeout: Duration,
-    /// From when the caller has left it running.
+    /// After its caller has left it running.
     pub ttl: Duration,
 }
 
-/// The supervisor's whole life. The caller has made and released the folder; here it is held.
+/// The whole life of the supervisor. The caller has made the folder and released it; the supervisor holds it.
 ///
 /// # Errors
-/// What kept the rig from starting. After that the rig's own end is the result: whether its cluster ended well.
+/// The rig could not be started. After the start the result is how the rig ended: whether its cluster ended well.
 pub fn supervise(workdir: &Workdir, bounds: Bounds) -> Result<bool, SuperviseError> {
     let held = workdir.hold()?.ok_or_else(|| WorkdirError::Running(workdir.name().to_owned()))?;
-    // A session of its own: the terminal's Ctrl-C goes to the caller alone, who tears down in order.
+    // A session of its own: Ctrl-C in the terminal goes only to the caller, which ends everything in order.
     setsid().map_err(system("a session of its own"))?;
     fs::write(workdir.pid(), std::process::id().to_string()).map_err(system("the pid file"))?;
     let signals = block_signals()?;
@@ -94,7 +94,7 @@ pub fn supervise(workdir: &Workdir, bounds: Bounds) -> Result<bool, SuperviseErr
             watch(&mut init, &signals, bounds)
         },
     );
-    // With init everything inside is dead; only the folder is left to remove.
+    // After init has ended, everything inside is dead; only the folder has to be removed.
     workdir.remove()?;
     drop(held);
     result
@@ -115,7 +115,7 @@ fn enter_user_namespace() -> Result<(), SuperviseError> {
     let (uid, gid) = (geteuid(), getegid());
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWPID)
         .map_err(|errno| SuperviseError::Refused(user_namespaces_refused("unshare", errno)))?;
-    // Without CAP_SETGID in the parent namespace a group can be mapped only after setgroups is given up
+    // Without CAP_SETGID in the parent namespace a group can be mapped only after setgroups is denied
     // (user_namespaces(7)).
     for (path, text) in [
         ("/proc/self/setgroups", "deny".to_owned()),
@@ -130,7 +130,7 @@ fn enter_user_namespace() -> Result<(), SuperviseError> {
     Ok(())
 }
 
-/// Starts the next process of the chain. It inherits stdout, on which the cluster reports.
+/// Starts the next process of the chain. It inherits stdout, to which the cluster reports.
 fn start_next(stage: &str, workdir: &Workdir) -> Result<Child, SuperviseError> {
     let log = fs::File::options().create(true).append(true).open(workdir.log());
     this_program()
@@ -142,7 +142,7 @@ fn start_next(stage: &str, workdir: &Workdir) -> Result<Child, SuperviseError> {
         .map_err(system("the rig's next process"))
 }
 
-/// Waits until init ends, or ends it: when the caller is gone without a word, when time is up, or when told to.
+/// Waits until init ends, or ends it: when the caller closes stdin without KEEP, when time is up, or on a signal.
 fn watch(init: &mut Child, signals: &SignalFd, bounds: Bounds) -> Result<bool, SuperviseError> {
     let mut stdin = io::stdin();
     let mut deadline = Instant::now() + bounds.timeout;
@@ -188,11 +188,12 @@ fn end(init: &mut Child) -> Result<bool, SuperviseError> {
     Ok(false)
 }
 
-/// Init's whole life: enters the other namespaces, starts the cluster, reaps everything until the cluster ends.
+/// The whole life of init: enters the other namespaces, starts the cluster, and reaps processes until the cluster ends.
 pub fn init(workdir: &Workdir) -> Result<bool, SuperviseError> {
     set_pdeathsig(Signal::SIGKILL).map_err(system("PR_SET_PDEATHSIG"))?;
-    // The supervisor may have died before that; a process whose parent is outside of its pid namespace sees 0 as long
-    // as the parent lives, and also afterwards: the pipe to it is what tells (see `watch`), so check by its lock.
+    // The supervisor may have died before that. A process whose parent is outside its pid namespace sees the parent as
+    // 0, whether the parent lives or not. So the lock shows whether the supervisor lives (later its pipe does, see
+    // `watch`).
     if workdir.hold()?.is_some() {
         return Ok(false);
     }
@@ -223,8 +224,8 @@ fn mount_all(workdir: &Workdir) -> Result<(), SuperviseError> {
     let names = workdir.names();
     mount(Some("manx"), &names, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, none)
         .map_err(|errno| SuperviseError::Refused(network_namespaces_refused("mount", errno)))?;
-    // So that commands in the rig see the rig's processes. In a container whose /proc is partly covered the kernel refuses
-    // a fresh one; nothing in the rig itself needs it.
+    // With this mount, commands in the rig see the rig's processes. In a container whose /proc is partly covered the
+    // kernel refuses it; nothing in the rig itself needs it.
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     let _ = mount(Some("proc"), Path::new("/proc"), Some("proc"), flags, none);
     Ok(())

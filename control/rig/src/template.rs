@@ -1,4 +1,4 @@
-//! What `manx rig init` writes: a small rig with comments, which passes as it is.
+//! The files that `manx rig init` writes: a small commented rig, which passes as it is.
 
 use std::fs;
 use std::io;
@@ -14,13 +14,13 @@ pub const FILES: [(&str, &str); 4] = [
     ("rig.yaml", include_str!("template/rig.yaml")),
 ];
 
-/// Writes the files into `directory`, which is made if it is not there. A file that is there is not touched: it is an
-/// error, and nothing is written.
+/// Writes the files into `directory`, which is made if it does not exist. Existing files are not touched: if there is
+/// one, it is an error, and nothing is written.
 pub fn write(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     for (name, _) in FILES {
         let path = directory.join(name);
-        // A link to nowhere is there, too.
+        // A link to nowhere also exists.
         if path.symlink_metadata().is_ok() {
             let message = format!("{} is there already: nothing was written", path.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));

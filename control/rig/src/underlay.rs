@@ -1,5 +1,5 @@
-//! The network below the cluster, built of the kernel's own parts: a bridge for each segment, a veth pair for each host,
-//! and the rig's own network namespace as the router between the segments.
+//! The network below the cluster, made of kernel parts: a bridge for each segment, a veth pair for each host, and the
+//! rig's own network namespace as the router between the segments.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use super::plan::{Host, Plan, Route};
 use manx_linux::netlink::{self, Netlink, Peer, Veth};
 use manx_linux::netns::{self, sysctl};
 
-/// The interface by which a node, and the outside host, is on the underlay.
+/// The interface of a node, or of the outside host, on the underlay.
 pub const UPLINK: &str = "eth0";
 
 /// The network namespaces of a rig, by their names in a folder.
@@ -37,8 +37,8 @@ impl Names {
     }
 }
 
-/// Builds the underlay in the calling thread's network namespace, and every namespace of the plan. Call within a tokio
-/// runtime. What it makes goes with the namespaces.
+/// Builds the underlay in the calling thread's network namespace, and every namespace of the plan. Call it within a
+/// tokio runtime. What it makes disappears with the namespaces.
 pub async fn build(plan: &Plan, names: &Names) -> Result<(), netlink::Error> {
     let netlink = Netlink::open()?;
     make_router(&netlink, plan).await?;
@@ -60,7 +60,7 @@ fn bridge(segment: usize) -> String {
     format!("segment{segment}")
 }
 
-/// Bridges, and the router's addresses and routes where there are several.
+/// Makes the bridges and, if there are several segments, the router's addresses and routes.
 async fn make_router(netlink: &Netlink, plan: &Plan) -> Result<(), netlink::Error> {
     prepare_namespace(netlink).await?;
     if plan.segments.len() > 1 {
@@ -84,7 +84,7 @@ async fn make_router(netlink: &Netlink, plan: &Plan) -> Result<(), netlink::Erro
     Ok(())
 }
 
-/// Puts a host onto its segment.
+/// Connects a host to its segment.
 async fn connect(
     netlink: &Netlink,
     plan: &Plan,
@@ -120,8 +120,8 @@ async fn add_route(netlink: &Netlink, route: Route, device: u32) -> Result<(), n
     netlink.replace_static_route(&route).await
 }
 
-/// What every namespace of the rig has: loopback, no limit on the ICMP errors by which a closed port answers
-/// (the kernel's `ip-sysctl.rst`: one a second to each destination, which parallel probes would run into).
+/// Prepares a namespace of the rig: loopback, and no rate limit for the ICMP errors of closed ports (the kernel's
+/// `ip-sysctl.rst`: one per second and destination, which parallel probes would exceed).
 async fn prepare_namespace(netlink: &Netlink) -> Result<(), netlink::Error> {
     let lo = netlink.existing("lo").await?;
     netlink.set_up(lo.index).await?;
@@ -134,10 +134,10 @@ async fn prepare_namespace(netlink: &Netlink) -> Result<(), netlink::Error> {
     Ok(())
 }
 
-/// Makes the calling thread's namespace forward.
+/// Makes the calling thread's namespace forward packets.
 fn forward() -> Result<(), sysctl::Error> {
     sysctl::set("ipv4/ip_forward", "1")?;
-    // The bridges are wires: no packet filter of the machine looks at what crosses them.
+    // The bridges are only wires: no packet filter of the machine should see what crosses them.
     for family in ["ip", "ip6", "arp"] {
         sysctl::set_if_present(&format!("bridge/bridge-nf-call-{family}tables"), "0")?;
     }

@@ -1,7 +1,7 @@
-//! Where a rig keeps its files, and how two rigs of one name are kept apart.
+//! The folder of a rig's files, and the lock that keeps two rigs of one name apart.
 //!
-//! `rigs/NAME` in the user's own folder for what runs ([`private::of_rigs`]). A rig lives as long as somebody holds the lock on
-//! `lock`; a folder whose lock is free was left behind by a crash and is removed by whoever comes next.
+//! `rigs/NAME` in the user's own runtime folder ([`private::of_rigs`]). A rig lives as long as a process holds the lock
+//! on `lock`. A folder with a free lock was left behind by a crash; the next command that looks removes it.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,39 +11,39 @@ use nix::fcntl::{Flock, FlockArg};
 
 use manx_linux::private;
 
-/// Longest path of a unix socket: `sun_path` has 108 bytes, one of them for the end (unix(7)).
+/// The longest path of a unix socket: `sun_path` has 108 bytes, one of them for the terminating zero (unix(7)).
 const LONGEST_SOCKET: usize = 107;
-/// The longest path of a socket inside a rig's folder, counted generously.
+/// The length of the longest socket path inside a rig's folder, with some reserve.
 const ROOM_FOR_SOCKET: usize = "/nodes/999/agent.sock".len();
 
 /// Why a rig's folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkdirError {
-    /// The name is no file name.
+    /// The name is not allowed.
     #[error(
         "{0:?} cannot name a rig: expected at most 40 letters, digits, `-`, `_` or `.`, beginning with a letter or digit"
     )]
     Name(String),
-    /// A rig of that name runs.
+    /// A rig with this name is running.
     #[error(
         "a rig named {0} is running: `manx rig down {0}` ends it, `--name` gives this one another name"
     )]
     Running(String),
-    /// No rig of that name runs.
+    /// No rig with this name is running.
     #[error("no rig named {0} is running: `manx rig list` shows those that are")]
     NotRunning(String),
-    /// The folder for runtime files is not the caller's alone.
+    /// The folder for runtime files does not belong to the caller alone.
     #[error(
         "rigs are kept in a folder of their user's alone: {0}; set XDG_RUNTIME_DIR to a folder of your own"
     )]
     Private(#[from] private::Error),
-    /// Sockets would have paths that are too long.
+    /// The paths of sockets would be too long.
     #[error("{0} is too long a path for sockets: set XDG_RUNTIME_DIR to a shorter one")]
     TooLong(PathBuf),
     /// A file cannot be made, read or removed.
     #[error("{path}: {source}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -61,14 +61,14 @@ pub struct Workdir {
     path: PathBuf,
 }
 
-/// Holds a rig's folder for itself until dropped.
+/// Holds a rig's folder until it is dropped.
 #[derive(Debug)]
 pub struct WorkdirLock(
     #[expect(dead_code, reason = "the lock is released when the file closes")] Flock<File>,
 );
 
 impl Workdir {
-    /// The folder of rig `name`, whether or not it exists.
+    /// The folder of rig `name`, which need not exist.
     pub fn from_name(name: &str) -> Result<Self, WorkdirError> {
         let legal = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -82,7 +82,7 @@ impl Workdir {
         Ok(Self { name: name.to_owned(), path })
     }
 
-    /// A folder that is known to exist: what a rig's own processes are given.
+    /// A folder that exists: the rig's own processes get it as an argument.
     pub fn from_path(path: &Path) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Self { name, path: path.to_owned() }
@@ -123,44 +123,44 @@ impl Workdir {
         self.path.join("rig.sock")
     }
 
-    /// What the rig's own processes say to nobody in particular.
+    /// The log of the rig's own processes.
     pub fn log(&self) -> PathBuf {
         self.path.join("rig.log")
     }
 
-    /// Policies that the agents are not to see.
+    /// Policies that are hidden from the agents.
     pub fn withheld(&self) -> PathBuf {
         self.path.join("withheld")
     }
 
-    /// What the rig is to be.
+    /// The setup of the rig.
     pub fn setup(&self) -> PathBuf {
         self.path.join("setup.json")
     }
 
-    /// What `manx rig list` shows.
+    /// The state that `manx rig list` shows.
     pub fn state(&self) -> PathBuf {
         self.path.join("state.json")
     }
 
-    /// The process that takes the rig down when told to stop.
+    /// The pid of the supervisor, which ends the rig on a signal.
     pub fn pid(&self) -> PathBuf {
         self.path.join("pid")
     }
 
-    /// The first process of the rig's pid namespace, as seen from outside.
+    /// The pid of the first process in the rig's pid namespace, as seen from outside.
     pub fn init_pid(&self) -> PathBuf {
         self.path.join("init.pid")
     }
 
-    /// Mount point of the names of the network namespaces; mounted only inside the rig.
+    /// The mount point for the names of the network namespaces; mounted only inside the rig.
     pub fn names(&self) -> PathBuf {
         self.path.join("ns")
     }
 
-    /// Makes the folder afresh and holds it.
+    /// Makes an empty folder and holds it.
     pub fn create(&self) -> Result<WorkdirLock, WorkdirError> {
-        // From the user's folder on, each before anything is made in it.
+        // Begins with the user's folder, and examines each folder before anything is made in it.
         let folders: Vec<&Path> = self.path.ancestors().take(3).collect();
         folders.into_iter().rev().try_for_each(private::make)?;
         let held = self.hold()?.ok_or_else(|| WorkdirError::Running(self.name.clone()))?;
@@ -176,7 +176,7 @@ impl Workdir {
         Ok(held)
     }
 
-    /// Holds the folder if nobody else does.
+    /// Holds the folder if no other process does.
     pub fn hold(&self) -> Result<Option<WorkdirLock>, WorkdirError> {
         let path = self.path.join("lock");
         let file = File::options().create(true).truncate(false).write(true).open(&path);
@@ -187,7 +187,7 @@ impl Workdir {
         }
     }
 
-    /// Whether the rig runs. A folder that a crash left behind is removed on the way.
+    /// Whether the rig is running. Removes the folder if a crash left it behind.
     pub fn is_running(&self) -> Result<bool, WorkdirError> {
         if !self.path.exists() {
             return Ok(false);
@@ -207,7 +207,7 @@ impl Workdir {
     }
 }
 
-/// Every rig that runs, by name.
+/// All running rigs, by name.
 pub fn running() -> Result<Vec<Workdir>, WorkdirError> {
     let rigs = rigs()?;
     let entries = match fs::read_dir(&rigs) {

@@ -1,4 +1,4 @@
-//! The linear reference as a judge: it tells every end from every other.
+//! The linear reference as a judge that tells every end from every other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use super::witness::{Atoms, Bounds, Witnesses};
 use crate::model::{Decision, Direction, Policy, Reason, Transport};
 use crate::resolve::{LocalName, Stage};
 
-/// An endpoint, and its policies if the model has it.
+/// An endpoint, with its policies if the model has it.
 pub struct ReferenceEnd<'m> {
     endpoint: LocalName,
     stage: Stage,

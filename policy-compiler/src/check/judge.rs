@@ -9,32 +9,33 @@ use crate::image::Path;
 use crate::model::{Decision, Direction, Noted, Reason, RuleName, Transport, Verdict};
 use crate::resolve::{LocalName, Stage};
 
-/// Judges packets at local endpoints, and tells what it looks at when it does.
+/// Judges packets at local endpoints, and says what it looks at when it does.
 ///
-/// The law, on which a proof rests: ends of one [`Key`](Self::Key) and peers of one [`AddressClass`](Self::AddressClass) are judged alike,
-/// and so are all packets between the [bounds](Self::bounds) and all peers between the [atoms](Self::atoms).
+/// The law on which a proof rests: ends with one [`Key`](Self::Key) and peers with one
+/// [`AddressClass`](Self::AddressClass) are judged alike. So are all packets between the [bounds](Self::bounds) and all
+/// peers between the [atoms](Self::atoms).
 pub trait Judge {
     /// An endpoint at a stage and in a direction.
     type LocalEnd;
-    /// What it looks at of an end that uses one of its addresses.
+    /// What the judge looks at in an end that uses one of its addresses.
     type Key: Ord;
-    /// What it looks at of a peer.
+    /// What the judge looks at in a peer.
     type AddressClass: Ord;
 
-    /// The end; it may be one that the judge does not know.
+    /// The end; the judge need not know it.
     fn local_end(&self, endpoint: &LocalName, stage: Stage, direction: Direction)
     -> Self::LocalEnd;
-    /// The addresses of the end; `peers` stand for all addresses, where it may be any.
+    /// The addresses of the end. `peers` stand for all addresses; they are returned if the end may have any address.
     fn addresses(&self, end: &Self::LocalEnd, peers: &Witnesses) -> BTreeSet<IpAddr>;
-    /// Where peers change for these ends.
+    /// The prefixes at which peers change for these ends.
     fn atoms(&self, ends: &[&Self::LocalEnd]) -> Atoms;
-    /// Where packets change for this end.
+    /// The keys at which packets change for this end.
     fn bounds(&self, end: &Self::LocalEnd) -> Bounds;
-    /// What it looks at of the end.
+    /// What the judge looks at in the end.
     fn key(&self, end: &Self::LocalEnd, local: IpAddr) -> Self::Key;
-    /// What it looks at of a peer that the end meets.
+    /// What the judge looks at in a peer of this end.
     fn address_class(&self, end: &Self::LocalEnd, peer: IpAddr) -> Self::AddressClass;
-    /// What it says of these packets between the two, one answer each.
+    /// Judges these packets between the two; one result for each packet.
     fn judge(
         &self,
         end: &Self::LocalEnd,
@@ -44,15 +45,15 @@ pub trait Judge {
     ) -> Vec<Expected>;
 }
 
-/// What a judge says.
+/// The result of a judge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expected {
-    /// What decides and everything that is met on the way.
+    /// What decides, and everything that is noted before it.
     Decision(Decision),
-    /// What decides, what is met on the way of what is enforced, and what staged policies would have done.
+    /// What decides, the enforced rules that are noted before it, and what staged policies would have done.
     Among {
-        /// Any of these: of several policies that deny, none of which can be evaluated, nobody says which. None: tables
-        /// have no word for it, and are wrong whatever they say.
+        /// One of these decides: if several policies that deny cannot be evaluated, it is not defined which one is
+        /// named. An empty list: tables cannot express the decision, and are wrong in any case.
         reasons: Vec<Reason>,
         /// In order.
         through: Vec<RuleName>,
@@ -62,7 +63,7 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// The verdict; none if tables have no word for what decides.
+    /// The verdict; `None` if tables cannot express what decides.
     pub fn verdict(&self) -> Option<Verdict> {
         match self {
             Self::Decision(decision) => Some(decision.reason.verdict()),
@@ -70,7 +71,7 @@ impl Expected {
         }
     }
 
-    /// Whether a path says the same. Chains that are judged rule by rule do not note what they meet.
+    /// Whether a path says the same. Chains that are evaluated rule by rule note nothing.
     pub(super) fn agrees(&self, path: &Path, linear: bool) -> bool {
         match self {
             Self::Decision(decision) => {
@@ -99,7 +100,7 @@ impl From<Decision> for Expected {
 }
 
 impl fmt::Display for Expected {
-    /// What decides, and after what.
+    /// What decides, and what was noted before it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (reasons, through, noted): (&[Reason], &[RuleName], &[Noted]) = match self {
             Self::Decision(Decision { reason, noted }) => {

@@ -1,9 +1,10 @@
-//! Proves an image equal to a judge, cell by cell. A [witness](super::Witnesses) of every atom that both sides judge alike is a
-//! proof and not a sample.
+//! Proves that an image and a judge decide alike, cell by cell. An atom is a set of packets that neither side can tell
+//! apart. There is a [witness](super::Witnesses) of every atom, so the comparison is a proof and not a sample.
 //!
 //! The atoms are those of the judge and of the image together, so that neither can hide a boundary from the other. Each
-//! distinct comparison is made once: ends and peers that the judge cannot tell apart, and that the image looks up in the same
-//! place, count as one. [`prove`] compares with the [reference](super::Reference), [`prove_by`] with any judge.
+//! distinct comparison is made once: ends and peers that the judge cannot tell apart, and that the image looks up in
+//! the same place, count as one. [`prove`] compares with the [reference](super::Reference), [`prove_by`] with any
+//! judge.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,14 +17,14 @@ use crate::image::{Image, LINEAR, Path};
 use crate::model::{Decision, Direction, Family, Model, Transport, Verdict};
 use crate::resolve::{LocalName, Stage};
 
-/// An image and a judge agree in this many cells, which are all.
+/// An image and a judge agree in all cells; the numbers say how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Proof {
     /// Local endpoints.
     pub endpoints: u64,
-    /// Endpoint × stage × direction × own address × peer × packet.
+    /// The cells: endpoint × stage × direction × own address × peer × packet.
     pub cells: u64,
-    /// The distinct questions among them, which were asked.
+    /// The distinct comparisons among them, which were made.
     pub questions: u64,
     /// The peers that stand for all addresses.
     pub peers: u64,
@@ -44,22 +45,22 @@ pub struct Counterexample {
     pub direction: Direction,
     /// The endpoint's own address.
     pub local: IpAddr,
-    /// The source of ingress, the destination of egress.
+    /// The source for ingress, the destination for egress.
     pub peer: IpAddr,
     /// The rest of the packet.
     pub transport: Transport,
     /// The judge's answer.
     pub expected: Expected,
-    /// The image's reason and what it notes on the way.
+    /// The image's reason, and what it notes before that.
     pub found: Expected,
     /// The image's verdict.
     pub verdict: Verdict,
 }
 
-/// How much a proof asks.
+/// How much a proof compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
-    /// Each question once.
+    /// Each distinct comparison once.
     Distinct,
     /// Every peer of every end.
     Every,
@@ -74,7 +75,7 @@ pub fn prove(
     prove_by(&Reference::new(model), local, image, Depth::Distinct, |_, _| {})
 }
 
-/// Compares `image` with any judge. `progress` is told how many ends are done, of how many.
+/// Compares `image` with any judge. `progress` is called with the number of ends that are done and the number of all.
 pub fn prove_by<J: Judge>(
     judge: &J,
     local: &BTreeSet<LocalName>,
@@ -122,7 +123,7 @@ pub fn prove_by<J: Judge>(
     Ok(proof)
 }
 
-/// An endpoint at a stage and in a direction, and the chain by which the image judges it.
+/// An endpoint at a stage and in a direction, and the image's chain for it.
 struct Side<'a, E> {
     endpoint: &'a LocalName,
     stage: Stage,
@@ -131,22 +132,22 @@ struct Side<'a, E> {
     chain: Option<ChainId>,
 }
 
-/// What the image looks at of an address of the local end.
+/// What the image looks at in an address of the local end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum LocalKey {
     Unknown,
-    /// It is not looked at.
+    /// Nothing: the chain is already chosen.
     Known,
-    /// It takes part rule by rule.
+    /// The identity, for a chain that is evaluated rule by rule.
     Identity(Identity),
 }
 
-/// Where the image looks a peer's packets up.
+/// The place where the image looks up a peer's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum PeerKey {
     Nowhere,
     Row(u32),
-    /// Judged rule by rule, as one of this class.
+    /// The class, for a chain that is evaluated rule by rule.
     Class(usize),
 }
 
@@ -179,7 +180,7 @@ impl<J: Judge> Prover<'_, J> {
         }
     }
 
-    /// One address of one side against all peers; returns how many cells that are.
+    /// Proves one address of one side against all peers. Returns the number of cells.
     fn prove_address(
         &self,
         side: &Side<'_, J::LocalEnd>,
@@ -216,7 +217,7 @@ impl<J: Judge> Prover<'_, J> {
     ) -> Result<(), Box<Counterexample>> {
         let image = self.image;
         let (local, other) = (image.identity(own), image.identity(peer));
-        // What an endpoint without tables meets: nothing passes.
+        // An endpoint without tables: nothing passes.
         let unknown = Path::unknown(side.direction);
         let linear = side.chain.is_some_and(|chain| image.is_linear(chain));
         let answers = self.judge.judge(&side.end, own, peer, transports);

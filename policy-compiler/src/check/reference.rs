@@ -1,7 +1,8 @@
-//! The slow obvious judge: straight over the model, tier by tier, policy by policy, rule by rule, no tables.
+//! The slow, obvious judge: it evaluates the model directly, tier by tier, policy by policy, rule by rule, without
+//! tables.
 //!
-//! It shares nothing with resolution and compilation but the model's own words: the matching of one selector and what a
-//! member's labels are. The semantics are Kubernetes' (API reference: NetworkPolicy, ClusterNetworkPolicy) and Calico's
+//! It shares nothing with resolution and compilation but the model: the matching of one selector, and the labels of a
+//! member. The semantics are those of Kubernetes (API reference: NetworkPolicy, ClusterNetworkPolicy) and Calico
 //! (Calico documentation: policy resources, host endpoints); `docs/policy-semantics.md` has them line by line.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +19,7 @@ use crate::model::{
 use crate::resolve::{LocalName, Stage};
 use crate::selector::Selector;
 
-/// The judge of one cluster.
+/// The judge over one cluster.
 #[derive(Debug)]
 pub struct Reference<'m> {
     model: &'m Model,
@@ -32,13 +33,13 @@ enum Holder<'m> {
     Host(&'m str),
 }
 
-/// Somebody who may stand behind an address.
+/// A member that may have an address.
 struct Candidate<'a> {
     view: LabelView<'a>,
     named_ports: Vec<&'a NamedPort>,
 }
 
-/// What the terms of some rules make of a peer.
+/// The results of all terms of some rules for one peer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Signature {
     terms: Vec<bool>,
@@ -48,14 +49,14 @@ pub struct Signature {
 /// The policies of one endpoint, at one stage and in one direction, in order.
 pub type Policies<'m> = Vec<(&'m PolicyName, &'m Policy)>;
 
-/// A packet of which one end is local.
+/// A packet with one local end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
     /// The address of the local end.
     pub local: IpAddr,
-    /// The address of the other.
+    /// The address of the other end.
     pub peer: IpAddr,
-    /// What it shows.
+    /// What the packet shows.
     pub transport: Transport,
 }
 
@@ -80,7 +81,8 @@ impl<'m> Reference<'m> {
         self.model
     }
 
-    /// The policies that select an endpoint and speak at a stage and in a direction; `None` if the model does not have it.
+    /// The policies that select an endpoint and apply at a stage and in a direction; `None` if the model does not have
+    /// the endpoint.
     pub fn policies(
         &self,
         local: &LocalName,
@@ -94,7 +96,7 @@ impl<'m> Reference<'m> {
             .map(|(name, policy)| (name, policy.as_ref()))
             .filter(|(name, policy)| {
                 if self.host(local).is_some_and(|host| host.broken) {
-                    // Which policies select it is not known: any of those that select host endpoints may.
+                    // The policies that select it are not known: each policy that selects host endpoints may be one.
                     return stage == Stage::Forward
                         && name.kind == PolicyKind::Global
                         && policy.may_deny_forwarded(direction);
@@ -120,8 +122,8 @@ impl<'m> Reference<'m> {
         Some(policies)
     }
 
-    /// What decides a packet at a pod. For a pod that the model does not have, or a peer that nobody knows enough about,
-    /// [`Reason::Unknown`].
+    /// What decides a packet at a pod. [`Reason::Unknown`] for a pod that the model does not have, or a peer of which
+    /// not enough is known.
     pub fn judge(&self, pod: &ObjectName, direction: Direction, packet: &Packet) -> Decision {
         match self.policies(pod, Stage::Pod, direction) {
             Some(policies) => self.judge_by(&policies, pod, Stage::Pod, direction, packet),
@@ -143,14 +145,14 @@ impl<'m> Reference<'m> {
         }
         let own = self.candidates(packet.local, Some((local, stage)));
         let peer = self.candidates(packet.peer, None);
-        let question = Evaluation { reference: self, direction, packet, own: &own, peer: &peer };
+        let evaluation = Evaluation { reference: self, direction, packet, own: &own, peer: &peer };
         let mut noted = Vec::new();
-        let reason = self.decide(policies, local, stage, &question, &mut noted);
+        let reason = self.decide(policies, local, stage, &evaluation, &mut noted);
         Decision { reason, noted }
     }
 
-    /// What the terms of the policies' rules make of a peer, whatever it sends: peers with equal signatures are judged
-    /// alike by these policies.
+    /// The results of all terms of the policies' rules for a peer, whatever it sends: peers with equal signatures are
+    /// judged alike by these policies.
     pub fn signature(
         &self,
         policies: &Policies<'m>,
@@ -236,12 +238,12 @@ impl<'m> Reference<'m> {
         policies: &Policies<'m>,
         local: &LocalName,
         stage: Stage,
-        question: &Evaluation<'_>,
+        evaluation: &Evaluation<'_>,
         noted: &mut Vec<Noted>,
     ) -> Reason {
-        let direction = question.direction;
+        let direction = evaluation.direction;
         if matches!(stage, Stage::Host | Stage::PreDnat | Stage::Untracked)
-            && self.is_failsafe(direction, question.packet)
+            && self.is_failsafe(direction, evaluation.packet)
         {
             return Reason::Failsafe(direction);
         }
@@ -275,7 +277,7 @@ impl<'m> Reference<'m> {
                     first_enforced.get_or_insert(*name);
                 }
                 for rule in policy.rules(direction).unwrap_or_default() {
-                    if !question.rule_matches(rule) {
+                    if !evaluation.rule_matches(rule) {
                         continue;
                     }
                     let index = rule.index;
@@ -318,19 +320,19 @@ impl<'m> Reference<'m> {
                 None => Reason::NoHostPolicy(direction),
             },
             Stage::PreDnat | Stage::Untracked => Reason::NoHostPolicy(direction),
-            Stage::Host => self.by_profiles(local, question),
+            Stage::Host => self.by_profiles(local, evaluation),
         }
     }
 
-    fn by_profiles(&self, local: &LocalName, question: &Evaluation<'_>) -> Reason {
-        let direction = question.direction;
+    fn by_profiles(&self, local: &LocalName, evaluation: &Evaluation<'_>) -> Reason {
+        let direction = evaluation.direction;
         let host = self.model.host_endpoints.get(&local.name);
         for name in host.into_iter().flat_map(|host| &host.profiles) {
             let Some(profile) = self.model.profiles.get(name) else {
                 return Reason::MissingProfile(direction, name.clone());
             };
             let mut rules = profile.rules(direction).iter().filter(|r| r.action != Action::Log);
-            if let Some(rule) = rules.find(|rule| question.rule_matches(rule)) {
+            if let Some(rule) = rules.find(|rule| evaluation.rule_matches(rule)) {
                 let verdict = match rule.action {
                     Action::Allow => Verdict::Allow,
                     _ => Verdict::Deny,
@@ -366,7 +368,8 @@ impl<'m> Reference<'m> {
         self.host(local).is_some_and(|host| policy.selector.matches(&Model::host_view(host)))
     }
 
-    /// Whoever may stand behind an address. Of the local pod's own end that pod, and not another that still has its address.
+    /// The members that may have an address. For the local pod's own end that is only this pod, even if another pod
+    /// still has the address.
     fn candidates(
         &self,
         address: IpAddr,
@@ -405,7 +408,7 @@ impl<'m> Reference<'m> {
     }
 }
 
-/// A packet at an endpoint, and who its ends may be.
+/// A packet at an endpoint, and the members that may have its two addresses.
 struct Evaluation<'a> {
     reference: &'a Reference<'a>,
     direction: Direction,
@@ -426,7 +429,7 @@ impl Evaluation<'_> {
         {
             return false;
         }
-        // The other family's ICMP is a protocol like others, without types and codes.
+        // The other family's ICMP is a protocol like any other, without types and codes.
         let is_icmp = protocol == if family == Family::V4 { ICMP } else { ICMPV6 };
         if let Some(wanted) = rule.icmp {
             let covered = match shown {
@@ -440,7 +443,7 @@ impl Evaluation<'_> {
         if let (Some(unwanted), true) = (rule.not_icmp, is_icmp) {
             match shown {
                 Shown::Icmp { kind, code } if !unwanted.covers(kind, code) => {}
-                // A packet that does not show its type may be the one that is excepted.
+                // A packet that does not show its type may have the excluded type.
                 _ => return false,
             }
         }

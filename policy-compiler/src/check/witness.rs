@@ -1,9 +1,9 @@
-//! Packets that stand for all others.
+//! Witnesses: packets that stand for all packets.
 //!
-//! Policy cannot tell apart two addresses behind which the same members stand and which the same nets contain, nor two
-//! ports between the same boundaries. So the header space falls into finitely many atoms. The witnesses stand on both sides
-//! of every boundary that the *judge* draws and of every boundary that the *image* draws, so that neither can hide one from
-//! the other.
+//! Policy cannot tell apart two addresses that the same members have and that the same nets contain, nor two ports
+//! between the same boundaries. So the header space consists of finitely many atoms. There is a witness on both sides
+//! of every boundary that the *judge* draws and of every boundary that the *image* draws, so that neither can hide a
+//! boundary from the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hash;
@@ -20,19 +20,20 @@ use crate::model::{
 };
 use crate::selector::Labels;
 
-/// A source port that a client of nobody's interest may have.
+/// The source port of a client whose port matters to no rule.
 const EPHEMERAL: u16 = 49_152;
 
-/// Addresses that stand for all others.
+/// Addresses that stand for all addresses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Witnesses(Vec<IpAddr>);
 
 impl Witnesses {
-    /// The peers that can be told apart by `atoms` or by the image.
+    /// The peers that `atoms` or the image can tell apart.
     ///
-    /// Both ends of every prefix and one off each: where a prefix has parts with prefixes of their own, whatever is left
-    /// of it ends at its own end or one off such a part. Of addresses behind which equals stand, between the same nets,
-    /// and of one class in the image, the first is taken.
+    /// Candidates are both ends of every prefix, and the neighbours of these. They suffice: if parts of a prefix are
+    /// prefixes of their own, the rest of it has an address at an end of the prefix or next to an end of such a part.
+    /// The first candidate is taken of all that have the same members and the same innermost net, and the same class in
+    /// the image.
     pub fn new(atoms: &Atoms, image: &Image) -> Self {
         let mut witnesses = vec![
             IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -55,14 +56,14 @@ impl Witnesses {
         let mut nets = atoms.0.iter().peekable();
         let mut peers = Vec::new();
         for address in witnesses {
-            while let Some((net, stands)) = nets.next_if(|(net, _)| net.network() <= address) {
+            while let Some((net, entry)) = nets.next_if(|(net, _)| net.network() <= address) {
                 around.retain(|(outer, _, _)| outer.contains(net));
                 let (mut members, mut atom) =
                     around.last().map_or_else(|| (Vec::new(), None), |(_, m, a)| (m.clone(), *a));
-                members.extend(&stands.members);
+                members.extend(&entry.members);
                 members.sort_unstable();
                 members.dedup();
-                if stands.bound {
+                if entry.bound {
                     atom = Some(*net);
                 }
                 around.push((*net, members, atom));
@@ -87,30 +88,30 @@ impl Witnesses {
     }
 }
 
-/// The prefixes at which peers change, as somebody sees them.
+/// The prefixes at which peers change, as the judge sees them.
 #[derive(Debug, Clone, Default)]
-pub struct Atoms(BTreeMap<IpNet, Stands>);
+pub struct Atoms(BTreeMap<IpNet, PrefixEntry>);
 
-/// What is new at a prefix.
+/// What a prefix adds.
 #[derive(Debug, Clone, Default)]
-struct Stands {
-    /// Numbers of the contents of the members that have it.
+struct PrefixEntry {
+    /// Numbers of the contents of the members that have it. Members with equal contents have one number.
     members: Vec<u32>,
     bound: bool,
 }
 
 impl Atoms {
-    /// Somebody has these addresses; of those with equal numbers nothing can be told apart.
+    /// Adds a member with these addresses. Members with equal numbers cannot be told apart.
     pub fn member(&mut self, net: IpNet, number: u32) {
         self.0.entry(net.trunc()).or_default().members.push(number);
     }
 
-    /// A rule names the net.
+    /// Adds a net that a rule names.
     pub fn bound(&mut self, net: IpNet) {
         self.0.entry(net.trunc()).or_default().bound = true;
     }
 
-    /// Those of a model, for endpoints of these policies.
+    /// The atoms of a model, for endpoints of these policies.
     pub(crate) fn from_model(model: &Model, policies: &[&Policy]) -> Self {
         type Seen<'m> = (&'m str, Option<&'m str>, &'m Labels, Option<&'m BTreeSet<NamedPort>>);
         let mut atoms = Self::default();
@@ -129,7 +130,7 @@ impl Atoms {
             let id = number(1, (name.namespace.as_str(), None, &set.labels, None));
             set.nets.iter().for_each(|net| atoms.member(*net, id));
         }
-        // Host endpoints inherit labels, and services have none: each stands for itself.
+        // Host endpoints inherit labels, and services have none: each has a number of its own.
         let mut alone = 1 << 30;
         for host in model.host_endpoints.values() {
             alone += 1;
@@ -185,7 +186,7 @@ fn neighbour(address: IpAddr, by: i8) -> Option<IpAddr> {
     }
 }
 
-/// Where packets change, in the rules of one endpoint's policies.
+/// The keys at which packets change, in the rules of one endpoint's policies.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Bounds {
     destinations: BTreeSet<u16>,
@@ -195,12 +196,12 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Something changes at this protocol number.
+    /// Adds a protocol number at which something changes.
     pub fn protocol(&mut self, number: u8) {
         self.protocols.insert(number.into());
     }
 
-    /// Something changes at these ICMP types and codes; without a code the type has all of them.
+    /// Adds an ICMP type and code at which something changes; without a code the type has all codes.
     pub fn icmp(&mut self, kind: u8, code: Option<u8>) {
         let first = u16::from(kind) << 8;
         self.icmp.extend(match code {
@@ -209,12 +210,12 @@ impl Bounds {
         });
     }
 
-    /// Something changes at these destination ports.
+    /// Adds a range of destination ports.
     pub fn destinations(&mut self, first: u16, last: u16) {
         self.destinations.extend([first, last]);
     }
 
-    /// Something changes at these source ports.
+    /// Adds a range of source ports.
     pub fn sources(&mut self, first: u16, last: u16) {
         self.sources.extend([first, last]);
     }
@@ -223,7 +224,7 @@ impl Bounds {
         if destination { self.destinations(first, last) } else { self.sources(first, last) }
     }
 
-    /// The bounds that policies of a model draw.
+    /// The bounds of a model's policies.
     pub(crate) fn from_model(model: &Model, policies: &[&Policy]) -> Self {
         let mut bounds = Self::default();
         let mut names = BTreeSet::new();
@@ -273,7 +274,7 @@ impl Bounds {
         bounds
     }
 
-    /// The transports on both sides of these bounds and of those of the row by which `image` judges the peer.
+    /// The transports on both sides of these bounds, and of the bounds of the row that `image` uses for the peer.
     pub fn transports(
         &self,
         image: &Image,
@@ -313,7 +314,7 @@ impl Bounds {
         for number in others.into_iter().filter_map(|number| u8::try_from(number).ok()) {
             if !KEYED.contains(&number) {
                 transports.push(Transport::bare(number));
-                // A port that means nothing must change nothing.
+                // The port has no meaning here and must change nothing.
                 let shown = Shown::Ports { source: EPHEMERAL, destination: 80 };
                 transports.push(Transport { protocol: number, shown });
             }

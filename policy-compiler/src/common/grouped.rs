@@ -23,7 +23,7 @@ impl Grouped {
             sum += *end;
             *end = sum;
         }
-        // Each entry is where its group starts, and moves to where it ends.
+        // Each entry is where its group starts; it moves to where the group ends.
         let mut all = vec![0; sum as usize];
         for (group, one) in pairs {
             let at = &mut ends[group as usize];
@@ -45,7 +45,7 @@ impl Grouped {
         self.all.get(self.range(group)).unwrap_or_default()
     }
 
-    /// The groups in their order.
+    /// The groups, in order.
     pub(crate) fn groups(&self) -> impl Iterator<Item = &[u32]> {
         (0..self.ends.len()).map(|group| self.group(group))
     }
@@ -67,7 +67,7 @@ impl Grouped {
     }
 }
 
-/// The groups that are not empty, ascending, each with its numbers. For many groups of which few are not empty.
+/// The groups that are not empty, ascending, each with its numbers. It suits many groups of which few are not empty.
 #[derive(Debug, Default)]
 pub(crate) struct OccupiedGroups {
     groups: Vec<u32>,
@@ -77,7 +77,7 @@ pub(crate) struct OccupiedGroups {
 }
 
 impl OccupiedGroups {
-    /// As [`Grouped::from_pairs`]; the second of each pair ascending.
+    /// As [`Grouped::from_pairs`]; the second number of each pair is ascending.
     pub(crate) fn from_pairs(
         groups: usize,
         pairs: impl Iterator<Item = (u32, u32)> + Clone,

@@ -56,7 +56,7 @@ impl IndexTable {
         (here.number != FREE.number).then_some(here.number)
     }
 
-    /// Reserves memory for so many more. At most three quarters of the places are taken.
+    /// Reserves memory for `more` further numbers. At most three quarters of the places are taken.
     pub(crate) fn reserve(&mut self, more: usize) {
         let wanted = (self.len + more) * 4;
         if wanted > self.places.len() * 3 {
@@ -76,7 +76,7 @@ impl IndexTable {
     }
 }
 
-/// The place of a number, or the place where it would go. At least one place is free.
+/// The place of a number, or the free place where it belongs. At least one place is free.
 fn find_place(places: &[Entry], hash: u32, is: impl Fn(u32) -> bool) -> usize {
     let mask = places.len() - 1;
     let mut at = hash as usize & mask;

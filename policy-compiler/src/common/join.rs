@@ -6,8 +6,8 @@ use std::thread::{Builder, scope};
 /// A cluster with fewer members is not worth a second thread.
 pub(crate) const LARGE_CLUSTER: usize = 2_048;
 
-/// Runs both functions and returns both results; the second on a thread of its own, if `is_worth_it`. If the system gives no
-/// thread, they run one after the other.
+/// Runs both functions and returns both results. The second runs on a thread of its own if `is_worth_it`. If the system
+/// gives no thread, they run one after the other.
 pub(crate) fn join<A, B: Send>(
     is_worth_it: bool,
     first: impl FnOnce() -> A,
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(join(false, || 1, place), (1, here));
         let (one, there) = join(true, || 1, place);
         assert!(one == 1 && there != here);
-        // No system has so much memory for a stack.
+        // No system has that much memory for a stack.
         let none = Builder::new().stack_size(1 << 60);
         assert_eq!(join_by(none, || 1, place), (1, here));
         for is_worth_it in [false, true] {

@@ -15,7 +15,7 @@ pub enum SmallList<T> {
 }
 
 impl<T> SmallList<T> {
-    /// Adds one behind the others.
+    /// Adds an entry at the end.
     pub(crate) fn push(&mut self, next: T) {
         *self = match std::mem::take(self) {
             Self::None => Self::One(next),

@@ -1,8 +1,8 @@
 //! A hash of many small values that is the same in every process: its keys are constant.
 //!
-//! Law: mixing in a word is invertible, in the state and in the word. So two sequences that differ in exactly one word have
-//! different hashes, and words behind a change cannot hide it. An attacker who knows the keys can find sequences with equal hashes
-//! that differ in more words. Use it only to tell whether objects have changed.
+//! Law: mixing in a word can be undone, in the state and in the word. So two sequences that differ in exactly one word
+//! have different hashes, and later words cannot hide the difference. An attacker who knows the keys can find sequences
+//! with equal hashes that differ in more words. Use the hash only to tell whether objects have changed.
 
 use std::hash::Hasher;
 
@@ -10,7 +10,7 @@ use std::hash::Hasher;
 #[derive(Debug, Default)]
 pub(crate) struct StableHasher(u64);
 
-/// Odd, with as many ones as zeroes in each byte: what is multiplied by an odd number can be divided by it again.
+/// Odd, with as many ones as zeroes in each byte. A multiplication by an odd number can be undone.
 const KEYS: [u64; 2] = [0x8bb8_4b93_962e_acc9, 0x2d35_8dcc_aa6c_78a5];
 
 impl StableHasher {
@@ -29,7 +29,7 @@ impl Hasher for StableHasher {
         for word in words {
             self.mix(u64::from_le_bytes(*word));
         }
-        // Lengths tell apart what zeroes at the end would not.
+        // The length tells apart values that differ only in zeroes at the end.
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
         self.mix(u64::from_le_bytes(last));
@@ -89,7 +89,7 @@ mod tests {
 
     /// The state before a word.
     fn undone(state: u64, word: u64) -> u64 {
-        // Each turn doubles the bits of the inverse that are right (Newton).
+        // Each round doubles the number of correct bits of the inverse (Newton).
         let inverse = (0..6).fold(1u64, |inverse, _| {
             inverse.wrapping_mul(2u64.wrapping_sub(KEYS[1].wrapping_mul(inverse)))
         });

@@ -1,6 +1,6 @@
 //! The delta of addresses: the addresses whose predicate sets changed since the last image, and their new identities.
 //!
-//! The deltas of predicates and of sets rest on it; their heads say what they buy.
+//! The deltas of predicates and of sets rest on it; their module comments say what they buy.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,15 +17,15 @@ use crate::peers::{
 };
 use crate::prefix_map::{MAX_VALUE, PrefixMap};
 
-/// At most this many touched prefixes, and a sixteenth of all prefixes, are handled one by one. Beyond that a rebuild is cheaper, so
-/// no change costs more than a rebuild.
+/// At most this many touched prefixes, and at most a sixteenth of all prefixes, are handled one by one. Beyond that a
+/// rebuild is cheaper, so no change costs more than a rebuild.
 const MOST_PREFIXES: usize = 1024;
 
 /// See the module. Only IPv4: a change of IPv6 addresses needs a rebuild.
 #[derive(Debug, Default)]
 pub(crate) struct AddressDelta {
     pub(crate) hosts: BTreeSet<Ipv4Addr>,
-    /// Every address in these.
+    /// Networks in which every address is touched.
     pub(crate) nets: BTreeSet<Ipv4Net>,
     /// All predicates, if there are more than in the last image.
     pub(crate) predicates: Option<Predicates>,
@@ -39,7 +39,7 @@ impl AddressDelta {
     /// The networks that lie in no other.
     fn outermost(&self) -> Vec<Ipv4Net> {
         let mut outermost: Vec<Ipv4Net> = Vec::new();
-        // A network sorts before those in it.
+        // A network sorts before the networks in it.
         for net in &self.nets {
             if !outermost.last().is_some_and(|last| last.contains(net)) {
                 outermost.push(*net);
@@ -49,7 +49,7 @@ impl AddressDelta {
     }
 }
 
-/// Whether an address lies in one of these networks, which follow each other and do not overlap.
+/// Whether an address lies in one of these networks, which are ascending and do not overlap.
 fn lies_in(nets: &[Ipv4Net], address: Ipv4Addr) -> bool {
     let behind = nets.partition_point(|net| net.network() <= address);
     behind.checked_sub(1).is_some_and(|at| nets[at].contains(&address))
@@ -78,14 +78,14 @@ impl PeersDraft {
         }
     }
 
-    /// The class that an address has in the last image.
+    /// The class of an address in the last image.
     fn class_before(&self, address: Ipv4Addr) -> Option<u32> {
         let identity = self.before.prefixes.lookup_v4(address.to_bits());
         let class = self.before.classes.class(Identity(identity));
         ((class as usize) < self.before.class_predicate_sets.len()).then_some(class)
     }
 
-    /// Adds a class for an address that had another one.
+    /// Adds a class for an address that had another class.
     fn add_class(&mut self, set: &PredicateSet, address: Ipv4Addr) -> u32 {
         let from = self.class_before(address);
         let other =
@@ -116,8 +116,8 @@ impl PeersDraft {
 }
 
 impl Basis {
-    /// Gives the touched addresses their new identities, and the local pods among them their new predicate sets. Returns the classes
-    /// that were added.
+    /// Gives the touched addresses their new identities, and the local pods among them their new predicate sets.
+    /// Returns the added classes.
     pub(crate) fn apply_address_delta(
         &mut self,
         interner: &mut IdentityInterner,
@@ -209,7 +209,7 @@ impl Basis {
         Ok(identity)
     }
 
-    /// Renews the predicate sets of the local pods that are touched.
+    /// Updates the predicate sets of the touched local pods.
     fn update_local_pods(
         &mut self,
         model: &Model,
@@ -244,7 +244,7 @@ impl Basis {
     }
 }
 
-/// A network of the model, host bits cut off. `Err` if it is not IPv4.
+/// A network of the model without host bits. `Err` if it is not IPv4.
 pub(crate) fn v4(net: IpNet) -> Result<Ipv4Net, Rebuild> {
     match net {
         IpNet::V4(net) => Ok(net.trunc()),

@@ -1,4 +1,4 @@
-//! The basis: what the last image rests on, and what the next one takes over from it.
+//! The basis: what the last image rests on, and what the next image takes over from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,23 +17,23 @@ use crate::peers::{
 use crate::resolve::{LocalName, ResolveCache};
 use crate::rows::PodPredicateSets;
 
-/// An image has room for this many identities to come, and an eighth of those that it has.
+/// An image has room for this many new identities, and for an eighth as many as it has.
 pub(crate) const SPARE_IDENTITIES: usize = 256;
 
 /// What the last image rests on.
 #[derive(Debug)]
 pub(crate) struct Basis {
     pub(crate) serial: u64,
-    /// The marks of the model that it stands for.
+    /// The marks of the model from which it was made.
     pub(crate) marks: [Mark; 8],
     pub(crate) peers: Arc<PeerTables>,
     pub(crate) kinds: Kinds,
-    /// By predicate, for how many members it is true; read for port names only.
+    /// For each predicate the number of members of which it is true; read only for port names.
     pub(crate) counts: Vec<u32>,
     pub(crate) atoms: AtomPredicates,
     pub(crate) addresses: Addresses,
     pub(crate) class_of: AHashMap<PredicateSet, u32>,
-    /// By predicate.
+    /// The key of each predicate.
     pub(crate) predicate_keys: Vec<PredicateKey>,
     /// Resolved policies, in the numbers that everything here uses.
     pub(crate) cache: ResolveCache,
@@ -44,19 +44,20 @@ pub(crate) struct Basis {
     pub(crate) pod_predicate_sets: AHashMap<LocalName, PodPredicateSets>,
     /// The local pods' addresses: their predicate sets are part of the chains.
     pub(crate) own_addresses: BTreeSet<IpAddr>,
-    /// The kinds at addresses that changed since; they stand in for those in `addresses`.
+    /// The kinds at addresses that changed since then; they replace those in `addresses`.
     pub(crate) moved: BTreeMap<Ipv4Addr, Vec<KindId>>,
     /// The terms that rules use of peers; made at first use.
     pub(crate) peer_terms: Option<TermIndex>,
     /// The terms that rules use of either end; made at first use.
     pub(crate) near_terms: Option<TermIndex>,
-    /// With more classes than these everything is compiled anew, because some may have no address any more.
+    /// With more classes than these everything is compiled anew, because some classes may have no address any more.
     pub(crate) most_classes: usize,
     pub(crate) pods: PodIndex,
 }
 
 impl Basis {
-    /// Replaces the kind of a member at an address; without `was` it comes, without `is` it goes. `Err` if `was` is not there.
+    /// Replaces the kind of a member at an address. Without `was` the member is added, without `is` it is removed.
+    /// `Err` if `was` is not there.
     pub(crate) fn replace_kind(
         &mut self,
         address: Ipv4Addr,
@@ -72,7 +73,8 @@ impl Basis {
         Ok(())
     }
 
-    /// The predicate set of an address, and the one that it has without its endpoints; `None` for an unknown address.
+    /// The predicate set of an address, and the set that it would have without endpoints; `None` for an unknown
+    /// address.
     pub(crate) fn predicate_sets_at(&self, address: Ipv4Addr) -> Option<[PredicateSet; 2]> {
         let moved = self.moved.get(&address).map(Vec::as_slice);
         let holders = self.addresses.holders(address.into(), moved);
@@ -92,8 +94,8 @@ impl Basis {
         member_predicate_set(terms, &peers.predicates, port_sets, pod)
     }
 
-    /// The predicate set of a member, with the predicates that rules use of either end: of a local endpoint, or of a member that
-    /// is no endpoint.
+    /// The predicate set of a member that is a local endpoint or no endpoint, over the predicates that rules use of
+    /// either end.
     pub(crate) fn near_predicate_set(
         &mut self,
         member: &Member<'_>,

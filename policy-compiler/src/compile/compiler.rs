@@ -1,14 +1,15 @@
-//! The compiler: model and local endpoints to an image.
+//! The compiler: makes an image of a model and the local endpoints.
 //!
 //! A compiler lives as long as the dataplane that it serves: it keeps the numbers of identities and the counter slots of
 //! decisions the same from image to image.
 //!
-//! **Cost**, with *E* members of the cluster, *S* distinct selectors and *P* predicates: O(E log E) for addresses, at worst
-//! O(S·P) selector matches (a selector looks only at members with the namespace or label that it requires), and for each chain
-//! as many rows as its own predicates tell classes apart. Policies are looked up by namespace; never are all of them read.
+//! **Cost**, with *E* members of the cluster, *S* distinct selectors and *P* predicates: O(E log E) for addresses, at
+//! worst O(S·P) selector matches (a selector looks only at members with the namespace or label that it requires), and
+//! for each chain as many rows as its own predicates tell classes apart. Policies are looked up by namespace; they are
+//! never all read.
 //!
-//! **Memory.** A chain whose rows exceed the budget is judged rule by rule: slower, with the same verdicts.
-//! [`Counts::linear`](crate::image::Counts) says how many such chains there are.
+//! **Memory.** A chain whose rows exceed the budget is evaluated rule by rule: slower, with the same verdicts.
+//! [`Counts::linear`](crate::image::Counts) is the number of such chains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
@@ -35,7 +36,7 @@ pub const DEFAULT_BUDGET: usize = 64 << 20;
 pub struct Compiler {
     interner: IdentityInterner,
     pub(crate) tables: RowTables,
-    /// How many identities the last image used.
+    /// The number of identities that the last image used.
     used: u32,
     budget: usize,
     /// Counts images.
@@ -44,7 +45,7 @@ pub struct Compiler {
     order: PolicyOrder,
 }
 
-/// A basis may grow by this many classes, and by as many as it has.
+/// A basis may grow by this many classes plus as many as it has.
 const SPARE_CLASSES: usize = 1024;
 
 impl Default for Compiler {
@@ -72,16 +73,16 @@ impl Compiler {
         }
     }
 
-    /// Forgets the decisions that have these slots, and releases the slots for others. The caller ensures that no image which names
-    /// them is in use, and that nothing counts by them any more.
+    /// Forgets the decisions that have these slots, and releases the slots for others. The caller ensures that no image
+    /// which names these slots is in use, and that nothing counts by them any more.
     pub fn release(&mut self, slots: &BTreeSet<u32>) {
         self.tables.release(slots);
     }
 
-    /// Stores a pod's change in `image` in place, while others look up. `image` is the last one, and `model` what it was compiled
-    /// from or brought up to by this method, with the change applied. That is possible for a pod of another node that has IPv4
-    /// addresses only and whose predicate set already has a class in this image. `false`: a new image is needed; until it is
-    /// there, only some of the pod's addresses may have followed the change.
+    /// Stores a pod's change in `image` in place, while other threads look up. `image` is the last image. `model` is
+    /// the model that it was compiled from, with all changes so far and this one applied. This is possible for a pod of
+    /// another node that has only IPv4 addresses and whose predicate set already has a class in this image. `false`: a
+    /// new image is needed; until it is there, the change may show at only some of the pod's addresses.
     #[must_use]
     pub fn update(&mut self, image: &Image, model: &Model, change: PodChange<'_>) -> bool {
         let Some(basis) = &mut self.basis else { return false };
@@ -92,17 +93,19 @@ impl Compiler {
         done
     }
 
-    /// A pod has changed and no [`Compiler::update`] was told of it: the next image is compiled anew.
+    /// Forgets the basis: the next image is compiled anew. Called if a pod has changed without a call of
+    /// [`Compiler::update`].
     pub fn invalidate(&mut self) {
         self.basis = None;
     }
 
-    /// The tables by which the `local` endpoints are judged: pods, and, without a namespace, host endpoints. A name that the
-    /// model does not have gets no tables.
+    /// Makes the tables of the `local` endpoints: pods, and, without a namespace, host endpoints. A name that the model
+    /// does not have gets no tables.
     ///
-    /// What the last image knows of addresses is used again if nothing that it rests on has
-    /// [changed](crate::model::Tracked). Since then only policies, tiers, failsafe ports and network sets may have changed, and
-    /// pods by [`update`](Self::update). Predicates that come into use may only be selectors and CIDRs.
+    /// What the last image knows about addresses is used again if nothing that it rests on has
+    /// [changed](crate::model::Tracked). Since then only policies, tiers, failsafe ports and network sets may have
+    /// changed, and pods only by [`update`](Self::update). Predicates that come into use may only be selectors and
+    /// CIDRs.
     pub fn compile(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Image {
         let draft = match self.compile_delta(model, local) {
             Ok(draft) => draft,
@@ -111,7 +114,7 @@ impl Compiler {
         self.image(draft)
     }
 
-    /// Brings what the last image rests on up to a model.
+    /// Updates the basis to a model.
     fn compile_delta(
         &mut self,
         model: &Model,
@@ -133,7 +136,7 @@ impl Compiler {
         Ok(Draft { resolved, in_use, basis, columns: None })
     }
 
-    /// Compiles everything anew. Of a large cluster two threads do it.
+    /// Compiles everything anew; for a large cluster with two threads.
     fn compile_anew(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Draft {
         let mut cache = ResolveCache::default();
         let is_large = model.endpoints.len() + model.network_sets.len() >= LARGE_CLUSTER;
@@ -159,7 +162,7 @@ impl Compiler {
         Draft { resolved, in_use, basis, columns }
     }
 
-    /// Builds chains and rows over what is known of addresses.
+    /// Builds chains and rows over the address tables.
     fn image(&mut self, Draft { resolved, in_use, mut basis, columns }: Draft) -> Image {
         let peers = Arc::clone(&basis.peers);
         let chains = Chains::new(&resolved, &peers.predicates, &basis.pod_predicate_sets);
@@ -189,7 +192,7 @@ impl Compiler {
     }
 }
 
-/// All that an image is built from.
+/// Everything that an image is built from.
 struct Draft {
     resolved: Resolved,
     /// The terms that rules use of either end.
@@ -199,7 +202,7 @@ struct Draft {
     columns: Option<ClassColumns>,
 }
 
-/// Everything about addresses, given their holders, and the classes by predicate.
+/// Computes everything about addresses, given their holders, and the classes by predicate.
 fn compile_peers(
     interner: &mut IdentityInterner,
     model: &Model,
@@ -210,7 +213,7 @@ fn compile_peers(
 ) -> (Basis, Option<ClassColumns>) {
     let mut in_use = TermsInUse::of_peers(resolved, &cache.vocabulary);
     let (predicates, member_predicates) = evaluate(&cache.vocabulary, &in_use, &members, local);
-    // Predicates that come into use later have numbers behind those of port sets.
+    // Predicates that come into use later have numbers after those of port sets.
     let of_port_sets = &predicates.all[cache.vocabulary.predicates.len()..];
     cache.vocabulary.predicates.extend_from_slice(of_port_sets);
     in_use.predicates.resize(predicates.all.len(), false);

@@ -1,8 +1,9 @@
-//! Model and local endpoints to an image, and from one image to the next.
+//! Makes an image of a model and the local endpoints, and the next image from the last one.
 //!
 //! `compiler` makes images; `basis` is what the last image rests on. Deltas change the basis instead of making it anew:
-//! `pod_change` one pod of another node, in the image in use; `set_delta` network sets; `predicate_delta` predicates that come
-//! into use. These two collect an `address_delta`, which gives the addresses that are touched their new identities.
+//! `pod_change` for one pod of another node, in the image in use; `set_delta` for network sets; `predicate_delta` for
+//! predicates that come into use. The last two collect an `address_delta`, which gives the touched addresses their new
+//! identities.
 
 mod address_delta;
 mod basis;

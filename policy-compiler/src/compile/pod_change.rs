@@ -1,9 +1,9 @@
-//! A pod of another node that comes, goes or changes, in the image in use.
+//! The change of a pod of another node, in the image in use: it comes, goes or changes.
 //!
-//! The identity of an address depends on the kinds of members that have it and on its atom. So such a pod changes a few cells
-//! of the address map and nothing else, as long as the image has a class for the predicate set of each of its addresses.
-//! Workers see a store at their next lookup. Flows remember identities; a flow that finds another one is judged again. Every
-//! other change needs a new image.
+//! The identity of an address depends on the kinds of members that have it and on its atom. So the change of such a pod
+//! changes a few cells of the address map and nothing else, if the image has a class for the predicate set of each of
+//! its addresses. Workers see a store at their next lookup. Flows remember identities; a flow that finds another
+//! identity is decided again. Every other change needs a new image.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,9 +20,9 @@ use crate::resolve::Predicate;
 pub struct PodChange<'m> {
     /// Its name.
     pub name: &'m ObjectName,
-    /// What it was, if it was there.
+    /// What it was before, if it existed.
     pub before: Option<&'m Endpoint>,
-    /// What it is, if it is there.
+    /// What it is now, if it exists.
     pub after: Option<&'m Endpoint>,
 }
 
@@ -30,7 +30,7 @@ fn has_address(pod: Option<&Endpoint>, address: IpAddr) -> bool {
     pod.is_some_and(|pod| pod.addresses.contains(&address))
 }
 
-/// A cell of the address map that is to be stored.
+/// A store into a cell of the address map.
 struct CellStore {
     address: Ipv4Addr,
     identity: Identity,
@@ -60,7 +60,7 @@ impl Basis {
                 return Err(Rebuild);
             }
         }
-        // Only the endpoints are known to be as in this model: the other marks stay.
+        // Only the endpoints are known to be as in this model, so the other marks stay.
         self.marks[Model::ENDPOINTS] = model.endpoints.mark();
         if let Some(pod) = after {
             self.pods.record(model, name, pod);
@@ -68,7 +68,7 @@ impl Basis {
         Ok(())
     }
 
-    /// The kinds of the pod before and after its change. Counts of predicates change with them.
+    /// The kinds of the pod before and after its change. Updates the counts of predicates.
     fn change_kind(
         &mut self,
         model: &Model,
@@ -84,7 +84,7 @@ impl Basis {
             let set = self.peer_predicate_set(&Member::pod(model, name, pod))?;
             for it in set.iter() {
                 let count = self.counts[*it as usize].checked_sub(1).ok_or(Rebuild)?;
-                // A new image would not know the port number that no member gives this name any more.
+                // A new image would not have the port number that no member gives this name any more.
                 let names_port =
                     matches!(self.peers.predicates.all[*it as usize], Predicate::NamesPort { .. });
                 if names_port && count == 0 {
@@ -97,7 +97,7 @@ impl Basis {
         Ok([was, is])
     }
 
-    /// The cells that the addresses of the pod before and after its change need.
+    /// The stores that the pod's addresses before and after the change need.
     fn plan_stores(
         &mut self,
         interner: &mut IdentityInterner,

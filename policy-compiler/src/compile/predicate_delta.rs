@@ -1,7 +1,7 @@
-//! The delta of predicates: policies use selectors and CIDRs that no policy used before. Members and addresses for which one of
-//! them is true move to another class; everything else that is known of addresses stands.
+//! The delta of predicates: policies use selectors and CIDRs that no policy used before. Members and addresses of which
+//! one of them is true move to another class; everything else that is known about addresses stays.
 //!
-//! This covers selectors and CIDRs over IPv4 addresses. Every other new term, of port names and services, needs a rebuild.
+//! This covers selectors, and CIDRs over IPv4 addresses. Every other new term (port names, services) needs a rebuild.
 //!
 //! It buys: a policy that changes together with its predicates takes 4.1 ms in the cluster of `docs/performance.md` (goal 5),
 //! and a whole compilation 31 ms.
@@ -21,7 +21,7 @@ use crate::peers::{
 use crate::resolve::{Predicate, PredicateId};
 use crate::selector::Selector;
 
-/// So many predicates may be unused, and a quarter of all.
+/// At most this many predicates, plus a quarter of all, may be unused. The same holds for port sets.
 const MOST_UNUSED: usize = 16;
 
 /// The predicates that come into use.
@@ -31,7 +31,7 @@ struct NewPredicates {
     nets: Vec<(PredicateId, Vec<Ipv4Net>)>,
 }
 
-/// A member for which a new predicate is true.
+/// A member of which a new predicate is true.
 struct MovedMember {
     is_endpoint: bool,
     nets: Vec<Ipv4Net>,
@@ -42,8 +42,8 @@ struct MovedMember {
 }
 
 impl Basis {
-    /// Adds the predicates that come into use: `peers` are the terms that rules use of peers, `anybody` of either end. The addresses
-    /// that this touches are added to `delta`.
+    /// Adds the predicates that come into use. `peers` are the terms that rules use of peers, `anybody` those that they
+    /// use of either end. The touched addresses are added to `delta`.
     pub(crate) fn apply_predicate_delta(
         &mut self,
         interner: &mut IdentityInterner,
@@ -84,7 +84,7 @@ impl Basis {
         self.addresses.apply(&edits)
     }
 
-    /// The predicates that come into use. `Err` if another term does, or if too much is not in use any more.
+    /// The predicates that come into use. `Err` if another kind of term does, or if too many predicates are unused.
     fn new_predicates(
         &self,
         peers: &TermsInUse,
@@ -119,7 +119,7 @@ impl Basis {
                 Predicate::Members(selector) if at >= known && *of_peers => {
                     added.selectors.push((id, selector.clone()));
                 }
-                // Known of every address, whichever end uses it.
+                // These are known for every address, whichever end uses them.
                 Predicate::Family(_) | Predicate::Nets(_) if at < known => {}
                 Predicate::Nets(nets) => {
                     added
@@ -132,7 +132,7 @@ impl Basis {
         Ok(added)
     }
 
-    /// The members for which new predicates are true.
+    /// The members of which new predicates are true.
     fn find_moved_members(
         &mut self,
         model: &Model,
@@ -187,7 +187,7 @@ impl Basis {
         Ok(moved)
     }
 
-    /// Gives members their new kinds; the edits of the prefixes that are not hosts.
+    /// Gives members their new kinds. Returns the edits of the prefixes that are not hosts.
     fn change_kinds(
         &mut self,
         moved: &[MovedMember],

@@ -1,4 +1,4 @@
-//! The delta of network sets: sets come, change and go. What is known of addresses outside their networks stands.
+//! The delta of network sets: sets come, change and go. What is known about addresses outside their networks stays.
 //!
 //! It buys: one more set takes 0.4 to 0.5 ms (goal 5), and a whole compilation 40 to 48 ms (`docs/performance.md`).
 
@@ -14,13 +14,13 @@ use crate::model::{Mark, Model, NetworkSet, ObjectName};
 use crate::peers::{Member, PredicateSet, PrefixEdit};
 
 impl Basis {
-    /// Whether a model with these marks differs from the basis in nothing but network sets and policies.
+    /// Whether a model with these marks differs from the basis only in network sets and policies.
     pub(crate) fn can_update_to(&self, marks: &[Mark; 8]) -> bool {
         let pairs = self.marks.iter().zip(marks).enumerate();
         pairs.into_iter().all(|(at, (own, other))| at == Model::NETWORK_SETS || own == other)
     }
 
-    /// Applies the changes of network sets. The addresses that this touches are added to `delta`.
+    /// Applies the changes of network sets. The touched addresses are added to `delta`.
     pub(crate) fn apply_set_delta(
         &mut self,
         model: &Model,
@@ -36,7 +36,7 @@ impl Basis {
             let was = self.set_predicate_set(model, name, before)?;
             let is = self.set_predicate_set(model, name, after)?;
             let [was, is] = [was, is].map(|predicate_set| self.kinds.intern(false, &predicate_set));
-            // A set that no selector in use matches has no kind and stands at no prefix.
+            // A set that no selector in use matches has no kind and no entry at any prefix.
             let gone = nets(before.filter(|_| was.is_some()))?;
             let come = nets(after.filter(|_| is.is_some()))?;
             let stay = |net: &&Ipv4Net| was == is && gone.contains(*net) && come.contains(*net);
@@ -68,7 +68,7 @@ impl Basis {
     }
 }
 
-/// The networks of a set, host bits cut off. `Err` if one is not IPv4.
+/// The networks of a set, without host bits. `Err` if one is not IPv4.
 fn nets(set: Option<&Arc<NetworkSet>>) -> Result<BTreeSet<Ipv4Net>, Rebuild> {
     set.into_iter().flat_map(|set| &set.nets).map(|net| v4(*net)).collect()
 }

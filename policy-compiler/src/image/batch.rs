@@ -1,7 +1,7 @@
-//! Lookups side by side: each step is made for all packets before the next step is made for any. So the loads of all packets from
-//! memory overlap. For callers that have several packets at once.
+//! Lookups in batches, for callers that have several packets at once: each step is done for all packets before the next
+//! step is done for any, so that the packets' memory loads overlap.
 //!
-//! Law: the results are those of [`Image::identity_v4`] and [`Image::classify`], one by one.
+//! Law: the results are equal to those of [`Image::identity_v4`] and [`Image::classify`], one by one.
 
 use super::lines::STEPS;
 use super::packet_key::{PacketKey, table};
@@ -10,33 +10,33 @@ use super::target::Target;
 use crate::common::{ChainId, Identity, PathId};
 use crate::model::Transport;
 
-/// So many lookups are made side by side.
+/// The number of lookups that are made together.
 const SIDE_BY_SIDE: usize = 64;
 
 /// The arguments of [`Image::classify`] for one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lookup {
-    /// The chain that judges.
+    /// The chain that evaluates the packet.
     pub chain: ChainId,
-    /// The end that the chain is of.
+    /// The identity of the chain's local end.
     pub local: Identity,
-    /// The other one.
+    /// The identity of the other end.
     pub peer: Identity,
     /// What the packet shows.
     pub transport: Transport,
 }
 
 impl Image {
-    /// [`identity_v4`](Self::identity_v4) of as many addresses as there is room for identities.
+    /// [`identity_v4`](Self::identity_v4) for as many addresses as `identities` has places.
     pub fn identities_v4(&self, addresses: &[u32], identities: &mut [Identity]) {
         self.peers.prefixes.lookup_all_v4(addresses, identities, Identity);
     }
 
-    /// [`classify`](Self::classify) for as many packets as there is room for paths.
+    /// [`classify`](Self::classify) for as many packets as `paths` has places.
     pub fn classify_all(&self, asked: &[Lookup], paths: &mut [PathId]) {
         let places = paths.chunks_mut(SIDE_BY_SIDE);
         for (asked, paths) in asked.chunks(SIDE_BY_SIDE).zip(places) {
-            // Until its lookup ends, a path's number is the target that the lookup has reached.
+            // Until a lookup ends, the packet's entry in `paths` holds the target that the lookup has reached.
             let mut lines = false;
             for (path, asked) in paths.iter_mut().zip(asked) {
                 let row = self.row(asked.chain, asked.local, asked.peer);

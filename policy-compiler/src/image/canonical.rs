@@ -1,4 +1,4 @@
-//! A hash of what an image says, whatever numbers its identities, classes, rows and counters happen to have.
+//! A hash of the meaning of an image, independent of the numbers of its identities, classes, rows and counters.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,7 +15,7 @@ fn hash_of(value: impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// The meanings of an image's numbers, by them.
+/// The meanings of an image's numbers, indexed by these.
 struct Meanings<'a> {
     image: &'a Image,
     classes: Vec<u64>,
@@ -55,7 +55,7 @@ impl<'a> Meanings<'a> {
         self.paths.get(path.0 as usize).copied().unwrap_or_default()
     }
 
-    /// What a table of a row says, between all bounds that it draws.
+    /// A hash of a table of a row: of the path between any two neighbouring bounds.
     fn table(&self, row: u32, table: usize) -> u64 {
         let mut bounds = [Vec::new(), Vec::new()];
         self.image.lines.bounds(row, table, &mut bounds);
@@ -91,8 +91,8 @@ impl<'a> Meanings<'a> {
 }
 
 impl Image {
-    /// A hash of what the tables say, independent of the numbers that identities and counters happen to have: the same
-    /// objects give the same hash, in any order and after any history. It is made when it is asked for.
+    /// A hash of what the tables mean, independent of the numbers of identities and counters: the same objects give the
+    /// same hash, in any order and after any history. It is computed on each call.
     pub fn canonical_hash(&self) -> u64 {
         let meanings = Meanings::new(self);
         let mut hasher = DefaultHasher::new();

@@ -7,19 +7,19 @@ use crate::common::ChainId;
 use crate::model::Direction;
 use crate::resolve::{List, PredicateId, Stage};
 
-/// In the place of a row: the chain is judged rule by rule.
+/// Stands in the place of a row: the chain is evaluated rule by rule.
 pub(crate) const LINEAR: u32 = u32::MAX;
 
 /// The predicate sets of a local endpoint's IPv4 and of its IPv6 address.
 pub type LocalPredicateSets = [Arc<[PredicateId]>; 2];
 
-/// A chain: the list of the policies of a local end, and its predicate sets. Endpoints that agree in both share one chain. Two pods
-/// with the same policies, one of which names 80 `http` and the other 8080, do not.
+/// A chain: the list of policies of a local end, and the end's predicate sets. Endpoints that agree in both share one
+/// chain. Two pods with the same policies, one of which calls port 80 `http` and the other port 8080, do not share one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Chain {
     /// The policies.
     pub list: Arc<List>,
-    /// The predicates, of those that the policies use of the local end, that are true of it; `None` if they differ between
+    /// The predicates that the policies use of the local end and that are true of it; `None` if they differ between
     /// addresses of one family.
     pub local: Option<LocalPredicateSets>,
 }

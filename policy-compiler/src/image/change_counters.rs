@@ -1,12 +1,12 @@
-//! Counts stores in place, by address. A caller that remembers the identity or the next hop of an address sees by the count
-//! whether to look it up again.
+//! Counts the stores in place, by address. A caller that remembers the identity or the next hop of an address sees by
+//! the count whether it has to look it up again.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// 16 KiB of counters: few enough to stay in the cache.
 const COUNTERS: usize = 1 << 12;
 
-/// Counters by a hash of the address. A change at one address rarely shows at another.
+/// Counters, indexed by a hash of the address. A change at one address rarely shows at another.
 #[derive(Debug)]
 pub(crate) struct ChangeCounters(Box<[AtomicU32; COUNTERS]>);
 
@@ -22,8 +22,8 @@ impl ChangeCounters {
         (address.wrapping_mul(0x9e37_79b9) >> (u32::BITS - COUNTERS.ilog2())) as usize
     }
 
-    /// The sum of the counts of two addresses. It only grows (and wraps). A caller that reads this before it looks an address up
-    /// sees every later change that is counted.
+    /// The sum of the counts of two addresses. It only grows (and wraps). A caller that reads it before it looks an
+    /// address up sees every later change that is counted.
     #[inline]
     pub(crate) fn sum(&self, addresses: [u32; 2]) -> u32 {
         let counters = &*self.0;

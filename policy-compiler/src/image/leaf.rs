@@ -1,29 +1,29 @@
-//! Lines that lead to paths only: a leaf holds up to seventeen intervals, where a [`Line`](super::Line) holds ten.
+//! Lines that lead only to paths: a leaf holds up to seventeen intervals, where a [`Line`](super::Line) holds ten.
 //!
-//! Nearly all policy allows some ports and says one thing of all others, so that the last interval leads where the first does,
-//! and so does what shows no key. A leaf takes that for granted: who shows no key is led where key 0 is, and a seventeenth
-//! interval where the first is.
+//! Nearly all policies allow some ports and treat all others alike, so the last interval leads to the same path as the
+//! first, and so do packets that show no key. A leaf relies on that: a packet without a key gets the path of key 0, and
+//! a seventeenth interval gets the path of the first.
 
 use super::target::{Interval, NO_KEY, Target};
 use crate::common::PathId;
 
-/// For so many intervals there is room; one more may lead where the first does.
+/// The number of intervals that a leaf stores; one more may follow if it has the path of the first.
 pub(crate) const LEAF_WIDTH: usize = 16;
 
-/// See the module. A lookup sums all lanes at once; the sum is the path.
+/// See the module. A lookup adds up all lanes at once; the sum is the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(align(64))]
 pub(crate) struct Leaf {
-    /// The last key of each interval but the last; unused lanes hold the last of all keys.
+    /// The last key of each interval except the last one; unused lanes hold the greatest key.
     lasts: [u16; LEAF_WIDTH],
-    /// From the path of each interval but the last for which there is room to the next one's, and in the last place the first
-    /// interval's path. Sums wrap.
+    /// The difference from each interval's path to the next one's; the last place holds the first interval's path. Sums
+    /// wrap.
     steps: [u16; LEAF_WIDTH],
 }
 
 impl Leaf {
-    /// Of ascending intervals; where the last one is of who shows no key it does not count. `None` where they have no room or
-    /// lead to other places than the first 65,536 paths.
+    /// Makes a leaf of ascending intervals. An interval for packets without a key may come last and is not stored.
+    /// `None` if there are too many intervals, or if one leads to something else than one of the first 65,536 paths.
     pub(crate) fn from_intervals(intervals: &[Interval]) -> Option<Self> {
         let keyed = match intervals {
             [keyed @ .., Interval { start: NO_KEY, .. }] => keyed,
@@ -44,7 +44,7 @@ impl Leaf {
         Some(Self::pack(lasts, to))
     }
 
-    /// Behind the last interval its path is repeated.
+    /// `to` repeats the last interval's path after it.
     fn pack(lasts: [u16; LEAF_WIDTH], to: [u16; LEAF_WIDTH]) -> Self {
         let mut steps = to;
         for (step, (here, next)) in steps.iter_mut().zip(to.iter().zip(&to[1..])) {
@@ -54,7 +54,7 @@ impl Leaf {
         Self { lasts, steps }
     }
 
-    /// By interval its path, and behind the last one that one's.
+    /// The path of each interval; the last one's path is repeated after it.
     fn unpack(&self) -> [u16; LEAF_WIDTH] {
         let mut to = self.steps;
         let mut here = self.steps[LEAF_WIDTH - 1];
@@ -77,7 +77,7 @@ impl Leaf {
         PathId(u32::from(if behind_all { first } else { first.wrapping_add(steps) }))
     }
 
-    /// The same intervals, where each leads elsewhere; `None` where a path has too large a number.
+    /// The same intervals with other paths; `None` if the number of a path is too large.
     pub(crate) fn map_paths(&self, paths: impl Fn(PathId) -> PathId) -> Option<Self> {
         let mut to = self.unpack();
         for to in &mut to {
@@ -86,13 +86,13 @@ impl Leaf {
         Some(Self::pack(self.lasts, to))
     }
 
-    /// Where intervals start, but for the first.
+    /// The starts of all intervals but the first.
     pub(crate) fn starts(&self) -> impl Iterator<Item = u32> {
         let lasts = self.lasts.into_iter().take_while(|last| *last < u16::MAX);
         lasts.map(|last| u32::from(last) + 1)
     }
 
-    /// The intervals, ascending, that of who shows no key among them.
+    /// The intervals, ascending, including the one for packets without a key.
     pub(crate) fn intervals(&self) -> Vec<Interval> {
         let starts = std::iter::once(0).chain(self.starts());
         let to = self.unpack();

@@ -4,29 +4,29 @@ use std::hash::{Hash, Hasher};
 
 use super::target::{Interval, NO_KEY, Target};
 
-/// Intervals that a line tells apart.
+/// The number of intervals in a line.
 pub(crate) const WIDTH: usize = 10;
 
-/// Bits of a lane; the highest is free for borrowing.
+/// Bits of a lane; the subtraction may borrow from the highest.
 const LANE: u32 = 21;
 
-/// One in each lane of a word.
+/// A one in each lane of a word.
 const EACH: u64 = 1 | 1 << LANE | 1 << (2 * LANE);
 
 const BORROW: u64 = EACH << (LANE - 1);
 
-/// What tells keys apart.
+/// Leads each key to the target of its interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(align(64))]
 pub(crate) struct Line {
-    /// Where the second and each further interval start, three in a word; behind the last one [`NEVER`].
+    /// The starts of the second and of each further interval, three in a word; unused lanes hold [`NEVER`].
     starts: [u64; 3],
-    /// By interval, and behind the last one that one's.
+    /// The target of each interval; the last one's target is repeated after it.
     pub(crate) to: [Target; WIDTH],
 }
 
 impl Hash for Line {
-    /// Numbers side by side are hashed at once.
+    /// Hashes adjacent numbers at once.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.starts.hash(state);
         self.to.map(Target::bits).hash(state);
@@ -37,7 +37,7 @@ impl Hash for Line {
 pub(super) const NEVER: u32 = NO_KEY + 1;
 
 impl Line {
-    /// At most ten intervals, ascending.
+    /// Makes a line of at most ten intervals, ascending.
     pub(crate) fn from_intervals(intervals: &[Interval]) -> Self {
         let last = intervals.last().map(|last| last.to).unwrap_or_default();
         let mut line = Self { starts: [EACH * u64::from(NEVER); 3], to: [last; WIDTH] };
@@ -50,7 +50,7 @@ impl Line {
         line
     }
 
-    /// Where intervals start, but for the first.
+    /// The starts of all intervals but the first.
     pub(crate) fn starts(&self) -> impl Iterator<Item = u32> + '_ {
         (0..WIDTH - 1)
             .map(|at| (self.starts[at / 3] >> (at as u32 % 3 * LANE)) as u32 & ((1 << LANE) - 1))
@@ -62,12 +62,12 @@ impl Line {
         *word = *word & !(((1 << LANE) - 1) << shift) | u64::from(start) << shift;
     }
 
-    /// Where a key leads. It is held to three bounds at once: where one is above it, it borrows.
+    /// The target of a key. The key is compared with three starts at once: a lane whose start is above the key borrows.
     #[inline]
     pub(super) fn lookup(&self, key: u32) -> Target {
         let keys = (u64::from(key) * EACH) | BORROW;
         let [a, b, c] = self.starts.map(|starts| (keys - starts) & BORROW);
-        // A lane has room for the sum, and the highest for that of all lanes.
+        // A lane has room for the sum of its own counts, and the highest lane for the sum of all lanes.
         let sum = ((a + b + c) >> (LANE - 1)).wrapping_mul(EACH);
         let before = (sum >> (2 * LANE)) as usize & 0xf;
         self.to.get(before).copied().unwrap_or_default()

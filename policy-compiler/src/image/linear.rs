@@ -1,4 +1,4 @@
-//! Chains without rows: they are judged rule by rule.
+//! Chains without rows: they are evaluated rule by rule.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,22 +10,22 @@ use crate::model::{Direction, Transport};
 use crate::peers::{AddressFacts, PredicateSet, family};
 use crate::resolve::{Decided, Stage, Steps, matches};
 
-/// How a chain is judged rule by rule.
+/// The data by which a chain is evaluated rule by rule.
 #[derive(Debug)]
 pub(crate) struct Linear {
     pub(crate) direction: Direction,
     pub(crate) steps: Arc<Steps>,
     /// The path of each step that decides.
     pub(crate) step_paths: Box<[Option<PathId>]>,
-    /// The path of each tier's end that decides.
+    /// The path of each tier end that decides.
     pub(crate) end_paths: Box<[Option<PathId>]>,
     /// For a pod whose addresses differ: the predicate set of each.
     pub(crate) own: BTreeMap<Identity, PredicateSet>,
 }
 
 impl Linear {
-    /// The path of a packet, judged rule by rule; `None` where nothing is known of an end. `chain` is the chain that has no
-    /// rows, and `tables` hold what is true of addresses.
+    /// The path of a packet, evaluated rule by rule; `None` if an end is unknown. `chain` is the chain without rows,
+    /// and `tables` hold the predicates of addresses.
     pub(crate) fn judge(
         &self,
         chain: &Chain,
@@ -43,7 +43,7 @@ impl Linear {
         let peer = facts_of(peer)?;
         let family = peer.family;
         let local = match &chain.local {
-            // What is true of the local end is known: only the rows are too large.
+            // The local end's predicates are known; the chain has no rows only because they would be too large.
             Some(local) => facts(&local[family as usize], family),
             None if chain.list.stage == Stage::Pod => facts(self.own.get(&local)?, family),
             None => facts_of(local)?,

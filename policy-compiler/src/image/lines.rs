@@ -1,9 +1,9 @@
 //! Rows as lookups read them: targets lead from one cache line to the next until a path is reached.
 //!
-//! A row says for each table of protocols where it leads: to a path, or to a line that tells keys or source ports apart. A
-//! line divides them into up to ten intervals, a leaf into up to seventeen, and a tree of lines and leaves into any number.
+//! A row has a target for each table of protocols: a path, or a line that divides keys or source ports. A line divides
+//! them into up to ten intervals, a leaf into up to seventeen, and a tree of lines and leaves into any number.
 //!
-//! A packet that shows no key has a key of its own, [`NO_KEY`], behind all others.
+//! A packet that shows no key has a key of its own, [`NO_KEY`], after all others.
 
 use super::leaf::Leaf;
 use super::line::{Line, NEVER};
@@ -15,17 +15,17 @@ use crate::model::Transport;
 /// The target of each table.
 pub(crate) type Row = [Target; TABLES];
 
-/// How many tables there are.
+/// The number of tables.
 pub(crate) const TABLES: usize = OTHERS + 1;
 
-/// The most steps that a lookup takes behind a row: lines of ten intervals by key and then by source port, and one more where a leaf
-/// became a tree.
+/// The most steps that a lookup takes after the row: lines of ten intervals by key and then by source port, and one
+/// more where a leaf became a tree.
 pub(crate) const STEPS: usize = 11;
 
 /// All rows.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lines {
-    /// By table, and there by row: most packets are of one protocol, and so are what lookups keep in the cache.
+    /// By table, and in each table by row: most packets are of one protocol, so lookups keep one table in the cache.
     pub(crate) rows: [Vec<Target>; TABLES],
     pub(crate) all: Vec<Line>,
     pub(crate) leaves: Vec<Leaf>,
@@ -37,7 +37,7 @@ impl Lines {
         self.rows[0].len()
     }
 
-    /// Adds a row; its number.
+    /// Adds a row and returns its number.
     pub(crate) fn push(&mut self, row: Row) -> u32 {
         for (all, place) in self.rows.iter_mut().zip(row) {
             all.push(place);
@@ -45,7 +45,7 @@ impl Lines {
         self.len() as u32 - 1
     }
 
-    /// A row, if there is one of this number.
+    /// The row of this number, if there is one.
     pub(crate) fn row(&self, row: u32) -> Option<Row> {
         let mut places = Row::default();
         for (place, all) in places.iter_mut().zip(&self.rows) {
@@ -54,13 +54,13 @@ impl Lines {
         Some(places)
     }
 
-    /// Where a row leads first.
+    /// The first target of a row.
     #[inline]
     pub(crate) fn first(&self, row: u32, table: u8) -> Option<Target> {
         self.rows.get(usize::from(table))?.get(row as usize).copied()
     }
 
-    /// Where a line leads.
+    /// The target to which a line leads a packet.
     #[inline]
     pub(crate) fn next(&self, line: Target, packet: PacketKey) -> Option<Target> {
         if line.is_leaf() {
@@ -72,29 +72,29 @@ impl Lines {
     /// The path to which a leaf leads.
     #[inline]
     fn in_leaf(&self, leaf: Target, packet: PacketKey) -> Option<PathId> {
-        // Who shows no key is led where key 0 is.
+        // A packet without a key gets the path of key 0.
         Some(self.leaves.get((leaf.0 & NUMBER) as usize)?.lookup(packet.key(leaf) as u16))
     }
 
-    /// The path to which a place leads a packet.
+    /// The path to which a target leads a packet.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the packet's key is not computed again")]
     pub(crate) fn follow(&self, place: Target, transport: Transport) -> Option<PathId> {
-        // What the packet shows is only looked at where it matters, and mostly one leaf says all.
+        // The packet's transport is read only if it matters, and mostly one leaf decides.
         if !place.is_line() {
             return place.as_path();
         }
         match place.as_leaf_by_key() {
             Some(leaf) => {
                 let leaf = self.leaves.get(leaf as usize)?;
-                // Who shows no key is led where key 0 is.
+                // A packet without a key gets the path of key 0.
                 Some(leaf.lookup(key_of(table(transport.protocol), transport) as u16))
             }
             None => self.follow_far(place, transport),
         }
     }
 
-    /// As [`follow`](Self::follow), of what was put together for several places.
+    /// As [`follow`](Self::follow), for a packet key that was prepared for several targets.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as `follow`")]
     pub(crate) fn follow_prepared(&self, place: Target, packet: PacketKey) -> Option<PathId> {
@@ -105,13 +105,13 @@ impl Lines {
         }
     }
 
-    /// [`follow`](Self::follow) where it takes more than a leaf's keys.
+    /// [`follow`](Self::follow), if more than a leaf by key is needed.
     #[inline(never)]
     fn follow_far(&self, place: Target, transport: Transport) -> Option<PathId> {
         self.follow_lines(place, transport.into())
     }
 
-    /// [`follow`](Self::follow) for what a packet shows.
+    /// [`follow`](Self::follow) for a packet key.
     #[inline(never)]
     pub(crate) fn follow_lines(&self, mut place: Target, packet: PacketKey) -> Option<PathId> {
         for _ in 0..STEPS {
@@ -126,7 +126,7 @@ impl Lines {
         place.as_path()
     }
 
-    /// Adds the bounds that a table of a row has, of keys and of source ports, including 0, in no order.
+    /// Adds the bounds of a table of a row, of keys and of source ports, including 0, in no order.
     pub(crate) fn bounds(&self, row: u32, table: usize, bounds: &mut [Vec<u32>; 2]) {
         for bounds in bounds.iter_mut() {
             bounds.push(0);
@@ -139,7 +139,7 @@ impl Lines {
             if place.is_leaf() {
                 let leaf = self.leaves.get(number as usize);
                 bounds.extend(leaf.into_iter().flat_map(Leaf::starts));
-                // Who shows no key may be led elsewhere than the last keys.
+                // A packet without a key may have another path than the last keys.
                 bounds.push(NO_KEY);
                 continue;
             }

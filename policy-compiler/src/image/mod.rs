@@ -7,8 +7,8 @@
 //! row ── protocol, ports, type ───> path        reason, verdict, rules on the way, counter slot
 //! ```
 //!
-//! Every lookup is total. A number of another image, or one that is made up, gets an answer without panic; where it names
-//! nothing here the answer is [`Reason::Unknown`](crate::model::Reason), which denies.
+//! Every lookup has a result. A number of another image, or an invented one, gets a result without panic. A number that
+//! names nothing in this image gets [`Reason::Unknown`](crate::model::Reason), which denies.
 
 mod batch;
 mod canonical;

@@ -1,4 +1,4 @@
-//! What a row is asked of a packet: the table of its protocol, the key in that table, and the source port.
+//! What a row looks at in a packet: the table of its protocol, the key in that table, and the source port.
 
 use super::target::{NO_KEY, SOURCE, Target};
 use crate::model::{ICMP, ICMPV6, Shown, Transport};
@@ -6,7 +6,8 @@ use crate::model::{ICMP, ICMPV6, Shown, Transport};
 /// The protocols whose packets show a key: a destination port, or an ICMP type and code as one number.
 pub(crate) const KEYED: [u8; 5] = [6, 17, 132, ICMP, ICMPV6];
 
-/// The table of a protocol: its place in [`KEYED`], or behind them for all others, which are keyed by their number.
+/// The table of a protocol: its index in [`KEYED`]. All other protocols share the table after these, whose key is the
+/// protocol number.
 pub(crate) const fn table_of(protocol: u8) -> usize {
     match protocol {
         6 => 0,
@@ -18,7 +19,7 @@ pub(crate) const fn table_of(protocol: u8) -> usize {
     }
 }
 
-/// The table of the protocols that show no key.
+/// The table of the protocols that show no key of their own.
 pub(crate) const OTHERS: usize = KEYED.len();
 
 /// The key of an ICMP packet.
@@ -26,15 +27,15 @@ pub(crate) const fn icmp_key(kind: u8, code: u8) -> u16 {
     (kind as u16) << 8 | code as u16
 }
 
-/// What a row is asked of a packet.
+/// What a row looks at in a packet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PacketKey {
     pub(crate) table: u8,
-    /// The key, and above it the source port.
+    /// The key, and the source port above it.
     pub(super) asked: u64,
 }
 
-/// By protocol.
+/// The table of each protocol.
 const TABLE: [u8; 256] = {
     let mut tables = [0; 256];
     let mut protocol = 0;
@@ -51,15 +52,15 @@ impl PacketKey {
         Self { table, asked: key as u64 | (source as u64) << u32::BITS }
     }
 
-    /// What a line is asked.
+    /// The value that a line divides: the key, or the source port.
     #[inline]
     pub(super) const fn key(self, line: Target) -> u32 {
-        // By source it is the upper half.
+        // A line by source port takes the upper half.
         (self.asked >> ((line.0 & SOURCE) / (SOURCE / u32::BITS))) as u32
     }
 }
 
-/// The table that is asked of packets of a protocol.
+/// The table of a protocol.
 #[inline]
 pub(crate) const fn table(protocol: u8) -> u8 {
     TABLE[protocol as usize]

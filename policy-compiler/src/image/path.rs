@@ -7,14 +7,14 @@ use crate::model::{Decision, Direction, Reason, Verdict};
 /// How a packet was decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Path {
-    /// What decided, and the rules that were met on the way there.
+    /// What decided, and the rules that were noted before it.
     pub decision: Arc<Decision>,
-    /// What follows from it.
+    /// The verdict of the decision.
     pub verdict: Verdict,
-    /// Whether it leaves the verdict to the chains behind it ([`Reason::passes_on`]).
+    /// Whether it leaves the verdict to the chains after it ([`Reason::passes_on`]).
     pub passes_on: bool,
-    /// Its counter, below [`Image::slots`](super::Image::slots): the same for the same decision in every image of one compiler, until the slot is
-    /// released.
+    /// Its counter slot, below [`Image::slots`](super::Image::slots). The same decision has the same slot in every
+    /// image of one compiler, until the slot is released.
     pub slot: u32,
 }
 
@@ -24,7 +24,7 @@ impl Path {
         Self { verdict: reason.verdict(), passes_on: reason.passes_on(), decision, slot }
     }
 
-    /// The path of what is unknown. Its slot is the number of the direction.
+    /// The path of unknown ends. Its slot is the number of the direction.
     pub(crate) fn unknown(direction: Direction) -> Self {
         Self::new(Arc::new(Reason::Unknown(direction).into()), direction as u32)
     }

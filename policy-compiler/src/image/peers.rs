@@ -1,4 +1,4 @@
-//! What an image knows of addresses. Images between which only policies changed share it.
+//! What an image knows about addresses. Images between which only policies changed share it.
 
 use std::sync::Arc;
 
@@ -7,23 +7,24 @@ use crate::common::Identity;
 use crate::peers::{ClassMap, PredicateSet, Predicates};
 use crate::prefix_map::PrefixMap;
 
-/// The tables from addresses to classes. They may hold predicates that only another image which shares them uses.
+/// The tables from addresses to classes. They may contain predicates that only another image that shares them uses.
 #[derive(Debug)]
 pub(crate) struct PeerTables {
     pub(crate) prefixes: PrefixMap,
-    /// Counts what is stored in `prefixes` in place.
+    /// Counts the stores in place into `prefixes`.
     pub(crate) changes: ChangeCounters,
-    /// Class of each identity, and room for identities to come.
+    /// The class of each identity, with room for new identities.
     pub(crate) classes: ClassMap,
     /// The predicate set of each class.
     pub(crate) class_predicate_sets: Box<[PredicateSet]>,
     pub(crate) predicates: Arc<Predicates>,
-    /// How many identities some address has.
+    /// The number of identities that some address has.
     pub(crate) identities: usize,
 }
 
 impl PeerTables {
-    /// The class of an identity. [`Identity::UNKNOWN`] has none, nor has one that is older than these tables.
+    /// The class of an identity. [`Identity::UNKNOWN`] has none, and neither has an identity that is older than these
+    /// tables.
     pub(crate) fn class(&self, identity: Identity) -> Option<usize> {
         let class = self.classes.class(identity) as usize;
         (class < self.class_predicate_sets.len()).then_some(class)

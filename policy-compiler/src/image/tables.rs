@@ -33,8 +33,8 @@ pub struct Counts {
     pub classes: usize,
     /// Chains of policies.
     pub chains: usize,
-    /// The chains that are judged rule by rule, because the local end's predicates differ between its addresses, or because the
-    /// rows do not fit the budget.
+    /// The chains that are evaluated rule by rule, because the local end's predicates differ between its addresses, or
+    /// because the rows exceed the budget.
     pub linear: usize,
     /// Predicates over peers.
     pub predicates: usize,
@@ -44,29 +44,29 @@ pub struct Counts {
     pub paths: usize,
 }
 
-/// No row.
+/// Stands for the absence of a row.
 pub(crate) const NO_ROW: u32 = LINEAR - 1;
 
 /// The tables of one node, immutable.
 #[derive(Debug)]
 pub struct Image {
     pub(crate) peers: Arc<PeerTables>,
-    /// By predicate whether a rule of this image uses it, directly or in a port set.
+    /// For each predicate whether a rule of this image uses it, directly or in a port set.
     pub(crate) in_use: Box<[bool]>,
     pub(crate) endpoints: BTreeMap<Arc<LocalName>, LocalEndpoint>,
     pub(crate) chains: Box<[Chain]>,
-    /// Row of (chain, class), all classes of a chain together, or [`LINEAR`].
+    /// The row of (chain, class), with all classes of a chain together, or [`LINEAR`].
     pub(crate) cells: Box<[u32]>,
-    /// The chains that are judged rule by rule.
+    /// The chains that are evaluated rule by rule.
     pub(crate) linear: BTreeMap<ChainId, Linear>,
     /// The rows.
     pub(crate) lines: Lines,
-    /// The unknown of each direction comes first.
+    /// All paths; the unknown of each direction comes first.
     pub(crate) paths: Arc<[Path]>,
-    /// What [`Image::path`] gives for a number that is none.
+    /// The path that [`Image::path`] gives for a number that names none.
     pub(crate) no_path: Path,
     pub(crate) slots: u32,
-    /// Counts the images of a compiler.
+    /// The number of the image among the images of its compiler.
     pub(crate) serial: u64,
 }
 
@@ -83,16 +83,16 @@ impl Image {
         Identity(self.peers.prefixes.lookup_v4(address))
     }
 
-    /// How often something may have changed in place at two addresses, as numbers in host order: a sum of counters that only
-    /// grow (and wrap). Law: if the caller reads this before [`identity_v4`](Self::identity_v4) of the two, or anything else
-    /// whose changes are [counted](Self::count_change_v4), and later finds this unchanged, what was read is unchanged.
-    /// Nothing changes in place at IPv6 addresses.
+    /// How often something may have changed in place at two addresses, as numbers in host order: a sum of counters that
+    /// only grow (and wrap). Law: if the caller reads this before [`identity_v4`](Self::identity_v4) of the two, or
+    /// before anything else whose changes are [counted](Self::count_change_v4), and later finds the sum unchanged, what
+    /// it read is unchanged. Nothing changes in place at IPv6 addresses.
     #[inline]
     pub fn changes_v4(&self, addresses: [u32; 2]) -> u32 {
         self.peers.changes.sum(addresses)
     }
 
-    /// Counts a change at an address that is already stored.
+    /// Counts a change at an address, after the change is stored.
     pub fn count_change_v4(&self, address: u32) {
         self.peers.changes.increment(address);
     }
@@ -110,13 +110,13 @@ impl Image {
         Identity(self.peers.prefixes.lookup_v6(address))
     }
 
-    /// The chain that judges a local pod's traffic in one direction; `None` for an endpoint that is not in these tables:
+    /// The chain for a local pod's traffic in one direction. `None` for an endpoint that is not in these tables:
     /// nothing passes for it.
     pub fn chain(&self, endpoint: &ObjectName, direction: Direction) -> Option<ChainId> {
         self.chain_at(endpoint, Stage::Pod, direction)
     }
 
-    /// The chain that judges at one stage; a pod has but one.
+    /// The chain of one stage; a pod has only the stage [`Stage::Pod`].
     pub fn chain_at(
         &self,
         endpoint: &LocalName,
@@ -126,8 +126,8 @@ impl Image {
         self.endpoints.get(endpoint)?.chains.get(&(stage, direction)).copied()
     }
 
-    /// Judges a packet: `peer` is the source for a chain of ingress and the destination for one of egress, `local` the
-    /// other end.
+    /// Evaluates policy for a packet. `peer` is the source for an ingress chain and the destination for an egress
+    /// chain; `local` is the other end.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as `Lines::follow`")]
     pub fn classify(
@@ -159,19 +159,19 @@ impl Image {
         Some(self.path(self.lines.follow_prepared(first, query.packet)?))
     }
 
-    /// The class of a peer; a number that no class has, if peer or local end is unknown.
+    /// The class of a peer; a number that no class has if the peer or the local end is unknown.
     #[inline]
     fn class_of_peer(&self, local: Identity, peer: Identity) -> u32 {
         if local == Identity::UNKNOWN { NO_CLASS } else { self.class_number(peer) }
     }
 
-    /// The row by which a chain judges, [`LINEAR`], or [`NO_ROW`] where there is none.
+    /// The row of a chain for two ends, [`LINEAR`], or [`NO_ROW`] if there is none.
     #[inline]
     pub(crate) fn row(&self, chain: ChainId, local: Identity, peer: Identity) -> u32 {
         self.row_of(chain, self.class_of_peer(local, peer))
     }
 
-    /// The row of a chain and a class, [`LINEAR`], or [`NO_ROW`] where there is none.
+    /// The row of a chain and a class, [`LINEAR`], or [`NO_ROW`] if there is none.
     #[inline]
     pub(crate) fn row_of(&self, chain: ChainId, class: u32) -> u32 {
         let classes = self.peers.class_predicate_sets.len();
@@ -182,7 +182,7 @@ impl Image {
         self.cells.get(cell).copied().unwrap_or(NO_ROW)
     }
 
-    /// The path where there is no row: judged rule by rule, or unknown.
+    /// The path of a packet without a row: evaluated rule by rule, or unknown.
     #[cold]
     #[inline(never)]
     pub(crate) fn classify_without_row(
@@ -219,31 +219,31 @@ impl Image {
         self.peers.classes.class(identity)
     }
 
-    /// Stores the class of an identity before any address has it; `false` if there is no room. The store of the identity that
-    /// follows is a release: a reader that sees the identity sees its class.
+    /// Stores the class of an identity before any address has that identity; `false` if there is no room. The later
+    /// store of the identity is a release, so a reader that sees the identity sees its class.
     pub(crate) fn store_class(&self, identity: Identity, class: u32) -> bool {
         self.peers.classes.store(identity, class)
     }
 
-    /// The path of a number; for a number that names none, a path that denies.
+    /// The path of a number; a path that denies if the number names none.
     #[inline]
     pub fn path(&self, path: PathId) -> &Path {
         self.paths.get(path.0 as usize).unwrap_or(&self.no_path)
     }
 
-    /// Every path; [`PathId`]s are indexes into it.
+    /// All paths, indexed by [`PathId`].
     pub fn paths(&self) -> &[Path] {
         &self.paths
     }
 
-    /// All counter slots that any image of this compiler has used so far are below this number.
+    /// The end of the counter slots: every slot that an image of this compiler has used so far is below it.
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// A hash of everything that an endpoint's chains mean: names and rules of the policies that select it, and the predicates of
-    /// these that are true of the endpoint. It changes with them and with nothing else. 0 for an endpoint that is not in these
-    /// tables.
+    /// A hash of everything that an endpoint's chains mean: the names and rules of the policies that select it, and
+    /// their predicates that are true of the endpoint. It changes exactly when one of these does. 0 for an endpoint
+    /// that is not in these tables.
     pub fn revision(&self, endpoint: &LocalName) -> u64 {
         self.endpoints.get(endpoint).map_or(0, |local| local.revision)
     }
@@ -253,12 +253,12 @@ impl Image {
         self.endpoints.keys().map(|name| &**name)
     }
 
-    /// What a chain is made of.
+    /// The list and the predicates of a chain.
     pub fn describe(&self, chain: ChainId) -> Option<&Chain> {
         self.chains.get(chain.0 as usize)
     }
 
-    /// How many of each thing it holds.
+    /// How many of each thing the image holds.
     pub fn counts(&self) -> Counts {
         Counts {
             endpoints: self.endpoints.len(),
@@ -272,7 +272,7 @@ impl Image {
         }
     }
 
-    /// Bytes of memory of the tables that lookups read; names and descriptions not counted.
+    /// Bytes of memory of the tables that lookups read, without names and descriptions.
     pub fn bytes(&self) -> usize {
         self.peers.prefixes.bytes()
             + self.peers.classes.bytes()
@@ -281,7 +281,7 @@ impl Image {
             + size_of_val(&*self.paths)
     }
 
-    /// The addresses in runs of one identity: first and last of each, ascending.
+    /// The addresses in runs of one identity: first and last address of each run, ascending.
     pub(crate) fn runs(&self) -> impl Iterator<Item = (IpAddr, IpAddr, Identity)> {
         self.peers.prefixes.runs().into_iter().map(|(first, last, it)| (first, last, Identity(it)))
     }
@@ -292,14 +292,14 @@ impl Image {
         self.cells.get(chain.0 as usize * self.peers.class_predicate_sets.len() + class).copied()
     }
 
-    /// Whether a chain is judged rule by rule.
+    /// Whether a chain is evaluated rule by rule.
     pub fn is_linear(&self, chain: ChainId) -> bool {
         self.linear.contains_key(&chain)
     }
 }
 
 impl Default for Image {
-    /// The image that stands before any other: it knows no endpoint and no peer, so that nothing passes.
+    /// The first image: it knows no endpoint and no peer, so nothing passes.
     fn default() -> Self {
         Self {
             peers: Arc::default(),

@@ -1,25 +1,25 @@
-//! Targets: where the next step of a lookup in a row leads.
+//! Targets: where a step of a lookup in a row leads.
 
 use std::hash::Hash;
 
 use crate::common::PathId;
 
-/// Where the next step of a lookup leads: to a path, or to a line, which is searched by key or by source port.
+/// Where a step of a lookup leads: to a path, or to a line, which is searched by key or by source port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Target(pub(super) u32);
 
-/// Tells lines from paths.
+/// Marks lines; paths lack this bit.
 const LINE: u32 = 1 << 31;
 
 pub(super) const SOURCE: u32 = 1 << 30;
 
-/// Of lines, tells those that are leaves from others.
+/// Marks the lines that are leaves.
 const LEAF: u32 = 1 << 29;
 
 pub(super) const NUMBER: u32 = LEAF - 1;
 
 impl Target {
-    /// None at all. No image has so many lines.
+    /// Leads to nothing: no image has that many lines.
     pub(crate) const NOWHERE: Self = Self::by_source(u32::MAX).leaf();
 
     pub(crate) const fn path(path: PathId) -> Self {
@@ -34,18 +34,18 @@ impl Target {
         Self(LINE | SOURCE | line & NUMBER)
     }
 
-    /// The leaf of this number in the place of the line.
+    /// The leaf of this number instead of the line.
     pub(crate) const fn leaf(self) -> Self {
         Self(self.0 | LEAF)
     }
 
-    /// Whether it is a leaf, if it is a line.
+    /// Whether it is a leaf, provided that it is a line.
     #[inline]
     pub(crate) const fn is_leaf(self) -> bool {
         self.0 & LEAF != 0
     }
 
-    /// The number of its leaf, if it is one that is asked by key.
+    /// The number of its leaf, if it is a leaf by key.
     #[inline]
     pub(crate) const fn as_leaf_by_key(self) -> Option<u32> {
         if self.0 & !NUMBER == LINE | LEAF { Some(self.0 & NUMBER) } else { None }
@@ -56,7 +56,7 @@ impl Target {
         self.0 & LINE != 0
     }
 
-    /// Whether it is a line that may be there: not [`NOWHERE`](Self::NOWHERE).
+    /// Whether it is a line that may exist: not [`NOWHERE`](Self::NOWHERE).
     #[inline]
     pub(crate) const fn leads_on(self) -> bool {
         self.is_line() && self.0 != Self::NOWHERE.0
@@ -67,17 +67,17 @@ impl Target {
         if self.is_line() { None } else { Some(PathId(self.0)) }
     }
 
-    /// As a number; equal places have one.
+    /// The target as a number; equal targets have equal numbers.
     pub(crate) const fn bits(self) -> u32 {
         self.0
     }
 
-    /// The place of a number.
+    /// The target of a number.
     pub(crate) const fn from_bits(bits: u32) -> Self {
         Self(bits)
     }
 
-    /// Whether it is asked by source port, if it is a line.
+    /// Whether it is searched by source port, provided that it is a line.
     #[inline]
     pub(crate) const fn is_by_source(self) -> bool {
         self.0 & SOURCE != 0
@@ -88,13 +88,13 @@ impl Target {
         if self.is_line() { Some(self.0 & NUMBER) } else { None }
     }
 
-    /// Another line or leaf that is asked for the same.
+    /// Another line or leaf, searched by the same value.
     pub(crate) const fn to_line(self, line: u32) -> Self {
         Self(self.0 & !NUMBER | line & NUMBER)
     }
 }
 
-/// The key of packets that show none; keys are below.
+/// The key of packets that show none; all other keys are below it.
 pub(crate) const NO_KEY: u32 = 1 << 16;
 
 /// Keys from `start` up to the start of the next interval lead to `to`.

@@ -15,7 +15,8 @@ use crate::selector::Labels;
 /// A cluster as policy sees it. Ordered maps: the same objects in any order are the same value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Model {
-    /// Labels of every namespace. A pod whose namespace is missing here is treated as if the namespace had no labels.
+    /// Labels of every namespace. A pod whose namespace is missing here is treated as if the namespace had no
+    /// labels.
     pub namespaces: Tracked<BTreeMap<String, Labels>>,
     /// Labels of every service account that has an object.
     pub service_accounts: Tracked<BTreeMap<ObjectName, Labels>>,
@@ -27,7 +28,8 @@ pub struct Model {
     pub network_sets: Journal<ObjectName, Arc<NetworkSet>>,
     /// The endpoints of every service.
     pub services: Tracked<BTreeMap<ObjectName, Arc<BTreeSet<ServiceEndpoints>>>>,
-    /// The tiers that have objects; the built-in ones need none, and theirs change nothing.
+    /// The tiers that have objects. The built-in tiers need no object, and an object of that name does not change
+    /// them.
     pub tiers: BTreeMap<String, Tier>,
     /// Every policy.
     pub policies: Journal<PolicyName, Arc<Policy>>,
@@ -35,11 +37,11 @@ pub struct Model {
     pub profiles: Tracked<BTreeMap<String, Arc<Profile>>>,
     /// Ports that host endpoint policy never closes.
     pub failsafe: Failsafe,
-    /// Addresses that nobody knows enough about: everything to and from them is denied.
+    /// Addresses whose members are not known well enough: all traffic to and from them is denied.
     pub unknown: Tracked<BTreeSet<IpAddr>>,
 }
 
-/// A protocol, a port, and the peers with which it stays open; `None` is everybody.
+/// A protocol, a port, and the peers for which it stays open; `None` is every peer.
 pub type FailsafePort = (Protocol, u16, Option<ipnet::IpNet>);
 
 /// Ports that host endpoint policy never closes.
@@ -64,12 +66,12 @@ impl Default for Failsafe {
 static NONE: Labels = Labels::new();
 
 impl Model {
-    /// Where among the [marks](Self::marks) the endpoints' is.
+    /// The index of the endpoints' mark among the [marks](Self::marks).
     pub(crate) const ENDPOINTS: usize = 2;
-    /// And the network sets'.
+    /// The index of the network sets' mark.
     pub(crate) const NETWORK_SETS: usize = 4;
 
-    /// The marks of all that says who has which address and what selectors see of him.
+    /// The marks of everything that says which member has which address, and what selectors see of the member.
     pub(crate) fn marks(&self) -> [Mark; 8] {
         [
             self.namespaces.mark(),
@@ -78,7 +80,7 @@ impl Model {
             self.host_endpoints.mark(),
             self.network_sets.mark(),
             self.services.mark(),
-            // Their rules may ask for what no policy asks.
+            // Their rules may use predicates that no policy uses.
             self.profiles.mark(),
             self.unknown.mark(),
         ]
@@ -126,8 +128,8 @@ impl Model {
         Tier::built_in(name).or_else(defined).unwrap_or(Tier::MISSING)
     }
 
-    /// What tiers sort by: those that are built in or defined by order and name, then those that policies name and nobody
-    /// defines, also after one that is defined without an order.
+    /// The sort key of tiers. Tiers that are built in or defined come first, by order and name. Tiers that policies name
+    /// but no object defines come last, also after a tier that is defined without an order.
     pub fn tier_sort_key<'t>(&self, name: &'t str) -> (bool, Order, &'t str) {
         let missing = Tier::built_in(name).is_none() && !self.tiers.contains_key(name);
         (missing, self.tier(name).order, name)

@@ -7,22 +7,23 @@ use std::sync::Arc;
 
 use super::tracked::Mark;
 
-/// So many changes are remembered; who missed more looks at everything.
+/// The number of changes that are remembered. A reader that missed more looks at everything.
 const MOST: usize = 128;
 
-/// A map with a [`Mark`], as [`Tracked`](super::Tracked) values have, that besides remembers its last changes: who
-/// knew the map at a mark is told where it may differ now, and what was there. What is changed through [`DerefMut`] may differ anywhere.
+/// A map with a [`Mark`], as [`Tracked`](super::Tracked) values have, that also remembers its last changes. A
+/// reader that knew the map at a mark learns at which keys it may differ now, and what was there. After a change
+/// through [`DerefMut`] every key may differ.
 #[derive(Debug, Clone)]
 pub struct Journal<K, V> {
     map: BTreeMap<K, V>,
     mark: Mark,
-    /// The last changes in order.
+    /// The last changes, in order.
     changes: Vec<Change<K, V>>,
 }
 
 #[derive(Debug, Clone)]
 struct Change<K, V> {
-    /// The map's before it.
+    /// The map's mark before the change.
     mark: Mark,
     key: K,
     before: Option<V>,
@@ -35,27 +36,27 @@ impl<K, V> Default for Journal<K, V> {
 }
 
 impl<K: Ord + Clone, V: Clone> Journal<K, V> {
-    /// As the map's.
+    /// As [`BTreeMap::insert`].
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         self.record(&key);
         self.map.insert(key, value)
     }
 
-    /// As the map's.
+    /// As [`BTreeMap::remove`].
     pub fn remove(&mut self, key: &K) -> Option<V> {
         self.record(key);
         self.map.remove(key)
     }
 
-    /// As the map's.
+    /// As [`BTreeMap::get_mut`].
     pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         self.record(key);
         self.map.get_mut(key)
     }
 
-    /// What is at a key is about to change.
+    /// Records a key whose value is about to change.
     fn record(&mut self, key: &K) {
-        // A mark that nobody else has need not change, but those before it may still be known.
+        // If no reader holds the current mark, it can stay. Earlier marks may still be held.
         let is_known = Arc::get_mut(&mut self.mark.0).is_none();
         if !is_known && self.changes.is_empty() {
             return;
@@ -70,12 +71,13 @@ impl<K: Ord + Clone, V: Clone> Journal<K, V> {
 }
 
 impl<K: Ord, V> Journal<K, V> {
-    /// Its mark.
+    /// The current mark.
     pub(crate) fn mark(&self) -> Mark {
         self.mark.clone()
     }
 
-    /// The keys at which it may differ from what it was at a mark, and what was there; `None`: at any.
+    /// The keys at which the map may differ from its state at a mark, and what was there. `None`: it may differ at
+    /// every key.
     pub(crate) fn since(&self, mark: &Mark) -> Option<BTreeMap<&K, Option<&V>>> {
         if *mark == self.mark {
             return Some(BTreeMap::new());

@@ -6,20 +6,20 @@ use ahash::AHashSet;
 
 use crate::selector::Labels;
 
-/// Sets of labels, each in one place: of many pods few differ in them, and who looks at one pod's has looked at those of all
-/// that share them.
+/// Sets of labels, each stored once. Few of many pods differ in their labels, so a reader that has looked at one
+/// pod's labels has them in the cache for all pods that share them.
 #[derive(Debug, Clone, Default)]
 pub struct LabelInterner {
     known: AHashSet<Arc<Labels>>,
-    /// With more it is looked which are in use.
+    /// When this many sets are stored, those that are no longer in use are removed.
     most: usize,
 }
 
-/// Sets without use are kept up to as many as those in use, and this many.
+/// Unused sets are kept up to the number of those in use plus this many.
 const SPARE: usize = 1024;
 
 impl LabelInterner {
-    /// The set that is equal to this one.
+    /// The stored set that is equal to this one.
     pub fn intern(&mut self, labels: &Labels) -> Arc<Labels> {
         if let Some(known) = self.known.get(labels) {
             return Arc::clone(known);
@@ -35,7 +35,7 @@ impl LabelInterner {
 }
 
 impl PartialEq for LabelInterner {
-    /// What is shared is no part of any value.
+    /// The stored sets are no part of any value.
     fn eq(&self, _: &Self) -> bool {
         true
     }

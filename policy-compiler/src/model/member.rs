@@ -1,4 +1,4 @@
-//! Who can stand behind an address: pods, network sets, host endpoints, the endpoints of services.
+//! The members that can have an address: pods, network sets, host endpoints, the endpoints of services.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,10 +12,10 @@ use crate::selector::{
     SERVICE_ACCOUNT_PREFIX,
 };
 
-/// Behind a prefix: the name of the namespace or service account.
+/// The key, after a prefix, of the name of the namespace or service account.
 const NAME: &str = "projectcalico.org/name";
 
-/// The service account that Kubernetes makes in every namespace: it exists without an object here.
+/// The service account that Kubernetes makes in every namespace: it exists even without an object in the model.
 const DEFAULT_ACCOUNT: &str = "default";
 
 /// A container port that has a name.
@@ -23,7 +23,7 @@ const DEFAULT_ACCOUNT: &str = "default";
 pub struct NamedPort {
     /// The name, an IANA service name.
     pub name: String,
-    /// A name resolves only among ports of the rule's protocol, if that has one.
+    /// The protocol. If the rule has a protocol, the name resolves only to ports of that protocol.
     pub protocol: Protocol,
     /// The number, 1-65535.
     pub port: u16,
@@ -32,17 +32,17 @@ pub struct NamedPort {
 /// A pod that has addresses of its own (not on the host's network) and is not finished.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Endpoint {
-    /// The pod's labels; pods that have the same best share them (see [`LabelInterner`](super::LabelInterner)).
+    /// The pod's labels; pods with equal labels should share them (see [`LabelInterner`](super::LabelInterner)).
     pub labels: Arc<Labels>,
-    /// Its service account, of its own namespace.
+    /// Its service account, which is in the pod's namespace.
     pub service_account: Option<String>,
-    /// Its addresses, either family.
+    /// Its addresses, of both families.
     pub addresses: BTreeSet<IpAddr>,
     /// The named ports of all its containers, init containers too.
     pub named_ports: BTreeSet<NamedPort>,
 }
 
-/// An interface of a node's that policy is for, or all of them.
+/// An interface of a node, or all of them, to which policy applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostEndpoint {
     /// The labels.
@@ -57,17 +57,17 @@ pub struct HostEndpoint {
     pub named_ports: BTreeSet<NamedPort>,
     /// What decides when no policy does, in order.
     pub profiles: Vec<String>,
-    /// The labels of those of its profiles that have any, in the same order: an earlier one's come first, its own before
-    /// them. Many host endpoints share one profile's.
+    /// The labels of those of its profiles that have any, in the same order. A label of its own comes before an
+    /// inherited one, and an earlier profile's before a later one's. Many host endpoints share one profile's labels.
     pub inherited: Vec<Arc<Labels>>,
-    /// It could not be imported as it was written, and whose interfaces it is for, and which policies select it, is not
-    /// known. It denies what a host endpoint without policies would, and all forwarded traffic of a direction of which any
-    /// global policy for forwarded traffic speaks.
+    /// It could not be imported as it was written. Its interfaces, and the policies that select it, are not known.
+    /// It denies what a host endpoint without policies would deny, and all forwarded traffic of each direction for
+    /// which any global policy has rules for forwarded traffic.
     pub broken: bool,
 }
 
 impl HostEndpoint {
-    /// What stands for one of which nothing is known.
+    /// The value that replaces a host endpoint of which nothing is known.
     pub fn broken() -> Self {
         Self {
             labels: Labels::new(),
@@ -87,18 +87,18 @@ impl HostEndpoint {
 pub enum Interface {
     /// `*`.
     All,
-    /// The one of this name.
+    /// The interface of this name.
     Named(String),
-    /// Those that have one of the host endpoint's addresses.
+    /// The interfaces that have one of the host endpoint's addresses.
     OfAddresses,
 }
 
-/// Networks with labels, by which rules may select them.
+/// Networks with labels, which rules may select by a selector.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NetworkSet {
     /// The labels.
     pub labels: Labels,
-    /// The networks, host bits cut off.
+    /// The networks, without host bits.
     pub nets: BTreeSet<IpNet>,
 }
 
@@ -113,17 +113,17 @@ pub struct ServiceEndpoints {
 
 /// What selectors see of a member: its own labels, and what it inherits under keys that its author cannot forge.
 ///
-/// As in Calico: `projectcalico.org/namespace`, `projectcalico.org/orchestrator` and `projectcalico.org/serviceaccount`
-/// tell where it belongs; `pcns.KEY` is a label of its namespace, `pcsa.KEY` of its service account, host endpoints have the
-/// labels of their profiles. Other than in Calico a label of the object's own under one of the reserved keys is not seen:
-/// whoever may label a pod may not choose its namespace's labels.
+/// As in Calico, `projectcalico.org/namespace`, `projectcalico.org/orchestrator` and
+/// `projectcalico.org/serviceaccount` tell where it belongs; `pcns.KEY` is a label of its namespace, `pcsa.KEY` of its
+/// service account, and host endpoints have the labels of their profiles. Unlike in Calico, an object's own label under
+/// one of the reserved keys is not seen: a user who may label a pod must not choose its namespace's labels.
 #[derive(Debug, Clone, Copy)]
 pub struct LabelView<'m> {
     /// The member's own labels.
     pub own: &'m Labels,
-    /// Its namespace and that one's labels.
+    /// Its namespace, and the namespace's labels.
     pub namespace: Option<(&'m str, &'m Labels)>,
-    /// Its service account and that one's labels; these are `None` if there is no such object.
+    /// Its service account, and the service account's labels, which are `None` if there is no such object.
     pub service_account: Option<(&'m str, Option<&'m Labels>)>,
     /// Whether it is a pod.
     pub pod: bool,
@@ -140,7 +140,7 @@ impl<'m> LabelView<'m> {
         }
         if let Some(key) = key.strip_prefix(SERVICE_ACCOUNT_PREFIX) {
             let (name, labels) = self.service_account?;
-            // The label is the object's, and not the pod's that names it.
+            // The label comes from the service account's object, not from the pod that names it.
             let exists = labels.is_some() || name == DEFAULT_ACCOUNT;
             return match key {
                 NAME => exists.then_some(name),

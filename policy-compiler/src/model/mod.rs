@@ -1,7 +1,7 @@
-//! The validated model: where the compiler, the reference and the proof all start.
+//! The validated model: the input of the compiler, the reference and the proof.
 //!
 //! Every value here is already checked; a value that could be illegal has a constructor that refuses it. Nothing is
-//! resolved yet: selectors are still selectors, named ports still names. Policies of every API have one shape.
+//! resolved yet: selectors are still selectors, named ports still names. Policies of all APIs have one form.
 
 mod cluster;
 mod journal;

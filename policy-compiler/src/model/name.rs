@@ -70,7 +70,8 @@ impl PolicyKind {
         }
     }
 
-    /// The kind as its author writes it; Calico's NetworkPolicy is told from Kubernetes'.
+    /// The kind as its author writes it; the text tells Calico's NetworkPolicy from
+    /// Kubernetes'.
     const fn written(self) -> &'static str {
         match self {
             Self::Kubernetes => "NetworkPolicy",
@@ -84,13 +85,13 @@ impl PolicyKind {
         }
     }
 
-    /// Whether policies of the kind are evaluated and counted, and never enforced.
+    /// Whether policies of the kind are evaluated and counted but never enforced.
     pub const fn staged(self) -> bool {
         matches!(self, Self::StagedKubernetes | Self::StagedCalico | Self::StagedGlobal)
     }
 }
 
-/// What tells one policy from every other.
+/// The unique name of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PolicyName {
     /// The kind.
@@ -107,7 +108,7 @@ impl PolicyName {
         Self { kind, namespace: namespace.into(), name: name.into() }
     }
 
-    /// What decides between policies of equal order.
+    /// The tie-breaker between policies of equal order.
     pub fn sort_key(&self) -> String {
         [&self.name, "/", &self.namespace, "/", self.kind.name()].concat()
     }

@@ -1,4 +1,4 @@
-//! Policies of every API in one shape.
+//! Policies of every API in one form.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -11,17 +11,17 @@ use super::name::{ObjectName, PolicyName};
 use super::traffic::{Direction, Family, ICMP, ICMPV6};
 use crate::selector::Selector;
 
-/// The place of a policy in its tier, or of a tier: lower is earlier. Never NaN.
+/// The order of a tier, or of a policy in its tier: lower is earlier. Never NaN.
 #[derive(Debug, Clone, Copy)]
 pub struct Order(f64);
 
 impl Order {
-    /// After every other: what an absent order means.
+    /// After every other order: the meaning of an absent order.
     pub const LAST: Self = Self(f64::INFINITY);
-    /// Of Kubernetes' `NetworkPolicies` in the tier `default`.
+    /// The order of Kubernetes' `NetworkPolicies` in the tier `default`.
     pub const KUBERNETES: Self = Self(1000.0);
 
-    /// `None` for what is no number. Negative zero is zero.
+    /// `None` for NaN. Negative zero becomes zero.
     pub fn new(order: f64) -> Option<Self> {
         (!order.is_nan()).then_some(Self(order + 0.0))
     }
@@ -59,34 +59,34 @@ impl fmt::Display for Order {
     }
 }
 
-/// A group of policies that is judged before the next group.
+/// A group of policies that is evaluated before the next group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tier {
     /// Its place; ties go by name.
     pub order: Order,
-    /// What happens to a packet that a policy of the tier was asked about and no rule decided.
+    /// What happens to a packet if a policy of the tier applied to it and no rule decided.
     pub default_action: DefaultAction,
 }
 
-/// The end of a tier. Never Allow.
+/// What happens at the end of a tier. Never Allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DefaultAction {
-    /// Denied.
+    /// The packet is denied.
     Deny,
-    /// On to the next tier.
+    /// The next tier is evaluated.
     Pass,
 }
 
 impl Tier {
-    /// The tiers that exist without an object of their own, and that no object changes: Kubernetes' cluster-wide policies
-    /// come before and after everything else.
+    /// The tiers that exist without an object of their own and that no object changes: Kubernetes' cluster-wide
+    /// policies come before and after everything else.
     pub const BUILT_IN: [(&'static str, Self); 3] = [
         ("kube-admin", Self { order: Order(1_000.0), default_action: DefaultAction::Pass }),
         ("default", Self { order: Order(1_000_000.0), default_action: DefaultAction::Deny }),
         ("kube-baseline", Self { order: Order(10_000_000.0), default_action: DefaultAction::Pass }),
     ];
 
-    /// Of a tier that policies name and nobody defines.
+    /// A tier that policies name but no object defines.
     pub const MISSING: Self = Self { order: Order::LAST, default_action: DefaultAction::Deny };
 
     /// The built-in tier of this name.
@@ -95,7 +95,8 @@ impl Tier {
     }
 }
 
-/// Where on a packet's way a policy speaks. Only policies for host endpoints differ from [`Hook::Endpoint`].
+/// Where on a packet's path a policy applies. Only policies for host endpoints have another hook than
+/// [`Hook::Endpoint`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hook {
     /// At a pod; at a host endpoint for traffic of the host's own processes.
@@ -115,26 +116,27 @@ pub struct Policy {
     pub tier: String,
     /// The place in the tier; ties go by [`PolicyName::sort_key`].
     pub order: Order,
-    /// The endpoints that it selects; its namespace, if it has one, is part of the selector.
+    /// The endpoints that it selects. If the policy has a namespace, the selector includes it.
     pub selector: Selector,
-    /// Where it speaks.
+    /// Where it applies.
     pub hook: Hook,
-    /// Ingress rules; `None` where it leaves ingress alone, empty where it makes its tier count and decides nothing itself.
+    /// Ingress rules. `None`: the policy does not apply to ingress. Empty: it applies, so its tier counts, but it
+    /// decides nothing itself.
     pub ingress: Option<Vec<Rule>>,
-    /// Egress rules, likewise.
+    /// Egress rules, in the same way.
     pub egress: Option<Vec<Rule>>,
-    /// It could not be imported as it was written, and what it would have allowed or denied is not known: ahead of all
-    /// tiers it denies everything of what it selects, in both directions.
+    /// It could not be imported as it was written, and what it would have allowed or denied is not known. It comes
+    /// before all tiers and denies all traffic of the endpoints that it selects, in both directions.
     pub broken: bool,
 }
 
 impl Policy {
-    /// Whether it may deny traffic that a host endpoint which it selects forwards.
+    /// Whether it may deny forwarded traffic of a host endpoint that it selects.
     pub fn may_deny_forwarded(&self, direction: Direction) -> bool {
         self.broken || (self.hook != Hook::Endpoint && self.rules(direction).is_some())
     }
 
-    /// The rules of one direction; `None` where the policy does not speak of it. A broken one speaks of both.
+    /// The rules of one direction; `None` if the policy does not apply to it. A broken policy applies to both.
     pub fn rules(&self, direction: Direction) -> Option<&[Rule]> {
         if self.broken {
             return Some(&[]);
@@ -149,17 +151,17 @@ impl Policy {
 /// What a rule does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
-    /// Ends the search.
+    /// Allows the packet and ends the evaluation.
     Allow,
-    /// Ends the search.
+    /// Denies the packet and ends the evaluation.
     Deny,
-    /// On to the next tier, after the last to the profiles; in a profile it is Deny.
+    /// Goes on with the next tier, after the last tier with the profiles; in a profile it is Deny.
     Pass,
-    /// Noted; on to the next rule.
+    /// Notes the rule and goes on with the next rule.
     Log,
 }
 
-/// One rule: everything that is there holds.
+/// One rule: it matches if everything that it states holds.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// The index in the object's list of this direction; several rules may come from one.
@@ -206,8 +208,8 @@ impl Rule {
         }
     }
 
-    /// The families that it can match. A list of nets, negated or not, without an entry of the packet's family makes the
-    /// rule vanish for the family; ICMP is IPv4's, `ICMPv6` IPv6's.
+    /// The families that it can match. If a list of nets, negated or not, has no entry of a family, the rule does
+    /// not exist for that family. ICMP belongs to IPv4, `ICMPv6` to IPv6.
     pub fn families(&self) -> impl Iterator<Item = Family> + '_ {
         Family::ALL.into_iter().filter(move |family| {
             let protocol = match self.protocol {
@@ -230,7 +232,7 @@ pub struct IcmpMatch {
 }
 
 impl IcmpMatch {
-    /// Whether a packet of this type and code is meant.
+    /// Whether this type and code match.
     pub fn covers(self, kind: u8, code: u8) -> bool {
         self.kind.is_none_or(|wanted| wanted == kind)
             && self.code.is_none_or(|wanted| wanted == code)
@@ -240,15 +242,16 @@ impl IcmpMatch {
 /// One end of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct RuleEnd {
-    /// Any of these; `None` is whoever, `Some` of nothing nobody.
+    /// The address matches any of these. `None` is every address, an empty list no address.
     pub entities: Option<Vec<Entity>>,
-    /// Any of these; empty is every packet, also those that show no ports.
+    /// The port is one of these; empty is every packet, also one that shows no ports.
     pub ports: Vec<PortMatch>,
-    /// None of these. A packet of a protocol without ports has none of them; of a later fragment nobody knows.
+    /// The port is none of these. A packet of a protocol without ports has none of them; a later fragment may have
+    /// any of them.
     pub not_ports: Vec<PortMatch>,
 }
 
-/// Whom an end speaks of: everything that is there holds of the *address*.
+/// The addresses that an end of a rule matches: everything that is stated must hold of the *address*.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Entity {
     /// Some member (a pod, a network set, a host endpoint) that has the address matches.
@@ -259,13 +262,14 @@ pub struct Entity {
     pub nets: BTreeSet<IpNet>,
     /// The address is in none of these.
     pub not_nets: BTreeSet<IpNet>,
-    /// The address is an endpoint of this service; at the destination of egress the port is that endpoint's, too.
+    /// The address is an endpoint of this service; at the destination of egress the port must be that endpoint's,
+    /// too.
     pub service: Option<ObjectName>,
 }
 
 impl Entity {
-    /// Whether the lists of nets speak of the family at all: a list that is there and has no entry of it makes the rule
-    /// vanish for the family.
+    /// Whether the lists of nets allow the family at all: if a list is not empty and has no entry of the family,
+    /// the rule does not exist for that family.
     pub fn allows_family(&self, family: Family) -> bool {
         [&self.nets, &self.not_nets].into_iter().all(|nets| {
             nets.is_empty() || nets.iter().any(|net| Family::from_address(net.addr()) == family)
@@ -276,19 +280,19 @@ impl Entity {
 /// Which ports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PortMatch {
-    /// Numbers of TCP, UDP or SCTP, both ends included; `first <= last`.
+    /// Port numbers of TCP, UDP or SCTP, both ends included; `first <= last`.
     Range {
         /// Lowest.
         first: u16,
         /// Highest.
         last: u16,
     },
-    /// The number that a member with the end's address gives this name, of the rule's protocol, or, where the rule has
-    /// none, of the protocol that the member's port has. Among `ports` the member has to match the entity's selector, too.
+    /// The number that a member with the end's address gives this name, for the rule's protocol or, if the rule has
+    /// no protocol, for the protocol of the member's port. In `ports` the member must match the entity's selector, too.
     Named(String),
 }
 
-/// Rules for endpoints that no policy decided about.
+/// Rules for endpoints that no policy decides about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Profile {
     /// Ingress rules.
@@ -307,7 +311,7 @@ impl Profile {
     }
 }
 
-/// A policy and its name, in the order in which its tier is judged.
+/// The evaluation order of two policies of one tier.
 pub fn compare_policies(a: (&PolicyName, &Policy), b: (&PolicyName, &Policy)) -> Ordering {
     a.1.order.cmp(&b.1.order).then_with(|| a.0.sort_key().cmp(&b.0.sort_key()))
 }

@@ -1,4 +1,4 @@
-//! What decides a packet: verdicts, reasons and decisions.
+//! What decides about a packet: verdicts, reasons and decisions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,18 +16,19 @@ pub enum Verdict {
     Deny,
 }
 
-/// What decided, in one direction.
+/// What decided about a packet, in one direction.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// No policy decides about the pod in this direction: the profile of its namespace allows everything.
+    /// No policy applies to the pod in this direction: the profile of its namespace allows everything.
     NotIsolated(Direction),
     /// The first rule that allows or denies.
     Rule(RuleName, Verdict),
-    /// The end of a tier that denies what no rule decides. Carries the first policy of the tier that selects the endpoint.
+    /// The end of a tier denies what no rule decides. Carries the first policy of the tier that selects the
+    /// endpoint.
     Isolated(Direction, PolicyName),
     /// A policy that is not valid denies.
     Broken(Direction, PolicyName),
-    /// A host endpoint that is not valid, and may be the interface's, denies.
+    /// A host endpoint that is not valid, and that may be this interface's, denies.
     BrokenHost(Direction, String),
     /// A rule of a profile: its name and the rule's index.
     Profile(Direction, String, u32, Verdict),
@@ -37,7 +38,7 @@ pub enum Reason {
     NoProfile(Direction),
     /// A port that host endpoint policy never closes.
     Failsafe(Direction),
-    /// No policy for the host endpoint speaks here: passed on.
+    /// No policy for the host endpoint applies here: the packet goes on.
     NoHostPolicy(Direction),
     /// The peer's identity is not known to these tables: denied.
     Unknown(Direction),
@@ -58,7 +59,7 @@ impl Reason {
         }
     }
 
-    /// Whether a host endpoint's policy says nothing of it, so that others which are asked behind it decide.
+    /// Whether a host endpoint's policy does not decide, so that the evaluations after it do.
     pub const fn passes_on(&self) -> bool {
         matches!(self, Self::Failsafe(_) | Self::NoHostPolicy(_))
     }
@@ -100,13 +101,13 @@ impl fmt::Display for Reason {
     }
 }
 
-/// What was met on the way to what decided.
+/// A rule or tier end that was met before the decision.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Noted {
-    /// A rule, and what it did ([`Action::Pass`] or [`Action::Log`]) or, of a staged policy, would have done.
+    /// A rule, and what it did ([`Action::Pass`] or [`Action::Log`]) or, in a staged policy, would have done.
     Rule(RuleName, Action),
-    /// A staged policy of which no rule would have decided. The end of its tier would have denied: the tier's default action is
-    /// Deny, and only staged policies of it are asked here.
+    /// A staged policy in which no rule would have decided. The end of its tier would have denied: the tier's
+    /// default action is Deny, and all of its policies that apply here are staged.
     TierEnd(Direction, Arc<PolicyName>),
 }
 
@@ -145,12 +146,12 @@ impl fmt::Display for Noted {
     }
 }
 
-/// What decided and what was met on the way there.
+/// What decided, and what was met before it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Decision {
     /// What decided.
     pub reason: Reason,
-    /// In the order in which they were met.
+    /// What was met before the decision, in order.
     pub noted: Vec<Noted>,
 }
 

@@ -3,15 +3,15 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// A value with a [`Mark`], which becomes another whenever somebody may change the value.
+/// A value with a [`Mark`], which is replaced whenever the value may change.
 #[derive(Debug, Clone, Default)]
 pub struct Tracked<T> {
     value: T,
     mark: Mark,
 }
 
-/// Where two marks are equal, so are the values that they stood at: one is the other's clone, and neither was lent for
-/// changing since.
+/// Names a state of a value. If two marks are equal, the values are equal: one is a clone of the other, and neither
+/// was borrowed for a change since.
 #[derive(Debug, Clone, Default)]
 pub struct Mark(pub(super) Arc<()>);
 
@@ -22,7 +22,7 @@ impl PartialEq for Mark {
 }
 
 impl<T> Tracked<T> {
-    /// Its mark.
+    /// The current mark.
     pub fn mark(&self) -> Mark {
         self.mark.clone()
     }
@@ -38,7 +38,7 @@ impl<T> Deref for Tracked<T> {
 
 impl<T> DerefMut for Tracked<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // A mark that nobody else has need not change.
+        // If no reader holds the current mark, it can stay.
         if Arc::get_mut(&mut self.mark.0).is_none() {
             self.mark = Mark::default();
         }

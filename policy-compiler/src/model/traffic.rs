@@ -1,8 +1,9 @@
-//! What of a packet policy looks at, besides the two ends.
+//! What policy looks at in a packet, apart from its two ends.
 
 use std::fmt;
 
-/// The number of a family's ICMP. That of the other family's is a protocol like others: it has no types and codes.
+/// The protocol number of a family's ICMP. The other family's ICMP is a protocol like any other, without types and
+/// codes.
 pub(crate) const fn icmp_of(family: Family) -> u8 {
     match family {
         Family::V4 => ICMP,
@@ -124,16 +125,16 @@ impl Family {
     }
 }
 
-/// What a packet shows of itself behind its IP header.
+/// What a packet shows after its IP header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Shown {
     /// Nothing that policy looks at: another protocol, or a fragment that is not the first.
     Nothing,
     /// The ports of TCP, UDP or SCTP.
     Ports {
-        /// The sender's.
+        /// The source port.
         source: u16,
-        /// The receiver's.
+        /// The destination port.
         destination: u16,
     },
     /// Type and code of ICMP or `ICMPv6`.
@@ -150,7 +151,7 @@ pub enum Shown {
 pub struct Transport {
     /// IP protocol number.
     pub protocol: u8,
-    /// Ports or type and code. Those that do not fit the protocol count as [`Shown::Nothing`].
+    /// Ports, or type and code. If they do not fit the protocol, they count as [`Shown::Nothing`].
     pub shown: Shown,
 }
 

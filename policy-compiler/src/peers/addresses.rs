@@ -1,12 +1,13 @@
 //! The prefixes of a cluster, each with its holders and its identity.
 //!
-//! The *holders* of an address are the kinds of the members that have a prefix which contains it. Its *atom* is the longest prefix
-//! *in use* that contains it.
+//! The *holders* of an address are the kinds of the members that have a prefix which contains the address. Its *atom*
+//! is the longest prefix *in use* that contains it.
 //!
-//! **Why holders and atom determine every predicate.** Selectors, port names and services look at members only. A list of nets
-//! holds for an address if one of its nets contains it. Each net is a prefix in use. If it contains the atom, it contains every
-//! address here. If not, it contains no address here: two prefixes nest or are disjoint, and if a net inside the atom contained
-//! the address, the net would be the longest prefix in use, and not the atom.
+//! **Why holders and atom determine every predicate.** Selectors, port names and services look only at members. A list
+//! of nets holds for an address if one of its nets contains it. Each net is a prefix in use. If the net contains the
+//! atom, it contains every address of the atom. If not, it contains none of the addresses whose atom this is: two
+//! prefixes nest or are disjoint, and if a net inside the atom contained such an address, the net would be the longest
+//! prefix in use, and not the atom.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -27,7 +28,7 @@ trait Prefix: Copy + Ord {
     fn is_host(self) -> bool;
 }
 
-/// The address in the upper 32 bits of 40, the length in the lower 8.
+/// The address in the upper 32 of 40 bits, the length in the lower 8.
 type V4 = u64;
 
 impl Prefix for V4 {
@@ -103,7 +104,8 @@ pub(crate) struct Holders {
     pub(crate) unknown: bool,
 }
 
-/// Replaces the kind of a member at an IPv4 network; without `was` it comes, without `is` it goes, without both an atom comes.
+/// Replaces the kind of a member at an IPv4 network. Without `was` the member is added, without `is` it is removed;
+/// without both an atom is added.
 #[derive(Debug)]
 pub(crate) struct PrefixEdit {
     pub(crate) net: Ipv4Net,
@@ -119,7 +121,7 @@ pub(crate) struct PrefixIdentities {
 }
 
 impl PrefixIdentities {
-    /// How many they are.
+    /// The number of prefixes.
     pub(crate) fn len(&self) -> usize {
         self.v4.len() + self.v6.len()
     }
@@ -139,8 +141,8 @@ pub(crate) struct Addresses {
     v6: Vec<(V6, Occupant)>,
 }
 
-/// The prefixes of all network sets, ascending, each with the position of its set. Sets are many and long, and sorting them does
-/// not depend on the policies, so another thread may do it early.
+/// The prefixes of all network sets, ascending, each with the position of its set. Sets are many and long, and sorting
+/// them does not depend on the policies, so another thread may sort them early.
 #[derive(Debug, Default)]
 pub(crate) struct SetPrefixes {
     v4: Vec<(V4, u32)>,
@@ -214,7 +216,8 @@ impl Addresses {
         PrefixIdentities { v4, v6 }
     }
 
-    /// The holders of an address. `here`, if given, replaces those that have the address itself and not a larger prefix.
+    /// The holders of an address. `here`, if given, replaces the holders of exactly this address, but not those of a
+    /// larger prefix.
     pub(crate) fn holders(&self, address: IpAddr, here: Option<&[KindId]>) -> Holders {
         match address {
             IpAddr::V4(address) => self.holders_of_net(Ipv4Net::from(address), here),
@@ -225,7 +228,7 @@ impl Addresses {
         }
     }
 
-    /// The [`holders`](Self::holders) of a whole network, without those of a smaller prefix in it.
+    /// The [`holders`](Self::holders) of a whole network, without those of smaller prefixes in it.
     pub(crate) fn holders_of_net(&self, net: Ipv4Net, here: Option<&[KindId]>) -> Holders {
         let lengths = (0..=net.prefix_len()).filter(|len| self.lengths >> len & 1 != 0);
         let nets = lengths.filter_map(|len| Ipv4Net::new(net.addr(), len).ok());
@@ -237,7 +240,7 @@ impl Addresses {
         self.v4.len()
     }
 
-    /// The prefixes inside a network, ascending; a prefix with several entries comes several times.
+    /// The prefixes inside a network, ascending; a prefix with several entries occurs several times.
     pub(crate) fn prefixes_in(&self, net: Ipv4Net) -> impl Iterator<Item = Ipv4Net> + '_ {
         let first = self.v4.partition_point(|(other, _)| *other < v4(net));
         let all = self.v4[first..].iter().map(|(prefix, _)| *prefix);
@@ -252,7 +255,7 @@ impl Addresses {
         if edits.is_empty() {
             return Ok(());
         }
-        // At one prefix removals come first.
+        // At one prefix, removals come before additions.
         let mut steps: Vec<((V4, Occupant), bool)> = Vec::new();
         for PrefixEdit { net, was, is } in edits {
             let prefix = v4(*net);
@@ -340,7 +343,7 @@ fn identities<P: Prefix>(
     }
 }
 
-/// Bits of an address that one pass of the radix sort looks at.
+/// Bits of an address that one pass of the radix sort reads.
 const DIGIT: u32 = 11;
 
 /// Merges two lists that ascend by prefix.
@@ -372,7 +375,7 @@ fn sort_each<T: Ord, K: PartialEq>(items: &mut [T], key: impl Fn(&T) -> K) {
     }
 }
 
-/// Sorts entries; many by radix sort over their addresses, then those of each address.
+/// Sorts entries: many by radix sort of their addresses, and then the entries of each address.
 fn sort_v4<T: Copy + Ord>(items: &mut Vec<(V4, T)>) {
     let first = match items.first() {
         Some(first) if items.len() >= 1 << DIGIT && !items.is_sorted() => *first,

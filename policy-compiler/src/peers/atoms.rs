@@ -1,6 +1,6 @@
-//! Atoms: the parts into which the prefixes in use cut the address space.
+//! Atoms: the parts into which the prefixes in use divide the address space.
 //!
-//! The prefixes in use are the nets of all policies that are compiled, and two that hold one family each.
+//! The prefixes in use are the nets of all compiled policies, and two that each contain a whole family.
 
 use ahash::AHashMap;
 use ipnet::IpNet;

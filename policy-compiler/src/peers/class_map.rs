@@ -1,7 +1,8 @@
 //! The class of each identity.
 //!
-//! Identities and classes are both numbered in the order in which addresses are met. So the first identities of an image mostly
-//! have a class each, in the same order. Nothing is stored for these: a lookup computes the class from the identity.
+//! Identities and classes are both numbered in the order in which addresses are met. So the first identities of an
+//! image mostly have one class each, in the same order. Nothing is stored for these: a lookup computes the class from
+//! the identity.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -15,9 +16,9 @@ pub(crate) const NO_CLASS: u32 = u32::MAX;
 pub(crate) struct ClassMap {
     /// The first identity; at least 1.
     first: u32,
-    /// So many identities from the first on have their own index as their class.
+    /// The number of identities, from the first, whose class is their own index.
     in_order: u32,
-    /// Class of each identity behind them, or [`NO_CLASS`].
+    /// The class of each later identity, or [`NO_CLASS`].
     rest: Box<[AtomicU32]>,
 }
 
@@ -29,7 +30,7 @@ impl Default for ClassMap {
 }
 
 impl ClassMap {
-    /// Of the identities from `first` on.
+    /// The classes of the identities from `first`.
     pub(crate) fn new(first: u32, classes: &[u32]) -> Self {
         let in_order = classes.iter().zip(0..).take_while(|(class, at)| *class == at).count();
         let rest = classes[in_order..].iter().copied().map(AtomicU32::new).collect();
@@ -41,13 +42,14 @@ impl ClassMap {
         self.first
     }
 
-    /// The classes of all identities from the first on.
+    /// The classes of all identities, from the first.
     pub(crate) fn all(&self) -> Vec<u32> {
         let rest = self.rest.iter().map(|class| class.load(Ordering::Relaxed));
         (0..self.in_order).chain(rest).collect()
     }
 
-    /// The index of an identity from the first on; identities before it wrap round to far behind the end.
+    /// The index of an identity, counted from the first. An identity before the first wraps to an index far beyond the
+    /// end.
     #[inline]
     pub(crate) fn index(&self, identity: Identity) -> u32 {
         identity.0.wrapping_sub(self.first)
@@ -64,7 +66,8 @@ impl ClassMap {
         class.map_or(NO_CLASS, |class| class.load(Ordering::Relaxed))
     }
 
-    /// Stores the class of an identity while others may look up; `false` where there is no room, or it has another one.
+    /// Stores the class of an identity while other threads may look up. `false` if there is no room or the identity has
+    /// another class.
     pub(crate) fn store(&self, identity: Identity, class: u32) -> bool {
         let place = self.index(identity);
         if place < self.in_order {

@@ -30,13 +30,13 @@ pub(crate) struct Classes {
     pub(crate) by_predicate_set: AHashMap<PredicateSet, u32>,
 }
 
-/// The number of an atom while identities are made.
+/// The number of an atom while identities are computed.
 pub(crate) type AtomNumber = u32;
 
-/// The number of no atom.
+/// Stands for the absence of an atom.
 const NO_ATOM: AtomNumber = AtomNumber::MAX;
 
-/// Gives addresses their identities and identities their classes.
+/// Assigns identities to addresses, and classes to identities.
 pub(crate) struct Classifier<'a> {
     interner: &'a mut IdentityInterner,
     kinds: &'a Kinds,
@@ -45,7 +45,8 @@ pub(crate) struct Classifier<'a> {
     predicate_keys: &'a [PredicateKey],
     of_atom: AHashMap<Option<IpNet>, AtomNumber>,
     atom_predicates: Vec<PredicateSet>,
-    /// By kind, for addresses with that one holder: the atom in which it was last met, and the identity there.
+    /// For each kind, for addresses that only this kind holds: the atom in which it was last met, and the identity
+    /// there.
     of_one: Vec<(AtomNumber, Identity)>,
     of_one_elsewhere: AHashMap<(KindId, AtomNumber), Identity>,
     /// By atom.
@@ -81,7 +82,7 @@ impl<'a> Classifier<'a> {
         }
     }
 
-    /// The identity of an address that these kinds hold (ascending, distinct) in an atom.
+    /// The identity of an address that these kinds (ascending, distinct) hold in an atom.
     pub(crate) fn identity(&mut self, held: &[KindId], atom: AtomNumber) -> Identity {
         match held {
             [one] => self.single_holder(*one, atom),
@@ -130,7 +131,7 @@ impl<'a> Classifier<'a> {
         identity
     }
 
-    /// The number of an atom; `None` stands for all addresses outside of atoms.
+    /// The number of an atom; `None` stands for all addresses outside atoms.
     pub(crate) fn atom_number(&mut self, atom: Option<IpNet>) -> AtomNumber {
         let Self { atoms, atom_predicates: atom_truths, .. } = self;
         *self.of_atom.entry(atom).or_insert_with(|| {
@@ -165,7 +166,7 @@ impl<'a> Classifier<'a> {
     }
 }
 
-/// For each predicate the classes that have it, ascending.
+/// For each predicate the classes of which it is true, ascending.
 pub(crate) fn classes_by_predicate(classes: &[PredicateSet], predicates: usize) -> Grouped {
     let pairs = (0..).zip(classes).flat_map(|(class, set)| set.iter().map(move |it| (*it, class)));
     Grouped::from_pairs(predicates, pairs)
@@ -176,6 +177,6 @@ pub(crate) fn classes_by_predicate(classes: &[PredicateSet], predicates: usize) 
 pub(crate) struct NewClass {
     /// The class that the address had before.
     pub(crate) from: Option<u32>,
-    /// The predicates that one of the two has and the other has not.
+    /// The predicates that differ between the two classes.
     pub(crate) differs: Vec<PredicateId>,
 }

@@ -1,16 +1,18 @@
 //! Identities: numbers that stand for everything that policy can ask of a peer.
 //!
-//! The key of an identity is a predicate set, of all predicates in use on this node, written in *predicate keys*: numbers whose
-//! meaning never changes, other than the numbers of predicates in one image. A second set is part of the key: the one that the
-//! address would have without endpoints. Where several endpoints have an address, the set of one of them follows from it.
+//! The key of an identity is a predicate set over all predicates in use on this node. It is written in *predicate
+//! keys*, numbers whose meaning never changes, unlike the numbers of predicates in one image. A second set is part of
+//! the key: the set that the address would have without endpoints. If several endpoints have the address, this set is
+//! needed to compute the predicate set of one of them.
 //!
-//! **Why a verdict stands while both identities and the endpoint's revision do.** The rules of an endpoint ask nothing but
-//! predicates in use. The revision is the same, so the rules use the same predicates as when the flow was judged; the identity is
-//! the same, so the same of them are true. Predicates that came into use or went out of use meanwhile are not theirs.
+//! **Why a verdict stays valid while both identities and the endpoint's revision stay the same.** The rules of an
+//! endpoint use only predicates in use. The revision is the same, so the rules use the same predicates as when the flow
+//! was decided. The identity is the same, so the same predicates are true. Predicates that came into use or went out of
+//! use since then are not used by these rules.
 //!
-//! A number is never used again for another key. Numbers ascend. When most of them are not in use any more, all keys are forgotten
-//! and numbers go on *behind* the highest one, so that tables indexed by identity stay small. That costs each live flow one new
-//! judgement.
+//! A number is never used again for another key. Numbers ascend. When most of them are no longer in use, all keys are
+//! forgotten, and numbers continue *after* the highest one, so that tables indexed by identity stay small. Then policy
+//! is evaluated once more for each live flow.
 
 use ahash::AHashMap;
 
@@ -19,7 +21,7 @@ use crate::common::{Identity, IndexTable};
 use crate::prefix_map::MAX_VALUE;
 use crate::resolve::Predicate;
 
-/// Unused identities are kept up to this number and three times those in use; so are unused predicates.
+/// Unused identities are kept up to this number plus three times those in use; so are unused predicates.
 const SPARE: u32 = 65_536;
 
 /// The key of a predicate: a number that is never given to another predicate.
@@ -30,10 +32,10 @@ pub(crate) type PredicateKey = u64;
 pub(crate) struct IdentityInterner {
     predicate_keys: AHashMap<Predicate, PredicateKey>,
     next_key: PredicateKey,
-    /// The index of each identity, from the first on, by its key.
+    /// The index of each identity, counted from the first, by its key.
     identities: IndexTable,
-    /// The keys, one after the other. A key is the length of the predicate set and its predicate keys, ascending, and then the same
-    /// for the set without endpoints.
+    /// The keys, one after another. A key is the length of the predicate set and its predicate keys, ascending, and
+    /// then the same for the set without endpoints.
     keys: Vec<PredicateKey>,
     /// Where each key ends.
     ends: Vec<usize>,
@@ -59,7 +61,8 @@ impl IdentityInterner {
         }
     }
 
-    /// As [`predicate_keys`](Self::predicate_keys), of all predicates in use. Keys of other predicates are forgotten when they are too many.
+    /// As [`predicate_keys`](Self::predicate_keys), for all predicates in use. Keys of other predicates are forgotten
+    /// when there are too many.
     pub(crate) fn predicate_keys_of_all(&mut self, predicates: &[Predicate]) -> Vec<PredicateKey> {
         if self.predicate_keys.len() > predicates.len() * 4 + SPARE as usize {
             self.predicate_keys.clear();
@@ -88,7 +91,7 @@ impl IdentityInterner {
         predicate_keys: &[PredicateKey],
     ) -> Identity {
         let Self { identities, keys, ends, first, .. } = self;
-        // The key is written behind the others, and stays there if it is new.
+        // The key is appended to the others, and stays there if it is new.
         let start = keys.len();
         for set in sets {
             keys.push(set.len() as PredicateKey);
@@ -119,7 +122,7 @@ impl IdentityInterner {
         }
     }
 
-    /// Forgets every key if far more numbers are taken than the `used` that the last image needed.
+    /// Forgets every key if there are far more numbers than the `used` that the last image needed.
     pub(crate) fn forget_if_sparse(&mut self, used: u32) {
         let taken = self.ends.len() as u32;
         if taken > used.saturating_mul(4).saturating_add(SPARE) {
@@ -149,7 +152,7 @@ mod tests {
         let all = || sets.iter().flat_map(|a| sets.iter().map(move |b| [a, b]));
         let first: Vec<Identity> = all().map(|it| interner.identity(it, &[7, 3])).collect();
         assert_eq!(first, (1..=16).map(Identity).collect::<Vec<_>>());
-        // What a predicate says counts, not its number.
+        // The predicate counts, not its number.
         let other: Vec<Identity> = all().map(|it| interner.identity(it, &[3, 7])).collect();
         let swapped = [0, 2, 1, 3];
         let expected = swapped.iter().flat_map(|a| swapped.iter().map(move |b| a * 4 + b + 1));

@@ -1,6 +1,6 @@
 //! Kinds of members: members that no policy here can tell apart.
 //!
-//! A kind is whether its members are endpoints, and their predicate set.
+//! A kind consists of the predicate set of its members and whether they are endpoints.
 
 use std::sync::Arc;
 
@@ -50,7 +50,8 @@ impl Kinds {
         (kinds, of)
     }
 
-    /// The predicate set of an address that some kinds hold in an atom, and the set that it would have without endpoints.
+    /// The predicate set of an address that some kinds hold in an atom, and the set that it would have without
+    /// endpoints.
     pub(crate) fn predicate_sets(&self, held: &[KindId], atom: &PredicateSet) -> [PredicateSet; 2] {
         let held = || held.iter().filter_map(|kind| self.all.get(*kind as usize));
         let endpoints = held().filter(|(is_endpoint, _)| *is_endpoint).count();
@@ -74,8 +75,8 @@ impl Kinds {
         [set, around]
     }
 
-    /// The predicate set of a local endpoint at one of its addresses: its own predicates, those of the atom, and those of holders
-    /// that are not endpoints. Other endpoints with the same address do not count.
+    /// The predicate set of a local endpoint at one of its addresses: its own predicates, those of the atom, and those
+    /// of holders that are not endpoints. Other endpoints with the same address do not count.
     pub(crate) fn local_predicate_set(
         &self,
         own: &[PredicateId],

@@ -1,4 +1,4 @@
-//! The members of the cluster: who has which addresses, and what selectors see of them.
+//! The members of the cluster, with their addresses and what selectors see of them.
 //!
 //! A *member* is a pod, a network set, a host endpoint, or some endpoints of a service. Members are borrowed from the model:
 //! a cluster has many, and nothing of them is copied.
@@ -23,7 +23,7 @@ pub(crate) type Position = usize;
 #[derive(Debug)]
 pub(crate) struct Member<'m> {
     namespace: &'m str,
-    /// Not as `&str`, which would read the name of every pod.
+    /// A reference to the `String`, because a `&str` would read the memory of every pod's name.
     name: &'m String,
     pub(crate) object: MemberObject<'m>,
     /// The labels of its namespace, if it is in one.
@@ -38,7 +38,7 @@ pub(crate) enum MemberObject<'m> {
     Pod(&'m Endpoint),
     Set(&'m NetworkSet),
     Host(&'m HostEndpoint),
-    /// With the service's name.
+    /// Some endpoints of a service, with the service's name.
     Service(&'m ObjectName, &'m ServiceEndpoints),
 }
 
@@ -100,7 +100,7 @@ impl<'m> Member<'m> {
         }
     }
 
-    /// The labels of its own, of a member that inherits none.
+    /// The member's own labels, for a member that inherits none.
     pub(crate) fn own_labels(&self) -> Option<&Labels> {
         match &self.object {
             MemberObject::Pod(endpoint) => Some(&endpoint.labels),
@@ -149,7 +149,7 @@ impl<'m> Member<'m> {
     }
 }
 
-/// How many pods, from the first on, are in a namespace. It reads few of their names.
+/// The number of pods, counted from the first, that are in a namespace. It reads few of their names.
 fn count_in_namespace(pods: &[(&ObjectName, &Arc<Endpoint>)], namespace: &str) -> usize {
     let is_in = |pod: &(&ObjectName, &Arc<Endpoint>)| pod.0.namespace == namespace;
     let mut to = 1;
@@ -160,10 +160,11 @@ fn count_in_namespace(pods: &[(&ObjectName, &Arc<Endpoint>)], namespace: &str) -
     from + pods[from..to.min(pods.len())].partition_point(is_in)
 }
 
-/// Members side by side that inherit the same from their namespace and kind. A member without a namespace is a run of its own.
+/// Adjacent members that inherit the same labels from their namespace and kind. A member without a namespace is a run
+/// of its own.
 pub(crate) type Run = Range<Position>;
 
-/// The members of a cluster: pods, then sets, then host endpoints, then services, each in the order of their names.
+/// The members of a cluster: pods, then sets, then host endpoints, then services, each sorted by name.
 #[derive(Debug)]
 pub(crate) struct Members<'m> {
     pub(crate) all: Vec<Member<'m>>,
@@ -171,7 +172,7 @@ pub(crate) struct Members<'m> {
     pub(crate) runs: Vec<Run>,
     /// Indexes of the runs of each namespace, at most one of pods and one of sets.
     namespaces: AHashMap<&'m str, Vec<usize>>,
-    /// Where the services begin, which selectors do not see.
+    /// The position of the first service; selectors do not see services.
     pub(crate) services: Position,
 }
 

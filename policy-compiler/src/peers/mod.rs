@@ -1,8 +1,9 @@
-//! Who has which address, and what is true of it.
+//! The members that have each address, and the predicates that are true of it.
 //!
-//! `members` lists who has which prefixes; `selector_index` finds those that a selector matches. `predicates` evaluates every
-//! predicate for every member; members with equal predicate sets are one *kind* (`kinds`). `addresses` sorts the prefixes,
-//! each with the kinds that hold it and its *atom* (`atoms`). `classes` and `identity` give each its identity and class.
+//! `members` lists which member has which prefixes; `selector_index` finds the members that a selector matches.
+//! `predicates` evaluates every predicate for every member; members with equal predicate sets are one *kind* (`kinds`).
+//! `addresses` sorts the prefixes, each with the kinds that hold it and its *atom* (`atoms`). `classes` and `identity`
+//! give each prefix its identity and class.
 
 mod addresses;
 mod atoms;

@@ -1,4 +1,4 @@
-//! Which pods a selector may match, without a look at all of them.
+//! Finds the pods that a selector may match, without a look at all pods.
 
 use std::sync::Arc;
 
@@ -11,19 +11,21 @@ use crate::selector::{
     Selector,
 };
 
-/// The pods by their own labels. It is made at first use, because that reads all pods. Pods that share a label set are one entry.
+/// The pods by their own labels, made at first use because that reads all pods. Pods that share a label set are one
+/// entry.
 #[derive(Debug, Default)]
 pub(crate) struct PodIndex {
     names: Names,
-    /// By label set the indexes in `names` of its pods. Some may be gone by now, or have other labels.
+    /// For each label set the indexes in `names` of its pods. Some of these pods may be gone by now, or have other
+    /// labels.
     sets: Vec<Vec<u32>>,
     /// The number of each label set.
     numbers: AHashMap<Pinned<Arc<Labels>>, u32>,
-    /// By key and value the label sets that have it.
+    /// The label sets that have a key and a value.
     of: AHashMap<String, AHashMap<String, Vec<u32>>>,
 }
 
-/// The names of pods in one text: a cluster has many.
+/// The names of pods in one text, because a cluster has many.
 #[derive(Debug, Default)]
 struct Names {
     /// The namespace and the name of each.
@@ -52,7 +54,7 @@ impl Names {
     }
 }
 
-/// Names without a pod are kept up to this many, and as many as there are pods.
+/// Names without a pod are kept up to this many plus the number of pods.
 const SPARE: usize = 1024;
 
 static NO_LABELS: Labels = Labels::new();
@@ -94,7 +96,7 @@ impl PodIndex {
         }
     }
 
-    /// Adds all pods. They lie scattered in memory, so many are fetched side by side.
+    /// Adds all pods. They are scattered in memory, so many are read together.
     fn add_all(&mut self, model: &Model) {
         const SIDE_BY_SIDE: usize = 64;
         let mut all = model.endpoints.iter();
@@ -108,7 +110,7 @@ impl PodIndex {
         }
     }
 
-    /// Pods of a model: at least all that a selector matches.
+    /// Pods of a model: all that a selector matches, and perhaps others.
     pub(crate) fn candidates<'m>(
         &mut self,
         model: &'m Model,
@@ -131,7 +133,7 @@ impl PodIndex {
                 };
                 view.value(key).is_some_and(|value| values.contains(&value))
             };
-            // A pod's namespace may be missing; then it has no labels, but a name.
+            // A pod's namespace may have no object. Then it has no labels but still its name.
             if !values.is_empty() && !key.ends_with("projectcalico.org/name") {
                 let namespaces = model.namespaces.iter().filter(has);
                 return namespaces.flat_map(|(name, _)| in_namespace(model, name)).collect();
@@ -157,7 +159,7 @@ impl PodIndex {
         sets.dedup();
         let sets = sets.iter().filter_map(|set| self.sets.get(*set as usize));
         let places = sets.flatten();
-        // A pod that has changed has several places.
+        // A pod that changed has several entries.
         let mut names: Vec<_> = places.filter_map(|place| self.names.at(*place)).collect();
         names.sort_unstable();
         names.dedup();
@@ -185,7 +187,7 @@ mod tests {
         let mut model = Model::default();
         let name = |at: usize| ObjectName::new(format!("ns{}", at % 3), format!("p{at}"));
         let pod = |at: usize| Endpoint {
-            // Some share their labels, and some of those that have equal ones do not.
+            // Some share their labels, and some have equal labels without sharing them.
             labels: if at.is_multiple_of(5) { labels(0) } else { Arc::clone(&shared[at % 3]) },
             ..Endpoint::default()
         };
@@ -208,7 +210,7 @@ mod tests {
         for app in ["a0", "a1", "a2", "a3"] {
             assert_eq!(found(&mut pods, &model, app), expected(&model, app));
         }
-        // One goes, one comes, one has other labels.
+        // One pod goes, one comes, one gets other labels.
         model.endpoints.remove(&name(7));
         for (at, app) in [(500, 1), (8, 3)] {
             let pod = Endpoint { labels: labels(app), ..Endpoint::default() };

@@ -16,7 +16,7 @@ use crate::resolve::{LocalName, PortSet, PossiblePorts, Predicate, PredicateId, 
 /// All predicates of an image.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Predicates {
-    /// The resolved predicates, then one for each possible port of a port set.
+    /// The resolved predicates, then one predicate for each possible port of a port set.
     pub(crate) all: Vec<Predicate>,
     /// By port set.
     pub(crate) possible_ports: Vec<PossiblePorts>,
@@ -41,14 +41,14 @@ impl Predicates {
 pub(crate) struct MemberPredicates(Grouped);
 
 impl MemberPredicates {
-    /// Sorts pairs by the member's position. For each member predicates mostly ascend already.
+    /// Sorts pairs by the member's position. The predicates of one member mostly ascend already.
     fn from_pairs(members: usize, pairs: &[(u32, PredicateId)]) -> Self {
         let mut all = Grouped::from_pairs(members, pairs.iter().copied());
         all.sort_each();
         Self(all)
     }
 
-    /// For how many members each predicate is true.
+    /// For each predicate the number of members of which it is true.
     pub(crate) fn counts(&self, predicates: usize) -> Vec<u32> {
         let mut counts = vec![0; predicates];
         for predicate in self.0.all() {

@@ -1,8 +1,8 @@
-//! Which members a selector matches.
+//! Finds the members that a selector matches.
 //!
-//! A selector is evaluated over a whole *domain* at once: a namespace, if it requires one, or all members. For each label that it
-//! names the members of the domain are sorted by value, once, and the selector becomes the same expression over sets of members.
-//! So a member's labels are read once for each key and not once for each selector.
+//! A selector is evaluated over a whole *domain* at once: a namespace, if it requires one, or all members. For each
+//! label that it names, the members of the domain are grouped once by value, and the selector becomes the same
+//! expression over sets of members. So a member's labels are read once for each key and not once for each selector.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ fn set_range(bits: &mut Bits, Range { start, end }: Range<usize>) {
     }
 }
 
-/// A stored set of members: as runs while there are few of them.
+/// A stored set of members: as runs while there are few runs.
 enum PlaceSet {
     Runs(Vec<Range<usize>>),
     Bits(Bits),
@@ -48,7 +48,7 @@ impl PlaceSet {
 /// The members of a domain by the value of a label.
 struct LabelValues<'m> {
     by_value: AHashMap<&'m str, usize>,
-    /// By number of a value.
+    /// By the number of a value.
     places: Vec<PlaceSet>,
     /// Words of a set of the domain's members.
     words: usize,
@@ -63,7 +63,7 @@ impl<'m> LabelValues<'m> {
         })
     }
 
-    /// Adds places, which follow those that were added before.
+    /// Adds places, which come after those that were added before.
     fn add(&mut self, number: usize, places: Range<usize>) {
         let Some(all) = self.places.get_mut(number) else { return };
         match all {
@@ -81,7 +81,7 @@ impl<'m> LabelValues<'m> {
         }
     }
 
-    /// Adds the places of another, which follow these.
+    /// Adds the places of another, which come after these.
     fn append(&mut self, others: Self) {
         for (value, number) in others.by_value {
             let own = self.number(value);
@@ -99,7 +99,7 @@ impl<'m> LabelValues<'m> {
 }
 
 struct Domain<'m> {
-    /// With the first place of each.
+    /// Each run with its first place.
     runs: Vec<(usize, Run)>,
     len: usize,
     labels: AHashMap<String, LabelValues<'m>>,
@@ -202,7 +202,7 @@ impl<'m> Domain<'m> {
     fn values(&mut self, members: &'m Members<'_>, key: &str) -> &LabelValues<'m> {
         if !self.labels.contains_key(key) {
             let words = self.len.div_ceil(64);
-            // Reading the labels of many members waits for memory, so two threads do it.
+            // Reading the labels of many members waits for memory, so two threads share the work.
             let half = self.runs.partition_point(|(first, _)| first * 2 < self.len);
             let (one, other) = self.runs.split_at(half);
             let (mut values, others) = join(
@@ -217,12 +217,12 @@ impl<'m> Domain<'m> {
     }
 }
 
-/// Whether all members of a run have the same value of a label.
+/// Whether a label has the same value for all members of a run.
 fn is_run_label(key: &str) -> bool {
     matches!(key, NAMESPACE | ORCHESTRATOR) || key.starts_with(NAMESPACE_PREFIX)
 }
 
-/// Whether members carry the label themselves.
+/// Whether a label is the member's own.
 fn is_own_label(key: &str) -> bool {
     !is_run_label(key) && key != SERVICE_ACCOUNT && !key.starts_with(SERVICE_ACCOUNT_PREFIX)
 }
@@ -258,9 +258,9 @@ fn collect_values<'m>(
     values
 }
 
-/// Adds the values of a label that members carry themselves. Pods lie scattered in memory and are not in the cache, so the
-/// addresses of many label sets are read first, which fetches them side by side. Members share label sets; `seen` holds the
-/// number of the value of each set that was read.
+/// Adds the values of a label of the members' own. Pods are scattered in memory and not in the cache, so the addresses
+/// of many label sets are read first, which loads them together. Members share label sets; `seen` holds for each set
+/// that was read the number of its value.
 fn add_own_values<'m>(
     values: &mut LabelValues<'m>,
     seen: &mut AHashMap<Pinned<&'m Labels>, Option<usize>>,
@@ -346,13 +346,13 @@ fn match_domain<'m>(
     visit_members(&domain.runs, places, visit);
 }
 
-/// Visits the members at some places, ascending, of a domain of these runs.
+/// Visits the members at some places, ascending, of a domain that consists of these runs.
 fn visit_members(
     runs: &[(usize, Run)],
     places: impl Iterator<Item = usize>,
     visit: &mut impl FnMut(Position),
 ) {
-    // The places of the run that the last place was in, and what to add to them.
+    // The places of the run of the last place, and what to add to them.
     let (mut run, mut shift) = (0..0, 0);
     for place in places {
         if !run.contains(&place) {

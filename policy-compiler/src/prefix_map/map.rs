@@ -2,10 +2,10 @@
 //!
 //! IPv4 is a trie that needs at most three dependent loads, IPv6 a hash and a search.
 //!
-//! **Memory**: 256 KiB for the root and 80 for spare blocks; 1 KiB for each /16 that holds a prefix longer than /16; for each
-//! /24 that holds one longer than /24 512 bytes, or, where these are more than 1,024, 5 bytes to 512, by how often the value
-//! changes in it (twice that where values are far from each other). About 40 bytes for an IPv6
-//! /128 and at most 64 for a shorter IPv6 prefix.
+//! **Memory**: 256 KiB for the root and 80 KiB for spare blocks; 1 KiB for each /16 that holds a prefix longer than
+//! /16. A /24 that holds a prefix longer than /24 takes 512 bytes. If there are more than 1,024 such /24, each takes 5
+//! to 512 bytes, by how often the value changes in it (twice as much if the values are far apart). An IPv6 /128 takes
+//! about 40 bytes, a shorter IPv6 prefix at most 64.
 
 use std::net::IpAddr;
 
@@ -27,8 +27,8 @@ impl PrefixMap {
         Self::build(default, [])
     }
 
-    /// Builds the map; the order of `entries` does not matter and host bits are ignored. Of two values for one prefix the
-    /// larger stands. A value above [`MAX_VALUE`] is stored as `default`: choose a default that fails closed.
+    /// Builds the map. The order of `entries` does not matter, and host bits are ignored. If one prefix has two values,
+    /// the larger one counts. A value above [`MAX_VALUE`] is stored as `default`: choose a default that fails closed.
     pub fn build(default: u32, entries: impl IntoIterator<Item = (IpNet, u32)>) -> Self {
         let default = if default > MAX_VALUE { 0 } else { default };
         let entries = entries.into_iter();
@@ -43,8 +43,8 @@ impl PrefixMap {
         Self::from_prefixes(default, v4, v6)
     }
 
-    /// [`build`](Self::build) of prefixes without host bits, IPv4 ones as address and length, with values that the map can
-    /// hold.
+    /// [`build`](Self::build) from prefixes without host bits and values of at most [`MAX_VALUE`]. IPv4 prefixes are
+    /// given as address and length.
     pub(crate) fn from_prefixes(
         default: u32,
         v4: Vec<(u32, u8, u32)>,
@@ -68,8 +68,8 @@ impl PrefixMap {
         self.v4.lookup(address)
     }
 
-    /// [`lookup_v4`](Self::lookup_v4) for as many addresses as there is room for what is made of their values: what each
-    /// takes from memory is fetched beside what the others take.
+    /// [`lookup_v4`](Self::lookup_v4) for as many addresses as `found` has places. `make` turns each value into what is
+    /// stored there. The lookups' memory accesses overlap.
     #[inline]
     pub fn lookup_all_v4<T>(&self, addresses: &[u32], found: &mut [T], make: impl Fn(u32) -> T) {
         self.v4.lookup_all(addresses, found, make);
@@ -81,37 +81,38 @@ impl PrefixMap {
         self.v6.lookup(address)
     }
 
-    /// Stores the value of one IPv4 address, as a number in host order, while others may look up: each lookup sees the old
-    /// value or the new one. `false`, and nothing is changed, where there is no room left or the value is none. One at a
-    /// time may call this.
+    /// Stores the value of one IPv4 address (a number in host order) while other threads may look up: each lookup sees
+    /// the old value or the new one. Returns `false`, and changes nothing, if there is no room left or the value is
+    /// above [`MAX_VALUE`]. Only one thread at a time may call this.
     #[must_use]
     pub fn set_v4(&self, address: u32, value: u32) -> bool {
         self.v4.set(address, value)
     }
 
-    /// Stores the values of all addresses of the /24 of an IPv4 address, as a number in host order, while others may look up:
-    /// each lookup sees the old values or the new ones. `false`, and nothing is changed, where there is no room left or a
-    /// value is none. One at a time may call this.
+    /// Stores the values of all addresses of the /24 of an IPv4 address (a number in host order) while other threads may
+    /// look up: each lookup sees the old values or the new ones. Returns `false`, and changes nothing, if there is no
+    /// room left or a value is above [`MAX_VALUE`]. Only one thread at a time may call this.
     #[must_use]
     pub fn set_24_v4(&self, address: u32, values: &[u32; 256]) -> bool {
         self.v4.set_24(address, values)
     }
 
-    /// Stores the value of every address of an IPv4 prefix, whatever they had; `false`, and nothing is changed, where there is
-    /// no room left or the value is none.
+    /// Stores one value for every address of an IPv4 prefix, whatever values they had. Returns `false`, and changes
+    /// nothing, if there is no room left or the value is above [`MAX_VALUE`].
     #[must_use]
     pub fn set_net_v4(&mut self, net: ipnet::Ipv4Net, value: u32) -> bool {
         self.v4.set_prefix(net.network().to_bits(), net.prefix_len(), value)
     }
 
-    /// Every address, in runs of one value: first, last and value of each, ascending, IPv4 first.
+    /// Every address, in runs of equal values: first address, last address and value of each run, ascending, IPv4
+    /// first.
     pub fn runs(&self) -> Vec<(IpAddr, IpAddr, u32)> {
         let mut runs = self.v4.runs();
         runs.extend(self.v6.runs());
         runs
     }
 
-    /// Bytes of memory that the map holds, within the hash table's slack.
+    /// Bytes of memory that the map holds, without the slack of the IPv6 hash table.
     pub fn bytes(&self) -> usize {
         self.v4.bytes() + self.v6.bytes()
     }

@@ -74,8 +74,8 @@ proptest! {
     }
 }
 
-/// Blocks of a few hosts and of many, with values that are near each other and with values that are not; alone, beside some
-/// and beside very many. One more host in each is set, whose value is near or not.
+/// Blocks of few and of many hosts, with values that are near each other and with values that are not; alone, with some
+/// other blocks and with very many. One more host is then set in each block, with a near value or a distant one.
 #[test]
 fn a_host_has_its_value_however_many_there_are_beside_it() {
     const ONE_MORE: u32 = 201;
@@ -125,7 +125,7 @@ fn memory_is_the_root_and_half_a_page_for_each_block_or_less_where_they_are_many
         PrefixMap::build(0, all).bytes() - empty
     };
     assert!((256 * 1024..340 * 1024).contains(&empty), "{empty}");
-    // With a page for each /16.
+    // With one page for each /16.
     for few in [hosts(1024, 1), hosts(1024, 12), hosts(1024, 60)] {
         assert!((512 * 1024..584 * 1024).contains(&few), "{few}");
     }

@@ -1,5 +1,5 @@
-//! The IPv6 half: a keyed hash of the /128s (pods), then a binary search over the disjoint intervals that all shorter
-//! prefixes cut the address space into.
+//! The IPv6 half: a keyed hash of the /128s (pods), then a binary search in the disjoint intervals into which all
+//! shorter prefixes divide the address space.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -16,7 +16,7 @@ pub(super) struct Intervals {
 }
 
 impl Intervals {
-    /// Of two values for one prefix the larger stands.
+    /// If one prefix has two values, the larger one counts.
     pub(super) fn build(default: u32, mut entries: Vec<(Ipv6Net, u32)>) -> Self {
         entries.sort_unstable_by_key(|(net, value)| (net.network(), net.prefix_len(), *value));
         let mut map = Self { default, hosts: AHashMap::new(), starts: Vec::new() };
@@ -37,7 +37,7 @@ impl Intervals {
         after.checked_sub(1).and_then(|at| self.starts.get(at)).map_or(self.default, |i| i.1)
     }
 
-    /// Every address, in runs of one value.
+    /// Every address, in runs of equal values.
     pub(super) fn runs(&self) -> Vec<(IpAddr, IpAddr, u32)> {
         let hosts = self.hosts.keys().flat_map(|host| [Some(*host), host.checked_add(1)]);
         let mut starts: Vec<u128> =
@@ -59,7 +59,8 @@ impl Intervals {
             + self.starts.capacity() * size_of::<(u128, u32)>()
     }
 
-    /// Sweeps the prefixes in order of their first address, outer before inner, with those that are open on a stack.
+    /// Goes through the prefixes in order of their first address, outer before inner, with the open prefixes on a
+    /// stack.
     fn insert(&mut self, entries: Vec<(Ipv6Net, u32)>) {
         let mut open: Vec<(u128, u32)> = Vec::new();
         cut(&mut self.starts, 0, self.default);
@@ -78,7 +79,8 @@ impl Intervals {
     }
 }
 
-/// Ends every open prefix that ends before `before` (all of them without one): behind it its parent's value is in force.
+/// Closes every open prefix that ends before `before`, or all of them if it is `None`. After a closed prefix its
+/// parent's value counts.
 fn close(
     intervals: &mut Vec<(u128, u32)>,
     open: &mut Vec<(u128, u32)>,
@@ -96,7 +98,7 @@ fn close(
     }
 }
 
-/// From `start` on `value` is in force.
+/// From `start` on, addresses have `value`.
 fn cut(intervals: &mut Vec<(u128, u32)>, start: u128, value: u32) {
     if intervals.last().is_some_and(|(last, _)| *last == start) {
         intervals.pop();

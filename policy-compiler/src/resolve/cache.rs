@@ -1,4 +1,5 @@
-//! The resolve cache: what was resolved before. A policy that changes costs its own rules and the lists that it is in.
+//! The resolve cache: the results of earlier resolutions. A changed policy costs only its own rules and the lists that
+//! it is in.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -20,7 +21,7 @@ const SPARE: usize = 256;
 /// Resolved rules by policy, each with the turn that last used them.
 type Rules = AHashMap<Pinned<Arc<Policy>>, (Arc<PolicyRules>, u64)>;
 
-/// See the module; all in the numbers of one vocabulary.
+/// See the module. All numbers are those of one vocabulary.
 #[derive(Debug, Default)]
 pub(crate) struct ResolveCache {
     pub(crate) vocabulary: Vocabulary,
@@ -45,7 +46,7 @@ pub(super) struct PodPolicies {
     pub(super) lists: Lists<Arc<ResolvedList>>,
 }
 
-/// What lists depend on besides policies.
+/// The inputs of lists other than policies.
 #[derive(Debug, PartialEq)]
 struct Context {
     tiers: BTreeMap<String, Tier>,
@@ -56,7 +57,7 @@ struct Context {
 #[derive(Debug)]
 struct CachedList {
     resolved: Arc<ResolvedList>,
-    /// Its policies as they were.
+    /// Its policies as they were when it was resolved.
     policies: Vec<Arc<Policy>>,
 }
 
@@ -84,7 +85,7 @@ impl ResolveCache {
                 lists.iter().map(|it| Pinned(&**it)).collect();
             self.lists.retain(|_, it| used.contains(&Pinned(&*it.resolved)));
         }
-        // Rules in use were used by the last turn that built a list of them.
+        // Rules in use were marked with the last turn that built a list of them.
         for (direction, rules) in Direction::ALL.into_iter().zip(&mut self.rules) {
             let of_direction = |list: &&Arc<List>| list.direction == direction;
             let named = || self.lists.keys().filter(of_direction).map(|list| list.policies.len());
@@ -125,7 +126,7 @@ impl ResolveCache {
         (name, policy): NamedPolicy<'_>,
     ) -> Option<Arc<PolicyRules>> {
         let (known, used) = self.rules[direction as usize].get_mut(&Pinned(Arc::clone(policy)))?;
-        // One value may stand under two names.
+        // One policy value may be stored under two names.
         if !Arc::ptr_eq(&known.name, name) && known.name != *name {
             return None;
         }

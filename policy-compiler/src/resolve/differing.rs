@@ -27,7 +27,7 @@ impl ResolvedList {
         if tiers != other_tiers || ends != other_ends || !here.eq(there) {
             return None;
         }
-        // Mostly the lists differ in one policy: skip the equal ones before and behind it.
+        // Mostly the lists differ in one policy: skip the equal ones before and after it.
         let (mut own, mut others) = (self.policy_rules.as_slice(), other.policy_rules.as_slice());
         while let ([a, own_rest @ ..], [b, others_rest @ ..]) = (own, others)
             && Arc::ptr_eq(a, b)

@@ -20,34 +20,35 @@ pub struct List {
     pub direction: Direction,
     /// The policies that select the endpoint, in order, the staged ones among them.
     pub policies: Vec<Arc<PolicyName>>,
-    /// The profiles behind them.
+    /// The profiles that follow the policies.
     pub profiles: Vec<String>,
-    /// The host endpoint, if it is not valid: its policies are then those that it may have, and their rules are not asked.
+    /// The name of the host endpoint if it is not valid. `policies` are then those that may select it, and their rules
+    /// are not evaluated.
     pub broken_host: Option<String>,
 }
 
-/// A list, its rules, and what they ask.
+/// A list, its rules, and the terms that they use.
 #[derive(Debug, Clone)]
 pub struct ResolvedList {
     /// What it is.
     pub list: Arc<List>,
     /// Its rules.
     pub steps: Arc<Steps>,
-    /// What they ask of the local end.
+    /// The terms that the rules use of the local end.
     pub local: Terms,
-    /// What they ask of the peer.
+    /// The terms that the rules use of the peer.
     pub peer: Terms,
-    /// A hash of all that its policies say but their rules.
+    /// A hash of everything that its policies state, except their rules.
     pub(crate) context_hash: u64,
     /// Made when first needed.
     pub(crate) revision: OnceLock<u64>,
-    /// The rules of each of its policies, in order; other lists of the same policies share them. What else it says is in `around`.
+    /// The rules of each of its policies, in order; other lists of the same policies share them.
     pub(crate) policy_rules: Vec<Arc<PolicyRules>>,
-    /// Where they stand among `steps`.
+    /// The range of the policies' rules in `steps`.
     pub(crate) policy_steps: Range<usize>,
     /// The names of the policies' tiers.
     pub(crate) tiers: Vec<String>,
-    /// The list in whose place it came.
+    /// The list that this one replaced.
     pub(crate) predecessor: Weak<ResolvedList>,
     /// Made when first needed.
     pub(crate) index: OnceLock<StepIndex>,
@@ -56,10 +57,10 @@ pub struct ResolvedList {
 /// A local endpoint: a pod, or, without a namespace, a host endpoint.
 pub type LocalName = ObjectName;
 
-/// Something of an endpoint's for each stage and direction.
+/// Something that belongs to an endpoint, for each stage and direction.
 pub type Lists<T> = BTreeMap<(Stage, Direction), T>;
 
-/// What a set of local endpoints needs of the policies.
+/// The lists of a set of local endpoints.
 #[derive(Debug, Clone, Default)]
 pub struct Resolved {
     /// For each local endpoint that the model has, in order, the index of its list for each stage and direction.

@@ -1,16 +1,16 @@
-//! Whether a rule matches a packet, given what is true of both addresses.
+//! Whether a rule matches a packet, given the facts about both addresses.
 
 use super::predicate::{PortSetId, PredicateId};
 use super::rule::{Ports, ResolvedEnd, ResolvedEntity, ResolvedRule};
 use crate::model::{Direction, Family, IcmpMatch, Protocol, Shown, Transport, icmp_of};
 
-/// What is known of an address.
+/// What is known about an address.
 pub(crate) trait Facts {
     /// Its family.
     fn family(&self) -> Family;
     /// Whether a predicate is true of it.
     fn holds(&self, predicate: PredicateId) -> bool;
-    /// The protocols and ports that answer a question about it.
+    /// The protocols and ports that a port set has at the address.
     fn ports(&self, port_set: PortSetId) -> impl Iterator<Item = (Protocol, u16)>;
 }
 
@@ -22,7 +22,7 @@ impl ResolvedEntity {
 }
 
 impl ResolvedEnd {
-    /// What is asked of the end whose answers are ports.
+    /// The port sets of the end.
     pub(crate) fn port_sets(&self) -> impl Iterator<Item = PortSetId> + '_ {
         let of_entities = self.entities.iter().flat_map(|entity| entity.ports.iter().flatten());
         of_entities.chain(&self.not_ports).filter_map(|ports| match ports {
@@ -32,8 +32,8 @@ impl ResolvedEnd {
     }
 }
 
-/// Whether a rule matches a packet. Law: true exactly if one of the match sets that rows make of the rule holds the packet; they are not made
-/// them.
+/// Whether a rule matches a packet. Law: true exactly if one of the rule's match sets contains the packet. This
+/// function does not make match sets.
 pub(crate) fn matches(
     rule: &ResolvedRule,
     direction: Direction,

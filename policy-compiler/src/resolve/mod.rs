@@ -1,9 +1,9 @@
-//! Which policies apply to a local endpoint, and what they ask of the two ends of a packet.
+//! Which policies apply to a local endpoint, and what they ask about the two ends of a packet.
 //!
-//! A *list* is the policies that select an endpoint at one [`Stage`] and in one direction, tier by tier, with what happens
-//! where no rule decides: [`Steps`] in the order in which they are judged. All that a list asks of an address is a
-//! [`Predicate`] or, where the answer is a set of ports, a [`PortSet`]. Lists are interned: endpoints that the same policies
-//! select share one. Resolution looks at no address, neither of the local end nor of a peer.
+//! A *list* is the policies that select an endpoint at one [`Stage`] and in one direction, tier by tier, with what
+//! happens if no rule decides: [`Steps`] in the order of evaluation. Everything that a list asks about an address is a
+//! [`Predicate`] or, if the answer is a set of ports, a [`PortSet`]. Lists are interned: endpoints that the same
+//! policies select share one. Resolution looks at no address, neither the local end's nor a peer's.
 
 mod cache;
 mod differing;

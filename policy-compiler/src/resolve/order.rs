@@ -1,5 +1,5 @@
-//! The policy order: the policies that may select a local endpoint, in the order of evaluation. It is kept from one resolution to
-//! the next, so that a changed policy costs its own place only.
+//! The policy order: the policies that may select a local endpoint, in the order of evaluation. It is kept from one
+//! resolution to the next, so a changed policy costs only the update of its own place.
 
 use std::cell::LazyCell;
 use std::cmp::Ordering;
@@ -34,10 +34,10 @@ pub(crate) struct PolicyOrder {
     anywhere: Vec<Arc<OrderedPolicy>>,
 }
 
-/// A policy at its place.
+/// A policy with its place in the order.
 #[derive(Debug)]
 pub(super) struct OrderedPolicy {
-    /// Of its tier: see [`Model::tier_sort_key`].
+    /// The sort key of its tier: see [`Model::tier_sort_key`].
     tier: (bool, Order),
     sort_key: String,
     name: Arc<PolicyName>,
@@ -52,8 +52,8 @@ pub(super) struct PolicyDelta {
 }
 
 impl PolicyDelta {
-    /// Applies the delta to the policies that select a member. Returns by direction whether a policy with rules of it was added or
-    /// removed. `view` gives what selectors see of the member.
+    /// Applies the delta to the policies that select a member. Returns for each direction whether a policy with rules
+    /// of that direction was added or removed. `view` gives what selectors see of the member.
     pub(super) fn apply<V: LabelSource>(
         &self,
         selecting: &mut Vec<Arc<OrderedPolicy>>,
@@ -101,7 +101,7 @@ impl OrderedPolicy {
 }
 
 impl PolicyOrder {
-    /// Refreshes the order from a model, for these endpoints. The delta, or `None`: anything may differ.
+    /// Refreshes the order from a model, for these endpoints. Returns the delta; `None` if anything may differ.
     pub(super) fn refresh(
         &mut self,
         model: &Model,

@@ -11,13 +11,15 @@ use crate::model::{Decision, Policy, PolicyName};
 pub(crate) struct PolicyRules {
     pub(super) name: Arc<PolicyName>,
     pub(super) policy: Arc<Policy>,
-    /// The rules, each as of tier 0.
+    /// The rules, each as a step of tier 0.
     pub(super) steps: Box<[Step]>,
-    /// What they ask of the local end and of the peer.
+    /// The terms that they use of the local end and of the peer.
     pub(super) terms: [Terms; 2],
-    /// What happens behind its tier's last rule, where it is the first of it that is enforced and nothing goes on.
+    /// The decision after its tier's last rule, if the policy is the first enforced one of the tier and the tier denies
+    /// at its end.
     pub(super) isolated: Arc<Decision>,
-    /// Of a staged policy: the step behind its rules, in a list where its tier denies at its end and has staged policies only.
+    /// For a staged policy: the step after its rules, in a list in which the tier denies at its end and has only staged
+    /// policies.
     pub(super) tier_end: Option<Step>,
     /// Made when first needed.
     pub(super) revision: OnceLock<u64>,

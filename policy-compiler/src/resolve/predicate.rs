@@ -1,4 +1,4 @@
-//! What rules ask of an address: predicates, which are true or false of it, and port sets.
+//! The terms of rules about an address: predicates, which are true or false of it, and port sets.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use crate::model::{Family, ObjectName, Protocol};
 use crate::selector::Selector;
 
-/// The protocols and ports that a question may be answered with, each with the predicate that says whether it is.
+/// The protocols and ports that a port set may have, each with the predicate that says whether an address has it.
 pub(crate) type PossiblePorts = Box<[(Protocol, u16, PredicateId)]>;
 
 /// Something that is true or false of an address.
@@ -16,13 +16,13 @@ pub(crate) type PossiblePorts = Box<[(Protocol, u16, PredicateId)]>;
 pub enum Predicate {
     /// It is of this family.
     Family(Family),
-    /// Some member that has it matches.
+    /// Some member that has the address matches.
     Members(Selector),
-    /// It is in one of these.
+    /// The address is in one of these.
     Nets(BTreeSet<IpNet>),
     /// It is an endpoint of the service.
     Service(ObjectName),
-    /// Some member that has it matches (without a selector: whichever) and gives a port name this number.
+    /// Some member that has the address matches (any member if there is no selector) and gives a port name this number.
     NamesPort {
         /// Which members.
         selector: Option<Selector>,
@@ -71,19 +71,19 @@ impl fmt::Display for Predicate {
 /// Index of a predicate; the two families are the first.
 pub type PredicateId = u32;
 
-/// What is asked of an address whose answer is a set of protocols and ports.
+/// A question about an address whose answer is a set of protocols and ports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PortSet {
-    /// Which numbers do the members that match give this name?
+    /// Which numbers do the matching members give this name?
     Named {
-        /// Which members; `None` is whichever.
+        /// Which members; `None` is all.
         selector: Option<Selector>,
         /// The name.
         name: String,
     },
-    /// Which ports has the address as an endpoint of this service?
+    /// Which ports does the address have as an endpoint of this service?
     Service(ObjectName),
 }
 
-/// Index of a question.
+/// Index of a port set.
 pub type PortSetId = u32;

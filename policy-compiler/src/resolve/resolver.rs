@@ -1,4 +1,4 @@
-//! From the policies of a model to the lists of endpoints.
+//! Resolves the policies of a model to the lists of endpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
@@ -24,8 +24,8 @@ use crate::model::{
 };
 use crate::selector::Selector;
 
-/// Resolves the policies of `local`. A name that the model does not have is left out, so that nothing passes for it. `pods_stand`:
-/// neither these pods nor what they inherit has changed since the cache was filled.
+/// Resolves the policies of `local`. A name that the model does not have is left out, so that nothing passes for it.
+/// `pods_stand` says that these pods, and what they inherit, have not changed since the cache was filled.
 pub(crate) fn resolve(
     model: &Model,
     local: &BTreeSet<LocalName>,
@@ -35,7 +35,7 @@ pub(crate) fn resolve(
 ) -> Resolved {
     let changes = order.refresh(model, local);
     let mut resolver = Resolver::new(model, cache, order);
-    // The delta is complete only if the cache saw the refresh before it.
+    // The delta is complete only if the cache saw the refresh before this one.
     let changes = changes.filter(|_| resolver.cache.pods_at + 1 == order.turn);
     let mut before = std::mem::take(&mut resolver.cache.pods).into_iter().peekable();
     let mut pods = Vec::with_capacity(before.len());
@@ -79,7 +79,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         resolver
     }
 
-    /// `before` is what the pod had, `changes` the policies that changed since.
+    /// `before` is what the pod had; `changes` are the policies that changed since.
     fn pod(
         &mut self,
         name: &LocalName,
@@ -210,7 +210,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         let rules: Vec<Arc<PolicyRules>> =
             applying.iter().map(|policy| self.rules(list.direction, *policy)).collect();
         let (steps, of_policies_at, tiers) = self.steps(&list, applying, &rules);
-        // Few steps come from elsewhere than policies.
+        // Few steps do not come from policies.
         let Range { start, end } = of_policies_at;
         let of_rest = steps.steps[..start].iter().chain(&steps.steps[end..]);
         let [mut local, mut peer] = terms_of(of_rest);
@@ -236,7 +236,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         }
     }
 
-    /// The rules of a policy; none of one that is not valid.
+    /// The rules of a policy; none if the policy is not valid.
     fn rules(&mut self, direction: Direction, applying: NamedPolicy<'_>) -> Arc<PolicyRules> {
         if let Some(known) = self.cache.rules(direction, applying) {
             return known;
@@ -307,7 +307,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         (steps, of_policies, tiers)
     }
 
-    /// The profiles' rules, and what happens behind them. `first` is the first enforced policy.
+    /// Adds the profiles' rules. Returns what happens after them. `first` is the first enforced policy.
     fn fallback(&mut self, list: &List, first: Option<PolicyName>, steps: &mut Steps) -> Reason {
         let direction = list.direction;
         if let Some(host) = &list.broken_host {
@@ -365,7 +365,8 @@ impl<'m, 'k> Resolver<'m, 'k> {
         }
     }
 
-    /// `service_ports`: whether a service at this end stands for its ports, too. That is so for the destination of egress.
+    /// `service_ports`: whether a service at this end also stands for its ports. That is so for the destination of
+    /// egress.
     fn end(&mut self, end: &RuleEnd, service_ports: bool) -> ResolvedEnd {
         let whoever = [Entity::default()];
         let entities = end.entities.as_deref().unwrap_or(&whoever);

@@ -1,4 +1,5 @@
-//! Hashes of what policies say, made at first use. Most of the work is hashing rules, which a compilation may do on a second thread.
+//! Hashes of what policies state, made at first use. Most of the work is hashing rules, which a compilation may do on a
+//! second thread.
 
 use std::hash::{Hash, Hasher};
 
@@ -8,9 +9,9 @@ use crate::common::StableHasher;
 use crate::model::Direction;
 
 impl ResolvedList {
-    /// A hash of all that its policies say: equal for equal policies in every process of one build, and different (up to 64 bits)
-    /// for others. An author who finds a collision delays the enforcement of his own change and nothing else: no policy can hide
-    /// a change of another.
+    /// A hash of everything that its policies state: equal for equal policies in every process of one build, and
+    /// different (up to 64 bits) for others. An author who finds a collision delays the enforcement of his own change
+    /// and nothing else: no policy can hide a change of another.
     pub(crate) fn revision(&self) -> u64 {
         *self.revision.get_or_init(|| {
             let mut hasher = StableHasher::default();
@@ -24,7 +25,7 @@ impl ResolvedList {
 }
 
 impl PolicyRules {
-    /// A hash of its name and of its rules of this direction, which is that of its steps.
+    /// A hash of its name and of its rules in this direction (its steps).
     fn revision(&self, direction: Direction) -> u64 {
         *self.revision.get_or_init(|| {
             let mut hasher = StableHasher::default();

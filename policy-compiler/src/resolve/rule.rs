@@ -9,28 +9,28 @@ use crate::model::IcmpMatch;
 pub enum Ports {
     /// Both ends included.
     Range(u16, u16),
-    /// Those that answer a question about the end's address.
+    /// The ports that a port set has at the end's address.
     Set(PortSetId),
 }
 
-/// An [`Entity`](crate::model::Entity) as predicates: all of `wanted` hold, none of `unwanted`, and the port, where `ports` is not empty, is one
-/// of these.
+/// An [`Entity`](crate::model::Entity) as predicates. It matches if all of `wanted` are true, none of `unwanted` is,
+/// and the port is one of `ports`, if these are given.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct ResolvedEntity {
-    /// True of the address.
+    /// Predicates that must be true of the address.
     pub wanted: SmallList<PredicateId>,
-    /// False of it.
+    /// Predicates that must be false of it.
     pub unwanted: SmallList<PredicateId>,
-    /// The end's port is one of these; `None` is every packet.
+    /// The end's port must be one of these; `None` is every packet.
     pub ports: Option<SmallList<Ports>>,
 }
 
 /// A [`RuleEnd`](crate::model::RuleEnd) as predicates.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ResolvedEnd {
-    /// Any of these.
+    /// One of these must match.
     pub entities: SmallList<ResolvedEntity>,
-    /// The end's port is none of these.
+    /// The end's port must be none of these.
     pub not_ports: SmallList<Ports>,
 }
 
@@ -45,7 +45,7 @@ pub struct ResolvedRule {
     pub icmp: Option<IcmpMatch>,
     /// See [`Rule::not_icmp`](crate::model::Rule::not_icmp).
     pub not_icmp: Option<IcmpMatch>,
-    /// The families that it can match; entities narrow them by predicates.
+    /// The families that the rule can match; entities restrict them further by predicates.
     pub families: [bool; 2],
     /// The local end.
     pub local: ResolvedEnd,

@@ -2,7 +2,7 @@
 
 use crate::model::{Direction, Hook};
 
-/// Where on a packet's way an endpoint's policies are asked.
+/// Where on a packet's path an endpoint's policies are evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
     /// At a pod.
@@ -18,7 +18,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// Those of a host endpoint, in the order in which a packet that arrives meets them.
+    /// The stages of a host endpoint, in the order in which an arriving packet meets them.
     pub const OF_HOST: [Self; 4] = [Self::Untracked, Self::PreDnat, Self::Forward, Self::Host];
 
     pub(super) fn includes(self, hook: Hook, direction: Direction) -> bool {
@@ -30,7 +30,7 @@ impl Stage {
         }
     }
 
-    /// Whether a tier's default action ends the search (Calico: not before connection tracking and NAT).
+    /// Whether a tier's default action ends the evaluation (Calico: not before connection tracking and NAT).
     pub(super) fn ends_tiers(self) -> bool {
         matches!(self, Self::Pod | Self::Host | Self::Forward)
     }

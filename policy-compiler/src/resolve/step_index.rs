@@ -1,6 +1,7 @@
 //! The steps of a list by the predicate that they require of the peer.
 //!
-//! A row looks only at the steps that its peers may match: the cost of a row does not grow with the rules of its list.
+//! A row looks only at the steps that its peers may match, so the cost of a row does not grow with the number of rules
+//! in the list.
 
 use super::predicate::PredicateId;
 use super::steps::{Step, Steps};

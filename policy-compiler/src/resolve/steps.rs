@@ -1,21 +1,21 @@
-//! The steps of a list, and the walk over the steps that match, up to the first decision.
+//! The steps of a list, and the walk over the matching steps to the first decision.
 
 use std::sync::Arc;
 
 use super::rule::ResolvedRule;
 use crate::model::{Decision, Noted, PolicyName};
 
-/// What a rule that matches does.
+/// What a matching rule does.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// Ends the search.
+    /// Ends the evaluation.
     Decide(Arc<Decision>),
-    /// Goes on behind the tier.
+    /// Goes on after the tier.
     Pass(Arc<Noted>),
     /// Goes on with the next rule.
     Log(Arc<Noted>),
-    /// Goes on with the next rule; of one staged policy only the first that matches is noted, besides those before it that log.
-    /// Behind its rules one may stand that matches every packet: what the end of its tier would do.
+    /// Goes on with the next rule. Of one staged policy the first matching rule is noted, and the logging rules before
+    /// it. After the policy's rules there may be a step that matches every packet: what the end of its tier would do.
     Staged(Arc<Noted>),
 }
 
@@ -26,7 +26,7 @@ pub struct Step {
     pub tier: u32,
     /// When it matches.
     pub rule: Arc<ResolvedRule>,
-    /// What it does then.
+    /// What it does if it matches.
     pub outcome: Outcome,
 }
 
@@ -35,13 +35,13 @@ pub struct Step {
 pub struct Steps {
     /// The rules, ascending by tier.
     pub steps: Vec<Step>,
-    /// For each tier what happens behind its last rule: a decision, or `None`: the next tier. The last is a decision.
+    /// For each tier what happens after its last rule: a decision, or `None` for the next tier. The last is a decision.
     pub ends: Vec<Option<Arc<Decision>>>,
 }
 
 impl Steps {
-    /// Where the first decision stands, given the indexes of the rules that match, ascending; rules noted on the way are
-    /// handed to `note`. `None` for steps that do not end in a decision, which are never made.
+    /// Finds the first decision, given the indexes of the matching rules, ascending. Calls `note` for each rule that is
+    /// noted before it. `None` if the steps do not end in a decision; such steps are never made.
     pub fn walk<'s>(
         &'s self,
         matching: impl IntoIterator<Item = usize>,
@@ -64,7 +64,7 @@ impl Steps {
                     note(noted);
                     tier += 1;
                 }
-                // Behind the rule that matches a staged policy says no more.
+                // After its matching rule a staged policy notes nothing more.
                 Outcome::Log(noted) | Outcome::Staged(noted) if staged == Some(noted.policy()) => {}
                 Outcome::Log(noted) => note(noted),
                 Outcome::Staged(noted) => {
@@ -76,14 +76,14 @@ impl Steps {
         self.end(tier, self.ends.len() as u32)
     }
 
-    /// The first decision at the ends of the tiers from `tier` up to, but not with, `to`.
+    /// The first decision at the ends of the tiers from `tier` up to, but not including, `to`.
     fn end(&self, tier: u32, to: u32) -> Option<Decided> {
         let ends = self.ends.get(tier as usize..to as usize)?;
         let at = ends.iter().position(Option::is_some)?;
         Some(Decided::End(tier as usize + at))
     }
 
-    /// The decision that stands there, with nothing noted.
+    /// The decision at this place, with nothing noted.
     pub fn decision(&self, decided: Decided) -> Option<&Arc<Decision>> {
         match decided {
             Decided::Step(index) => match &self.steps.get(index)?.outcome {
@@ -95,7 +95,7 @@ impl Steps {
     }
 }
 
-/// Where a decision stands in [`Steps`].
+/// The place of a decision in [`Steps`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decided {
     /// At the step of this index.

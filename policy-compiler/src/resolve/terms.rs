@@ -4,16 +4,16 @@ use super::predicate::{PortSetId, PredicateId};
 use super::rule::{Ports, ResolvedEnd};
 use super::steps::Step;
 
-/// What rules ask of one end of a packet, ascending.
+/// The terms that rules use of one end of a packet, ascending.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Terms {
-    /// What is true of it.
+    /// The predicates.
     pub predicates: Vec<PredicateId>,
-    /// Which ports it names so.
+    /// The port sets.
     pub port_sets: Vec<PortSetId>,
 }
 
-/// What steps ask of the local end and of the peer.
+/// The terms that steps use of the local end and of the peer.
 pub(super) fn terms_of<'s>(steps: impl IntoIterator<Item = &'s Step>) -> [Terms; 2] {
     let mut asked = [Terms::default(), Terms::default()];
     for Step { rule, .. } in steps {
@@ -39,13 +39,13 @@ impl Terms {
         }
     }
 
-    /// Adds what another asks.
+    /// Adds the terms of another.
     pub(super) fn extend(&mut self, other: &Self) {
         self.predicates.extend_from_slice(&other.predicates);
         self.port_sets.extend_from_slice(&other.port_sets);
     }
 
-    /// Brings it into order after additions.
+    /// Sorts after additions, and removes duplicates.
     pub(super) fn sort(&mut self) {
         for all in [&mut self.predicates, &mut self.port_sets] {
             all.sort_unstable();

@@ -4,12 +4,12 @@ use ahash::AHashMap;
 
 use super::predicate::{PortSet, PortSetId, Predicate, PredicateId};
 
-/// The numbers of predicates and questions.
+/// The numbers of predicates and port sets.
 #[derive(Debug, Default)]
 pub(crate) struct Vocabulary {
     predicate_ids: AHashMap<Predicate, PredicateId>,
     port_set_ids: AHashMap<PortSet, PortSetId>,
-    /// By number, in order of first use; first the families.
+    /// By number, in order of first use; the families come first.
     pub(crate) predicates: Vec<Predicate>,
     /// By number.
     pub(crate) port_sets: Vec<PortSet>,

@@ -1,7 +1,8 @@
 //! The row builder: builds the rows of a plan, and the paths that they lead to.
 //!
-//! It buys: with a second thread and rows that are merged from what each group of rules gives by itself, the site of
-//! `docs/performance.md` compiles from nothing in 48 ms (goal 50); it took 95 ms before these and some smaller changes (`docs/experiments.md`).
+//! It buys: with a second thread, and with rows that are merged from what each group of rules gives alone, the site of
+//! `docs/performance.md` compiles from nothing in 48 ms (goal 50); it took 95 ms before these and some smaller changes
+//! (`docs/experiments.md`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::model::{Direction, Reason};
 use crate::peers::Predicates;
 use crate::resolve::ResolvedList;
 
-/// The rows and paths so far, and what is precomputed for the next ones.
+/// The rows and paths so far, and what is precomputed for further rows.
 #[derive(Debug, Default)]
 pub(crate) struct RowBuilder {
     pub(crate) paths: PathTable,
@@ -30,21 +31,22 @@ pub(crate) struct RowBuilder {
     precomputed: Precomputed,
 }
 
-/// What follows from lists alone.
+/// What follows from a list alone, for each list.
 type Precomputed = AHashMap<Pinned<Arc<ResolvedList>>, PrecomputedList>;
 
-/// The rows that were built, by their numbers in the plan, and the chains that exceed the budget, by theirs.
+/// The rows that were built, in the order of their numbers in the plan, and the numbers in the plan of the chains that
+/// exceed the budget.
 pub(crate) struct BuiltRows {
     pub(crate) rows: Vec<u32>,
     pub(crate) over_budget: Vec<usize>,
 }
 
-/// Sizes from which more machinery pays.
+/// The sizes from which an optimization pays.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Thresholds {
     /// More rows than this are built by two threads.
     pub(crate) rows: usize,
-    /// For a list of more rules than this, what follows from the list alone is precomputed, if it needs many rows.
+    /// If a list has more rules than this and needs many rows, what follows from the list alone is precomputed.
     pub(crate) rules: usize,
 }
 
@@ -61,7 +63,7 @@ impl Thresholds {
     }
 }
 
-/// At most this many paths and rows are reserved in advance, because chains share them; and at most this many rules are
+/// At most this many paths and rows are reserved in advance, because chains share them. At most this many rules are
 /// precomputed.
 const RESERVE: usize = 1 << 16;
 
@@ -83,8 +85,8 @@ impl RowBuilder {
         }
     }
 
-    /// Makes the paths of all rules of lists that need many rows, and everything else that rows need of these lists, so that a row
-    /// does not read the rules again.
+    /// Makes the paths of all rules of the lists that need many rows, and everything else that rows need of these
+    /// lists, so that a row does not read the rules again.
     pub(crate) fn precompute<'l>(&mut self, lists: impl Iterator<Item = &'l Arc<ResolvedList>>) {
         let Self { paths, precomputed, .. } = self;
         let mut room = RESERVE.saturating_sub(paths.len());
@@ -104,10 +106,10 @@ impl RowBuilder {
         }
     }
 
-    /// Builds all rows of a plan, in order, within a budget. The result does not depend on the number of threads: each of two
-    /// builds its half, and then the rows and paths of the second half get the numbers that one thread would have given them.
-    /// `Err` where two threads built more than the budget. Which rows fit would then depend on the order, so the builder must not
-    /// be used any more.
+    /// Builds all rows of a plan, in order, within a budget. The result does not depend on the number of threads: if
+    /// there are two, each builds one half, and then the rows and paths of the second half get the numbers that one
+    /// thread would have given them. `Err` if two threads built more than the budget. Which rows fit would then depend
+    /// on the order, so the builder must not be used any more.
     pub(crate) fn build(
         &mut self,
         plan: &RowPlan<'_>,
@@ -143,10 +145,10 @@ impl RowBuilder {
         Ok(first)
     }
 
-    /// Adds the rows of another builder; their numbers here.
+    /// Adds the rows of another builder and returns their numbers here.
     fn merge(&mut self, other: &Self, rows: &[u32]) -> Vec<u32> {
         let Self { paths, rows: interner, .. } = self;
-        // A decision that both met gets one number.
+        // A decision that both builders met gets one number.
         let met: Vec<PathId> =
             other.paths.all().iter().map(|it| paths.intern(Arc::clone(&it.decision))).collect();
         let wanted = vec![true; other.rows.lines.len()];
@@ -158,7 +160,7 @@ impl RowBuilder {
         rows.iter().map(number).collect()
     }
 
-    /// Builds some rows of a plan, in order, as long as they fit the budget.
+    /// Builds some rows of a plan, in order, while they fit the budget.
     fn build_range(
         &mut self,
         plan: &RowPlan<'_>,

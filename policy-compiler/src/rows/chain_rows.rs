@@ -1,7 +1,7 @@
 //! The rows of one chain.
 //!
-//! A row's rules come in *groups*: the rules that require one predicate of the peer, and the rules that require none. What a
-//! group matches by itself is kept for the next row. See `builder` for what that buys.
+//! The rules of a row come in *groups*: the rules that require one predicate of the peer, and the rules that require
+//! none. What a group matches alone is kept for further rows. See `builder` for what that buys.
 
 use super::decide::decide;
 use super::first_match::{FirstMatch, FirstMatches};
@@ -15,7 +15,7 @@ use crate::model::Family;
 use crate::peers::{AddressFacts, Predicates};
 use crate::resolve::{Outcome, PredicateId, ResolvedList, Step};
 
-/// What follows from a list's rules alone, without the predicates of a local end.
+/// What follows from a list's rules alone, for any predicates of the local end.
 #[derive(Debug)]
 pub(super) struct PrecomputedList {
     paths: FirstPaths,
@@ -26,7 +26,7 @@ pub(super) struct PrecomputedList {
 type ReadyForAll = (ReadyStep, [bool; 2]);
 
 impl PrecomputedList {
-    /// `paths` says where the rules of the list lead.
+    /// `paths` holds the path of each rule of the list.
     pub(super) fn new(list: &ResolvedList, paths: FirstPaths) -> Self {
         let all = (0..).zip(&list.steps.steps).map(|(at, step)| {
             let (wanted, matched) = single_alternative(&step.rule, list.list.direction)?;
@@ -63,34 +63,34 @@ enum StepEffect {
     GoOn,
 }
 
-/// What a step matches.
+/// The packets that a step matches.
 #[derive(Debug, Clone, Copy)]
 enum StepMatch {
     /// One match set for every peer that has a predicate; `None`: for every peer. Most steps are of this kind.
     One(Option<PredicateId>, CompactMatch),
-    /// A range of the alternatives of the family.
+    /// A range of the family's alternatives.
     Some { first: u32, end: u32 },
 }
 
 /// The steps of a chain for the peers of one family.
 #[derive(Default)]
 struct FamilySteps<'a> {
-    /// For each group of the list's `StepIndex` the range of its steps in `ready`, made at first use. A row reads all steps of a
-    /// group, so they stand side by side.
+    /// For each group of the list's `StepIndex` the range of its steps in `ready`, made at first use. A row reads all
+    /// steps of a group, so they are adjacent.
     groups: Vec<Option<(u32, u32)>>,
     ready: Vec<ReadyStep>,
-    /// What was precomputed of the list.
+    /// What was precomputed for the list.
     precomputed: Option<&'a [Option<ReadyForAll>]>,
-    /// If nothing was precomputed and many rows are built: the prepared steps, made in order, so that they stand side by side in
-    /// memory.
+    /// The prepared steps, if nothing was precomputed and many rows are built. They are made in order, so that they are
+    /// adjacent in memory.
     in_order: Vec<Option<ReadyStep>>,
     ways: Vec<Alternative<'a>>,
-    /// By group its first matches, made at first use.
+    /// The first matches of each group, made at first use.
     by_group: Vec<GroupMatch>,
     firsts: FirstMatches,
 }
 
-/// What the steps of a group match by themselves.
+/// What the steps of a group match alone.
 #[derive(Clone, Copy, Default)]
 enum GroupMatch {
     #[default]
@@ -100,36 +100,36 @@ enum GroupMatch {
     More,
 }
 
-/// A row of more groups than these is not merged.
+/// The most groups of a row that is merged.
 const FEW_GROUPS: usize = 4;
 
-/// Makes the rows of one chain.
+/// Builds the rows of one chain.
 pub(super) struct ChainRowBuilder<'a, 'd> {
     list: &'a ResolvedList,
     local: &'a LocalPredicateSets,
     predicates: &'a Predicates,
-    /// Whether so many rows are built that most steps matter to one of them, and nothing was precomputed.
+    /// Whether most steps matter to one of the rows, because there are many rows; and nothing was precomputed.
     many: bool,
     families: [FamilySteps<'a>; 2],
-    /// Where rules lead when they are the first that matches.
+    /// The paths of rules that are the first to match.
     paths: FirstPaths,
     scratch: &'d mut ChainScratch,
 }
 
-/// Memory that one row after the other reuses.
+/// Memory that is used again from row to row.
 #[derive(Default)]
 pub(super) struct ChainScratch {
-    /// Shared by all chains: many have the same match sets.
+    /// The match sets, shared by all chains, because many chains have the same ones.
     match_sets: MatchSets,
     row: RowScratch,
-    /// Steps; the lower half of each is its index in `ready`.
+    /// Steps; the lower half of each number is the step's index in `ready`.
     candidates: Vec<u64>,
     matched: Vec<(u32, CompactMatch)>,
     firsts: Vec<FirstMatch>,
 }
 
 impl<'a> FamilySteps<'a> {
-    /// The first matches of a group, if they suffice.
+    /// The first matches of a group; `None` if they do not suffice.
     fn group_match(
         &mut self,
         (group, steps): (usize, &[u32]),
@@ -240,7 +240,7 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         Self { list, local, predicates, many, families, paths, scratch }
     }
 
-    /// The row of the peers of a family of which, of the predicates that the chain uses, exactly these are true.
+    /// The row for the peers of a family of which exactly these predicates are true, among those that the chain uses.
     pub(super) fn row(
         &mut self,
         (paths, rows): (&mut PathTable, &mut RowInterner),
@@ -263,7 +263,7 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         rows.intern_row(row)
     }
 
-    /// The same [`row`](Self::row), merged from the first matches of a few groups; `None` where that is not possible.
+    /// The same [`row`](Self::row), merged from the first matches of a few groups; `None` if that is not possible.
     fn row_from_first_matches(
         &mut self,
         (paths, rows): (&mut PathTable, &mut RowInterner),
@@ -326,7 +326,7 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         candidates.dedup_by_key(|step| *step >> 32);
     }
 
-    /// Collects the match sets of all steps for peers of a family of which exactly these predicates are true.
+    /// Collects the match sets of all steps, for peers of a family of which exactly these predicates are true.
     fn match_peers(&mut self, family: Family, predicates_true: &[PredicateId]) {
         let (facts, ports) = (self.local, &self.predicates.possible_ports);
         let local =
@@ -338,7 +338,7 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         } = self;
         let FamilySteps { ready, ways: all_ways, .. } = &families[family as usize];
         matched.clear();
-        // Behind a rule that decides every packet only rules of later tiers can match, and only if a Pass leads there.
+        // After a rule that decides every packet, only rules of later tiers can match, and only if a Pass leads there.
         let (mut decided, mut passed) = (None, None);
         for ReadyStep { step, tier, effect: does, ways } in
             candidates.iter().map(|it| ready[*it as u32 as usize])

@@ -15,7 +15,7 @@ use crate::peers::{
 use crate::prefix_map::PrefixMap;
 use crate::resolve::{LocalName, PredicateId, Resolved, ResolvedList};
 
-/// Everything that the predicate sets of the local pods follow from.
+/// Everything from which the predicate sets of the local pods follow.
 pub(crate) struct LocalPods<'a> {
     pub(crate) model: &'a Model,
     pub(crate) members: &'a Members<'a>,
@@ -38,8 +38,8 @@ impl LocalPods<'_> {
             .collect()
     }
 
-    /// The predicate sets of a pod's addresses, without unknown addresses. `None` for a host endpoint: its end of a packet may be
-    /// any address.
+    /// The predicate sets of a pod's addresses, except for unknown addresses. `None` for a host endpoint, because its
+    /// end of a packet may have any address.
     fn pod_predicate_sets(&self, name: &LocalName) -> Option<PodPredicateSets> {
         let pod = self.model.endpoints.get(name)?;
         let own = self.member_predicates.member(self.members.endpoint(name)?);
@@ -65,7 +65,7 @@ pub(crate) struct NewChain {
     pub(crate) list: usize,
     /// See [`Chain::local`](crate::image::Chain::local).
     pub(crate) local: Option<LocalPredicateSets>,
-    /// For a pod whose `local` is `None`: the predicates that its list uses, for each of its addresses.
+    /// For a pod whose `local` is `None`: the predicates that its list uses, at each of its addresses.
     pub(crate) each_address: Vec<(Identity, PredicateSet)>,
 }
 
@@ -106,7 +106,7 @@ impl Chains {
                 let same = made.local.iter().flatten();
                 for set in same.chain(made.each_address.iter().map(|(_, set)| set)) {
                     let texts = set.iter().map(|p| &predicates.all[*p as usize]);
-                    // The numbers of predicates depend on history; their texts do not.
+                    // The numbers of predicates depend on history; the predicates themselves do not.
                     texts.collect::<BTreeSet<_>>().hash(&mut hasher);
                 }
                 let next = ChainId(chains.all.len() as u32);

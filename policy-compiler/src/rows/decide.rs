@@ -1,11 +1,11 @@
-//! The decision of a list, given the rules that match.
+//! The decision of a list, given the matching rules.
 
 use std::sync::Arc;
 
 use crate::model::{Decision, Noted, Reason};
 use crate::resolve::ResolvedList;
 
-/// The decision where these rules of a list match, ascending; and whether the first of them alone determines it.
+/// The decision of a list if these rules match (ascending), and whether the first of them alone determines it.
 pub(super) fn decide(
     list: &ResolvedList,
     matching: impl Iterator<Item = u32>,
@@ -17,7 +17,7 @@ pub(super) fn decide(
     let decision = decided.and_then(|decided| steps.decision(decided)).cloned();
     let unknown = || Arc::new(Reason::Unknown(list.direction).into());
     let decision = decision.unwrap_or_else(unknown);
-    // Rules behind the first matter only if the first is noted and the walk goes on.
+    // Rules after the first matter only if the first is noted and the walk goes on.
     if noted.is_empty() {
         return (decision, true);
     }

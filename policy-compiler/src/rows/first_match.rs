@@ -1,8 +1,8 @@
 //! First matches: the first rule that matches each port.
 //!
-//! Where the first rule that matches decides, no later rule matters. Then the row of a peer with two predicates follows from
-//! the rows of peers with one: each port leads to the lower of two rules. So the rules that require one predicate are laid out
-//! once, for all rows. See `builder` for what that buys.
+//! If the first matching rule decides, no later rule matters. Then the row of a peer with two predicates follows from
+//! the rows of peers with one: each port gets the lower of two rules. So the pieces of the rules that require one
+//! predicate are made once, for all rows. See `builder` for what that buys.
 
 use super::match_set::CompactMatch;
 use crate::image::NO_KEY;
@@ -17,19 +17,19 @@ pub(crate) struct Piece {
 
 pub(crate) const NO_RULE: u32 = u32::MAX;
 
-/// Tables of protocols with ports: the first.
+/// The number of tables of protocols with ports; they are the first.
 const WITH_PORTS: usize = 3;
 
-/// The pieces of some rules, by table; an empty range if the rules do not look at the table.
+/// The ranges of the pieces of some rules, by table; empty if the rules do not look at the table.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FirstMatch([(u32, u32); WITH_PORTS]);
 
-/// The pieces of all.
+/// The pieces of all first matches.
 #[derive(Debug, Default)]
 pub(crate) struct FirstMatches(Vec<Piece>);
 
 impl FirstMatches {
-    /// Adds the first matches of some rules, ascending; `None` if a match set is more than a range of ports.
+    /// Adds the first matches of some rules, ascending; `None` if a match set is not simply a range of ports.
     pub(crate) fn add(
         &mut self,
         matched: &[(u32, CompactMatch)],
@@ -60,7 +60,7 @@ impl FirstMatches {
             .unwrap_or_default()
     }
 
-    /// Several merged in a table; empty if none of them looks at it.
+    /// Merges several in one table; empty if none of them looks at the table.
     pub(crate) fn merge_all<'d>(
         &'d self,
         all: &[FirstMatch],
@@ -85,7 +85,7 @@ fn pieces((rule, first, last): (u32, u16, u16)) -> [Piece; 3] {
     [(0, before), (first, rule), (behind, NO_RULE)].map(|(start, rule)| Piece { start, rule })
 }
 
-/// Memory that one merge after the other reuses.
+/// Memory that is used again from merge to merge.
 #[derive(Debug, Default)]
 pub(crate) struct MergeScratch {
     merged: Vec<Piece>,
@@ -93,7 +93,7 @@ pub(crate) struct MergeScratch {
 }
 
 impl MergeScratch {
-    /// Keeps at each port the lower of two rules. Both lists begin with port 0, or nothing is merged yet.
+    /// Keeps the lower of two rules at each port. Both lists begin with port 0, or nothing is merged yet.
     fn merge(&mut self, others: &[Piece]) {
         std::mem::swap(&mut self.merged, &mut self.before);
         self.merged.clear();
@@ -105,7 +105,7 @@ impl MergeScratch {
             if start > NO_KEY {
                 return;
             }
-            // Of several pieces that start at one port the last counts.
+            // If several pieces start at one port, the last counts.
             while let Some(piece) = ones.next_if(|piece| piece.start == start) {
                 one = piece.rule;
             }

@@ -1,9 +1,9 @@
 //! The row interner: stores equal rows once, and equal lines of any rows once.
 //!
-//! The intervals that a tree of lines tells apart determine the tree, and so do intervals and targets determine a line. From
-//! the leaves on, equal intervals therefore lead to one target, and rows are equal where their targets are.
+//! The intervals that a tree of lines divides determine the tree; the intervals and targets of a line determine the
+//! line. So, from the leaves up, equal intervals lead to one target, and rows are equal if their targets are.
 //!
-//! It buys: the site's tables take 4.8 MB (goal 16) and mostly fit the caches, which a random lookup of 30 ns needs
+//! It buys: the site's tables take 4.8 MB (goal 16) and mostly fit the caches; a random lookup of 30 ns needs that
 //! (`docs/performance.md`).
 
 use crate::common::{IndexTable, PathId};
@@ -19,7 +19,7 @@ pub(crate) struct RowInterner {
 }
 
 impl RowInterner {
-    /// Reserves memory for so many more rows.
+    /// Reserves memory for `more` rows.
     pub(crate) fn reserve(&mut self, more: usize) {
         let Self { lines, leaf_numbers: leaves, row_numbers: rows, .. } = self;
         lines.rows.iter_mut().for_each(|all| all.reserve(more));
@@ -65,12 +65,12 @@ impl RowInterner {
         number
     }
 
-    /// The target that tells ascending intervals apart; `by` makes targets of line numbers.
+    /// The target that divides ascending intervals; `by` makes a target of a line's number.
     pub(crate) fn tree(&mut self, intervals: &[Interval], by: impl Fn(u32) -> Target) -> Target {
         let [first, .., last] = intervals else {
             return intervals.first().map_or(Target::default(), |alone| alone.to);
         };
-        // A packet that shows no key goes where the last interval leads.
+        // A leaf leads a packet without a key where the first interval leads; that must be where the last one leads.
         if first.to == last.to
             && let Some(leaf) = Leaf::from_intervals(intervals)
         {
@@ -81,7 +81,8 @@ impl RowInterner {
         }
         let mut level = self.in_leaves(intervals, &by).unwrap_or_else(|| intervals.to_vec());
         while level.len() > WIDTH {
-            // Of up to a hundred intervals only those that do not fit the top line go down: all others are a step nearer.
+            // Of up to a hundred intervals only those that do not fit the top line go down a level: all others are one
+            // step nearer.
             let lines = (level.len() - WIDTH).div_ceil(WIDTH - 1);
             let further = level.split_off(WIDTH.saturating_sub(lines));
             level.extend(further.chunks(WIDTH).map(|some| match some {
@@ -95,7 +96,7 @@ impl RowInterner {
         by(self.intern_line(&Line::from_intervals(&level)))
     }
 
-    /// Packs the intervals of keys into leaves; `None` if one leads where a leaf cannot lead.
+    /// Packs the intervals of keys into leaves; `None` if a leaf cannot lead to one of the targets.
     fn in_leaves(
         &mut self,
         intervals: &[Interval],
@@ -112,7 +113,7 @@ impl RowInterner {
         Some(leaves.chain([bare]).collect())
     }
 
-    /// Adds a leaf whose paths have other numbers here; its targets by key and by source port.
+    /// Adds a leaf whose paths have other numbers here. Returns its targets by key and by source port.
     fn import_leaf(&mut self, leaf: &Leaf, paths: impl Fn(PathId) -> PathId) -> [Target; 2] {
         let by = [Target::by_key, Target::by_source];
         if let Some(leaf) = leaf.map_paths(&paths) {
@@ -126,14 +127,14 @@ impl RowInterner {
         by.map(|by| self.tree(&intervals, by))
     }
 
-    /// Keeps the rows that are wanted, by number, and drops the others; the new numbers, in order.
+    /// Keeps the rows that are wanted, by number, and drops the others. Returns the new numbers, in order.
     pub(crate) fn retain(&mut self, wanted: &[bool]) -> Vec<Option<u32>> {
         let Self { lines, .. } = std::mem::take(self);
         self.import(&lines, wanted, |path| path)
     }
 
-    /// Adds those rows of other lines that are wanted, by number. `paths` translates their paths. The numbers of the rows here, in
-    /// order.
+    /// Adds the wanted rows of other lines, by number. `paths` translates their paths. Returns the numbers of the rows
+    /// here, in order.
     pub(crate) fn import(
         &mut self,
         other: &Lines,
@@ -227,7 +228,7 @@ mod tests {
             1 => prop::collection::btree_set(start.clone(), 0..200),
             1 => prop::collection::btree_set(start, 0..20),
         ];
-        // Of some the last leads where the first does, and some lead farther than leaves do.
+        // In some, the last interval leads where the first does; some lead to paths that a leaf cannot hold.
         let paths = (prop_oneof![Just(7u32), 65_400u32..65_540], prop_oneof![2u32..4, Just(999)]);
         (starts, paths).prop_map(|(starts, (path, many))| {
             let to = (0..).map(|at| Target::path(PathId(path + at % many)));
@@ -257,7 +258,7 @@ mod tests {
             }
             let mut bounds = [Vec::new(), Vec::new()];
             laid.lines.bounds(1, 1, &mut bounds);
-            // What shows no key may stand apart from keys that lead to the same.
+            // Packets without a key may have an interval of their own even if the last keys lead to the same target.
             let drawn: BTreeSet<u32> = bounds[usize::from(by_source)].iter().copied().collect();
             prop_assert!(starts().all(|start| drawn.contains(&start)));
             prop_assert!(drawn.into_iter().all(|it| it == NO_KEY || starts().any(|start| start == it)));

@@ -1,4 +1,4 @@
-//! Match sets: the packets that a rule matches between two addresses, once both are known.
+//! Match sets: the packets that a rule matches between two addresses, when both are known.
 
 use ahash::AHashMap;
 
@@ -12,11 +12,11 @@ use crate::resolve::{
 /// The packets of one table that a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct TableMatch {
-    /// By key.
+    /// The keys that match.
     pub(crate) keys: Ranges,
-    /// And by source port.
+    /// The source ports that match.
     pub(crate) sources: Ranges,
-    /// Whether packets that show no key match, too.
+    /// Whether packets that show no key also match.
     pub(crate) bare: bool,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct TableMatch {
 pub(crate) struct MatchSet(pub(crate) [Option<TableMatch>; OTHERS + 1]);
 
 impl MatchSet {
-    /// Whether it holds every packet.
+    /// Whether it contains every packet.
     pub(crate) fn is_everything(&self) -> bool {
         self.0.iter().all(|keys| {
             keys.as_ref()
@@ -34,10 +34,10 @@ impl MatchSet {
     }
 }
 
-/// A match set in few bytes.
+/// A match set in a few bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CompactMatch {
-    /// The packets of one protocol with destination ports from the first to the last: what most rules match.
+    /// The packets of one protocol with destination ports from the first to the last: the match set of most rules.
     Ports {
         /// The protocol's table.
         table: u8,
@@ -48,12 +48,12 @@ pub(crate) enum CompactMatch {
     Interned(u32),
 }
 
-/// The interned match sets: they are few, and stay in the cache.
+/// The interned match sets. There are few, so they stay in the cache.
 #[derive(Debug, Default)]
 pub(crate) struct MatchSets {
     all: Vec<MatchSet>,
     numbers: AHashMap<MatchSet, u32>,
-    /// For each the tables that it looks at, as bits, and whether it holds every packet.
+    /// For each match set the tables that it looks at, as bits, and whether it contains every packet.
     about: Vec<(u8, bool)>,
 }
 
@@ -87,7 +87,7 @@ impl MatchSets {
         }
     }
 
-    /// Whether a match set holds every packet.
+    /// Whether a match set contains every packet.
     pub(crate) fn is_everything(&self, claimed: CompactMatch) -> bool {
         match claimed {
             CompactMatch::Ports { .. } => false,
@@ -97,14 +97,14 @@ impl MatchSets {
         }
     }
 
-    /// The packets of a table that an interned match set holds.
+    /// The packets of a table that an interned match set contains.
     pub(crate) fn table_match(&self, number: u32, table: usize) -> Option<&TableMatch> {
         self.all.get(number as usize)?.0.get(table)?.as_ref()
     }
 }
 
-/// One alternative of a rule for the peers of a family, given the local end: one of the rule's entities for each end. The rule
-/// matches if one of its alternatives does.
+/// One alternative of a rule for the peers of a family, given the local end: one entity for each end. The rule matches
+/// if one of its alternatives matches.
 pub(crate) enum Alternative<'r> {
     /// One match set for every peer that has a predicate; `None`: for every peer.
     Fixed(Option<PredicateId>, CompactMatch),
@@ -155,7 +155,7 @@ pub(crate) fn alternatives<'r>(
     }
 }
 
-/// The predicates that a peer must have, if nothing else of the peer matters: at most one; otherwise `None`.
+/// The predicates, at most one, that a peer must have if the rule looks at nothing else of the peer; otherwise `None`.
 fn required_predicates<'r>(
     rule: &ResolvedRule,
     peer: &'r ResolvedEntity,
@@ -168,8 +168,8 @@ fn required_predicates<'r>(
     (is_all && rule.peer.port_sets().next().is_none()).then_some(&*peer.wanted)
 }
 
-/// The only [alternative](Alternative::Fixed) of a rule that matches a range of ports for every local end; `None` for every other
-/// rule. Most rules have one.
+/// The only [alternative](Alternative::Fixed) of a rule that matches one range of ports for every local end; `None` for
+/// every other rule. Most rules are of this kind.
 pub(crate) fn single_alternative(
     rule: &ResolvedRule,
     direction: Direction,
@@ -184,7 +184,7 @@ pub(crate) fn single_alternative(
     ))
 }
 
-/// The match set of a rule about one range of a protocol's destination ports and nothing else.
+/// The match set of a rule that looks only at one range of a protocol's destination ports.
 fn port_range_match(
     rule: &ResolvedRule,
     direction: Direction,
@@ -233,7 +233,7 @@ impl PeerAlternative<'_> {
     }
 }
 
-/// Stands for any peer of a family: no predicate is true of it.
+/// Facts about any peer of a family: no predicate is true.
 struct NoFacts(Family);
 
 impl Facts for NoFacts {
@@ -254,7 +254,8 @@ impl Facts for NoFacts {
 struct EndPorts {
     /// For each of [`Protocol::ALL`]; `None`: the end does not look at ports.
     ports: Option<[Ranges; 3]>,
-    /// Whether only packets with ports are accepted. An end that only excludes ports accepts protocols without ports.
+    /// Whether only packets with ports are accepted. An end that only excludes ports also accepts protocols without
+    /// ports.
     needs: bool,
 }
 
@@ -339,7 +340,7 @@ fn match_set(
             };
             let wanted = rule.icmp.map_or_else(Ranges::all, keys);
             let unwanted = rule.not_icmp.filter(|_| is_icmp).map(keys).unwrap_or_default();
-            // A later fragment does not show its type: it matches only where every type does.
+            // A later fragment does not show its type: it matches only if every type matches.
             let keys = wanted.intersection(&unwanted.complement());
             let bare = keys.is_all();
             TableMatch { keys, sources: Ranges::all(), bare }

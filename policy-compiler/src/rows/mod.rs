@@ -1,9 +1,10 @@
 //! The rows: what happens to each packet between a chain and a class.
 //!
-//! `chains` finds the distinct chains. `plan` says which rows a chain needs: one for each set of predicates that its rules can
-//! tell apart (`partition`). `builder` builds them chain by chain (`chain_rows`): it turns the rules that may match into match
-//! sets (`match_set`), and sweeps over these (`row`), or merges what was swept before (`first_match`). `interner` stores equal
-//! rows and lines once, `paths` and `slots` number the decisions. `tables` keeps all of it from image to image.
+//! `chains` finds the distinct chains. `plan` says which rows a chain needs: one for each set of predicates that its
+//! rules can tell apart (`partition`). `builder` builds them chain by chain (`chain_rows`): it turns the rules that may
+//! match into match sets (`match_set`) and sweeps over these (`row`), or merges earlier results (`first_match`).
+//! `interner` stores equal rows and lines once; `paths` and `slots` number the decisions. `tables` keeps all of it from
+//! image to image.
 
 mod builder;
 mod chain_rows;

@@ -14,18 +14,18 @@ use crate::resolve::{PredicateId, ResolvedRule};
 /// The classes by predicate.
 pub(crate) struct ClassColumns {
     families: Vec<Family>,
-    /// For each predicate the classes that have it, ascending.
+    /// For each predicate the classes of which it is true, ascending.
     columns: Grouped,
 }
 
 impl ClassColumns {
-    /// The two families partition the addresses, so every class has one; `None` for a class without.
+    /// The two families partition the addresses, so every class has one. `None` if a class has none.
     pub(crate) fn new(classes: &[PredicateSet], predicates: usize) -> Option<Self> {
         let families = classes.iter().map(|set| family(set)).collect::<Option<_>>()?;
         Some(Self { families, columns: classes_by_predicate(classes, predicates) })
     }
 
-    /// The classes that a rule may match as peers; `None`: any class.
+    /// The classes that a rule may match as peers; `None` for all classes.
     pub(crate) fn classes_matching(&self, rule: &ResolvedRule) -> Option<Vec<u32>> {
         let mut concerned = Vec::new();
         for entity in &rule.peer.entities {
@@ -36,14 +36,14 @@ impl ClassColumns {
     }
 }
 
-/// No part.
+/// Stands for the absence of a part.
 const NO_PART: u32 = u32::MAX;
 
-/// The peers that rows are built for: their family, and the predicates, of those that a chain uses, that are true of them.
+/// The peers that rows are built for: their family, and those predicates of the chain that are true of them.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub(super) all: Vec<(Family, usize)>,
-    /// The predicates of all parts, one part after the other; `all` says where each ends.
+    /// The predicates of all parts, one part after another; `all` holds the end of each.
     pub(super) predicates: Vec<PredicateId>,
 }
 
@@ -69,7 +69,7 @@ impl Parts {
     }
 }
 
-/// All classes, grouped by the predicates, of some, that they have.
+/// All classes, grouped by which of some predicates are true of them.
 #[derive(Debug)]
 pub(crate) struct Partition {
     pub(super) of_class: Vec<u32>,
@@ -78,7 +78,7 @@ pub(crate) struct Partition {
 
 impl Partition {
     fn new(asked: &[PredicateId], classes: &ClassColumns) -> Self {
-        // Most classes have none of these predicates.
+        // For most classes none of these predicates is true.
         let touched = asked.iter().flat_map(|predicate| {
             let column = classes.columns.group(*predicate as usize);
             column.iter().map(|class| (*class, *predicate))
@@ -115,7 +115,7 @@ impl Partition {
 /// Partitions by the predicates that chains use. A chain that replaces another mostly uses the same ones.
 #[derive(Debug, Default)]
 pub(crate) struct Partitions {
-    /// Each with the turn that last used it.
+    /// Each partition with the turn that last used it.
     all: AHashMap<Box<[PredicateId]>, (Arc<Partition>, u64)>,
 }
 
@@ -127,7 +127,7 @@ impl Partitions {
         classes: &ClassColumns,
         turn: u64,
     ) -> Arc<Partition> {
-        // A predicate that no class has parts nothing.
+        // A predicate that is true of no class does not divide the classes.
         asked.retain(|predicate| !classes.columns.group(*predicate as usize).is_empty());
         if let Some((known, used)) = self.all.get_mut(asked.as_slice()) {
             *used = turn;
@@ -138,8 +138,8 @@ impl Partitions {
         made
     }
 
-    /// Evicts the partitions that this turn did not use, if there are more than two for each chain; and all of them if they take
-    /// more than `room` bytes. They only save time.
+    /// Evicts the partitions that this turn did not use, if there are more than two for each chain, and all partitions
+    /// if they take more than `room` bytes. Partitions only save time.
     pub(crate) fn evict(&mut self, chains: usize, turn: u64, room: usize) {
         if self.all.len() > chains * 2 {
             self.all.retain(|_, (_, used)| *used == turn);
@@ -149,7 +149,7 @@ impl Partitions {
         }
     }
 
-    /// Bytes of all.
+    /// Bytes of all partitions.
     pub(crate) fn bytes(&self) -> usize {
         let each = self.all.iter().map(|(asked, (it, _))| size_of_val(&**asked) + it.bytes());
         each.sum()

@@ -18,7 +18,7 @@ pub(crate) struct PathTable {
     all: Vec<Path>,
     /// The number of the first path.
     first: u32,
-    /// The same paths, as images share them.
+    /// The same paths, as a slice that images share.
     published: Arc<[Path]>,
 }
 
@@ -44,18 +44,18 @@ impl PathTable {
         PathId(self.by_slot[at])
     }
 
-    /// Reserves memory for so many more.
+    /// Reserves memory for `more` paths.
     pub(crate) fn reserve(&mut self, more: usize) {
         self.slots.reserve(more);
         self.all.reserve(more);
     }
 
-    /// The number of the first.
+    /// The number of the first path.
     pub(crate) fn first(&self) -> u32 {
         self.first
     }
 
-    /// All so far, by number.
+    /// All paths so far, by number.
     pub(crate) fn all(&self) -> &[Path] {
         &self.all
     }
@@ -64,23 +64,23 @@ impl PathTable {
         self.all.len()
     }
 
-    /// Counter slots are below this number.
+    /// The end of the counter slots.
     pub(crate) fn slots(&self) -> u32 {
         self.slots.end()
     }
 
-    /// Forgets all but the slots.
+    /// Forgets everything but the slots.
     pub(crate) fn forget(&mut self) {
         *self = Self { slots: std::mem::take(&mut self.slots), ..Self::default() };
     }
 
-    /// Forgets all and gives slots to others, but for those of what is unknown.
+    /// Forgets all paths and releases these slots for other decisions, except those of the unknown.
     pub(crate) fn release(&mut self, slots: &BTreeSet<u32>) {
         self.slots.release(slots);
         self.forget();
     }
 
-    /// All of them.
+    /// All paths, shared.
     pub(crate) fn shared(&mut self) -> Arc<[Path]> {
         if self.published.len() != self.all.len() {
             self.published = self.all.as_slice().into();

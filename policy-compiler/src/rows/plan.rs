@@ -1,8 +1,8 @@
-//! The row plan: which rows are to be built. A chain needs one row for each set of predicates, of those that it uses, that some
-//! class has.
+//! The row plan: which rows have to be built. A chain needs one row for each of the different sets of its predicates
+//! that are true of a class.
 //!
-//! It buys: a policy that changes costs the rows of the classes that its rules may match, and not those of all classes. In the
-//! cluster of `docs/performance.md` such a change takes 3.0 ms (goal 5) and a whole compilation 31 ms.
+//! It buys: a changed policy costs the rows of the classes that its rules may match, and not those of all classes. In
+//! the cluster of `docs/performance.md` such a change takes 3.0 ms (goal 5), and a whole compilation 31 ms.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const FEW_ROWS: usize = 8;
 #[derive(Default)]
 pub(crate) struct RowPlan<'a> {
     pub(crate) chains: Vec<PlannedChain<'a>>,
-    /// How many rows there are to build.
+    /// The number of rows to build.
     pub(crate) rows: usize,
 }
 
@@ -35,14 +35,15 @@ pub(crate) struct PlannedChain<'a> {
 }
 
 enum PlannedCells {
-    /// Every row is to be built.
+    /// Every row has to be built.
     All(Arc<Partition>),
-    /// By class the row that stands; and the classes that need another row, each with its part.
+    /// The existing row of each class; and the classes that need another row, each with the index of its part.
     Some { rows: Vec<u32>, open: Vec<(u32, u32)>, parts: Parts },
 }
 
 impl<'a> RowPlan<'a> {
-    /// The first row of the second half, measured by the predicates of the rows: a row with more of them takes longer.
+    /// The first row of the second half, measured by the predicates of the rows: a row with more predicates takes
+    /// longer.
     pub(crate) fn half(&self) -> usize {
         let parts = || self.chains.iter().map(|chain| chain.cells.parts());
         let all = parts().map(|parts| parts.len() + parts.predicates.len()).sum::<usize>();
@@ -69,7 +70,7 @@ impl<'a> RowPlan<'a> {
         self.chains.push(PlannedChain { list, local, cells, rows });
     }
 
-    /// Adds a chain whose rows stand for all but some classes. `Err` for a class that does not exist.
+    /// Adds a chain whose rows stay valid for all but some classes. `Err` for a class that does not exist.
     pub(crate) fn add_some(
         &mut self,
         list: &'a Arc<ResolvedList>,
@@ -115,12 +116,12 @@ impl PlannedCells {
 }
 
 impl PlannedChain<'_> {
-    /// The family of a row's peers, and the predicates, of those that the chain uses, that are true of them.
+    /// The family of a row's peers, and those predicates of the chain that are true of them.
     pub(crate) fn row(&self, number: usize) -> (Family, &[PredicateId]) {
         self.cells.parts().part(number - self.rows.start)
     }
 
-    /// Whether so many rows are built that most steps matter to one of them.
+    /// Whether most steps matter to one of the rows, because there are many rows.
     pub(crate) fn uses_most_steps(&self) -> bool {
         self.rows.len() * 8 >= self.list.steps.steps.len()
     }

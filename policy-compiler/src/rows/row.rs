@@ -6,23 +6,23 @@ use super::match_set::{CompactMatch, MatchSets, TableMatch};
 use crate::common::PathId;
 use crate::image::{Interval, NO_KEY, OTHERS, Row, TABLES, Target};
 
-/// Memory that one row after the other reuses.
+/// Memory that is used again from row to row.
 #[derive(Debug, Default)]
 pub(crate) struct RowScratch {
     sweep: Sweep,
     /// The rule of each match set of one table.
     rules: Vec<u32>,
-    /// The match sets that hold packets without a key.
+    /// The match sets that contain packets without a key.
     bare: Vec<u64>,
-    /// The intervals of one table, ascending from key 0; neighbours lead to different targets. Packets that do not show the key of
-    /// their protocol come behind all keys.
+    /// The intervals of one table, ascending from key 0; neighbours lead to different targets. Packets that do not show
+    /// the key of their protocol come after all keys.
     intervals: Vec<Interval>,
     by_source: BySource,
     firsts: MergeScratch,
 }
 
 impl RowScratch {
-    /// Adds the first matches of some rules, ascending; `None` where more than the first rule that matches may matter.
+    /// Adds the first matches of some rules, ascending; `None` if more than the first matching rule may matter.
     pub(crate) fn first_match(
         &mut self,
         matched: &[(u32, CompactMatch)],
@@ -33,7 +33,7 @@ impl RowScratch {
         if all { firsts.add(matched, &mut self.firsts) } else { None }
     }
 
-    /// The [`row`](Self::row) that first matches give when merged; `None` where the path of a rule is not known.
+    /// The [`row`](Self::row) of merged first matches; `None` if the path of a rule is not known.
     pub(crate) fn row_from_first_matches(
         &mut self,
         firsts: &FirstMatches,
@@ -58,8 +58,8 @@ impl RowScratch {
         Some(row)
     }
 
-    /// The row of some rules, ascending, each with a match set. `decide` gives the path of the rules that match one packet, and
-    /// whether the first of them alone determines it. It is not called for what `known` holds.
+    /// The row of some rules, ascending, each with a match set. `decide` gives the path for the rules that match one
+    /// packet, and whether the first of them alone determines it. It is not called for paths that `known` holds.
     pub(crate) fn row(
         &mut self,
         matched: &[(u32, CompactMatch)],
@@ -81,7 +81,7 @@ impl RowScratch {
         row
     }
 
-    /// Where a table leads: sweeps over its keys with the match sets that hold each.
+    /// The target of a table: sweeps over its keys with the match sets that contain each key.
     fn table_target<'d>(
         &mut self,
         table: usize,
@@ -95,7 +95,7 @@ impl RowScratch {
         rules.clear();
         bare.clear();
         intervals.clear();
-        // Match sets that ask for source ports.
+        // Match sets that look at source ports.
         let mut sourced: Vec<(u32, &'d TableMatch)> = Vec::new();
         for (rule, claimed) in matched {
             let index = rules.len() as u32;
@@ -133,7 +133,7 @@ impl RowScratch {
     }
 }
 
-/// Tells source ports apart at one key.
+/// Divides source ports at one key.
 #[derive(Debug, Default)]
 struct BySource {
     sweep: Sweep,
@@ -141,7 +141,7 @@ struct BySource {
 }
 
 impl BySource {
-    /// Where they lead.
+    /// The target for these match sets.
     fn target(
         &mut self,
         in_force: &[u64],
@@ -166,7 +166,7 @@ impl BySource {
     }
 }
 
-/// Adds an interval if it leads elsewhere than the one before.
+/// Adds an interval if its target differs from that of the interval before.
 fn push_interval(intervals: &mut Vec<Interval>, next: Interval) {
     if intervals.last().is_none_or(|last| last.to != next.to) {
         intervals.push(next);
@@ -175,7 +175,7 @@ fn push_interval(intervals: &mut Vec<Interval>, next: Interval) {
 
 const BITS: usize = u64::BITS as usize;
 
-/// Adds a number to a set of bits.
+/// Adds a number to a bit set.
 fn insert_bit(set: &mut Vec<u64>, number: u32) {
     let at = number as usize / BITS;
     if set.len() <= at {
@@ -189,7 +189,7 @@ fn has_bit(set: &[u64], number: u32) -> bool {
     word >> (number as usize % BITS) & 1 != 0
 }
 
-/// The paths of packets, by the first rule that matches.
+/// The paths of packets, by the first matching rule.
 #[derive(Debug, Clone)]
 pub(crate) struct FirstPaths {
     by_rule: Vec<Option<Target>>,
@@ -197,7 +197,7 @@ pub(crate) struct FirstPaths {
 }
 
 impl FirstPaths {
-    /// No path is known of so many rules.
+    /// The paths of this many rules are not known.
     pub(crate) fn unknown(rules: usize) -> Self {
         Self { by_rule: vec![None; rules], none: None }
     }
@@ -207,8 +207,8 @@ impl FirstPaths {
         self.by_rule.get(rule as usize).copied().flatten()
     }
 
-    /// Asks `path` for the path of each rule as the first, as far as the rule alone determines it, and for the path where no rule
-    /// matches.
+    /// Keeps the results of `path`, which gives the path of packets for which a rule is the first, if the rule alone
+    /// determines it, and (for `None`) the path of packets that no rule matches.
     pub(crate) fn precompute(
         rules: usize,
         mut path: impl FnMut(Option<u32>) -> Option<PathId>,
@@ -225,7 +225,7 @@ struct PathFinder<'k, D> {
 }
 
 impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
-    /// Where the rules lead whose match sets hold the key.
+    /// The target of the rules whose match sets contain the key.
     #[inline]
     fn target(&mut self, in_force: &[u64], rules: &[u32]) -> Target {
         let word = in_force.iter().position(|word| *word != 0);
@@ -253,9 +253,9 @@ impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
     }
 }
 
-/// The rules whose match sets hold a key, ascending and distinct.
+/// The rules whose match sets contain a key, ascending and distinct.
 pub(crate) struct ActiveRules<'a> {
-    /// The bits that are not yet returned, from the word `at` on.
+    /// The bits that were not returned yet, from the word `at` on.
     words: &'a [u64],
     at: usize,
     rest: u64,
@@ -288,12 +288,13 @@ impl Iterator for ActiveRules<'_> {
     }
 }
 
-/// A sweep over keys, with the sets that hold each.
+/// A sweep over keys, with the sets that contain each key.
 #[derive(Debug, Default)]
 struct Sweep {
-    /// Each bound of a set: the key, then the set's number and whether it begins there, as a number that sorts by keys.
+    /// Each bound of a set, as a number that sorts by key: the key, then the set's number and whether the set begins
+    /// there.
     edges: Vec<u64>,
-    /// The sets that hold the key.
+    /// The sets that contain the current key.
     active: Vec<u64>,
 }
 
@@ -303,7 +304,7 @@ impl Sweep {
         self.active.clear();
     }
 
-    /// Adds ranges of a set.
+    /// Adds the ranges of a set.
     fn add(&mut self, number: u32, ranges: impl IntoIterator<Item = (u16, u16)>) {
         for (first, last) in ranges {
             if (first, last) == (0, u16::MAX) {
@@ -316,7 +317,7 @@ impl Sweep {
         }
     }
 
-    /// Visits each key at which the sets that hold it change, from 0 on, with these sets.
+    /// Visits each key at which the containing sets change, from 0 on, with these sets.
     fn sweep(&mut self, mut visit: impl FnMut(u32, &[u64])) {
         let Self { edges, active: in_force } = self;
         edges.sort_unstable();
@@ -366,7 +367,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_row_leads_each_packet_to_the_rules_that_claim_it(
-            // As many as a word of a set has bits, and more.
+            // As many as the bits of a word, and more.
             all in prop_oneof![
                 9 => prop::collection::vec((0u32..2, keys()), 0..8),
                 1 => prop::collection::vec((0u32..2, keys()), 60..140),

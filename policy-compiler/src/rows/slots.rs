@@ -13,7 +13,7 @@ use crate::model::{Decision, Direction, Reason};
 pub(crate) struct Slots {
     by_decision: AHashMap<Arc<Decision>, u32>,
     free: BTreeSet<u32>,
-    /// The lowest that was never used.
+    /// The lowest slot that was never used.
     next: u32,
 }
 
@@ -32,7 +32,7 @@ impl Slots {
         self.next
     }
 
-    /// Reserves memory for so many more.
+    /// Reserves memory for `more` slots.
     pub(crate) fn reserve(&mut self, more: usize) {
         self.by_decision.reserve(more);
     }

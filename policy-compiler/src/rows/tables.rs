@@ -15,7 +15,7 @@ use crate::model::Decision;
 use crate::peers::{NewClass, PredicateSet, Predicates};
 use crate::resolve::{Outcome, PredicateId, Resolved, ResolvedList};
 
-/// Rows, paths and cells, kept for the next image: a chain that stays costs a copy of its cells.
+/// Rows, paths and cells, kept for the next image: a chain that stays the same costs one copy of its cells.
 #[derive(Debug, Default)]
 pub(crate) struct RowTables {
     pub(crate) builder: RowBuilder,
@@ -30,30 +30,30 @@ pub(crate) struct RowTables {
     pub(crate) scale: Thresholds,
 }
 
-/// A list, and what is true of the local end.
+/// A list, and the predicates that are true of the local end.
 type ChainKey = (Pinned<Arc<ResolvedList>>, LocalPredicateSets);
 
 #[derive(Debug)]
 struct ChainCells {
-    /// By class.
+    /// The row of each class.
     rows: Vec<u32>,
-    /// The classes whose rows are still to be built.
+    /// The classes whose rows have not been built yet.
     unmade: Vec<u32>,
-    /// When it was last in use.
+    /// The turn that last used the chain.
     turn: u64,
 }
 
-/// Unused rows and paths are kept up to twice the number of those in use, and this many.
+/// Unused rows and paths are kept up to twice the number of those in use plus this many.
 const SPARE: usize = 16;
 
-/// The cells of all chains, and the chains that are judged rule by rule.
+/// The cells of all chains, and the chains that are evaluated rule by rule.
 #[derive(Debug, Default)]
 pub(crate) struct Cells {
     pub(crate) all: Vec<u32>,
     pub(crate) linear: BTreeMap<ChainId, Linear>,
 }
 
-/// The cells of all chains as they are filled in.
+/// The cells of all chains while they are filled in.
 struct Grid {
     /// By chain and class.
     cells: Vec<u32>,
@@ -94,8 +94,8 @@ impl RowTables {
         }
     }
 
-    /// Adds classes. In a chain that uses no predicate in which a new class differs from the class that it comes from, the two
-    /// share a row; in every other chain the row of the new class is still to be built.
+    /// Adds classes. If a chain uses no predicate in which a new class differs from the class that it comes from, the
+    /// two share a row. In every other chain the row of the new class still has to be built.
     pub(crate) fn add_classes(&mut self, new: &[NewClass], predicates: &Predicates) {
         if !new.is_empty() {
             self.partitions = Partitions::default();
@@ -112,14 +112,14 @@ impl RowTables {
         }
     }
 
-    /// Releases counter slots for other decisions, except those of the unknown. The numbers of paths change with that.
+    /// Releases counter slots for other decisions, except those of the unknown. This changes the numbers of paths.
     pub(crate) fn release(&mut self, slots: &BTreeSet<u32>) {
         self.builder.paths.release(slots);
         self.forget();
     }
 
-    /// The cells of all chains. What is used again rests on the same classes and predicates. `columns` are the classes by predicate,
-    /// if they are known already.
+    /// The cells of all chains. Everything that is used again rests on the same classes and predicates. `columns` are
+    /// the classes by predicate, if they are known already.
     pub(crate) fn build(
         &mut self,
         budget: usize,
@@ -134,7 +134,7 @@ impl RowTables {
         let is_fresh = self.builder.rows.lines.len() == 0;
         let scale = self.scale;
         let mut cells = self.cells(budget, (resolved, peers, chains), columns, scale);
-        // Which chains exceed the budget is defined by a build from nothing, one chain after the other.
+        // The chains that exceed the budget are those of a build from nothing, one chain after another.
         let fits = cells.is_ok() && self.builder.bytes() <= budget;
         if !fits && !is_fresh || cells.is_err() {
             self.forget();
@@ -179,7 +179,7 @@ impl RowTables {
         }
     }
 
-    /// Fails as [`RowBuilder::build`] does.
+    /// Returns `Err` as [`RowBuilder::build`] does.
     fn cells(
         &mut self,
         budget: usize,
@@ -212,7 +212,8 @@ impl RowTables {
         Ok(Cells { all: grid.cells, linear })
     }
 
-    /// Fills in the cells of the chains that stand. The rows that the other chains need, and the indexes of these chains.
+    /// Fills in the cells of the chains that stay. Returns the rows that the other chains need, and the indexes of
+    /// these chains.
     fn plan<'a>(
         &mut self,
         (resolved, peers, chains): (&'a Resolved, &PeerTables, &'a Chains),
@@ -249,8 +250,8 @@ impl RowTables {
         Ok((plan, planned))
     }
 
-    /// The rows of the chain that this one replaces, and the classes that a rule which differs between the two may match; `None`
-    /// if it replaces none, or if more than half of the rows would change.
+    /// The rows of the chain that this one replaces, and the classes that a rule which differs between the two may
+    /// match. `None` if it replaces none, or if more than half of the rows would change.
     fn reuse_predecessor(
         &self,
         list: &ResolvedList,

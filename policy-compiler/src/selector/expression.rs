@@ -72,7 +72,7 @@ impl From<Node> for Selector {
 }
 
 impl Selector {
-    /// `all()`: matches whatever labels there are.
+    /// `all()`: matches all labels, also none.
     pub fn all() -> Self {
         Node::All.into()
     }
@@ -97,7 +97,7 @@ impl Selector {
         Node::Among { key: key.into(), values, negated: false }.into()
     }
 
-    /// `key not in {"value", …}`: true of absent labels.
+    /// `key not in {"value", …}`: also true if the label is absent.
     pub fn not_in(key: impl Into<String>, values: impl IntoIterator<Item = String>) -> Self {
         let values = values.into_iter().collect();
         Node::Among { key: key.into(), values, negated: true }.into()
@@ -113,7 +113,7 @@ impl Selector {
         Self::has(key).negated()
     }
 
-    /// The opposite; that of an opposite is the selector itself.
+    /// The negation; the negation of a negation is the selector itself.
     pub(super) fn negated(self) -> Self {
         match &*self.0 {
             Node::Not(one) => one.clone(),
@@ -121,7 +121,7 @@ impl Selector {
         }
     }
 
-    /// What matches where all of these do: `all()` if there are none, the selector itself if there is one.
+    /// A selector that matches if all of these match: `all()` if there are none, the selector itself if there is one.
     pub fn and(all: impl IntoIterator<Item = Self>) -> Self {
         let mut all: Vec<Self> = all.into_iter().filter(|one| *one.0 != Node::All).collect();
         match (all.pop(), all.is_empty()) {
@@ -134,7 +134,7 @@ impl Selector {
         }
     }
 
-    /// The same selector over keys that have a prefix, and with `everything` where it says `all()`.
+    /// The same selector with a prefix before each key, and with `everything` in place of `all()`.
     pub(super) fn replaced(&self, prefix: &str, everything: &Self) -> Self {
         let key = |key: &str| format!("{prefix}{key}");
         let each = |all: &[Self]| all.iter().map(|one| one.replaced(prefix, everything)).collect();
@@ -158,15 +158,15 @@ impl Selector {
         &self.0
     }
 
-    /// The id by which Calico knows the selector, in the names of its IP sets for one: `s:` and, in base64 for URLs without
-    /// padding (RFC 4648, section 5), the SHA-224 of `s:` and the canonical form. Source: Calico's selector parser,
+    /// Calico's id of the selector, which is in the names of Calico's IP sets: `s:` and then the SHA-224 of `s:` and
+    /// the canonical form, in base64 for URLs without padding (RFC 4648, section 5). Source: Calico's selector parser,
     /// `UniqueID`. Selectors with one canonical form have one id.
     pub fn id(&self) -> String {
         let hash = Sha224::new_with_prefix("s:").chain_update(self.to_string()).finalize();
         format!("s:{}", URL_SAFE_NO_PAD.encode(hash))
     }
 
-    /// Whether labels match. Nothing is allocated.
+    /// Whether the selector matches labels. Allocates nothing.
     pub fn matches(&self, labels: &impl LabelSource) -> bool {
         match &*self.0 {
             Node::All => true,
@@ -181,7 +181,8 @@ impl Selector {
         }
     }
 
-    /// The values of which one label must have one, if the selector is to match; `None`: it asks for nothing of that kind.
+    /// The values of which the label `wanted` must have one if the selector matches. `None`: the selector requires
+    /// none.
     pub fn required_values(&self, wanted: &str) -> Option<Vec<&str>> {
         match &*self.0 {
             Node::Compare { key, how: Comparison::Equal, value } if key == wanted => {
@@ -201,7 +202,8 @@ impl Selector {
         }
     }
 
-    /// Whether labels may match in which `wanted` has one of the values that `may_be` says; `false` is certain.
+    /// Whether the selector may match labels in which `wanted` has one of the values that `may_be` accepts; `false` is
+    /// certain.
     pub(crate) fn may_match(&self, wanted: &str, may_be: &impl Fn(&str) -> bool) -> bool {
         match &*self.0 {
             Node::Compare { key, how: Comparison::Equal, value } if key == wanted => may_be(value),
@@ -214,7 +216,7 @@ impl Selector {
         }
     }
 
-    /// Labels that must be there, each with one of some values if there are any, if the selector is to match.
+    /// The labels that must be there if the selector matches, each with its possible values if the selector names them.
     pub fn required_labels(&self) -> Vec<(&str, Option<Vec<&str>>)> {
         match &*self.0 {
             Node::Compare { how: Comparison::NotEqual, .. } => Vec::new(),
@@ -234,8 +236,9 @@ impl Selector {
 }
 
 impl fmt::Display for Selector {
-    /// The canonical form, which Calico has, too: sets sorted and without doubles, `"` round a value, `'` where it holds `"`,
-    /// no parentheses round one term, so that `!(!has(a))` is `!!has(a)`. Read again, that is `has(a)`.
+    /// The canonical form, which is also Calico's: sets are sorted and without duplicates, a value is in `"`, or in `'`
+    /// if it contains `"`, and one term has no parentheses, so that `!(!has(a))` is `!!has(a)`. Parsed again, that is
+    /// `has(a)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quoted = |value: &str| {
             let quote = if value.contains('"') { '\'' } else { '"' };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Whatever has labels.
+/// Something that has labels.
 pub trait LabelSource {
     /// The value of a label; `None` where it is absent.
     fn label(&self, key: &str) -> Option<&str>;
@@ -14,7 +14,7 @@ pub type Labels = BTreeMap<String, String>;
 /// The label that names a member's namespace.
 pub const NAMESPACE: &str = "projectcalico.org/namespace";
 
-/// The label that pods alone have, with the value [`KUBERNETES`].
+/// The label that only pods have, with the value [`KUBERNETES`].
 pub const ORCHESTRATOR: &str = "projectcalico.org/orchestrator";
 
 /// The value of [`ORCHESTRATOR`].
@@ -23,8 +23,8 @@ pub const KUBERNETES: &str = "k8s";
 /// The label that names a pod's service account.
 pub const SERVICE_ACCOUNT: &str = "projectcalico.org/serviceaccount";
 
-/// Before the keys of the namespace's labels.
+/// The prefix of the keys of the namespace's labels.
 pub const NAMESPACE_PREFIX: &str = "pcns.";
 
-/// Before the keys of the service account's labels.
+/// The prefix of the keys of the service account's labels.
 pub const SERVICE_ACCOUNT_PREFIX: &str = "pcsa.";

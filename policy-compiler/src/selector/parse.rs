@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::expression::{Comparison, Node, Selector};
 use super::labels::{NAMESPACE, NAMESPACE_PREFIX, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX};
 
-/// Parentheses may nest this deep; a canonical form of [`LEVELS`] does not.
+/// Parentheses may nest this deep; the canonical form of a selector with [`LEVELS`] levels never nests deeper.
 const DEPTH: u32 = 2 * LEVELS;
 
 /// Alternatives and conjunctions may nest this deep.
@@ -14,7 +14,7 @@ const LEVELS: u32 = 64;
 /// A key has at most this many characters.
 const KEY: usize = 512;
 
-/// Where a text stops being a selector.
+/// The place where a text is no longer a selector.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("found {found} at character {character}, expected {expected}")]
 pub struct SelectorError {
@@ -22,9 +22,9 @@ pub struct SelectorError {
     pub at: usize,
     /// Characters from the beginning, counted from 1.
     pub character: usize,
-    /// What stands there.
+    /// What is there.
     pub found: String,
-    /// What might.
+    /// What may be there.
     pub expected: &'static str,
 }
 
@@ -34,9 +34,9 @@ impl Selector {
         selector(text)
     }
 
-    /// Reads a namespace selector, as a selector over what a member [shows](crate::model::LabelView): its keys read the namespace's
-    /// labels, `all()`, wherever it stands, means that there is a namespace, and `global()`, which stands alone, that there
-    /// is none. As in Calico a negation is true of whatever has no namespace.
+    /// Parses a namespace selector, as a selector over what a member [shows](crate::model::LabelView). Its keys stand
+    /// for the namespace's labels. `all()` means, anywhere in it, that there is a namespace. `global()` stands alone
+    /// and means that there is none. As in Calico, a negation is true of a member without a namespace.
     pub fn parse_namespace(text: &str) -> Result<Self, SelectorError> {
         if is_global(text) {
             return Ok(Self::not_has(NAMESPACE));
@@ -44,15 +44,15 @@ impl Selector {
         Ok(Self::parse(text)?.replaced(NAMESPACE_PREFIX, &Self::has(NAMESPACE)))
     }
 
-    /// Reads a rule's service account selector, as a selector over what a member [shows](crate::model::LabelView): its keys read
-    /// the service account's labels. As in Calico `all()` and a negation are true of whatever runs as nobody, too: of host
-    /// endpoints and network sets.
+    /// Parses a rule's service account selector, as a selector over what a member [shows](crate::model::LabelView). Its
+    /// keys stand for the service account's labels. As in Calico, `all()` and a negation are also true of members
+    /// without a service account: host endpoints and network sets.
     pub fn parse_service_account(text: &str) -> Result<Self, SelectorError> {
         Ok(Self::parse(text)?.replaced(SERVICE_ACCOUNT_PREFIX, &Self::all()))
     }
 
-    /// Reads the service account selector of a global policy's subject: where a rule's says `all()`, this one means
-    /// whatever runs as a service account.
+    /// Parses the service account selector of a global policy's subject. In a rule's selector `all()` matches
+    /// everything; here it means that the member has a service account.
     pub fn parse_subjects_account(text: &str) -> Result<Self, SelectorError> {
         Ok(Self::parse(text)?.replaced(SERVICE_ACCOUNT_PREFIX, &Self::has(SERVICE_ACCOUNT)))
     }
@@ -102,13 +102,13 @@ impl<'t> Parser<'t> {
         self.text.get(self.at..).unwrap_or_default()
     }
 
-    /// Spaces and tabs; a new line is none.
+    /// Skips spaces and tabs, but not new lines.
     fn space(&mut self) {
         let rest = self.rest();
         self.at += rest.len() - rest.trim_start_matches([' ', '\t']).len();
     }
 
-    /// Takes a token and the space behind it.
+    /// Takes a token and the space after it.
     fn eat(&mut self, token: &str) -> bool {
         let there = self.rest().starts_with(token);
         if there {
@@ -128,7 +128,7 @@ impl<'t> Parser<'t> {
         there
     }
 
-    /// A function's name with its parenthesis, which stands directly behind it.
+    /// Takes a function's name with its parenthesis, which follows directly.
     fn call(&mut self, name: &str) -> bool {
         self.eat(name)
     }
@@ -161,7 +161,7 @@ impl<'t> Parser<'t> {
         Ok(one_or(all, Node::And))
     }
 
-    /// Of several `!` in a row an even number is none; with a parenthesis between them each stays.
+    /// An even number of `!` in a row is no negation; with a parenthesis between them each one stays.
     fn term(&mut self) -> Result<Selector, SelectorError> {
         let mut negated = false;
         while self.rest().starts_with('!') && !self.rest().starts_with("!=") {
@@ -242,7 +242,7 @@ impl<'t> Parser<'t> {
         Err(self.expected(EXPECTED))
     }
 
-    /// Whatever stands between two quotes of a kind; nothing in it is special.
+    /// Takes the text between two equal quotes; no character in it is special.
     fn value(&mut self) -> Result<String, SelectorError> {
         let rest = self.rest();
         let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''));
@@ -257,7 +257,7 @@ impl<'t> Parser<'t> {
         Ok(value.to_owned())
     }
 
-    /// Values in braces; none, and a comma behind the last, will do.
+    /// Takes values in braces. There may be none, and a comma may follow the last.
     fn set(&mut self) -> Result<BTreeSet<String>, SelectorError> {
         if !self.eat("{") {
             return Err(self.expected("a set of values in braces"));

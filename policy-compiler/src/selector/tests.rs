@@ -40,7 +40,7 @@ fn with_the_label_absent_only_the_negations_hold() {
     }
 }
 
-/// Values that Calico gives, from the tests of its parser.
+/// The ids are Calico's, from the tests of its parser.
 #[test]
 fn ids_are_calicos_and_belong_to_the_canonical_form() {
     for (texts, id) in [
@@ -96,7 +96,7 @@ fn not_binds_looser_than_the_match_and_and_tighter_than_or() {
     assert_eq!(parsed("! ! has(a)"), parsed("has(a)"));
 }
 
-/// Calico's parser makes nothing of `!` in a row and keeps one before a parenthesis; its canonical form is without the
+/// Calico's parser ignores an even number of `!` in a row and keeps one before a parenthesis; its canonical form has no
 /// parenthesis, and its id is the hash of that form.
 #[test]
 fn a_negation_of_a_negation_in_parentheses_stays_in_the_canonical_form_and_in_the_id() {
@@ -110,7 +110,7 @@ fn a_negation_of_a_negation_in_parentheses_stays_in_the_canonical_form_and_in_th
     for labels in [labels(&[]), labels(&[("a", "")])] {
         assert_eq!(twice.matches(&labels), parsed("has(a)").matches(&labels));
     }
-    // Behind a prefix nothing is left of it: Calico reads the text again that it has put the prefix into.
+    // With a prefix nothing of it is left: Calico puts the prefix into the text and parses the text again.
     assert_eq!(Selector::parse_namespace("!(!has(a))"), Ok(Selector::has("pcns.a")));
 }
 

@@ -1,6 +1,6 @@
-//! Asks clusters, so that a test reads like a table.
+//! Evaluates packets in test clusters, written as tables.
 //!
-//! A question is a line `ENDPOINT[@STAGE] < PEER PACKET` (ingress) or `ENDPOINT > PEER PACKET` (egress); a packet is
+//! A question is a line `ENDPOINT[@STAGE] < PEER PACKET` (ingress) or `ENDPOINT > PEER PACKET` (egress). A packet is
 //! `tcp 80`, `udp 5000-53` (source and destination), `sctp` (no ports shown), `icmp 8/0`, `icmp6 128/0` or `proto 50`.
 
 use std::fmt::Write as _;
@@ -14,8 +14,8 @@ use crate::model::*;
 use crate::resolve::{LocalName, Stage};
 
 impl Cluster {
-    /// Asks the questions of a table of lines `QUESTION = ANSWER`: its rows, the rules one by one, and the reference give
-    /// these answers. The two images are proved, too.
+    /// Checks a table of lines `QUESTION = ANSWER`: the rows, the rules one by one, and the reference must all give
+    /// these answers. Both images are proved, too.
     #[track_caller]
     pub(super) fn says(&self, table: &str) {
         let rows = self.image();
@@ -54,7 +54,7 @@ impl Cluster {
     }
 }
 
-/// The verdict, what decided, and what was noted on the way.
+/// The verdict, what decided, and what was noted before it.
 fn shown(decision: &Decision) -> String {
     let verdict = match decision.reason.verdict() {
         Verdict::Allow => "allow",

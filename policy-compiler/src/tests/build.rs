@@ -17,7 +17,7 @@ pub(super) fn labels(text: &str) -> Labels {
     pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-/// `namespace/name`, or `name` alone of what has no namespace.
+/// `namespace/name`, or `name` alone for an object without a namespace.
 pub(super) fn name(text: &str) -> ObjectName {
     let (namespace, name) = text.split_once('/').unwrap_or(("", text));
     ObjectName::new(namespace, name)
@@ -58,12 +58,12 @@ fn ports(text: &str) -> Vec<PortMatch> {
     text.split_whitespace().map(one).collect()
 }
 
-/// Whom a selector matches.
+/// The addresses that a selector matches.
 pub(super) fn who(selector: &str) -> Entity {
     Entity { selector: Some(Selector::parse(selector).unwrap()), ..Entity::default() }
 }
 
-/// Whom a selector does not match.
+/// The addresses that a selector does not match.
 pub(super) fn not_who(selector: &str) -> Entity {
     Entity { not_selector: Some(Selector::parse(selector).unwrap()), ..Entity::default() }
 }
@@ -79,13 +79,13 @@ pub(super) fn serving(service: &str) -> Entity {
 }
 
 impl Entity {
-    /// But not the addresses of these nets.
+    /// Without the addresses of these nets.
     pub(super) fn but(mut self, nets: &str) -> Self {
         self.not_nets = words(nets);
         self
     }
 
-    /// And in these nets.
+    /// Only the addresses of these nets.
     pub(super) fn within(mut self, nets: &str) -> Self {
         self.nets = words(nets);
         self
@@ -178,7 +178,7 @@ fn numbered<const N: usize>(rules: [Rule; N]) -> Vec<Rule> {
     (0..).zip(rules).map(|(index, rule)| Rule { index, ..rule }).collect()
 }
 
-/// A policy that selects everybody (of its namespace), in the tier `default`, without order and rules.
+/// A policy that selects every endpoint (of its namespace), in the tier `default`, without order and rules.
 pub(super) fn policy(kind: PolicyKind, text: &str) -> (PolicyName, Policy) {
     let ObjectName { namespace, name } = name(text);
     let selector = match namespace.as_str() {
@@ -258,7 +258,7 @@ impl Draft {
     }
 }
 
-/// A cluster to ask.
+/// A cluster for tests.
 #[derive(Clone)]
 pub(super) struct Cluster {
     pub(super) model: Model,
@@ -266,7 +266,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Of nobody, without failsafe ports.
+    /// A cluster without objects and failsafe ports.
     pub(super) fn new() -> Self {
         let failsafe = Failsafe { ports: [BTreeSet::new(), BTreeSet::new()] };
         Self { model: Model { failsafe, ..Model::default() }, profile_labels: BTreeMap::new() }
@@ -293,7 +293,7 @@ impl Cluster {
         self
     }
 
-    /// Gives a pod its service account, and that one its labels.
+    /// Sets a pod's service account and the labels of that account.
     pub(super) fn account(mut self, pod: &str, account: &str, text: &str) -> Self {
         let pod = name(pod);
         let key = ObjectName::new(pod.namespace.as_str(), account);
@@ -327,7 +327,7 @@ impl Cluster {
         self
     }
 
-    /// A profile. Host endpoints that are added behind it inherit its labels.
+    /// A profile. Host endpoints that are added after it inherit its labels.
     pub(super) fn profile<const N: usize, const M: usize>(
         mut self,
         name: &str,

@@ -1,4 +1,4 @@
-//! Models that are small and dense: few labels, few addresses, so that everything meets everything.
+//! Small, dense models: few labels and few addresses, so that every object meets every other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -239,7 +239,7 @@ pub(super) fn endpoint() -> impl Strategy<Value = Endpoint> {
         })
 }
 
-/// Pods, of which those with the same labels share them.
+/// Pods; those with equal labels share them.
 fn endpoints() -> impl Strategy<Value = BTreeMap<ObjectName, Arc<Endpoint>>> {
     btree_map(object(&NAMESPACES, &["a", "b", "c"]), endpoint(), 2..6).prop_map(|pods| {
         let mut label_sets = LabelInterner::default();
@@ -358,8 +358,8 @@ pub(super) fn model() -> impl Strategy<Value = Model> {
     })
 }
 
-/// The endpoints of a model that are local to one node: more than half of the pods, one that does not exist, and the
-/// host endpoints.
+/// The endpoints of a model that are local to one node: more than half of the pods, one pod that does not exist, and
+/// the host endpoints.
 pub(super) fn some_local(model: &Model) -> BTreeSet<ObjectName> {
     let every_third_remote = model.endpoints.keys().enumerate().filter(|(i, _)| i % 3 != 2);
     let hosts = model.host_endpoints.keys().map(|name| ObjectName::new("", name.as_str()));

@@ -40,7 +40,7 @@ fn transport() -> impl Strategy<Value = Transport> {
     ]
 }
 
-/// Of lists of how many rules something is made beforehand: of any, or of none.
+/// The threshold for precomputing a list: every list is precomputed, or none.
 fn rules_foreseen() -> impl Strategy<Value = usize> {
     select(&[0, usize::MAX][..])
 }
@@ -193,7 +193,8 @@ proptest! {
     }
 }
 
-/// Six sets, by the bits of what each address is in, and rules in two tiers, each about one set and one range of ports.
+/// Six sets, whose members have the set's bit in `members`, and rules in two tiers, each for one set and one range of
+/// ports.
 fn of_overlapping_sets(members: &[u8], rules: &[(usize, u8, Action, u16, u16)]) -> Cluster {
     let mut cluster = Cluster::new()
         .namespace("shop", "")
@@ -224,7 +225,7 @@ fn of_those_who_are_in_several_sets_the_first_rule_of_all_decides() {
     let action =
         select(&[Action::Allow, Action::Allow, Action::Deny, Action::Deny, Action::Pass][..]);
     let rule = (0usize..6, 0u8..2, action, 80u16..100, 0u16..12);
-    // Of how many sets is drawn first, evenly: of bits, few are none or all.
+    // The number of sets is drawn first, evenly: with random bits, few addresses would be in none or in all.
     let sets =
         subsequence(&[1u8, 2, 4, 8, 16, 32][..], 0..=6).prop_map(|bits| bits.iter().sum::<u8>());
     let config = Config { cases: 48, failure_persistence: None, ..Config::default() };

@@ -1,5 +1,5 @@
-//! The proof can fail: every single change to the tables of a small cluster in which everything decides something is
-//! found, but for those that change no answer.
+//! The proof can fail: in a small cluster in which everything decides something, it finds every single change to the
+//! tables, except for changes that change no result.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,7 +62,7 @@ fn cluster() -> Cluster {
         )
 }
 
-/// How many mutations were found, and how many change no answer.
+/// The number of mutations that were found, and the number of those that change no result.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Count {
     found: usize,
@@ -102,7 +102,7 @@ impl Bench {
         }
     }
 
-    /// Everything that changes an answer was found, and nothing else, as often as said.
+    /// Asserts that exactly the changes that change a result were found, and their numbers.
     #[track_caller]
     fn finish(&self, found: usize, same: usize) {
         assert!(
@@ -115,7 +115,7 @@ impl Bench {
         assert_eq!(self.counts, Count { found, same });
     }
 
-    /// Puts `value` in a place, proves, and puts back what was there. `same` says why a change that is not found is none.
+    /// Changes a value, proves, and restores the value. `same` says whether the change leaves every result the same.
     #[track_caller]
     fn change<T: Clone + PartialEq + std::fmt::Debug>(
         &mut self,
@@ -132,12 +132,12 @@ impl Bench {
     }
 }
 
-/// Another of `len` numbers, and one that is none.
+/// Another one of `len` numbers, and a number that is out of range.
 fn others(at: u32, len: u32) -> impl Iterator<Item = u32> {
     BTreeSet::from([at.wrapping_add(1) % len, len]).into_iter().filter(move |other| *other != at)
 }
 
-/// What nobody else shares.
+/// The address tables, which no other image shares.
 fn peers(image: &mut Image) -> &mut PeerTables {
     Arc::get_mut(&mut image.peers).unwrap()
 }
@@ -178,12 +178,12 @@ fn a_changed_verdict_reason_or_note_is_found() {
     bench.finish(87, 0);
 }
 
-/// How many intervals a line tells apart.
+/// The number of intervals in a line.
 fn intervals(image: &Image, line: usize) -> usize {
     1 + image.lines.all[line].starts().filter(|start| *start <= NO_KEY).count()
 }
 
-/// Where a place leads packets from a source port.
+/// The path to which a target leads packets from a source port.
 fn leads(image: &Image, mut place: Target, source: u32) -> Option<PathId> {
     let packet = PacketKey::new(0, 0, source);
     for _ in 0..STEPS {
@@ -231,7 +231,7 @@ fn a_moved_bound_is_found() {
             for moved in [start - 1, start + 1] {
                 let mut new = intervals.clone();
                 new[at].start = moved;
-                // Before the first key there is nothing.
+                // Before the first key there is no key.
                 if moved == 0 {
                     new.remove(0);
                 }
@@ -265,7 +265,7 @@ fn a_changed_path_of_an_interval_is_found() {
         of_path.chain(runs.iter().copied()).filter(|to| *to != was).collect()
     };
     for line in 0..lines as usize {
-        // What shows no ports is looked up as from port 0.
+        // A packet without ports is looked up as from port 0.
         let shows_no_ports = !led_to_by(&bench.image, line)[0];
         let asks_source = runs.contains(&Target::by_source(line as u32));
         let old = bench.image.lines.all[line];
@@ -285,7 +285,7 @@ fn a_changed_path_of_an_interval_is_found() {
                     |image| &mut image.lines.all[line],
                     new,
                     |image, old, new| {
-                        // One that leads to itself leads nowhere.
+                        // A line that leads to itself leads nowhere.
                         new.to[at] != Target::by_source(line as u32)
                             && sources.clone().all(|source| {
                                 leads(image, old.to[at], source) == leads(image, new.to[at], source)
@@ -297,7 +297,7 @@ fn a_changed_path_of_an_interval_is_found() {
     }
     for number in 0..leaves as usize {
         let intervals = bench.image.lines.leaves[number].intervals();
-        // Who shows no key is led where the first ones are.
+        // A packet without a key gets the path of the first interval.
         for at in 0..intervals.len() - 1 {
             let was = intervals[at].to.as_path().map_or(0, |path| path.0);
             for path in others(was, paths).map(PathId) {
@@ -334,7 +334,8 @@ fn a_changed_row_of_a_cell_is_found() {
     bench.finish(468, 0);
 }
 
-/// Whether every chain leads two classes to one row; those that are judged rule by rule look at their truths.
+/// Whether every chain has one row for both classes. A chain that is evaluated rule by rule compares their predicate
+/// sets.
 fn rows_of_classes_are_equal(image: &Image, a: u32, b: u32) -> bool {
     let rows = |class: u32| -> Option<Vec<u32>> {
         let chains = (0..image.chains.len() as u32).map(ChainId);
@@ -409,7 +410,7 @@ fn a_changed_chain_of_an_endpoint_is_found() {
         let local: BTreeMap<_, _> = bench.image.endpoints[&endpoint].chains.clone();
         for (at, was) in &local {
             for chain in (0..=chains).map(ChainId).filter(|chain| chain != was) {
-                // Where no policy speaks, two stages may say the same.
+                // If no policy applies, two stages may have the same result.
                 let same = |image: &Image, a: &ChainId, b: &ChainId| {
                     let classes = 0..image.peers.class_predicate_sets.len();
                     (b.0 as usize) < image.chains.len()
@@ -432,13 +433,14 @@ fn a_changed_chain_of_an_endpoint_is_found() {
     bench.finish(150, 6);
 }
 
-/// A rule's path, or behind them a tier's end's.
+/// The path of a rule or, after all rules, of a tier's end.
 fn slot(image: &mut Image, chain: ChainId, at: usize) -> &mut Option<PathId> {
     let linear = image.linear.get_mut(&chain).unwrap();
     linear.step_paths.iter_mut().chain(linear.end_paths.iter_mut()).nth(at).unwrap()
 }
 
-/// Whether a rule, or behind them a tier's end, stands behind a tier that lets nothing go on: nobody gets there.
+/// Whether a rule or, after all rules, a tier's end comes after a tier that always decides, so that no packet gets
+/// there.
 fn behind_the_last_word(steps: &Steps, at: usize) -> bool {
     let passes = |tier: usize| {
         let mut of_tier = steps.steps.iter().filter(|step| step.tier as usize == tier);
@@ -461,7 +463,7 @@ fn a_changed_path_of_a_rule_judged_by_itself_is_found() {
         let ends = bench.image.linear[&chain].end_paths.len();
         for at in 0..steps + ends {
             let old = *slot(&mut bench.image, chain, at);
-            // A rule that decides nothing and a tier's end that goes on have no path to change.
+            // A rule that decides nothing, and a tier's end that goes on, have no path to change.
             if old.is_none() {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Network sets that come, change and go, and CIDRs that rules newly ask for, in the image that is in use.
+//! Network sets that come, change and go, and CIDRs that rules use for the first time, in the image in use.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use super::updates::{Kept, cluster, pod, set};
 use crate::model::*;
 
 impl Kept {
-    /// Puts a network set into the model, or takes it out; whether lists of policies stand.
+    /// Adds a network set to the model, or removes it. Returns whether any list of policies stays the same.
     fn set(&mut self, name: &ObjectName, set: Option<NetworkSet>) -> bool {
         match set {
             Some(set) => self.model.network_sets.insert(name.clone(), Arc::new(set)),
@@ -25,7 +25,7 @@ impl Kept {
         self.stands(|kept| kept.image = kept.compiler.compile(&kept.model, &kept.local))
     }
 
-    /// Whether any list of policies stands while something changes.
+    /// Whether any list of policies stays the same during a change.
     fn stands(&mut self, change: impl FnOnce(&mut Self)) -> bool {
         let before = self.lists();
         change(self);
@@ -33,7 +33,7 @@ impl Kept {
     }
 }
 
-/// Policies of its own, so that some list stands, and one that takes packets from whom the first argument says.
+/// Some policies, so that some list stays the same, and one that allows packets from the given entities.
 fn asking<const N: usize>(from: [Entity; N]) -> Kept {
     let mut kept = cluster();
     let from = allow().tcp("443").from(from);
@@ -59,7 +59,7 @@ fn a_set_comes_changes_and_goes_and_lists_stand() {
         assert!(kept.set(&it, Some(set(labels, nets))), "{labels} {nets}");
         kept.is_as_from_nothing();
     }
-    // A second one in the same places.
+    // A second set at the same prefixes.
     assert!(kept.set(&name("shop/it"), Some(set("kind=set", "10.0.0.1 192.0.2.0/28"))));
     kept.is_as_from_nothing();
     assert!(kept.set(&it, None));
@@ -86,7 +86,7 @@ fn a_set_of_ipv6_networks_takes_all_anew() {
     let mut kept = asking([who("kind == 'set'")]);
     assert!(!kept.set(&name("/it"), Some(set("kind=set", "2001:db8::/32"))));
     kept.is_as_from_nothing();
-    // Nobody asks for it.
+    // A set that no policy uses.
     assert!(kept.set(&name("/other"), Some(set("kind=other", "2001:db8::/32"))));
     kept.is_as_from_nothing();
 }
@@ -143,7 +143,7 @@ const NETS: &[&str] = &[
 enum Event {
     Pod(&'static str, &'static str, Option<Endpoint>),
     Set(&'static str, Option<NetworkSet>),
-    /// Whom it selects, and whom it takes packets from.
+    /// The selector of the policy's endpoints, and the peers that it allows.
     Policy(&'static str, &'static str, Option<Entity>),
 }
 
@@ -152,7 +152,7 @@ fn event() -> impl Strategy<Value = Event> {
     let pod = (pod, prop::option::weighted(0.7, endpoint()));
     let labels = select(&["app=x", "app=y", "tier=x", "app=y tier=y", ""][..]);
     let parsed = |net: &str| net.parse::<IpNet>().unwrap();
-    // IPv6 seldom, and not so seldom that no set of it comes in all these streams.
+    // IPv6 is rare, but not so rare that no stream has an IPv6 set.
     let some = || prop_oneof![3 => select(&NETS[..7]), 1 => select(NETS)];
     let nets = btree_set(some().prop_map(parsed), 0..4);
     let set = (labels, nets)

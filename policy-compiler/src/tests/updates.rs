@@ -1,4 +1,4 @@
-//! A pod that comes, goes or changes in the image that is in use.
+//! A pod that comes, goes or changes, in the image in use.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ use crate::model::*;
 use crate::resolve::{List, LocalName};
 use crate::rows::Thresholds;
 
-/// A compiler with the image that it keeps up to date.
+/// A compiler, with the image that it keeps up to date.
 pub(super) struct Kept {
     pub(super) compiler: Compiler,
     pub(super) image: Image,
@@ -32,13 +32,14 @@ pub(super) struct Kept {
 impl Kept {
     pub(super) fn of(model: Model, local: BTreeSet<LocalName>) -> Self {
         let mut compiler = Compiler::new();
-        // What one thread makes from nothing, with nothing foreseen, two make here.
+        // Here two threads compile with precomputed lists; a compilation from nothing uses one thread and precomputes
+        // nothing.
         compiler.tables.scale = Thresholds { rows: 0, rules: 0 };
         let image = compiler.compile(&model, &local);
         Self { compiler, image, model, local }
     }
 
-    /// Puts a pod into the model, or takes it out; whether the image could follow in place.
+    /// Adds a pod to the model, or removes it. Returns whether the image could be changed in place.
     pub(super) fn pod(&mut self, name: &ObjectName, pod: Option<&Endpoint>) -> bool {
         let before = self.model.endpoints.get(name).cloned();
         match pod {
@@ -53,7 +54,7 @@ impl Kept {
         in_place
     }
 
-    /// Puts a policy into the model, or takes it out; whether what the image says of addresses was used again.
+    /// Adds a policy to the model, or removes it. Returns whether the image's address tables were used again.
     pub(super) fn policy(&mut self, name: &PolicyName, policy: Option<Policy>) -> bool {
         match policy {
             Some(policy) => self.model.policies.insert(name.clone(), Arc::new(policy)),
@@ -91,7 +92,7 @@ fn after_any_stream_of_pods_an_image_is_as_one_made_from_nothing() {
             let local = some_local(&model).into_iter().take(2).collect();
             let mut kept = Kept::of(model, local);
             for (name, mut pod) in changes {
-                // Pods with IPv6 addresses take another image.
+                // Pods with IPv6 addresses need a new image.
                 if let Some(pod) = &mut pod {
                     pod.addresses.retain(IpAddr::is_ipv4);
                 }
@@ -126,7 +127,8 @@ fn after_any_stream_of_pods_and_policies_an_image_is_as_one_made_from_nothing() 
                         kept.pod(&ObjectName::new(namespace, name), pod.as_ref());
                     }
                     Err(_) if policies.is_empty() => {}
-                    // One that is there goes or is turned round, one that is not comes back.
+                    // A policy that is there is removed, or its directions are exchanged; a policy that is not there is
+                    // added again.
                     Err((at, turned)) => {
                         let (name, policy) = at.get(&policies);
                         let is_there = kept.model.policies.contains_key(name);
@@ -159,7 +161,7 @@ fn a_policy_that_asks_nothing_new_uses_addresses_again() {
     assert!(kept.pod(&super::build::name("shop/web2"), Some(&pod("app=web", "10.0.1.9"))));
     assert!(kept.policy(&name, None));
     kept.is_as_from_nothing();
-    // A CIDR that nobody has asked for.
+    // A CIDR that no policy used before.
     let Draft(name, asks) = kubernetes("shop/asks")
         .selects("app == 'db'")
         .ingress([allow().from([nets("10.0.0.0/8")])]);
@@ -168,7 +170,7 @@ fn a_policy_that_asks_nothing_new_uses_addresses_again() {
 }
 
 impl Kept {
-    /// Puts a policy into the model; whether a list that does not have it stands.
+    /// Adds a policy to the model. Returns whether a list without this policy stays the same.
     fn asks(&mut self, policy: Draft) -> bool {
         let before = self.lists();
         let Draft(name, policy) = policy;
@@ -191,7 +193,7 @@ fn a_policy_that_asks_for_another_label_leaves_others_alone() {
     kept.model.network_sets.insert(name("/set"), Arc::new(set("kind=set", "192.0.2.1 10.0.1.1")));
     kept.model.network_sets.insert(name("/wide"), Arc::new(set("kind=wide", "192.0.2.0/24")));
     kept.image = kept.compiler.compile(&kept.model, &kept.local);
-    // Of nobody, of one elsewhere, of a local pod, of two that have one address, and of all.
+    // True of no member, of one on another node, of a local pod, of two that have one address, and of all.
     for selector in ["new == 'x'", "app == 'cache'", "app == 'db'", "kind == 'set'", "has(app)"] {
         assert!(kept.asks(from(selector)), "{selector}");
     }
@@ -305,7 +307,7 @@ fn what_the_end_of_a_tier_of_staged_policies_would_deny_follows_every_change() {
     set_tier(&mut kept, DefaultAction::Deny);
     set(&mut kept, staged("a").ingress([log()]), true);
     assert_eq!(ends(&kept), "a");
-    // The tier is there by now, and nothing else about it changes.
+    // The tier exists by now, and nothing else about it changes.
     set(&mut kept, staged("b").ingress([]), true);
     assert_eq!(ends(&kept), "a b");
     set(&mut kept, staged("b").ingress([allow()]), true);
@@ -374,7 +376,7 @@ fn what_changed_behind_the_compilers_back_is_made_anew() {
     kept.is_as_from_nothing();
 }
 
-/// A local pod that takes web's packets, and pods elsewhere.
+/// A local pod that accepts web's packets, and pods on other nodes.
 pub(super) fn cluster() -> Kept {
     let cluster = Cluster::new()
         .namespace("shop", "")
@@ -455,11 +457,11 @@ fn what_takes_another_image_is_refused() {
     refused("shop/db", &pod("app=db", "10.0.0.2"));
     refused("shop/new", &pod("app=web", "10.0.0.1"));
     refused("shop/new", &pod("app=web", "fd00::1"));
-    // Of nobody else is it true that he is a cache and http is 8080.
+    // Of no other pod is it true that it is a cache and its http is 8080.
     let http = NamedPort { name: "http".to_owned(), protocol: Protocol::Tcp, port: 8080 };
     let cache = pod("app=cache", "10.0.1.3");
     refused("shop/new", &Endpoint { named_ports: BTreeSet::from([http]), ..cache });
-    // Nor that he is a cache without http.
+    // And of no other pod that it is a cache without http.
     refused("shop/new", &pod("app=cache", "10.0.1.3"));
 }
 

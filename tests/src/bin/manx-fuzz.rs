@@ -7,28 +7,28 @@ use clap::Parser;
 use manx_tests::fuzz::sabotage::Sabotage;
 use manx_tests::fuzz::{Options, run};
 
-/// Sends generated packets through real workers and judges what comes out by an oracle of its own.
+/// Sends generated packets through real workers and judges the outcome by an oracle of its own.
 ///
-/// Exit status: 0 nothing was found; 1 something was, which is told with the packet, the tables and the command that finds it
-/// again; 2 wrong usage; 3 nothing was found, but the run has not met all that it should.
+/// Exit status: 0 nothing was found; 1 something was found, which is reported with the packet, the tables and the
+/// command that reproduces it; 2 wrong usage; 3 nothing was found, but the run has not covered all that it should.
 #[derive(Parser)]
 struct Arguments {
-    /// Where packets and worlds come from [default: the time]
+    /// The seed of packets and worlds [default: the time]
     #[arg(long)]
     seed: Option<u64>,
-    /// End after so many packets [default: 10,000,000, or as many as the seconds allow]
+    /// End after this many packets [default: 10,000,000, or as many as the seconds allow]
     #[arg(long)]
     packets: Option<u64>,
-    /// End after so many seconds
+    /// End after this many seconds
     #[arg(long)]
     seconds: Option<u64>,
-    /// This world of the seed alone
+    /// Only this world of the seed
     #[arg(long)]
     world: Option<u64>,
-    /// Makes something wrong on purpose, which is to be found: policy, stale, clock, source, bit, loss, twice
+    /// Add a fault on purpose, which must be found: policy, stale, clock, source, bit, loss, twice
     #[arg(long)]
     sabotage: Option<Sabotage>,
-    /// How often everything that can be met must have been met; short runs do not meet everything
+    /// How often everything must be covered at least; short runs do not cover everything
     #[arg(long, default_value_t = 1, conflicts_with = "world")]
     least: u64,
 }

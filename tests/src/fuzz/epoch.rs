@@ -1,5 +1,6 @@
-//! The state between two publications: where each address is, and the verdicts of policy. It knows nothing of the tables: places follow
-//! from the fabric's addresses and the attached pods, and verdicts are those of the oracle, which reads the manifests.
+//! The state between two publications: where each address is, and the verdicts of policy. It knows nothing of the
+//! tables: places follow from the fabric's addresses and the attached pods, and verdicts are those of the oracle, which
+//! reads the manifests.
 
 use std::cell::RefCell;
 use std::net::IpAddr;

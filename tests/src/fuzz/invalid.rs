@@ -227,7 +227,7 @@ impl Generator {
         self.push_at(node, RAW, Kind::FalseTunnel, bytes, false);
     }
 
-    /// What kernels of one machine pass each other unfinished, and a socket without metadata hands up.
+    /// Packets that kernels of one machine pass on unfinished, as a socket without metadata delivers them.
     fn unmarked(&mut self) {
         let node = self.rng.usize(..2);
         let Some(tuple) = self.tunnelled_tuple(node) else { return };
@@ -313,7 +313,7 @@ impl Generator {
         }
     }
 
-    /// What a device's header says is chosen at random; what a port refuses to believe goes in without it.
+    /// A packet with a random virtio header; if the port refuses the header, the packet goes in without it.
     fn false_offload(&mut self) {
         let next = self.next_packet();
         let mut style = self.style(&next);

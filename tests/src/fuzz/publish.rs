@@ -86,7 +86,7 @@ impl World {
         self.publish(follow_up, in_place, is_busy, coverage);
     }
 
-    /// The nodes import new manifests as agents do; returns what is left to do for each.
+    /// Lets the nodes import new manifests as agents do. Returns the next step of each.
     fn take_in(&mut self, manifests: &str) -> [NextStep; 2] {
         let contents = Contents::from_texts([("cluster.yaml", manifests)]);
         let before = &self.fabric.contents.objects;
@@ -135,7 +135,7 @@ impl World {
         let node = self.plan.planned_pods[pod].node;
         let found = self.devices[node].iter().find(|(_, (at, _))| *at == pod);
         let Some(port) = found.map(|(port, _)| *port) else { return };
-        // What it has sent has been sent.
+        // First collects the packets that the device has already sent.
         self.collect(node, coverage);
         self.devices[node].remove(&port);
         self.fabric.nodes[node].send_command(|| Command::Detach(port));

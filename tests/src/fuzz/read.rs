@@ -25,7 +25,8 @@ pub mod flag {
     pub const CWR: u8 = 128;
 }
 
-/// The flow tuple of a packet: addresses, protocol, and ports or the ICMP query. It names a connection in one direction.
+/// The flow tuple of a packet: addresses, protocol, and ports or the ICMP query. It identifies a connection in one
+/// direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FlowTuple {
     pub source: IpAddr,

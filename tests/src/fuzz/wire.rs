@@ -187,7 +187,7 @@ impl<'a> Wire<'a> {
         } else {
             (0..all.len()).step_by(segmentation.size.into()).find(is_there)
         };
-        // The flags of a segment: of its beginning the first one tells, of its end the last one.
+        // The first segment has the flags of the beginning, the last one those of the end.
         let mut flags = from.flags;
         if start? > 0 {
             flags &= !flag::CWR;
@@ -266,7 +266,8 @@ pub fn is_same_super(input: &Input, bytes: &[u8], offload: Offload) -> bool {
         && is_equal_but(bytes, input.packet(), read.checksum_at().unwrap_or_default())
 }
 
-/// Checks that a super-packet has the kind of its virtio header. That of a tunnel packet, which pods may not send, is the inner one's.
+/// Checks that a super-packet has the kind that its virtio header says. For a tunnel packet, which pods may not send,
+/// that is the inner packet's kind.
 pub fn is_of_kind(bytes: &[u8], kind: SegmentKind) -> Result<(), Fault> {
     let tuple = read(bytes).ok_or("a super-packet that cannot be read")?.tuple;
     let upper = if kind == SegmentKind::Udp { UDP } else { TCP };

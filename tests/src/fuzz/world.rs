@@ -174,7 +174,7 @@ impl World {
         Ok(packets)
     }
 
-    /// Now and then.
+    /// Whether it is time for a change, at random.
     pub fn is_time_for_change(&mut self) -> bool {
         self.generator.rng.u8(..) == 0
     }
@@ -206,7 +206,7 @@ impl World {
         let node = &mut self.fabric.nodes[node];
         let workers = node.workers();
         let mut worker = self.chance.usize(..workers);
-        // One may be far ahead of the others.
+        // One worker may be far ahead of the others.
         for _ in 0..self.chance.usize(..4) {
             node.turn_one(worker);
         }

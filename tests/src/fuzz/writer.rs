@@ -1,4 +1,4 @@
-//! Packets written byte by byte, with everything about them to be chosen.
+//! Writes packets byte by byte; everything about them can be chosen.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,20 +8,20 @@ use manx_dataplane::packet::{Checksum, Offload, SegmentKind, Segmentation};
 use super::read::{FlowTuple, TransportKey, checksum_offset, complement, pseudo, sum};
 use crate::packet::{ICMP, SCTP, TCP, UDP};
 
-/// In the place of an extension header's type.
+/// Stands for the absence of an extension header.
 pub const NO_HEADER: u8 = 0xff;
 
-/// What stands between the IP header and the upper layer.
+/// What is between the IP header and the upper layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extra {
     Nothing,
     /// IPv4 options, this many words.
     Options(u8),
-    /// IPv6 extension headers of these types, of which [`NO_HEADER`] are none.
+    /// IPv6 extension headers of these types; [`NO_HEADER`] entries are left out.
     Extensions([u8; 3]),
 }
 
-/// All that is said of a packet beside who speaks to whom.
+/// Everything about a packet except its flow tuple.
 #[derive(Debug, Clone, Copy)]
 pub struct Style {
     pub ttl: u8,
@@ -36,7 +36,7 @@ pub struct Style {
     pub serial: u64,
 }
 
-/// Writes a packet with right lengths and checksums. `into` is emptied before.
+/// Writes a packet with correct lengths and checksums. `into` is cleared first.
 pub fn write(into: &mut Vec<u8>, tuple: &FlowTuple, style: &Style) {
     into.clear();
     write_ip(into, tuple, style);
@@ -45,7 +45,7 @@ pub fn write(into: &mut Vec<u8>, tuple: &FlowTuple, style: &Style) {
     fix_headers(into, tuple, at);
 }
 
-/// The same, around an upper layer that is there.
+/// The same, around an existing upper layer.
 pub fn write_around(into: &mut Vec<u8>, tuple: &FlowTuple, style: &Style, upper: &[u8]) {
     into.clear();
     write_ip(into, tuple, style);
@@ -63,7 +63,7 @@ fn write_ip(into: &mut Vec<u8>, tuple: &FlowTuple, style: &Style) {
             into.extend_from_slice(&[df, 0, style.ttl, tuple.upper, 0, 0]);
             into.extend_from_slice(&source.octets());
             into.extend_from_slice(&destination.octets());
-            // Router alert, which fragments repeat; then nothing.
+            // Router alert, which fragments repeat; then no-operations.
             let options = (0..usize::from(transport) * 4)
                 .map(|at| [0x94, 4, 0, 0].get(at).copied().unwrap_or(1));
             into.extend(options);
@@ -73,7 +73,7 @@ fn write_ip(into: &mut Vec<u8>, tuple: &FlowTuple, style: &Style) {
             for address in [source, destination] {
                 match address {
                     IpAddr::V6(v6) => into.extend_from_slice(&v6.octets()),
-                    // Of two families there is no packet; what comes of it is a lie.
+                    // There is no packet with two families; this one is deliberately wrong.
                     IpAddr::V4(v4) => into.extend_from_slice(&v4.to_ipv6_mapped().octets()),
                 }
             }
@@ -82,7 +82,7 @@ fn write_ip(into: &mut Vec<u8>, tuple: &FlowTuple, style: &Style) {
                 for kind in kinds.into_iter().filter(|kind| *kind != NO_HEADER) {
                     into[named_at] = kind;
                     named_at = into.len();
-                    // An authentication header counts words; this one has three.
+                    // The length of an authentication header is in words; this one has three.
                     let len = if kind == 51 { 1 } else { 0 };
                     into.extend_from_slice(&[tuple.upper, len, 0, 0, 0, 0, 0, 1]);
                     if kind == 51 {

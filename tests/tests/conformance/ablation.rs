@@ -1,4 +1,4 @@
-//! Which features of policy decide something: take one away and see whether any verdict changes.
+//! Which features of policy decide something: a feature is removed, and the test sees whether any verdict changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use manx_objects::object::{
     PolicyType, Port, PortNumber, Protocol, Rule,
 };
 
-/// A port that nothing generated ever names or asks for.
+/// A port that no generated object or packet uses.
 const UNUSED: u16 = 9999;
 
-/// Something that a policy, or what it speaks of, can say.
+/// A feature of a policy, or of an object that it names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Feature {
     MatchLabels,
@@ -90,7 +90,7 @@ impl Feature {
         Self::SecondAddress,
     ];
 
-    /// In how many of so many clusters it decides something at the least: about a quarter of what was measured.
+    /// In how many of this many clusters the feature must decide something: about a quarter of what was measured.
     pub fn at_least(self, cases: u32) -> u32 {
         let one_in = match self {
             Self::NotIn
@@ -110,8 +110,8 @@ impl Feature {
         cases.div_ceil(one_in)
     }
 
-    /// The objects without it: what has it is taken away, or replaced by the plainest thing that may stand there. `None`
-    /// if no object has it.
+    /// The objects without the feature: what has it is removed, or replaced by the plainest allowed thing. `None` if no
+    /// object has it.
     pub fn ablate(
         self,
         before: &BTreeMap<ObjectKey, Stored>,
@@ -148,7 +148,7 @@ impl Feature {
             }
             Object::Pod(pod) => self.ablate_pod(pod),
             Object::NetworkPolicy(policy) => self.ablate_policy(policy),
-            // Nothing else is evaluated yet.
+            // No other kinds are evaluated yet.
             _ => {}
         }
     }
@@ -259,13 +259,13 @@ impl Feature {
     }
 }
 
-/// Whether it is an invalid policy whose selector could be read, or could not.
+/// Whether it is an invalid policy whose selector could be read (`readable`), or could not.
 fn is_invalid_policy(key: &ObjectKey, stored: &Stored, readable: bool) -> bool {
     let State::Invalid(invalid) = &stored.state else { return false };
     key.kind == Kind::NetworkPolicy && invalid.subject.is_some() == readable
 }
 
-/// Selects nothing.
+/// A selector that matches nothing.
 fn nobody() -> LabelSelector {
     LabelSelector {
         match_labels: [("no".to_owned(), "body".to_owned())].into(),

@@ -1,8 +1,8 @@
-//! Policies of every API, from text to verdict: the oracle, which reads the objects, and the reference, which reads what
-//! the import made of them, agree on every packet; and the rows on what the reference says.
+//! Policies of every API, from text to verdict: the oracle, which reads the objects, and the reference, which reads the
+//! imported model, agree on every packet; and the rows agree with the reference.
 //!
-//! The clusters are small and crowded: few labels, so that selectors meet; addresses shared by sets and pods; objects that
-//! are not valid.
+//! The clusters are small and dense: few labels, so that selectors meet; addresses that sets and pods share; invalid
+//! objects.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +29,7 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 use super::{all_local, config, counting_runner};
 
-/// How many clusters are looked at for each of `PROPTEST_CASES`: they are small.
+/// The number of clusters for each of `PROPTEST_CASES`; the clusters are small.
 const CLUSTERS: u32 = 4;
 
 /// Pods, the same in every cluster: namespace, name, last part of their addresses, labels, service account, port `http`.
@@ -66,7 +66,7 @@ const SURROUNDINGS: &str = "
 {apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: utmost}, spec: {order: 1.7976931348623157e308}}
 ";
 
-/// Objects that are not valid, of which a cluster has some.
+/// Invalid objects; a cluster has some of them.
 const BROKEN: [&str; 6] = [
     "{apiVersion: v1, kind: Pod, metadata: {name: bad, namespace: a}, spec: {nodeName: 5}, status: {podIP: 10.0.0.9}}",
     "{apiVersion: projectcalico.org/v3, kind: GlobalNetworkSet, metadata: {name: bad, labels: {app: q}}, spec: {nets: [x]}}",
@@ -111,7 +111,7 @@ const NETS_V4: [&str; 5] =
 const NETS_V6: [&str; 3] = ["fd00::/126", "2001:db8::/48", "::/0"];
 const PORTS: [&str; 6] = ["80", "'79:81'", "'50:60000'", "http", "dns", "1"];
 
-/// A quoted field, or none.
+/// A quoted field, or an absent one.
 fn maybe(key: &'static str, values: &'static [&'static str]) -> BoxedStrategy<String> {
     prop_oneof![
         7 => Just(String::new()),
@@ -120,7 +120,7 @@ fn maybe(key: &'static str, values: &'static [&'static str]) -> BoxedStrategy<St
     .boxed()
 }
 
-/// A list of one or two values, or none; always none where there are no values.
+/// A list of one or two values, or an absent one; always absent if there are no values.
 fn list(key: &'static str, values: &'static [&'static str], weight: u32) -> BoxedStrategy<String> {
     if values.is_empty() {
         return Just(String::new()).boxed();
@@ -136,7 +136,7 @@ fn list(key: &'static str, values: &'static [&'static str], weight: u32) -> Boxe
     .boxed()
 }
 
-/// One side of a rule of Calico's: `v4` is the family of its nets, `ports` those that it may have.
+/// One side of a Calico rule: `v4` is the family of its nets, `ports` are its possible ports.
 fn entity(v4: bool, ports: &'static [&'static str], service: bool) -> BoxedStrategy<String> {
     let nets: &'static [&'static str] = if v4 { &NETS_V4 } else { &NETS_V6 };
     let not_nets: &'static [&'static str] =
@@ -358,7 +358,7 @@ fn kubernetes_policy() -> BoxedStrategy<String> {
         .boxed()
 }
 
-/// A cluster as text. The same name may come up twice: then neither counts, which is a case of its own.
+/// A cluster as text. A name may occur twice: then neither definition counts, which is a case of its own.
 fn cluster() -> impl Strategy<Value = String> {
     let policies = prop::collection::vec(
         prop_oneof![9 => calico_policy(), 2 => cluster_policy(), 1 => kubernetes_policy()],
@@ -414,7 +414,7 @@ const PEERS: [&str; 14] = [
     "2001:db9::1",
 ];
 
-/// What both may be asked: the oracle's packet and the model's.
+/// The packets, in the types of the oracle and of the model.
 fn packets(v4: bool) -> Vec<(Packet, Transport)> {
     let mut packets = Vec::new();
     for (protocol, port) in [(6, 80), (6, 81), (6, 1), (17, 53), (17, 80), (132, 80)] {
@@ -466,7 +466,7 @@ fn direction_of(side: Side) -> Direction {
     }
 }
 
-/// What a staged policy would have done, in the model's words.
+/// What a staged policy would have done, in the words of the model.
 fn noted(staged: &Staged) -> Noted {
     match staged {
         Staged::Rule(rule, action) => {
@@ -484,7 +484,7 @@ fn noted(staged: &Staged) -> Noted {
     }
 }
 
-/// The oracle's reason in the model's words. Of several policies that are not valid either may name any.
+/// The oracle's reason in the words of the model. If several policies are not valid, either side may name any of them.
 fn reason(why: &VerdictReason, reference: &Reason, direction: Direction) -> Reason {
     match why {
         VerdictReason::DefaultProfile(_) => Reason::NotIsolated(direction),
@@ -505,7 +505,7 @@ fn reason(why: &VerdictReason, reference: &Reason, direction: Direction) -> Reas
     }
 }
 
-/// All that judge the packets of one cluster.
+/// Everything that judges the packets of one cluster.
 struct Judges<'a> {
     /// The problems of the import and the manifests, for a failure.
     text: &'a str,
@@ -638,7 +638,8 @@ fn oracle_reference_and_rows_agree_on_policies_of_every_api() {
     }
 }
 
-/// Pods and host endpoints, each question once and again for all that the oracle is said not to tell apart.
+/// Pods and host endpoints: each distinct comparison once, and again for everything that the oracle claims not to tell
+/// apart.
 #[test]
 fn tables_of_policies_of_every_api_are_proved_by_the_oracle() {
     let result = TestRunner::new(config(2)).run(&cluster(), |text| {

@@ -1,12 +1,12 @@
 //! Oracle, reference and compiled rows agree on generated clusters.
 //!
-//! A cluster is generated as text and goes the product's whole way: manifests, store, import, compiler. Whatever the
-//! oracle says of the objects, the reference must say of the model and the rows of the tables, reason included, for
-//! probes at, beside and between all boundaries, in both directions.
+//! A cluster is generated as text and takes the same way as in the product: manifests, store, import, compiler. The
+//! reference over the model and the rows of the tables must agree with the oracle over the objects, including the
+//! reason, for probes at, next to and between all boundaries, in both directions.
 //!
-//! A comparison of verdicts that never differ proves nothing, so the run also counts, for each feature of policy, in how
-//! many clusters it decided something (see [`ablation`]), and fails if that is seldom. `PROPTEST_CASES` sets the number of
-//! clusters.
+//! A comparison of verdicts that never differ proves nothing. So the run also counts, for each feature of policy, in
+//! how many clusters it decided something (see [`ablation`]), and fails if there are too few. `PROPTEST_CASES` sets the
+//! number of clusters.
 
 mod ablation;
 mod contract;
@@ -36,12 +36,12 @@ use proptest::test_runner::{Config, TestCaseError, TestRng, TestRunner};
 
 use ablation::Feature;
 
-/// How many clusters a run looks at unless `PROPTEST_CASES` says otherwise.
+/// The number of clusters of a run, unless `PROPTEST_CASES` is set.
 const CASES: u32 = 96;
-/// How many packets are asked about in each.
+/// The number of packets for each cluster.
 const PROBES: usize = 250;
 
-/// How many clusters `PROPTEST_CASES` asks for.
+/// The number of clusters that `PROPTEST_CASES` requests.
 fn asked_for() -> Option<u32> {
     std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok())
 }
@@ -55,7 +55,7 @@ fn config(share: u32) -> Config {
     }
 }
 
-/// Counts are asserted, so the clusters are always the same ones, unless somebody asks for a number of them.
+/// Counts are asserted, so the clusters are always the same, unless `PROPTEST_CASES` is set.
 fn counting_runner(config: Config) -> TestRunner {
     if asked_for().is_some() {
         return TestRunner::new(config);
@@ -68,7 +68,7 @@ fn contents(cluster: &Cluster) -> Contents {
     Contents::from_texts([("cluster.yaml", &*cluster.to_yaml())])
 }
 
-/// A choice among whatever there is to choose from.
+/// A choice among the things that a cluster has.
 type Choice = (Index, bool, Index, Index, Index);
 
 fn choices() -> impl Strategy<Value = Vec<Choice>> {
@@ -85,7 +85,7 @@ struct Probe {
     transport: Transport,
 }
 
-/// The probes that `choices` make of a cluster; none if it has no endpoint.
+/// The probes that `choices` select from a cluster; none if it has no endpoint.
 fn probes(cluster: &Cluster, imported: &Imported, choices: &[Choice]) -> Vec<Probe> {
     let locals: Vec<(&ObjectName, IpAddr)> = imported
         .model
@@ -108,7 +108,7 @@ fn probes(cluster: &Cluster, imported: &Imported, choices: &[Choice]) -> Vec<Pro
                 .filter(|address| address.is_ipv4() == local_address.is_ipv4())
                 .collect();
             let protocol = *protocol.get(&probe::PROTOCOLS);
-            // One probe in so many shows no port, like a later fragment.
+            // A part of the probes shows no port, like a later fragment.
             let shows = matches!(protocol, 6 | 17 | 132) && port.index(ports.len() + 1) > 0;
             Probe {
                 local: local.clone(),
@@ -121,7 +121,7 @@ fn probes(cluster: &Cluster, imported: &Imported, choices: &[Choice]) -> Vec<Pro
         .collect()
 }
 
-/// A packet as the oracle is asked for it: protocol and destination port, if there is one.
+/// A packet in the types of the model: protocol, and destination port if there is one.
 fn transport(protocol: u8, port: Option<u16>) -> Transport {
     match (Protocol::from_number(protocol), port) {
         (Some(protocol), Some(port)) => Transport::ports(protocol, 49_152, port),
@@ -129,12 +129,12 @@ fn transport(protocol: u8, port: Option<u16>) -> Transport {
     }
 }
 
-/// The same packet in the oracle's words.
+/// The same packet in the types of the oracle.
 fn asked(transport: Transport) -> Packet {
     Packet::to_port(transport.protocol, transport.destination_port())
 }
 
-/// What the oracle says of one side, in the model's words.
+/// The oracle's verdict of one side, in the words of the model.
 fn by_oracle(oracle: &Oracle, probe: &Probe) -> Option<Reason> {
     let local = Party::Pod {
         namespace: probe.local.namespace.clone(),
@@ -150,7 +150,7 @@ fn by_oracle(oracle: &Oracle, probe: &Probe) -> Option<Reason> {
     reason(verdict.why, probe.direction)
 }
 
-/// `None` for what the model has no word for.
+/// `None` if the model cannot express it.
 fn reason(explanation: VerdictReason, direction: Direction) -> Option<Reason> {
     let named =
         |key: &ObjectKey| PolicyName::new(PolicyKind::Kubernetes, &key.namespace, &key.name);
@@ -213,7 +213,7 @@ fn oracle_reference_and_rows_agree_and_every_feature_decides_something() {
                 let without = Oracle::new(&objects);
                 let verdict =
                     |oracle, probe| by_oracle(oracle, probe).map(|reason| reason.verdict());
-                // A pod that is no endpoint without the feature says nothing about the verdict.
+                // If a pod is no endpoint without the feature, that says nothing about the verdict.
                 let differs = |probe| {
                     verdict(&without, probe)
                         .is_some_and(|other| Some(other) != verdict(&oracle, probe))

@@ -199,7 +199,7 @@ impl Tree {
     }
 }
 
-/// What a module says of itself.
+/// The content of a module.
 #[derive(Default)]
 struct Content {
     /// Declared modules, with their body if it is in the same file.

@@ -1,4 +1,4 @@
-//! Dependencies point one way.
+//! Dependencies go one way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,7 +8,7 @@ use cargo_metadata::{DependencyKind, MetadataCommand};
 
 mod imports;
 
-/// The normal and build dependencies of every package of the workspace, direct ones, by name; optional ones too.
+/// The direct normal and build dependencies of every package of the workspace, by name, including optional ones.
 fn direct() -> BTreeMap<String, BTreeSet<String>> {
     let metadata = MetadataCommand::new().no_deps().exec().unwrap();
     metadata
@@ -26,9 +26,9 @@ fn direct() -> BTreeMap<String, BTreeSet<String>> {
         .collect()
 }
 
-/// Everything that a package is built of, however far down.
+/// All packages that a package depends on, directly or not.
 fn all(root: &str) -> BTreeSet<String> {
-    // Without a platform, cargo would fetch what only other platforms need.
+    // Without a platform, cargo would fetch packages that only other platforms need.
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let options = ["--locked", "--filter-platform", &platform].map(str::to_owned);
     let metadata = MetadataCommand::new().other_options(options).exec().unwrap();
@@ -95,7 +95,7 @@ fn the_policy_compiler_makes_no_system_calls_of_its_own() {
     for package in ["tokio", "serde", "kube", "libc", "nix", "rustix", "mio", "notify"] {
         assert!(!direct.contains(package), "{package} among {direct:?}");
     }
-    // What hashing brings with it is for its seeds only.
+    // The further dependencies of the hash function are only for its seeds.
     let all = all("manx-policy-compiler");
     assert!(all.contains("ahash"), "the walk finds what is there");
     for package in ["tokio", "serde", "kube", "nix", "rustix", "mio", "notify"] {
@@ -103,7 +103,8 @@ fn the_policy_compiler_makes_no_system_calls_of_its_own() {
     }
 }
 
-/// What reaches past the program: files, sockets, processes, threads, clocks, the environment, a terminal, system calls.
+/// Names that reach outside the program: files, sockets, processes, threads, clocks, the environment, a terminal,
+/// system calls.
 const SYSTEM: &[&str] = &[
     "std::env",
     "std::fs",
@@ -132,7 +133,7 @@ const SYSTEM: &[&str] = &[
     ".await",
 ];
 
-/// Every source below these paths with its text, tests and comments left out.
+/// Every source below these paths with its text, without tests and comments.
 fn sources(paths: impl IntoIterator<Item = PathBuf>) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     let mut open: Vec<PathBuf> = paths.into_iter().collect();
@@ -153,7 +154,7 @@ fn sources(paths: impl IntoIterator<Item = PathBuf>) -> Vec<(PathBuf, String)> {
     found
 }
 
-/// The names of [`SYSTEM`] that sources have, each with its file.
+/// The names of [`SYSTEM`] in these sources, each with its file.
 fn reached(paths: impl IntoIterator<Item = PathBuf>) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in sources(paths) {
@@ -167,7 +168,7 @@ fn reached(paths: impl IntoIterator<Item = PathBuf>) -> Vec<String> {
 fn what_promises_no_system_calls_no_clock_and_no_files_names_none() {
     let compiler = sources_of("policy-compiler");
     assert!(sources([compiler.clone()]).len() > 20, "the walk finds what is there");
-    // It may use a second core, in one place: what it makes depends on no thread.
+    // It may use a second core, in one place; its results do not depend on threads.
     let [threads] = &reached([compiler])[..] else { panic!("one name, in join.rs alone") };
     assert!(threads.starts_with("std::thread in ") && threads.ends_with("join.rs"), "{threads}");
     let dataplane = sources_of("dataplane");
@@ -211,13 +212,13 @@ fn what_control_calculates_from_objects_alone_reaches_no_file_and_no_clock() {
 const CONTROL: &[(&str, &[&str])] = &[
     ("manx-objects", &["manx-policy-compiler"]),
     ("manx-datastore", &["manx-objects"]),
-    // A program that speaks to an agent needs nothing else.
+    // A program that talks to an agent needs nothing else.
     ("manx-api", &[]),
-    // The oracle judges the objects themselves: it must not share the import with what it judges. Its traces are written in
+    // The oracle judges the objects themselves, so it must not share the import with what it judges. Its traces have
     // the types that the agent's socket carries.
     ("manx-oracle", &["manx-api", "manx-objects"]),
     ("manx-calculation", &["manx-dataplane", "manx-objects", "manx-policy-compiler"]),
-    // Tables, made of what was imported, are held to what the objects say.
+    // Tables made of the imported objects are compared with the objects.
     (
         "manx-analysis",
         &["manx-api", "manx-calculation", "manx-objects", "manx-oracle", "manx-policy-compiler"],
@@ -237,7 +238,7 @@ const CONTROL: &[(&str, &[&str])] = &[
             "manx-policy-compiler",
         ],
     ),
-    // The rig speaks with agents as everybody does, by their sockets.
+    // The rig talks to agents through their sockets, as every client does.
     (
         "manx-rig",
         &[

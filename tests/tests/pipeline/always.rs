@@ -1,5 +1,5 @@
-//! What holds whatever policies say: a node and its own pods, a pod and itself, the replies of what is allowed, the ICMP
-//! errors about it.
+//! What holds whatever the policies are: traffic between a node and its own pods, of a pod to itself, replies to
+//! allowed traffic, and ICMP errors about it.
 
 use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder};
 use manx_dataplane::drop_reason::DropReason;
@@ -94,7 +94,7 @@ fn what_a_pod_sends_to_its_node_is_subject_to_its_egress_policy() {
 
 #[test]
 fn host_endpoint_policy_does_not_apply_to_what_a_pod_sends_to_its_node() {
-    // Without a policy that allows it, nobody speaks with the node's own processes.
+    // Without a policy that allows it, no pod reaches the node's own processes.
     let host = "---\napiVersion: projectcalico.org/v3\nkind: HostEndpoint\nmetadata: {name: all}\n\
         spec: {node: node-1, interfaceName: '*'}\n";
     let mut fabric = Fabric::with_uplinks(&(pods() + host));
@@ -108,7 +108,7 @@ fn host_endpoint_policy_does_not_apply_to_what_a_pod_sends_to_its_node() {
 
 #[test]
 fn replies_to_an_allowed_connection_are_allowed() {
-    // Everybody may ask a, and a may ask nobody.
+    // Every pod may send to a, and a may send to none.
     let asked = policy(
         "shop/a",
         "{podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress, Egress], ingress: [{}]}",
@@ -160,7 +160,7 @@ fn error(source: &str, destination: &str, kind: u8, about: &[u8]) -> Vec<u8> {
 
 #[test]
 fn icmp_errors_that_belong_to_an_allowed_connection_are_allowed_and_no_other_messages() {
-    // a may ask far, and nothing else may come to a or leave far.
+    // a may send to far; nothing else may come to a or leave far.
     let asks = policy(
         "shop/a",
         "{podSelector: {matchLabels: {app: a}}, policyTypes: [Ingress, Egress], \
@@ -191,7 +191,7 @@ fn icmp_errors_that_belong_to_an_allowed_connection_are_allowed_and_no_other_mes
             let other = error(peer, own, *kind, &asked.from_port(9).opening());
             assert_eq!(fabric.send("shop/far", &other), [], "about another connection: {kind}");
         }
-        // To anybody but the two ends.
+        // To a pod that is not one of the two ends.
         let third = if own == A { error(FAR, B, 3, &asked.opening()) } else { continue };
         assert_eq!(fabric.send("shop/far", &third), []);
         for kind in others {

@@ -1,4 +1,4 @@
-//! Whatever becomes of a packet, its buffer comes back and it is counted once.
+//! Whatever happens to a packet, its buffer returns to the pool and it is counted once.
 
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::packet::Capabilities;
@@ -12,7 +12,7 @@ use manx_tests::shop::{self, A, B, FAR};
 /// More than a worker has buffers.
 const TIMES: u64 = 300;
 
-/// A packet, the port that it comes by, and what it dies of, if it does.
+/// A packet, the port by which it comes in, and its drop reason, if it is dropped.
 type Case = (&'static str, PortId, Vec<u8>, Offload, Option<DropReason>);
 
 fn cases(a: PortId, b: PortId) -> Vec<Case> {
@@ -134,7 +134,7 @@ fn every_buffer_comes_back_and_every_packet_is_forwarded_or_dropped_once() {
     }
 }
 
-/// A's and B's ports, of which B's device has a queue that is full after so many packets.
+/// The ports of A and B; the queue of B's device is full after this many packets.
 fn crowded(room: usize) -> (Fabric, PortId, PortId) {
     let (mut fabric, a, b) = shop::fabric();
     let node = &mut fabric.nodes[0];
@@ -147,7 +147,7 @@ fn crowded(room: usize) -> (Fabric, PortId, PortId) {
 fn what_a_device_refuses_is_counted_at_its_port_and_not_as_sent() {
     let (mut fabric, a, b) = crowded(2);
     let node = &mut fabric.nodes[0];
-    // Growing ones: what is longer is not put together with what is before it.
+    // Packets of growing length, which are not joined with those before them.
     for len in 0..5 {
         node.inject(a, &Tuple::new(A, B, UDP, 53).data(&[7; 20][..10 + len]));
     }

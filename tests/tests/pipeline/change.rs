@@ -1,5 +1,5 @@
-//! Generated clusters that change under live flows: the next packet is judged as the oracle of the new objects judges the
-//! flow's first one.
+//! Generated clusters that change while flows live: a flow's next packet is judged as the oracle over the new objects
+//! judges the flow's first packet.
 
 use std::cell::Cell;
 
@@ -33,7 +33,7 @@ impl Flow<'_> {
             .allowed()
     }
 
-    /// Sends the next packet one way or the other; whether it came out.
+    /// Sends the flow's next packet, or its next reply. Returns whether it came out.
     fn goes_on(&self, fabric: &mut Fabric, reply: bool) -> bool {
         let ((node, port), end) =
             if reply { (self.destination, self.source) } else { (self.source, self.destination) };
@@ -51,7 +51,7 @@ fn a_live_flow_follows_the_oracle_through_a_change_and_back() {
     let config = Config {
         cases: CASES,
         failure_persistence: None,
-        // A failure prints its flow, which is enough.
+        // A failure prints its flow, so it need not be shrunk.
         max_shrink_iters: 0,
         ..Config::default()
     };
@@ -63,7 +63,7 @@ fn a_live_flow_follows_the_oracle_through_a_change_and_back() {
             for (index, pod) in before.pods.iter_mut().enumerate() {
                 pod.node.get_or_insert_with(|| NODES[index % 2].to_owned());
             }
-            // The same pods in the same places; other labels, other policies.
+            // The same pods in the same places, with other labels and other policies.
             let mut after = Cluster { policies: other.policies, ..before.clone() };
             for (pod, other) in after.pods.iter_mut().zip(other.pods) {
                 pod.labels = other.labels;
@@ -80,7 +80,7 @@ fn a_live_flow_follows_the_oracle_through_a_change_and_back() {
     assert!(stayed > 300 && ended > 300, "{stayed} flows stayed allowed, {ended} did not");
 }
 
-/// How many flows stayed allowed, and how many did not.
+/// The number of flows that stayed allowed, and of those that did not.
 fn one_change(before: &Cluster, after: &Cluster, choices: &[Choice]) -> (u32, u32) {
     let mut fabric = Fabric::new(&before.to_yaml());
     let oracle = Oracle::new(&fabric.contents.objects);

@@ -1,4 +1,4 @@
-//! Fail closed: what is not known passes nothing.
+//! Fail closed: an unknown address, port or peer passes nothing.
 
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::packet::Capabilities;
@@ -15,14 +15,15 @@ const FAR: &str = "10.2.0.1";
 const A6: &str = "fd00:1::1";
 const B6: &str = "fd00:1::2";
 
-/// No policies: everything that is known may speak with everything.
+/// No policies: all known pods may send to each other.
 fn open_cluster() -> String {
     pod("shop/a", 0, "{}", &[A, A6])
         + &pod("shop/b", 0, "{}", &[B, B6])
         + &pod("shop/far", 1, "{}", &[FAR, "fd00:2::1"])
 }
 
-/// Sends one packet, which must be dropped for this reason, counted at the port it came by, and nothing else happen.
+/// Sends one packet and checks that it is dropped for this reason, counted at the port by which it came, and that
+/// nothing else happens.
 fn is_dropped(fabric: &mut Fabric, node: usize, port: PortId, bytes: &[u8], reason: DropReason) {
     let before = fabric.nodes[node].drops();
     let (received, sent) = fabric.nodes[node].traffic();
@@ -80,12 +81,12 @@ fn an_attached_pod_that_the_cluster_does_not_know_passes_nothing_in_or_out() {
     is_dropped(&mut fabric, 0, HOST, &outside, DropReason::NoTables);
     let far = tunnelled(UNDERLAY[1], UNDERLAY[0], &Tuple::new(FAR, address, TCP, 80).opening(), 0);
     is_dropped(&mut fabric, 0, RAW, &far, DropReason::NoTables);
-    // The node may reach its own pods, but there is no such pod: it is told so, and the pod hears nothing.
+    // The node may reach its own pods, but there is no such pod: the node gets an error, and the pod gets nothing.
     let node = Tuple::new("172.18.0.2", address, TCP, 80).opening();
     let delivered = fabric.send_at(0, HOST, &node);
     assert!(delivered.iter().all(|delivery| delivery.port == HOST), "{delivered:?}");
     assert_eq!(fabric.nodes[0].dropped(HOST, DropReason::HostUnreachable), 1);
-    // To itself it may speak no more than to others.
+    // It may not send to itself either.
     let itself = Tuple::new(address, address, UDP, 1).opening();
     assert_eq!(fabric.send_at(0, port, &itself), []);
 }
@@ -100,7 +101,7 @@ fn an_attached_pod_that_the_cluster_knows_no_more_answers_nobody_not_even_its_no
         assert_eq!(fabric.send_at(0, HOST, &tuple.opening()).len(), 1);
         assert_eq!(fabric.send("shop/a", &tuple.answer()).len(), 1);
     }
-    // It is attached and has its address still.
+    // It is still attached and still has its address.
     fabric.apply(&pod("shop/b", 0, "{}", &[B, B6]));
     for (from, protocol) in asked {
         let more = Tuple::new(from, A, protocol, 80).reversed().data(b"more");
@@ -153,7 +154,7 @@ fn what_comes_out_of_a_tunnel_must_belong_to_its_node() {
     for source in [A6, "fd44:1::77", "fd18::2", "fd00:2::1"] {
         let inner = Tuple::new(source, A6, UDP, 53).opening();
         let outer = tunnelled(UNDERLAY[1], UNDERLAY[0], &inner, 0);
-        // IPv6 is in no tunnel, whoever it is from.
+        // No tunnel carries IPv6, from any node.
         is_dropped(&mut fabric, 0, RAW, &outer, DropReason::Malformed);
     }
     let inner = Tuple::new("10.244.2.1", A, UDP, 53).opening();
@@ -197,7 +198,7 @@ fn of_addresses_that_are_no_single_hosts_beyond_the_link_only_ipv4s_link_local_o
 {
     let mut fabric = Fabric::new(&open_cluster());
     let (_, a) = fabric.port("shop/a");
-    // Metadata services live there.
+    // These are addresses of metadata services.
     for metadata in ["169.254.169.254", "169.254.0.1"] {
         let delivered = fabric.send("shop/a", &Tuple::new(A, metadata, TCP, 80).opening());
         assert_eq!((delivered.len(), delivered[0].port), (1, HOST), "{metadata}");
@@ -278,14 +279,14 @@ fn a_port_that_fails_is_let_go_of_and_reported_and_the_others_go_on() {
     let (_, a) = fabric.port("shop/a");
     let (_, b) = fabric.port("shop/b");
     while fabric.nodes[0].reports.try_recv().is_ok() {}
-    // It fails while it is sent to, again and again, and then when it is asked.
+    // The device fails when packets are sent to it, again and again, and then when it is read.
     for _ in 0..200 {
         fabric.nodes[0].inject(a, &a_to_b());
     }
     fabric.nodes[0].wires[&b].unplug();
     fabric.nodes[0].run();
     let reports: Vec<Report> = fabric.nodes[0].reports.try_iter().collect();
-    // Each worker that meets it says so once.
+    // Each worker that meets the failure reports it once.
     let lost = |report: &Report| matches!(report, Report::PortLost(port, _) if *port == b);
     assert!((1..=workers()).contains(&reports.len()) && reports.iter().all(lost), "{reports:?}");
     let (refused, gone) =
@@ -304,7 +305,7 @@ proptest! {
         packets in prop::collection::vec((0u16..5, arbitrary_packet()), 1..60),
     ) {
         let mut fabric = Fabric::new(&open_cluster());
-        // Answers need an address of ours, so without one everything is forwarded or dropped.
+        // ICMP errors need an address of the node, so without one every packet is forwarded or dropped.
         let mut tables = fabric.tables(0);
         (tables.router_v4, tables.router_v6) = (None, None);
         fabric.nodes[0].publish(tables);
@@ -319,7 +320,7 @@ proptest! {
     }
 }
 
-/// Noise; a packet with a few bytes changed and its header checksum perhaps mended; and one of those in a tunnel.
+/// Noise; a packet with a few changed bytes, and perhaps a corrected header checksum; and one of those in a tunnel.
 fn arbitrary_packet() -> impl Strategy<Value = Vec<u8>> {
     let addresses = prop::sample::select(vec![
         (A, B),

@@ -1,4 +1,4 @@
-//! ICMP errors: those that a node originates, and those that pass.
+//! ICMP errors that a node sends itself, and errors that pass.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -192,7 +192,8 @@ fn dies(fabric: &mut Fabric, node: usize, port: PortId, bytes: &[u8], reason: Dr
 
 #[test]
 fn an_error_passes_with_its_flow_and_without_one_it_is_dropped() {
-    // Nothing may reach or leave any pod by itself but what a asks of the world and the world of b.
+    // No pod may send or receive anything, except for requests from a to the world and from the
+    // world to b.
     let isolated = policy(
         "shop/a",
         &format!(
@@ -230,13 +231,13 @@ fn an_error_passes_with_its_flow_and_without_one_it_is_dropped() {
     assert_eq!(fabric.send("shop/a", &asked6.opening()).len(), 1);
     assert_eq!(fabric.send_at(0, HOST, &about_it).len(), 1);
 
-    // The responder complains: its own egress policy has no say in it.
+    // The responder sends an error: its own egress policy does not apply to it.
     let asked = Tuple::new(WORLD, B, UDP, 53);
     assert_eq!(fabric.send_at(0, HOST, &asked.opening()).len(), 1);
     let delivered = fabric.send("shop/b", &error_v4(B, WORLD, &asked.opening()));
     assert_eq!((delivered.len(), delivered[0].port), (1, HOST));
 
-    // The flow's end is its errors' end.
+    // When the flow ends, its errors no longer pass.
     fabric.apply(
         &(pods() + &policy("shop/all", "{podSelector: {}, policyTypes: [Ingress, Egress]}")),
     );
@@ -267,7 +268,8 @@ fn an_error_in_fragments_belongs_to_a_flow_as_a_whole_one_does() {
     let (_, a) = fabric.port("shop/a");
     let asked = Tuple::new(A, WORLD, UDP, 53);
     let router = "198.51.100.1";
-    // The first of two: 36 bytes of message and quote would not be a multiple of eight.
+    // The first fragment of two: the 36 bytes of message and quote would not be a multiple of
+    // eight.
     let fragment = |about: Tuple, id: u16| {
         let mut bytes = error_v4(router, A, &about.opening());
         bytes.resize(20 + 40, 0);

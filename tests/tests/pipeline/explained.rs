@@ -1,4 +1,4 @@
-//! What `manx policy explain` says of the addresses of pods that are not valid is what becomes of packets.
+//! `manx policy explain` and real packets agree about the addresses of pods that are not valid.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ const A: &str = "10.1.0.1";
 const FAR: &str = "10.2.0.1";
 const OUTSIDE: &str = "192.0.2.1";
 const NODE: &str = "172.18.0.2";
-/// Attached, and not valid.
+/// An attached pod that is not valid.
 const BROKEN: &str = "10.1.0.9";
-/// Attached, valid, and in a namespace that is not.
+/// An attached, valid pod in a namespace that is not valid.
 const NOWHERE: &str = "10.1.0.8";
 
 const OBJECTS: &str = "
@@ -44,7 +44,7 @@ fn attached() -> Fabric {
     fabric
 }
 
-/// Where node 1 gets what this address sends, and where it gives what is for it.
+/// The port of node 1 for packets from and to this address.
 fn port(fabric: &Fabric, address: &str) -> PortId {
     match address {
         A => fabric.port("shop/a").1,
@@ -55,7 +55,7 @@ fn port(fabric: &Fabric, address: &str) -> PortId {
     }
 }
 
-/// Whether a packet comes out where its receiver is.
+/// Whether a packet comes out at its receiver.
 fn arrives(fabric: &mut Fabric, from: &str, to: &str) -> bool {
     let opening = Tuple::new(from, to, TCP, 80).opening();
     let bytes =
@@ -63,7 +63,7 @@ fn arrives(fabric: &mut Fabric, from: &str, to: &str) -> bool {
     let sender = port(fabric, from);
     let receiver = if to == FAR { fabric.port("shop/far") } else { (0, port(fabric, to)) };
     let out = fabric.send_at(0, sender, &bytes);
-    // What comes out at the sender is an error for him.
+    // A packet that comes out at the sender is an error to him.
     receiver != (0, sender) && out.iter().any(|it| (it.node, it.port) == receiver)
 }
 

@@ -1,4 +1,4 @@
-//! Live flows and changes: whatever a verdict rests on, when it changes the flow is judged anew at its next packet.
+//! Live flows and changes: if anything changes that a verdict rests on, the flow's next packet is judged anew.
 
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::flow::{FlowDirection, Verdict};
@@ -11,7 +11,7 @@ const CLIENT: &str = "10.1.0.1";
 const SERVER: &str = "10.1.0.2";
 const FAR: &str = "10.2.0.1";
 
-/// Only clients reach the server; nothing leaves the server of its own accord.
+/// Only clients reach the server, and the server opens no connections.
 fn server_policy() -> String {
     policy(
         "shop/server",
@@ -37,7 +37,7 @@ fn cluster(near_app: &str, far_app: &str) -> String {
     server() + &client(near_app) + &far(far_app) + &server_policy()
 }
 
-/// Opens a connection, which is allowed, and has it answered.
+/// Opens a connection, which is allowed, and sends the answer.
 fn open(fabric: &mut Fabric, from: &str, tuple: Tuple) {
     assert_eq!(fabric.send(from, &tuple.opening()).len(), 1, "the first packet");
     assert_eq!(fabric.send("shop/server", &tuple.answer()).len(), 1, "its answer");
@@ -67,7 +67,7 @@ fn a_relabelled_peer_is_judged_anew_whichever_way_the_next_packet_goes() {
                 let entry = if from == "shop/far" { RAW } else { client_port };
                 if reply_first {
                     assert!(!passes(&mut fabric, "shop/server", &reply), "a reply, {tuple:?}");
-                    // The flow's original direction is judged, so ingress is what denies.
+                    // The flow's original direction is judged, so ingress policy denies.
                     let drops = fabric.nodes[server_node].dropped(port, DropReason::PolicyIngress);
                     assert_eq!(drops, 1, "{:?}", fabric.nodes[server_node].drops());
                 }
@@ -86,7 +86,7 @@ fn a_relabelled_peer_is_judged_anew_whichever_way_the_next_packet_goes() {
 
 #[test]
 fn a_denied_flow_is_never_readmitted_as_a_flow_of_the_other_direction() {
-    // Egress of the server is free now: as a new flow, its packets would pass.
+    // Egress of the server is now free: as a new flow its packets would pass.
     let free = policy(
         "shop/server",
         "{podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress], \
@@ -172,7 +172,7 @@ fn a_moved_pods_flows_follow_it_and_its_old_place_is_spoofing() {
     assert!(passes(&mut fabric, "shop/far", &tuple.answer()));
     let (old_node, old_port) = fabric.port("shop/far");
 
-    // The same pod comes up on the server's own node.
+    // The same pod appears on the server's own node.
     let gone = fabric.nodes[1].locals.keys().next().unwrap().clone();
     fabric.nodes[1].locals.remove(&gone);
     fabric.apply(&at(0));
@@ -195,7 +195,7 @@ fn a_moved_pods_flows_follow_it_and_its_old_place_is_spoofing() {
     );
 }
 
-/// A node's tables with another's classifier and with chosen revisions.
+/// A node's tables with the classifier of other tables, and with chosen revisions.
 fn with_image_of(tables: &Tables, image: &Tables, revise: &[(u32, u32)]) -> Tables {
     let mut mixed = tables.clone();
     mixed.image = image.image.clone();
@@ -213,8 +213,8 @@ fn with_image_of(tables: &Tables, image: &Tables, revise: &[(u32, u32)]) -> Tabl
 
 #[test]
 fn a_flow_whose_grounds_have_not_changed_is_not_judged_again() {
-    // Tables whose classifier denies everything, but whose revisions and identities say that nothing has changed: who
-    // judges again denies.
+    // Tables whose classifier denies everything, but whose revisions and identities say that nothing has changed: a
+    // flow that is judged again is denied.
     let pods = server() + &client("client") + &pod("shop/other", 0, "{app: client}", &["10.1.0.3"]);
     let mut fabric = Fabric::new(&(pods.clone() + &server_policy()));
     let tuple = Tuple::new(CLIENT, SERVER, UDP, 53);

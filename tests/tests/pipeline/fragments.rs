@@ -22,7 +22,7 @@ fn pods() -> String {
         + &pod("shop/far", 1, "{app: far}", &[FAR])
 }
 
-/// A datagram that may be cut.
+/// A datagram that may be fragmented.
 fn datagram(tuple: Tuple, len: usize) -> Vec<u8> {
     let data: Vec<u8> = (0..len).map(|n| (n % 251) as u8).collect();
     let mut bytes = tuple.data(&data);
@@ -30,7 +30,7 @@ fn datagram(tuple: Tuple, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// What a receiver makes of the pieces: the datagram behind the IP header.
+/// The datagram that a receiver joins from fragments, without its IP header.
 fn joined(deliveries: &[Delivery]) -> Vec<u8> {
     let mut pool = IpDefragPool::<(), ()>::new();
     let mut whole = None;
@@ -48,7 +48,7 @@ fn joined_or_whole(deliveries: &[Delivery]) -> Vec<u8> {
     }
 }
 
-/// The pieces that the kernel of a sender would make of a datagram, of at most `mtu` bytes.
+/// The fragments of at most `mtu` bytes that a sender's kernel would make of a datagram.
 fn cut(bytes: &[u8], mtu: usize) -> Vec<Vec<u8>> {
     let room = (mtu - 20) / 8 * 8;
     let count = (bytes.len() - 20).div_ceil(room);
@@ -98,7 +98,7 @@ fn datagrams_of_a_super_packet_that_are_too_big_are_cut_one_by_one() {
     let data: Vec<u8> = (0..5 * SIZE + 100).map(|n| (n % 251) as u8).collect();
     let (mut bytes, offload) = super_packet(Tuple::new(A, FAR, UDP, 53), &data, SIZE as u16);
     change_v4(&mut bytes, |ip| (ip.dont_fragment, ip.identification) = (false, 77));
-    // Again and again, so that a buffer that did not come back would be missed.
+    // Repeated, so that a lost buffer would be noticed.
     for _ in 0..50 {
         fabric.nodes[0].inject_with(a, &bytes, offload);
         let delivered = fabric.settle();
@@ -131,7 +131,7 @@ fn datagrams_of_a_super_packet_that_are_too_big_and_may_not_be_cut_are_answered(
     for (source, destination, size) in [(A, FAR, 1472), ("fd00:1::1", "fd00:1::2", 1460)] {
         let mut fabric = Fabric::new(&yaml);
         let (_, a) = fabric.port("shop/a");
-        // IPv4 as Tuple makes it: with DF.
+        // IPv4 packets of `Tuple` have DF set.
         let tuple = Tuple::new(source, destination, UDP, 53);
         let (bytes, offload) = super_packet(tuple, &[7; 3000], size);
         fabric.nodes[0].inject_with(a, &bytes, offload);
@@ -177,7 +177,7 @@ fn a_first_fragment_carries_its_ports_and_later_ones_match_no_rule_with_ports() 
         assert_eq!(fabric.send("shop/a", &piece), []);
     }
     assert_eq!(fabric.nodes[0].dropped(a, DropReason::PolicyIngress), 3);
-    // Without its first nothing says that it is of port 53.
+    // Without the first fragment nothing shows that it is for port 53.
     let mut alone = cut(&whole, 700).remove(1);
     change_v4(&mut alone, |ip| ip.identification = 79);
     assert_eq!(fabric.send("shop/a", &alone), []);

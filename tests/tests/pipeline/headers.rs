@@ -1,4 +1,5 @@
-//! What stands between the IP header and the ports: policy sees past it, or the packet dies.
+//! Headers between the IP header and the ports: policy sees the ports behind them, or the packet is
+//! dropped.
 
 use etherparse::{IpNumber, Ipv4Header, Ipv4Options};
 use manx_dataplane::drop_reason::DropReason;
@@ -12,10 +13,10 @@ const SERVER: &str = "10.1.0.2";
 const SERVER6: &str = "fd00:1::2";
 /// IPv6's next header for destination options (RFC 8200, section 4.6).
 const DESTINATION_OPTIONS: u8 = 60;
-/// How many extension headers are walked.
+/// The most extension headers that are walked.
 const LIMIT: usize = 8;
 
-/// A server that takes port 80.
+/// A server that accepts port 80.
 fn fabric() -> (Fabric, PortId) {
     let only_80 = policy(
         "shop/server",
@@ -30,7 +31,7 @@ fn fabric() -> (Fabric, PortId) {
     (fabric, client)
 }
 
-/// Sends what must be dropped for this reason, and nobody hear of.
+/// Sends a packet that must be dropped for this reason, without any output.
 fn dies(fabric: &mut Fabric, port: PortId, bytes: &[u8], reason: DropReason) {
     let before = fabric.nodes[0].dropped(port, reason);
     assert_eq!(fabric.send_at(0, port, bytes), []);
@@ -38,7 +39,7 @@ fn dies(fabric: &mut Fabric, port: PortId, bytes: &[u8], reason: DropReason) {
     assert_eq!(fabric.nodes[0].dropped(port, reason), before + 1, "{drops:?}");
 }
 
-/// A packet with so many bytes of IPv4 options, all "no operation".
+/// A packet with this many bytes of IPv4 options, all "no operation".
 fn with_options(bytes: &[u8], len: usize) -> Vec<u8> {
     let (mut header, payload) = Ipv4Header::from_slice(bytes).unwrap();
     header.options = Ipv4Options::try_from(&vec![1; len][..]).unwrap();
@@ -63,7 +64,7 @@ fn ipv4_options_are_parsed_over() {
     }
 }
 
-/// A packet with so many destination options headers behind the IPv6 header.
+/// A packet with this many destination options headers after the IPv6 header.
 fn with_extensions(bytes: &[u8], count: usize) -> Vec<u8> {
     let (ip, transport) = bytes.split_at(40);
     let mut next = ip[6];

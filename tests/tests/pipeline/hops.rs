@@ -1,4 +1,4 @@
-//! What routing does to a header: hops, marks of congestion, Don't Fragment.
+//! What routing does to a header: hop limits, ECN marks, Don't Fragment.
 
 use etherparse::IpEcn;
 use manx_dataplane::drop_reason::DropReason;
@@ -18,7 +18,7 @@ fn fabric() -> Fabric {
     )
 }
 
-/// Not-ECT, ECT(1), ECT(0), CE, as the bits say.
+/// Not-ECT, ECT(1), ECT(0), CE, by their bits.
 const MARKS: [u8; 4] = [0, 1, 2, 3];
 
 fn marked(tuple: Tuple, mark: u8) -> Vec<u8> {
@@ -53,7 +53,7 @@ fn the_outer_header_has_its_own_ttl_the_inner_df_and_ecn_and_no_dscp() {
 
 #[test]
 fn ecn_is_combined_and_outer_ce_over_not_ect_is_dropped() {
-    // RFC 6040, figure 4: by the inner mark and the outer one, what leaves.
+    // The mark that leaves the tunnel, by the inner and the outer mark (RFC 6040, figure 4).
     let leaves = |inner: u8, outer: u8| match (inner, outer) {
         (0, 3) => None,
         (0, _) => Some(0),

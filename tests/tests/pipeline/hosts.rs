@@ -1,5 +1,6 @@
-//! Policy for the node's own interfaces (Calico documentation, "Host endpoints"): where the uplink is shared with the kernel, of
-//! forwarded packets (`applyOnForward`) and of what pods send to their node; where Manx owns it, of everything.
+//! Policy for the node's own interfaces (Calico documentation, "Host endpoints"). If the uplink is shared with the
+//! kernel, it applies to forwarded packets (`applyOnForward`) and to what pods send to their node; if Manx owns the
+//! uplink, to everything.
 
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::tables::PortId;
@@ -30,7 +31,7 @@ fn host_endpoint(interface: &str) -> String {
     calico("HostEndpoint", "node-1", &interface)
 }
 
-/// Forwarded TCP to port 80 and no other, into the node; out of it everything.
+/// Into the node only forwarded TCP to port 80; out of it everything.
 fn only_port_80() -> String {
     calico(
         "GlobalNetworkPolicy",
@@ -40,7 +41,7 @@ fn only_port_80() -> String {
     )
 }
 
-/// How many packets came out for one that was sent in.
+/// Whether a packet that was sent in comes out.
 fn passes(fabric: &mut Fabric, port: PortId, packet: &[u8]) -> bool {
     !fabric.send_at(0, port, packet).is_empty()
 }
@@ -107,7 +108,7 @@ fn a_host_endpoint_that_is_not_valid_denies_what_any_policy_on_forward_may_deny(
     assert!(!passes(&mut fabric, HOST, &from_outside(80)));
     assert!(!passes(&mut fabric, RAW, &from_far(80)));
     assert!(!passes(&mut fabric, a, &Tuple::new(A, OUTSIDE, TCP, 80).opening()));
-    // What is known to govern the interface does.
+    // A valid host endpoint of the interface governs it.
     let (mut fabric, _) = cluster(&[broken(), host_endpoint("eth0"), only_port_80()]);
     assert!(passes(&mut fabric, HOST, &from_outside(80)));
     assert!(!passes(&mut fabric, RAW, &from_far(80)), "the tunnels have no other");
@@ -194,7 +195,7 @@ fn the_world_is_behind_an_uplink_that_is_owned_and_the_node_alone_behind_the_hos
     ] {
         assert_eq!(ports(&fabric.send_at(0, port, &packet)), [leaves]);
     }
-    // Nobody has another's address.
+    // No other sender may use an address of the node or of its peer.
     assert!(!passes(&mut fabric, UPLINK, &from_node(80).opening()));
     assert!(!passes(&mut fabric, HOST, &to_node(80).opening()));
     assert!(!passes(&mut fabric, UPLINK, &Tuple::new(FAR, A, TCP, 80).opening()));
@@ -214,7 +215,7 @@ fn without_policy_local_traffic_is_denied_but_for_failsafe_ports_and_forwarded_t
     assert!(passes(&mut fabric, a, &Tuple::new(A, OUTSIDE, TCP, 80).opening()));
     assert_eq!(fabric.nodes[0].dropped(UPLINK, DropReason::PolicyIngress), 1);
     assert_eq!(fabric.nodes[0].dropped(HOST, DropReason::PolicyEgress), 2);
-    // The node's own pods are not behind an interface.
+    // The node's own pods are not behind an interface of the node.
     let to_pod = Tuple::new(&node(), A, TCP, 80).opening();
     assert!(passes(&mut fabric, HOST, &to_pod));
     assert!(passes(&mut fabric, a, &Tuple::new(A, &node(), TCP, 80).opening()));

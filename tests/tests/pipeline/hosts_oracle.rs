@@ -1,5 +1,5 @@
-//! What passes the interfaces of a node that owns its uplink is what the oracle lets pass them, on generated policies of every
-//! hook.
+//! A node that owns its uplink passes through its interfaces exactly what the oracle allows, with generated policies of
+//! every hook.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ fn policy() -> impl Strategy<Value = String> {
     let types = select(&["Ingress", "Egress", "Ingress, Egress"][..]);
     (select(&HOOKS[..]), tier, 0_u8..4, types, rules(), rules()).prop_map(
         |(hook, tier, order, types, ingress, egress)| {
-            // Before destination NAT there is ingress only.
+            // Before destination NAT there is only ingress.
             let (types, egress) =
                 if hook.contains("preDNAT") { ("Ingress", String::new()) } else { (types, egress) };
             let of = |name: &str, rules: &str| match types.contains(name) && !rules.is_empty() {

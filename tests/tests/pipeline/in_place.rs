@@ -1,4 +1,4 @@
-//! A pod of another node, or a route, that changes in the tables in use, under live flows and between new ones.
+//! A pod of another node, or a route, changes in the tables in use, while flows live and between new flows.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -60,7 +60,7 @@ fn flows_follow_a_pod_that_changes_without_new_tables() {
     }
 }
 
-/// Where this node sends a packet: the outer destination of what it puts on the underlay.
+/// The outer destinations of the packets that a node puts on the underlay for this packet.
 fn sent_to(fabric: &mut Fabric, (pod, packet): (&str, &[u8])) -> Vec<Ipv4Addr> {
     let (node, port) = fabric.port(pod);
     fabric.nodes[node].inject(port, packet);

@@ -1,4 +1,4 @@
-//! What one pod can make the worker do and remember, and what it cannot take from its neighbours by it.
+//! What one pod can make the worker do and store, and what it cannot take from its neighbours with that.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ fn a_super_packet_that_no_mtu_explains_is_refused() {
     for tuple in [tcp, udp] {
         assert_eq!(fabric.send("shop/a", &tuple.opening()).len(), 1);
     }
-    // The headers of what `super_packet` makes are 20 bytes of IPv4 and 20 of TCP.
+    // The headers of `super_packet` are 20 bytes of IPv4 and 20 of TCP.
     for (what, tuple, payload, size, passes) in [
         ("the attack: 480 segments of one byte", tcp, 480, 1, false),
         ("one segment more than GRO coalesces of short ones", tcp, 65, 1, false),
@@ -94,7 +94,7 @@ fn pods_that_fill_the_flow_table_leave_their_neighbours_flows_alone() {
         assert_eq!(fabric.send(pods[0], &tuple.opening()).len(), 1);
         assert_eq!(fabric.send(pods[1], &tuple.answer()).len(), 1);
     };
-    // The neighbour's connections, to a pod elsewhere and to one here, and then silence.
+    // The neighbour opens connections to a pod on another node and to one here, and is then silent.
     let mine: Vec<Tuple> = (0..20)
         .map(|n| Tuple::new(C, if n % 2 == 0 { FAR } else { A }, TCP, 80).from_port(2000 + n))
         .collect();
@@ -102,7 +102,7 @@ fn pods_that_fill_the_flow_table_leave_their_neighbours_flows_alone() {
         answered(&mut fabric, ["shop/c", if n % 2 == 0 { "shop/far" } else { "shop/a" }], *tuple);
     }
     fabric.nodes[0].now += Duration::from_secs(100);
-    // Two accomplices play both ends of twice as many established flows as the table holds.
+    // Two cooperating pods play both ends of twice as many established flows as the table holds.
     for n in 0..8192u32 {
         let (low, high) = ((n % 4096) as u16, (n / 4096) as u16);
         let tuple = Tuple::new(A, B, UDP, 7 + high).from_port(10_000 + low);

@@ -1,4 +1,4 @@
-//! Super-packets: judged once, cut where a wire begins, put together where one ends, and counted in segments.
+//! Super-packets: judged once, cut where a wire begins, joined where a wire ends, and counted in segments.
 
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::packet::Capabilities;
@@ -19,7 +19,7 @@ const PLAIN: &str = "10.1.0.2";
 const PLAIN6: &str = "fd00:1::2";
 const FAR: &str = "10.2.0.1";
 const FAR_PLAIN: &str = "10.2.0.2";
-/// What a pod behind a tunnel agrees on: the tunnel's MTU without the headers.
+/// The segment size of a pod behind a tunnel: the tunnel's MTU without the headers.
 const MSS: u16 = 1440;
 
 fn pods() -> String {
@@ -29,7 +29,7 @@ fn pods() -> String {
         + &pod("shop/far-plain", 1, "{app: far}", &[FAR_PLAIN])
 }
 
-/// Ports of pods called "plain" take nothing that is not finished.
+/// The ports of pods called "plain" take only finished packets.
 fn fabric(yaml: &str) -> Fabric {
     let offload = |name: &ObjectName| {
         if name.name.contains("plain") { Capabilities::default() } else { Capabilities::ALL }
@@ -52,7 +52,7 @@ fn sequence(bytes: &[u8]) -> u32 {
     u32::from_be_bytes(bytes[ip + 4..ip + 8].try_into().unwrap())
 }
 
-/// Panics unless these are finished packets which carry `data` in order, in pieces of at most `mtu` bytes.
+/// Panics unless these are finished packets that carry `data` in order, in packets of at most `mtu` bytes.
 fn assert_stream<'a>(packets: impl Iterator<Item = &'a [u8]>, data: &[u8], mtu: usize) {
     let mut next = 1;
     let mut joined = Vec::new();
@@ -156,7 +156,7 @@ fn a_super_packet_enters_a_tunnel_in_segments_and_leaves_it_in_super_packets() {
     assert!(fabric.nodes.iter().all(|node| node.drops().is_empty()));
 }
 
-/// A sender chooses where an unfinished checksum is to be written, and must not choose what policy has looked at.
+/// A sender chooses where a partial checksum is written. It must not choose bytes that policy has read.
 #[test]
 fn a_checksum_cannot_be_written_over_what_was_judged() {
     let tuple = Tuple::new(A, FAR, TCP, 5001);
@@ -171,7 +171,7 @@ fn a_checksum_cannot_be_written_over_what_was_judged() {
         assert_eq!(fabric.nodes[0].collect(RAW), [], "{start}+{offset}");
         assert_eq!(fabric.nodes[0].dropped(port, DropReason::Malformed), 1, "{start}+{offset}");
     }
-    // Its own, and one of a tunnel's within: behind the header, where nobody looks.
+    // Its own checksum, and that of an inner packet of a tunnel, which is behind the header and is not read.
     let within = Tuple::new(A, FAR, UDP, 6081).data(&[0; 60]);
     for (bytes, start, offset) in [(&syn, 20, 16), (&within, 20, 6), (&within, 58, 6)] {
         let mut fabric = fabric(&pods());
@@ -249,7 +249,7 @@ fn datagrams_of_one_flow_leave_as_one_and_each_is_decided_by_itself() {
     let to = |pod, ttl| with_ttl(Tuple::new(A, pod, UDP, 53).data(&noise(100)), ttl);
     let mut fabric = fabric(&(pods() + &pod("shop/b", 0, "{app: c}", &[B])));
     let (_, a) = fabric.port("shop/a");
-    // One in the middle dies on the way, and its sender is told.
+    // One in the middle is dropped on the way, and its sender gets an error.
     for ttl in [64, 64, 64, 1, 64, 64, 64, 64, 64, 64] {
         fabric.nodes[0].inject(a, &to(B, ttl));
     }
@@ -269,7 +269,7 @@ fn datagrams_of_one_flow_leave_as_one_and_each_is_decided_by_itself() {
     }
     assert_eq!(datagrams, 9);
     assert_eq!(fabric.nodes[0].traffic(), (10, 10), "nine, and what was told");
-    // Where nothing is taken that is not finished each goes by itself.
+    // If a port takes only finished packets, each packet is sent alone.
     (0..10).for_each(|_| fabric.nodes[0].inject(a, &to(PLAIN, 64)));
     let delivered = fabric.settle();
     assert_eq!(delivered.len(), 10);
@@ -290,7 +290,8 @@ fn segments_too_big_for_the_tunnel_are_answered_with_its_mtu() {
 
 #[test]
 fn what_the_kernel_coalesced_without_saying_so_is_cut_again() {
-    // A raw socket hands up one long packet: no segment size, its checksum only the pseudo-header's sum.
+    // A raw socket delivers one long packet: without a segment size, and with only the sum of the pseudo-header as its
+    // checksum.
     let data = noise(MSS as usize * 10);
     let tuple = Tuple::new(A, FAR_PLAIN, TCP, 5001);
     let mut fabric = fabric(&pods());
@@ -320,7 +321,7 @@ fn a_segment_with_a_wrong_checksum_passes_alone_and_as_wrong_as_it_was() {
         })
         .collect();
     for bytes in &mut packets {
-        // Their sequence numbers are not those of their checksums: all are wrong.
+        // The sequence numbers do not fit the checksums, so all checksums are wrong.
         change_v4(bytes, |_| {});
     }
     for bytes in &packets[1..] {

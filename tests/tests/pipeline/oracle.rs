@@ -1,8 +1,9 @@
-//! What the oracle allows comes out where it should; what it denies is dropped and counted for the right reason.
+//! Packets that the oracle allows come out where they should; packets that it denies are dropped and counted for the
+//! right reason.
 //!
-//! Every probe is a packet, sent at its source's port of a two-node cluster and followed to wherever it comes out. Its
-//! answer must come back by the same way, whatever the policies of the other direction say. Verdicts, hops, drop reasons
-//! and the counter of every rule are what the oracle's explanations add up to.
+//! Every probe is a packet, which is sent at its source's port of a two-node cluster and followed to the place where it
+//! comes out. Its answer must come back by the same path, whatever the policies of the other direction are. Verdicts,
+//! hops, drop reasons and the counter of every rule follow from the oracle's reasons.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,7 +31,7 @@ const PROBES: usize = 160;
 #[derive(Debug, Clone)]
 pub struct End {
     pub party: Party,
-    /// `None`: it is wherever it is needed.
+    /// `None`: it may be at any node.
     pub node: Option<usize>,
     pub port: PortId,
 }
@@ -52,7 +53,7 @@ impl End {
     }
 }
 
-/// Every pod's address, several times; the nodes' addresses; and strangers.
+/// Every pod's address, several times; the nodes' addresses; and addresses outside the cluster.
 pub fn ends(fabric: &Fabric, cluster: &Cluster) -> (Vec<End>, Vec<End>) {
     let mut pods = Vec::new();
     for (node, at) in fabric.nodes.iter().enumerate() {
@@ -88,7 +89,7 @@ pub fn ends(fabric: &Fabric, cluster: &Cluster) -> (Vec<End>, Vec<End>) {
     (pods, others)
 }
 
-/// Neither unspecified nor to many.
+/// Whether an address is one host's: not unspecified, multicast or broadcast.
 fn goes_anywhere(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.octets()[0] != 0 && !v4.is_multicast() && !v4.is_broadcast(),
@@ -96,7 +97,7 @@ fn goes_anywhere(address: IpAddr) -> bool {
     }
 }
 
-/// What the model calls it; `None` if no rule is asked.
+/// The reason in the words of the model; `None` if no rule applies.
 fn reason(explanation: &VerdictReason, direction: Direction) -> Option<Reason> {
     let named =
         |key: &ObjectKey| PolicyName::new(PolicyKind::Kubernetes, &key.namespace, &key.name);
@@ -119,10 +120,10 @@ fn reason(explanation: &VerdictReason, direction: Direction) -> Option<Reason> {
     }
 }
 
-/// What is counted of the probes.
+/// The numbers of the probes by kind.
 type Seen = BTreeMap<String, u32>;
 
-/// What a cluster's counters must be in the end.
+/// The expected counters of a cluster at the end.
 #[derive(Default)]
 struct Expected {
     drops: BTreeMap<(PortId, &'static str), u64>,
@@ -142,7 +143,7 @@ fn a_packet_comes_out_where_the_oracle_allows_it_and_is_counted_where_it_does_no
     let config = Config {
         cases: CASES,
         failure_persistence: None,
-        // A failure prints its cluster and the probe, which is enough.
+        // A failure prints its cluster and the probe, so it need not be shrunk.
         max_shrink_iters: 0,
         ..Config::default()
     };
@@ -217,7 +218,7 @@ fn one_cluster(cluster: &Cluster, choices: &[Choice], seen: &mut Seen) {
             4 | 5 => (one, to.get(&others)),
             _ => (to.get(&others), one),
         };
-        // There is no tunnel for IPv6, so a node speaks to remote pods without Manx; and a stranger to whom he likes.
+        // There is no tunnel for IPv6, so a node sends to remote pods without Manx, and an outside host to any address.
         let kernels = from.is_node() && from.node != to.node && !from.address().is_ipv4();
         let untunnelled = from.is_node()
             && from.node != to.node
@@ -257,7 +258,7 @@ fn one_cluster(cluster: &Cluster, choices: &[Choice], seen: &mut Seen) {
     }
 }
 
-/// What one packet is about: its ends, their nodes, and the judgement of the oracle.
+/// One packet: its ends, their nodes, and the judgement of the oracle.
 struct Probe<'a> {
     from: &'a End,
     to: &'a End,
@@ -285,7 +286,7 @@ impl<'a> Probe<'a> {
         }
         let source_node = from.node.or(to.node).unwrap();
         let (mut node, mut port) = (to.node.unwrap_or(source_node), to.port);
-        // Another node than the pod's own is in the world, unless its address is behind the tunnel.
+        // Any node but the pod's own is in the world, unless its address is behind the tunnel.
         let is_router = ROUTER.map(IpAddr::from).contains(&to.address());
         let to_world = to.is_node() && node != source_node && !is_router;
         if to_world {
@@ -303,7 +304,7 @@ impl<'a> Probe<'a> {
         format!("{tuple:?} from {} to {}: {judgement}", from.party, to.party)
     }
 
-    /// Expects that the rules which decide the packet count it so often.
+    /// Adds this number to the expected counters of the rules that decide the packet.
     fn expect_decisions(&self, expected: &mut [Expected; 2], times: u64) {
         if let Some(rule) = reason(&self.judgement.egress.why, Direction::Egress) {
             *expected[self.source_node].decisions.entry(rule).or_default() += times;
@@ -316,7 +317,7 @@ impl<'a> Probe<'a> {
         }
     }
 
-    /// The packet comes out once, with a lower hop limit, and so does its answer.
+    /// Checks that the packet comes out once, with a lower hop limit, and so does its answer.
     fn check_delivery(&self, fabric: &mut Fabric, opening: Vec<u8>, delivered: &[Delivery]) {
         let Self { from, to, node, port, .. } = *self;
         assert_eq!(delivered.len(), 1, "{}: {delivered:?}", self.text());
@@ -350,7 +351,7 @@ impl<'a> Probe<'a> {
         direction
     }
 
-    /// The kind of the two ends, in words.
+    /// The kind of the two ends, as text.
     fn kind(&self) -> &'static str {
         let (from, to, cross) = (self.from, self.to, self.crosses_nodes());
         let (source, destination) = (from.pod(), to.pod());

@@ -1,4 +1,4 @@
-//! How far a connection has come, as packets tell it.
+//! The states of a connection, as packets show them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use manx_tests::packet::{ICMP, SCTP, Segment, TCP, Tuple, UDP};
 const CLIENT: &str = "10.1.0.1";
 const SERVER: &str = "10.1.0.2";
 
-/// A client, and a server that says nothing of its own accord.
+/// A client, and a server that opens no connections.
 fn fabric() -> Fabric {
     let quiet = policy(
         "shop/server",
@@ -26,7 +26,7 @@ fn tuple(protocol: u8) -> Tuple {
     Tuple::new(CLIENT, SERVER, protocol, 80)
 }
 
-/// Who sends what of a TCP connection.
+/// The sender and the kind of a TCP segment.
 #[derive(Debug, Clone, Copy)]
 enum Sent {
     Client(Segment),
@@ -64,7 +64,8 @@ const OPEN: [Sent; 3] = [Client(Syn), Server(SynAck), Client(Data)];
 const CLOSED: [Sent; 5] = [Client(Syn), Server(SynAck), Client(Data), Client(Fin), Server(Fin)];
 const RESET: [Sent; 4] = [Client(Syn), Server(SynAck), Client(Data), Server(Rst)];
 
-/// The server's next word passes after so many seconds of silence and not after one more.
+/// Checks that the server's next packet passes after this many seconds of silence, and does not
+/// after one more.
 fn ends_after(seconds: u64, what: &str, open: impl Fn() -> Fabric, reply: &[u8]) {
     for (silence, passes) in [(seconds, true), (seconds + 1, false)] {
         let mut fabric = open();
@@ -117,7 +118,7 @@ fn a_syn_on_a_closed_connection_recycles_its_entry() {
         assert!(passes(&mut fabric, Server(SynAck)) && passes(&mut fabric, Client(Data)));
         assert_eq!(state(&mut fabric), FlowState::Established);
     }
-    // The server may not open one, not even over the remains of another.
+    // The server may not open a connection, not even with the tuple of a closed one.
     let mut fabric = after(&CLOSED);
     assert!(!passes(&mut fabric, Server(Syn)));
     assert_eq!(state(&mut fabric), FlowState::Closed);

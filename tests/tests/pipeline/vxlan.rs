@@ -1,4 +1,4 @@
-//! VXLAN between the nodes: what holds for IPIP holds for it.
+//! VXLAN between the nodes: the laws of IPIP also hold for it.
 
 use etherparse::{Ethernet2Slice, PacketBuilder, SlicedPacket, TransportSlice};
 use manx_calculation::import::Overlay;
@@ -23,7 +23,7 @@ fn fabric() -> Fabric {
     fabric
 }
 
-/// What node 1 would send to node 0 around `frame`.
+/// The packet that node 1 would send to node 0 around `frame`.
 fn around(frame: &[u8], vni: u32) -> Vec<u8> {
     let [_, a, b, c] = vni.to_be_bytes();
     let payload = [&[8, 0, 0, 0, a, b, c, 0][..], frame].concat();
@@ -99,7 +99,7 @@ fn only_the_network_and_the_peers_of_the_tables_and_only_ipv4_inside() {
     let mut elsewhere = vxlan(&inner);
     change_v4(&mut elsewhere, |ip| ip.destination = [172, 18, 0, 77]);
     is_dropped(&mut fabric, &elsewhere, DropReason::UnknownTunnelPeer);
-    // The same node by another encapsulation than its pool says.
+    // The same node, by another encapsulation than its pool says.
     let ipip = tunnelled(UNDERLAY[1], UNDERLAY[0], &inner, 0);
     is_dropped(&mut fabric, &ipip, DropReason::UnknownTunnelPeer);
     is_dropped(&mut fabric, &around(&framed(&inner, [0x86, 0xdd]), VNI), DropReason::Malformed);
@@ -147,7 +147,7 @@ fn what_a_kernel_left_for_a_device_to_finish_is_finished() {
         let arrived = fabric.nodes[0].collect(a);
         assert_eq!(arrived.len(), 1);
         assert_ne!(arrived[0].offload, Offload::default(), "the pod's kernel is told");
-        // A wrong one stays wrong, and is nobody's to mend.
+        // A wrong checksum stays wrong; the node must not correct it.
         let mut wrong = whole.clone();
         wrong[at] ^= 1;
         fabric.nodes[0].inject(RAW, &vxlan(&wrong));

@@ -11,8 +11,8 @@ use manx_dataplane::tables::PortId;
 use manx_tests::fabric::{Fabric, pod, policy, workers};
 use manx_tests::packet::{Tuple, UDP};
 
-/// This very suite, on nodes with three workers, each packet read by any of them: a flow's two ways, and its ICMP errors, mostly by
-/// different ones.
+/// Runs this whole suite on nodes with three workers, where any worker may read a packet: the two directions of a flow,
+/// and its ICMP errors, are mostly read by different workers.
 #[test]
 fn it_all_holds_with_three_workers() {
     let suite = Command::new(std::env::current_exe().unwrap())
@@ -26,7 +26,7 @@ fn it_all_holds_with_three_workers() {
     assert!(passed.is_some_and(|passed| passed.parse::<u32>().unwrap() >= 80), "{printed}");
 }
 
-/// Or the suite above shows nothing.
+/// Otherwise the suite above shows nothing.
 #[test]
 fn packets_are_handed_over_where_there_are_several_workers_and_only_there() {
     let pods = pod("shop/a", 0, "{}", &["10.1.0.1"]) + &pod("shop/b", 0, "{}", &["10.1.0.2"]);
@@ -43,7 +43,7 @@ fn packets_are_handed_over_where_there_are_several_workers_and_only_there() {
     assert_eq!(fabric.nodes[0].flows().len(), 64, "each flow is one worker's");
 }
 
-/// A port that comes has packets judged that had been handed over before: by the time that it is then.
+/// A new port causes packets to be judged that were handed off before, with the clock as it is then.
 #[test]
 fn a_port_that_comes_revives_no_flow() {
     let pods = pod("shop/a", 0, "{}", &["10.1.0.1"]) + &pod("shop/b", 0, "{app: b}", &["10.1.0.2"]);
@@ -59,7 +59,7 @@ fn a_port_that_comes_revives_no_flow() {
         node.run();
         assert_eq!(node.collect(b).len(), 1);
         node.now += Duration::from_secs(seconds);
-        // The other worker hands it over to the one that has the flow.
+        // The other worker hands it off to the one that has the flow.
         node.wires[&b].inject_at(1, &answer, Offload::default());
         assert_eq!(node.turn_one(1), 1);
         node.attach(PortId(77), Capabilities::default());
@@ -69,8 +69,8 @@ fn a_port_that_comes_revives_no_flow() {
     assert_eq!([answers_after(10), answers_after(100)], [1, 0]);
 }
 
-/// A worker that takes nothing out of its mailbox: each endpoint whose packets are handed to it may have as many buffers away as
-/// are left to give.
+/// If a worker does not empty its mailbox, each endpoint whose packets are handed off to it may hold at most as many
+/// buffers as are still free.
 #[test]
 fn endpoints_leave_one_another_buffers_to_hand_over() {
     let names = ["a", "b", "c", "d"];

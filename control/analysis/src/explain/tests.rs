@@ -1,4 +1,4 @@
-//! Which way packets take, and what is said where there is none.
+//! The path of packets, and the result if there is no route.
 
 use manx_api::trace::Trace;
 
@@ -90,7 +90,7 @@ fn the_way_is_the_one_that_the_nodes_route_by() {
     );
     assert_eq!(
         way(NODES, "c", "a", false),
-        "node n2 has no route to 10.1.1.2: 10.1.1.0/24 is a node's pod CIDR that lies in no IPPool, and so nobody knows whether \
+        "node n2 has no route to 10.1.1.2: 10.1.1.0/24 is a node's pod CIDR that lies in no IPPool, so it is not known whether \
          it is behind a tunnel"
     );
     let halves = pool("one", "10.1.1.0/24", "ipipMode: Always")
@@ -117,7 +117,7 @@ fn where_nothing_is_known_of_a_node_nothing_is_said_of_its_routes() {
 fn while_a_pool_is_not_valid_nobody_can_tell() {
     let objects = format!("{NODES}{}", pool("four", "10.1.0.0/16", "ipipMode: Perhaps"));
     let told = asked(&objects, "c", "a", false).unwrap_err();
-    assert!(told.starts_with("nobody knows the routes of node n2: not valid"), "{told}");
+    assert!(told.starts_with("the routes of node n2 are not known: not valid"), "{told}");
     assert!(told.contains("IPPool four"), "{told}");
 }
 

@@ -1,8 +1,9 @@
-//! The interfaces of nodes that a packet passes on its way between two parties.
+//! The interfaces of nodes that a packet passes between two parties.
 //!
-//! It leaves the source's node and arrives at the destination's, by the uplink or in a tunnel, as the nodes' topologies say:
-//! they are what the agents route by. Nothing is passed between the pods of one node, or a node and its own pods. Of a node
-//! that the objects do not have, or that has no block, no route is known: what it sends passes its uplink.
+//! The packet leaves the source's node and arrives at the destination's, by the uplink or in a tunnel, as the nodes'
+//! topologies say: the agents use the same topologies for their routes. Between pods of one node, or a node and its own
+//! pods, no interface is passed. For a node that the objects do not have, or that has no block, no route is known: its
+//! packets pass its uplink.
 
 use std::net::IpAddr;
 
@@ -14,7 +15,7 @@ use manx_objects::contents::Contents;
 use manx_objects::object::Kind;
 use manx_oracle::{Crossing, Direction, Oracle, Packet, Party};
 
-/// The tunnels are an interface that no host endpoint can name.
+/// The name of the tunnels as an interface; no host endpoint can have it.
 const TUNNELS: &str = "its tunnels";
 
 /// See the module.
@@ -27,7 +28,7 @@ pub(super) struct Traversal {
     arriving: Option<TraversedInterface>,
 }
 
-/// An interface that is passed.
+/// An interface on the path.
 #[derive(Debug)]
 struct TraversedInterface {
     node: String,
@@ -36,7 +37,7 @@ struct TraversedInterface {
     forwarded: bool,
 }
 
-/// How one node routes to the address at the other end.
+/// The route of one node to the address at the other end.
 struct NodeRoute<'a> {
     node: &'a str,
     other: IpAddr,
@@ -45,7 +46,8 @@ struct NodeRoute<'a> {
 }
 
 impl Traversal {
-    /// The interfaces between two parties, if the nodes' uplink is called `uplink`. `Err` says why no routes are known.
+    /// The interfaces between two parties, if the nodes' uplink is called `uplink`. `Err` says why the routes are not
+    /// known.
     pub(super) fn new(
         contents: &Contents,
         oracle: &Oracle,
@@ -104,12 +106,12 @@ impl Traversal {
         Ok(traversal)
     }
 
-    /// Why the packet does not get there, or its answer not back, if no route leads there.
+    /// Why the packet does not arrive, or its reply does not come back, because there is no route.
     pub(super) fn no_route(&self) -> Option<&str> {
         self.no_route.as_deref()
     }
 
-    /// What a packet passes: first where it leaves, then where it arrives.
+    /// The interfaces that a packet passes: first where it leaves, then where it arrives.
     pub(super) fn crossings(&self, packet: Packet) -> [Option<Crossing<'_>>; 2] {
         let ends = [(&self.leaving, Direction::Egress), (&self.arriving, Direction::Ingress)];
         ends.map(|(passed, direction)| {
@@ -130,7 +132,7 @@ impl Traversal {
 }
 
 impl<'a> NodeRoute<'a> {
-    /// What `node` does with packets to the other end. `None`: there is no such node, or it has no pods.
+    /// The route of `node` to the other end. `None`: there is no such node, or it has no pods.
     fn new(cluster: &Cluster, node: &'a str, other: IpAddr) -> Result<Option<Self>, String> {
         match topology(cluster, node) {
             Ok(seen) => {
@@ -138,11 +140,11 @@ impl<'a> NodeRoute<'a> {
                 Ok(Some(Self { node, other, prefix, route }))
             }
             Err(TopologyError::UnknownNode { .. } | TopologyError::NoBlock(_)) => Ok(None),
-            Err(error) => Err(format!("nobody knows the routes of node {node}: {error}")),
+            Err(error) => Err(format!("the routes of node {node} are not known: {error}")),
         }
     }
 
-    /// Why nothing goes there. What comes from there is not taken either, by the strict reverse path.
+    /// Why nothing goes there. Packets from there are refused, too, by the strict reverse-path check.
     fn refusal(&self, way: &str) -> Option<String> {
         let Self { node, other, prefix, .. } = self;
         let why = match self.route {
@@ -154,8 +156,8 @@ impl<'a> NodeRoute<'a> {
     }
 }
 
-/// Why a packet between pods is refused where it arrives, if only one of its ways leads through a tunnel: it comes from where
-/// no packet back would go.
+/// Why a packet between pods is refused on arrival if only one of the two directions uses a tunnel: the packet arrives
+/// by another path than a packet back would take.
 fn mismatch(there: &NodeRoute<'_>, back: &NodeRoute<'_>) -> Option<String> {
     let in_tunnel = |end: &NodeRoute<'_>| matches!(end.route, Route::Tunnel(_));
     let how = |end: &NodeRoute<'_>| if in_tunnel(end) { "in a tunnel" } else { "without one" };
@@ -172,7 +174,7 @@ fn mismatch(there: &NodeRoute<'_>, back: &NodeRoute<'_>) -> Option<String> {
     })
 }
 
-/// What routes are made of: the nodes and the pools.
+/// The objects that routes are made of: the nodes and the pools.
 fn routed(contents: &Contents) -> Cluster {
     let of_routes = contents.objects.iter();
     let of_routes = of_routes.filter(|(key, _)| matches!(key.kind, Kind::Node | Kind::IpPool));

@@ -1,4 +1,4 @@
-//! The oracle as a judge of tables: its boundaries, its answers, in the model's words.
+//! The oracle as a judge of tables: its boundaries and its results, in the words of the model.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,7 +17,8 @@ use manx_oracle::{Oracle, Packet, Place, Staged, VerdictReason};
 /// Judges by the objects alone.
 pub(super) struct ByObjects<'a> {
     pub(super) oracle: &'a Oracle,
-    /// At [`Depth::Every`] whatever any rule could see tells members apart, asked for or not.
+    /// At [`Depth::Every`] members are told apart by everything that any rule could see, whether a
+    /// rule uses it or not.
     depth: Depth,
 }
 
@@ -27,7 +28,7 @@ impl<'a> ByObjects<'a> {
     }
 }
 
-/// An end as both call it.
+/// An endpoint as both the oracle and the model name it.
 pub(super) struct JudgedPoint<'a> {
     stage: Stage,
     direction: Direction,
@@ -57,7 +58,7 @@ impl<'a> Judge for ByObjects<'a> {
         JudgedPoint { stage, direction, seen }
     }
 
-    /// Of what a host forwards either end may be anybody.
+    /// For forwarded traffic of a host, either end may have any address.
     fn addresses(&self, end: &Self::LocalEnd, peers: &Witnesses) -> BTreeSet<IpAddr> {
         if end.stage == Stage::Forward {
             peers.iter().collect()
@@ -137,7 +138,7 @@ impl ByObjects<'_> {
         }
     }
 
-    /// The explanation in the model's words; none for what tables know nothing of.
+    /// The reasons in the words of the model; none if tables cannot express it.
     fn reasons(&self, end: &JudgedPoint<'_>, why: VerdictReason) -> Vec<Reason> {
         let direction = end.direction;
         let one = match why {

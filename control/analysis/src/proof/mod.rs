@@ -1,13 +1,13 @@
-//! Proves compiled tables equal to the oracle, which reads the objects themselves.
+//! Proves that compiled tables agree with the oracle, which reads the objects themselves.
 //!
-//! Between objects and tables stand the import, the resolution and the compiler; the oracle shares no code with any of
-//! them. What is asked: for each endpoint, direction and address of its own, every peer and every packet at either side of
-//! every boundary that the oracle or the tables draw, fragments that show no ports among them, in both families. What is
-//! compared: the verdict, what decides, the Pass and Log rules on the way there, and what staged policies would have done.
-//! Not compared: what is decided outside of the tables (that a node always reaches its own pods, and a pod itself).
+//! The import, the resolution and the compiler are between objects and tables; the oracle shares no code with any of
+//! them. Compared are, for each endpoint, direction and own address: every peer, and every packet at either side of
+//! every boundary that the oracle or the tables draw, including fragments that show no ports, in both families. The
+//! comparison covers the verdict, what decides, the Pass and Log rules before that, and what staged policies would have
+//! done. It does not cover decisions outside the tables (a node always reaches its own pods, and a pod itself).
 //!
-//! Equal questions are asked once: equal to the oracle by what its rules look at ([`manx_oracle::AddressClass`]), and looked up
-//! by the tables in the same row.
+//! Equal cases are compared once: cases that are equal for the oracle by what its rules look at
+//! ([`manx_oracle::AddressClass`]), and that the tables look up in the same row.
 
 mod judge;
 pub mod node;
@@ -27,8 +27,8 @@ use manx_oracle::{Oracle, Party};
 
 pub use manx_policy_compiler::check::{Depth, Proof};
 
-/// Compares the tables of these endpoints, pods and host endpoints, with what the oracle says of them. At
-/// [`Depth::Every`] equal questions are asked again. `progress` is told how many of how many ends are done.
+/// Compares the tables of these endpoints, pods and host endpoints, with the oracle. At [`Depth::Every`] equal cases
+/// are compared again. `progress` is called with the number of ends that are done and the number of all.
 pub fn prove(
     oracle: &Oracle,
     local: &BTreeSet<LocalName>,

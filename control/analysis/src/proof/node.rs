@@ -1,4 +1,4 @@
-//! The tables of each node of some manifests, as its agent would make them.
+//! The tables of each node in some manifests, as its agent would make them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,14 +20,14 @@ pub struct NodeTables {
     pub image: Image,
 }
 
-/// Every node that manifests speak of, with its endpoints. Pods that no node has yet are the first node's; where there is
-/// no node at all, that of a node without a name. A host endpoint that is not valid may be any node's.
+/// Every node that the manifests name, with its endpoints. Pods without a node belong to the first node or, if there is
+/// no node, to a node without a name. A host endpoint that is not valid may belong to any node.
 pub fn endpoints(contents: &Contents, oracle: &Oracle) -> BTreeMap<String, BTreeSet<LocalName>> {
     let Cluster { model, nodes, pods_by_node, .. } = manx_calculation::import::import(contents);
     let mut endpoints: BTreeMap<String, BTreeSet<LocalName>> =
         nodes.keys().map(|node| (node.clone(), BTreeSet::new())).collect();
     let first = nodes.keys().next().cloned().unwrap_or_default();
-    // What the import knows, and what it should know.
+    // The endpoints that the import knows, and those that it should know.
     let pods = oracle.pods().filter_map(|pod| match pod {
         Party::Pod { namespace, name, .. } => Some(LocalName::new(namespace, name)),
         Party::Node { .. } | Party::Address(_) => None,
@@ -57,7 +57,7 @@ impl NodeTables {
         Self { local, image }
     }
 
-    /// Compares them with what the oracle says.
+    /// Compares them with the oracle.
     pub fn prove(
         &self,
         oracle: &Oracle,

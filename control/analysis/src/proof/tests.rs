@@ -29,15 +29,15 @@ const OBJECTS: &str = "
 {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: out}, spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0, except: [192.0.2.0/24]}}], ports: [{port: 1000, endPort: 2000}]}, {ports: [{port: web}]}]}}
 ";
 
-fn everybody(cluster: &manx_calculation::import::Cluster) -> BTreeSet<LocalName> {
+fn all_endpoints(cluster: &manx_calculation::import::Cluster) -> BTreeSet<LocalName> {
     let hosts = cluster.model.host_endpoints.keys().map(|name| LocalName::new("", name));
     cluster.model.endpoints.keys().cloned().chain(hosts).collect()
 }
 
-/// The tables that `written` makes, held to the objects of `meant`.
+/// Compares the tables made from `written` with the objects of `meant`.
 fn held(written: &str, meant: &str) -> Result<Proof, Box<Refutation>> {
     let cluster = import(&Contents::from_texts([("objects.yaml", written)]));
-    let local = everybody(&cluster);
+    let local = all_endpoints(&cluster);
     let image = Compiler::new().compile(&cluster.model, &local);
     let oracle = Oracle::new(&Contents::from_texts([("objects.yaml", meant)]).objects);
     prove(&oracle, &local, &image, Depth::Distinct, |_, _| {})

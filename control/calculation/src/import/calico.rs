@@ -15,14 +15,14 @@ use super::invalid_references::InvalidReferences;
 use manx_objects::object::PolicyType;
 use manx_objects::object::calico::{self, EntityRule, StagedAction, Subject};
 
-/// Why nobody knows what a policy or profile means.
+/// Why the meaning of a policy or profile is not known.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unknown {
     #[error("its tier {0} is not valid")]
     Tier(String),
     #[error("a selector cannot be read: {0}")]
     Selector(#[from] SelectorError),
-    #[error("a rule may mean a network set that is not valid")]
+    #[error("a rule may refer to a network set that is not valid")]
     Set,
     #[error(
         "a rule names a service of namespace {0}, which has an EndpointSlice that is not valid"
@@ -30,22 +30,23 @@ pub(super) enum Unknown {
     Service(String),
 }
 
-/// What rules are read with.
+/// What is needed to import rules.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context<'a> {
-    /// Namespaces and their labels are all that is asked of it.
+    /// Only its namespaces and their labels are used.
     pub(super) model: &'a Model,
     pub(super) invalid: &'a InvalidReferences<'a>,
-    /// That of the policy.
+    /// The namespace of the policy.
     pub(super) namespace: Option<&'a str>,
 }
 
-/// Whether a staged policy is evaluated: not if it would take something away, is being learnt or is ignored.
+/// Whether a staged policy is evaluated: only if its action is Set, which is the default; not for Delete, Learn and
+/// Ignore.
 pub fn is_evaluated(action: Option<StagedAction>) -> bool {
     matches!(action, None | Some(StagedAction::Set))
 }
 
-/// The policy, and why it is broken, if it is.
+/// The policy, and why it is broken if it is.
 pub(super) fn import(wire: &calico::Policy, context: Context<'_>) -> (Policy, Option<Unknown>) {
     let mut policy = broken(Some(&wire.subject), context.namespace);
     policy.tier = wire.tier.clone().unwrap_or_else(|| DEFAULT_TIER.to_owned());
@@ -67,8 +68,8 @@ pub(super) fn import(wire: &calico::Policy, context: Context<'_>) -> (Policy, Op
     }
 }
 
-/// What stands for a policy of which only the subject is known, or not even that: it denies everything of what it may
-/// select.
+/// The replacement of a policy of which only the subject, or not even that, is known: it denies everything of the
+/// endpoints that it may select.
 pub(super) fn broken(wire: Option<&Subject>, namespace: Option<&str>) -> Policy {
     let all = || namespace.map_or_else(Selector::all, |own| Selector::equals(NAMESPACE, own));
     Policy {
@@ -84,13 +85,13 @@ pub(super) fn broken(wire: Option<&Subject>, namespace: Option<&str>) -> Policy 
 
 type Directions = (Option<Vec<Rule>>, Option<Vec<Rule>>);
 
-/// `types` absent: ingress, unless there are egress rules only; egress, if there are egress rules.
+/// Without `types` a policy applies to ingress, unless it has only egress rules, and to egress if it has egress rules.
 fn directions(wire: &calico::Policy, context: Context<'_>) -> Result<Directions, Unknown> {
     let tier = wire.tier.as_deref().unwrap_or(DEFAULT_TIER);
     if context.invalid.tier(tier) {
         return Err(Unknown::Tier(tier.to_owned()));
     }
-    // That it can be read at all.
+    // The subject must be readable.
     subject(&wire.subject, context.namespace)?;
     let (ingress, egress) = match wire.types.as_deref() {
         None | Some([]) => {
@@ -109,7 +110,8 @@ pub(super) fn profile(wire: &calico::Profile, context: Context<'_>) -> Result<Pr
     Ok(Profile { ingress: rules(&wire.ingress, context)?, egress: rules(&wire.egress, context)? })
 }
 
-/// The profiles that Calico makes by itself: of every namespace, of every service account, and one that allows everything.
+/// The profiles that Calico makes by itself: for every namespace, for every service account, and one that allows
+/// everything.
 pub(super) fn built_in_profile(name: &str, model: &Model) -> Option<Arc<Profile>> {
     let open = || {
         let rules = vec![Rule::every_packet(0, Action::Allow)];
@@ -128,12 +130,12 @@ pub(super) fn built_in_profile(name: &str, model: &Model) -> Option<Arc<Profile>
     Some(Arc::new(profile))
 }
 
-/// The endpoints that a policy selects; a namespaced policy those of its namespace.
+/// The endpoints that a policy selects; for a namespaced policy only those of its namespace.
 ///
-/// In a global policy a selector of namespaces or service accounts changes what the selector beside it means: its `all()`
-/// becomes whatever has a namespace or, without a selector of namespaces, a service account, so that no host endpoint is
-/// among them. Calico replaces the letters `all()` in the text: `all( )` keeps its meaning, and so does an absent selector,
-/// which has none. Source: `libcalico-go`, the conversion of `GlobalNetworkPolicy`.
+/// In a global policy a selector of namespaces or service accounts changes the meaning of the policy's other selector:
+/// `all()` then means that the member has a namespace or, without a selector of namespaces, a service account, so that
+/// no host endpoint matches. Calico replaces the exact text `all()`: `all( )` keeps its meaning, and an absent selector
+/// does not contain the text. Source: `libcalico-go`, the conversion of `GlobalNetworkPolicy`.
 fn subject(wire: &Subject, namespace: Option<&str>) -> Result<Selector, SelectorError> {
     let parse_account = match namespace {
         None => Selector::parse_subjects_account,
@@ -162,8 +164,8 @@ fn rules(wire: &[calico::Rule], context: Context<'_>) -> Result<Vec<Rule>, Unkno
     rules.filter_map(Result::transpose).collect()
 }
 
-/// `None`: it asks of HTTP, which nobody can look at here, and allows nothing. A Deny that does denies whatever else it
-/// matches.
+/// `None`: the rule has an HTTP match, which cannot be inspected here, so it allows nothing. A Deny with an HTTP match
+/// denies everything that its other terms match.
 fn rule(index: u32, wire: &calico::Rule, context: Context<'_>) -> Result<Option<Rule>, Unknown> {
     let source = end(&wire.source, context)?;
     let destination = end(&wire.destination, context)?;
@@ -206,8 +208,8 @@ fn port(wire: &calico::Port) -> PortMatch {
     }
 }
 
-/// In a namespaced policy whatever selects also keeps to the policy's namespace, unless a namespaceSelector is there; a
-/// notSelector alone does so too, though what it excludes may be anywhere.
+/// In a namespaced policy every selector is limited to the policy's namespace, unless there is a namespaceSelector. A
+/// notSelector alone also limits the rule to the namespace, although it may exclude members of any namespace.
 fn entity(wire: &EntityRule, context: Context<'_>) -> Result<Entity, Unknown> {
     let selector = wire.selector.as_deref().map(Selector::parse).transpose()?;
     let not_selector = wire.not_selector.as_deref().map(Selector::parse).transpose()?;
@@ -219,7 +221,7 @@ fn entity(wire: &EntityRule, context: Context<'_>) -> Result<Entity, Unknown> {
         .and_then(|it| it.selector.as_deref())
         .map(Selector::parse_service_account)
         .transpose()?;
-    // A selector of accounts that holds of what runs as nobody takes sets, too.
+    // A selector of accounts that matches members without an account also matches sets.
     let nobody = Labels::new();
     let accounts_take_sets = names.is_none() && run_as.iter().any(|it| it.matches(&nobody));
     let asks_for_sets =

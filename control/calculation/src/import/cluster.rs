@@ -1,4 +1,4 @@
-//! ClusterNetworkPolicy, in whichever of its kinds.
+//! ClusterNetworkPolicy, of any of its kinds.
 //!
 //! Source: network-policy-api, `ClusterNetworkPolicySpec`.
 
@@ -14,7 +14,7 @@ use manx_objects::object::cluster::{
     ClusterAction, ClusterMatch, ClusterPeer, ClusterProtocol, ClusterRule, ClusterTier, Pods,
 };
 
-/// The policy. It speaks of the directions that it has rules for.
+/// The policy. It applies to the directions for which it has rules.
 pub(super) fn import(wire: &ClusterNetworkPolicy) -> Policy {
     let tier = match wire.tier {
         ClusterTier::Admin => "kube-admin",
@@ -35,7 +35,7 @@ pub(super) fn import(wire: &ClusterNetworkPolicy) -> Policy {
     }
 }
 
-/// Pods of all namespaces; every pod if nobody knows which.
+/// Pods of all namespaces; every pod if the selector is not known.
 pub(super) fn subject(wire: Option<&Pods>) -> Selector {
     match wire {
         Some(pods) => pods_in(&pods.namespaces, Some(&pods.pods)),
@@ -43,8 +43,8 @@ pub(super) fn subject(wire: Option<&Pods>) -> Selector {
     }
 }
 
-/// The rules that one rule becomes, one for each protocol. What cannot be decided here: an Accept is none, Deny and Pass
-/// deny everything.
+/// The rules that one rule becomes, one for each protocol. If the rule cannot be decided here, an Accept becomes no
+/// rule, and Deny and Pass deny everything.
 fn rule(index: u32, wire: &ClusterRule, end: fn(&mut Rule) -> &mut RuleEnd) -> Vec<Rule> {
     let action = match wire.action {
         ClusterAction::Accept => Action::Allow,
@@ -76,8 +76,8 @@ fn entity(wire: &ClusterPeer) -> Entity {
     }
 }
 
-/// The rule for each protocol that is listed with ports, and once more for the named ports, which bring their protocol
-/// along. An entry without ports takes in all of its protocol.
+/// The rule for each protocol that is listed with ports, and one for the named ports, which have a protocol of their
+/// own. An entry without ports covers all ports of its protocol.
 fn by_protocol(rule: &Rule, listed: &[ClusterProtocol]) -> Vec<Rule> {
     let mut rules = Vec::new();
     for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
@@ -92,7 +92,7 @@ fn by_protocol(rule: &Rule, listed: &[ClusterProtocol]) -> Vec<Rule> {
         let of_protocol: Vec<Option<PortMatch>> = of_protocol.collect();
         if !of_protocol.is_empty() {
             let mut rule = Rule { protocol: Some(protocol.number()), ..rule.clone() };
-            // `None` as soon as one entry has no ports.
+            // `None` if one entry has no ports.
             let ports: Option<Vec<PortMatch>> = of_protocol.into_iter().collect();
             rule.destination.ports = ports.unwrap_or_default();
             rules.push(rule);

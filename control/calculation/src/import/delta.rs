@@ -1,8 +1,8 @@
-//! One object that comes, goes or changes, in a cluster that was imported before.
+//! Imports the change of one object into a cluster that was imported before.
 //!
-//! A pod, a policy, a network set, a service's endpoints, a node and a pool are imported by the functions that import all of
-//! them; what these read beside the object (the namespaces, and what of the cluster is not valid) stays as it was, or the
-//! whole cluster is imported anew.
+//! A pod, a policy, a network set, a service's endpoints, a node and a pool are imported by the same functions that
+//! import all of them. What these read apart from the object (the namespaces, and the invalid objects of the cluster)
+//! must be unchanged; otherwise the whole cluster is imported anew.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use manx_objects::State;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey, Pod};
 
-/// What the change of an object changes.
+/// The effect of an object's change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing.
@@ -24,9 +24,9 @@ pub enum Effect {
     Pod {
         /// Its name.
         name: ObjectName,
-        /// What it was, if it was one.
+        /// The endpoint before, if it was one.
         before: Option<Arc<Endpoint>>,
-        /// What it is, if it is one.
+        /// The endpoint now, if it is one.
         after: Option<Arc<Endpoint>>,
     },
     /// A policy or a network set came, went or changed, or the endpoints of a service that a policy names.
@@ -36,8 +36,8 @@ pub enum Effect {
 }
 
 impl Cluster {
-    /// Applies the change of one object from `before` to what it is in `contents`; everything else is as it was imported.
-    /// `None`: the caller has to import the whole cluster again and must not use this one any more.
+    /// Applies the change of one object from `before` to its state in `contents`; everything else must be as it was
+    /// imported. `None`: the caller has to import the whole cluster again and must not use this one any more.
     pub fn apply_delta(
         &mut self,
         contents: &Contents,
@@ -45,7 +45,7 @@ impl Cluster {
         before: Option<&Stored>,
     ) -> Option<Effect> {
         let now = contents.objects.get(key);
-        // The order of the problems, and where they are, is the whole import's.
+        // Only the whole import gives problems their order and places.
         if self.problems.iter().any(|problem| problem.object.as_ref() == Some(key)) {
             return None;
         }
@@ -70,7 +70,7 @@ impl Cluster {
         }
     }
 
-    /// Whether the namespaces that there are stay as they were.
+    /// Whether the set of namespaces stays the same.
     fn keeps_namespace(&self, contents: &Contents, key: &ObjectKey) -> bool {
         if !key.kind.namespaced() {
             return true;
@@ -108,7 +108,7 @@ impl Cluster {
         Some(self.put_pod(name, pod))
     }
 
-    /// Puts, replaces or removes a pod. An endpoint that has not changed is not touched.
+    /// Adds, replaces or removes a pod. An endpoint that has not changed is not touched.
     pub(super) fn put_pod(&mut self, name: ObjectName, pod: Option<&Pod>) -> Effect {
         let pod = pod.filter(|pod| member::takes_part(pod));
         match pod.and_then(|pod| pod.node_name.clone()) {
@@ -127,7 +127,7 @@ impl Cluster {
         Effect::Pod { name, before, after }
     }
 
-    /// One that is in an invalid namespace makes policies doubtful.
+    /// Adds, replaces or removes a network set. A set in an invalid namespace would make policies doubtful.
     fn apply_set(
         &mut self,
         contents: &Contents,
@@ -177,7 +177,8 @@ impl Cluster {
         let after = self.model.policies.get(&name);
         Some(if before.as_ref() == after { Effect::Nothing } else { Effect::Policy })
     }
-    /// `None` where blocks of nodes, or pools, overlap or have done so.
+
+    /// Applies a changed node or pool. `None` if blocks of nodes, or pools, overlap or did so before.
     fn apply_route_source(
         &mut self,
         contents: &Contents,
@@ -210,7 +211,7 @@ impl Cluster {
         is_clear.then_some(Effect::Routes)
     }
 
-    /// Of a slice that changes its service both are others.
+    /// Applies a changed slice. If it now belongs to another service, both services change.
     fn apply_slice(
         &mut self,
         contents: &Contents,
@@ -256,7 +257,7 @@ fn slice(state: &State) -> Option<&EndpointSlice> {
     }
 }
 
-/// Whether a rule names a service: to all others its endpoints are addresses as any.
+/// Whether a rule names a service. For all other rules its endpoints are ordinary addresses.
 fn is_named(model: &Model, service: &ObjectName) -> bool {
     let names = |rule: &Rule| {
         let entities = [&rule.source, &rule.destination].into_iter().flat_map(|end| &end.entities);

@@ -1,4 +1,4 @@
-//! What host endpoints need of other objects: their profiles, and Felix's settings for the node.
+//! What host endpoints take from other objects: their profiles, and Felix's settings for the node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use manx_objects::object::calico::EndpointToHost;
 use manx_objects::object::{Kind, Object, ObjectKey};
 
 impl Cluster {
-    /// Host endpoints inherit the labels of their profiles, also of one whose rules nobody knows; and name profiles that
-    /// need no object, whatever an object of their name says.
+    /// Gives host endpoints the labels of their profiles, even if a profile's rules are not known. Built-in profiles
+    /// need no object, and no object of that name changes them.
     pub(super) fn apply_host_profiles(&mut self, contents: &Contents) {
-        // One copy of each profile's labels, however many host endpoints have them.
+        // One copy of each profile's labels, shared by all host endpoints.
         let mut labels: BTreeMap<&str, Arc<Labels>> = BTreeMap::new();
         for (key, stored) in contents.of_kind(Kind::Profile) {
             if let State::Valid(object) = &stored.state
@@ -39,8 +39,8 @@ impl Cluster {
         self.model.profiles.extend(built_in);
     }
 
-    /// What Felix is told: of the node by `node.NAME`, else by `default`. A configuration that is not valid may say Drop, and
-    /// closes none of Calico's failsafe ports.
+    /// Applies Felix's configuration: for the node from `node.NAME`, otherwise from `default`. A configuration that is
+    /// not valid may say Drop, so it counts as Drop; it closes none of Calico's failsafe ports.
     pub(super) fn apply_felix_configuration(&mut self, contents: &Contents, node: Option<&str>) {
         let mut told = Vec::new();
         self.drops_to_node = false;

@@ -1,11 +1,12 @@
-//! What stands for a policy that is not valid.
+//! The replacement of a policy that is not valid.
 
 use manx_policy_compiler::model::Policy;
 
 use super::{calico, cluster, kubernetes};
 use manx_objects::object::{Kind, ObjectKey, Subject};
 
-/// What stands for an enforced policy that is not valid. One of Kubernetes' own isolates, any other denies.
+/// The replacement of an enforced policy that is not valid. A NetworkPolicy of Kubernetes isolates, every other policy
+/// denies.
 pub(super) fn policy(key: &ObjectKey, subject: Option<&Subject>) -> Option<Policy> {
     let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
     Some(match (key.kind, subject) {

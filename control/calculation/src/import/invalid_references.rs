@@ -1,4 +1,4 @@
-//! What rules may refer to that is not valid: rules with such a reference fail closed.
+//! The invalid objects that rules may refer to: rules with such a reference fail closed.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,13 @@ use manx_objects::object::Kind;
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct InvalidReferences<'a> {
-    /// Network sets whose labels are known, and not their networks.
+    /// Network sets of which the labels are known, but not the networks.
     sets: Vec<(ObjectName, NetworkSet)>,
-    /// Whether there is a network set of which not even the labels are known.
+    /// Whether there is a network set whose labels are not known.
     unlabelled_set: bool,
     /// Namespaces with an `EndpointSlice` that is not valid: it may belong to any service there.
     services: BTreeSet<&'a str>,
-    /// Tiers. What a built-in one is, no object changes, valid or not.
+    /// Tiers. No object, valid or not, changes a built-in tier.
     tiers: BTreeSet<&'a str>,
 }
 
@@ -28,7 +28,7 @@ impl<'a> InvalidReferences<'a> {
             let all = contents.of_kind(kind).map(|(key, stored)| (key, &stored.state));
             all.filter(|(_, state)| matches!(state, State::Invalid(_))).map(|(key, _)| key)
         };
-        // Their sets may match anything.
+        // Any selector may match their sets.
         let broken: BTreeSet<&str> =
             invalid(Kind::Namespace).map(|key| key.name.as_str()).collect();
         let mut references = Self {
@@ -66,12 +66,12 @@ impl<'a> InvalidReferences<'a> {
         self.services.contains(namespace)
     }
 
-    /// Whether a selector takes a set whose networks nobody knows.
+    /// Whether a selector matches a set whose networks are not known.
     pub(super) fn set(&self, selector: &Selector, model: &Model) -> bool {
         self.sets.iter().any(|(name, set)| selector.matches(&model.set_view(name, set)))
     }
 
-    /// Whether there is a set that any selector may take.
+    /// Whether there is a set that any selector may match.
     pub(super) fn any_set(&self) -> bool {
         self.unlabelled_set
     }

@@ -14,8 +14,8 @@ use manx_policy_compiler::selector::Selector;
 
 use manx_objects::object::{self, NetworkPolicy, Operator, PolicyType, PortNumber};
 
-/// `policyTypes` absent or empty: Ingress always, Egress if there are egress rules. Rules of a direction that the types
-/// leave out have no effect.
+/// Without `policyTypes`, or with an empty list, a policy applies to ingress, and to egress if it has egress rules.
+/// Rules of a direction that is not in the list have no effect.
 pub(super) fn import(namespace: &str, wire: &NetworkPolicy) -> Policy {
     let egress_rules = wire.egress.as_deref().unwrap_or_default();
     let (ingress, egress) = match wire.policy_types.as_deref() {
@@ -33,8 +33,8 @@ pub(super) fn import(namespace: &str, wire: &NetworkPolicy) -> Policy {
     }
 }
 
-/// What stands for a policy that is not valid: it isolates, in both directions, the pods that it may mean, and allows
-/// nothing. Without a selector that could be read these are all of the namespace.
+/// The replacement of a policy that is not valid: it isolates, in both directions, the pods that it may select, and
+/// allows nothing. If its selector could not be read, these are all pods of the namespace.
 pub(super) fn isolating(namespace: &str, pods: Option<&object::LabelSelector>) -> Policy {
     Policy {
         tier: super::DEFAULT_TIER.to_owned(),
@@ -56,7 +56,7 @@ pub(super) fn pods_of(namespace: &str, pods: Option<&object::LabelSelector>) -> 
     ])
 }
 
-/// Pods by the labels of their namespaces and their own.
+/// Pods, by the labels of their namespaces and their own labels.
 pub(super) fn pods_in(
     namespaces: &object::LabelSelector,
     pods: Option<&object::LabelSelector>,
@@ -86,8 +86,8 @@ fn labels(prefix: &str, wire: &object::LabelSelector) -> Selector {
     Selector::and(equal.chain(expressions))
 }
 
-/// Absent or empty peers are everybody, absent or empty ports everything. A rule of several protocols becomes one for
-/// each.
+/// Absent or empty peers mean every address, absent or empty ports every port. A rule for several protocols becomes one
+/// rule for each.
 fn rule(
     namespace: &str,
     index: u32,
@@ -104,14 +104,14 @@ fn rule(
     }
 }
 
-/// The rule for each protocol that `ports` name, with its ports; one entry without a port takes in all of the protocol.
+/// The rule for each protocol in `ports`, with its ports. An entry without a port covers all ports of its protocol.
 fn by_protocol(rule: &Rule, ports: &[object::Port]) -> Vec<Rule> {
     let protocols: BTreeSet<Protocol> =
         ports.iter().map(|port| super::protocol(port.protocol)).collect();
     let of_protocol = |protocol: Protocol| {
         let mut rule = Rule { protocol: Some(protocol.number()), ..rule.clone() };
         let ports = ports.iter().filter(|port| super::protocol(port.protocol) == protocol);
-        // `None` as soon as one entry has no port.
+        // `None` if one entry has no port.
         let matches: Option<Vec<PortMatch>> =
             ports.map(|port| port.port.as_ref().map(port_match)).collect();
         rule.destination.ports = matches.unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Who can stand behind an address: pods, host endpoints, the endpoints of services; and Felix's settings for hosts.
+//! The members that can have an address: pods, host endpoints, the endpoints of services; and Felix's settings for
+//! hosts.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,7 +12,7 @@ use manx_policy_compiler::model::{
 
 use manx_objects::object::{self, AnnotatedIps, ObjectKey, Phase, calico};
 
-/// Whether a pod takes part with addresses of its own: neither on the host's network nor finished.
+/// Whether a pod can be an endpoint: it is neither on the host's network nor finished.
 pub(super) fn takes_part(pod: &object::Pod) -> bool {
     !pod.host_network && !matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed))
 }
@@ -42,8 +43,8 @@ pub(super) fn endpoint(pod: &object::Pod, label_sets: &mut LabelInterner) -> Opt
     })
 }
 
-/// `status.podIPs`, else `podIP`, else the first annotation with an address. A pod that is being deleted and whose plugin has
-/// emptied its annotation (Calico's is `podIP`) has released its addresses, whatever its status still says.
+/// `status.podIPs`, or else `podIP`, or else the first annotation with an address. A pod that is being deleted and
+/// whose plugin has emptied its annotation (Calico's is `podIP`) has released its addresses, whatever its status says.
 ///
 /// Source: `libcalico-go`, the conversion of pods (`getPodIPs`, `IsFinished`).
 fn addresses(pod: &object::Pod) -> BTreeSet<IpAddr> {
@@ -90,14 +91,14 @@ pub(super) fn network_set(wire: &calico::NetworkSet) -> NetworkSet {
     NetworkSet { labels: wire.labels.clone(), nets: wire.nets.iter().copied().collect() }
 }
 
-/// Adds the endpoints that a slice has for its service.
+/// Adds the endpoints of a slice to its service.
 pub(super) fn add_slice(model: &mut Model, key: &ObjectKey, slice: &object::EndpointSlice) {
     let Some(service) = &slice.service else { return };
     let service = model.services.entry(ObjectName::new(&key.namespace, service)).or_default();
     Arc::make_mut(service).insert(service_endpoints(slice));
 }
 
-/// The endpoints that a slice has.
+/// The endpoints of a slice.
 pub(super) fn service_endpoints(slice: &object::EndpointSlice) -> ServiceEndpoints {
     ServiceEndpoints {
         addresses: slice.addresses.clone(),
@@ -105,7 +106,7 @@ pub(super) fn service_endpoints(slice: &object::EndpointSlice) -> ServiceEndpoin
     }
 }
 
-/// The failsafe ports that a configuration changes; what it is silent of stays as it is.
+/// Applies the failsafe ports of a configuration; a list that it does not set stays as it is.
 pub(super) fn failsafe(wire: &calico::FelixConfiguration, failsafe: &mut Failsafe) {
     let lists = [&wire.failsafe_inbound, &wire.failsafe_outbound];
     for (ports, listed) in failsafe.ports.iter_mut().zip(lists) {

@@ -1,11 +1,16 @@
-//! Wire objects to the validated model: the defaults of the API server, and who is an endpoint.
+//! Imports wire objects into the validated model: applies the defaults of the API server, and decides which pods are
+//! endpoints.
 //!
-//! An object that is not valid fails closed: Kubernetes' own NetworkPolicy isolates the pods that it may mean and allows
-//! nothing, every other policy denies them everything, and so does a policy whose tier, network sets or services are not
-//! valid; a pod is no endpoint, and nothing passes its port or comes from its addresses; pods of an invalid namespace or
-//! service account are none either, because nobody knows which selectors should match them; a profile is missing, which
-//! denies; a host endpoint may be any interface's that no valid one governs; a node is absent; a pool is in [`Cluster::invalid_pools`], because nobody knows which blocks it encapsulates. All
-//! of it is in [`Cluster::problems`].
+//! An object that is not valid fails closed:
+//!
+//! - A NetworkPolicy of Kubernetes isolates the pods that it may select and allows nothing. Every other policy denies
+//!   them everything, and so does a policy whose tier, network sets or services are not valid.
+//! - A pod is no endpoint: nothing passes its port or comes from its addresses. The pods of an invalid namespace or
+//!   service account are no endpoints either, because the selectors that should match them are not known.
+//! - A profile is missing, which denies. A host endpoint may be that of any interface without a valid one. A node is
+//!   absent. A pool is in [`Cluster::invalid_pools`], because the blocks that it encapsulates are not known.
+//!
+//! All of this is reported in [`Cluster::problems`].
 
 mod calico;
 mod cluster;
@@ -43,27 +48,28 @@ pub use overlap::{Overlap, overlapping_pools};
 /// The tier of policies that name none.
 const DEFAULT_TIER: &str = "default";
 
-/// Everything that the calculation needs of the manifests.
+/// Everything that the calculation needs from the manifests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cluster {
-    /// What policy sees.
+    /// The model that policy is compiled from.
     pub model: Model,
-    /// The labels of pods, which these share.
+    /// The label sets that pods share.
     pub(crate) label_sets: LabelInterner,
     /// The nodes by name.
     pub nodes: BTreeMap<String, Node>,
-    /// The node of each pod that has one: endpoints, and pods that are to become endpoints once they have addresses.
-    /// Pods on the host's network and finished pods are not here.
+    /// The node of each pod that has one: endpoints, and pods that become endpoints when they have addresses. Pods on
+    /// the host's network and finished pods are not included.
     pub pods_by_node: BTreeMap<ObjectName, String>,
     /// The address pools, by CIDR.
     pub pools: Vec<Pool>,
-    /// Names of the pools that are not valid, or overlap. While there is one, nobody knows which blocks are behind tunnels.
+    /// Names of the pools that are not valid or overlap. While there is one, it is not known which blocks are behind
+    /// tunnels.
     pub invalid_pools: Vec<String>,
-    /// Nodes take nothing from their own pods (`defaultEndpointToHostAction: Drop`).
+    /// Whether nodes accept nothing from their own pods (`defaultEndpointToHostAction: Drop`).
     pub drops_to_node: bool,
     /// The blocks that two nodes claim.
     pub overlaps: Vec<Overlap>,
-    /// What is wrong, errors first: the store's problems and the import's own.
+    /// All problems, errors first: the store's and the import's own.
     pub problems: Vec<Problem>,
     /// [`Contents::in_sync`].
     pub in_sync: bool,
@@ -98,7 +104,7 @@ pub fn import(contents: &Contents) -> Cluster {
         }
     }
     let references = InvalidReferences::new(contents);
-    // Policies and profiles ask for the labels of namespaces, so these come first.
+    // Policies and profiles use the labels of namespaces, so namespaces come first.
     for (key, stored) in &contents.objects {
         cluster.import_rules(key, stored, &references);
     }
@@ -111,7 +117,7 @@ pub fn import(contents: &Contents) -> Cluster {
     cluster
 }
 
-/// [`import`], with what Felix is told of one node.
+/// [`import`], with Felix's configuration for one node.
 pub fn import_for(contents: &Contents, node: &str) -> Cluster {
     let mut cluster = import(contents);
     cluster.apply_felix_configuration(contents, Some(node));
@@ -119,7 +125,7 @@ pub fn import_for(contents: &Contents, node: &str) -> Cluster {
 }
 
 impl Cluster {
-    /// Everything but policies and profiles.
+    /// Imports an object that is no policy or profile.
     fn import_object(
         &mut self,
         key: &ObjectKey,
@@ -169,7 +175,7 @@ impl Cluster {
         }
     }
 
-    /// Policies and profiles.
+    /// Imports a policy or profile.
     fn import_rules(
         &mut self,
         key: &ObjectKey,
@@ -223,7 +229,8 @@ impl Cluster {
         self.add_policy(key, policy);
     }
 
-    /// A namespace that objects live in exists, manifest or not, and has the label that the API server gives every one.
+    /// A namespace that contains objects exists even without a manifest, and has the label that the API server gives
+    /// every namespace.
     fn note_namespace(&mut self, key: &ObjectKey) {
         if key.kind.namespaced() && !self.model.namespaces.contains_key(&key.namespace) {
             let name = key.namespace.clone();
@@ -238,7 +245,7 @@ impl Cluster {
         }
     }
 
-    /// A problem of the node with the inner block: it is as a rule the later mistake.
+    /// Reports each overlap at the node with the inner block, which is usually the later mistake.
     fn note_overlaps(&mut self, contents: &Contents) {
         self.overlaps = overlap::overlaps(&self.nodes);
         for Overlap { outer, inner } in self.overlaps.clone() {
@@ -277,7 +284,7 @@ fn problem(key: &ObjectKey, place: &Place, message: String) -> Problem {
     }
 }
 
-/// Whom a pod takes labels from.
+/// The namespace and the service account of a pod, from which it inherits labels.
 fn owners(key: &ObjectKey, pod: &object::Pod) -> [ObjectKey; 2] {
     let (namespace, account) = (key.namespace.clone(), member::service_account(pod).to_owned());
     [
@@ -286,7 +293,7 @@ fn owners(key: &ObjectKey, pod: &object::Pod) -> [ObjectKey; 2] {
     ]
 }
 
-/// What the model calls a policy. `None`: it is none.
+/// The model's name of a policy; `None` if the object is no policy.
 pub fn policy_name(key: &ObjectKey) -> Option<PolicyName> {
     let kind = match key.kind {
         Kind::ClusterNetworkPolicy => PolicyKind::Cluster,
@@ -325,7 +332,7 @@ fn import_tier(wire: &object::calico::Tier) -> Tier {
     }
 }
 
-/// Absent is TCP.
+/// The protocol; TCP if absent.
 fn protocol(wire: Option<object::Protocol>) -> Protocol {
     match wire {
         None | Some(object::Protocol::Tcp) => Protocol::Tcp,

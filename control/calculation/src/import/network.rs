@@ -10,13 +10,13 @@ use manx_objects::object::{self, EncapsulationMode};
 /// A node as routing sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Node {
-    /// The addresses that other nodes reach it by: Calico's annotation first where there is one, then `InternalIPs`.
+    /// The addresses at which other nodes reach it: Calico's annotation first if there is one, then `InternalIPs`.
     pub internal_ips: Vec<IpAddr>,
-    /// The subnet of its first address, from Calico's annotation: what `CrossSubnet` compares.
+    /// The subnet of its first address, from Calico's annotation, for the comparison of `CrossSubnet`.
     pub subnet: Option<IpNet>,
     /// The blocks that its pods get addresses from.
     pub pod_cidrs: Vec<IpNet>,
-    /// The hardware address by which VXLAN's frames name it.
+    /// The hardware address of the node in VXLAN's inner frames.
     pub vxlan_mac: [u8; 6],
 }
 
@@ -37,12 +37,12 @@ pub struct Pool {
     pub cidr: IpNet,
     /// How packets to them are encapsulated between nodes.
     pub overlay: Overlay,
-    /// Between which nodes they are.
+    /// The nodes between which they are encapsulated.
     pub mode: EncapsulationMode,
 }
 
-/// The hardware address of the VXLAN device of node `name` where nothing else is said: "f", which makes it a local one, and
-/// the first five bytes of the name's SHA-1, as Calico's nodes reckon each other's.
+/// The hardware address of the VXLAN device of node `name` if no annotation gives it: "f", which makes the address a
+/// local one, and the first five bytes of the name's SHA-1, as Calico's nodes compute it.
 fn vxlan_mac(name: &str) -> [u8; 6] {
     let hash = Sha1::digest(name);
     let mut mac = [b'f'; 6];

@@ -1,4 +1,4 @@
-//! Blocks that two nodes claim, and addresses that are of two pools.
+//! Blocks that two nodes claim, and addresses that belong to two pools.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,18 +10,19 @@ use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{Kind, Object, ObjectKey};
 use manx_objects::problem::Problem;
 
-/// Two nodes' blocks of which one contains the other, or which are the same.
+/// Two nodes' blocks that are equal, or of which one contains the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overlap {
-    /// The larger block and its node; of equal blocks, the node that is first by name.
+    /// The larger block and its node; of equal blocks, the node whose name comes first.
     pub outer: (String, IpNet),
     /// The block within it and its node.
     pub inner: (String, IpNet),
 }
 
-/// Overlaps between blocks of different nodes, so that each block that overlaps another node's is in one: for each the
-/// smallest that contains it, and for one that none contains the first that it contains. (All of them would be as many as pairs of
-/// nodes where all claim one block.) A prefix sorts directly before those that it contains.
+/// Overlaps between blocks of different nodes. Every block that overlaps another node's is in at least one: with the
+/// smallest block that contains it or, if none does, with the first one that it contains. (If all nodes claim one
+/// block, reporting every pair would give as many overlaps as pairs of nodes.) A prefix sorts directly before those
+/// that it contains.
 pub(super) fn overlaps(nodes: &BTreeMap<String, Node>) -> Vec<Overlap> {
     let mut blocks: Vec<(IpNet, &String)> = nodes
         .iter()
@@ -35,7 +36,7 @@ pub(super) fn overlaps(nodes: &BTreeMap<String, Node>) -> Vec<Overlap> {
     };
     let mut found = Vec::new();
     let mut told = BTreeSet::new();
-    // Those that contain the block at hand, the smallest last.
+    // The blocks that contain the current one, the smallest last.
     let mut around: Vec<usize> = Vec::new();
     for (at, block) in blocks.iter().enumerate() {
         while around.pop_if(|outer| !blocks[*outer].0.contains(&block.0)).is_some() {}
@@ -52,8 +53,8 @@ pub(super) fn overlaps(nodes: &BTreeMap<String, Node>) -> Vec<Overlap> {
     found
 }
 
-/// A problem for each pool of which another one contains addresses, in the order of their CIDRs: as Calico refuses the later
-/// one and nobody knows which that is, neither is valid.
+/// A problem for each pool that shares addresses with another, in the order of their CIDRs. Calico refuses the later
+/// one, and it is not known which that is, so neither is valid.
 pub fn overlapping_pools(contents: &Contents) -> Vec<Problem> {
     let mut pools: Vec<(IpNet, &ObjectKey, &Stored)> =
         contents.of_kind(Kind::IpPool).filter_map(pool).collect();

@@ -90,7 +90,7 @@ fn addresses_come_from_pod_ips_then_pod_ip_then_the_annotations() {
     assert_eq!(annotated("", "10.0.0.1/32", ""), some(&["10.0.0.1"]));
     assert_eq!(annotated(deleting, "10.0.0.1/32", all), some(&["10.0.0.3", "fd00::3"]));
     assert_eq!(annotated("", "", all), some(&["10.0.0.3", "fd00::3"]));
-    // Behind the list the one address, behind that Amazon's list.
+    // After the list of addresses comes the single address, after that Amazon's list.
     let (list, one, amazons) = (
         "cni.projectcalico.org/podIPs: '10.0.0.1/32,fd00::1/128'",
         "cni.projectcalico.org/podIP: 10.0.0.4/32",
@@ -103,7 +103,8 @@ fn addresses_come_from_pod_ips_then_pod_ip_then_the_annotations() {
     assert_eq!(noted("", amazons, ""), some(&["10.0.0.5", "10.0.0.6"]));
     let emptied = "cni.projectcalico.org/podIPs: '', cni.projectcalico.org/podIP: ''";
     assert_eq!(noted("", &format!("{emptied}, {amazons}"), ""), some(&["10.0.0.5", "10.0.0.6"]));
-    // Plugins empty theirs when they have released the addresses; the list alone says nothing.
+    // Plugins empty their annotation when they have released the addresses; the list alone means
+    // nothing.
     assert_eq!(noted(deleting, emptied, all), None);
     assert_eq!(noted(deleting, "cni.projectcalico.org/podIP: ''", all), None);
     assert_eq!(noted(deleting, "vpc.amazonaws.com/pod-ips: ''", all), None);
@@ -333,11 +334,11 @@ fn a_nodes_own_settings_come_before_everybodys() {
     let (drops, told) = at(&format!("{all}{own}"), "n2");
     assert!(drops);
     assert_eq!(told.ports[1], calicos.ports[1]);
-    // Port 0 is one, and takes no pod its node.
+    // Port 0 is an ordinary entry, and pods still reach their node.
     let (drops, told) = at(&felix("default", "failsafeInboundHostPorts: [{port: 0}]"), "n1");
     assert!(!drops);
     assert_eq!(told.ports[0], [(Protocol::Tcp, 0, None)].into());
-    // Nobody knows what the one that is not valid says.
+    // What the invalid one says is not known.
     let broken = felix("node.n1", "failsafeInboundHostPorts: 5");
     assert_eq!(at(&broken, "n1"), (true, calicos.clone()));
     assert_eq!(at(&broken, "n2"), (false, calicos));
@@ -372,7 +373,7 @@ fn what_is_staged_and_would_not_be_set_is_not_evaluated() {
 
 #[test]
 fn an_http_match_does_not_match_in_an_allow_and_matches_in_a_deny() {
-    // A manifest may have it in an Allow only.
+    // A manifest may have it only in an Allow.
     let text = format!(
         "{CALICO}GlobalNetworkPolicy\nmetadata: {{name: p}}\nspec: {{ingress: [{{action: Allow}}, {{action: Pass}}, {{action: Log}}, {{action: Deny}}]}}\n"
     );

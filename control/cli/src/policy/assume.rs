@@ -1,7 +1,7 @@
-//! Addresses for pods that have none yet: manifests that have never been in a cluster have no `status`.
+//! Assumed addresses for pods without any: manifests that have never been in a cluster have no `status`.
 //!
-//! A pod is given the next free address of each of its node's podCIDRs, or of the first node's where it has no node. Policy
-//! looks at it only where it names addresses itself; what is told says which were assumed.
+//! A pod gets the next free address of each of its node's podCIDRs, or of the first node's if it has no node. Only
+//! policies that name addresses depend on them; the output says which were assumed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use manx_objects::State;
 use manx_objects::contents::Contents;
 use manx_objects::object::{Object, ObjectKey, Phase, Pod};
 
-/// Gives addresses to the pods that could have some; returns them.
+/// Gives addresses to the pods that can have some, and returns these addresses.
 pub(super) fn addresses(contents: &mut Contents) -> BTreeMap<ObjectKey, Vec<IpAddr>> {
     let (mut blocks, mut taken) = (BTreeMap::new(), BTreeSet::new());
     for (key, stored) in &contents.objects {
@@ -57,7 +57,7 @@ fn own(pod: &Pod) -> Vec<IpAddr> {
     of_status.chain(pod.annotated_ips.every()).collect()
 }
 
-/// The block's first address but the network's is the router's.
+/// The block's first address after the network address belongs to the router.
 fn next(block: IpNet, taken: &mut BTreeSet<IpAddr>) -> Option<IpAddr> {
     let hosts = block.hosts().filter(|address| *address != block.network());
     let address = hosts.skip(1).find(|address| !taken.contains(address))?;

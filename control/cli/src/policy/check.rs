@@ -27,7 +27,7 @@ pub struct Check {
     pub manifests: Manifests,
 }
 
-/// Prints what is wrong. Nothing, or warnings only: exit code 0; else 2.
+/// Prints the problems. Exit code 0 if there are none, or only warnings; otherwise 2.
 pub fn run(check: &Check) -> Result<(), Error> {
     let report = Report::new(&check.manifests.read());
     match check.output {
@@ -37,11 +37,11 @@ pub fn run(check: &Check) -> Result<(), Error> {
     if report.errors == 0 { Ok(()) } else { Err(Error::Refused) }
 }
 
-/// What is printed.
+/// The output.
 #[derive(Debug, Serialize)]
 struct Report {
     files: usize,
-    /// How many objects of each kind there are.
+    /// The number of objects of each kind.
     objects: Vec<Count>,
     invalid: usize,
     errors: usize,
@@ -72,7 +72,7 @@ struct ProblemReport {
     expected: Option<String>,
     help: Option<String>,
     source: Option<String>,
-    /// For people.
+    /// The text for people.
     #[serde(skip)]
     text: String,
 }
@@ -127,7 +127,7 @@ impl Report {
         text
     }
 
-    /// How much there is of everything, in a line.
+    /// A line with the numbers of everything.
     fn summary(&self) -> String {
         let count = |number: usize, word: &str| {
             format!("{number} {word}{}", if number == 1 { "" } else { "s" })

@@ -13,25 +13,25 @@ use manx_datastore::read_paths;
 use manx_objects::contents::Contents;
 use manx_oracle::Packet;
 
-/// What a node's uplink is called where nobody says.
+/// The name of a node's uplink if none is given.
 const UPLINK: &str = "eth0";
 
 /// The settings of `manx policy explain`.
 #[derive(Debug, Clone, Args)]
 pub struct Explain {
-    /// Who asks: NAMESPACE/POD, POD, node/NAME or an address
+    /// Source: NAMESPACE/POD, POD, node/NAME or an address
     #[arg(long, value_name = "PARTY")]
     pub from: String,
-    /// Who is asked
+    /// Destination, in the same form
     #[arg(long, value_name = "PARTY")]
     pub to: String,
-    /// With what: tcp/80, udp/53, sctp/9, icmp (an echo), icmp/TYPE/CODE, protocol/NUMBER; tcp alone is a later fragment
+    /// Packet: tcp/80, udp/53, sctp/9, icmp (an echo), icmp/TYPE/CODE, protocol/NUMBER; tcp alone is a later fragment
     #[arg(long, value_name = "PACKET", value_parser = PacketSpec::parse)]
     pub port: PacketSpec,
-    /// The port that it comes from
+    /// Source port
     #[arg(long, value_name = "PORT", default_value_t = Packet::EPHEMERAL)]
     pub source_port: u16,
-    /// By the IPv6 addresses of parties that have both
+    /// Use the IPv6 addresses of parties that have both families
     #[arg(long, short = '6')]
     pub ipv6: bool,
     /// The nodes' interface to each other, which host endpoints may name [default: the running agent's, or eth0]
@@ -61,7 +61,7 @@ impl Explain {
     }
 }
 
-/// Prints what decides. The connection passes: exit code 0; it does not: 1; nobody can tell: 2.
+/// Prints what decides. Exit code 0 if the connection passes, 1 if it does not, 2 if that is not known.
 pub fn run(explain: &Explain) -> Result<(), Error> {
     let explanation = if explain.paths.is_empty() {
         by_agent(explain)?

@@ -1,4 +1,4 @@
-//! `manx policy`: what policies do, without a cluster, or as a running agent has them.
+//! `manx policy`: what policies do, without a cluster or in a running agent.
 
 mod assume;
 pub mod check;
@@ -23,7 +23,7 @@ pub struct Policy {
     pub command: Command,
 }
 
-/// The commands about policy.
+/// The commands of `manx policy`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Tell what is wrong with manifests, where, and what it leads to
@@ -62,11 +62,11 @@ pub fn run(policy: &Policy) -> Result<(), Error> {
     }
 }
 
-/// Tells what is not valid, which fails closed; where not even all objects are known, nothing can be said of them.
+/// Prints the invalid objects, which fail closed. If not even all objects are known, it is an error.
 fn tell_invalid(contents: &Contents) -> Result<(), Error> {
     let errors = contents.problems.iter().filter(|problem| problem.severity == Severity::Error);
     for problem in errors {
-        // Whoever does not listen on standard error is not told.
+        // If standard error is closed, there is no one to tell.
         let _ = writeln!(io::stderr(), "{problem}");
     }
     if contents.in_sync {
@@ -74,7 +74,7 @@ fn tell_invalid(contents: &Contents) -> Result<(), Error> {
     }
     let problems: Vec<String> = contents.problems.iter().map(Problem::summary).collect();
     Err(Error::Invalid(format!(
-        "not everything can be read, so nobody knows what is in force: {}",
+        "not everything can be read, so it is not known what is in force: {}",
         problems.join("; ")
     )))
 }

@@ -32,7 +32,7 @@ pub struct Prove {
     pub manifests: Manifests,
 }
 
-/// What is printed.
+/// The output.
 #[derive(Debug, Serialize)]
 struct Report {
     proved: bool,
@@ -41,12 +41,12 @@ struct Report {
     assumed: Vec<String>,
 }
 
-/// What came of one node.
+/// The result for one node.
 #[derive(Debug, Serialize)]
 struct Outcome {
-    /// Empty for pods without a node where there is none.
+    /// Empty for pods without a node if there is no node.
     node: String,
-    /// What was compared; nothing if it was refuted.
+    /// What was compared; `None` if it was refuted.
     #[serde(flatten)]
     proof: Option<Compared>,
     milliseconds: u128,
@@ -62,7 +62,8 @@ struct Compared {
     peers: u64,
 }
 
-/// Proves the tables of each node. All are as the objects say: exit code 0; a packet is not: 1; nobody can tell: 2.
+/// Proves the tables of each node. Exit code 0 if all agree with the objects, 1 if a packet is decided differently, 2
+/// if that is not known.
 pub fn run(prove: &Prove) -> Result<(), Error> {
     let mut contents = prove.manifests.read();
     tell_invalid(&contents)?;
@@ -75,7 +76,7 @@ pub fn run(prove: &Prove) -> Result<(), Error> {
     if report.proved { Ok(()) } else { Err(Error::Deviation) }
 }
 
-/// Proves what `tables` makes of the endpoints of each node, or of one.
+/// Proves the tables that `tables` makes for the endpoints of each node, or of one.
 fn report(
     contents: &mut Contents,
     only: Option<&str>,

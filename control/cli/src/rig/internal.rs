@@ -1,4 +1,4 @@
-//! The processes that a rig consists of, under `manx internal`.
+//! The processes of a rig, under `manx internal`.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -99,7 +99,8 @@ pub fn run_internal(command: Internal) -> Result<(), Error> {
     }
 }
 
-/// The end of the supervisor or of init. What kept them from starting the caller hears on stdout, in the rig's words.
+/// The result of the supervisor or of init. The caller reads on stdout, as an event of the rig, why they could not
+/// start.
 fn ended(result: Result<bool, SuperviseError>) -> Result<(), Error> {
     match result {
         Ok(true) => Ok(()),

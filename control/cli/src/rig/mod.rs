@@ -198,18 +198,18 @@ pub fn run(rig: Rig) -> Result<(), Error> {
     }
 }
 
-/// The rig that is to be changed or ended. The rigs of root are those of everybody who is root here: one is named, lest one
-/// person ends another's.
+/// The rig that has to be changed or ended. Root's rigs belong to everybody who is root here, so root has to name the
+/// rig: otherwise one person could end another's rig.
 fn chosen_to_change(name: Option<&str>) -> Result<Workdir, Error> {
     choose(name, private::is_shared_by_root())
 }
 
-/// The rig that is meant.
+/// The rig that the user means.
 fn chosen(name: Option<&str>) -> Result<Workdir, Error> {
     choose(name, false)
 }
 
-/// The named rig; the only one, unless rigs are to be named.
+/// The named rig, or the only one, unless a name is required.
 fn choose(name: Option<&str>, to_be_named: bool) -> Result<Workdir, Error> {
     if let Some(name) = name {
         let workdir = Workdir::from_name(name)?;
@@ -237,7 +237,7 @@ fn choose(name: Option<&str>, to_be_named: bool) -> Result<Workdir, Error> {
 
 fn list() -> Result<(), Error> {
     for workdir in workdir::running()? {
-        // A rig that is being built has no state yet.
+        // A rig that is still being built has no state.
         output::print(&match State::read(&workdir) {
             Ok(state) => format!(
                 "{}: {} nodes, {} pods, from {}\n",

@@ -26,7 +26,7 @@ use manx_rig::supervisor::Bounds;
 use manx_rig::underlay::Names;
 use manx_rig::workdir::{Workdir, WorkdirLock};
 
-/// Width of a report that nobody's terminal limits.
+/// The width of a report if standard output is no terminal.
 const PIPED_WIDTH: u16 = 120;
 
 /// `manx rig run`.
@@ -73,7 +73,7 @@ fn build_and_check(
     Ok(report)
 }
 
-/// Says once that pods hang on veth pairs, why, and what would give them TUN devices.
+/// Says once that pods are attached by veth pairs, why, and how to get TUN devices.
 fn tell_of_veth(settings: &Run, screen: &mut Screen) {
     if settings.pod_device == PodDevice::Auto
         && let Ok(report) = doctor::examine()
@@ -83,7 +83,7 @@ fn tell_of_veth(settings: &Run, screen: &mut Screen) {
     }
 }
 
-/// The rig's name: as given, or the directory's with what a name may not have taken out.
+/// The rig's name: the given one, or the directory's without characters that are not allowed.
 fn rig_name(settings: &Run) -> Result<String, Error> {
     if let Some(name) = &settings.name {
         return Ok(name.clone());
@@ -99,7 +99,7 @@ fn rig_name(settings: &Run) -> Result<String, Error> {
     Ok(if name.is_empty() { "rig".to_owned() } else { name.to_owned() })
 }
 
-/// Fills the rig's folder, and makes the plan once here, so that input of which no rig can be made is refused at once.
+/// Fills the rig's folder, and makes the plan once here, so that an input without a possible rig is refused at once.
 fn prepare(settings: &Run, mut input: Input, workdir: &Workdir) -> Result<(), Error> {
     for policy in &settings.sabotage {
         let (id, object) = input
@@ -157,7 +157,7 @@ pub(super) fn apply(settings: &Apply) -> Result<(), Error> {
     finish(&report?, settings.output)
 }
 
-/// Prints a report; a deviation is the command's failure.
+/// Prints a report. A deviation makes the command fail.
 fn finish(report: &Report, output: Output) -> Result<(), Error> {
     match output {
         Output::Json => print_json(report)?,
@@ -176,7 +176,7 @@ fn console_width() -> Option<u16> {
     comfy_table::Table::new().width()
 }
 
-/// `manx rig exec`: ends with the command's own exit code.
+/// `manx rig exec`: ends with the exit code of the command.
 pub(super) fn exec(settings: &Exec) -> Result<(), Error> {
     let workdir = chosen_to_change(settings.rig.as_deref())?;
     let state = State::read(&workdir)?;

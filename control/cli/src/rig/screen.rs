@@ -1,4 +1,4 @@
-//! What a rig tells on the way: a progress bar where somebody looks at a terminal, notes in any case, both on stderr.
+//! The output of a rig while it works, on stderr: a progress bar if that is a terminal, and notes always.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -21,7 +21,7 @@ impl Screen {
         Self { bar, step: String::new() }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn clear(&self) {
         self.bar.finish_and_clear();
     }

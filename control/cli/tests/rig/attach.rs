@@ -36,7 +36,7 @@ fn interfaces(netns: &Path) -> BTreeSet<String> {
     list.lines().skip(2).map(|line| line.trim().split(':').next().unwrap().to_owned()).collect()
 }
 
-/// A namespace whose path cannot be opened before somebody writes to it: a FIFO (`fifo(7)`).
+/// A namespace whose path cannot be opened before a process writes to it: a FIFO (`fifo(7)`).
 fn slow(bench: &Bench) -> PathBuf {
     let path = bench.folder.path().join("slow");
     nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();
@@ -75,7 +75,7 @@ fn an_attachment_that_waits_holds_up_nothing_and_leaves_nothing_when_it_fails() 
         assert_eq!(interfaces(living).len(), found.len() + names.len());
         assert_ne!(taken_addresses(&bench), taken);
 
-        // A request for the same pod waits for the one before it.
+        // A request for the same pod waits for the earlier one.
         let detaching = scope.spawn(|| {
             Client::connect(Path::new(&socket)).unwrap().detach(pod("waits")).unwrap();
         });

@@ -14,7 +14,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// A bench with the template rig, or `None` where no rig can run: with `MANX_REQUIRE_NETNS=1` that is a failure.
+    /// A bench with the template rig, or `None` if no rig can run; with `MANX_REQUIRE_NETNS=1` that is a failure.
     pub(crate) fn new() -> Option<Self> {
         let bench = Self { folder: tempfile::tempdir().unwrap() };
         let doctor = bench.manx(&["doctor", "--output", "json"]);
@@ -56,7 +56,7 @@ impl Bench {
         self.manx(&all)
     }
 
-    /// The template without its policies, left running: everybody may talk to everybody.
+    /// The template without its policies, left running: all pods may talk to each other.
     pub(crate) fn keep_open(&self, arguments: &[&str]) {
         fs::remove_file(self.rig().join("policies.yaml")).unwrap();
         let output = self.run(&[&["--keep", "--ttl", "5m"], arguments].concat());
@@ -72,12 +72,12 @@ impl Bench {
             .to_string()
     }
 
-    /// The first address of a pod of the node with this index, as its agent tells it.
+    /// The first address of a pod of the node with this index, from its agent.
     pub(crate) fn address(&self, node: usize, pod: &str) -> IpAddr {
         self.addresses(node, pod)[0]
     }
 
-    /// All of them.
+    /// All addresses of the pod.
     pub(crate) fn addresses(&self, node: usize, pod: &str) -> Vec<IpAddr> {
         let status =
             json(&self.manx(&["status", "--output", "json", "--socket", &self.socket(node)]));
@@ -91,7 +91,7 @@ impl Bench {
         addresses.map(|address| address.as_str().unwrap().parse().unwrap()).collect()
     }
 
-    /// The process of this bench whose command line has `part` in it.
+    /// The process of this bench whose command line contains `part`.
     pub(crate) fn process(&self, part: &str) -> String {
         let folder = self.folder.path().to_str().unwrap();
         let pid = fs::read_dir("/proc").unwrap().find_map(|entry| {
@@ -103,7 +103,7 @@ impl Bench {
         pid.unwrap().file_name().unwrap().to_str().unwrap().to_owned()
     }
 
-    /// Sends a signal to the process of this bench whose command line has `victim` in it.
+    /// Sends a signal to the process of this bench whose command line contains `victim`.
     pub(crate) fn signal(&self, signal: &str, victim: &str) {
         let pid = self.process(victim);
         assert!(
@@ -125,11 +125,11 @@ impl Bench {
         }
     }
 
-    /// Waits until no process knows this bench's folder and no rig's folder is left.
+    /// Waits until no process uses this bench's folder and no rig's folder is left.
     pub(crate) fn assert_nothing_left(&self) {
         let start = Instant::now();
         loop {
-            // Who finds the folder of a killed supervisor removes it.
+            // The command that finds the folder of a killed supervisor removes it.
             self.manx(&["rig", "list"]);
             let processes = processes(self.folder.path());
             let rigs =
@@ -145,7 +145,7 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        // A failed test leaves no rig running either.
+        // A failed test must not leave a rig running either.
         let _ = self.command(&["rig", "down", "demo"]).stderr(Stdio::null()).status();
     }
 }

@@ -1,4 +1,4 @@
-//! What `manx capture` writes of a living rig, and what stands on the wire between its nodes, as Wireshark reads them.
+//! What `manx capture` writes for a running rig, and the packets between its nodes, as Wireshark reads them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,22 +11,23 @@ use crate::traffic::{Talker, assert_flows};
 
 /// Bytes of a bulk transfer, each way.
 const BULK: usize = 3 << 20;
-/// Anything that Wireshark takes for an error: malformed packets, wrong checksums, lengths that do not fit. Not what an
-/// ICMP error quotes: a kernel quotes a packet as it got it from another local socket, its checksum yet to be finished.
+/// Everything that Wireshark reports as an error: malformed packets, wrong checksums, lengths that do not fit. Packets
+/// quoted in ICMP errors are left out, because a kernel quotes a packet as it got it from another local socket, with a
+/// partial checksum.
 const WRONG: &str = "_ws.malformed || ip.checksum.status == Bad || icmp.checksum.status == Bad || (!icmp && \
                      (tcp.checksum.status == Bad || udp.checksum.status == Bad || _ws.expert.severity == error))";
 
-/// Bytes before what a VXLAN datagram carries: VXLAN's header and the Ethernet one within.
+/// Bytes before the payload of a VXLAN datagram: VXLAN's header and the inner Ethernet header.
 const VXLAN: usize = 8 + 14;
 
-/// How packets cross from node to node.
+/// The encapsulation between nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Overlay {
     Ipip,
     Vxlan,
 }
 
-/// Whether a program is there: with `MANX_REQUIRE_TSHARK=1` it must be.
+/// Whether a program exists; with `MANX_REQUIRE_TSHARK=1` it must.
 fn is_there(program: &str) -> bool {
     let there = Command::new(program)
         .arg("--version")
@@ -42,8 +43,8 @@ fn is_there(program: &str) -> bool {
     there
 }
 
-/// The fields, tab-separated, of each packet of a capture that a display filter lets pass; of a field that occurs in the
-/// outer and in the inner header, both, with a comma.
+/// The fields, separated by tabs, of each packet of a capture that passes a display filter. If a field occurs in the
+/// outer and in the inner header, both values are there, with a comma between them.
 fn packets(file: &Path, filter: &str, fields: &[&str]) -> Vec<String> {
     let mut tshark = Command::new("tshark");
     tshark.arg("-nr").arg(file).args(["-Y", filter, "-T", "fields"]);
@@ -103,7 +104,7 @@ fn captures_are_what_was_sent(device: &str, uplink: &str, overlay: Overlay) {
         (file, capture)
     });
     let underlay = bench.folder.path().join("underlay.pcapng");
-    // It ends with a line on its standard input: who would signal it would have to find it first.
+    // It ends with a line on its standard input, because a signal needs the number of the process.
     let until_told = format!(
         "dumpcap -q -i eth0 -B 64 -s 200 -w - -f \"{on_the_wire}\" & read -r line; kill $!; wait"
     );
@@ -130,7 +131,7 @@ fn captures_are_what_was_sent(device: &str, uplink: &str, overlay: Overlay) {
     let log = bench.folder.path().join("manx/rigs/demo/nodes/0/agent.log");
     assert!(!fs::read_to_string(log).unwrap().contains("packets are missing"));
 
-    // Pods and node send super-packets, which the uplink carries in pieces of its MTU.
+    // Pods and node send super-packets; the uplink carries packets of at most its MTU.
     for (file, large) in files.iter().zip([9000, 9000, 1000]) {
         holds_every_kind_of_packet_and_all_are_right(file, large);
     }
@@ -147,7 +148,8 @@ fn await_files(files: &[PathBuf]) {
     }
 }
 
-/// TCP in bulk and in small pieces, UDP and ICMP, to a pod from another node and from its own, and from it to a node.
+/// Traffic of TCP in bulk and in small pieces, UDP and ICMP: to a pod from another node and from its own node, and from
+/// the pod to a node.
 fn traffic(bench: &Bench) {
     let (web, client) = (bench.address(0, "demo/web"), bench.address(1, "demo/client"));
     let at_web = Talker::start(bench, "demo/web", &[client]);
@@ -161,7 +163,7 @@ fn traffic(bench: &Bench) {
         let bulk = Talker::bulk(bench, party, web, BULK);
         bulk.await_heard("bulk", 1);
     }
-    // The rig's own probes bring echoes and what closed ports answer.
+    // The rig's own probes add echoes and the answers of closed ports.
     let again = bench.rig().join("pods.yaml");
     assert_eq!(
         bench.manx(&["rig", "apply", "--rig", "demo", again.to_str().unwrap()]).status.code(),
@@ -172,7 +174,7 @@ fn traffic(bench: &Bench) {
 fn holds_every_kind_of_packet_and_all_are_right(file: &Path, large: usize) {
     let wrong = packets(file, WRONG, &["frame.number", "ip.src", "ip.dst", "_ws.expert.message"]);
     assert_eq!(wrong, Vec::<String>::new(), "{}", file.display());
-    // No checksum is right because nobody looked.
+    // By default Wireshark does not verify checksums, so none would count as correct.
     let fields = [
         "frame.len",
         "ip.len",
@@ -199,7 +201,7 @@ fn holds_every_kind_of_packet_and_all_are_right(file: &Path, large: usize) {
                     seen.insert("TCP in small pieces".to_owned());
                 }
             }
-            // VXLAN's own datagrams have none.
+            // The datagrams of VXLAN itself have no checksum.
             ("", Err(_)) if udp_sum.ends_with('1') => _ = seen.insert("UDP".to_owned()),
             (icmp, _) if icmp_sum == "1" => _ = seen.insert(format!("ICMP {icmp}")),
             _ => {}
@@ -208,15 +210,15 @@ fn holds_every_kind_of_packet_and_all_are_right(file: &Path, large: usize) {
     for kind in ["TCP in bulk", "TCP in small pieces", "UDP", "ICMP 0", "ICMP 3", "ICMP 8"] {
         assert!(seen.contains(kind), "{kind} in {}: {seen:?}", file.display());
     }
-    // Every packet is on its way once, and in its order.
+    // Every packet is sent once, and in order.
     let disorder =
         "tcp.analysis.out_of_order || tcp.analysis.retransmission || tcp.analysis.lost_segment";
     let disorder = packets(file, disorder, &["frame.number", "ip.src", "tcp.seq", "tcp.len"]);
-    // But for what a kernel reorders whose sender changes its core.
+    // Except for packets that a kernel reorders when their sender moves to another core.
     assert!(disorder.len() * 50 <= segments, "{} of {segments}: {disorder:#?}", disorder.len());
 }
 
-/// Every packet has an outer header from node to node, right in itself and as long as what is in it.
+/// Checks that every packet has a correct outer header from node to node, as long as its content.
 fn is_encapsulated(file: &Path, overlay: Overlay) {
     let fields = [
         "ip.len",
@@ -248,7 +250,8 @@ fn is_encapsulated(file: &Path, overlay: Overlay) {
             Overlay::Vxlan => {
                 assert_eq!((protocol.0, port.0), ("17", "4789"), "{line}");
                 assert_eq!((flags.0, network.0), ("0x0800", "4096"), "{line}");
-                // A super-packet of datagrams stands on a veth as it is: all are as long as the first, or the last is shorter.
+                // A super-packet of datagrams is on a veth as it is: all datagrams have the length of the first, or the
+                // last is shorter.
                 let last = (len.0 - 28) % (len.1 + VXLAN);
                 assert!(last == 0 || last >= VXLAN + 20, "{line}");
             }

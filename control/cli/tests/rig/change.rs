@@ -9,7 +9,7 @@ use manx_api::{Attach, PodName};
 use crate::bench::{Bench, deviations, json};
 use crate::traffic::{Talker, assert_flows, assert_silent};
 
-/// Beside the template's policy, which lets the client reach web's port only: everything from the client.
+/// In addition to the template's policy, which allows the client only web's port: everything from the client.
 const OPEN_TO_CLIENT: &str = "
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -74,7 +74,7 @@ fn a_pod_that_is_relabelled_loses_and_gets_back_its_open_connections() {
             json(&bench.manx(&["status", "--output", "json", "--socket", &bench.socket(0)]));
         ["tables", "changed_in_place"].map(|counter| status[counter].as_u64().unwrap())
     };
-    // At the other end of the connection, on another node.
+    // The change is at the other end of the connection, on another node.
     let [published, changed] = tables();
     label("client", "node-2", "other");
     assert_silent(&[both(&far), both(&near)].concat());
@@ -82,7 +82,7 @@ fn a_pod_that_is_relabelled_loses_and_gets_back_its_open_connections() {
     assert_flows(&both(&far));
     assert_silent(&both(&near));
     assert_eq!(tables(), [published, changed + 2], "tables published, and changed in place");
-    // At this end: no policy selects it any more.
+    // The change is at this end: no policy selects it any more.
     label("web", "node-1", "other");
     assert_flows(&[both(&far), both(&near)].concat());
     label("web", "node-1", "web");
@@ -91,7 +91,7 @@ fn a_pod_that_is_relabelled_loses_and_gets_back_its_open_connections() {
     assert_eq!(far.heard("lost"), 0);
 }
 
-/// Takes objects into the rig; its probes must then be as the oracle says.
+/// Applies objects to the rig; its probes must then be as the oracle expects.
 fn apply(bench: &Bench, objects: &str) {
     let file = bench.folder.path().join("change.yaml");
     fs::write(&file, objects).unwrap();
@@ -104,7 +104,7 @@ fn apply(bench: &Bench, objects: &str) {
 #[test]
 fn an_address_that_another_pod_gets_takes_no_connection_of_its_former_owner_along() {
     let Some(bench) = Bench::new() else { return };
-    // Room for one pod: its address is the next one's.
+    // There is room for one pod, so its address becomes that of the next pod.
     let nodes = fs::read_to_string(bench.rig().join("nodes.yaml")).unwrap();
     let small = nodes.replace("10.244.2.0/24", "10.244.2.0/30");
     assert_ne!(nodes, small);
@@ -115,7 +115,7 @@ fn an_address_that_another_pod_gets_takes_no_connection_of_its_former_owner_alon
     let address = bench.address(1, "demo/client");
     let _at_web = Talker::start(&bench, "demo/web", &[]);
     let _at_stranger = Talker::start(&bench, "demo/stranger", &[]);
-    // The same sockets all the time, in the namespace that one pod leaves to the other.
+    // The same sockets are used all the time, in the namespace that one pod leaves to the other.
     let talker = Talker::start(&bench, "demo/client", &[web, stranger]);
     let to = |peer| ["tcp", "udp"].map(|transport| (&talker, format!("back {transport} {peer}")));
     assert_flows(&[to(web), to(stranger)].concat());
@@ -142,7 +142,7 @@ fn an_address_that_another_pod_gets_takes_no_connection_of_its_former_owner_alon
         fs::rename(&draft, folder.join("manifests/pod.demo.other.json")).unwrap();
     };
     write_pod("other");
-    // Whoever has the address may speak to the stranger, but only who is a client to web.
+    // Every pod with the address may send to the stranger, but only a client may send to web.
     assert_flows(&to(stranger));
     assert_silent(&to(web));
     write_pod("client");

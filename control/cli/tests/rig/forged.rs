@@ -1,4 +1,4 @@
-//! Packets from outside of the cluster that say they are from this node.
+//! Packets from outside the cluster with this node's address as their source.
 
 use std::fs;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use crate::bench::Bench;
 use crate::traffic::{Talker, assert_flows, assert_silent};
 
 const NODE: &str = "fd00:18::2";
-/// What the node speaks to remote pods from.
+/// The node's source address for remote pods.
 const ROUTER: &str = "fd00:10:244:1::1";
 const STRANGER: &str = "fd00:18::99";
 
@@ -34,7 +34,7 @@ fn whoever_forges_an_ipv6_address_of_the_node_does_not_pass_as_the_node() {
     assert_flows(&[heard(stranger)]);
 }
 
-/// The fixture of this name in the place of the template.
+/// Replaces the template by the fixture of this name.
 fn dual_stack(bench: &Bench) {
     fs::remove_dir_all(bench.rig()).unwrap();
     fs::create_dir(bench.rig()).unwrap();

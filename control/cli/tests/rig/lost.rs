@@ -1,4 +1,4 @@
-//! Devices that go while the agent runs.
+//! Devices that disappear while the agent runs.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ fn a_pod_whose_device_goes_is_cut_off_until_it_is_attached_anew(device: &str) {
     assert!(!ports(&bench).contains(&"pod:demo/web".to_owned()));
     assert!(!endpoints(&bench).contains(&"web".to_owned()));
     assert_silent(&to(web));
-    // The others go on.
+    // The other pods continue.
     assert_flows(&to(stranger));
 
     // Pods' namespaces are numbered by their pods' names: client, stranger, web.
@@ -60,7 +60,8 @@ fn an_agent_whose_own_device_goes_ends_and_says_so(device: &str) {
     let Some(bench) = Bench::new() else { return };
     bench.keep_open(&["--pod-device", device]);
     let [web, stranger] = ["demo/web", "demo/stranger"].map(|pod| bench.address(0, pod));
-    // He speaks to the world, too: a packet socket whose device went down before it was gone says so to whoever sends.
+    // The pod also sends to the world: a packet socket whose device went down before it disappeared reports that to the
+    // sender.
     let world = "192.0.2.1".parse().unwrap();
     let at_web = Talker::start(&bench, "demo/web", &[stranger, world]);
     let at_stranger = Talker::start(&bench, "demo/stranger", &[web]);
@@ -74,12 +75,12 @@ fn an_agent_whose_own_device_goes_ends_and_says_so(device: &str) {
     delete(&bench, "node/node-1", "manx0");
     bench.await_log("the device of the node's port host failed");
     assert_silent(&all);
-    // Nobody answers for it any more: neither a living agent that is blind, nor the file of a dead one.
+    // No agent answers any more: neither a living one without its device, nor the socket file of a dead one.
     let status = bench.manx(&["status", "--socket", &bench.socket(0)]);
     assert_eq!(status.status.code(), Some(3), "{}", String::from_utf8_lossy(&status.stdout));
 }
 
-/// Deletes an interface in a party's network namespace.
+/// Deletes an interface in the network namespace of a pod or node.
 fn delete(bench: &Bench, party: &str, interface: &str) {
     let output = bench
         .manx(&["rig", "exec", "--rig", "demo", party, "--", "ip", "link", "delete", interface]);

@@ -1,4 +1,4 @@
-//! Whole rigs, as their users start them, with the traffic of the kernel's own sockets.
+//! Whole rigs, as users start them, with the traffic of the kernel's own sockets.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod attach;

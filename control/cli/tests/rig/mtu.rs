@@ -1,11 +1,11 @@
-//! What is too big for the tunnel, told to those who sent it.
+//! Packets that are too big for the tunnel are reported to their senders.
 
 use serde_json::Value;
 
 use crate::bench::{Bench, json};
 use crate::traffic::{Talker, assert_flows};
 
-/// Fits `manx0`, which has the underlay's MTU of 1500, and not the tunnel behind it.
+/// A length that fits `manx0`, with the underlay's MTU of 1500, but not the tunnel behind it.
 const LEN: usize = 1490;
 
 #[test]
@@ -17,7 +17,7 @@ fn the_node_is_told_the_tunnels_mtu_by_an_error_that_bears_its_own_address() {
     let node = Talker::oversized(&bench, "node/node-1", client, LEN);
     node.await_heard("too big, path mtu 1480", 1);
     assert!(dropped(&bench, "host", "too-big") > 0);
-    // The kernel cuts from now on what the socket sends, and it arrives.
+    // From now on the kernel cuts what the socket sends, and it arrives.
     assert_flows(&[(&at_client, "in udp 10.244.1.".to_owned())]);
 }
 
@@ -33,7 +33,7 @@ fn a_pods_interface_has_the_tunnels_mtu_so_that_nothing_need_be_told() {
     assert_eq!(dropped(&bench, "pod:demo/web", "too-big"), 0);
 }
 
-/// Packets that died at a port of the first node for a reason.
+/// Packets that were dropped at a port of the first node for a reason.
 fn dropped(bench: &Bench, port: &str, reason: &str) -> u64 {
     let socket = bench.socket(0);
     let status = json(&bench.manx(&["status", "--output", "json", "--socket", &socket]));

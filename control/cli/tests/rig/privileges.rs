@@ -1,4 +1,4 @@
-//! What a running agent may do.
+//! The privileges of a running agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,8 @@ use manx_api::{Attach, PodName};
 use crate::bench::Bench;
 use crate::traffic::{Talker, assert_flows};
 
-/// `CAP_NET_ADMIN` (12), `CAP_NET_RAW` (13) and `CAP_SYS_ADMIN` (21): what docs/agent.md says is kept.
+/// `CAP_NET_ADMIN` (12), `CAP_NET_RAW` (13) and `CAP_SYS_ADMIN` (21): the capabilities that docs/agent.md says are
+/// kept.
 const KEPT: u64 = 1 << 12 | 1 << 13 | 1 << 21;
 
 #[test]
@@ -26,7 +27,7 @@ fn an_agent_keeps_three_capabilities_and_its_workers_none_over_veth() {
 fn an_agent_keeps_three_capabilities_and_its_workers_none(device: &str) {
     let Some(bench) = Bench::new() else { return };
     bench.keep_open(&["--pod-device", device, "--workers", "2"]);
-    // Its pods are attached, it has explained something, and packets pass, in batches, too.
+    // Its pods are attached, it has explained a request, and packets pass, also in batches.
     let web = bench.address(0, "demo/web");
     let _at_web = Talker::start(&bench, "demo/web", &[]);
     let talker = Talker::start(&bench, "demo/client", &[web]);
@@ -53,7 +54,7 @@ fn an_agent_keeps_three_capabilities_and_its_workers_none(device: &str) {
         );
         names.insert(fields["Name"].to_owned());
     }
-    // Others' processes are not its to look into.
+    // It must not read other processes.
     let mut agent = Client::connect(Path::new(&bench.socket(0))).unwrap();
     let pod = PodName { namespace: "demo".to_owned(), name: "new".to_owned() };
     let attach = Attach { pod, netns: "/proc/1/ns/net".into(), interface: "eth0".to_owned() };

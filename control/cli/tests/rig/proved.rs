@@ -1,4 +1,4 @@
-//! Agents that prove their tables before they publish them, and tell what they have loaded and counted.
+//! Agents that prove their tables before they publish them, and that report what they have loaded and counted.
 
 use std::fs;
 
@@ -38,7 +38,7 @@ fn agents_prove_their_tables_and_explain_by_what_they_have_loaded() {
     bench.assert_nothing_left();
 }
 
-/// It isolates by being there, once it is enforced.
+/// It isolates if it is enforced, because it has no rules.
 const STAGED: &str = "
 apiVersion: projectcalico.org/v3
 kind: StagedNetworkPolicy

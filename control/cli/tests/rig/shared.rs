@@ -1,4 +1,4 @@
-//! Root's rigs are those of everybody who is root on the machine.
+//! Root's rigs belong to everybody who is root on the machine.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::bench::{Bench, json};
 
-/// Runs with a /run of its own: the rigs of the machine's root are not this test's to end.
+/// Runs with a /run of its own, because this test must not end the rigs of the machine's root.
 const SCRIPT: &str = r#"
 mount -t tmpfs tmpfs /run || exit 9
 if [ -n "$2" ]; then mkdir -m 755 /run/user && mkdir -m 700 "$2" && export XDG_RUNTIME_DIR="$2" || exit 9; fi
@@ -19,7 +19,7 @@ done
 
 #[test]
 fn nobody_ends_or_changes_a_rig_of_roots_without_its_name() {
-    // Every login of root has the same runtime folder, too.
+    // Every login of root also has the same runtime folder.
     for session in ["", "/run/user/0"] {
         let Some(bench) = Bench::new() else { return };
         nobody_ends_or_changes_a_rig_with(&bench, session);

@@ -1,4 +1,4 @@
-//! No agent, no packet: where an agent does not run, the kernel passes nothing in its stead.
+//! No agent, no packet: if no agent runs, the kernel passes nothing instead.
 
 use crate::bench::Bench;
 use crate::traffic::{Talker, assert_flows, assert_silent};
@@ -18,7 +18,7 @@ fn nothing_passes_without_the_agent(device: &str) {
     bench.keep_open(&["--pod-device", device]);
     let [web, stranger] = ["demo/web", "demo/stranger"].map(|pod| bench.address(0, pod));
     let client = bench.address(1, "demo/client");
-    // Everybody sends and listens, so that what passes one way only is seen as well.
+    // All send and listen, so that a packet that passes in only one direction is also noticed.
     let at_web = Talker::start(&bench, "demo/web", &[stranger, client]);
     let at_stranger = Talker::start(&bench, "demo/stranger", &[web]);
     let at_client = Talker::start(&bench, "demo/client", &[web]);
@@ -49,7 +49,7 @@ fn nothing_passes_without_the_agent(device: &str) {
 
     bench.signal("KILL", "node --name node-1");
     assert_silent(&all);
-    // The pods and those who talk in them are still there.
+    // The pods and the talkers in them are still there.
     let alive = [&at_web, &at_stranger, &at_client, &at_node]
         .map(|talker| talker.heard("in ") + talker.heard("back "));
     assert!(alive.iter().all(|heard| *heard > 0), "{alive:?}");

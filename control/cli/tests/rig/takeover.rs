@@ -1,4 +1,4 @@
-//! A process in a pod that has `CAP_NET_ADMIN`, and what it may do to its own device.
+//! What a process in a pod with `CAP_NET_ADMIN` may do to its own device.
 
 use crate::bench::{Bench, json};
 use crate::traffic::{Talker, assert_flows};

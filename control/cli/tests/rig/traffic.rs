@@ -1,4 +1,4 @@
-//! Traffic that goes on while something happens to the rig: this test binary, started again inside of pods.
+//! Traffic during changes of the rig: this test binary, started again inside pods.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -23,50 +23,51 @@ use nix::sys::socket::{
 
 use crate::bench::Bench;
 
-/// Where every party listens, by TCP and UDP.
+/// The port on which every talker listens, by TCP and UDP.
 const PORT: u16 = 17_171;
 /// Time between two packets of a pulse.
 const PULSE: Duration = Duration::from_millis(40);
-/// How long a flow may take to come up or to come back: TCP waits longer and longer between its attempts.
+/// How long a flow may take to start or to recover: TCP waits longer and longer between its attempts.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long nothing may be heard where nothing may pass.
+/// How long nothing may be heard when nothing may pass.
 const SILENCE: Duration = Duration::from_millis(1200);
-/// What is on its way when a door closes still arrives.
+/// Packets that were on their way before a change still arrive within this time.
 const SETTLE: Duration = Duration::from_millis(300);
-/// Tells the helper what to do.
+/// The variable that gives the helper its task.
 const TASK: &str = "MANX_TEST_TRAFFIC";
 
-/// Somebody in the rig who echoes what he is sent, and who sends and counts what he hears, by the lines he writes:
-/// `in tcp|udp ADDRESS` for what another party sent, `back tcp|udp ADDRESS` for an echo, `lost tcp ADDRESS` for a
-/// connection that ended, `bulk BYTES` when all of them came back.
+/// A process in the rig that echoes what it receives, and that sends, and counts what it hears, by the lines that it
+/// writes: `in tcp|udp ADDRESS` for what another talker sent, `back tcp|udp ADDRESS` for an echo, `lost tcp ADDRESS`
+/// for a connection that ended, `bulk BYTES` when all bytes came back.
 pub(crate) struct Talker {
     child: Child,
     heard: Arc<Mutex<BTreeMap<String, u64>>>,
 }
 
 impl Talker {
-    /// Starts sending to `peers`, who need not be there yet.
+    /// Starts to send to `peers`, which need not be there yet.
     pub(crate) fn start(bench: &Bench, party: &str, peers: &[IpAddr]) -> Self {
         let peers: Vec<String> = peers.iter().map(IpAddr::to_string).collect();
         Self::spawn(bench, party, &format!("pulse {}", peers.join(" ")))
     }
 
-    /// Sends so many bytes over one connection, as fast as it goes, and reads their echo.
+    /// Sends this many bytes over one connection, at full speed, and reads their echo.
     pub(crate) fn bulk(bench: &Bench, party: &str, peer: IpAddr, bytes: usize) -> Self {
         Self::spawn(bench, party, &format!("bulk {peer} {bytes}"))
     }
 
-    /// Sends datagrams of `len` bytes with their IPv4 header, and says `too big, path mtu N` from when it is told so.
+    /// Sends datagrams of `len` bytes including their IPv4 header, and writes `too big, path mtu N` when the kernel
+    /// reports that.
     pub(crate) fn oversized(bench: &Bench, party: &str, peer: IpAddr, len: usize) -> Self {
         Self::spawn(bench, party, &format!("oversized {peer} {len}"))
     }
 
-    /// Sends datagrams over IPv6 that say they are from `source`.
+    /// Sends datagrams over IPv6 with `source` as their source address.
     pub(crate) fn forger(bench: &Bench, party: &str, source: IpAddr, peer: IpAddr) -> Self {
         Self::spawn(bench, party, &format!("forger {source} {peer}"))
     }
 
-    /// Makes the header in front of each packet of the party's TUN device so many bytes long.
+    /// Sets the length of the header before each packet of the pod's TUN device.
     pub(crate) fn header(bench: &Bench, party: &str, len: i32) -> Self {
         Self::spawn(bench, party, &format!("header {len}"))
     }
@@ -93,13 +94,13 @@ impl Talker {
         Self { child, heard }
     }
 
-    /// How often a line was heard that begins so.
+    /// How often a line with this beginning was heard.
     pub(crate) fn heard(&self, beginning: &str) -> u64 {
         let heard = self.heard.lock().unwrap();
         heard.iter().filter(|(line, _)| line.starts_with(beginning)).map(|(_, count)| count).sum()
     }
 
-    /// Waits for a line that begins so.
+    /// Waits for lines with this beginning.
     pub(crate) fn await_heard(&self, beginning: &str, times: u64) {
         let before = self.heard(beginning);
         let start = Instant::now();
@@ -122,14 +123,14 @@ impl Drop for Talker {
     }
 }
 
-/// Everything in `expected` is heard again and again by its talker.
+/// Asserts that each talker hears its line in `expected` again and again.
 pub(crate) fn assert_flows(expected: &[(&Talker, String)]) {
     for (talker, line) in expected {
         talker.await_heard(line, 3);
     }
 }
 
-/// From shortly after now on nothing of `unexpected` is heard for a while.
+/// Asserts that, shortly from now, nothing of `unexpected` is heard for a while.
 pub(crate) fn assert_silent(unexpected: &[(&Talker, String)]) {
     let counts = || -> Vec<(&str, u64)> {
         unexpected.iter().map(|(talker, line)| (line.as_str(), talker.heard(line))).collect()
@@ -140,7 +141,7 @@ pub(crate) fn assert_silent(unexpected: &[(&Talker, String)]) {
     assert_eq!(before, counts());
 }
 
-/// Not a test: what [`Talker`] starts in a pod.
+/// Not a test: the process that [`Talker`] starts in a pod.
 #[test]
 #[ignore = "started by other tests inside of a pod"]
 fn helper() {
@@ -175,7 +176,7 @@ fn helper() {
 
 fn say(line: &str) {
     let mut out = io::stdout().lock();
-    // The reader may be gone, and then so is this process, soon.
+    // The reader may have gone; then this process ends soon, too.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
@@ -194,7 +195,7 @@ fn serve() {
     thread::spawn(move || only_v6.map(|socket| echo_udp(&socket)));
 }
 
-/// A party without IPv6 has none.
+/// A pod without IPv6 has no such socket.
 fn socket_v6(here: SocketAddrV6) -> io::Result<UdpSocket> {
     let (family, kind) = (AddressFamily::Inet6, SockType::Datagram);
     let socket = socket(family, kind, SockFlag::empty(), None)?;
@@ -211,7 +212,7 @@ fn echo_udp(socket: &UdpSocket) {
     }
 }
 
-/// A raw socket sends what it is given, IP header and all.
+/// A raw socket sends the bytes that it gets, including the IP header.
 fn forge(source: Ipv6Addr, peer: Ipv6Addr) -> io::Result<()> {
     let (family, kind) = (AddressFamily::Inet6, SockType::Raw);
     let raw = socket(family, kind, SockFlag::empty(), SockProtocol::Raw)?;
@@ -230,7 +231,7 @@ fn forge(source: Ipv6Addr, peer: Ipv6Addr) -> io::Result<()> {
     }
 }
 
-/// By a queue of its own, which it gives back: the flows are the agent's queues' again.
+/// Uses a queue of its own and returns it, so the flows belong to the agent's queues again.
 fn set_header(len: i32) -> io::Result<()> {
     let queue = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
     let several = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
@@ -261,7 +262,7 @@ fn connected(peer: SocketAddr) -> TcpStream {
     }
 }
 
-/// One connection for good.
+/// One connection, as long as the process lives.
 fn pulse_tcp(peer: SocketAddr) {
     let stream = connected(peer);
     let end = || -> io::Result<()> {
@@ -294,13 +295,14 @@ fn pulse_udp(peer: SocketAddr) -> io::Result<()> {
         }
     });
     loop {
-        // Errors are the answers of those who do not listen yet, or of a route that is gone.
+        // Errors come from peers that do not listen yet, or from a missing route.
         let _ = socket.send_to(&[7; 8], peer);
         thread::sleep(PULSE);
     }
 }
 
-/// The kernel sends with DF what the interface takes (`IP_PMTUDISC_WANT`), and tells a connected socket of an error once.
+/// The kernel sends with DF what the interface takes (`IP_PMTUDISC_WANT`), and reports an error to a connected socket
+/// once.
 fn oversized(peer: SocketAddr, len: usize) -> io::Result<()> {
     const HEADERS: usize = 28;
     let socket = UdpSocket::bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;

@@ -1,5 +1,5 @@
-//! The template passes, a policy that the agents do not see is found out by name, a rig left running takes changes and
-//! commands, and nothing is left of any of them.
+//! The template passes; a policy that is hidden from the agents is found by name; a rig that is left running accepts
+//! changes and commands; and nothing is left of any of them.
 
 use std::fs;
 use std::path::Path;
@@ -42,8 +42,8 @@ fn a_policy_that_the_agents_do_not_see_is_found_out_by_name() {
     assert_eq!(output.status.code(), Some(1));
     let report = json(&output);
     let deviations = deviations(&report);
-    // What the policy denies to those who are not meant now passes: each service of web, from each of them; of what it
-    // allows nothing changes.
+    // What the policy denied to others now passes: each service of web, from each of them. What it allows does not
+    // change.
     assert_eq!(deviations.len(), 8, "{deviations:#?}");
     assert!(deviations.iter().all(|deviation| deviation.contains("-> \"demo/web\"")));
     let export = Path::new(report["export"].as_str().unwrap());
@@ -59,7 +59,7 @@ fn a_policy_that_the_agents_do_not_see_is_found_out_by_name() {
     bench.assert_nothing_left();
 }
 
-/// Beside the template's policy: nothing reaches web, but the endpoints of a service.
+/// In addition to the template's policy: nothing reaches web, but the endpoints of a service do.
 const ONLY_THE_SERVICE: &str = "
 apiVersion: projectcalico.org/v3
 kind: GlobalNetworkPolicy
@@ -195,7 +195,7 @@ fn whatever_is_killed_nothing_is_left() {
 fn interrupted_at_any_time_nothing_is_left() {
     let Some(bench) = Bench::new() else { return };
     for after in [20, 150, 400, 700] {
-        // Whoever started the tests may have had SIGINT ignored, as shells do for what they run in the background.
+        // The test's parent process may ignore SIGINT, as shells do for background commands.
         let program = bench.command(&["rig", "run", bench.rig().to_str().unwrap()]);
         let mut caller = Command::new("env")
             .arg("--default-signal=INT")

@@ -1,4 +1,4 @@
-//! One file: its last good state, what is wrong with it now, and whether it needs to be read again.
+//! One file: its last good state, what is wrong with it now, and whether it has to be read again.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
@@ -14,15 +14,15 @@ use manx_objects::problem::{Cause, Problem};
 use manx_objects::yaml::MAX_BYTES;
 use manx_objects::{Entry, Manifest};
 
-/// File systems stamp changes with a clock as coarse as two seconds (FAT), commonly 4 ms. A file changed so recently may
-/// change again without its stamp telling.
+/// The time in which a file may change again without a new time stamp: file systems have clocks as coarse as two
+/// seconds (FAT), commonly 4 ms.
 const STAMP_SETTLES: Duration = Duration::from_secs(2);
 
-/// How long a file that says less than it did must stay as it is before it is believed: longer than any program takes
-/// between two pieces of one save.
+/// How long a file that has less content than before must stay unchanged before it is used: longer than any program
+/// waits between two parts of one save.
 pub const STANDS: Duration = Duration::from_secs(2);
 
-/// What tells that a file is not the one that was read.
+/// Tells whether a file is still the one that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -54,61 +54,62 @@ impl Stamp {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct File {
-    /// Of the text that was read last, if it cannot have changed unnoticed since.
+    /// The stamp of the text that was read last, if the file cannot have changed unnoticed since then.
     stamp: Option<Stamp>,
     digest: Option<u64>,
-    /// Keyed by chance, so that nobody can write two texts with one digest.
+    /// Randomly keyed, so that an attacker cannot write two texts with one digest.
     hashing: RandomState,
     good: Option<Version>,
-    /// What was read last, while it says less than `good` and may be half of a save.
+    /// What was read last, while it has less content than `good` and may be a partial save.
     unsettled: Option<(Version, Instant)>,
     fault: Option<Problem>,
 }
 
-/// What a file said at some time.
+/// The contents of a file at some time.
 #[derive(Debug)]
 struct Version {
     manifest: Manifest,
-    /// Of its text; the same in every process.
+    /// The fingerprint of its text; the same in every process.
     fingerprint: u64,
     length: usize,
-    /// Device and inode: a file that is renamed into another's place has others.
+    /// Device and inode: a file that was renamed to this name has others.
     file: (u64, u64),
 }
 
 impl Version {
-    /// The objects that it has. What only stands for one is none that could get lost: a save that was half done leaves it.
+    /// The objects that it has, without placeholders: a placeholder may come from a partial save, so it cannot get
+    /// lost.
     fn keys(&self) -> BTreeSet<&ObjectKey> {
         let entries = self.manifest.entries.iter();
         entries.filter(|entry| entry.identified).map(|entry| &entry.key).collect()
     }
 
-    /// What it would take away from what `self` says, if it is to be doubted.
+    /// Why `newer` may be a partial save; `None` if it is not in doubt.
     fn looks_half_written(&self, newer: &Self) -> Option<Cause> {
         let (before, after) = (self.keys(), newer.keys());
         let missing = before.difference(&after).count();
         if after.is_empty() && missing > 0 {
             return Some(Cause::Emptied { before: missing });
         }
-        // Written in place, it may break off anywhere. Renamed, it is whole; but who makes a file anew and then fills it
-        // gives it a new inode, too.
+        // A file that is written in place may end anywhere. A renamed file is complete; but a program that creates a
+        // file and then fills it also gives it a new inode.
         let broken_off = self.file == newer.file && newer.length < self.length;
         (missing > 0 || broken_off).then(|| Cause::SaysLess { missing, seconds: STANDS.as_secs() })
     }
 }
 
-/// What came of looking at a file again.
+/// The result of reading a file again.
 #[derive(Debug)]
 pub(super) enum Refreshed {
-    /// It is as it was.
+    /// It has not changed.
     Same,
-    /// It says what it said; what is wrong with it is something else.
+    /// Its objects are the same; its fault is another one.
     Reported,
-    /// It says what it says now, and before this.
+    /// Its objects changed; these are the previous ones.
     Changed(PreviousText),
 }
 
-/// What a file said.
+/// The previous contents of a file.
 #[derive(Debug)]
 pub(super) struct PreviousText {
     version: Option<Version>,
@@ -128,7 +129,7 @@ impl PreviousText {
 }
 
 impl File {
-    /// One that could not be read.
+    /// A file that could not be read.
     pub(super) fn from_fault(name: &str, cause: Cause) -> Self {
         Self { fault: Some(Problem::of_file(&Arc::from(name), cause)), ..Self::default() }
     }
@@ -137,12 +138,12 @@ impl File {
         self.good.is_some()
     }
 
-    /// Whether it will say something else by and by if it is looked at again.
+    /// Whether another look, after some time, will have another result.
     pub(super) fn is_unsettled(&self) -> bool {
         self.unsettled.is_some()
     }
 
-    /// Names the text whose objects these are, and the file, which is called `name`; 0 if there is none.
+    /// Identifies the text of its objects, and the file by its name; 0 if there is no text.
     pub(super) fn fingerprint(&self, name: &str) -> u64 {
         fingerprint_of(name, self.good.as_ref())
     }
@@ -151,7 +152,7 @@ impl File {
         self.problems().next().is_some()
     }
 
-    /// What it says, when it says that no longer.
+    /// Its contents, when they are replaced.
     pub(super) fn into_previous_text(self) -> PreviousText {
         PreviousText { faulty: self.is_faulty(), version: self.good }
     }
@@ -177,8 +178,8 @@ impl File {
                 let file = (stamp.device, stamp.inode);
                 self.read_text(name, &text, file, at.monotonic)
             }
-            // That it is not there, too: a link to nowhere, or gone since the directory was listed, and then the next
-            // refresh forgets it.
+            // A missing file is an error, too: it is a link to nowhere, or it was removed since the directory was
+            // listed, and then the next refresh forgets it.
             Err(error) => {
                 self.stamp = None;
                 self.unsettled = None;
@@ -203,7 +204,7 @@ impl File {
         self.fault.as_ref().is_some_and(|fault| matches!(fault.cause, Cause::Unreadable(_)))
     }
 
-    /// Takes in a text.
+    /// Reads a text.
     fn read_text(&mut self, name: &str, text: &str, file: (u64, u64), now: Instant) -> Refreshed {
         let faulty = self.is_faulty();
         self.unsettled = None;
@@ -221,7 +222,7 @@ impl File {
                         faulty,
                     });
                 };
-                // Removing the file is how an emptied one is meant.
+                // An emptied file keeps its objects; to remove them, the file has to be removed.
                 if !matches!(cause, Cause::Emptied { .. }) {
                     self.unsettled = Some((version, now));
                 }
@@ -232,7 +233,7 @@ impl File {
         Refreshed::Reported
     }
 
-    /// Believes what was doubtful if it has stayed as it is for long enough.
+    /// Uses the doubtful text if it has stayed unchanged for long enough.
     fn accept_settled(&mut self, now: Instant) -> Refreshed {
         match self.unsettled.take_if(|(_, since)| now.saturating_duration_since(*since) >= STANDS) {
             Some((version, _)) => {
@@ -247,12 +248,12 @@ impl File {
     }
 }
 
-/// When a file is looked at.
+/// The time at which a file is read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moment {
-    /// By the clock that stamps files.
+    /// By the clock of file time stamps.
     pub(super) wall: SystemTime,
-    /// By the clock that measures how long a file stands.
+    /// By the clock that measures how long a file stays unchanged.
     pub(super) monotonic: Instant,
 }
 
@@ -266,14 +267,14 @@ fn fingerprint_of(name: &str, version: Option<&Version>) -> u64 {
     version.map_or(0, |version| fingerprint_of_text(name, version.fingerprint))
 }
 
-/// Whether a file of this name is taken for a manifest.
+/// Whether a file of this name counts as a manifest.
 fn is_manifest(path: &Path) -> bool {
     let extension = path.extension().and_then(|extension| extension.to_str());
     matches!(extension, Some("yaml" | "yml" | "json"))
 }
 
-/// Opens a manifest, or a link to one. A FIFO of such a name would not be opened before somebody writes to it; what has
-/// another name was named by people, who may mean `/dev/stdin`.
+/// Opens a manifest, or a link to one. `O_NONBLOCK`, because opening a FIFO of such a name would wait for a writer. A
+/// file with another name was named by the user, who may mean `/dev/stdin`.
 fn open(path: &Path) -> io::Result<(std::fs::File, std::fs::Metadata)> {
     let flags = if is_manifest(path) { libc::O_NONBLOCK } else { 0 };
     let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -285,8 +286,9 @@ fn open(path: &Path) -> io::Result<(std::fs::File, std::fs::Metadata)> {
     Ok((file, metadata))
 }
 
-/// The file's text; `None` if it still has the `known` stamp, which is seen without opening it. (A network file system may tell an
-/// old stamp for as long as it keeps attributes, where opening would have asked: NFS for up to a minute by default, `acregmax`.)
+/// The file's text; `None` if the file still has the `known` stamp, which is read without opening the file. (A network
+/// file system may give an old stamp while it caches attributes, where opening would have asked the server: NFS for up to
+/// a minute by default, `acregmax`.)
 fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, String)>> {
     if known.is_some()
         && std::fs::metadata(path).is_ok_and(|it| known == Some(Stamp::from_metadata(&it)))
@@ -298,7 +300,7 @@ fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, String)>
     if known == Some(stamp) {
         return Ok(None);
     }
-    // One byte more than a manifest may have is enough for the reader to refuse it.
+    // One byte more than a manifest may have is enough: the reader then refuses it.
     let mut bytes = Vec::new();
     file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     let text = String::from_utf8(bytes).map_err(|error| {
@@ -308,8 +310,8 @@ fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, String)>
     Ok(Some((stamp, text)))
 }
 
-/// The manifests in a directory and, if it is so asked, below it: no directory is entered whose name begins with a dot, nor a
-/// link to one.
+/// The manifests in a directory and, if `recursive`, below it. A directory whose name begins with a dot is not entered,
+/// and neither is a link to a directory.
 pub(super) fn paths(directory: &Path, recursive: bool) -> io::Result<Vec<PathBuf>> {
     let mut paths: Vec<PathBuf> =
         names(directory)?.iter().map(|name| directory.join(name)).collect();
@@ -325,7 +327,7 @@ pub(super) fn paths(directory: &Path, recursive: bool) -> io::Result<Vec<PathBuf
     Ok(paths)
 }
 
-/// What there is in a directory without manifests, for people.
+/// The files of a directory without manifests, for messages.
 pub(super) fn others(directory: &Path) -> io::Result<String> {
     const SHOWN: usize = 3;
     let mut names = Vec::new();
@@ -344,8 +346,8 @@ pub(super) fn others(directory: &Path) -> io::Result<String> {
     })
 }
 
-/// The names of the manifests in a directory. One that is not UTF-8 is there with what stands for the rest, so that no such
-/// file is found and somebody is told.
+/// The names of the manifests in a directory. A name that is not UTF-8 has replacement characters, so that no such file
+/// is found and the user gets a message.
 pub(super) fn names(directory: &Path) -> io::Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for entry in std::fs::read_dir(directory)? {
@@ -354,7 +356,7 @@ pub(super) fn names(directory: &Path) -> io::Result<BTreeSet<String>> {
         if !is_manifest(Path::new(&name)) || name.starts_with('.') {
             continue;
         }
-        // A link to a file is a file; one to nowhere is reported when it is opened.
+        // A link to a file counts as a file; a link to nowhere is reported when it is opened.
         let kind = entry.file_type();
         if kind.is_ok_and(|kind| kind.is_file()) || !entry.path().is_dir() {
             names.insert(name);

@@ -208,7 +208,7 @@ fn a_file_that_goes_takes_its_objects_and_a_directory_that_goes_does_not() {
     assert!(store.refresh().is_none(), "nothing new");
 }
 
-/// A store that has read one file, and can be shown it again at any time.
+/// A store that has read one file, and that can read it again at a given time.
 struct Watched {
     directory: tempfile::TempDir,
     store: Store,
@@ -226,7 +226,7 @@ impl Watched {
         watched
     }
 
-    /// Looks `later` than at the start. Returns whether anything changed.
+    /// Reads again, `later` than the start. Returns whether anything changed.
     fn look(&mut self, later: Duration) -> bool {
         let Moment { wall, monotonic } = self.start;
         let now = Moment { wall: wall + later, monotonic: monotonic + later };
@@ -285,7 +285,7 @@ fn a_file_cut_between_two_documents_is_believed_once_it_has_stood() {
     assert_eq!(watched.names(), ["a", "b"]);
     assert_eq!(watched.store.contents().fingerprint, fingerprint);
     insta::assert_snapshot!(watched.problems().join("\n"), @r"
-    error: says less than it did (1 objects fewer) and may be half written: what it said stays in force until it has stayed as it is for 2 s
+    error: has less content than before (1 objects fewer) and may be half written: its previous content stays in force until the file has not changed for 2 s
      --> a.yaml
     ");
     assert!(watched.look(cut + STANDS));
@@ -343,7 +343,7 @@ fn a_watched_store_believes_what_stands_without_being_told_and_never_what_passes
 
 #[test]
 fn a_document_cut_within_is_doubted_in_place_and_believed_when_renamed() {
-    // Cut at a line's end, the policy would isolate one direction instead of two.
+    // If the text ends at a line's end, the policy isolates one direction instead of two.
     let policy = POLICY.replace("}}\n", "}, policyTypes: [Ingress, Egress]}\n");
     let mut watched = Watched::new(&format!("{policy}# end\n"));
     let team = |watched: &Watched| {
@@ -399,7 +399,7 @@ fn of_very_many_definitions_of_one_object_the_first_are_told_and_the_others_coun
     let contents = Contents::from_texts([("a.yaml", &*text)]);
     assert_eq!(contents.problems.len(), MOST_OF_OBJECT + 1);
     let last = contents.problems.last().unwrap().summary();
-    assert!(last.contains("299 further problems of this object are not told"), "{last}");
+    assert!(last.contains("299 further problems of this object are not shown"), "{last}");
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! The one sentence about something that the environment does not allow.
+//! The sentence for each thing that the environment does not allow.
 
 use serde::{Deserialize, Serialize};
 
-/// What this program may need of its environment.
+/// What this program may need from its environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Capability {
@@ -26,12 +26,12 @@ pub enum Capability {
     Ipv6,
     /// `io_uring_setup(2)`.
     IoUring,
-    /// A core for the worker and one for everybody else.
+    /// A core for the worker, and one for everything else.
     Cores,
 }
 
 impl Capability {
-    /// The name in tables; JSON has the same.
+    /// The name in tables and in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -66,7 +66,7 @@ impl Capability {
     }
 }
 
-/// A capability that is missing. Its text is what every command that needs it says.
+/// A missing capability. Its text is the sentence of every command that needs the capability.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{found}: {cost}; {remedy}")]
 pub struct Lack {
@@ -74,11 +74,11 @@ pub struct Lack {
     pub capability: Capability,
     /// What was found.
     pub found: String,
-    /// What it costs.
+    /// The consequence.
     pub cost: String,
-    /// The command that gets it, or what else to do.
+    /// The command that provides it, or what else to do.
     pub remedy: String,
 }
 
-/// The answer of one check: what was found, or what is missing.
+/// The result of one check: what was found, or what is missing.
 pub type Check = Result<String, Lack>;

@@ -1,4 +1,4 @@
-//! What needs no trying: the kernel's version, its settings, the cores.
+//! The checks that only read: the kernel's version, its settings, the cores.
 
 use std::fs;
 use std::io;
@@ -36,13 +36,13 @@ fn judge_kernel(release: &str) -> Check {
     }
 }
 
-/// The cores that this process may run on, by number; empty where the kernel does not tell.
+/// The cores that this process may run on, by number; empty if the kernel does not say.
 pub fn usable_cores() -> Vec<usize> {
     let set = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
     (0..CpuSet::count()).filter(|core| set.is_set(*core).unwrap_or(false)).collect()
 }
 
-/// Whether there are enough of them.
+/// Whether there are enough cores.
 pub(super) fn cores() -> Check {
     judge_cores(thread::available_parallelism().map_or(1, usize::from))
 }
@@ -61,7 +61,7 @@ fn judge_cores(cores: usize) -> Check {
     })
 }
 
-/// `io_uring_setup(2)`, for a thread that has no capabilities: so it is asked for by workers.
+/// Checks `io_uring_setup(2)` for a thread without capabilities, because workers call it so.
 pub(super) fn io_uring() -> Check {
     let setting = read_number("/proc/sys/kernel/io_uring_disabled");
     let asked = thread::scope(|scope| {
@@ -91,7 +91,7 @@ fn judge_io_uring(answer: io::Result<()>, setting: Option<u64>) -> Check {
     })
 }
 
-/// Whether the kernel takes IPIP packets apart itself.
+/// Whether the kernel leaves IPIP packets alone and does not decapsulate them.
 pub fn no_ipip_module() -> Check {
     let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
     let loaded = modules.lines().any(|line| line.starts_with("ipip "));
@@ -120,7 +120,7 @@ pub(super) fn seccomp() -> u64 {
         .unwrap_or(0)
 }
 
-/// The number in a file, if it is there and one.
+/// The number in a file, if the file exists and holds one.
 pub(super) fn read_number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }

@@ -1,8 +1,8 @@
-//! What this environment allows, what a lack costs, and the command that mends it.
+//! What this environment allows, the consequence of each lack, and the command that provides the missing capability.
 //!
-//! A check answers with what it found or with a [`Lack`], whose text is the sentence that every command uses that needs
-//! the capability. What can only be found out by doing it is done by a child process ([`probe`]) in namespaces that end
-//! with it.
+//! The result of a check is what was found, or a [`Lack`]. Every command that needs the capability prints the text of
+//! that lack. What can only be found out by trying is tried by a child process ([`probe`]), in namespaces that end with
+//! it.
 
 mod lack;
 mod machine;
@@ -28,7 +28,8 @@ pub use self::tun::{tun, tun_opens};
 pub struct Report {
     /// Each capability, in the order of [`Capability`].
     pub checks: Vec<Entry>,
-    /// The process's seccomp mode (proc(5)): 0 none, 1 strict, 2 filter. No lack by itself; a filter may be behind one.
+    /// The process's seccomp mode (proc(5)): 0 none, 1 strict, 2 filter. Not a lack by itself, but a filter may be the
+    /// cause of one.
     pub seccomp: u64,
     /// Whether the rig can run.
     pub rig: bool,
@@ -43,10 +44,10 @@ pub struct Entry {
     pub allowed: bool,
     /// What was found.
     pub found: String,
-    /// What the lack costs.
+    /// The consequence, if it is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<String>,
-    /// What mends it.
+    /// The remedy, if it is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
@@ -63,7 +64,7 @@ impl Entry {
 }
 
 impl Report {
-    /// Of what was found by trying and otherwise.
+    /// A report of the tried capabilities and the others.
     pub fn new(found: Found, seccomp: u64) -> Self {
         let mut checks: Vec<Entry> =
             found.into_iter().map(|(capability, check)| Entry::new(capability, check)).collect();
@@ -74,7 +75,7 @@ impl Report {
 }
 
 impl Report {
-    /// What is said where a capability is not there.
+    /// The lack of a capability, if it is missing.
     pub fn lack(&self, capability: Capability) -> Option<Lack> {
         let entry = self.checks.iter().find(|entry| entry.capability == capability)?;
         let (cost, remedy) = (entry.cost.clone()?, entry.remedy.clone()?);
@@ -82,10 +83,10 @@ impl Report {
     }
 }
 
-/// Finds everything out.
+/// Checks everything.
 ///
 /// # Errors
-/// The probing child cannot be started or says nothing that makes sense.
+/// The probing child cannot be started, or its output cannot be parsed.
 pub fn examine() -> io::Result<Report> {
     // /proc/self/exe rather than a path: the file may have been replaced.
     let output = Command::new("/proc/self/exe")

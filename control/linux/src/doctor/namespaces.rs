@@ -5,18 +5,18 @@ use nix::errno::Errno;
 use super::lack::{Capability, Lack};
 use super::machine::{read_number, seccomp};
 
-/// What decides whether a user may have namespaces.
+/// The settings that decide whether a user may have namespaces.
 #[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 #[derive(Debug, Clone, Copy, Default)]
 struct Circumstances {
-    /// `kernel.apparmor_restrict_unprivileged_userns` (Ubuntu 23.10 and later): the namespace is made, and emptied of
+    /// `kernel.apparmor_restrict_unprivileged_userns` (Ubuntu 23.10 and later): the namespace is made, but without
     /// capabilities.
     apparmor: bool,
     /// `kernel.unprivileged_userns_clone` is 0 (Debian's kernels).
     clone_disabled: bool,
     /// `user.max_user_namespaces` is 0.
     none_left: bool,
-    /// A seccomp filter is in force, as in a container.
+    /// A seccomp filter is active, as in a container.
     filtered: bool,
 }
 
@@ -55,12 +55,12 @@ impl Circumstances {
     }
 }
 
-/// The sentence when a user namespace is refused: by `step` (`unshare`, the writing of the user map, …) with `errno`.
+/// The sentence if a user namespace is refused: by `step` (`unshare`, the writing of the user map, …) with `errno`.
 pub fn user_namespaces_refused(step: &str, errno: Errno) -> Lack {
     refused(Capability::UserNamespaces, step, errno, Circumstances::read())
 }
 
-/// The sentence when, in a user namespace or as root, the other namespaces or something in them are refused.
+/// The sentence if, in a user namespace or as root, the other namespaces or something in them are refused.
 pub fn network_namespaces_refused(step: &str, errno: Errno) -> Lack {
     refused(Capability::NetworkNamespaces, step, errno, Circumstances::read())
 }

@@ -1,4 +1,4 @@
-//! What is found out by doing it, in a process of its own that ends afterwards, so that nothing is left behind.
+//! The checks by trying, in a process of its own that ends afterwards, so that nothing is left behind.
 
 use std::fs;
 use std::io;
@@ -22,33 +22,34 @@ use crate::netns;
 /// The loopback interface's index, the same in every network namespace.
 const LOOPBACK: u32 = 1;
 
-/// What was tried and what came of it. What could not even be tried is absent.
+/// What was tried, with the results. What could not be tried is absent.
 pub type Found = Vec<(Capability, Check)>;
 
-/// Tries everything in namespaces such as the rig makes. For a process with a single thread, which is changed for good.
+/// Tries everything in namespaces like those of the rig. Call it in a process with a single thread; it changes the
+/// process permanently.
 pub fn probe() -> Found {
     let outside = tun::tun_opens();
     let user = enter_user_namespace();
-    // Root goes on without.
+    // Root continues without a user namespace.
     let go_on = user.is_ok() || geteuid().is_root();
     let mut found = vec![(Capability::UserNamespaces, user)];
     let network = if go_on { Some(enter_other_namespaces()) } else { None };
     let inside = matches!(network, Some(Ok(_)));
     found.extend(network.map(|network| (Capability::NetworkNamespaces, network)));
     if inside {
-        // As an agent in the rig meets it: opened in these namespaces, by whom the process is in them.
+        // As for an agent in the rig: opened in these namespaces, with the rights that the process has in them.
         found.extend(try_tun());
         found.push((Capability::PacketSockets, try_packet_sockets()));
         found.push((Capability::RawSockets, try_raw_sockets()));
         found.push((Capability::Ipv6, try_ipv6()));
     } else if let Err(lack) = outside {
-        // That it opens would not say that it makes devices.
+        // If it opens, it is still not known whether it makes devices.
         found.push((Capability::Tun, Err(lack)));
     }
     found
 }
 
-/// Becomes root of a user namespace. Without `CAP_SETGID` a group is mapped only after setgroups is given up
+/// Becomes root of a user namespace. Without `CAP_SETGID` a group can be mapped only after setgroups is denied
 /// (`user_namespaces(7)`).
 fn enter_user_namespace() -> Check {
     let refused = |step: &str| {
@@ -69,7 +70,8 @@ fn enter_user_namespace() -> Check {
     Ok("this user is root of a user namespace of its own".to_owned())
 }
 
-/// The other namespaces, and what needs capabilities in them: that is where namespaces emptied by `AppArmor` show.
+/// Enters the other namespaces and does what needs capabilities in them: this shows whether `AppArmor` removed the
+/// capabilities.
 fn enter_other_namespaces() -> Check {
     let refused = |step: &str| {
         let step = step.to_owned();

@@ -9,21 +9,22 @@ use manx_dataplane::port::tun::Tun;
 use super::lack::{Capability, Lack};
 
 const DEVICE: &str = "/dev/net/tun";
-/// The device that is made to try; the kernel puts a free number for `%d`.
+/// The device for the attempt; the kernel replaces `%d` by a free number.
 const PROBE: &str = "manx-probe%d";
 const COST: &str = "pods are attached by veth pairs, which carry less";
-/// Whom the kernel shows where the owner has no number in this user namespace (`user_namespaces(7)`).
+/// The owner that the kernel shows if the real owner has no number in this user namespace (`user_namespaces(7)`).
 const OVERFLOW: u32 = 65_534;
 
-/// Opens `/dev/net/tun` and makes a device with two queues in the calling thread's network namespace, which goes at once.
-/// A node that opens says nothing yet: the device takes `CAP_NET_ADMIN` over the namespace, and a driver that makes it.
+/// Opens `/dev/net/tun` and makes a device with two queues in the calling thread's network namespace; the device is
+/// removed at once. Opening the device node is not enough: making the device needs `CAP_NET_ADMIN` in the namespace,
+/// and a driver.
 pub fn tun() -> Result<Tun, Lack> {
     tun_opens()?;
     let queues = Tun::open(PROBE, 2).map_err(|error| device_refused(&error))?;
     queues.into_iter().next().ok_or_else(|| device_refused(&io::Error::other("no queue")))
 }
 
-/// Whether `/dev/net/tun` opens for this process. Changes nothing: a descriptor that names no device makes none.
+/// Whether `/dev/net/tun` opens for this process. Changes nothing: without a name the descriptor makes no device.
 pub fn tun_opens() -> Result<(), Lack> {
     let Err(error) = OpenOptions::new().read(true).write(true).open(DEVICE) else {
         return Ok(());
@@ -34,7 +35,7 @@ pub fn tun_opens() -> Result<(), Lack> {
     Err(lack(&error, node, nix::unistd::geteuid().as_raw()))
 }
 
-/// The sentence when the device node opens and no device can be made by it.
+/// The sentence if the device node opens but no device can be made with it.
 fn device_refused(error: &io::Error) -> Lack {
     Lack {
         capability: Capability::Tun,
@@ -70,7 +71,7 @@ fn lack(error: &io::Error, node: Option<Node>, user: u32) -> Lack {
             ),
         ),
         _ => {
-            // ENODEV, ENXIO: the node is there and the driver is not.
+            // ENODEV, ENXIO: the node exists, but the driver does not.
             (
                 format!("{DEVICE} does not open ({error})"),
                 "to load the driver: sudo modprobe tun".to_owned(),

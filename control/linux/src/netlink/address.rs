@@ -32,7 +32,7 @@ impl Address {
 }
 
 impl Netlink {
-    /// Gives an interface an address, usable at once (no duplicate address detection). One that is there stays.
+    /// Adds an address to an interface, usable at once (no duplicate address detection). An existing one stays.
     pub async fn add_address(&self, index: u32, net: IpNet) -> Result<(), Error> {
         let mut request = self.handle.address().add(index, net.addr(), net.prefix_len()).replace();
         if net.addr().is_ipv6() {
@@ -44,12 +44,12 @@ impl Netlink {
         }))
     }
 
-    /// Takes an address away. One that is not there is no error.
+    /// Removes an address. It is no error if the address does not exist.
     pub async fn delete_address(&self, address: Address) -> Result<(), Error> {
         let Address { index, net } = address;
         let mut wanted =
             self.handle.address().add(index, net.addr(), net.prefix_len()).message_mut().clone();
-        // The broadcast address that the builder adds need not be the one that stands.
+        // The broadcast address that the builder adds may differ from the actual one.
         wanted.attributes.retain(|attribute| !matches!(attribute, AddressAttribute::Broadcast(_)));
         match self.handle.address().del(wanted).execute().await {
             Err(rtnetlink::Error::NetlinkError(error))

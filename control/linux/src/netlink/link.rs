@@ -15,7 +15,7 @@ pub struct Link {
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// The hardware address; absent on devices without (TUN).
+    /// The hardware address; `None` for devices without one (TUN).
     pub mac: Option<[u8; 6]>,
     /// The MTU in bytes.
     pub mtu: u32,
@@ -32,7 +32,7 @@ pub struct Link {
 pub struct Peer<'a> {
     /// Its name.
     pub name: &'a str,
-    /// The namespace in which it appears; the first end's if absent.
+    /// The namespace in which it is made; the first end's if absent.
     pub netns: Option<BorrowedFd<'a>>,
     /// Its hardware address; the kernel chooses if absent.
     pub mac: Option<[u8; 6]>,
@@ -136,7 +136,7 @@ impl Netlink {
             .map_err(Error::request(|| format!("bridge {name} cannot be made")))
     }
 
-    /// Takes an interface away. One that is not there is no error.
+    /// Removes an interface. It is no error if the interface does not exist.
     pub async fn delete_link(&self, index: u32) -> Result<(), Error> {
         match self.handle.link().del(index).execute().await {
             Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ENODEV => {
@@ -168,13 +168,13 @@ impl Netlink {
         self.change(index, &format!("to MTU {mtu}"), |link| link.mtu(mtu)).await
     }
 
-    /// Sets how many packets the interface keeps waiting for the device.
+    /// Sets the number of packets that may wait in the interface's queue.
     pub async fn set_queue_len(&self, index: u32, packets: u32) -> Result<(), Error> {
         self.change(index, &format!("to a queue of {packets}"), |link| link.txqueuelen(packets))
             .await
     }
 
-    /// Sets of how many segments a super-packet may be that the kernel hands over. Kernels before 4.16 leave it as it is.
+    /// Sets the greatest number of segments in a super-packet from the kernel. Kernels before 4.16 ignore it.
     pub async fn set_segments(&self, index: u32, most: u32) -> Result<(), Error> {
         self.change(index, &format!("to super-packets of {most} segments"), |link| {
             link.append_extra_attribute(LinkAttribute::GsoMaxSegs(most))
@@ -192,7 +192,7 @@ impl Netlink {
         self.change(index, &format!("into bridge {master}"), |link| link.controller(master)).await
     }
 
-    /// Moves an interface into another namespace, where it comes out down and without addresses.
+    /// Moves an interface into another namespace, where it is down and without addresses.
     pub async fn move_to(&self, index: u32, netns: impl AsFd) -> Result<(), Error> {
         let fd = netns.as_fd().as_raw_fd();
         self.change(index, "into another namespace", |link| link.setns_by_fd(fd)).await

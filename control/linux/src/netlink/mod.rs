@@ -1,7 +1,7 @@
 //! Links, addresses, routes and neighbours of a network namespace.
 //!
-//! A [`Netlink`] speaks to the namespace in which it was opened. [`in_netns`] opens one in a thread and a small runtime of
-//! its own; the caller waits, so that no other code ever sees a thread in a foreign namespace:
+//! A [`Netlink`] talks to the namespace in which it was opened. [`in_netns`] opens one in a thread and a small runtime
+//! of its own. The caller waits, so no other code ever sees a thread in a foreign namespace:
 //!
 //! ```no_run
 //! # use manx_linux::{netlink, netns};
@@ -30,7 +30,7 @@ pub use self::rule::Refusal;
 
 use crate::netns;
 
-/// A request that the kernel refused, in words.
+/// A request that the kernel refused, with a message.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No netlink socket, runtime or thread.
@@ -42,12 +42,12 @@ pub enum Error {
     /// A setting under `/proc/sys/net`.
     #[error(transparent)]
     Sysctl(#[from] netns::sysctl::Error),
-    /// The kernel says no.
+    /// The kernel refused.
     #[error("{what}: {source}")]
     Request {
-        /// What was asked for, e.g. `interface eth0 cannot be made`.
+        /// The message, e.g. `interface eth0 cannot be made`.
         what: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// There is no such interface.
@@ -55,13 +55,13 @@ pub enum Error {
     NoLink {
         /// The name.
         name: String,
-        /// The interfaces that there are.
+        /// The existing interfaces.
         found: Vec<String>,
     },
 }
 
 impl Error {
-    /// The kernel's error number, where it gave one.
+    /// The kernel's error number, if there is one.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Connect(source) | Self::Request { source, .. } => source.raw_os_error(),
@@ -82,14 +82,14 @@ fn io_error(error: rtnetlink::Error) -> io::Error {
     }
 }
 
-/// A connection to the kernel's routing tables of one namespace.
+/// A netlink connection to the kernel, for one namespace.
 #[derive(Clone, Debug)]
 pub struct Netlink {
     handle: rtnetlink::Handle,
 }
 
 impl Netlink {
-    /// Opens one in the calling thread's namespace. Call within a tokio runtime, which carries it.
+    /// Opens a connection in the calling thread's namespace. Call it within a tokio runtime, which runs the connection.
     pub fn open() -> Result<Self, Error> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(Error::Connect)?;
         tokio::spawn(connection);
@@ -97,8 +97,8 @@ impl Netlink {
     }
 }
 
-/// Runs `work` with a [`Netlink`] of the namespace, in a thread with a runtime of its own, and waits for it. Within `work`
-/// the thread's namespace is `netns`, so [`netns::sysctl`] reaches its settings too.
+/// Runs `work` with a [`Netlink`] of the namespace, in a thread with a runtime of its own, and waits for it. During
+/// `work` the thread's namespace is `netns`, so [`netns::sysctl`] changes its settings, too.
 pub fn in_netns<T: Send>(
     netns: impl AsFd + Sync,
     work: impl AsyncFnOnce(Netlink) -> Result<T, Error> + Send,

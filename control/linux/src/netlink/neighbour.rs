@@ -1,4 +1,4 @@
-//! Neighbours, and the way that the kernel would take.
+//! Neighbours, and the next hop of the kernel's routing table.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use rtnetlink::packet_route::route::RouteAttribute;
 use super::route::ip;
 use super::{Error, Netlink};
 
-/// How often, and in what steps, the kernel's answer to a prompted resolution is looked for.
+/// How often, and at what interval, the neighbour table is read after a resolution was started.
 const RESOLVE_STEPS: u32 = 20;
 const RESOLVE_STEP: Duration = Duration::from_millis(50);
 
@@ -24,16 +24,16 @@ pub struct Neighbour {
     pub index: u32,
     /// The neighbour's address.
     pub address: IpAddr,
-    /// Its hardware address, while it is known.
+    /// Its hardware address, if it is known.
     pub mac: Option<[u8; 6]>,
 }
 
-/// The way to a destination, as the kernel's routing table has it.
+/// The next hop to a destination in the kernel's routing table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextHop {
     /// The interface's index.
     pub device: u32,
-    /// Who takes the packet on the link: the gateway, or the destination itself.
+    /// The neighbour that gets the packet: the gateway, or the destination itself.
     pub neighbour: IpAddr,
     /// The source address that the kernel would choose.
     pub source: Option<IpAddr>,
@@ -56,7 +56,7 @@ impl Neighbour {
                 _ => {}
             }
         }
-        // A failed or incomplete entry may still carry the address that no longer answers.
+        // A failed or incomplete entry may still contain the address that no longer replies.
         if matches!(
             message.header.state,
             NeighbourState::Failed | NeighbourState::Incomplete | NeighbourState::None
@@ -68,7 +68,7 @@ impl Neighbour {
 }
 
 impl Netlink {
-    /// Sets a neighbour's hardware address for good.
+    /// Sets a neighbour's hardware address permanently.
     pub async fn set_neighbour(
         &self,
         index: u32,
@@ -90,7 +90,7 @@ impl Netlink {
         Ok(messages.iter().filter_map(Neighbour::from_message).collect())
     }
 
-    /// The way to `destination`; `None` without a route.
+    /// The next hop to `destination`; `None` if there is no route.
     pub async fn next_hop(&self, destination: IpAddr) -> Result<Option<NextHop>, Error> {
         let request = match destination {
             IpAddr::V4(v4) => {
@@ -127,8 +127,8 @@ impl Netlink {
         Ok(device.map(|device| NextHop { device, neighbour, source }))
     }
 
-    /// The hardware address of a neighbour. One that is not known is asked for, for a second at most; `None` if it does
-    /// not answer.
+    /// The hardware address of a neighbour. If it is not known, it is resolved, for at most a second; `None` if the
+    /// neighbour does not reply.
     pub async fn resolve(&self, hop: NextHop) -> Result<Option<[u8; 6]>, Error> {
         for step in 0..RESOLVE_STEPS {
             let known = self.neighbours().await?.into_iter().find(|neighbour| {
@@ -145,7 +145,7 @@ impl Netlink {
         Ok(None)
     }
 
-    /// Has the kernel ask for a neighbour's hardware address as if a packet had to go there (`NTF_USE`).
+    /// Makes the kernel resolve a neighbour's hardware address as if a packet had to be sent there (`NTF_USE`).
     pub async fn prompt(&self, hop: NextHop) -> Result<(), Error> {
         let NextHop { device, neighbour, .. } = hop;
         self.handle

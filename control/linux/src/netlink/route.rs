@@ -13,14 +13,14 @@ use rtnetlink::packet_route::route::{
 
 use super::{Error, Netlink};
 
-/// Marks the routes that Manx made, so that it finds them again and touches no others (`ip route show proto 77`;
-/// rtnetlink(7) leaves numbers above `RTPROT_STATIC` to whoever uses them).
+/// The protocol number of Manx's routes. By this number Manx finds its own routes and touches no others (`ip route show
+/// proto 77`; numbers above `RTPROT_STATIC` are free for any program: rtnetlink(7)).
 pub const MANX_PROTOCOL: u8 = 77;
 
 /// A route of the main table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Route {
-    /// Where to.
+    /// The destination prefix.
     pub destination: IpNet,
     /// The next hop, if the destination is not on the link itself.
     pub via: Option<IpAddr>,
@@ -28,17 +28,17 @@ pub struct Route {
     pub device: u32,
     /// The source address of the node's own packets; the kernel chooses if absent.
     pub source: Option<IpAddr>,
-    /// The next hop is on the link although no address of the interface says so.
+    /// The next hop is on the link even if no address of the interface says so.
     pub onlink: bool,
 }
 
 impl Route {
-    /// To a destination on the link itself.
+    /// A route to a destination on the link itself.
     pub const fn direct(destination: IpNet, device: u32) -> Self {
         Self { destination, via: None, device, source: None, onlink: false }
     }
 
-    /// Every IPv4 destination (`0.0.0.0/0`) or, for an IPv6 `like`, `::/0`.
+    /// The default prefix in the family of `like`: `0.0.0.0/0` or `::/0`.
     pub fn default_of(like: IpAddr) -> IpNet {
         match like {
             IpAddr::V4(_) => IpNet::V4(ipnet::Ipv4Net::default()),
@@ -55,7 +55,7 @@ impl Route {
             IpNet::V4(_) => AddressFamily::Inet,
             IpNet::V6(_) => AddressFamily::Inet6,
         };
-        // An IPv4 route without a next hop leads to neighbours; IPv6 knows no such difference.
+        // An IPv4 route without a next hop leads to neighbours, so its scope is the link; IPv6 has no such difference.
         message.header.scope = match (self.via, self.destination) {
             (None, IpNet::V4(_)) => RouteScope::Link,
             _ => RouteScope::Universe,
@@ -107,7 +107,7 @@ pub(super) fn ip(address: &RouteAddress) -> Option<IpAddr> {
 }
 
 impl Netlink {
-    /// Makes a route, or puts it in the place of the one with the same destination.
+    /// Adds a route, or replaces the route with the same destination.
     pub async fn replace_route(&self, route: &Route) -> Result<(), Error> {
         self.handle.route().add(route.message()).replace().execute().await.map_err(Error::request(
             || {
@@ -120,7 +120,7 @@ impl Netlink {
         ))
     }
 
-    /// Makes a route as an administrator does (`proto static`): Manx neither lists nor removes it later.
+    /// Adds a route as an administrator does (`proto static`): Manx neither lists nor removes it later.
     pub async fn replace_static_route(&self, route: &Route) -> Result<(), Error> {
         let mut message = route.message();
         message.header.protocol = RouteProtocol::Static;
@@ -129,7 +129,7 @@ impl Netlink {
         }))
     }
 
-    /// Takes a route of Manx's away. One that is not there is no error.
+    /// Removes a route of Manx. It is no error if the route does not exist.
     pub async fn delete_route(&self, route: &Route) -> Result<(), Error> {
         match self.handle.route().del(route.message()).execute().await {
             Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ESRCH => {

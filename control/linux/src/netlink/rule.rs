@@ -1,4 +1,4 @@
-//! Rules of policy routing that refuse forged sources.
+//! Policy routing rules that refuse forged sources.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,12 +11,13 @@ use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use super::route::MANX_PROTOCOL;
 use super::{Error, Netlink};
 
-/// Before the main table's 32,766, behind the local one's 0: packets to the node itself are not Manx's to refuse.
+/// Between the local table's rule (0) and the main table's (32,766): Manx must not refuse packets to the node itself.
 const PRIORITY: u32 = 77;
 
-/// What comes in by an interface from an IPv6 address is dropped instead of forwarded.
+/// A packet that comes in by an interface from this IPv6 address is dropped and not forwarded.
 ///
-/// For IPv4 the kernel itself takes one of its own addresses as a source for forged; IPv6 has no such check.
+/// For IPv4 the kernel itself drops packets from outside with one of its own addresses as the source; IPv6 has no such
+/// check.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Refusal {
     /// The interface's name.
@@ -42,7 +43,7 @@ impl Refusal {
 }
 
 impl Netlink {
-    /// Makes Manx's refusals these, and touches no other rules.
+    /// Sets Manx's refusals to these, and touches no other rules.
     pub async fn set_refusals(&self, wanted: &BTreeSet<Refusal>) -> Result<(), Error> {
         let listed = self.handle.rule().get(IpVersion::V6).execute().try_collect::<Vec<_>>().await;
         let listed =

@@ -1,11 +1,11 @@
-//! Network namespaces: made, named, entered.
+//! Network namespaces: making, naming and entering them.
 //!
-//! A namespace is held by an open descriptor, or by a file onto which its `/proc/…/ns/net` is bind-mounted (a *named*
-//! namespace, as `ip netns` and CNI make them). A thread has one network namespace and keeps it: what must happen in
-//! another one happens in a thread of its own ([`run_in`]), which the caller waits for.
+//! A namespace is kept alive by an open descriptor, or by a file onto which its `/proc/…/ns/net` is bind-mounted (a
+//! *named* namespace, as `ip netns` and CNI make them). A thread has one network namespace and keeps it. Work in
+//! another namespace is done in a thread of its own ([`run_in`]), and the caller waits.
 //!
 //! All of it needs `CAP_SYS_ADMIN` in the user namespace that owns the mount namespace and the target (`setns(2)`,
-//! `unshare(2)`), which an ordinary user has inside a user namespace of his own.
+//! `unshare(2)`); an ordinary user has this capability inside a user namespace of his own.
 
 pub mod sysctl;
 
@@ -50,7 +50,7 @@ pub enum Error {
         /// Why.
         source: Errno,
     },
-    /// The name leads nowhere.
+    /// The name does not lead to a file that can be opened.
     #[error("the network namespace {path} cannot be opened: {source}")]
     Open {
         /// The file.
@@ -58,13 +58,13 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
-    /// It is named by a process of which the caller may not ask that.
+    /// It is the namespace of a process that the caller may not trace.
     #[error(
         "the network namespace {0} may not be opened: by a process's folder that takes CAP_SYS_PTRACE, which the agent does not \
          keep; name it by a file that it is mounted on, as CNI's runtimes do (ip netns attach NAME PID)"
     )]
     Process(PathBuf),
-    /// The name leads to something else.
+    /// The name leads to something that is no network namespace.
     #[error(
         "{0} is not a network namespace: nothing is mounted on the file (was it left behind by a crash?)"
     )]
@@ -72,13 +72,13 @@ pub enum Error {
     /// The kernel refuses to let the thread in.
     #[error("the network namespace cannot be entered: {0}")]
     Enter(Errno),
-    /// Other threads would stay outside.
+    /// Other threads would not change their namespace.
     #[error("the process has {0} threads: a namespace is entered before the first of them starts")]
     Threads(usize),
     /// No thread could be started.
     #[error("no thread can be started: {0}")]
     Thread(io::Error),
-    /// The name cannot be taken away.
+    /// The name cannot be removed.
     #[error("the network namespace's file {path} cannot be removed: {source}")]
     Delete {
         /// The file.
@@ -105,7 +105,7 @@ impl Error {
     }
 }
 
-/// Makes a network namespace that lives as long as the descriptor (and whatever else comes to hold it). Its loopback
+/// Makes a network namespace that lives as long as the descriptor and everything else that holds it. Its loopback
 /// interface is down.
 pub fn create() -> Result<OwnedFd, Error> {
     in_thread(|| {
@@ -114,8 +114,8 @@ pub fn create() -> Result<OwnedFd, Error> {
     })
 }
 
-/// Makes a network namespace and names it `path`, which must not exist; its folder must. The name holds it until
-/// [`delete`], in every mount namespace that sees the mount.
+/// Makes a network namespace and names it `path`. The file must not exist, but its folder must. The name keeps the
+/// namespace alive until [`delete`], in every mount namespace that sees the mount.
 pub fn create_named(path: &Path) -> Result<OwnedFd, Error> {
     let name_error = |source| Error::Name { path: path.to_owned(), source };
     OpenOptions::new().write(true).create_new(true).mode(0o444).open(path).map_err(name_error)?;
@@ -126,13 +126,13 @@ pub fn create_named(path: &Path) -> Result<OwnedFd, Error> {
         current()
     });
     if made.is_err() {
-        // The first error is the one to tell; an empty file that stays is refused by the next create with its name.
+        // The first error is the one to report. If the empty file stays, the next call reports it by its name.
         let _ = fs::remove_file(path);
     }
     made
 }
 
-/// Takes a name away; the namespace goes with its last holder. A name that is not there is no error.
+/// Removes a name; the namespace ends with its last holder. It is no error if the name does not exist.
 pub fn delete(path: &Path) -> Result<(), Error> {
     let delete_error = |source| Error::Delete { path: path.to_owned(), source };
     match umount2(path, MntFlags::MNT_DETACH) {
@@ -151,7 +151,7 @@ pub fn current() -> Result<OwnedFd, Error> {
     open(Path::new(OWN))
 }
 
-/// Opens a namespace by its name, or by a `/proc/PID/ns/net` of a process that the caller may trace (`ptrace(2)`).
+/// Opens a namespace by its name, or by the `/proc/PID/ns/net` of a process that the caller may trace (`ptrace(2)`).
 pub fn open(path: &Path) -> Result<OwnedFd, Error> {
     let file = File::open(path).map_err(|source| match source.kind() {
         io::ErrorKind::PermissionDenied if path.starts_with("/proc") => {
@@ -171,17 +171,18 @@ pub fn same(a: impl AsFd, b: impl AsFd) -> io::Result<bool> {
     Ok(identity(a)? == identity(b)?)
 }
 
-/// Device and inode of a namespace: no two have the same at one time. One that has gone may leave its number to another.
+/// Device and inode of a namespace. No two namespaces have the same at one time, but a later one may get the inode of
+/// one that has ended.
 pub fn identity(netns: impl AsFd) -> io::Result<(u64, u64)> {
     let metadata = File::from(netns.as_fd().try_clone_to_owned()?).metadata()?;
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// Runs `work` in the namespace, in a thread of its own, and waits for it. Sockets and devices that it opens belong to the
-/// namespace for good and may be used from any thread afterwards.
+/// Runs `work` in the namespace, in a thread of its own, and waits for it. Sockets and devices that it opens always
+/// belong to the namespace and may be used from any thread afterwards.
 ///
 /// # Errors
-/// The namespace cannot be entered, or no thread started. A panic of `work` goes on in the caller.
+/// The namespace cannot be entered, or the thread cannot be started. A panic of `work` continues in the caller.
 pub fn run_in<T: Send>(
     netns: impl AsFd + Sync,
     work: impl FnOnce() -> T + Send,
@@ -192,9 +193,9 @@ pub fn run_in<T: Send>(
     })
 }
 
-/// Enters the namespace with the whole process, which must have a single thread: later ones inherit it.
+/// Moves the whole process into the namespace. It must have a single thread; later threads inherit the namespace.
 pub fn enter(netns: impl AsFd) -> Result<(), Error> {
-    // A thread that was joined may be listed for a moment longer.
+    // A joined thread may still be listed for a moment.
     for last in [false, false, false, false, true] {
         let threads = fs::read_dir("/proc/self/task")
             .map_err(|source| Error::Open { path: "/proc/self/task".into(), source })?

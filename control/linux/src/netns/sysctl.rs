@@ -27,13 +27,14 @@ fn hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// The file of `key`, e.g. `ipv4/ip_forward`. An interface's name may hold dots, so parts are divided by slashes.
+/// The file of `key`, e.g. `ipv4/ip_forward`. The parts are divided by slashes, because an interface's name may contain
+/// dots.
 fn path(key: &str) -> PathBuf {
     PathBuf::from("/proc/sys/net").join(key)
 }
 
-/// Sets `key`, e.g. `ipv4/ip_forward`. A value that already stands is not written again, so that a `/proc/sys` that is
-/// read-only but already right is no error.
+/// Sets `key`, e.g. `ipv4/ip_forward`. A value that is already set is not written again, so a read-only `/proc/sys`
+/// with the right value is no error.
 pub fn set(key: &str, value: &str) -> Result<(), Error> {
     if matches!(read(key), Ok(now) if now == value) {
         return Ok(());
@@ -46,7 +47,7 @@ pub fn set(key: &str, value: &str) -> Result<(), Error> {
     })
 }
 
-/// [`set`], except that a kernel without the setting (built without IPv6, say) is no error.
+/// As [`set`], but a kernel without the setting (built without IPv6, say) is no error.
 pub fn set_if_present(key: &str, value: &str) -> Result<(), Error> {
     match set(key, value) {
         Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -54,7 +55,7 @@ pub fn set_if_present(key: &str, value: &str) -> Result<(), Error> {
     }
 }
 
-/// Reads `key` without the line's end.
+/// Reads `key`, without the line break.
 pub fn read(key: &str) -> Result<String, Error> {
     let path = path(key);
     match std::fs::read_to_string(&path) {
@@ -63,9 +64,10 @@ pub fn read(key: &str) -> Result<String, Error> {
     }
 }
 
-/// Makes an interface's IPv6 as static as its IPv4: no duplicate address detection (its addresses, the link-local one too,
-/// are usable at once), no router solicitations, nothing learned from advertisements (RFC 4862, sections 5.4 and 5.5; the
-/// kernel's `ip-sysctl.rst`). Call before it is set up. A kernel without IPv6 is no error.
+/// Makes an interface's IPv6 as static as its IPv4: no duplicate address detection (its addresses, including the
+/// link-local one, are usable at once), no router solicitations, nothing learned from advertisements (RFC 4862,
+/// sections 5.4 and 5.5; the kernel's `ip-sysctl.rst`). Call it before the interface is set up. A kernel without IPv6
+/// is no error.
 pub fn make_ipv6_static(interface: &str) -> Result<(), Error> {
     for (key, value) in [
         ("accept_dad", "0"),

@@ -46,7 +46,7 @@ fn a_file_that_is_no_namespace_is_told_apart() {
 
 #[test]
 fn a_process_with_threads_does_not_enter() {
-    // The test harness itself runs this in a second thread.
+    // The test harness runs this test in a second thread.
     let here = current().unwrap();
     assert!(matches!(enter(&here), Err(Error::Threads(n)) if n > 1));
 }

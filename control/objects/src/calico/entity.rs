@@ -63,7 +63,8 @@ pub(super) fn entity(
     entity
 }
 
-/// `selector` or `notSelector`. That an empty one is no criterion surprises: elsewhere it selects every endpoint.
+/// Reads `selector` or `notSelector`. An empty one is no criterion, which may surprise: in other places it selects
+/// every endpoint.
 fn rule_selector(cursor: &Cursor<'_>, key: &str, out: &mut Findings) -> Option<String> {
     let field = cursor.field(key)?;
     if field.is_empty() {
@@ -73,17 +74,14 @@ fn rule_selector(cursor: &Cursor<'_>, key: &str, out: &mut Findings) -> Option<S
     selector(&field, Over::Labels, out)
 }
 
-/// `nets` or `notNets`. All nets of a rule are of one family.
+/// Reads `nets` or `notNets`. All nets of a rule are of one family.
 fn nets(cursor: &Cursor<'_>, key: &str, family: &mut Family, out: &mut Findings) -> Vec<IpNet> {
     let Some(field) = cursor.field(key) else { return Vec::new() };
     field.items(out, |item, out| {
         let net = net(item, out)?;
         let version = if net.addr().is_ipv4() { 4 } else { 6 };
         if key == "notNets" && net.prefix_len() == 0 {
-            item.conflict(
-                out,
-                format!("{net} leaves no address over: the rule would match nothing"),
-            );
+            item.conflict(out, format!("{net} leaves no address: the rule would match nothing"));
         }
         if family.version.is_some_and(|other| other != version) {
             item.expected(out, format!("a net of IPv{}, the rule's ipVersion", 10 - version));
@@ -141,7 +139,8 @@ fn service(
     Some(ServiceMatch { name: name?, namespace })
 }
 
-/// A service brings its endpoints' addresses along, and in an egress rule their ports.
+/// Checks that no other field excludes the service, which stands for its endpoints' addresses and, in an egress rule,
+/// also for their ports.
 fn service_alone(entity: &Cursor<'_>, service: &Cursor<'_>, side: Side, out: &mut Findings) {
     let excluded: &[&str] = match side {
         Side::Source => {
@@ -159,11 +158,11 @@ fn service_alone(entity: &Cursor<'_>, service: &Cursor<'_>, side: Side, out: &mu
         ],
     };
     for key in excluded {
-        // Calico lets `serviceAccounts: {}` exclude a service, but not `nets: []`.
+        // Calico accepts `nets: []` next to a service, but not `serviceAccounts: {}`.
         if let Some(field) = entity.field(key)
             && (*key == "serviceAccounts" || !field.is_empty())
         {
-            service.conflict(out, format!("may not stand beside {key}"));
+            service.conflict(out, format!("may not be used together with {key}"));
         }
     }
 }

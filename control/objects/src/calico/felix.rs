@@ -1,4 +1,4 @@
-//! `FelixConfiguration`, as far as it changes policy.
+//! `FelixConfiguration`, the part that changes policy.
 
 use ipnet::IpNet;
 
@@ -11,14 +11,15 @@ use super::value::net_or_address;
 
 const READ: &[&str] =
     &["defaultEndpointToHostAction", "failsafeInboundHostPorts", "failsafeOutboundHostPorts"];
-/// What the names of fields that are read begin with, in lower case: another such name is a misspelling.
+/// The first letters, in lower case, of the names of fields that are read: another name that begins so is a
+/// misspelling.
 const PREFIXES: [&str; 2] = ["failsafe", "defaultendpoint"];
-/// Felix takes 0 as well: it is the port that packets to port 0 show, and no other.
+/// Felix also accepts 0: it matches only packets to port 0.
 const FAILSAFE_PORT: &str = "a port number from 0 to 65535";
 const FAILSAFE: &str = "a failsafe port: a mapping with protocol, port and perhaps net, or text such as tcp:22 or tcp:10.0.0.0/8:22";
 
-/// Reads Felix's settings. There are some two hundred, of other dataplanes; only those that look like one that is read are
-/// warned of.
+/// Reads Felix's settings. There are about two hundred, mostly for other dataplanes; only unknown fields that look like
+/// one that is read cause a warning.
 pub(in super::super) fn felix_configuration(
     root: &Cursor<'_>,
     name: &str,
@@ -30,7 +31,7 @@ pub(in super::super) fn felix_configuration(
         && let Some(metadata) = root.field("metadata")
         && let Some(field) = metadata.field("name")
     {
-        let message = "is neither default nor node.NAME: no node heeds what stands here";
+        let message = "is neither default nor node.NAME, so no node uses this configuration";
         field.warning(out, Cause::Notice(message.to_owned()));
     }
     let mut felix = FelixConfiguration::default();
@@ -45,7 +46,7 @@ pub(in super::super) fn felix_configuration(
             field.warning_at(out, at, Cause::UnknownField { similar: None });
         }
     });
-    unheeded(&spec, out);
+    warn_of_unused_settings(&spec, out);
     felix.endpoint_to_host = spec
         .field("defaultEndpointToHostAction")
         .filter(|field| !field.is_empty())
@@ -66,23 +67,24 @@ pub(in super::super) fn felix_configuration(
     felix
 }
 
-/// Encapsulation is the pools' to ask for, and VXLAN's network and port are the ones that Calico has by default.
-fn unheeded(spec: &Cursor<'_>, out: &mut Findings) {
+/// Warns of settings without effect: encapsulation is a setting of pools, and VXLAN's network and port always have
+/// Calico's default values.
+fn warn_of_unused_settings(spec: &Cursor<'_>, out: &mut Findings) {
     for (key, number) in [("vxlanVNI", 4096), ("vxlanPort", 4789)] {
         if let Some(field) = spec.field(key).filter(|it| it.node.value != Value::Integer(number)) {
-            let message = format!("is not heeded: it is {number}");
+            let message = format!("has no effect: it is always {number}");
             field.warning(out, Cause::Notice(message));
         }
     }
     for key in ["ipipEnabled", "vxlanEnabled"] {
         if let Some(field) = spec.field(key).filter(|it| it.node.value == Value::Boolean(false)) {
-            let message = "is not heeded: the IPPools alone tell what is encapsulated";
+            let message = "has no effect: only the IPPools say what is encapsulated";
             field.warning(out, Cause::Notice(message.to_owned()));
         }
     }
 }
 
-/// A list of objects as in the resource, or the text of Felix's own parameter: parts joined by commas, `none` for none.
+/// Reads a list of objects as in the resource, or the text of Felix's own parameter: parts joined by commas, or `none`.
 fn failsafes(cursor: &Cursor<'_>, out: &mut Findings) -> Vec<Failsafe> {
     let Value::String(text) = &cursor.node.value else { return cursor.items(out, failsafe) };
     if text.eq_ignore_ascii_case("none") {
@@ -104,7 +106,7 @@ fn failsafe(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Failsafe> {
         }
         return failsafe;
     }
-    // A `net` that is misspelled and passed over would open the port to everybody.
+    // A misspelled `net` that was ignored would open the port to every peer.
     if !cursor.exact(out, &["protocol", "port", "net"]) {
         return None;
     }
@@ -122,7 +124,7 @@ fn failsafe(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Failsafe> {
     Some(Failsafe { protocol: protocol?, port: port?, net })
 }
 
-/// The protocol where none is named.
+/// The protocol if none is named.
 const TCP: u8 = 6;
 
 fn protocol(text: &str) -> Option<u8> {

@@ -1,7 +1,7 @@
-//! Calico's kinds, checked as Calico's own validation checks them.
+//! Calico's kinds, checked in the same way as Calico's own validation.
 //!
-//! A field that a rule does not have makes its policy invalid: it may restrict, and passing it over would widen the rule.
-//! Elsewhere unknown fields are warned of.
+//! An unknown field of a rule makes the policy invalid: the field may restrict, and without it the rule would match
+//! more. Other unknown fields cause a warning.
 //!
 //! Source: Calico's API reference (`projectcalico.org/v3`) and its custom resource definitions.
 

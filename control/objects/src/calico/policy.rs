@@ -21,8 +21,8 @@ const SPEC: &[&str] = &[
 ];
 const GLOBAL_SPEC: &[&str] = &["namespaceSelector", "applyOnForward", "preDNAT", "doNotTrack"];
 
-/// Reads `spec`. What is invalid is in `out`; what comes back is then of use only for its subject, which is `None` if it
-/// could not be read whole.
+/// Reads `spec`. Errors are in `out`; if there are any, only the result's subject may be used. The subject is `None` if
+/// it could not be read completely.
 pub(in super::super) fn decode(
     root: &Cursor<'_>,
     kind: Kind,
@@ -101,13 +101,13 @@ fn types(cursor: &Cursor<'_>, out: &mut Findings) -> Vec<PolicyType> {
     })
 }
 
-/// There is one hint, and Manx has no use for it.
+/// Checks the hints. There is only one, and Manx does not use it.
 fn check_hints(cursor: &Cursor<'_>, out: &mut Findings) {
     let hint = "AssumeNeededOnEveryNode";
     cursor.distinct(out, |item, out| item.parsed(out, hint, |text| (text == hint).then_some(())));
 }
 
-/// `preDNAT` and `doNotTrack`, which place the policy before the rest of the path.
+/// Checks `preDNAT` and `doNotTrack`, which apply the policy earlier on the packet's path.
 fn check_stage(spec: &Cursor<'_>, policy: &Policy, out: &mut Findings) {
     for (key, set) in [("preDNAT", policy.pre_dnat), ("doNotTrack", policy.do_not_track)] {
         if set
@@ -119,7 +119,7 @@ fn check_stage(spec: &Cursor<'_>, policy: &Policy, out: &mut Findings) {
     }
     let Some(field) = spec.field("preDNAT").filter(|_| policy.pre_dnat) else { return };
     if policy.do_not_track {
-        field.conflict(out, "may not stand beside doNotTrack");
+        field.conflict(out, "may not be used together with doNotTrack");
     }
     let egress = policy.types.as_ref().is_some_and(|types| types.contains(&PolicyType::Egress));
     if egress || !policy.egress.is_empty() {
@@ -143,7 +143,7 @@ pub(in super::super) fn staged_action(
     })
 }
 
-/// A staged policy that stands for a deletion says nothing else.
+/// Reports every field that is not in `allowed`: a staged policy that stands for a deletion has no others.
 pub(in super::super) fn nothing_but(spec: &Cursor<'_>, allowed: &[&str], out: &mut Findings) {
     for (field, _) in spec.others(allowed) {
         if !field.is_empty() && field.node.value != Value::Boolean(false) {

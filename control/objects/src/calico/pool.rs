@@ -1,4 +1,4 @@
-//! `IPPool`, refused where the API server or Calico's client would refuse it.
+//! `IPPool`, refused if the API server or Calico's client would refuse it.
 //!
 //! Source: Calico's API reference, "IP pool".
 
@@ -26,7 +26,7 @@ const SPEC: &[&str] = &[
     "nodeSelector",
     "vxlanMode",
 ];
-/// Fields of Calico's first API, with what is written in their place now.
+/// Fields of Calico's first API, with the fields that replaced them.
 const FORMER: [(&str, &str); 2] = [("ipip", "ipipMode"), ("nat-outgoing", "natOutgoing")];
 const LINK_LOCAL: [IpNet; 2] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(169, 254, 0, 0), 16)),
@@ -35,7 +35,7 @@ const LINK_LOCAL: [IpNet; 2] = [
 const TUNNEL: &str = "Tunnel";
 const LOAD_BALANCER: &str = "LoadBalancer";
 
-/// Reads a pool; `None` if it has no legal CIDR, which is then in `out`.
+/// Reads a pool; `None` if it has no legal CIDR, which is then reported in `out`.
 pub(in super::super) fn ip_pool(root: &Cursor<'_>, out: &mut Findings) -> Option<IpPool> {
     root.mapping(out, OBJECT, &["status"]);
     let spec = root.required(out, "spec", "a mapping with a cidr")?;
@@ -92,7 +92,7 @@ fn encapsulates(mode: Option<EncapsulationMode>) -> bool {
     matches!(mode, Some(EncapsulationMode::Always | EncapsulationMode::CrossSubnet))
 }
 
-/// One encapsulation at most, and of IPv4 if it is IPIP.
+/// Checks that there is at most one encapsulation, and that IPIP has only IPv4 addresses.
 fn check_modes(
     spec: &Cursor<'_>,
     cidr: Option<IpNet>,
@@ -118,7 +118,7 @@ fn check_modes(
     }
 }
 
-/// A pool that is in use holds one of its blocks at least, and none holds addresses that are of one link only.
+/// Checks that a pool in use is large enough for one of its blocks, and that it contains no link-local addresses.
 fn check_extent(spec: &Cursor<'_>, cidr: IpNet, out: &mut Findings) {
     let (expected, range, default) = match cidr {
         IpNet::V4(_) => ("a length of IPv4 blocks from 20 to 32", 20..=32, 26),
@@ -140,8 +140,8 @@ fn check_extent(spec: &Cursor<'_>, cidr: IpNet, out: &mut Findings) {
     }
 }
 
-/// Tunnels' addresses are of no namespace: a pool that gives them asks for none. Addresses for load balancers are nobody's on
-/// a node: no such pool has anything to do with encapsulation or nodes.
+/// Checks `allowedUses`. Tunnel addresses have no namespace, so a pool for them may not select namespaces. Addresses
+/// for load balancers belong to no node, so a pool for them may not set encapsulation or select nodes.
 fn check_uses(spec: &Cursor<'_>, modes: [Option<EncapsulationMode>; 2], out: &mut Findings) {
     let exports = spec.field("disableBGPExport").map(|field| (field.boolean(out), field));
     let Some(field) = spec.field("allowedUses") else { return };
@@ -159,7 +159,7 @@ fn check_uses(spec: &Cursor<'_>, modes: [Option<EncapsulationMode>; 2], out: &mu
         return;
     }
     if uses.iter().any(|one| one != LOAD_BALANCER) {
-        field.conflict(out, "LoadBalancer may not stand beside another use");
+        field.conflict(out, "LoadBalancer may not be used together with another use");
     }
     for (key, mode) in ["ipipMode", "vxlanMode"].into_iter().zip(modes) {
         if let Some(field) = spec.field(key).filter(|_| encapsulates(mode)) {

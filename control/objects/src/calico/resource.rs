@@ -1,4 +1,4 @@
-//! What policies refer to: tiers, sets of networks, host endpoints, profiles.
+//! The objects that policies refer to: tiers, network sets, host endpoints, profiles.
 
 use super::super::cursor::{Cursor, Findings};
 use super::super::metadata::{Metadata, pairs};
@@ -11,11 +11,11 @@ use super::rule::{Context, rules};
 use super::value::{action, has_ports, net_or_address, order, protocol};
 use super::{DEFAULT, KUBE_ADMIN, KUBE_BASELINE, OBJECT};
 
-/// The label by which Calico's backend notes a set's namespace.
+/// The label with which Calico's backend marks a set's namespace.
 const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
 const INTERFACE: &str = "* or an interface's name: at most 15 letters, digits, '_', '.' and '-'";
 
-/// Reads a tier. The built-in ones are what they are, whatever a manifest says.
+/// Reads a tier. A manifest cannot change the built-in tiers.
 pub(in super::super) fn tier(root: &Cursor<'_>, name: &str, out: &mut Findings) -> Tier {
     root.mapping(out, OBJECT, &["status"]);
     let mut tier = Tier { order: None, default_action: None };
@@ -58,7 +58,7 @@ pub(in super::super) fn tier(root: &Cursor<'_>, name: &str, out: &mut Findings) 
     tier
 }
 
-/// Reads a set of networks.
+/// Reads a network set.
 pub(in super::super) fn network_set(
     root: &Cursor<'_>,
     metadata: Metadata,
@@ -83,7 +83,7 @@ pub(in super::super) fn network_set(
     NetworkSet { labels: metadata.labels, nets }
 }
 
-/// Reads a host endpoint; `None` if it does not say whose.
+/// Reads a host endpoint; `None` if it does not name its node.
 pub(in super::super) fn host_endpoint(
     root: &Cursor<'_>,
     metadata: Metadata,

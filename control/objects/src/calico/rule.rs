@@ -22,20 +22,20 @@ const RULE: &[&str] = &[
     "metadata",
 ];
 
-/// Where a rule stands.
+/// The place of a rule.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context {
     pub(super) direction: PolicyType,
-    /// Whether what it belongs to has a namespace, in which a service's name without one is looked up.
+    /// Whether the rule's object has a namespace. A service name without a namespace is then looked up there.
     pub(super) namespaced: bool,
 }
 
-/// The address family that a rule has committed itself to.
+/// The address family that the fields of a rule require.
 #[derive(Debug, Default)]
 pub(super) struct Family {
-    /// `ipVersion`.
+    /// From `ipVersion`.
     pub(super) version: Option<u8>,
-    /// That of the first net.
+    /// From the first net.
     pub(super) nets: Option<u8>,
 }
 
@@ -80,7 +80,7 @@ fn rule(cursor: &Cursor<'_>, context: Context, out: &mut Findings) -> Option<Rul
             *read = entity(&field, side, context, &mut family, out);
         }
     }
-    // It is for people; but what its author wrote should be what they read.
+    // The metadata is only for people, but it should read as its author wrote it.
     if let Some(metadata) = cursor.field("metadata")
         && metadata.mapping(out, &["annotations"], &[])
         && let Some(annotations) = metadata.field("annotations")
@@ -102,7 +102,7 @@ fn rule(cursor: &Cursor<'_>, context: Context, out: &mut Findings) -> Option<Rul
     Some(rule)
 }
 
-/// `icmp` or `notICMP`. The code needs a type: Calico's rule, and that of the packet's format.
+/// Reads `icmp` or `notICMP`. A code needs a type, both in Calico's validation and in the packet format.
 fn icmp(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Icmp> {
     if !cursor.exact(out, &["type", "code"]) {
         return None;
@@ -118,7 +118,7 @@ fn icmp(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Icmp> {
     })
 }
 
-/// What the protocol must be for the rest of the rule to mean something.
+/// Checks that the rule's protocol fits its other fields.
 fn check_protocol(cursor: &Cursor<'_>, rule: &Rule, out: &mut Findings) {
     for (side, entity) in [("source", &rule.source), ("destination", &rule.destination)] {
         let Some(side) = cursor.field(side) else { continue };
@@ -126,7 +126,7 @@ fn check_protocol(cursor: &Cursor<'_>, rule: &Rule, out: &mut Findings) {
             let numeric = ports.iter().any(|port| matches!(port, Port::Range(..)));
             let wrong = match rule.protocol {
                 Some(protocol) => !ports.is_empty() && !has_ports(protocol),
-                // A named port brings its protocol along.
+                // A named port has a protocol of its own.
                 None => numeric && cursor.field("protocol").is_none(),
             };
             if wrong && let Some(field) = side.field(key) {
@@ -154,7 +154,7 @@ fn check_protocol(cursor: &Cursor<'_>, rule: &Rule, out: &mut Findings) {
     }
 }
 
-/// Whether there is an `http` match. Only ingress rules that allow may have one.
+/// Reads whether there is an `http` match. Only ingress rules that allow may have one.
 fn http(cursor: &Cursor<'_>, action: Action, context: Context, out: &mut Findings) -> bool {
     let Some(http) = cursor.field("http") else { return false };
     if !http.exact(out, &["methods", "paths"]) {
@@ -188,7 +188,7 @@ fn http_path(cursor: &Cursor<'_>, out: &mut Findings) -> Option<()> {
     let path = match (cursor.field("exact"), cursor.field("prefix")) {
         (Some(path), None) | (None, Some(path)) => path,
         (Some(_), Some(prefix)) => {
-            prefix.conflict(out, "may not stand beside exact");
+            prefix.conflict(out, "may not be used together with exact");
             return None;
         }
         (None, None) => {

@@ -11,7 +11,7 @@ use super::super::{State, read};
 
 const V3: &str = "projectcalico.org/v3";
 
-/// An object of Calico's whose `spec` is `spec`, indented by two.
+/// A Calico object whose `spec` is `spec`, indented by two.
 fn text(kind: &str, spec: &str) -> String {
     let body = spec.trim_matches('\n').replace('\n', "\n  ");
     let name = if kind == "FelixConfiguration" { "default" } else { "a" };
@@ -31,7 +31,8 @@ fn rule(rule: &str) -> Rule {
     policy.ingress.remove(0)
 }
 
-/// The messages of every case, one after the other, and that each case is as valid as it should be.
+/// The messages of all cases, one after another. Checks that each case is valid or not, as
+/// expected.
 fn messages<'a>(cases: impl IntoIterator<Item = (&'a str, String)>, valid: bool) -> String {
     let mut all = String::new();
     for (name, text) in cases {
@@ -566,7 +567,7 @@ fn a_felix_configuration_that_no_node_heeds_is_told_of() {
         manifest.problems.iter().map(Problem::summary).collect::<Vec<_>>()
     };
     assert!(told("default").is_empty() && told("node.a").is_empty());
-    let said = "file.yaml:3:18: FelixConfiguration general: metadata.name: is neither default nor node.NAME: no node heeds what stands here";
+    let said = "file.yaml:3:18: FelixConfiguration general: metadata.name: is neither default nor node.NAME, so no node uses this configuration";
     assert_eq!(told("general"), [said]);
 }
 

@@ -1,4 +1,4 @@
-//! Values that several of Calico's kinds are written with.
+//! Values that occur in several of Calico's kinds.
 
 use ipnet::IpNet;
 use manx_policy_compiler::selector::Selector;
@@ -9,7 +9,7 @@ use super::super::problem::Cause;
 use super::super::syntax::{PORT_NAME, PORT_NUMBER, address, cidr, is_port_name, port_number};
 use super::super::tree::Value;
 
-/// Protocol numbers of IANA that checks name.
+/// IANA's protocol numbers that are used in checks.
 pub(super) const ICMP: u8 = 1;
 pub(super) const ICMPV6: u8 = 58;
 const WITH_PORTS: [u8; 3] = [6, 17, 132];
@@ -23,7 +23,7 @@ pub(super) fn has_ports(protocol: u8) -> bool {
     WITH_PORTS.contains(&protocol)
 }
 
-/// A protocol, as IANA's number.
+/// Reads a protocol, as IANA's number.
 pub(super) fn protocol(cursor: &Cursor<'_>, out: &mut Findings) -> Option<u8> {
     let protocol = match &cursor.node.value {
         Value::Integer(number) => u8::try_from(*number).ok(),
@@ -46,7 +46,7 @@ pub(super) fn protocol(cursor: &Cursor<'_>, out: &mut Findings) -> Option<u8> {
     protocol
 }
 
-/// A port, a range written `first:last`, or a port's name.
+/// Reads a port, a range written `first:last`, or a port's name.
 pub(super) fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Port> {
     let port = match &cursor.node.value {
         Value::Integer(number) => port_number(*number).map(|port| Port::Range(port, port)),
@@ -75,12 +75,12 @@ fn port_text(text: &str) -> Option<Port> {
     }
 }
 
-/// A net of a rule, or a pool's: with its mask, without host bits.
+/// Reads a net of a rule or a pool: with its length, without host bits.
 pub(super) fn net(cursor: &Cursor<'_>, out: &mut Findings) -> Option<IpNet> {
     cursor.parsed(out, NET, |text| cidr(text).filter(|net| net.trunc() == *net))
 }
 
-/// A net of a set: an address stands for itself alone, host bits are cut off.
+/// Reads a net of a network set: an address stands for itself, and host bits are removed.
 pub(super) fn net_or_address(text: &str) -> Option<IpNet> {
     cidr(text).map(|net| net.trunc()).or_else(|| address(text).map(IpNet::from))
 }
@@ -96,7 +96,7 @@ pub(super) fn action(text: &str) -> Option<Action> {
     }
 }
 
-/// `order`: any number that is finite.
+/// Reads `order`: any finite number.
 pub(super) fn order(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Order> {
     let number = match &cursor.node.value {
         Value::Integer(number) => Some(*number as f64),
@@ -110,16 +110,16 @@ pub(super) fn order(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Order> {
     order
 }
 
-/// Which labels a selector reads.
+/// Whose labels a selector reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
-    /// An endpoint's, a set's or a service account's.
+    /// The labels of an endpoint, a set or a service account.
     Labels,
-    /// A namespace's, in a rule: `global()` may stand there alone.
+    /// The labels of a namespace, in a rule: `global()` alone is also allowed.
     NamespaceOfPeer,
 }
 
-/// A selector that parses; an empty one is absent.
+/// Reads a selector; an empty one counts as absent.
 pub(super) fn selector(cursor: &Cursor<'_>, over: Over, out: &mut Findings) -> Option<String> {
     let text = cursor.filled(out, SELECTOR)?;
     let error = match over {

@@ -1,8 +1,8 @@
 //! The cluster-wide policies of `policy.networking.k8s.io`.
 //!
-//! A rule that asks for what cannot be decided here (nodes, domain names, any field newer than this reader) is
-//! [`ClusterMatch::Unsupported`] and is warned of, so that it can fail closed as the API asks of implementations. What no
-//! version of the API would accept is an error, and the whole policy invalid.
+//! If a rule contains something that cannot be decided here (nodes, domain names, any field newer than this reader), it
+//! is [`ClusterMatch::Unsupported`] and causes a warning, so that it can fail closed, as the API requires of
+//! implementations. Anything that no version of the API accepts is an error and makes the whole policy invalid.
 //!
 //! Source: network-policy-api, ClusterNetworkPolicy `v1alpha2` and `v1beta1`, AdminNetworkPolicy and
 //! BaselineAdminNetworkPolicy `v1alpha1`. Limits on the length of lists, which differ between versions, are not checked.
@@ -22,19 +22,19 @@ use super::object::{ClusterNetworkPolicy, Kind, LabelSelector, PolicyType};
 use super::problem::Cause;
 use super::tree::{Position, Value};
 
-/// `None`: the entry is not valid, or the support is lacking.
+/// `None`: the entry is not valid or not supported.
 type ReadProtocol = fn(&Cursor<'_>, &mut Support, &mut Findings) -> Option<ClusterProtocol>;
 
-/// What of the API differs between its versions.
+/// What differs between the versions of the API.
 #[derive(Debug, Clone, Copy)]
 struct Version {
-    /// The kind, if it says the tier by itself.
+    /// The tier, if the kind determines it.
     tier: Option<ClusterTier>,
     /// The names of the actions.
     actions: &'static [(&'static str, ClusterAction)],
-    /// The field of a rule that narrows it to protocols and ports, and how one entry of it is read.
+    /// The field of a rule that restricts it to protocols and ports, and the function that reads one entry of it.
     protocols: (&'static str, ReadProtocol),
-    /// Whether `namespaceSelector` beside `podSelector` must be there.
+    /// Whether `namespaceSelector` is required next to `podSelector`.
     namespace_selector: bool,
 }
 
@@ -64,7 +64,7 @@ const BASELINE: Version = Version {
     ..ADMIN
 };
 
-/// Whether a rule can be decided, and what becomes of it if not.
+/// Whether a rule can be decided, and what happens to it if not.
 #[derive(Debug)]
 struct Support {
     effect: &'static str,
@@ -72,13 +72,13 @@ struct Support {
 }
 
 impl Support {
-    /// Notes a field that cannot be decided.
+    /// Records a field that cannot be decided.
     fn lacks(&mut self, field: &Cursor<'_>, at: Position, out: &mut Findings) {
         self.lacking = true;
         field.warning_at(out, at, Cause::Unsupported { effect: self.effect });
     }
 
-    /// Notes the fields of `cursor` that are not among `known`; whether there are none.
+    /// Records the fields of `cursor` that are not in `known`. Returns whether there are none.
     fn fields(&mut self, cursor: &Cursor<'_>, known: &[&str], out: &mut Findings) -> bool {
         let mut all = true;
         for (field, at) in cursor.others(known) {
@@ -89,8 +89,8 @@ impl Support {
     }
 }
 
-/// Reads `spec`. What is invalid is in `out`; what comes back is then of use only for its subject, which is `None` if it
-/// could not be read whole.
+/// Reads `spec`. Errors are in `out`; if there are any, only the result's subject may be used. The subject is `None` if
+/// it could not be read completely.
 pub(super) fn decode(
     root: &Cursor<'_>,
     kind: Kind,
@@ -214,7 +214,7 @@ fn rule(
     Some(ClusterRule { name, action: action?, matches })
 }
 
-/// A list that is there; one that must hold something if `filled` and does not is reported.
+/// The items of a list. An empty list is reported if `filled`.
 fn filled_list<'a>(
     cursor: &'a Cursor<'_>,
     key: &'a str,
@@ -228,7 +228,7 @@ fn filled_list<'a>(
     Some(field)
 }
 
-/// Networks have no named ports.
+/// Checks that a rule with networks names no ports by name, because networks have none.
 fn check_names(
     rule: &Cursor<'_>,
     protocols_key: &str,
@@ -243,6 +243,6 @@ fn check_names(
         && names
         && let Some(field) = rule.field(protocols_key)
     {
-        field.conflict(out, "named ports may not stand beside networks: these have none");
+        field.conflict(out, "named ports may not be used together with networks: these have none");
     }
 }

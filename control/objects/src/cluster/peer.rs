@@ -1,4 +1,4 @@
-//! Whom cluster-wide policies speak of.
+//! The pods and networks that cluster-wide policies name.
 
 use super::super::cursor::{Cursor, Findings};
 use super::super::label_selector::{LABEL_SELECTOR, label_selector};
@@ -8,7 +8,8 @@ use super::super::syntax::{CIDR, cidr};
 use super::super::tree::Value;
 use super::{Support, Version};
 
-/// Reads `subject`. Here a field that cannot be decided makes the policy invalid: nobody knows whom it is for.
+/// Reads `subject`. A field that cannot be decided makes the policy invalid here, because the pods that it selects are
+/// not known.
 pub(super) fn subject(cursor: &Cursor<'_>, version: &Version, out: &mut Findings) -> Option<Pods> {
     if !cursor.exact(out, &["namespaces", "pods"]) {
         return None;
@@ -29,7 +30,7 @@ pub(super) fn subject(cursor: &Cursor<'_>, version: &Version, out: &mut Findings
             })
         }
         (Some(_), Some(pods)) => {
-            pods.conflict(out, "may not stand beside namespaces");
+            pods.conflict(out, "may not be used together with namespaces");
             None
         }
         (None, None) => {
@@ -54,7 +55,7 @@ fn namespace_selector<'a>(
     pods.field("namespaceSelector")
 }
 
-/// Reads one entry of `from` or `to`. `None`: it is not valid, or `support` is lacking.
+/// Reads one entry of `from` or `to`. `None`: it is not valid or not supported.
 pub(super) fn peer(
     cursor: &Cursor<'_>,
     direction: PolicyType,
@@ -72,7 +73,8 @@ pub(super) fn peer(
         return None;
     }
     if filled == 0 {
-        // To the API: a field that the reader's version does not know, and that was dropped on the way.
+        // The API's rule for an empty entry: it had a field that the reader's version does not know, and that was
+        // dropped.
         support.lacks(cursor, cursor.node.at, out);
         return None;
     }

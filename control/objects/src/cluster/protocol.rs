@@ -11,7 +11,7 @@ use super::Support;
 
 const PORTS: std::ops::RangeInclusive<i128> = 1..=65535;
 
-/// The one field that an entry has, of `known`. `None`: it is not valid, or `support` is lacking.
+/// The only field that an entry has, one of `known`. `None`: it is not valid or not supported.
 fn single<'a>(
     cursor: &Cursor<'a>,
     known: &[&str],
@@ -32,7 +32,8 @@ fn single<'a>(
             None
         }
         (None, _) => {
-            // To the API: a field that the reader's version does not know, and that was dropped on the way.
+            // The API's rule for an empty entry: it had a field that the reader's version does not know, and that was
+            // dropped.
             support.lacks(cursor, cursor.node.at, out);
             None
         }
@@ -88,7 +89,7 @@ fn destination_port(
     range(&field, out)
 }
 
-/// `start` and `end`, which is above it.
+/// Reads `start` and `end`, which must be greater.
 fn range(cursor: &Cursor<'_>, out: &mut Findings) -> Option<(u16, u16)> {
     let mut bound = |key| {
         let field = cursor.required(out, key, PORT_NUMBER)?;
@@ -104,7 +105,8 @@ fn range(cursor: &Cursor<'_>, out: &mut Findings) -> Option<(u16, u16)> {
     Some((start, end))
 }
 
-/// The API takes any text. What no container may call a port, `8080` for one, is nobody's: the entry matches nothing.
+/// Reads a port name. The API accepts any text. No container can give a port a name such as `8080`, so such an entry
+/// matches nothing.
 fn named(cursor: &Cursor<'_>, out: &mut Findings) -> Option<ClusterProtocol> {
     let name = cursor.parsed(out, PORT_NAME, |text| (!text.is_empty()).then(|| text.to_owned()))?;
     if !is_port_name(&name) {

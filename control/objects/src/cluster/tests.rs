@@ -38,7 +38,7 @@ fn rule_of(name: Option<&str>, action: ClusterAction, matches: ClusterMatch) -> 
     ClusterRule { name: name.map(str::to_owned), action, matches }
 }
 
-/// The messages of every case, one after the other, and that each case is as valid as it should be.
+/// The messages of all cases, one after another. Checks that each case is valid or not, as expected.
 fn messages<'a>(cases: impl IntoIterator<Item = (&'a str, String)>, valid: bool) -> String {
     let mut all = String::new();
     for (name, text) in cases {
@@ -125,7 +125,7 @@ egress:
     }
 }
 
-/// Rules that ask for what cannot be decided, each with the messages: none is read as if the field were not there.
+/// Rules that cannot be decided here, each with its messages: no such rule is read as if the field were absent.
 #[test]
 fn what_cannot_be_decided_is_never_passed_over() {
     let rule = |direction: &str, rule: &str| {

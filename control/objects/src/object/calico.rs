@@ -1,7 +1,7 @@
-//! Calico's kinds, of `projectcalico.org/v3` and `crd.projectcalico.org/v1`: one shape for both.
+//! Calico's kinds, of `projectcalico.org/v3` and `crd.projectcalico.org/v1`, in one form.
 //!
-//! Selectors are texts here, known to parse, never empty. Protocol names are IANA's numbers. Everything else is as
-//! written; what is absent is `None` or empty.
+//! Selectors are texts that are known to parse and are never empty. Protocols are IANA's numbers. Everything else is as
+//! written; absent fields are `None` or empty.
 
 use std::cmp::Ordering;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use super::{Pairs, PolicyType};
 pub struct Order(f64);
 
 impl Order {
-    /// `None` for what is no number. Negative zero is zero.
+    /// `None` for NaN. Negative zero becomes zero.
     pub fn new(order: f64) -> Option<Self> {
         (!order.is_nan()).then_some(Self(order + 0.0))
     }
@@ -49,11 +49,11 @@ impl Ord for Order {
 /// `NetworkPolicy`, `GlobalNetworkPolicy` and their staged kinds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Policy {
-    /// `spec.tier`; `default` where absent.
+    /// `spec.tier`; `default` if absent.
     pub tier: Option<String>,
-    /// `spec.order`; last where absent.
+    /// `spec.order`; last if absent.
     pub order: Option<Order>,
-    /// Whom it is for.
+    /// The endpoints that it selects.
     pub subject: Subject,
     /// `spec.types`.
     pub types: Option<Vec<PolicyType>>,
@@ -67,14 +67,14 @@ pub struct Policy {
     pub pre_dnat: bool,
     /// `spec.doNotTrack`; global policies only.
     pub do_not_track: bool,
-    /// `spec.stagedAction` of a staged policy; Set where absent.
+    /// `spec.stagedAction` of a staged policy; Set if absent.
     pub staged_action: Option<StagedAction>,
 }
 
-/// The endpoints that a policy of Calico's selects: all three hold.
+/// The endpoints that a Calico policy selects: all three selectors must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Subject {
-    /// `spec.selector`; absent (and what was empty) selects all.
+    /// `spec.selector`; if it is absent (or was empty) it selects all.
     pub selector: Option<String>,
     /// `spec.namespaceSelector`; global policies only.
     pub namespace_selector: Option<String>,
@@ -85,13 +85,13 @@ pub struct Subject {
 /// `spec.stagedAction`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StagedAction {
-    /// What would be enforced.
+    /// The policy would be enforced as it is.
     Set,
     /// The policy of this name would be deleted.
     Delete,
-    /// Being learnt; not evaluated.
+    /// The policy is being learnt; it is not evaluated.
     Learn,
-    /// Not evaluated.
+    /// The policy is not evaluated.
     Ignore,
 }
 
@@ -108,55 +108,55 @@ pub struct Rule {
     pub not_protocol: Option<u8>,
     /// `icmp`.
     pub icmp: Option<Icmp>,
-    /// `notICMP`: the pair negated as one.
+    /// `notICMP`: type and code are negated together.
     pub not_icmp: Option<Icmp>,
     /// `source`.
     pub source: EntityRule,
     /// `destination`.
     pub destination: EntityRule,
-    /// Whether there is an `http` match, which nobody can decide here.
+    /// Whether there is an `http` match, which cannot be decided here.
     pub http: bool,
 }
 
-/// What a rule does. Written in any case; `next-tier` is Pass.
+/// What a rule does. It may be written in upper or lower case; `next-tier` is Pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Ends the search.
+    /// Allows the packet and ends the evaluation.
     Allow,
-    /// Ends the search.
+    /// Denies the packet and ends the evaluation.
     Deny,
-    /// On to the next tier.
+    /// Goes on with the next tier.
     Pass,
-    /// Noted; on to the next rule.
+    /// Notes the rule and goes on with the next rule.
     Log,
 }
 
-/// `icmp` and `notICMP`. Empty matches every ICMP packet.
+/// `icmp` and `notICMP`. An empty one matches every ICMP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Icmp {
     /// `type`, 0-254.
     pub kind: Option<u8>,
-    /// `code`, which needs a type.
+    /// `code`, only together with a type.
     pub code: Option<u8>,
 }
 
-/// One side of a rule: everything that is there holds.
+/// One side of a rule: every field that is present must match.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EntityRule {
-    /// `nets`: any of them.
+    /// `nets`: the address is in one of them.
     pub nets: Vec<IpNet>,
-    /// `notNets`: none of them.
+    /// `notNets`: the address is in none of them.
     pub not_nets: Vec<IpNet>,
-    /// `selector`. Absent and empty are no criterion, as they are one to Calico's API; `all()` selects all endpoints and
-    /// sets.
+    /// `selector`. An empty one counts as absent, as in Calico's API, and is no criterion; `all()` selects all
+    /// endpoints and sets.
     pub selector: Option<String>,
     /// `notSelector`.
     pub not_selector: Option<String>,
     /// `namespaceSelector`.
     pub namespace_selector: Option<String>,
-    /// `ports`: any of them.
+    /// `ports`: the port is one of them.
     pub ports: Vec<Port>,
-    /// `notPorts`: none of them.
+    /// `notPorts`: the port is none of them.
     pub not_ports: Vec<Port>,
     /// `serviceAccounts`.
     pub service_accounts: Option<ServiceAccountMatch>,
@@ -164,7 +164,7 @@ pub struct EntityRule {
     pub service: Option<ServiceMatch>,
 }
 
-/// `serviceAccounts`: the name is one of those (if there are any) and the selector matches (if there is one).
+/// `serviceAccounts`: the name is one of `names` (if there are any), and the selector matches (if there is one).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServiceAccountMatch {
     /// `names`.
@@ -178,7 +178,7 @@ pub struct ServiceAccountMatch {
 pub struct ServiceMatch {
     /// `name`.
     pub name: String,
-    /// `namespace`; the policy's own where absent.
+    /// `namespace`; the policy's own if absent.
     pub namespace: Option<String>,
 }
 
@@ -194,9 +194,9 @@ pub enum Port {
 /// `Tier`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tier {
-    /// `spec.order`; last where absent.
+    /// `spec.order`; last if absent.
     pub order: Option<Order>,
-    /// `spec.defaultAction`: Deny or Pass; Deny where absent.
+    /// `spec.defaultAction`: Deny or Pass; Deny if absent.
     pub default_action: Option<Action>,
 }
 
@@ -237,7 +237,7 @@ pub struct Profile {
     pub egress: Vec<Rule>,
 }
 
-/// `FelixConfiguration`, as far as it changes policy.
+/// `FelixConfiguration`, the part that changes policy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FelixConfiguration {
     /// `spec.defaultEndpointToHostAction`.
@@ -248,14 +248,14 @@ pub struct FelixConfiguration {
     pub failsafe_outbound: Option<Vec<Failsafe>>,
 }
 
-/// What becomes of a pod's packet to its own node after the pod's egress policy allowed it.
+/// What happens to a pod's packet to its own node after the pod's egress policy allowed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndpointToHost {
     /// Accepted.
     Accept,
     /// Dropped.
     Drop,
-    /// Left to the host's own rules; there are none here, so it is as Accept.
+    /// Left to the host's own rules; there are none here, so it is the same as Accept.
     Return,
 }
 
@@ -266,6 +266,6 @@ pub struct Failsafe {
     pub protocol: u8,
     /// `port`.
     pub port: u16,
-    /// `net`: only with these peers.
+    /// `net`: only with peers in this net.
     pub net: Option<IpNet>,
 }

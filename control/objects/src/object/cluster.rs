@@ -1,5 +1,5 @@
-//! `policy.networking.k8s.io`: ClusterNetworkPolicy (v1alpha2). AdminNetworkPolicy and BaselineAdminNetworkPolicy (v1alpha1)
-//! have the same shape here: the decoder translates them.
+//! `policy.networking.k8s.io`: ClusterNetworkPolicy (v1alpha2). AdminNetworkPolicy and BaselineAdminNetworkPolicy
+//! (v1alpha1) have the same form here: the decoder translates them.
 
 use ipnet::IpNet;
 
@@ -10,7 +10,7 @@ use super::{LabelSelector, Protocol};
 pub struct ClusterNetworkPolicy {
     /// `spec.tier`.
     pub tier: ClusterTier,
-    /// `spec.priority`, 0-1000: lower is first. 0 for a BaselineAdminNetworkPolicy, which has none.
+    /// `spec.priority`, 0-1000: lower comes first. 0 for a BaselineAdminNetworkPolicy, which has none.
     pub priority: u16,
     /// `spec.subject`.
     pub subject: Pods,
@@ -29,7 +29,7 @@ pub enum ClusterTier {
     Baseline,
 }
 
-/// Pods by their namespaces' labels and their own.
+/// Pods, by the labels of their namespaces and their own labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pods {
     /// `namespaceSelector`.
@@ -52,26 +52,26 @@ pub struct ClusterRule {
 /// `action`. `Allow` of v1alpha1 is Accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClusterAction {
-    /// Ends the search.
+    /// Allows the packet and ends the evaluation.
     Accept,
-    /// Ends the search.
+    /// Denies the packet and ends the evaluation.
     Deny,
-    /// On to the next tier.
+    /// Goes on with the next tier.
     Pass,
 }
 
 /// What a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterMatch {
-    /// One of the peers and one of the protocols.
+    /// Packets of one of the peers and one of the protocols.
     Of {
         /// `from` or `to`: at least one.
         peers: Vec<ClusterPeer>,
         /// `protocols` (`ports` in v1alpha1); `None` is every packet.
         protocols: Option<Vec<ClusterProtocol>>,
     },
-    /// It asks for what Manx cannot decide (nodes, domain names, anything newer than this reader): an Accept counts as not
-    /// there, Deny and Pass as a Deny of everything.
+    /// The rule contains something that Manx cannot decide (nodes, domain names, anything newer than this reader): an
+    /// Accept counts as absent, Deny and Pass count as a Deny of everything.
     Unsupported,
 }
 
@@ -89,11 +89,11 @@ pub enum ClusterPeer {
 pub enum ClusterProtocol {
     /// `tcp`, `udp` or `sctp`.
     Ports {
-        /// Which.
+        /// The protocol.
         protocol: Protocol,
         /// `destinationPort`, both ends included; `None` is every packet of the protocol.
         ports: Option<(u16, u16)>,
     },
-    /// `destinationNamedPort`, of whatever protocol the pod's port is.
+    /// `destinationNamedPort`, of any protocol that the pod's port has.
     Named(String),
 }

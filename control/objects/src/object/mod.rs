@@ -1,7 +1,7 @@
-//! Wire objects: what manifests say, in the words of the Kubernetes and Calico APIs, checked but not interpreted.
+//! Wire objects: the contents of manifests in the words of the Kubernetes and Calico APIs, checked but not interpreted.
 //!
-//! Nothing is defaulted here: an absent `policyTypes` is `None`. Import and the oracle each apply the defaults
-//! themselves, so that one can catch the other's mistake.
+//! No defaults are applied here: an absent `policyTypes` is `None`. The import and the oracle apply the defaults
+//! independently, so that each can show the other's mistake.
 
 pub mod calico;
 pub mod cluster;
@@ -17,7 +17,7 @@ pub use cluster::ClusterNetworkPolicy;
 /// The API versions of Calico's kinds.
 const CALICO: &[&str] = &["projectcalico.org/v3", "crd.projectcalico.org/v1"];
 
-/// The kinds of object that policy and routing are written in.
+/// The kinds of object that define policy and routing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// `v1` Namespace.
@@ -93,7 +93,8 @@ impl Kind {
         Self::FelixConfiguration,
     ];
 
-    /// The name as manifests write it. Calico's NetworkPolicy has the name of Kubernetes': the API version tells them apart.
+    /// The name as manifests write it. Calico's NetworkPolicy has the same name as Kubernetes'; the API version tells
+    /// them apart.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Namespace => "Namespace",
@@ -172,7 +173,7 @@ impl Kind {
         )
     }
 
-    /// Whether policy that stands elsewhere may allow more for want of an object of the kind.
+    /// Whether policies may allow more if an object of the kind is missing.
     pub const fn opens_if_absent(self) -> bool {
         matches!(
             self,
@@ -184,7 +185,7 @@ impl Kind {
         )
     }
 
-    /// What becomes of an object of the kind while it is not valid.
+    /// What happens to an object of the kind, or because of it, while it is not valid.
     pub const fn when_invalid(self) -> &'static str {
         match self {
             Self::Namespace => "until it is valid, nothing passes the pods of this namespace",
@@ -195,7 +196,7 @@ impl Kind {
             }
             Self::Service => "policy reads a service's endpoints from its EndpointSlices only",
             Self::EndpointSlice => {
-                "until it is valid, policies that name a service of its namespace deny everything of what they select"
+                "until it is valid, policies that name a service of its namespace deny all traffic of what they select"
             }
             Self::NetworkPolicy => {
                 "until it is valid, the pods that it may select are isolated both ways, and it allows nothing"
@@ -205,20 +206,20 @@ impl Kind {
             | Self::BaselineAdminNetworkPolicy
             | Self::CalicoNetworkPolicy
             | Self::GlobalNetworkPolicy => {
-                "until it is valid, everything of what it may select is denied, ahead of all tiers"
+                "until it is valid, all traffic of what it may select is denied, before all tiers"
             }
             Self::StagedNetworkPolicy
             | Self::StagedGlobalNetworkPolicy
             | Self::StagedKubernetesNetworkPolicy => "until it is valid, nothing is reported of it",
             Self::IpPool => "until it is valid, no packet to another node's pods is sent",
             Self::Tier => {
-                "until it is valid, the policies of this tier deny everything of what they select; built-in tiers stay as they are"
+                "until it is valid, the policies of this tier deny all traffic of what they select; built-in tiers stay as they are"
             }
             Self::NetworkSet | Self::GlobalNetworkSet => {
-                "until it is valid, policies whose rules may mean it deny everything of what they select"
+                "until it is valid, policies whose rules may refer to it deny all traffic of what they select"
             }
             Self::HostEndpoint => {
-                "until it is valid, interfaces that no valid one is for pass nothing that a policy for forwarded traffic may deny, and of the node's own traffic only failsafe ports"
+                "until it is valid, an interface without a valid host endpoint passes no forwarded traffic that a policy may deny, and of the node's own traffic only failsafe ports"
             }
             Self::Profile => "until it is valid, endpoints that need it are denied",
             Self::FelixConfiguration => {
@@ -227,7 +228,7 @@ impl Kind {
         }
     }
 
-    /// Whether objects of the kind live in namespaces.
+    /// Whether objects of the kind belong to a namespace.
     pub const fn namespaced(self) -> bool {
         match self {
             Self::Pod
@@ -262,7 +263,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What tells one object from every other.
+/// The unique key of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     /// The kind.
@@ -300,13 +301,13 @@ pub enum Object {
     EndpointSlice(EndpointSlice),
     /// A Kubernetes policy, also a staged one.
     NetworkPolicy(Box<NetworkPolicy>),
-    /// A cluster-wide policy of Kubernetes', in whichever of its three kinds.
+    /// A cluster-wide policy of Kubernetes, of any of its three kinds.
     ClusterNetworkPolicy(Box<ClusterNetworkPolicy>),
-    /// A policy of Calico's, namespaced, global, and staged either way: the key's kind tells.
+    /// A Calico policy: namespaced, global, or staged; the key's kind says which.
     CalicoPolicy(Box<calico::Policy>),
     /// A tier.
     Tier(calico::Tier),
-    /// A set of networks, of a namespace or global.
+    /// A network set, namespaced or global.
     NetworkSet(Box<calico::NetworkSet>),
     /// A node's interface.
     HostEndpoint(Box<calico::HostEndpoint>),
@@ -321,35 +322,36 @@ pub enum Object {
 /// Labels or annotations.
 pub type Pairs = BTreeMap<String, String>;
 
-/// A namespace. `kubernetes.io/metadata.name` is among its labels whatever the manifest says, as the API server sees to.
+/// A namespace. Its labels always contain `kubernetes.io/metadata.name`, as the API server ensures, whatever the
+/// manifest says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
     /// The labels.
     pub labels: Pairs,
 }
 
-/// A node, as far as routing needs it.
+/// A node, the part that routing needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// `spec.podCIDRs`, with `spec.podCIDR` first where the list does not have it. Host bits are cut off.
+    /// `spec.podCIDRs`; `spec.podCIDR` comes first if the list does not contain it. Without host bits.
     pub pod_cidrs: Vec<IpNet>,
     /// `status.addresses` of type `InternalIP`, in order.
     pub internal_ips: Vec<IpAddr>,
-    /// The annotation `projectcalico.org/IPv4Address` with its prefix length (32 where it has none); the address's host
-    /// bits are kept.
+    /// The annotation `projectcalico.org/IPv4Address` with its prefix length (32 if it has none); the address keeps its
+    /// host bits.
     pub calico_address: Option<IpNet>,
     /// The annotation `projectcalico.org/VXLANTunnelMACAddr`.
     pub vxlan_mac: Option<[u8; 6]>,
 }
 
-/// A pod, as far as networking needs it.
+/// A pod, the part that networking needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
     /// The labels.
     pub labels: Pairs,
-    /// Whether `metadata.deletionTimestamp` is there.
+    /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// `spec.serviceAccountName`; absent is `default`.
+    /// `spec.serviceAccountName`; `default` if absent.
     pub service_account: Option<String>,
     /// `spec.nodeName`.
     pub node_name: Option<String>,
@@ -365,12 +367,12 @@ pub struct Pod {
     pub pod_ip: Option<IpAddr>,
     /// `status.podIPs`.
     pub pod_ips: Vec<IpAddr>,
-    /// What its annotations say of addresses.
+    /// The addresses in its annotations.
     pub annotated_ips: AnnotatedIps,
 }
 
-/// Where CNI plugins note the addresses that they gave a pod. `None`: the annotation is not there, or no address can be read
-/// of it; empty: it is there, and is empty.
+/// The annotations in which CNI plugins store the addresses of a pod. `None`: the annotation is absent, or no address
+/// in it can be read. Empty: it is there and empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AnnotatedIps {
     /// `cni.projectcalico.org/podIPs`.
@@ -382,7 +384,7 @@ pub struct AnnotatedIps {
 }
 
 impl AnnotatedIps {
-    /// Every address that any of them names.
+    /// The addresses of all these annotations.
     pub fn every(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let lists = [&self.pod_ips, &self.pod_ip, &self.aws_pod_ips];
         lists.into_iter().flatten().flatten().copied()
@@ -390,8 +392,7 @@ impl AnnotatedIps {
 }
 
 impl Pod {
-    /// Every address that the manifest says the pod has, wherever it says so. A pod on the host's network has none of its
-    /// own.
+    /// Every address that the manifest gives the pod, in any field. A pod on the host's network has none of its own.
     pub fn every_address(&self) -> BTreeSet<IpAddr> {
         if self.host_network {
             return BTreeSet::new();
@@ -408,10 +409,10 @@ pub struct ServiceAccount {
     pub labels: Pairs,
 }
 
-/// A service. Its endpoints are in `EndpointSlices`; what policy knows of the service itself is that it exists.
+/// A service. Its endpoints are in `EndpointSlices`; for policy only its existence matters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
-    /// The addresses under which clients know it (`spec.clusterIPs`, `externalIPs`, `loadBalancer` addresses).
+    /// The addresses at which clients reach it (`spec.clusterIPs`, `externalIPs`, `loadBalancer` addresses).
     pub addresses: BTreeSet<IpAddr>,
 }
 
@@ -422,7 +423,7 @@ pub struct EndpointSlice {
     pub service: Option<String>,
     /// `endpoints[].addresses`. As in Calico, an endpoint's conditions do not matter.
     pub addresses: BTreeSet<IpAddr>,
-    /// `ports[]`: protocol (TCP where absent) and number. An entry without a number is none, as in Calico.
+    /// `ports[]`: protocol (TCP if absent) and number. An entry without a number is left out, as in Calico.
     pub ports: Vec<(Protocol, u16)>,
 }
 
@@ -433,7 +434,7 @@ pub struct ContainerPort {
     pub name: Option<String>,
     /// The number, 1-65535.
     pub port: u16,
-    /// The protocol; TCP where absent.
+    /// The protocol; TCP if absent.
     pub protocol: Option<Protocol>,
 }
 
@@ -452,7 +453,7 @@ pub enum Phase {
     Unknown,
 }
 
-/// A transport protocol as the API spells it.
+/// A transport protocol of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// `TCP`.
@@ -463,10 +464,10 @@ pub enum Protocol {
     Sctp,
 }
 
-/// `networking.k8s.io/v1` NetworkPolicy, and Calico's StagedKubernetesNetworkPolicy: the key's kind tells.
+/// `networking.k8s.io/v1` NetworkPolicy, and Calico's StagedKubernetesNetworkPolicy; the key's kind says which.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkPolicy {
-    /// `spec.podSelector`; absent is the empty selector.
+    /// `spec.podSelector`; the empty selector if absent.
     pub pod_selector: LabelSelector,
     /// `spec.policyTypes`.
     pub policy_types: Option<Vec<PolicyType>>,
@@ -474,7 +475,7 @@ pub struct NetworkPolicy {
     pub ingress: Option<Vec<Rule>>,
     /// `spec.egress`.
     pub egress: Option<Vec<Rule>>,
-    /// `spec.stagedAction` of a StagedKubernetesNetworkPolicy; Set where absent.
+    /// `spec.stagedAction` of a StagedKubernetesNetworkPolicy; Set if absent.
     pub staged_action: Option<calico::StagedAction>,
 }
 
@@ -490,22 +491,22 @@ pub enum PolicyType {
 /// A rule of either direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// `from` of an ingress rule, `to` of an egress rule; absent or empty is everybody.
+    /// `from` of an ingress rule, `to` of an egress rule; every peer if absent or empty.
     pub peers: Option<Vec<Peer>>,
-    /// `ports`; absent or empty is everything.
+    /// `ports`; every port if absent or empty.
     pub ports: Option<Vec<Port>>,
 }
 
-/// A peer: either a block or selectors, never both, never nothing.
+/// A peer: either a block or selectors, never both and never neither.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
     /// `ipBlock`.
     IpBlock(IpBlock),
     /// `podSelector`, `namespaceSelector` or both.
     Selectors {
-        /// Over the pod's labels; absent selects all.
+        /// By the pod's labels; all pods if absent.
         pods: Option<LabelSelector>,
-        /// Over the namespace's labels; absent is the policy's own namespace.
+        /// By the namespace's labels; the policy's own namespace if absent.
         namespaces: Option<LabelSelector>,
     },
 }
@@ -522,16 +523,16 @@ pub struct IpBlock {
 /// One of a rule's `ports`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Port {
-    /// `protocol`; TCP where absent.
+    /// `protocol`; TCP if absent.
     pub protocol: Option<Protocol>,
-    /// `port` with `endPort`; absent is every port of the protocol.
+    /// `port` with `endPort`; every port of the protocol if absent.
     pub port: Option<PortNumber>,
 }
 
 /// `port` and `endPort`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PortNumber {
-    /// A number and perhaps the end of its range, which is not below it.
+    /// A number, and perhaps the end of a range, which is not below the number.
     Number {
         /// `port`.
         port: u16,
@@ -580,9 +581,9 @@ pub enum Operator {
 pub struct IpPool {
     /// `spec.cidr`, which has no host bits.
     pub cidr: IpNet,
-    /// `spec.ipipMode`; Never where absent.
+    /// `spec.ipipMode`; Never if absent.
     pub ipip_mode: Option<EncapsulationMode>,
-    /// `spec.vxlanMode`; Never where absent, and where `ipipMode` is not Never.
+    /// `spec.vxlanMode`; Never if absent, and also if `ipipMode` is not Never.
     pub vxlan_mode: Option<EncapsulationMode>,
 }
 
@@ -593,7 +594,7 @@ pub enum EncapsulationMode {
     Always,
     /// Only between nodes whose subnets differ.
     CrossSubnet,
-    /// None.
+    /// No packet is encapsulated.
     Never,
 }
 
@@ -602,7 +603,7 @@ pub enum EncapsulationMode {
 pub enum Subject {
     /// Pods of the policy's namespace.
     Kubernetes(LabelSelector),
-    /// By Calico's selectors.
+    /// The endpoints that Calico's selectors match.
     Calico(calico::Subject),
     /// Pods of all namespaces.
     Cluster(cluster::Pods),

@@ -1,4 +1,5 @@
-//! A small text costs little, whatever it says, and an object is no larger than the API server's.
+//! A small text costs little, whatever its content, and no object is larger than the API server's
+//! limit.
 
 use std::fmt::Write as _;
 
@@ -18,7 +19,7 @@ fn each(count: usize, one: impl Fn(usize) -> String) -> String {
     (0..count).map(one).collect()
 }
 
-/// Levels of ten aliases each, all of the level below.
+/// Levels of ten aliases each, all for the level below.
 fn bomb(levels: usize, bottom: &str) -> String {
     let mut text = format!("a0: &a0 {bottom}\n");
     for level in 1..levels {
@@ -43,7 +44,7 @@ fn anchors_and_aliases_repeat_as_much_as_the_file_is_long_and_little_more() {
         format!("a: &a {long}\nb: [{}]\n", "*a, ".repeat(5000)),
         format!("a: &a {{k: {long}}}\nb: {{<<: [{}]}}\n", "*a, ".repeat(5000)),
         format!("a: {nested}{long}{}\n", "]".repeat(50)),
-        // Each of the documents is harmless.
+        // Each of the documents alone is harmless.
         [small.as_str(); 10].join("---\n"),
     ] {
         let Err(SyntaxError::Repeats { most, .. }) = yaml::parse(&text) else {
@@ -115,7 +116,7 @@ fn an_object_is_no_larger_than_a_request_to_the_api_server() {
      --> file.yaml:1:1
       = Pod d/p, document 1
     ");
-    // The limit is each item's.
+    // The limit applies to each item.
     let list = |items: &[String]| {
         format!("{{apiVersion: v1, kind: List, items: [{}]}}", items.join(",\n"))
     };
@@ -172,13 +173,13 @@ fn of_very_many_problems_of_an_object_the_first_are_told_and_the_others_counted(
     let manifest = read("file.yaml", &text).unwrap();
     let of =
         |severity| manifest.problems.iter().filter(move |problem| problem.severity == severity);
-    // Warnings do not keep errors from being told.
+    // Warnings do not keep errors from being reported.
     assert_eq!(
         (of(Severity::Error).count(), of(Severity::Warning).count()),
         (2, Findings::MOST + 1)
     );
     assert!(matches!(manifest.entries[0].state, State::Invalid(_)));
-    insta::assert_snapshot!(manifest.problems.last().unwrap().summary(), @"file.yaml:1:1: Pod d/p: 200 further problems of this object are not told: correct those above first");
+    insta::assert_snapshot!(manifest.problems.last().unwrap().summary(), @"file.yaml:1:1: Pod d/p: 200 further problems of this object are not shown: correct those above first");
 }
 
 #[test]
@@ -190,7 +191,7 @@ fn of_very_many_flaws_the_first_are_told_and_each_item_of_a_list_has_one() {
     assert_eq!(manifest.problems.len(), Findings::MOST + 1 + 50);
     assert_eq!(manifest.entries.len(), 50);
     assert!(manifest.entries.iter().all(|entry| matches!(entry.state, State::Invalid(_))));
-    // And a list without items says what is wrong with it.
+    // A list without items also reports what is wrong with it.
     let empty = "{apiVersion: v1, kind: List, items: [], a: 1, a: 2, a: 3}";
     assert_eq!(read("file.yaml", empty).unwrap().problems.len(), 2);
 }
@@ -207,7 +208,7 @@ fn of_very_many_documents_each_closes_and_the_first_problems_are_told() {
     assert_eq!(manifest.entries.len(), count);
     assert!(manifest.entries.iter().all(|entry| matches!(entry.state, State::Invalid(_))));
     assert_eq!(manifest.problems.len(), MAX_PROBLEMS + 1);
-    insta::assert_snapshot!(manifest.problems.last().unwrap().summary(), @"file.yaml: 10 further problems of this file are not told: correct those above first");
+    insta::assert_snapshot!(manifest.problems.last().unwrap().summary(), @"file.yaml: 10 further problems of this file are not shown: correct those above first");
 }
 
 #[test]
@@ -250,7 +251,7 @@ fn a_name_that_was_cut_is_no_objects() {
     assert_eq!(invalid(&text('b')), Some(key));
 }
 
-/// JSON as another library writes it, without what that would escape.
+/// JSON as another library writes it, without characters that it would escape.
 fn json() -> impl Strategy<Value = serde_json::Value> {
     let leaf = prop_oneof![
         Just(serde_json::Value::Null),

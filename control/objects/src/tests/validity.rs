@@ -1,9 +1,10 @@
-//! What policies and what they refer to may say: the lines of `docs/policy-semantics.md` and `docs/policy-input.md` that
-//! make an object valid or not. What then stands for one that is not is tested where it is imported.
+//! What policies, and the objects that they refer to, may contain: the lines of `docs/policy-semantics.md` and
+//! `docs/policy-input.md` that make an object valid or not. The tests of the import show what replaces an invalid
+//! object.
 
 use super::invalid;
 
-/// An object whose `spec` is YAML's flow mapping.
+/// An object whose `spec` is a flow mapping of YAML.
 fn object(version: &str, kind: &str, name: &str, spec: &str) -> String {
     format!("{{apiVersion: {version}, kind: {kind}, metadata: {{name: {name}}}, spec: {{{spec}}}}}")
 }
@@ -17,7 +18,7 @@ fn rule(rule: &str) -> String {
     calico("GlobalNetworkPolicy", &format!("ingress: [{{action: Deny, {rule}}}]"))
 }
 
-/// A NetworkPolicy of Kubernetes with one entry of ports.
+/// A NetworkPolicy of Kubernetes with one entry of `ports`.
 fn port(port: &str) -> String {
     object(
         "networking.k8s.io/v1",
@@ -27,7 +28,7 @@ fn port(port: &str) -> String {
     )
 }
 
-/// That each text is a valid object, or each is not.
+/// Asserts that every text is a valid object, or that none is.
 #[track_caller]
 fn are<'a>(valid: bool, make: impl Fn(&str) -> String, specs: impl IntoIterator<Item = &'a str>) {
     for spec in specs {
@@ -286,7 +287,7 @@ fn a_field_that_a_spec_of_calicos_does_not_have_is_warned_of_as_calico_passes_it
         let told = super::problems(&text);
         assert!(told.contains("warning: ") && !told.contains("error: "), "{spec}: {told}");
     }
-    // One that Calico has and Manx has no use for is not worth a word.
+    // A hint that Calico has and Manx does not use causes no message.
     let text = calico("GlobalNetworkPolicy", "performanceHints: [AssumeNeededOnEveryNode]");
     assert_eq!(super::problems(&text), "");
     let kubernetes = |spec: &str| super::policy_text(spec);
@@ -425,7 +426,7 @@ fn a_rules_metadata_has_annotations_with_legal_keys() {
         metadata,
         ["5", "[a]", "{annotations: {'a b': c}}", "{annotations: {a: 5}}", "{annotations: [a]}"],
     );
-    // Nothing of a packet: no criterion is lost with it.
+    // Unknown metadata has nothing to do with packets: no criterion is lost with it.
     let unknown = metadata("{foo: c}");
     assert!(invalid(&unknown).is_none());
     assert!(super::problems(&unknown).contains("metadata.foo: unknown field"));

@@ -1,4 +1,4 @@
-//! A cluster to ask about: pods and namespaces from text, everything else from wire objects.
+//! A test cluster: pods and namespaces from text, everything else from wire objects.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -47,7 +47,7 @@ spec: {nodeName: node-1}
 status: {podIP: 10.0.2.1}
 ";
 
-/// Objects, in the making.
+/// Objects while they are collected.
 #[derive(Clone)]
 pub(super) struct Cluster(pub(super) BTreeMap<ObjectKey, Stored>);
 
@@ -63,7 +63,7 @@ impl Cluster {
         Self(contents.objects)
     }
 
-    /// With Kubernetes objects as text.
+    /// Adds Kubernetes objects from text.
     pub(super) fn text(mut self, text: &str) -> Self {
         self.0.append(&mut Self::of(&[text]).0);
         self
@@ -77,7 +77,7 @@ impl Cluster {
         self
     }
 
-    /// With an object; namespaced ones are called `namespace/name`.
+    /// Adds an object; a namespaced one is named `namespace/name`.
     pub(super) fn with(self, kind: Kind, name: &str, object: Object) -> Self {
         self.put(kind, name, State::Valid(Arc::new(object)))
     }
@@ -86,7 +86,7 @@ impl Cluster {
         self.put(kind, name, State::Invalid(invalid))
     }
 
-    /// With a policy of Calico's: global, unless its name has a namespace.
+    /// Adds a Calico policy: global, unless its name has a namespace.
     pub(super) fn policy(self, name: &str, policy: calico::Policy) -> Self {
         let kind =
             if name.contains('/') { Kind::CalicoNetworkPolicy } else { Kind::GlobalNetworkPolicy };
@@ -128,7 +128,7 @@ impl Cluster {
         self.oracle().judge(from, to, packet).allowed()
     }
 
-    /// What is said of a packet to a TCP port, side by side.
+    /// The verdicts of both sides on a packet to a TCP port.
     pub(super) fn says(&self, from: &Party, to: &Party, port: u16) -> String {
         self.oracle().judge(from, to, Packet::to_port(TCP, Some(port))).to_string()
     }
@@ -138,12 +138,12 @@ pub(super) fn pairs(pairs: &[(&str, &str)]) -> Pairs {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// A policy for the endpoints that a selector takes, with ingress rules.
+/// A policy for the endpoints that a selector matches, with ingress rules.
 pub(super) fn ingress(selector: &str, rules: Vec<Rule>) -> calico::Policy {
     calico::Policy { subject: selecting(selector), ingress: rules, ..calico::Policy::default() }
 }
 
-/// A policy for the endpoints that a selector takes, with egress rules.
+/// A policy for the endpoints that a selector matches, with egress rules.
 pub(super) fn egress(selector: &str, rules: Vec<Rule>) -> calico::Policy {
     calico::Policy { subject: selecting(selector), egress: rules, ..calico::Policy::default() }
 }
@@ -183,7 +183,7 @@ pub(super) fn to(action: Action, destination: EntityRule) -> Rule {
     Rule { destination, ..rule(action) }
 }
 
-/// An end that a selector takes.
+/// An end that a selector matches.
 pub(super) fn whom(selector: &str) -> EntityRule {
     EntityRule { selector: Some(selector.to_owned()), ..EntityRule::default() }
 }

@@ -32,7 +32,7 @@ fn unsupported(action: ClusterAction) -> ClusterRule {
     ClusterRule { name: None, action, matches: ClusterMatch::Unsupported }
 }
 
-/// A policy of `db`.
+/// A policy for `db`.
 fn policy(tier: ClusterTier, priority: u16, ingress: Vec<ClusterRule>) -> ClusterNetworkPolicy {
     let subject = pods(labels("team", "a"), labels("app", "db"));
     ClusterNetworkPolicy { tier, priority, subject, ingress, egress: vec![] }

@@ -1,4 +1,4 @@
-//! What is told of a search.
+//! The explanation of a search.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Host endpoints, and what passes between a node and its pods.
+//! Host endpoints, and traffic between a node and its pods.
 
 use super::cluster::{
     Cluster, ICMP, TCP, UDP, address, db, egress, from, in_tier, ingress, ip, lab, node, pairs,
@@ -46,7 +46,7 @@ fn crossing(direction: Direction, forwarded: bool, port: u16) -> Crossing<'stati
     }
 }
 
-/// A packet to a process of the host's.
+/// A packet to a process of the host.
 fn local(port: u16) -> Crossing<'static> {
     crossing(Direction::Ingress, false, port)
 }
@@ -63,7 +63,7 @@ fn allows(cluster: &Cluster, crossing: &Crossing<'_>) -> bool {
     judge(cluster, crossing).allows()
 }
 
-/// A policy of host endpoints, with what it says of where it speaks.
+/// A policy for host endpoints, with the flags that `edit` sets.
 fn hooked(policy: calico::Policy, edit: fn(&mut calico::Policy)) -> calico::Policy {
     let mut policy = policy;
     edit(&mut policy);
@@ -167,7 +167,8 @@ fn normal_policies_judge_local_traffic_and_leave_forwarded_alone() {
     assert!(allows(&cluster, &local(80)) && !allows(&cluster, &local(81)));
     assert!(allows(&cluster, &forwarded(81)));
     assert!(!allows(&cluster, &crossing(Direction::Egress, false, 80)), "the other direction");
-    // A pod that the selector takes is judged by it, whatever its flags say of hosts.
+    // A pod that the selector matches is judged by the policy, whatever the policy's host flags
+    // are.
     let both = one().policy("p", hooked(ingress("all()", vec![]), |p| p.apply_on_forward = true));
     assert!(!both.allows(&web(), &db(), 80));
 }
@@ -210,7 +211,7 @@ fn pre_dnat_is_ingress_only_sees_the_original_destination_and_has_no_drop_at_a_t
         }),
     );
     assert!(allows(&out, &crossing(Direction::Egress, true, 80)));
-    // Egress is behind translation.
+    // Egress comes after translation.
     let out = one().policy(
         "u",
         hooked(egress("role == 'host'", vec![to_port(Deny, 30080)]), |policy| {
@@ -286,7 +287,7 @@ fn a_reference_to_a_missing_or_invalid_profile_is_deny() {
     let invalid = two.invalid(Kind::Profile, "gone", Invalid::default());
     assert_eq!(judge(&invalid, &local(80)).why, missing);
     assert!(allows(&with(&["projectcalico-default-allow", "gone"]), &local(80)));
-    // So is one that nobody can evaluate.
+    // The same for a policy that cannot be evaluated.
     let rules = vec![from(Allow, whom("zone == 'x'")), rule(Allow)];
     let profile = Profile { labels: pairs(&[]), ingress: rules, egress: vec![] };
     let cluster = with(&["mine"]).with(Kind::Profile, "mine", Object::Profile(Box::new(profile)));

@@ -1,4 +1,4 @@
-//! What is not valid fails closed.
+//! An invalid object fails closed.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ fn labelled(labels: &[(&str, &str)]) -> Invalid {
     Invalid { labels: Some(pairs(labels)), ..nothing() }
 }
 
-/// Allows everything before every other policy could speak.
+/// Allows everything before any other policy applies.
 fn open() -> Cluster {
     Cluster::new()
         .policy("in", in_tier("kube-admin", 0.0, ingress("all()", vec![rule(Allow)])))
@@ -101,7 +101,7 @@ fn the_policies_in_an_invalid_tier_count_as_invalid() {
         .invalid(Kind::Tier, "mine", nothing());
     assert!(!cluster.allows(&web(), &db(), 80) && !cluster.allows(&db(), &web(), 80));
     assert!(cluster.allows(&lab(), &web(), 80));
-    // What a built-in tier is no object changes.
+    // No object changes a built-in tier.
     let cluster = open().policy("p", ingress("app == 'db'", vec![rule(Allow)])).invalid(
         Kind::Tier,
         "default",
@@ -110,7 +110,7 @@ fn the_policies_in_an_invalid_tier_count_as_invalid() {
     assert!(cluster.allows(&web(), &db(), 80));
 }
 
-/// With a policy of `db` that has this ingress rule, whose selectors may mean a set.
+/// A cluster with a policy for `db` that has this ingress rule, whose selectors may mean a set.
 fn with_rule(policy: &str, rule: Rule) -> Cluster {
     open().policy(policy, ingress("app == 'db'", vec![rule]))
 }
@@ -204,7 +204,7 @@ fn nothing_passes_between_an_address_of_a_closed_pod_and_who_is_no_pod() {
     let addresses = BTreeSet::from([ip("10.0.9.9")]);
     let broken =
         Cluster::new().invalid(Kind::Pod, "lab/broken", Invalid { addresses, ..nothing() });
-    // A pod whose namespace or account is not valid has addresses that everybody knows.
+    // The addresses of a pod whose namespace or account is not valid are known.
     let nowhere = Cluster::new().invalid(Kind::Namespace, "lab", nothing());
     let nobody = Cluster::new().invalid(Kind::ServiceAccount, "lab/default", nothing());
     let lab = address(&lab().address().to_string());

@@ -1,4 +1,4 @@
-//! Every line of the semantics that the oracle decides is a test named after it.
+//! Every line of the semantics that the oracle decides is a test that is named after it.
 
 mod cluster;
 mod cluster_policies;

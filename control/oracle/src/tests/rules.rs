@@ -13,7 +13,7 @@ use manx_objects::object::calico::{
 };
 use manx_objects::object::{EndpointSlice, Kind, Object, Protocol};
 
-/// Whether a global ingress policy of everything with this one rule lets a packet to `db`.
+/// Whether a global ingress policy for all endpoints with this one rule allows a packet to `db`.
 fn takes(rule: &Rule, source: &Party, packet: Packet) -> bool {
     Cluster::new().policy("p", ingress("app == 'db'", vec![rule.clone()])).passes(
         source,
@@ -118,7 +118,7 @@ fn source_ports_are_the_senders() {
     let sent = |source| Packet { protocol: TCP, shown: Shown::Ports { source, destination: 1005 } };
     assert!(takes(&rule, &web(), sent(1000)) && takes(&rule, &web(), sent(1010)));
     assert!(!takes(&rule, &web(), sent(999)) && !takes(&rule, &web(), sent(1011)));
-    // A source's named port is the source's.
+    // A source's named port is the source's own.
     let named = EntityRule { ports: vec![Port::Name("http".to_owned())], ..EntityRule::default() };
     let rule = with_source(named);
     assert!(takes(&rule, &web(), sent(80)));
@@ -161,11 +161,11 @@ fn in_a_namespace_selector_all_means_has_one_and_global_has_none() {
         assert_eq!(takes(selector, &stranger()), world, "{selector}");
         assert!(!takes(selector, &address("203.0.113.1")), "{selector}: nobody's address");
     }
-    // A key that is absent because there is no namespace is absent.
+    // A label of a missing namespace is absent.
     assert!(takes("team != 'a'", &stranger()));
 }
 
-/// A namespaced policy in shop that lets this source to `db`.
+/// A namespaced policy in shop that allows this source to `db`.
 fn in_shop(source: EntityRule) -> Cluster {
     Cluster::new()
         .set("world", &[("app", "web")], &["192.0.2.0/24"])
@@ -210,7 +210,7 @@ fn a_not_selector_keeps_to_the_namespace_and_excludes_from_anywhere() {
     assert!(
         !cluster.allows(&lab(), &db(), 80) && !cluster.allows(&address("203.0.113.1"), &db(), 80)
     );
-    // A global set takes shop/web's address in, and out again.
+    // A global set includes shop/web's address, and excludes it again.
     let cluster = in_shop(not("kind == 'odd'"));
     assert!(cluster.allows(&web(), &db(), 80));
     assert!(!cluster.set("odd", &[("kind", "odd")], &["10.0.1.1/32"]).allows(&web(), &db(), 80));
@@ -239,7 +239,7 @@ fn service_accounts_match_by_name_and_by_the_accounts_labels() {
     assert!(!allows(by(&["default"], Some("role == 'front'")), &web()), "both must hold");
     assert!(!allows(by(&[], Some("all()")), &stranger()), "nobody has the address");
     assert!(allows(by(&[], None), &stranger()), "nothing is asked");
-    // What has no account is all() and whatever is not said of an account.
+    // A set without an account matches all() and every negation about accounts.
     let set = |selector: &str| {
         Cluster::new()
             .set("world", &[], &["192.0.2.0/24"])
@@ -306,7 +306,8 @@ fn in_egress_a_named_port_is_each_destinations_own() {
     assert!(!cluster.allows(&db(), &lab(), 80));
 }
 
-/// shop/web's address once more, on a pod that is something else and calls other ports http.
+/// shop/web's address once more, on a pod that has other labels and gives the name http to other
+/// ports.
 const TWIN: &str = "
 apiVersion: v1
 kind: Pod
@@ -323,12 +324,12 @@ fn a_selector_holds_of_an_address_if_one_holder_fits_all_of_it() {
     assert!(cluster(whom("app == 'web'")).allows(&db(), &web(), 1));
     assert!(cluster(whom("app == 'twin'")).allows(&db(), &web(), 1));
     assert!(!cluster(whom("app == 'web' && app == 'twin'")).allows(&db(), &web(), 1));
-    // The named port is that of the holder that the selector takes.
+    // The named port is that of the holder that the selector matches.
     let ports = vec![Port::Name("http".to_owned())];
     let named = EntityRule { ports, ..whom("app == 'twin'") };
     assert!(cluster(named.clone()).allows(&db(), &web(), 9000));
     assert!(!cluster(named).allows(&db(), &web(), 80));
-    // What is excluded is excluded whoever calls it so.
+    // A port is excluded, whichever holder gives it that name.
     let not_ports = vec![Port::Name("http".to_owned())];
     let not_named = EntityRule { not_ports, ..whom("app == 'twin'") };
     assert!(!cluster(not_named.clone()).allows(&db(), &web(), 80));
@@ -375,7 +376,7 @@ fn a_network_sets_members_match_selectors_by_its_labels() {
     assert!(allows("pcns.projectcalico.org/name == 'lab'", "198.51.100.7"));
     assert!(!allows("has(projectcalico.org/namespace)", "192.0.2.1"));
     assert!(!allows("has(projectcalico.org/orchestrator)", "198.51.100.7"));
-    // A pod's address in a set has the set's labels as well.
+    // A pod's address in a set also has the set's labels.
     let cluster = cluster.set("pods", &[("zone", "pods")], &["10.0.2.0/24"]);
     let policy = ingress("app == 'db'", vec![with_source(whom("zone == 'pods'"))]);
     assert!(cluster.policy("p", policy).allows(&lab(), &db(), 80));
@@ -431,7 +432,7 @@ fn pod_selectors_of_kubernetes_policies_never_match_host_endpoints_or_network_se
     let closed = cluster.clone().text(kubernetes);
     assert!(!closed.allows(&stranger(), &db(), 80));
     assert!(!closed.allows(&address("172.18.0.2"), &db(), 80));
-    // Calico's do.
+    // Calico's policies do.
     let open = cluster.policy("p", ingress("all()", vec![with_source(whom("app == 'web'"))]));
     assert!(open.allows(&stranger(), &db(), 80) && open.allows(&address("172.18.0.2"), &db(), 80));
 }
@@ -611,7 +612,7 @@ fn a_namespaced_policy_selects_in_its_namespace_only() {
 
 #[test]
 fn addresses_have_their_holders_whoever_asks() {
-    // The same question by address and by pod.
+    // The same judgement by address and by pod.
     let cluster =
         Cluster::new().policy("p", ingress("app == 'db'", vec![with_source(whom("app == 'web'"))]));
     let plain: IpAddr = web().address();

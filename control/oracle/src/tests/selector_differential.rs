@@ -1,4 +1,4 @@
-//! The oracle's selectors and the policy compiler's: two parsers of one language, held against each other.
+//! The oracle's selectors and the policy compiler's: two parsers of one language, compared with each other.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ fn soup() -> impl Strategy<Value = String> {
         .prop_map(|words| words.into_iter().flat_map(|(word, space)| [word, space]).collect())
 }
 
-/// Selectors, with spaces where they may be.
+/// Valid selectors, with spaces where they are allowed.
 fn sound() -> impl Strategy<Value = String> {
     let key = || select(&["a", "b.c/d", "in", "not", "all", "has"][..]);
     let value = || select(&["''", "'x'", "\"xy\"", "'y'"][..]);

@@ -1,4 +1,4 @@
-//! Whom a policy of Calico's selects.
+//! The endpoints that a Calico policy selects.
 
 use super::cluster::{Cluster, TCP, ingress, ip, lab, pairs, rule, stranger};
 use crate::{Crossing, Direction, Packet};
@@ -47,7 +47,7 @@ fn beside_a_selector_of_namespaces_or_accounts_a_global_policys_all_takes_no_hos
     assert_eq!(selected(None, None, Some("all()")), (false, true));
     assert_eq!(selected(None, Some("all()"), None), (false, true));
     assert_eq!(selected(Some("!all() || has(none)"), team, None), (true, false));
-    // Only the letters are replaced, and there are none in an absent selector.
+    // Only the exact text `all()` is replaced, and an absent selector does not contain it.
     assert_eq!(selected(Some("all( )"), team, None), (true, true));
     assert_eq!(selected(None, team, None), (true, true));
     assert_eq!(selected(None, None, role), (true, true));

@@ -6,12 +6,12 @@ use manx_objects::object::calico::Action::{Allow, Deny, Log, Pass};
 use manx_objects::object::calico::{self, Action, StagedAction};
 use manx_objects::object::{Kind, Object, PolicyType};
 
-/// A policy of `db` with one rule for every packet.
+/// A policy for `db` with one rule for every packet.
 fn one(action: Action) -> calico::Policy {
     ingress("app == 'db'", vec![rule(action)])
 }
 
-/// Which policy's rule decides ingress to `db`.
+/// The policy whose rule decides ingress to `db`.
 fn decides(cluster: &Cluster) -> String {
     let judgement = cluster.oracle().judge(&web(), &db(), Packet::to_port(6, Some(80)));
     match judgement.ingress.why {
@@ -62,7 +62,7 @@ fn a_tier_that_is_missing_sorts_last_and_denies_at_its_end() {
 
 #[test]
 fn the_built_in_tiers_are_fixed() {
-    // Before `default` in the one, behind it in the other, whatever objects say.
+    // Before `default` in one case, after it in the other, whatever objects say.
     let cluster = |order: f64| {
         Cluster::new()
             .tier("kube-admin", Some(9e9), Deny)
@@ -113,10 +113,10 @@ fn ties_go_by_the_string_name_namespace_kind() {
         Cluster::new().policy(first, own(Deny)).policy(second, own(Allow))
     };
     assert_eq!(decides(&two("b", "a")), "a");
-    // A slash sorts behind a hyphen, so the longer name may come first.
+    // A slash sorts after a hyphen, so the longer name may come first.
     assert_eq!(decides(&two("a", "a-b")), "a-b");
     assert_eq!(decides(&two("a", "ab")), "a");
-    // No namespace sorts before one: "a//.." before "a/shop/..".
+    // A policy without a namespace sorts before one with a namespace: "a//.." before "a/shop/..".
     let same = two("shop/a", "a").oracle().judge(&web(), &db(), Packet::to_port(6, Some(80)));
     assert_eq!(same.ingress.to_string(), "allowed by GlobalNetworkPolicy a ingress[0]");
 }
@@ -139,7 +139,7 @@ fn a_tier_without_an_enforced_policy_in_this_direction_contributes_nothing() {
         .tier("mine", Some(1.0), Deny)
         .policy("out", in_tier("mine", 1.0, egress("app == 'db'", vec![])))
         .policy("other", in_tier("mine", 1.0, ingress("app == 'nobody'", vec![])));
-    // Egress rules: none, so it is an ingress policy by default; say what is meant.
+    // Egress rules: none. So it would be an ingress policy by default; the type has to be stated.
     let only_egress = calico::Policy {
         types: Some(vec![PolicyType::Egress]),
         ..in_tier("mine", 1.0, egress("app == 'db'", vec![]))
@@ -311,7 +311,7 @@ fn what_the_end_of_a_tier_would_deny_is_told_of_each_staged_policy_if_none_is_en
 fn types_default_by_the_rules_that_are_there() {
     let speaks = |policy: &calico::Policy| {
         let cluster = Cluster::new().policy("p", policy.clone());
-        // A policy that speaks of a direction without a rule for the packet isolates.
+        // A policy that applies to a direction and has no rule for the packet isolates.
         (!cluster.allows(&lab(), &db(), 80), !cluster.allows(&db(), &lab(), 80))
     };
     let no = || vec![from(Allow, whom("app == 'nobody'"))];

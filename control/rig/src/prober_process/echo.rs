@@ -3,11 +3,11 @@
 /// An echo request or reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Echo {
-    /// Whether it asks.
+    /// Whether it is a request.
     pub(super) request: bool,
-    /// Tells one asker from the others.
+    /// Identifies the sender.
     pub(super) identifier: u16,
-    /// Tells one request from the others.
+    /// Identifies the request.
     pub(super) sequence: u16,
 }
 
@@ -21,7 +21,7 @@ impl Echo {
         }
     }
 
-    /// The message. The checksum of ICMPv6, which covers addresses, is left to the kernel.
+    /// The message. The kernel fills in the checksum of ICMPv6, because it covers the addresses.
     pub(super) fn bytes(self, v4: bool) -> Vec<u8> {
         let mut bytes = vec![Self::kind(v4, self.request), 0, 0, 0];
         bytes.extend(self.identifier.to_be_bytes());

@@ -1,6 +1,6 @@
-//! A prober's process: lives in the prober's network namespace, serves its ports, and runs commands
-//! ([`Command`] lines), many at once. It reports the result of each ([`ProberEvent`] lines). Both go over its stdin, which is a
-//! socket; the process ends when that closes.
+//! A prober's process: it is in the prober's network namespace, serves its ports, and runs commands ([`Command`]
+//! lines), many at once. It reports the result of each ([`ProberEvent`] lines). Both go over its stdin, which is a
+//! socket; the process ends when the socket closes.
 
 mod echo;
 mod probe;
@@ -44,7 +44,8 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> PodError {
     move |error| PodError::System(what, error)
 }
 
-/// The process's whole life. It must have one thread still. It listens on the addresses `at`, or on all if there are none.
+/// The whole life of the process, which must still have a single thread. It listens on the addresses `at`, or on all if
+/// there are none.
 pub fn run(netns: &Path, name: &str, ports: &[Port], at: &[IpAddr]) -> Result<(), PodError> {
     netns::enter(netns::open(netns)?)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -82,7 +83,7 @@ async fn run_control_loop(name: &str, ports: &[Port], at: &[IpAddr]) -> Result<(
         let (wire, events) = (wire.clone(), events.clone());
         tokio::spawn(async move {
             let result = carry_out(&wire, &task).await;
-            // Nobody listens any more when the rig ends.
+            // When the rig ends, the receiver has gone.
             let _ = events.send(ProberEvent::Done { id, result });
         });
     }
@@ -90,7 +91,7 @@ async fn run_control_loop(name: &str, ports: &[Port], at: &[IpAddr]) -> Result<(
     Ok(())
 }
 
-/// The socket that stdin is.
+/// Stdin as a socket.
 fn channel() -> io::Result<UnixStream> {
     let socket = std::os::unix::net::UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     socket.set_nonblocking(true)?;

@@ -1,4 +1,4 @@
-//! One probe: sent from a fresh source port, and what came back.
+//! Sends one probe from a fresh source port and receives the answer.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,20 +18,20 @@ use crate::command::{Probe, ProbeReply, ProbeResult};
 use crate::plan::Port;
 use crate::service::Service;
 
-/// Longest name that a server says.
+/// The longest name that a server may send.
 const LONGEST_NAME: usize = 512;
-/// A kernel that speaks SCTP answers an unknown INIT with an ABORT beside our server's INIT ACK: so long the latter may
-/// come after the former.
+/// How long to wait for a server's INIT ACK after an ABORT: a kernel that supports SCTP answers an unknown INIT with an
+/// ABORT, in addition to our server's INIT ACK.
 const AFTER_ABORT: Duration = Duration::from_millis(20);
 
-/// Counts source ports of what is sent raw, and echo identifiers, up from the ephemeral range's start.
+/// Counts the source ports of raw packets and the echo identifiers, from the start of the ephemeral range.
 static NEXT: AtomicU16 = AtomicU16::new(0);
 
 fn next_port() -> u16 {
     0x8000 | NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Sends a probe and waits for its answer, no longer than it says.
+/// Sends a probe and waits for its answer, at most for its timeout.
 pub(super) async fn probe(wire: &Wire, probe: &Probe) -> ProbeResult {
     let patience = Duration::from_millis(probe.timeout_ms);
     let mut from = None;
@@ -69,7 +69,7 @@ fn any_of(to: SocketAddr) -> SocketAddr {
 
 async fn tcp(to: SocketAddr, from: &mut Option<SocketAddr>) -> io::Result<ProbeReply> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // Bound before it connects, so that the source is known also when nothing answers.
+    // Bound before it connects, so that the source is known even if there is no answer.
     socket.bind(SocketAddr::new(source_towards(to.ip())?, 0))?;
     *from = Some(socket.local_addr()?);
     let stream = socket.connect(to).await?;

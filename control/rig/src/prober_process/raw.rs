@@ -1,4 +1,4 @@
-//! Raw IP sockets: how SCTP is spoken without a kernel that has it, and how echoes are sent.
+//! Raw IP sockets, for SCTP on kernels without it and for echoes.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 use tokio::net::UdpSocket;
 
-/// The protocols that are spoken raw.
+/// The protocols of raw sockets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RawProtocol {
     /// ICMP over IPv4, ICMPv6 over IPv6.
@@ -15,7 +15,7 @@ pub(super) enum RawProtocol {
     Sctp,
 }
 
-/// A raw socket of one family. What is sent and received begins behind the IP header.
+/// A raw socket of one family. Sent and received bytes begin after the IP header.
 #[derive(Debug)]
 pub(super) struct RawSocket {
     /// A raw socket is read and written like a datagram socket whose ports are 0 (raw(7)).
@@ -24,7 +24,7 @@ pub(super) struct RawSocket {
 }
 
 impl RawSocket {
-    /// Opens one in the calling thread's network namespace. Call within a tokio runtime.
+    /// Opens a socket in the calling thread's network namespace. Call it within a tokio runtime.
     pub(super) fn open(protocol: RawProtocol, v4: bool) -> io::Result<Self> {
         let family = if v4 { AddressFamily::Inet } else { AddressFamily::Inet6 };
         let protocol = match (protocol, v4) {
@@ -37,17 +37,17 @@ impl RawSocket {
         Ok(Self { socket: UdpSocket::from_std(socket.into())?, v4 })
     }
 
-    /// Sends a packet. An ICMPv6 checksum is filled in by the kernel (RFC 3542, section 3.1), others by the caller.
+    /// Sends a packet. The kernel fills in an ICMPv6 checksum (RFC 3542, section 3.1), the caller any other.
     pub(super) async fn send_to(&self, packet: &[u8], to: IpAddr) -> io::Result<()> {
         self.socket.send_to(packet, SocketAddr::new(to, 0)).await.map(drop)
     }
 
-    /// Receives a packet: what stands behind the IP header, and who sent it.
+    /// Receives a packet: the bytes after the IP header, and the source address.
     pub(super) async fn recv_from(&self) -> io::Result<(Vec<u8>, IpAddr)> {
         let mut buffer = vec![0; 2048];
         loop {
             let (length, from) = self.socket.recv_from(&mut buffer).await?;
-            // An IPv4 raw socket gives the header too (raw(7)), an IPv6 one does not (RFC 3542, section 3).
+            // An IPv4 raw socket also returns the header (raw(7)), an IPv6 one does not (RFC 3542, section 3).
             let start = if self.v4 { usize::from(buffer[0] & 0x0f) * 4 } else { 0 };
             if start <= length {
                 return Ok((buffer[start..length].to_vec(), from.ip()));
@@ -56,7 +56,7 @@ impl RawSocket {
     }
 }
 
-/// The source address that the kernel would take towards `to`; nothing is sent.
+/// The source address that the kernel would choose towards `to`; nothing is sent.
 pub(super) fn source_towards(to: IpAddr) -> io::Result<IpAddr> {
     let any: IpAddr = match to {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

@@ -1,4 +1,4 @@
-//! Measurements over TCP: one stream, and small exchanges one after the other.
+//! Measurements over TCP: one stream, and small exchanges one after another.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::serve::{ECHO, SINK};
 use crate::command::{Sample, TaskResult};
 
-/// How long a measurement may take beyond its duration.
+/// How long a measurement may take in addition to its duration.
 const GRACE: Duration = Duration::from_secs(3);
 /// Bytes of one small exchange.
 const SMALL: usize = 64;
@@ -34,7 +34,8 @@ fn in_time<T>(result: Result<io::Result<T>, tokio::time::error::Elapsed>) -> Res
     }
 }
 
-/// One stream for as long as the sample says. The time counts until the server has read all.
+/// Sends one stream for the sample's duration. The time is counted until the server has read
+/// everything.
 pub(super) async fn stream(sample: &Sample) -> TaskResult {
     let work = async {
         let mut stream = connect(sample, SINK).await?;
@@ -50,7 +51,7 @@ pub(super) async fn stream(sample: &Sample) -> TaskResult {
     in_time(timeout(duration(sample) + GRACE, work).await).unwrap_or_else(TaskResult::Failed)
 }
 
-/// Small exchanges for as long as the sample says.
+/// Makes small exchanges for the sample's duration.
 pub(super) async fn ping_pong(sample: &Sample) -> TaskResult {
     let work = async {
         let mut stream = connect(sample, ECHO).await?;

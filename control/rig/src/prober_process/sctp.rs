@@ -1,14 +1,14 @@
-//! SCTP as far as a probe goes (RFC 9260): INIT, INIT ACK, ABORT. Enough to see whether a packet gets there and back, on
-//! kernels without SCTP.
+//! The part of SCTP that probes need (RFC 9260): INIT, INIT ACK, ABORT. It is enough to see whether a packet arrives
+//! and an answer comes back, on kernels without SCTP.
 
 /// Bytes of the common header (section 3.1).
 const COMMON: usize = 12;
 /// Bytes of an INIT or INIT ACK chunk's fixed part with its header (section 3.3.2).
 const INIT: usize = 20;
-/// Parameter type of the State Cookie (section 3.3.3.1): ours is the name of who answers.
+/// Parameter type of the State Cookie (section 3.3.3.1); here it is the name of the prober that answers.
 const STATE_COOKIE: u16 = 7;
 
-/// What a packet's first chunk is.
+/// The first chunk of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Chunk {
     /// Opens an association: chunk type 1.
@@ -26,9 +26,9 @@ pub(super) struct Packet {
     pub(super) source: u16,
     /// Destination port.
     pub(super) destination: u16,
-    /// The verification tag: 0 on an INIT, else the initiate tag of the INIT that is answered (section 8.5.1).
+    /// The verification tag: 0 in an INIT, otherwise the initiate tag of the INIT that is answered (section 8.5.1).
     pub(super) verification: u32,
-    /// The initiate tag of an INIT or INIT ACK; unused by an ABORT.
+    /// The initiate tag of an INIT or INIT ACK; not used in an ABORT.
     pub(super) initiate: u32,
     /// The chunk.
     pub(super) chunk: Chunk,
@@ -52,7 +52,7 @@ impl Packet {
             }
             Chunk::Abort => bytes.extend([6, 0, 0, 4]),
         }
-        // Chunks are padded to four bytes, which their length does not count (section 3.2).
+        // Chunks are padded to four bytes; their length does not count the padding (section 3.2).
         bytes.resize(bytes.len().next_multiple_of(4), 0);
         let checksum = crc32c(&bytes);
         // Least significant byte first (appendix A).
@@ -71,7 +71,7 @@ impl Packet {
         bytes.extend(parameters);
     }
 
-    /// Reads a packet whose checksum is right and whose first chunk is one of ours.
+    /// Reads a packet with a correct checksum whose first chunk is one of these kinds.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let mut zeroed = bytes.to_vec();
         zeroed.get_mut(8..COMMON)?.fill(0);
@@ -96,7 +96,7 @@ impl Packet {
         Some(Self { source, destination, verification: long(4)?, initiate, chunk })
     }
 
-    /// What a host answers to an INIT: INIT ACK with `name` where it listens, else ABORT. Nothing else is answered.
+    /// The answer to an INIT: INIT ACK with `name` if the host listens, otherwise ABORT. Other chunks get no answer.
     pub(super) fn reply(&self, listens: bool, name: &str, tag: u32) -> Option<Self> {
         (self.chunk == Chunk::Init).then(|| Self {
             source: self.destination,
@@ -108,7 +108,7 @@ impl Packet {
     }
 }
 
-/// `CRC32c` (RFC 9260, appendix A), bit by bit: a probe has a few dozen bytes.
+/// `CRC32c` (RFC 9260, appendix A), bit by bit: fast enough, because a probe has few bytes.
 fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {

@@ -1,4 +1,5 @@
-//! What a prober serves: on TCP its name, then by the client's wish echo or a sink; on UDP its name to every datagram.
+//! The servers of a prober: on TCP its name, and then, as the client chooses, an echo or a sink; on UDP its name in
+//! answer to every datagram.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,12 +15,12 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 
 use crate::plan::Port;
 
-/// First byte of a TCP client that wants everything back.
+/// The first byte from a TCP client that wants all its bytes echoed.
 pub(super) const ECHO: u8 = b'e';
-/// First byte of a TCP client that wants everything read and, at its end, the count of bytes as eight, big-endian.
+/// The first byte from a TCP client that wants its bytes read and, at the end, their count as eight bytes, big-endian.
 pub(super) const SINK: u8 = b's';
 
-/// Serves a TCP or UDP port on these addresses until the process ends; other protocols are served raw.
+/// Serves a TCP or UDP port on these addresses until the process ends. Other protocols are served by raw sockets.
 pub(super) fn serve(port: Port, at: &[IpAddr], name: &Arc<str>) -> io::Result<()> {
     for ip in at {
         let address = SocketAddr::new(*ip, port.number);
@@ -37,7 +38,7 @@ pub(super) fn serve(port: Port, at: &[IpAddr], name: &Arc<str>) -> io::Result<()
     Ok(())
 }
 
-/// A socket's family is one only: the IPv4 side has its own.
+/// Restricts a socket to one family: the IPv4 side has a socket of its own.
 fn one_family(fd: &impl AsFd, address: SocketAddr) -> io::Result<()> {
     if address.is_ipv6() {
         setsockopt(fd, sockopt::Ipv6V6Only, &true)?;
@@ -60,10 +61,10 @@ async fn accept(listener: TcpListener, name: Arc<str>) {
         match listener.accept().await {
             Ok((stream, _)) => {
                 let name = name.clone();
-                // A client that breaks off concerns nobody else.
+                // A client that disconnects does not affect others.
                 tokio::spawn(async move { talk(stream, &name).await.ok() });
             }
-            // Out of descriptors, say: later clients may fare better.
+            // For example no descriptors are left; later clients may succeed.
             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
         }
     }
@@ -105,7 +106,7 @@ fn serve_udp(address: SocketAddr, name: Arc<str>) -> io::Result<()> {
     tokio::spawn(async move {
         let mut buffer = [0; 2048];
         loop {
-            // An error here is an ICMP error about an earlier answer.
+            // An error here comes from an ICMP error for an earlier answer.
             if let Ok((length, from)) = socket.recv_from(&mut buffer).await {
                 let mut answer = buffer[..length.min(8)].to_vec();
                 answer.extend(name.as_bytes());

@@ -1,4 +1,4 @@
-//! The prober's raw sockets: answers SCTP, and brings replies to who waits for them.
+//! The prober's raw sockets: they answer SCTP, and deliver replies to waiting probes.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -11,28 +11,28 @@ use super::echo::Echo;
 use super::raw::{RawProtocol, RawSocket};
 use super::sctp::{Chunk, Packet};
 
-/// What a waiting probe is recognised by.
+/// The key by which a reply finds its waiting probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     /// A reply to an echo.
     Echo {
-        /// From whom.
+        /// The sender.
         peer: IpAddr,
         /// Its identifier.
         identifier: u16,
     },
     /// An answer to an INIT.
     Sctp {
-        /// From whom.
+        /// The sender.
         peer: IpAddr,
         /// The peer's port.
         theirs: u16,
-        /// The own port.
+        /// The probe's own port.
         ours: u16,
     },
 }
 
-/// What came for a waiting probe.
+/// A reply for a waiting probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reply {
     /// An echo reply.
@@ -48,7 +48,7 @@ pub(super) struct Wire {
     waiting: Mutex<HashMap<Key, mpsc::Sender<Reply>>>,
 }
 
-/// A probe that waits; it is forgotten when dropped.
+/// A waiting probe; it is deregistered when dropped.
 #[derive(Debug)]
 pub(super) struct Waiting<'a> {
     wire: &'a Wire,
@@ -57,7 +57,7 @@ pub(super) struct Waiting<'a> {
 }
 
 impl Wire {
-    /// Opens the sockets and starts answering INITs for `listening` as `name`.
+    /// Opens the sockets and starts to answer INITs to the ports in `listening` as `name`.
     pub(super) fn open(listening: BTreeSet<u16>, name: &Arc<str>) -> io::Result<Arc<Self>> {
         let mut sockets = Vec::new();
         for protocol in [RawProtocol::Icmp, RawProtocol::Sctp] {
@@ -108,12 +108,12 @@ impl Wire {
     fn deliver(&self, key: Key, reply: Reply) {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(probe) = waiting.get(&key) {
-            // Who has enough replies needs no more.
+            // If the queue is full, the probe has enough replies.
             let _ = probe.try_send(reply);
         }
     }
 
-    /// Sends a packet by the socket of its protocol and the destination's family.
+    /// Sends a packet through the socket of its protocol and of the destination's family.
     pub(super) async fn send(
         &self,
         protocol: RawProtocol,
@@ -128,7 +128,7 @@ impl Wire {
         }
     }
 
-    /// Waits for what has this key; `None` where somebody else does.
+    /// Registers for replies with this key; `None` if the key is already in use.
     pub(super) fn wait_for(&self, key: Key) -> Option<Waiting<'_>> {
         let (sender, replies) = mpsc::channel(4);
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! A trie from prefixes.
+//! Builds the trie from prefixes.
 
 use std::sync::atomic::AtomicU32;
 
@@ -10,15 +10,15 @@ use super::packed_hosts::PackedHostsBuilder;
 use super::pool::{Block, BlockPool};
 use super::trie::Trie;
 
-/// With more /24 that hold longer prefixes than these, lookups wait for memory: as lines they are 512 KiB.
+/// With more blocks than these (/24 that hold longer prefixes) lookups wait for memory: as lines these take 512 KiB.
 const MANY_BLOCKS: usize = 8192;
 
-/// Spare pages, halves of them and lines: at least as many.
+/// The least number of spare pages, half pages and lines.
 const SPARE: [usize; 3] = [16, 64, 512];
 
 impl Trie {
-    /// `entries` are cut to their lengths, at most 32, their values at most [`MAX_VALUE`](super::MAX_VALUE). Of two values for
-    /// one prefix the larger stands.
+    /// `entries` have no host bits, lengths of at most 32 and values of at most [`MAX_VALUE`](super::MAX_VALUE). If one
+    /// prefix has two values, the larger one counts.
     pub(crate) fn build(default: u32, mut entries: Vec<(u32, u8, u32)>) -> Self {
         if !entries.is_sorted() {
             entries.sort_unstable();
@@ -44,7 +44,7 @@ impl Trie {
             page[(address >> 8 & 0xff) as usize..][..1 << (24 - length)].fill(*value);
         }
         for block in all() {
-            // The short prefixes that begin here come first.
+            // The prefixes of at most /24 that begin here come first.
             let block = &block[block.iter().take_while(is_short).count()..];
             let Some((address, ..)) = block.first() else { continue };
             let middle = (address >> 8 & 0xff) as usize;
@@ -55,7 +55,7 @@ impl Trie {
         let Blocks { pages, halves, lines, few, .. } = blocks;
         let pages = pages.iter().map(filled).collect();
         let few = few.done();
-        // Who changes among few hosts takes a line.
+        // When a packed block changes, its new block is a line.
         let spare_lines = SPARE[2].max(few.bytes() / size_of::<Line>() / 8);
         Self {
             base,
@@ -76,7 +76,7 @@ fn filled<B: Block>(cells: &B::Cells) -> B {
 
 struct Blocks {
     base: Base,
-    /// How many /24 there are at most.
+    /// The greatest possible number of /24 with longer prefixes.
     of_24: usize,
     pages: Vec<[u32; 256]>,
     halves: Vec<Half>,
@@ -89,7 +89,7 @@ impl Blocks {
         Self { base, of_24, pages: Vec::new(), halves: Vec::new(), lines: Vec::new(), few }
     }
 
-    /// The page of a cell of the root, with the cell's value if there was none.
+    /// The page that refines a cell of the root. A new page has the cell's value everywhere.
     fn second(&mut self, cell: &mut u32) -> &mut [u32; 256] {
         if *cell & BLOCK == 0 {
             self.pages.push([*cell; 256]);
@@ -98,7 +98,7 @@ impl Blocks {
         &mut self.pages[(*cell & NUMBER) as usize]
     }
 
-    /// The block of a /24 with some entries, ascending, around them `others`.
+    /// Adds the block of a /24 with these entries, ascending; all other addresses have the value `others`.
     fn add(&mut self, others: u32, entries: &[(u32, u8, u32)]) -> u32 {
         let many = self.of_24 > MANY_BLOCKS;
         if let Some(hosts) = Hosts::from_entries(others, entries).filter(|_| many) {

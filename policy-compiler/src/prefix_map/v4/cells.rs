@@ -1,4 +1,4 @@
-//! Cells, the pages that hold them, and the names of blocks.
+//! Cells, the pages that hold them, and the references to blocks.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
@@ -7,12 +7,12 @@ use super::pool::Block;
 /// The largest value that a map can hold.
 pub const MAX_VALUE: u32 = (1 << 31) - 1;
 
-/// Tells names of blocks from values.
+/// Tells references to blocks from values.
 pub(super) const BLOCK: u32 = 1 << 31;
 
 pub(super) const KIND: u32 = 7 << 28;
 
-/// Which it is among those of its kind; of short blocks the first line.
+/// The index of the block among those of its kind; for a short block the index of its first line.
 pub(super) const NUMBER: u32 = (1 << 28) - 1;
 
 pub(super) const PAGE: u32 = 0;
@@ -24,7 +24,8 @@ pub(super) const ONE: u32 = 2 << 28;
 
 pub(super) const TWO: u32 = 3 << 28;
 
-/// Few hosts in some bytes of a line: how many they are stands in the name above the number of the first byte.
+/// Few hosts in some bytes of a line. The reference holds the index of the first byte and, above it, the number of
+/// hosts.
 pub(super) const FEW: u32 = 4 << 28;
 
 /// Hosts in a line.
@@ -36,15 +37,15 @@ pub(super) const BYTE: u32 = (1 << COUNT) - 1;
 
 pub(super) const ROOT: usize = 1 << 16;
 
-/// With no more /24 than these that hold longer prefixes they are half pages: 512 KiB of them.
+/// With at most this many blocks (/24 that hold longer prefixes) all are half pages: 512 KiB.
 pub(super) const FEW_BLOCKS: usize = 1024;
 
-/// A cell by the next byte of the address.
+/// 256 cells, indexed by the next byte of the address.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Page(pub(super) [AtomicU32; 256]);
 
-/// By the last byte of the address its value, as [`Base`] shortens it.
+/// 256 values, indexed by the last byte of the address, each shortened by [`Base`].
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Half(pub(super) [AtomicU16; 256]);
@@ -85,16 +86,16 @@ impl Block for Half {
     }
 }
 
-/// How values are written in two bytes: by how much they are above the base, and 0 for the default.
+/// How values are written in two bytes: as the difference from the base, and 0 for the default.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Base {
     pub(super) default: u32,
-    /// One less than the lowest value but the default.
+    /// The lowest value that is not the default, minus one.
     pub(super) base: u32,
 }
 
 impl Base {
-    /// `None` for a value that is not so near.
+    /// `None` if the value is too far from the base.
     #[inline]
     pub(super) fn short(self, value: u32) -> Option<u16> {
         if value == self.default {
@@ -108,7 +109,7 @@ impl Base {
         if short == 0 { self.default } else { self.base + u32::from(short) }
     }
 
-    /// `None` if one is not so near.
+    /// `None` if one of them is too far from the base.
     pub(super) fn all_short(self, values: &[u32; 256]) -> Option<[u16; 256]> {
         let mut all = [0; 256];
         for (short, value) in all.iter_mut().zip(values) {

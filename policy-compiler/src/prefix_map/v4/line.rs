@@ -1,7 +1,7 @@
-//! A /24 in a line of the cache or in two.
+//! A /24 in one cache line or in two.
 //!
-//! A line of 16 words holds where runs of one value start and their values, up to 12, or two lines up to 24; or it holds the
-//! hosts that differ from all others and their values, up to twelve.
+//! A line of 16 words holds one of two things: up to 12 runs of equal values (up to 24 in two lines), with their starts
+//! and values; or up to twelve hosts that differ from all others, with their values.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,15 +12,17 @@ use super::pool::Block;
 /// Words of a line.
 pub(super) const WORDS: usize = 16;
 
-/// Words of the hosts' last bytes in their line; then come as many values as they have bytes, and that of all others.
+/// Words of the hosts' last bytes in a line of hosts. As many values follow as there are bytes, and then the value of
+/// all others.
 const KEYS: usize = 3;
 
 const MOST_HOSTS: usize = 4 * KEYS;
 
-/// Words of starts, then words of values, of a block of runs.
+/// For each kind of block of runs: the words of starts, and the words of values.
 const SHORT: [(u32, usize, usize); 2] = [(ONE, 4, 12), (TWO, 8, 24)];
 
-/// Bits of a start; the highest tells those behind the last from all keys, and is free for borrowing.
+/// Bits of a start. The highest bit marks a start after the last run, which no key reaches; the subtraction may borrow
+/// from it.
 const LANE: u32 = u8::BITS + 1;
 
 /// Starts in two words.
@@ -63,7 +65,7 @@ impl Line {
         let [first, second, third, ..] = &self.0;
         let keys = u64::from(key) * BYTES;
         let low = u64::from(value(first)) | u64::from(value(second)) << u32::BITS;
-        // Behind the last host come all others.
+        // If no host has the key, the place after the last host gives the value of all others.
         let at = match first_zero(low ^ keys) {
             8 => 8 + first_zero(u64::from(value(third) ^ keys as u32) | !0 << u32::BITS).min(4),
             at => at,
@@ -90,8 +92,8 @@ fn value(word: &AtomicU32) -> u32 {
     word.load(Ordering::Relaxed)
 }
 
-/// How many of the starts in some pairs of words are at most `key`: it is held to all of a pair at once, each in its lane;
-/// where the start is above it, it borrows.
+/// The number of starts, in some pairs of words, that are at most `key`. The key is compared with all starts of a pair
+/// at once, each in its lane: a lane whose start is above the key borrows.
 #[inline]
 fn starts_up_to(words: &[AtomicU32], key: u8) -> usize {
     let keys = (u64::from(key) * EACH) | BORROW;
@@ -100,7 +102,7 @@ fn starts_up_to(words: &[AtomicU32], key: u8) -> usize {
         let starts = u64::from(value(low)) | u64::from(value(high)) << u32::BITS;
         (keys - starts) & BORROW
     });
-    // A lane has room for the sum, and the highest for that of all lanes.
+    // A lane has room for the sum of its own counts, and the highest lane for the sum of all lanes.
     let sum = (counts.sum::<u64>() >> u8::BITS).wrapping_mul(EACH);
     (sum >> ((LANES as u32 - 1) * LANE)) as usize & 0x1f
 }
@@ -115,7 +117,8 @@ struct Runs {
 const MOST_RUNS: usize = 24;
 
 impl Runs {
-    /// From `start` on `value` is in force; `start` is at least that of the last run. `None`: too many.
+    /// Adds a run: from `start` on, addresses have `value`; `start` is at least that of the last run. `None`: too many
+    /// runs.
     fn push(&mut self, start: u8, value: u32) -> Option<()> {
         if self.count > 0 && self.all[self.count - 1].0 == start {
             self.count -= 1;
@@ -141,7 +144,7 @@ impl Hosts {
         Self { others, keys: [0; MOST_HOSTS], values: [others; MOST_HOSTS], count: 0 }
     }
 
-    /// `None`: too many.
+    /// `None`: too many hosts.
     fn push(&mut self, key: u8, value: u32) -> Option<()> {
         if value != self.others {
             *self.values.get_mut(self.count)? = value;
@@ -151,7 +154,8 @@ impl Hosts {
         Some(())
     }
 
-    /// Of a /24 in which there are only hosts, ascending, around them `others`.
+    /// The hosts of a /24 whose entries, ascending, are all hosts; all other addresses have the value `others`. `None`
+    /// if an entry is no host, or if there are too many.
     pub(super) fn from_entries(others: u32, entries: &[(u32, u8, u32)]) -> Option<Self> {
         let mut hosts = Self::new(others);
         let mut entries = entries.iter().peekable();
@@ -159,7 +163,7 @@ impl Hosts {
             if *length != 32 {
                 return None;
             }
-            // Of several values of one host the last is the largest.
+            // If a host has several values, the last is the largest.
             if entries.peek().is_none_or(|next| next.0 != *address) {
                 hosts.push(*address as u8, *value)?;
             }
@@ -168,7 +172,8 @@ impl Hosts {
     }
 
     fn from_cells(cells: &[u32; 256]) -> Option<Self> {
-        // So many of the first that most of them are of the others.
+        // If the block has few hosts, most of this many cells have the value of all others, and so has the middle one
+        // in order.
         let mut first = [0; MOST_HOSTS * 2 + 1];
         first.copy_from_slice(cells.get(..MOST_HOSTS * 2 + 1)?);
         first.sort_unstable();
@@ -179,7 +184,8 @@ impl Hosts {
         Some(hosts)
     }
 
-    /// As few hosts, if they are and their values are short: their last bytes, and behind their values that of all others.
+    /// The hosts as [`PackedHosts`](super::packed_hosts::PackedHosts) hold them, if there are few and their values are
+    /// short: their last bytes, and their values followed by the value of all others.
     pub(super) fn pack(&self, base: Base) -> Option<(&[u8], [u16; MOST + 1])> {
         let keys = &self.keys[..self.count];
         let mut values = [0; MOST + 1];
@@ -191,7 +197,7 @@ impl Hosts {
     }
 
     pub(super) fn line(&self) -> [u32; WORDS] {
-        // Of several equal bytes the first one counts: the last places are the first host's.
+        // If several bytes are equal, the first counts. So the unused places repeat the first host's byte.
         let mut keys = [self.keys[0]; MOST_HOSTS];
         keys[..self.count].copy_from_slice(&self.keys[..self.count]);
         let mut words = [self.others; WORDS];
@@ -203,7 +209,7 @@ impl Hosts {
     }
 }
 
-/// The short block of these cells, if there is one: its kind and its lines.
+/// The short block of these cells, if one fits: its kind and its lines.
 pub(super) fn short(cells: &[u32; 256]) -> Option<(u32, [[u32; WORDS]; 2])> {
     let of_runs = runs(cells).and_then(|runs| encode_runs(&runs));
     if let Some((ONE, _)) = of_runs {
@@ -221,11 +227,11 @@ fn runs(cells: &[u32; 256]) -> Option<Runs> {
     Some(runs)
 }
 
-/// The block of these runs, if there is one.
+/// The block of these runs, if one fits.
 fn encode_runs(runs: &Runs) -> Option<(u32, [[u32; WORDS]; 2])> {
     let runs = &runs.all[..runs.count];
     let (kind, starts, _) = *SHORT.iter().find(|(_, _, values)| runs.len() <= *values)?;
-    // Behind the last run there are starts that no key reaches.
+    // After the last run there are starts that no key reaches.
     let mut lanes = [BORROW; 4];
     let mut words = [[0; WORDS]; 2];
     for (index, (start, value)) in runs.iter().enumerate() {

@@ -1,22 +1,23 @@
-//! Few hosts of a /24 that differ from all others, in some bytes of a line of the cache.
+//! Few hosts of a /24 that differ from all others, in some bytes of a cache line.
 //!
-//! First stands the last byte of each, then the value of each and that of all others, two bytes for one. So a /24 with few
-//! hosts costs a lookup one line, which it shares with others. Nothing is written there any more once lookups are made.
+//! First comes the last byte of each host, then the value of each host and the value of all others, two bytes each. So
+//! a lookup in a /24 with few hosts reads one line, which the /24 shares with others. The bytes do not change once
+//! lookups are made.
 
 use std::sync::Arc;
 
-/// So many hosts at most: their last bytes are compared at once.
+/// The most hosts that fit: their last bytes are compared at once.
 pub(super) const MOST: usize = 8;
 
 const LINE: usize = 64;
 
-/// Among so many bytes from the first host's on every value begins.
+/// Every value begins within this many bytes from the first host's byte.
 const REACH: usize = 32;
 
-/// A lookup has these before it.
+/// A lookup reads within this many bytes.
 const WINDOW: usize = REACH + 1;
 
-/// Bytes of so many hosts, with their values and that of all others.
+/// The bytes of this many hosts, with their values and the value of all others.
 const fn bytes_of(hosts: usize) -> usize {
     hosts + 2 * (hosts + 1)
 }
@@ -26,12 +27,13 @@ const fn bytes_of(hosts: usize) -> usize {
 pub(super) struct PackedHosts(Arc<Vec<u8>>);
 
 impl PackedHosts {
-    /// Of a key's value among so many hosts, from a byte on, what stands for it; 0 where nothing is.
+    /// The short value of a key among `hosts` hosts whose bytes start at `first`; 0, which stands for the default, if
+    /// there are no such bytes.
     #[inline]
     pub(super) fn lookup(&self, first: usize, hosts: usize, key: u8) -> u16 {
         let Some(bytes) = self.0.get(first..first + WINDOW) else { return 0 };
         let Some(keys) = bytes.first_chunk() else { return 0 };
-        // Behind the last host come all others.
+        // If no host has the key, the place after the last host gives the value of all others.
         let at = first_zero(u64::from_le_bytes(*keys) ^ (u64::from(key) * BYTES)).min(hosts);
         let value = (hosts + 2 * at) % REACH;
         u16::from_le_bytes([bytes[value], bytes[value + 1]])
@@ -42,22 +44,24 @@ impl PackedHosts {
     }
 }
 
-/// [`PackedHosts`] as they are laid.
+/// Builds [`PackedHosts`].
 #[derive(Default)]
 pub(super) struct PackedHostsBuilder(Vec<u8>);
 
 impl PackedHostsBuilder {
-    /// With room for so many hosts, were each in a /24 of its own: what is in one line stays there as long as nothing is moved.
+    /// Reserves enough memory for `hosts` hosts, even if each is in a /24 of its own. The memory must never move,
+    /// because each /24 is placed within one cache line by its address.
     pub(super) fn with_room(hosts: usize) -> Self {
         Self(Vec::with_capacity(hosts * bytes_of(1) * 2 + WINDOW))
     }
 
-    /// Where the next is put at the latest.
+    /// The greatest index at which the next /24 may start.
     pub(super) fn next(&self) -> usize {
         self.0.len() + LINE
     }
 
-    /// The first byte of hosts and values that are put there; behind their values comes that of all others.
+    /// Adds the last bytes of hosts, and their values followed by the value of all others. Returns the index of the
+    /// first byte.
     pub(super) fn add(&mut self, keys: &[u8], values: &[u16]) -> usize {
         let Self(bytes) = self;
         let size = bytes_of(keys.len()).max(MOST);
@@ -80,13 +84,13 @@ impl PackedHostsBuilder {
     }
 }
 
-/// One in each byte.
+/// A one in each byte.
 pub(super) const BYTES: u64 = u64::MAX / 0xff;
 
-/// Which byte is the first, from the lowest on, that is zero; 8: none.
+/// The index of the lowest byte that is zero; 8 if there is none.
 #[inline]
 pub(super) const fn first_zero(bytes: u64) -> usize {
-    // Below the first zero nothing borrows; what is said of bytes above it may be wrong.
+    // Below the first zero byte nothing borrows, so it is found exactly. Bytes above it may be marked wrongly.
     let zeroes = bytes.wrapping_sub(BYTES) & !bytes & (BYTES << 7);
     zeroes.trailing_zeros() as usize / 8
 }

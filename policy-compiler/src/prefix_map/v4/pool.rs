@@ -1,13 +1,13 @@
-//! Blocks of one shape, and room for more of them.
+//! Blocks of one form, with spare room for more.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Cells that are stored one by one while others may read them.
+/// Cells that are stored one by one while other threads may read them.
 pub(super) trait Block: Default {
-    /// What they hold.
+    /// The values of the cells.
     type Cells: Clone;
 
-    /// Stores them, for who gets to know of the block behind that.
+    /// Stores the cells, for readers that learn of the block afterwards.
     fn store(&self, cells: &Self::Cells);
 
     fn load(&self) -> Self::Cells;
@@ -17,7 +17,7 @@ pub(super) trait Block: Default {
 #[derive(Debug)]
 pub(super) struct BlockPool<B> {
     all: Box<[B]>,
-    /// The first that nothing was ever written to.
+    /// The number of the first block that was never written.
     next: AtomicU32,
 }
 
@@ -33,14 +33,14 @@ impl<B: Block> Clone for BlockPool<B> {
 }
 
 impl<B: Block> BlockPool<B> {
-    /// Room for `spare` blocks beside these, or an eighth of them.
+    /// These blocks and room for an eighth as many more, but at least for `spare`.
     pub(super) fn new(mut all: Vec<B>, spare: usize) -> Self {
         let next = all.len();
         all.resize_with(next + spare.max(next / 8), B::default);
         Self { all: all.into(), next: AtomicU32::new(next as u32) }
     }
 
-    /// How many blocks something was written to.
+    /// The number of blocks that were written.
     pub(super) fn len(&self) -> u32 {
         self.next.load(Ordering::Relaxed)
     }
@@ -50,7 +50,8 @@ impl<B: Block> BlockPool<B> {
         self.all.get(number as usize)
     }
 
-    /// Writes blocks side by side; the number of the first, `None` where no room is left.
+    /// Writes blocks next to each other and returns the number of the first; `None` if there is no
+    /// room left.
     pub(super) fn push_all(&self, new: &[B::Cells]) -> Option<u32> {
         let next = self.len();
         let room = self.all.get(next as usize..next as usize + new.len())?;

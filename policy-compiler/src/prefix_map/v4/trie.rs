@@ -1,4 +1,4 @@
-//! The trie: lookup, and stores while others look up.
+//! The trie: lookups, and stores while other threads look up.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use super::line::{Line, lookup_two_lines, short, used};
 use super::packed_hosts::PackedHosts;
 use super::pool::BlockPool;
 
-/// So many lookups are made side by side.
+/// The number of lookups that are made together.
 const BATCH: usize = 64;
 
 /// See the module.
@@ -26,7 +26,7 @@ pub(crate) struct Trie {
 }
 
 impl Clone for Trie {
-    /// What is stored in one does not show in the other. Nobody may store meanwhile.
+    /// A later store into one copy does not show in the other. Nothing may be stored while this runs.
     fn clone(&self) -> Self {
         let cell = |cell: &AtomicU32| AtomicU32::new(cell.load(Ordering::Acquire));
         Self {
@@ -47,7 +47,8 @@ impl Trie {
         if cell & BLOCK == 0 { cell } else { self.in_block(cell, address as u8) }
     }
 
-    /// The blocks behind the cells that lead there, so that no lookup waits for what another has to fetch.
+    /// The values of many addresses. First the cells above the blocks are read, for a whole batch, and then the blocks,
+    /// so that the memory accesses overlap.
     #[inline]
     pub(crate) fn lookup_all<T>(
         &self,
@@ -95,7 +96,7 @@ impl Trie {
         self.base.long(self.few.lookup((block & BYTE) as usize, hosts, key))
     }
 
-    /// Not inlined: the other ways through would be longer.
+    /// Not inlined, because that would make the other branches longer.
     #[inline(never)]
     fn in_other(&self, block: u32, key: u8) -> u32 {
         let default = self.base.default;
@@ -122,8 +123,8 @@ impl Trie {
         load(self.cell(page, key), self.base.default)
     }
 
-    /// Stores a host's value; `false`, and nothing is changed, where no room is left or that is no value. One at a time may
-    /// call this; others may look up.
+    /// Stores a host's value. Returns `false`, and changes nothing, if there is no room left or the value is above
+    /// [`MAX_VALUE`]. Only one thread at a time may call this; others may look up.
     pub(crate) fn set(&self, address: u32, value: u32) -> bool {
         if value > MAX_VALUE {
             return false;
@@ -154,9 +155,9 @@ impl Trie {
         self.set_24(address, &third)
     }
 
-    /// Stores the values of all hosts of the /24 of an address by one store: a lookup sees all old values or all new ones.
-    /// `false`, and nothing is changed, where no room is left or one is no value. One at a time may call this; others may
-    /// look up.
+    /// Stores the values of all hosts in the /24 of an address by one store: a lookup sees all old values or all new
+    /// ones. Returns `false`, and changes nothing, if there is no room left or a value is above [`MAX_VALUE`]. Only one
+    /// thread at a time may call this; others may look up.
     pub(crate) fn set_24(&self, address: u32, values: &[u32; 256]) -> bool {
         if values.iter().any(|value| *value > MAX_VALUE) {
             return false;
@@ -178,8 +179,8 @@ impl Trie {
         true
     }
 
-    /// Stores the value of every address of a prefix, cut to its length; `false`, and nothing is changed, where no room is left
-    /// or that is no value.
+    /// Stores one value for every address of a prefix, whose host bits are ignored. Returns `false`, and changes
+    /// nothing, if there is no room left, the value is above [`MAX_VALUE`] or the length above 32.
     pub(crate) fn set_prefix(&mut self, address: u32, length: u8, value: u32) -> bool {
         if value > MAX_VALUE || length > 32 {
             return false;
@@ -219,7 +220,7 @@ impl Trie {
         cells
     }
 
-    /// A block for a /24 with these values, in what room is left.
+    /// Writes a block for a /24 with these values into spare room. `None` if there is none.
     fn write(&self, cells: &[u32; 256]) -> Option<u32> {
         let half = || {
             let number = self.halves.push_all(&[self.base.all_short(cells)?])?;
@@ -238,7 +239,7 @@ impl Trie {
         Some(BLOCK | PAGE | self.pages.push_all(&[*cells])?)
     }
 
-    /// Every address, in runs of one value.
+    /// Every address, in runs of equal values.
     pub(crate) fn runs(&self) -> Vec<(IpAddr, IpAddr, u32)> {
         let mut starts: Vec<(u32, u32)> = Vec::new();
         let mut add = |first: u32, value: u32| {

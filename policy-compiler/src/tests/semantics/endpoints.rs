@@ -1,4 +1,4 @@
-//! Who is an endpoint, as far as the model knows, and who stands behind an address.
+//! Which pods are endpoints of the model, and which members have an address.
 
 use crate::compile::Compiler;
 use crate::model::*;

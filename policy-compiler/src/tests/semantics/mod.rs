@@ -1,4 +1,4 @@
-//! The semantics of policy, line by line: what rows, rules one by one and the reference all say.
+//! The semantics of policy, line by line: rows, rules one by one, and the reference all agree.
 
 mod endpoints;
 mod hosts;

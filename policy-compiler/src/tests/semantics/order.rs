@@ -3,7 +3,7 @@
 use crate::model::*;
 use crate::tests::build::*;
 
-/// Two pods of one namespace and somebody outside.
+/// Two pods of one namespace, and an address outside.
 fn pods() -> Cluster {
     Cluster::new().namespace("shop", "team=a").pod("shop/web", "app=web", "10.0.0.1 fd00::1").pod(
         "shop/db",
@@ -332,7 +332,7 @@ fn beside_an_enforced_policy_or_where_the_tier_passes_a_staged_policys_isolation
          shop/db > 10.0.0.1 tcp 80 = allow: no policy selects it for egress; \
          Deny StagedGlobalNetworkPolicy a egress[end of tier]",
     );
-    // Each endpoint for itself: the enforced one does not select the other.
+    // Each endpoint is evaluated alone: the enforced policy does not select the other endpoint.
     let others = pods()
         .policy(staged("a").ingress([]))
         .policy(global("b").selects("app == 'db'").ingress([allow()]));

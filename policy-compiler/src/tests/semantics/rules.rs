@@ -3,7 +3,7 @@
 use crate::model::*;
 use crate::tests::build::*;
 
-/// `shop/web` is judged; two peers and a set of networks stand around.
+/// The endpoint `shop/web`, with two peers and a network set.
 fn shop() -> Cluster {
     Cluster::new()
         .namespace("shop", "team=a")
@@ -13,22 +13,22 @@ fn shop() -> Cluster {
         .pod("ops/probe", "app=probe", "10.0.9.1")
 }
 
-/// `shop` with one policy of ingress into `shop/web`, and what is said about it.
+/// `shop` with one ingress policy for `shop/web`, and the expected decisions.
 #[track_caller]
 fn ingress<const N: usize>(rules: [Rule; N], table: &str) {
     let policy = global("p").selects("app == 'web'");
     says(&shop().policy(policy.ingress(rules)), "shop/web <", table);
 }
 
-/// The same of egress.
+/// The same for egress.
 #[track_caller]
 fn egress<const N: usize>(rules: [Rule; N], table: &str) {
     let policy = global("p").selects("app == 'web'");
     says(&shop().policy(policy.egress(rules)), "shop/web >", table);
 }
 
-/// Lines `PEER PACKET = RULE` with the index of the rule of `p` that allows, `!INDEX` of one that denies, or `-` where
-/// none decides.
+/// Lines `PEER PACKET = RULE`, where RULE is the index of the rule of `p` that allows, `!INDEX` of one that denies, or
+/// `-` if none decides.
 #[track_caller]
 fn says(cluster: &Cluster, question: &str, table: &str) {
     let direction = if question.ends_with('<') { "ingress" } else { "egress" };

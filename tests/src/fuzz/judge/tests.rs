@@ -1,4 +1,4 @@
-//! Connections that are kept, where tables are published while packets are on their way.
+//! Connections that are kept, if tables are published while packets are on their way.
 
 use fastrand::Rng;
 use manx_dataplane::port::memory::Frame;
@@ -16,7 +16,7 @@ use crate::packet::{TTL, Tuple, with_ttl};
 const ENDS: [usize; 2] = [0, 2];
 const CLOSED: &str = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: closed, namespace: lab}, spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress, Egress]}}";
 
-/// A plan of these two pods, what was published of it, and what judges.
+/// A plan of these two pods, its publications, and the judge.
 struct Bench {
     plan: Plan,
     published: u64,
@@ -40,7 +40,7 @@ impl Bench {
         Self { plan, published: 0, judge }
     }
 
-    /// What is true from now on.
+    /// Publishes tables with this policy: they are true from now on.
     fn publish(&mut self, policy: &str) -> Rc<Epoch> {
         let mut text = "{apiVersion: v1, kind: Namespace, metadata: {name: lab}}\n".to_owned();
         for (at, label) in ENDS.into_iter().zip(["a", "b"]) {
@@ -65,14 +65,14 @@ impl Bench {
         Tuple::new(&from, &to, UDP, 53)
     }
 
-    /// The first pod speaks to the second one, which answers.
+    /// The first pod opens a connection to the second one, which answers.
     fn conversation(&mut self, epoch: &Rc<Epoch>) {
         let packets =
             [(self.port(0), self.tuple().opening()), (self.port(1), self.tuple().answer())];
         self.batch(&[Rc::clone(epoch)], packets.to_vec(), Vec::new()).unwrap();
     }
 
-    /// The first pod speaks on, and it comes out at a port.
+    /// The first pod sends another packet, which comes out at a port.
     fn goes_on(&mut self, epochs: &[Rc<Epoch>], port: PortId) -> Result<(), String> {
         let bytes = self.tuple().data(b"more");
         let frame = Frame { bytes: with_ttl(bytes.clone(), TTL - 1), offload: Offload::default() };
@@ -85,7 +85,7 @@ impl Bench {
         packets: Vec<(PortId, Vec<u8>)>,
         outputs: Vec<Output>,
     ) -> Result<(), String> {
-        // Not everything has to arrive.
+        // Packets need not arrive.
         let mut node_batch = NodeBatch { is_incomplete: true, ..NodeBatch::default() };
         for (port, bytes) in packets {
             let (kind, offload) = (Kind::Conversation, Offload::default());
@@ -107,14 +107,14 @@ fn a_kept_connection_passes_by_tables_in_which_its_end_is_where_it_was() {
     bench.conversation(&open);
     let closed = bench.publish(CLOSED);
     let port = bench.port(1);
-    // Another attachment with the same port and the same address, and for a moment none: policy allows what goes to the world.
+    // Another attachment with the same port and address, and in between none: policy allows what goes to the world.
     bench.plan.planned_pods[ENDS[1]].attachment = None;
     let gone = bench.publish(CLOSED);
     bench.plan.attach(ENDS[1]);
     let other = bench.publish(CLOSED);
     assert_eq!(bench.port(1), port);
 
-    // A worker may not have had the later tables yet.
+    // A worker may not have the later tables yet.
     bench.goes_on(&[closed, gone, Rc::clone(&other)], port).unwrap();
 
     let refused = bench.goes_on(&[other], port).unwrap_err();
@@ -134,11 +134,12 @@ fn a_connection_may_be_kept_whose_end_was_away_for_a_moment() {
 
     bench.goes_on(&[closed, gone, Rc::clone(&back)], port).unwrap();
 
-    // No packet need have been judged while it was away.
+    // No packet need have been judged while the pod was away.
     bench.goes_on(&[back], port).unwrap();
 }
 
-/// Two packets of the same bytes; one virtio header lies, so that packet may be dropped and the other one has to arrive.
+/// Two packets with the same bytes. The virtio header of one is false, so that packet may be dropped, and the other one
+/// must arrive.
 #[test]
 fn of_equal_packets_the_one_with_nothing_wrong_has_come_out() {
     for order in [[true, false], [false, true]] {

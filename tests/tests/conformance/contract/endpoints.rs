@@ -1,4 +1,4 @@
-//! Who is an endpoint, as manifests say it.
+//! Which pods are endpoints, from manifests.
 
 use super::{calico, kubernetes, lets_in, says, says_of_what_is_not_valid};
 
@@ -40,7 +40,7 @@ fn finished_pods_and_released_addresses_are_in_no_set() {
         let status = format!("phase: {phase}, podIP: 10.0.1.9");
         says(&(pod("new", "", &status) + &only_new()), gone);
     }
-    // Calico and Amazon's plugin empty their annotation when they have released them.
+    // Calico's and Amazon's plugins empty their annotation when they have released the addresses.
     let noted = |deleted: &str, annotation: &str| {
         pod("new", "", "podIP: 10.0.1.9")
             .replace("name: new,", &format!("name: new, {deleted} annotations: {{{annotation}}},"))
@@ -53,7 +53,7 @@ fn finished_pods_and_released_addresses_are_in_no_set() {
         says(&noted("", &format!("{name}: ''")), there);
     }
     says(&noted(deleted, "cni.projectcalico.org/podIPs: ''"), there);
-    // One that is wrong does not say that they are.
+    // A wrong annotation does not mean that.
     says(&noted(deleted, "cni.projectcalico.org/podIP: none"), there);
 }
 

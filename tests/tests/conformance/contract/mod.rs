@@ -1,8 +1,7 @@
-//! The lines of `docs/policy-semantics.md` that are about manifests, each by manifests that have it: what the import makes
-//! of the text, the reference and the rows say what the line says, and the oracle agrees in every cell of the tables.
+//! The lines of `docs/policy-semantics.md` about manifests, each with manifests that show it: the reference and the
+//! rows, over the imported text, agree with the line, and the oracle agrees in every cell of the tables.
 //!
-//! Order and matching by themselves are tested line by line in the policy compiler (`tests/semantics`), packets in
-//! `pipeline`.
+//! The policy compiler tests order and matching alone, line by line (`tests/semantics`); `pipeline` tests packets.
 
 mod endpoints;
 mod order;
@@ -25,7 +24,8 @@ use manx_policy_compiler::model::{
 };
 use manx_policy_compiler::resolve::Stage;
 
-/// `db` is asked about; `web` beside it and `lab/web` elsewhere are its peers, `out` is nobody's address.
+/// The endpoint is `db`. Its peers are `web` in the same namespace and `lab/web` in another; `out` is an address
+/// without a member.
 const PODS: &str = "
 {apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: a}}}
 ---
@@ -39,7 +39,8 @@ const PODS: &str = "
 ---
 ";
 
-/// One object, its `spec` as YAML's flow mapping; `name` is `namespace/name`, or `name` of what has no namespace.
+/// One object, with its `spec` as a flow mapping of YAML; `name` is `namespace/name`, or `name` for an object without a
+/// namespace.
 fn object(version: &str, kind: &str, name: &str, spec: &str) -> String {
     let (namespace, name) = name.split_once('/').unwrap_or(("", name));
     let namespace = match namespace {
@@ -56,7 +57,7 @@ fn kubernetes(name: &str, spec: &str) -> String {
     object("networking.k8s.io/v1", "NetworkPolicy", name, spec)
 }
 
-/// An object of Calico's.
+/// A Calico object.
 fn calico(kind: &str, name: &str, spec: &str) -> String {
     object("projectcalico.org/v3", kind, name, spec)
 }
@@ -66,7 +67,7 @@ fn global(name: &str, spec: &str) -> String {
     calico("GlobalNetworkPolicy", name, &format!("selector: app == 'db', {spec}"))
 }
 
-/// A GlobalNetworkPolicy that lets into `db` what one rule matches, and nothing else.
+/// A GlobalNetworkPolicy that allows into `db` what one rule matches, and nothing else.
 fn lets_in(rule: &str) -> String {
     global("p", &format!("ingress: [{{action: Allow, {rule}}}]"))
 }
@@ -77,17 +78,17 @@ fn cluster(name: &str, spec: &str) -> String {
     object("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy", name, &spec)
 }
 
-/// Asks manifests (the pods and `more`) the questions of a table of lines `ENDPOINT[@STAGE] < PEER PACKET = VERDICT`
-/// (ingress, `>` egress). Endpoints and peers are pods, addresses, or `out`; a packet is `tcp 80`, `udp` (a later fragment)
-/// `icmp 8/0`, `icmp6 128/0`, `proto 50`, for IPv6 with a 6 before it; a verdict is `allow` or `deny`, and may go on with
-/// what decided.
+/// Checks manifests (the pods and `more`) against a table of lines `ENDPOINT[@STAGE] < PEER PACKET = VERDICT` (ingress,
+/// `>` for egress). Endpoints and peers are pods, addresses, or `out`. A packet is `tcp 80`, `udp` (a later fragment),
+/// `icmp 8/0`, `icmp6 128/0` or `proto 50`, with a 6 before it for IPv6. A verdict is `allow` or `deny`, and what
+/// decided may follow.
 #[track_caller]
 fn says(more: &str, table: &str) {
     let problems = judge(more, table);
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
-/// The same of manifests of which something is not valid.
+/// The same for manifests with invalid objects.
 #[track_caller]
 fn says_of_what_is_not_valid(more: &str, table: &str) {
     assert!(!judge(more, table).is_empty(), "everything is valid: {more}");
@@ -125,7 +126,7 @@ fn judge(more: &str, table: &str) -> Vec<String> {
     errors.map(ToString::to_string).collect()
 }
 
-/// What the reference and the rows say.
+/// The common result of the reference and the rows.
 #[track_caller]
 fn asked(imported: &Imported, image: &Image, question: &str) -> Reason {
     let words: Vec<&str> = question.split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! Order of evaluation, as manifests say it.
+//! Order of evaluation, from manifests.
 
 use super::{
     calico, cluster, global, kubernetes, lets_in, object, says, says_of_what_is_not_valid,
@@ -146,7 +146,7 @@ fn kubernetes_network_policies_sit_in_tier_default_at_order_1000() {
     says(&(policy.clone() + &at("999.9")), denied);
     says(&(policy.clone() + &at("-1e9")), denied);
     says(&(policy.clone() + &at("1000.1")), allowed);
-    // Of equal order: "db/shop/…" comes before "p//…".
+    // With equal order, "db/shop/…" comes before "p//…".
     says(&(policy + &at("1000")), allowed);
 }
 
@@ -159,7 +159,7 @@ fn ties_go_by_the_text_name_slash_namespace_slash_kind() {
         };
         one(first, "Allow") + &one(second, "Deny")
     };
-    // A hyphen sorts before the slash: the longer name comes first.
+    // A hyphen sorts before the slash, so the longer name comes first.
     for (first, second) in [("a-b", "a"), ("a", "ab"), ("a", "shop/a"), ("shop/a", "b")] {
         says(&two(first, second), "shop/db < shop/web tcp 80 = allow");
     }

@@ -1,4 +1,4 @@
-//! What a rule matches, as manifests say it.
+//! What a rule matches, from manifests.
 
 use super::{
     calico, cluster, global, kubernetes, lets_in, object, says, says_of_what_is_not_valid,
@@ -93,7 +93,7 @@ fn a_namespace_selector_reads_the_namespaces_labels_all_has_one_and_global_has_n
     }
 }
 
-/// A policy of Calico's in `shop` that lets this source into `db`.
+/// A Calico policy in `shop` that allows this source into `db`.
 fn in_shop(source: &str) -> String {
     calico("GlobalNetworkSet", "world, labels: {app: web}", "nets: [192.0.2.0/24]")
         + &calico(
@@ -350,7 +350,7 @@ fn a_port_of_an_endpoint_slice_without_a_number_is_no_member() {
             "shop/db > shop/web tcp 80 = allow
              shop/db > shop/web tcp 81 = deny",
         );
-        // Where only the addresses are asked for, the endpoint is there.
+        // If only addresses matter, the endpoint counts.
         let into = lets_in("source: {services: {name: web, namespace: shop}}");
         says(&(slice(ports) + &into), "shop/db < shop/web tcp 81 = allow");
     }
@@ -427,7 +427,7 @@ fn an_allow_with_http_does_not_match_and_a_deny_with_it_denies() {
              shop/db < shop/web udp 80 = allow: GlobalNetworkPolicy p ingress[1]"
         ),
     );
-    // Calico knows http in an Allow only: the policy is not valid, and denies.
+    // Calico knows http only in an Allow: the policy is not valid, and denies.
     says_of_what_is_not_valid(
         &global("p", &format!("ingress: [{{action: Deny, {http}}}, {{action: Allow}}]")),
         "shop/db < shop/web tcp 80 = deny

@@ -1,7 +1,7 @@
-//! What Calico's selectors of accounts, and `all()`, mean where they stand, as manifests say it.
+//! The meaning of Calico's selectors of accounts, and of `all()` in each place, from manifests.
 //!
-//! That Calico replaces the letters `all()` in a text is judged here alone: oracle and import have one reading of it, so
-//! that they agree with each other also where both are wrong.
+//! Only these tests check that Calico replaces the exact text `all()`: the oracle and the import read that in the same
+//! way, so they would also agree if both were wrong.
 
 use super::{calico, global, lets_in, says, says_of_what_is_not_valid};
 
@@ -92,12 +92,12 @@ fn an_accounts_name_is_a_label_of_its_object_and_default_exists_in_every_namespa
         "shop/db < lab/web tcp 80 = allow
          shop/db < shop/web tcp 80 = deny",
     );
-    // A name in the list is the pod's word.
+    // A name in the list is compared with the pod's own field.
     says(
         &lets_in("source: {serviceAccounts: {names: [runner]}}"),
         "shop/db < shop/web tcp 80 = allow",
     );
-    // What a policy selects is asked likewise.
+    // The same for the endpoints that a policy selects.
     let subject = calico(
         "GlobalNetworkPolicy",
         "p",
@@ -120,7 +120,7 @@ fn beside_a_selector_of_namespaces_or_accounts_all_in_a_global_policys_selector_
         ("selector: all(), serviceAccountSelector: all()".to_owned(), false, true, true),
         ("serviceAccountSelector: all()".to_owned(), false, true, true),
         ("namespaceSelector: all()".to_owned(), false, true, true),
-        // Calico replaces the letters, and an absent selector has none.
+        // Calico replaces the exact text, and an absent selector does not contain it.
         (format!("selector: 'all( )', {no_team}"), true, true, false),
         (no_team.to_owned(), true, true, false),
         (format!("selector: '', {no_role}"), true, true, true),

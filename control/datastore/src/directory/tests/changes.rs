@@ -1,4 +1,4 @@
-//! What a store says that has changed, is what has.
+//! The changes that a store reports are exactly those that happened.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use proptest::test_runner::{Config, TestRunner};
 use super::super::{Changes, STANDS, Store};
 use super::{Moment, namespace, put};
 
-/// A file without something, and with some of a few objects, after some lines of no meaning.
+/// A file that is absent, or has some of a few objects after some lines without meaning.
 fn file() -> impl Strategy<Value = Option<String>> {
     let object = (select(&["a", "b", "c", "d"][..]), select(&["x", "y"][..]));
     let object = object.prop_map(|(name, team)| namespace(name, team));
@@ -47,7 +47,7 @@ fn changes_are_what_differs_and_contents_what_all_files_say() {
                     Some(text) => put(directory.path(), name, &text),
                     None => drop(fs::remove_file(directory.path().join(name))),
                 }
-                // Every other time what is in doubt has stood long enough.
+                // Every other time a doubtful text has stayed long enough.
                 let later = STANDS.mul_f64(0.75) * at + Duration::from_secs(3600);
                 let before = store.contents().clone();
                 let now = Moment { wall: wall + later, monotonic: monotonic + later };
