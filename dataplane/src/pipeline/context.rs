@@ -25,8 +25,8 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Does with a packet what was decided: changes it, and puts it into the queue of its link's port. `is_finished`:
-    /// [`Packet::is_finished`], for a packet that fits the link.
+    /// Does with a packet what was decided: changes it, and puts it into the queue of its link's port. `is_ready`: the
+    /// packet is finished and fits the link.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as Outbox::queue")]
     pub(super) fn forward(

@@ -138,7 +138,7 @@ impl Slot {
 /// How many packets to take after a batch of so many, which took so many ticks: half of the way to what takes
 /// `batch_ticks`.
 fn next_batch(batch: usize, batch_ticks: u64, packets: usize, ticks: u64) -> usize {
-    let fitting = batch_ticks * packets as u64 / ticks.max(1);
+    let fitting = batch_ticks.saturating_mul(packets as u64) / ticks.max(1);
     let fitting = fitting.clamp(1, BATCH as u64) as usize;
     if fitting < batch { batch.midpoint(fitting) } else { (batch + fitting).div_ceil(2) }
 }

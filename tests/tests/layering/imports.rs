@@ -2,7 +2,8 @@
 //!
 //! The reader follows `mod` declarations from the root of a crate. In each file it collects every path: in `use` declarations, in code
 //! and in macros. A path that leads to an item of another module is an import of the file that defines the item; a re-export leads on to
-//! the definition. A `mod` declaration is no import. Items under `#[cfg(test)]` do not count.
+//! the definition. A `mod` declaration is no import. Items under `#[cfg(test)]` do not count. A method that another file adds to
+//! a type (`impl`) is no path: files that share a type by its methods are one room in two files, and no loop here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,8 +23,7 @@ const ITEMS: [&str; 9] =
 
 /// The imports of all files of the crate with this root (`lib.rs` or `main.rs`).
 pub fn read(root: &Path) -> Imports {
-    let mut tree = Tree { modules: Vec::new() };
-    tree.add_file(root.to_owned(), root.parent().unwrap().to_owned(), None);
+    let tree = Tree::read(root);
     let mut imports = Imports::new();
     for (at, module) in tree.modules.iter().enumerate() {
         let own = imports.entry(module.file.clone()).or_default();
@@ -36,6 +36,12 @@ pub fn read(root: &Path) -> Imports {
         }
     }
     imports
+}
+
+/// The modules for tests alone of the crate with this root: the files of each, without their extension, or the folder that they
+/// are in.
+pub fn test_modules(root: &Path) -> Vec<PathBuf> {
+    Tree::read(root).tests
 }
 
 /// The loops of imports: sets of files each of which reaches all others.
@@ -96,9 +102,16 @@ struct Module {
 
 struct Tree {
     modules: Vec<Module>,
+    tests: Vec<PathBuf>,
 }
 
 impl Tree {
+    fn read(root: &Path) -> Self {
+        let mut tree = Self { modules: Vec::new(), tests: Vec::new() };
+        tree.add_file(root.to_owned(), root.parent().unwrap().to_owned(), None);
+        tree
+    }
+
     /// Adds the module of a file, and its children, whose files are in `folder`.
     fn add_file(&mut self, file: PathBuf, folder: PathBuf, parent: Option<usize>) -> usize {
         let text = fs::read_to_string(&file).unwrap();
@@ -117,6 +130,7 @@ impl Tree {
         self.modules.push(Module { file: file.clone(), parent, ..Module::default() });
         let mut content = Content::default();
         content.read_items(tokens);
+        self.tests.extend(content.tests.iter().map(|name| folder.join(name)));
         for (name, body) in content.modules {
             let own = folder.join(&name);
             let child = match body {
@@ -204,6 +218,8 @@ impl Tree {
 struct Content {
     /// Declared modules, with their body if it is in the same file.
     modules: Vec<(String, Option<TokenStream>)>,
+    /// Declared modules that are built for tests alone.
+    tests: Vec<String>,
     items: BTreeSet<String>,
     bound: BTreeMap<String, Vec<String>>,
     globs: Vec<Vec<String>>,
@@ -217,10 +233,16 @@ impl Content {
         let mut rest = &tokens[..];
         while let Some(token) = rest.first() {
             if is_test_attribute(rest) {
-                rest = after_item(&rest[2..]);
+                let behind = after_item(&rest[2..]);
+                let item = &rest[2..rest.len() - behind.len()];
+                let is_module = |pair: &&[TokenTree]| is_ident(&pair[0], "mod");
+                if let Some([_, TokenTree::Ident(name)]) = item.windows(2).find(is_module) {
+                    self.tests.push(plain(name));
+                }
+                rest = behind;
                 continue;
             }
-            if is_ident(token, "use") {
+            if is_import(rest) {
                 rest = self.read_use(&rest[1..], true);
                 continue;
             }
@@ -252,7 +274,7 @@ impl Content {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let mut rest = &tokens[..];
         while let Some(token) = rest.first() {
-            rest = if is_ident(token, "use") {
+            rest = if is_import(rest) {
                 self.read_use(&rest[1..], false)
             } else {
                 self.read_token(rest)
@@ -367,6 +389,11 @@ fn after_colons(tokens: &[TokenTree]) -> Option<&[TokenTree]> {
         [one, two, rest @ ..] if is_punct(one, ':') && is_punct(two, ':') => Some(rest),
         _ => None,
     }
+}
+
+/// Whether the tokens begin with `use` and a path: not the `use<..>` of a type that captures lifetimes.
+fn is_import(tokens: &[TokenTree]) -> bool {
+    is_ident(&tokens[0], "use") && !tokens.get(1).is_some_and(|it| is_punct(it, '<'))
 }
 
 /// Whether the tokens begin with `#[cfg(...)]` of tests.

@@ -62,16 +62,18 @@ pub(super) fn policy(namespace: usize, at: usize, port: usize) -> String {
     )
 }
 
+/// The node of this number, with a block of this prefix length.
+pub(super) fn node(index: usize, length: u8) -> String {
+    let block = Ipv4Addr::from_bits(0x0a00_0000 + (index * 256) as u32);
+    let address = Ipv4Addr::from_bits(0xac10_0000 + index as u32 + 1);
+    format!(
+        "{{apiVersion: v1, kind: Node, metadata: {{name: node-{index}}}, spec: {{podCIDR: {block}/{length}}}, \
+         status: {{addresses: [{{type: InternalIP, address: {address}}}]}}}}\n---\n"
+    )
+}
+
 /// The nodes and the pool.
 pub(super) fn nodes() -> String {
-    let node = |index: usize| {
-        let block = Ipv4Addr::from_bits(0x0a00_0000 + (index * 256) as u32);
-        let address = Ipv4Addr::from_bits(0xac10_0000 + index as u32 + 1);
-        format!(
-            "{{apiVersion: v1, kind: Node, metadata: {{name: node-{index}}}, spec: {{podCIDR: {block}/24}}, \
-             status: {{addresses: [{{type: InternalIP, address: {address}}}]}}}}\n---\n"
-        )
-    };
     let pool = "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: pool}, spec: {cidr: 10.0.0.0/8, ipipMode: Always}}";
-    (0..NODES).map(node).collect::<String>() + pool
+    (0..NODES).map(|index| node(index, 24)).collect::<String>() + pool
 }

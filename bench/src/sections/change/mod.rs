@@ -15,7 +15,7 @@ use manx_calculation::topology::topology;
 use manx_dataplane::tables::Tables;
 use manx_datastore::{STANDS, Store};
 use manx_objects::contents::{Changes, Contents};
-use manx_objects::object::Kind;
+use manx_objects::object::{Kind, ObjectKey};
 use manx_oracle::Oracle;
 use tempfile::TempDir;
 
@@ -26,7 +26,7 @@ use crate::report::goal::Goal;
 use crate::report::statistics::Summary;
 use crate::run::{ListedRow, Run, Settings};
 
-use cluster::{FIRST_REMOTE, NAMESPACES, NODE, PODS, namespace, nodes, pod, policy};
+use cluster::{FIRST_REMOTE, NAMESPACES, NODE, PODS, namespace, node, nodes, pod, policy};
 use node::{Node, attached_pods, change, key};
 
 const NAME: &str = "change";
@@ -35,6 +35,8 @@ const DESCRIPTION: &str = "one object changes among 100,000 pods, 5,000 nodes an
 const ESTIMATE: Duration = Duration::from_secs(15);
 /// The number of policies that change.
 const POLICIES_CHANGED: usize = 10;
+/// The number of nodes whose blocks change.
+const BLOCKS_CHANGED: usize = 10;
 /// The steps of a pod of another node.
 const POD_STEPS: [&str; 4] = [
     "a pod of another node changes",
@@ -100,6 +102,7 @@ fn measure_all(pods_changed: usize) -> Result<Results, Failure> {
     measure_proof(&contents, &node, &tables, &mut results)?;
     measure_pods(pods_changed, &mut contents, &mut node, &mut tables, &mut results)?;
     measure_policies(&mut contents, &mut node, &mut tables, &mut results)?;
+    measure_routes(&mut contents, &mut node, &tables, &mut results)?;
     measure_directory(&directory, &mut store, &mut results)?;
     Ok(results)
 }
@@ -217,6 +220,40 @@ fn measure_policies(
     }
     results.add("a policy changes", "us", &followed, None);
     results.add("the tables after it", "ms", &calculated, None);
+    Ok(())
+}
+
+/// The blocks of other nodes become half as large, and whole again. Each change is stored in the tables in use.
+fn measure_routes(
+    contents: &mut Contents,
+    node: &mut Node,
+    tables: &Tables,
+    results: &mut Results,
+) -> Result<(), Failure> {
+    let (mut followed, mut placed, mut stored) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, length) in (1..=BLOCKS_CHANGED).flat_map(|index| [(index, 25), (index, 24)]) {
+        let (kind, name) = (Kind::Node, format!("node-{index}"));
+        let key = ObjectKey { kind, namespace: String::new(), name };
+        let changes = change(contents, &key, Some(&self::node(index, length)))?;
+        let (left, time) = timed(|| {
+            node.calculation.apply_delta(&tables.image, &mut node.cluster, contents, &changes)
+        });
+        if left != (NextStep::Routes { tables: false }) {
+            return Err(format!("a node took {left:?}, expected other routes").into());
+        }
+        followed.push(time);
+        let (topology, time) = timed(|| topology(&node.cluster, NODE));
+        node.topology = topology?;
+        placed.push(time);
+        let (is_stored, time) = timed(|| node.change_routes(tables));
+        if !is_stored {
+            return Err("a route took new tables".into());
+        }
+        stored.push(time);
+    }
+    results.add("a block of another node changes", "us", &followed, None);
+    results.add("the topology after it", "ms", &placed, None);
+    results.add("its routes stored in place", "ms", &stored, None);
     Ok(())
 }
 

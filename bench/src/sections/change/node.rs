@@ -26,7 +26,16 @@ pub(super) struct Node {
 impl Node {
     /// Calculates the tables.
     pub(super) fn tables(&mut self) -> Tables {
-        self.calculation.tables(&Inputs {
+        self.with_inputs(|calculation, inputs| calculation.tables(inputs))
+    }
+
+    /// Stores in `tables` that routes have changed, if they can be changed so.
+    pub(super) fn change_routes(&mut self, tables: &Tables) -> bool {
+        self.with_inputs(|calculation, inputs| calculation.change_routes(tables, inputs))
+    }
+
+    fn with_inputs<T>(&mut self, then: impl FnOnce(&mut Calculation, &Inputs<'_>) -> T) -> T {
+        let inputs = Inputs {
             cluster: &self.cluster,
             topology: &self.topology,
             locals: &self.locals.iter().collect(),
@@ -41,7 +50,8 @@ impl Node {
             uplink: None,
             connections: Connections::default(),
             interfaces: Interfaces { node: NODE, uplink: None, addresses: &[] },
-        })
+        };
+        then(&mut self.calculation, &inputs)
     }
 }
 

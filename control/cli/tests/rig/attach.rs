@@ -8,8 +8,8 @@ use std::thread;
 
 use manx_api::client::Client;
 use manx_api::{Attach, PodName};
-use manx_linux::netns;
 use nix::sys::stat::Mode;
+use serde_json::Value;
 
 use crate::bench::{Bench, json};
 
@@ -24,16 +24,23 @@ fn attached(bench: &Bench) -> BTreeSet<String> {
     endpoints.map(|endpoint| endpoint["pod"]["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// What the first node's agent keeps of addresses that are taken.
-fn taken_addresses(bench: &Bench) -> String {
-    fs::read_to_string(Path::new(&bench.socket(0)).with_extension("addresses")).unwrap()
+/// The addresses that the first node's agent keeps as taken, by pod.
+fn taken_addresses(bench: &Bench) -> Value {
+    let kept = fs::read(Path::new(&bench.socket(0)).with_extension("addresses")).unwrap();
+    serde_json::from_slice::<Value>(&kept).unwrap()["pods"].take()
 }
 
-/// The names of the interfaces in a namespace.
-fn interfaces(netns: &Path) -> BTreeSet<String> {
-    let list = || fs::read_to_string("/proc/thread-self/net/dev").unwrap();
-    let list = netns::run_in(netns::open(netns).unwrap(), list).unwrap();
-    list.lines().skip(2).map(|line| line.trim().split(':').next().unwrap().to_owned()).collect()
+/// The interfaces in these pods.
+fn interfaces(bench: &Bench, pods: &BTreeSet<String>) -> BTreeSet<String> {
+    let of_pod = |name: &String| {
+        let pod = format!("demo/{name}");
+        let list =
+            bench.manx(&["rig", "exec", "--rig", "demo", &pod, "--", "cat", "/proc/net/dev"]);
+        let list = String::from_utf8(list.stdout).unwrap();
+        let names = list.lines().skip(2).map(|line| line.trim().split(':').next().unwrap());
+        names.map(|interface| format!("{interface} in {pod}")).collect::<Vec<_>>()
+    };
+    pods.iter().flat_map(of_pod).collect()
 }
 
 /// A namespace whose path cannot be opened before a process writes to it: a FIFO (`fifo(7)`).
@@ -59,7 +66,7 @@ fn an_attachment_that_waits_holds_up_nothing_and_leaves_nothing_when_it_fails() 
     };
     // Pods of the first node; their namespaces are numbered by their pods' names, and may hold many interfaces.
     let living = bench.folder.path().join("manx/rigs/demo/ns/pod-1");
-    let found = interfaces(&living);
+    let found = interfaces(&bench, &before);
     let names: Vec<String> = (0..40).map(|number| format!("many-{number}")).collect();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| call("waits", &netns, "eth0"));
@@ -72,7 +79,7 @@ fn an_attachment_that_waits_holds_up_nothing_and_leaves_nothing_when_it_fails() 
         let expected: BTreeSet<String> = before.iter().chain(&names).cloned().collect();
         assert_eq!(attached(&bench), expected, "and one still waits");
         assert!(!waiting.is_finished());
-        assert_eq!(interfaces(living).len(), found.len() + names.len());
+        assert_eq!(interfaces(&bench, &before).len(), found.len() + names.len());
         assert_ne!(taken_addresses(&bench), taken);
 
         // A request for the same pod waits for the earlier one.
@@ -93,5 +100,5 @@ fn an_attachment_that_waits_holds_up_nothing_and_leaves_nothing_when_it_fails() 
     });
     assert_eq!(attached(&bench), before);
     assert_eq!(taken_addresses(&bench), taken, "no address stays taken");
-    assert_eq!(interfaces(&living), found, "no interface stays");
+    assert_eq!(interfaces(&bench, &before), found, "no interface stays");
 }

@@ -74,7 +74,7 @@ fn edges<'a>(prefixes: impl IntoIterator<Item = &'a IpNet>) -> Vec<IpAddr> {
 #[test]
 fn routes_stored_in_place_are_those_made_anew_and_every_change_is_counted() {
     let (in_place, anew) = (Cell::new(0), Cell::new(0));
-    let config = Config { cases: 200, failure_persistence: None, ..Config::default() };
+    let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
     let law = |steps: Vec<Vec<Step>>| {
         let addresses = edges(steps.iter().flatten().map(|(prefix, _)| prefix));
         let mut topology = Topology {
