@@ -96,9 +96,21 @@ impl PodDevice {
         self.netns == netns && self.interface == interface && identity() == Some(self.identity)
     }
 
-    /// Removes what closing the queues (which goes first) does not remove. Repeating it, or a pod whose namespace is gone,
-    /// is no error.
+    /// Removes the interface, even while workers hold its queues: the next one may have its name at once. Repeating it, or
+    /// a pod whose namespace is gone, is no error.
     pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
+        if self.made.device == Device::Tun
+            && let Ok(netns) = netns::open(&self.netns)
+            && netns::identity(&netns).is_ok_and(|found| found == self.identity)
+        {
+            netlink::in_netns(&netns, async |netlink| {
+                let link = netlink.link(&self.interface).await?;
+                match link.filter(|link| link.index == self.made.index) {
+                    Some(link) => netlink.delete_link(link.index).await,
+                    None => Ok(()),
+                }
+            })?;
+        }
         self.made.remove(agent)
     }
 }

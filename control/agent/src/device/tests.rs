@@ -206,6 +206,26 @@ fn devices_of_one_name_that_are_made_at_once_lie_each_in_its_own_namespace_with_
 }
 
 #[test]
+fn a_detached_device_is_gone_while_workers_still_hold_its_queues() {
+    if !namespaces_allowed() {
+        return;
+    }
+    for device in devices() {
+        let agent = AgentNamespace::create().unwrap();
+        let pod = Pod::new(&["10.7.0.2"]);
+        let held: Vec<_> = (0..3)
+            .map(|_| {
+                let (attached, queues) =
+                    pod.attach_with(2, Polling::Adaptive, &agent, device).unwrap();
+                attached.detach(&agent).unwrap();
+                queues
+            })
+            .collect();
+        assert_eq!(held.len(), 3, "each had the name of the one before it");
+    }
+}
+
+#[test]
 fn pods_speak_through_their_devices_and_no_other_way() {
     if !namespaces_allowed() {
         return;
