@@ -1,27 +1,28 @@
-//! Whose turn it is: ports that want a worker's time get equal shares of it, accounted by what their packets cost.
+//! Decides which ports are served in a turn: ports that want a worker's time get equal shares of it.
 //!
-//! Start-time fair queueing (Goyal, Vin and Cheng, 1996) with measured costs. Each port has an account of the ticks
-//! ([`ticks`](crate::sys::clock::ticks)) that it was served. Virtual time is the lowest account among the ports that wanted time
-//! in the last turn, as it was before they were served, whether the turn reached them or ended before. A port is served while its
-//! account is at most [`QUANTUM`] ahead of virtual time, and is charged afterwards, when its cost is known. What a port does not
-//! use is everybody's: a port that begins to want time starts at virtual time, without credit. A debt stays until virtual time
-//! has caught up with it.
+//! The method is start-time fair queueing (Goyal, Vin and Cheng, 1996) with measured costs. Each port has an account:
+//! the [`ticks`](crate::sys::clock::ticks) for which it was served. Virtual time is the lowest account among the ports
+//! that wanted time in the last turn. Each account counts as it was before the turn, also if the turn did not reach its
+//! port. A port is served while its account is at most [`QUANTUM`] ahead of virtual time. It is charged afterwards,
+//! when its cost is known. The other ports share the time that a port does not use: a port that begins to want time
+//! starts at virtual time, without credit. A port that is ahead of virtual time has a debt, which stays until virtual
+//! time has caught up.
 //!
-//! The law: of two ports that both want time throughout, neither is served more than the other by more than [`QUANTUM`] and what
-//! one batch costs.
+//! The law: if two ports want time throughout, neither is served more than the other by more than [`QUANTUM`] and the
+//! cost of one batch.
 
-/// How far ahead of virtual time an account may be for its port to be served: some ten microseconds. It lets ports with small
-/// batches be served in one turn.
+/// How far an account may be ahead of virtual time for its port to be served: some ten microseconds. With it, ports
+/// with small batches can all be served in one turn.
 const QUANTUM: u64 = 50_000;
-/// The most that one batch is charged: more is not the port's doing. The worker lost its core meanwhile.
+/// The most that a batch is charged. It takes longer only if the worker lost its core, and no port pays for that.
 const MAX_CHARGE: u64 = 5_000_000;
 
-/// What a port has been served, in ticks of virtual time.
+/// The ticks for which a port was served, in virtual time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Account(u64);
 
 impl Account {
-    /// Charges what packets have cost.
+    /// Charges the cost of packets.
     #[inline]
     pub(crate) fn charge(&mut self, ticks: u64) {
         self.0 += ticks.min(MAX_CHARGE);
@@ -33,19 +34,19 @@ impl Account {
 pub(crate) struct VirtualTime(u64);
 
 impl VirtualTime {
-    /// A port begins to want time, or has been asked and has no packets.
+    /// Moves an account up to virtual time: its port begins to want time, or was polled and has no packets.
     pub(crate) fn join(&self, account: &mut Account) {
         account.0 = account.0.max(self.0);
     }
 
-    /// A turn ends. `lowest`: of the accounts, as they were when it began, of all ports that brought something, were not due, or
-    /// were not reached.
+    /// Ends a turn. `lowest` is the lowest account, as it was when the turn began, of the ports that brought something,
+    /// were not due, or were not reached.
     #[inline]
     pub(crate) fn advance(&mut self, lowest: Account) {
         self.0 = self.0.max(lowest.0);
     }
 
-    /// Whether a port is to be served in this turn.
+    /// Whether a port is due in this turn.
     #[inline]
     pub(crate) fn is_due(&self, account: Account) -> bool {
         account.0 <= self.0 + QUANTUM
@@ -58,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// A port of the model: how many batches wait, and what each costs.
+    /// A port of the model: how many batches wait, and the cost of each.
     struct Port {
         account: Account,
         cost: u64,
@@ -66,7 +67,7 @@ mod tests {
         served: u64,
     }
 
-    /// Turns until nothing waits, or `turns` are over; a turn ends after `most` batches. Returns how many were served.
+    /// Runs at most `turns` turns of at most `most` batches, until nothing waits. Returns how many were served.
     fn run(time: &mut VirtualTime, ports: &mut [Port], turns: usize, most: u32) -> u32 {
         let (mut batches, mut idle) = (0, 0);
         for _ in 0..turns {
@@ -111,7 +112,7 @@ mod tests {
             let mut time = VirtualTime::default();
             let first = Port { account: Account::default(), cost, waiting: alone, served: 0 };
             let mut ports = vec![first];
-            // It is served batch by batch, and nobody wants time in between.
+            // The port is served batch by batch, and no other port wants time in between.
             prop_assert_eq!(run(&mut time, &mut ports, usize::MAX, u32::MAX), alone);
             let mut late = Port { account: Account::default(), cost: 1, waiting: u32::MAX, served: 0 };
             time.join(&mut late.account);

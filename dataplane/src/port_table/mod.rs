@@ -1,5 +1,5 @@
-//! The ports that are attached to one worker: their slots and queues (`ports`), which of them are readable (`poller`), whose turn it is
-//! (`fairness`), and how often their senders may make the worker say something (`rate_limit`).
+//! A worker's ports: their slots and queues (`ports`), which of them are readable (`poller`), which are served
+//! (`fairness`), and how often their senders can make the worker say something (`rate_limit`).
 
 pub(crate) mod fairness;
 pub mod poller;

@@ -1,7 +1,7 @@
-//! Which ports to poll: the hot ones without asking, the rest when epoll says so, and sleep when nothing comes.
+//! Finds the ports to poll: hot ports without epoll, the others when epoll reports them. Sleeps when nothing comes.
 //!
-//! Readiness is edge-triggered (mio), so a port that becomes ready stays hot until a receive has drained it: a turn costs
-//! what the talking ports cost, however many are attached.
+//! Readiness is edge-triggered (mio), so a port that becomes ready stays hot until a receive has drained it. A turn
+//! costs what the active ports cost, however many ports are attached.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -36,7 +36,7 @@ impl Poller {
         Arc::clone(&self.waker)
     }
 
-    /// Watches a port's descriptor.
+    /// Begins to watch a port's descriptor.
     pub fn watch(&self, descriptor: RawFd, port: PortId) -> io::Result<()> {
         self.poll.registry().register(
             &mut SourceFd(&descriptor),
@@ -45,12 +45,12 @@ impl Poller {
         )
     }
 
-    /// Watches it no longer.
+    /// Stops watching a descriptor.
     pub fn unwatch(&self, descriptor: RawFd) -> io::Result<()> {
         self.poll.registry().deregister(&mut SourceFd(&descriptor))
     }
 
-    /// Waits up to `timeout` (zero: only asks) and calls `ready` for each port that has become readable.
+    /// Waits up to `timeout` (zero: does not wait) and calls `ready` for each port that has become readable.
     pub fn wait(&mut self, timeout: Duration, mut ready: impl FnMut(PortId)) -> io::Result<()> {
         match self.poll.poll(&mut self.events, Some(timeout)) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),

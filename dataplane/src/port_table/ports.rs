@@ -1,5 +1,4 @@
-//! The ports of a worker: which of them are polled and which epoll watches, and the packets that wait to leave by
-//! each.
+//! The ports of a worker: which are polled, which epoll watches, and the packets that are queued on each.
 
 use std::io;
 use std::sync::Arc;
@@ -13,26 +12,26 @@ use crate::port_table::poller::Poller;
 use crate::port_table::rate_limit::SenderLimit;
 use crate::tables::PortId;
 
-/// A port is watched, and not polled, after it has been quiet for so long.
+/// After this long without packets a port is watched instead of polled.
 const QUIET: Duration = Duration::from_millis(1);
 
-/// Packets taken from a port before they are decided and sent: few enough that 64 KiB super-packets stay in the cache.
+/// The most packets of a port that are decided and sent together: so few that 64 KiB super-packets stay in the cache.
 pub(crate) const BATCH: usize = 32;
-/// Ticks that a batch takes at most, some forty microseconds: a port that sends one packet meanwhile waits for it.
+/// The most ticks that a batch takes, some forty microseconds. A port that sends one packet meanwhile waits for it.
 pub(crate) const BATCH_TICKS: u64 = 100_000;
 
-/// ICMP errors a second, and at once, that a sender is told (RFC 1812, section 4.3.2.8).
+/// ICMP errors that a sender gets each second, and at once (RFC 1812, section 4.3.2.8).
 const ERRORS: (u32, u32) = (100, 50);
-/// Denied flows of a sender that are reported a second, and at once.
+/// Denied flows of a sender that are reported each second, and at once.
 const DENIALS: (u32, u32) = (200, 256);
 
-/// How much the senders behind a port may make the worker say, each sender by itself.
+/// How much the senders behind a port can make the worker say. Each sender has a limit of its own.
 pub(crate) struct Budgets {
-    /// Packets that are too big: without these a sender's path MTU is a black hole, so nothing else takes from them.
+    /// "Packet too big" errors. Without them a sender's path MTU is a black hole, so they have a limit of their own.
     pub(crate) too_big: SenderLimit,
     /// Other ICMP errors.
     pub(crate) errors: SenderLimit,
-    /// Denied flows that control is told of.
+    /// Reports of denied flows to control.
     pub(crate) denials: SenderLimit,
 }
 
@@ -48,40 +47,40 @@ pub(crate) struct Slot {
     pub(crate) id: PortId,
     pub(crate) io: Box<dyn PacketIo>,
     pub(crate) counters: Arc<PortCounters>,
-    /// May hold packets: receive without asking epoll.
+    /// It may hold packets: it is polled without epoll.
     pub(crate) hot: bool,
-    /// Packets that are taken from it at once: as many as take `batch_ticks`, by what the last ones took.
+    /// Packets that are taken from it at once: as many as take `batch_ticks`, judged by the last batches.
     pub(crate) batch: usize,
-    /// Ticks that a batch takes at most.
+    /// The most ticks that a batch takes.
     batch_ticks: u64,
-    /// It was silent until now. Its first packet is taken alone, so that it does not wait for others.
+    /// It was silent until now. Its first packet is taken alone, so that this packet does not wait for others.
     pub(crate) awoken: bool,
-    /// Epoll tells when it is readable.
+    /// Epoll reports when it is readable.
     pub(crate) watched: bool,
-    /// When it last brought something; counts from the worker's start.
+    /// When it last brought something, counted from the worker's start.
     last_received: Duration,
     /// What its packets have cost the worker.
     pub(crate) account: Account,
     pub(crate) budgets: Box<Budgets>,
-    /// How many of its packets other workers have.
+    /// How many of its packets are handed off and not yet decided.
     pub(crate) handed_off: usize,
     pub(crate) capabilities: Capabilities,
-    /// What is sent next.
+    /// The packets to send next.
     pub(crate) queue: Vec<Packet>,
-    /// What the queue stands for on a wire: packets beyond one for each of its own, and bytes.
+    /// What the queue stands for on a wire: packets beyond one for each queued packet, and bytes.
     pub(crate) further: u64,
     pub(crate) bytes: u64,
 }
 
 impl Slot {
-    /// It may hold packets from now on, after a silence. False: it was known.
+    /// Marks a port that may hold packets after a silence. False: it was marked already.
     pub(crate) fn wake(&mut self) -> bool {
         self.awoken |= !self.hot;
         !std::mem::replace(&mut self.hot, true)
     }
 
-    /// Fits the batch size to the last batch, of so many packets, which took so many ticks. A batch of no packets
-    /// says nothing.
+    /// Adapts the batch size to the last batch: `packets` packets that took `ticks` ticks. A batch of no packets
+    /// changes nothing.
     #[inline]
     pub(crate) fn adapt_batch(&mut self, packets: usize, ticks: u64) {
         if packets > 0 && (ticks > self.batch_ticks || self.batch < BATCH) {
@@ -89,12 +88,12 @@ impl Slot {
         }
     }
 
-    /// Whether it has brought something not long ago.
+    /// Whether it brought something a short time ago.
     pub(crate) fn is_active(&self, now: Duration) -> bool {
         now.saturating_sub(self.last_received) < QUIET
     }
 
-    /// Whether to receive again in the next turn, after what this one's receive brought.
+    /// Whether to receive again in the next turn, after what the receive of this turn brought.
     #[inline]
     pub(crate) fn stays_hot(&mut self, received: Received, packets: usize, now: Duration) -> bool {
         if packets > 0 {
@@ -105,7 +104,7 @@ impl Slot {
         self.hot
     }
 
-    /// Has epoll watch it.
+    /// Makes epoll watch the port.
     pub(crate) fn watch(&mut self, poller: &Poller) -> io::Result<()> {
         if !self.watched
             && let Some(descriptor) = self.io.descriptor()
@@ -116,7 +115,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Has epoll watch it no longer.
+    /// Stops epoll from watching the port.
     pub(crate) fn unwatch(&mut self, poller: &Poller) -> io::Result<()> {
         if std::mem::take(&mut self.watched)
             && let Some(descriptor) = self.io.descriptor()
@@ -126,7 +125,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Queues a packet that stands for so many packets and bytes on a wire.
+    /// Queues a packet that stands for this many packets and bytes on a wire.
     #[inline]
     pub(crate) fn push(&mut self, packet: Packet, segments: u64, bytes: u64) {
         self.further += segments - 1;
@@ -135,7 +134,7 @@ impl Slot {
     }
 }
 
-/// How many packets to take after a batch of so many, which took so many ticks: half of the way to what takes
+/// The batch size after a batch of `packets` packets that took `ticks` ticks: half of the way to the size that takes
 /// `batch_ticks`.
 fn next_batch(batch: usize, batch_ticks: u64, packets: usize, ticks: u64) -> usize {
     let fitting = batch_ticks.saturating_mul(packets as u64) / ticks.max(1);
@@ -146,7 +145,7 @@ fn next_batch(batch: usize, batch_ticks: u64, packets: usize, ticks: u64) -> usi
 /// A worker's ports by number.
 pub(crate) struct Ports {
     slots: Vec<Option<Slot>>,
-    /// Ticks that a batch takes at most.
+    /// The most ticks that a batch takes.
     batch_ticks: u64,
 }
 
@@ -157,7 +156,7 @@ impl Default for Ports {
 }
 
 impl Ports {
-    /// Puts a port in, which epoll does not watch yet.
+    /// Adds a port, which epoll does not watch yet.
     pub(crate) fn attach(
         &mut self,
         id: PortId,
@@ -200,14 +199,14 @@ impl Ports {
         }
     }
 
-    /// Takes a port out; what was queued on it returns to the pool.
+    /// Removes a port. The packets queued on it return to the pool.
     pub(crate) fn detach(&mut self, id: PortId, pool: &mut Pool) -> Option<Slot> {
         let mut slot = self.slots.get_mut(id.0 as usize)?.take()?;
         slot.queue.drain(..).for_each(|packet| pool.put(packet));
         Some(slot)
     }
 
-    /// Sets how many ticks a batch takes at most; each port begins with a full batch again.
+    /// Sets the most ticks that a batch takes. Each port begins with a full batch again.
     pub(crate) fn set_batch_ticks(&mut self, ticks: u64) {
         self.batch_ticks = ticks;
         for slot in self.slots.iter_mut().flatten() {

@@ -1,15 +1,15 @@
-//! Limits on what others can make a worker do or say: ICMP errors, reports of denials, complaints about epoll.
+//! Limits on what others can make a worker do or say: ICMP errors, reports of denied flows, reports of epoll errors.
 
 use std::time::Duration;
 
-/// How often something may be done: a token bucket, described by the moment at which it will be full again.
+/// A limit on how often something is done: a token bucket, stored as the moment at which it will be full again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RateLimit {
     rate: Rate,
     full_at: Duration,
 }
 
-/// The time for one token, and for as many as a bucket holds.
+/// The time for one token, and the time for a full bucket.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     interval: Duration,
@@ -22,7 +22,7 @@ impl Rate {
         Self { interval, depth: interval * burst }
     }
 
-    /// Takes a token out of the bucket that will be full again at `full_at`, if there is one.
+    /// Takes a token from the bucket that will be full again at `full_at`. False: the bucket is empty.
     fn take(self, full_at: &mut Duration, now: Duration) -> bool {
         let after = (*full_at).max(now) + self.interval;
         let allowed = after.saturating_sub(now) <= self.depth;
@@ -34,12 +34,12 @@ impl Rate {
 }
 
 impl RateLimit {
-    /// `burst` at once, and `per_second` in the long run (0 counts as 1).
+    /// Allows `burst` at once, and `per_second` in the long run (0 counts as 1).
     pub(crate) fn new(per_second: u32, burst: u32) -> Self {
         Self { rate: Rate::new(per_second, burst), full_at: Duration::ZERO }
     }
 
-    /// Whether it may be done now, which takes a token; `now` counts from any fixed moment.
+    /// Takes a token and returns whether there was one. `now` counts from any fixed moment.
     pub(crate) fn allow(&mut self, now: Duration) -> bool {
         self.rate.take(&mut self.full_at, now)
     }
@@ -48,8 +48,8 @@ impl RateLimit {
 /// Buckets of a [`SenderLimit`].
 const BUCKETS: usize = 64;
 
-/// As [`RateLimit`], for each sender by itself, as far as the hashes of senders fall into different buckets of 64.
-/// The hash is keyed, so that no sender chooses whose bucket it empties.
+/// A [`RateLimit`] for each sender, as far as the hashes of senders fall into different buckets of 64. The hash is
+/// keyed, so that no sender can choose whose bucket it empties.
 #[derive(Debug)]
 pub(crate) struct SenderLimit {
     rate: Rate,
@@ -57,12 +57,12 @@ pub(crate) struct SenderLimit {
 }
 
 impl SenderLimit {
-    /// For each bucket what [`RateLimit::new`] says.
+    /// Each bucket has the limits of [`RateLimit::new`].
     pub(crate) fn new(per_second: u32, burst: u32) -> Self {
         Self { rate: Rate::new(per_second, burst), full_at: [Duration::ZERO; BUCKETS] }
     }
 
-    /// Whether it may be done now for the sender with this hash, which takes a token.
+    /// Takes a token of the sender with this hash, and returns whether there was one.
     pub(crate) fn allow(&mut self, sender: u64, now: Duration) -> bool {
         self.rate.take(&mut self.full_at[sender as usize % BUCKETS], now)
     }
