@@ -1,4 +1,4 @@
-//! What the ports over sockets share: batches in and out of one descriptor.
+//! Batches in and out of one descriptor, for all ports over sockets.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -9,17 +9,17 @@ use crate::packet::{Packet, Pool};
 use crate::sys::batch::{Batch, Head};
 use crate::sys::socket;
 
-/// Datagrams a system call: beyond this the call's own cost no longer shows.
+/// Datagrams a system call; with more, the cost of the call itself no longer shows.
 const BATCH: usize = 64;
-/// Buffers offered to a port that was quiet the last time.
+/// Buffers offered to a port that was quiet at the last receive.
 const BATCH_MIN: usize = 4;
-/// How often a whole batch yields to a full queue before its packets are refused.
+/// How often a whole batch yields the processor to a full queue before its packets are refused.
 const RETRIES: usize = 2;
 
-/// What a port makes of a received datagram.
+/// What becomes of a received datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Disposition {
-    /// Handed up.
+    /// It is appended.
     Ours,
     /// See [`Received::malformed`].
     Malformed,
@@ -30,7 +30,7 @@ pub(super) enum Disposition {
 }
 
 impl Disposition {
-    /// Hands the packet up, or counts it and gives its buffer back.
+    /// Appends the packet, or counts it and gives its buffer back.
     #[inline]
     pub(super) fn settle(
         self,
@@ -55,13 +55,13 @@ impl Disposition {
 /// How the port puts a packet into a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
-    /// To where the socket is bound.
+    /// To the address that the socket is bound to.
     Bound,
     /// To this address.
     To(Ipv4Addr),
 }
 
-/// A socket with its arrays.
+/// A socket with the arrays for its system calls.
 #[derive(Debug)]
 pub(super) struct Datagrams {
     fd: OwnedFd,
@@ -71,7 +71,7 @@ pub(super) struct Datagrams {
     heads: HeadLen,
 }
 
-/// Bytes of a datagram that lie in the batch's heads instead of the packet.
+/// Bytes of a datagram that lie in the heads of the batch instead of the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct HeadLen {
     pub(super) receive: usize,
@@ -101,10 +101,10 @@ impl Datagrams {
         self.fd
     }
 
-    /// Reads up to `limit` datagrams and appends those that `judge` finds ours.
+    /// Reads up to `limit` datagrams and appends those for which `accept` returns [`Disposition::Ours`].
     ///
-    /// How many buffers are offered follows what came the last time, so that a quiet port does not pay for a full batch, and
-    /// one whose packets are large or many in one brings few of them.
+    /// The number of buffers offered follows what came the last time. So a quiet port does not pay for a full batch,
+    /// and a port with large packets or super-packets receives few at once.
     pub(super) fn receive(
         &mut self,
         pool: &mut Pool,
@@ -134,7 +134,7 @@ impl Datagrams {
                     pool.put(packet);
                     continue;
                 }
-                // Whoever it is for: to receive it took its time.
+                // A packet that is not accepted has taken time to receive, too.
                 intake.add(&packet);
                 let judged = if self.batch.is_whole(i, self.heads.receive) {
                     accept(self.batch.head(i), &mut packet, self.fd.as_fd())
@@ -151,7 +151,7 @@ impl Datagrams {
                     left -= 1;
                     continue;
                 }
-                // Reported once when the interface goes down; it may come up again.
+                // The error is reported once when the interface goes down. It may come up again.
                 Err(e)
                     if e.raw_os_error() == Some(libc::ENETDOWN)
                         && !is_interface_gone(self.fd.as_fd()) =>
@@ -173,11 +173,11 @@ impl Datagrams {
             } else if offered >= self.expected {
                 BATCH
             } else {
-                // All that was asked for came, and that was less than is expected.
+                // All buffers came back filled, but fewer were offered than expected.
                 self.expected
             };
-            // A call comes back short also when it has met an error behind what it took: that is told by the next one,
-            // and more may wait behind it. What came is worth deciding before anybody asks.
+            // A call also returns less if it met an error behind what it took. The next call reports the error, and
+            // more packets may wait behind it. The packets received so far are decided first.
             if got < offered {
                 break;
             }
@@ -185,11 +185,12 @@ impl Datagrams {
         Ok(received)
     }
 
-    /// Sends and empties `packets`. `prepare` fills a packet's head and says where it goes, or refuses it with `None`.
+    /// Sends and empties `packets`. `prepare` fills a packet's head and returns its destination, or `None` to refuse
+    /// it.
     ///
-    /// To a full queue the processor is yielded [`RETRIES`] times a call. Then a full socket (`EAGAIN`) refuses what is left of
-    /// its batch, and a full device (`ENOBUFS`) one packet, because it may take the next. Any other error concerns its packet
-    /// alone, unless `fatal` says that it is the port's end.
+    /// If a queue is full, the call yields the processor, up to [`RETRIES`] times. Then a full socket (`EAGAIN`)
+    /// refuses the rest of its batch. A full device (`ENOBUFS`) refuses one packet, because it may take the next. Any
+    /// other error concerns its packet alone, unless `fatal` says that the port has failed.
     pub(super) fn transmit(
         &mut self,
         pool: &mut Pool,
@@ -297,7 +298,7 @@ mod tests {
         assert_eq!(receive(&mut packets), (3, true));
     }
 
-    /// What comes first after a silence is asked for alone.
+    /// The first packet after a silence is received alone.
     #[test]
     fn one_packet_alone_does_not_have_a_full_batch_expected() {
         let (near, far) = UnixDatagram::pair().unwrap();

@@ -1,7 +1,7 @@
 //! Classic BPF programs that the kernel runs over a frame before it enters a socket's queue.
 //!
-//! A packet socket's program sees the frame from its Ethernet header on, after the kernel has taken an outer VLAN tag off
-//! and remembered it; a raw socket's program sees the packet from its IP header on.
+//! A packet socket's program sees the frame from its Ethernet header on. The kernel has already removed an outer VLAN
+//! tag and remembers it. A raw socket's program sees the packet from its IP header on.
 
 use super::link::ethertype;
 use crate::sys::socket::Instruction;
@@ -13,24 +13,24 @@ const JUMP_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
 const JUMP_ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// Loads from here on answer questions about the frame instead of its bytes (`SKF_AD_*`).
+/// Loads from this address on return facts about the frame instead of its bytes (`SKF_AD_*`).
 const ANCILLARY: u32 = 0xffff_f000;
 const PACKET_TYPE: u32 = ANCILLARY + 4;
 const VLAN_TAG_PRESENT: u32 = ANCILLARY + 48;
 
 const WHOLE: u32 = u32::MAX;
 const PROTOCOL_IPIP: u32 = 4;
-/// More-fragments and the offset; both 0 in a packet that is whole (RFC 791, 3.1).
+/// More-fragments and the offset. Both are 0 in a whole packet (RFC 791, 3.1).
 const FRAGMENT_BITS: u32 = 0x3fff;
 
-/// Lets nothing in.
+/// Passes nothing.
 pub(super) const NOTHING: [Instruction; 1] = [give(0)];
 
-/// Lets frames in that carry no VLAN tag.
+/// Passes frames without a VLAN tag.
 pub(super) const UNTAGGED: [Instruction; 4] =
     [load(LOAD_WORD, VLAN_TAG_PRESENT), equal(0, 0, 1), give(WHOLE), give(0)];
 
-/// Lets whole IPv4 packets of protocol 4 in that came untagged to this host's own hardware address.
+/// Passes whole, untagged IPv4 packets of protocol 4 to this host's own hardware address.
 pub(super) const TUNNEL: [Instruction; 12] = [
     load(LOAD_WORD, PACKET_TYPE),
     equal(libc::PACKET_HOST as u32, 0, 9),
@@ -62,7 +62,7 @@ const fn give(operand: u32) -> Instruction {
 mod tests {
     use super::*;
 
-    /// The kernel's rule (`bpf_check_classic`), without which it refuses the program.
+    /// The rule of the kernel (`bpf_check_classic`), which refuses any other program.
     #[test]
     fn every_jump_lands_inside_and_every_path_returns() {
         for program in [&NOTHING[..], &UNTAGGED, &TUNNEL] {

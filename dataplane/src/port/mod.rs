@@ -22,7 +22,7 @@ use std::os::fd::RawFd;
 use crate::offload::segments;
 use crate::packet::{Capabilities, Packet, Pool};
 
-/// How much of super-packets was received at once, by a port or from other workers.
+/// The size of the super-packets that were received at once, by a port or from other workers.
 #[derive(Debug, Default)]
 pub(crate) struct Intake {
     bytes: usize,
@@ -30,10 +30,10 @@ pub(crate) struct Intake {
 }
 
 impl Intake {
-    /// Bytes after which it takes no more: they are to be in the core's own cache still (1 MB or 2) when they are summed up and
-    /// sent.
+    /// After this many bytes it takes no more. They must still be in the core's own cache (1 MB or 2) when they are
+    /// summed up and sent.
     const BYTES: usize = 256 << 10;
-    /// Segments after which it takes no more: for a wire each of them is cut and sent by itself, and other ports wait meanwhile.
+    /// After this many segments it takes no more: for a wire each is cut and sent by itself, while other ports wait.
     const SEGMENTS: usize = 256;
 
     /// Adds a packet.
@@ -57,33 +57,33 @@ impl Intake {
 pub enum Reception {
     /// Every packet of its tunnels.
     All,
-    /// Nothing: it only sends, beside another that receives.
+    /// Nothing: it only sends, while another socket receives.
     Quiet,
 }
 
-/// What one call of [`PacketIo::receive`] did beside the packets that it appended.
+/// The result of a call of [`PacketIo::receive`], besides the packets that it appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use]
 pub struct Received {
-    /// The device had no more to give: sleep until its descriptor is readable. Otherwise ask again.
+    /// The device had no more packets: sleep until its descriptor is readable. If false, receive again.
     pub drained: bool,
     /// Packets dropped because what the device says of them (virtio header, framing, length) contradicts their bytes.
     pub malformed: usize,
-    /// Frames dropped because they are not for this port: another's hardware address, a VLAN tag, no IP inside,
-    /// talk of the link without an answer.
+    /// Frames dropped because they are not for this port: another's hardware address, a VLAN tag, no IP inside, a link
+    /// message without an answer.
     pub not_ours: usize,
-    /// Frames that the port answered itself (ARP, neighbour solicitations) and that nobody above sees.
+    /// Frames that the port answered itself (ARP, neighbour solicitations). No caller sees them.
     pub answered: usize,
 }
 
-/// What became of a batch handed to [`PacketIo::transmit`].
+/// The result of a call of [`PacketIo::transmit`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use]
 pub struct Transmitted {
     /// Packets the device took. A super-packet counts as one, unless the port cuts it itself behind an outer header.
     pub sent: usize,
-    /// Packets the device refused (queue full, interface down, peer gone) or whose state [`Capabilities`] does not
-    /// allow; they are gone. A super-packet counts as what a wire would have carried.
+    /// Packets lost because the device refused them (queue full, interface down, peer gone) or [`Capabilities`] does
+    /// not allow their state. A super-packet counts as the packets that a wire would have carried.
     pub refused: usize,
 }
 
@@ -99,12 +99,12 @@ impl Transmitted {
     }
 }
 
-/// A device's queue of one worker. Receives and transmits whole batches; never blocks.
+/// One worker's queue of a device. It receives and transmits whole batches and never blocks.
 ///
 /// After an error the port is unusable and its owner detaches it; a refused packet is not an error.
 pub trait PacketIo: Send {
-    /// Appends up to `limit` packets to `into`, fewer when the device is empty, the pool exhausted, or what was taken is so much
-    /// that more would push it out of the cache.
+    /// Appends up to `limit` packets to `into`. It appends fewer if the device is empty, the pool is exhausted, or more
+    /// bytes would push what was taken out of the cache.
     fn receive(
         &mut self,
         pool: &mut Pool,
@@ -112,21 +112,21 @@ pub trait PacketIo: Send {
         limit: usize,
     ) -> io::Result<Received>;
 
-    /// Sends and empties `packets`, also when it fails; every buffer returns to `pool`.
+    /// Sends and empties `packets`, also on an error. Every buffer returns to `pool`.
     fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted>;
 
     /// What may be handed to [`PacketIo::transmit`].
     fn capabilities(&self) -> Capabilities;
 
-    /// The descriptor whose readability means packets, for an idle worker to sleep on; `None` for ports that must be
-    /// polled.
+    /// The descriptor that is readable when there are packets, so that an idle worker can sleep on it. `None` for a
+    /// port that must be polled.
     fn descriptor(&self) -> Option<RawFd>;
 
-    /// Whether what comes lies in memory that is shared with the kernel. To find that empty costs next to nothing, and as long as
-    /// nobody waits on the descriptor the kernel wakes nobody: such a port is polled while it talks, and watched while it is quiet.
-    /// No longer, once it has turned out that the memory cannot be relied on.
+    /// Whether received packets lie in memory that is shared with the kernel. Testing that memory costs next to
+    /// nothing, and the kernel wakes no thread while none waits on the descriptor. So such a port is polled while it is
+    /// active, and watched while it is quiet. False as soon as the memory has turned out to be unreliable.
     fn is_mapped(&self) -> bool;
 
-    /// The port without the wrappers that have nothing to do any more; a port that wraps nothing is itself.
+    /// The port without those wrappers that have nothing more to do; a port that wraps nothing returns itself.
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo>;
 }

@@ -1,12 +1,13 @@
-//! AF_PACKET on the host's end of a veth pair: how a pod is attached that keeps its kernel's own device.
+//! AF_PACKET on the host's end of a veth pair: attaches a pod that keeps its kernel's own device.
 //!
-//! A packet socket receives copies: the kernel goes on handling every frame. So the host's end lies in a network namespace
-//! with no address, no IPv6 and no forwarding, where there is nothing that it could do with them.
+//! A packet socket receives copies, and the kernel handles every frame as well. So the host's end lies in a network
+//! namespace without addresses, IPv6 and forwarding, where the kernel can do nothing with them.
 //!
-//! Packets cross with a virtio header, so that the pod's TCP and UDP hand over super-packets and unfinished checksums.
+//! Packets cross with a virtio header, so that the pod's TCP and UDP hand over super-packets and partial checksums.
 //!
-//! For a worker that never sleeps the kernel puts what is small into a ring, where it is found without a system call, and wakes
-//! nobody for it; what no slot holds it queues on the socket, as it does with everything for one that sleeps.
+//! For a worker that never sleeps, the kernel puts small packets into a ring. The worker reads them without a system
+//! call, and the kernel wakes no thread. Packets too long for a slot, and all packets for a worker that sleeps, are
+//! queued on the socket.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
@@ -21,7 +22,8 @@ use crate::sys;
 use crate::sys::batch::{HEAD_LEN, Head};
 use crate::sys::socket;
 
-/// Bytes asked for each way: some sixty super-packets. An unprivileged caller gets what `net.core.rmem_max` allows.
+/// Bytes of buffer that each direction asks for: some sixty super-packets. Without privilege `net.core.rmem_max` is the
+/// limit.
 const BUFFER: i32 = 8 << 20;
 /// Every ethertype.
 const ANY: u16 = libc::ETH_P_ALL as u16;
@@ -32,12 +34,12 @@ pub enum Receipt {
     /// By system calls, when its descriptor is readable.
     #[default]
     Calls,
-    /// Out of memory that is shared with the kernel, 128 KiB a queue, as far as they are small. Where the kernel gives no such
-    /// memory, or it turns out to lose what comes: by system calls.
+    /// Small packets from memory that is shared with the kernel, 128 KiB a queue. By system calls if the kernel gives
+    /// no such memory, or it turns out to lose packets.
     Ring,
 }
 
-/// The first kernel whose packet sockets take UDP super-packets; those before it refuse each with `EINVAL`.
+/// The first kernel whose packet sockets take UDP super-packets; earlier ones refuse each with `EINVAL`.
 const UDP_SEGMENTATION: (u32, u32) = (6, 2);
 
 /// One queue of a link to a pod.
@@ -66,7 +68,7 @@ impl PacketPort {
         Ok(with_rings.map(|(fd, ring)| Self::new(fd, ring, link.clone())).collect())
     }
 
-    /// Takes over a queue that a [`PacketPort`] gave away.
+    /// Makes a port of a queue that another [`PacketPort`] gave up.
     ///
     /// Errors: `InvalidInput` when the descriptor is no packet socket with virtio headers that is bound to an interface.
     pub fn from_fd(fd: OwnedFd, link: Link) -> io::Result<Self> {
@@ -83,10 +85,10 @@ impl PacketPort {
 }
 
 impl From<PacketPort> for OwnedFd {
-    /// The queue's descriptor, to pass it on. It is read by system calls from then on.
+    /// The queue's descriptor, to pass it on. From then on the queue is read by system calls.
     fn from(port: PacketPort) -> Self {
         if let Some(ring) = port.ring {
-            // What would be left is a queue that gives nothing: only a kernel that is out of memory refuses.
+            // Detaching fails only if the kernel is out of memory. Then the queue that remains receives nothing.
             drop(ring.detach(port.datagrams.fd()));
         }
         port.datagrams.into_fd()
@@ -109,7 +111,8 @@ impl PacketIo for PacketPort {
         };
         let mut received = ring.receive(&mut self.datagrams, pool, into, limit, accept)?;
         if let Some(ring) = self.ring.take_if(|ring| ring.is_stuck()) {
-            // For good: a pod that sends such frames sends more of them, and a new ring costs all the others' time too.
+            // Permanently: a pod that sends such frames sends more of them, and a new ring costs all other ports time,
+            // too.
             ring.detach(self.datagrams.fd())?;
             received.drained = false;
         }
@@ -155,7 +158,7 @@ fn sort_frame(link: &Link, head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>)
                 .map_or(Disposition::Malformed, |()| Disposition::Ours)
         }
         Frame::Question(reply) => {
-            // A lost answer is asked for again.
+            // The pod asks again if an answer is lost.
             let mut frame = [0; HEADER_LEN + REPLY_MAX];
             frame[HEADER_LEN..HEADER_LEN + reply.bytes().len()].copy_from_slice(reply.bytes());
             drop(socket::send(fd, &frame[..HEADER_LEN + reply.bytes().len()]));
@@ -166,11 +169,11 @@ fn sort_frame(link: &Link, head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>)
     }
 }
 
-/// Packet sockets with virtio headers on the interface `index`, in one fanout group if there are several.
+/// Opens packet sockets with virtio headers on the interface `index`, in one fanout group if there are several.
 ///
-/// A socket without a protocol receives nothing, and a socket that is bound but not yet in its group receives every
-/// queue's frames; so each starts with a filter that lets nothing in, and gets its own only when all are in place. `prepare`
-/// sees each before it is bound.
+/// A socket without a protocol receives nothing. A socket that is bound but not yet in its group receives the frames of
+/// every queue. So each starts with a filter that passes nothing, and gets its own filter when all are in the group.
+/// `prepare` runs on each socket before it is bound.
 pub(super) fn open_sockets(
     index: u32,
     ethertype: u16,
@@ -192,7 +195,7 @@ pub(super) fn open_sockets(
         socket::bind_link(fd, index, ethertype)?;
         if queues > 1 {
             let value = match group {
-                // The kernel chooses a group that nobody else has.
+                // The kernel chooses a group that is not in use.
                 None => (libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_UNIQUEID) << 16,
                 Some(group) => libc::PACKET_FANOUT_HASH << 16 | group,
             };
@@ -212,7 +215,7 @@ pub(super) fn open_sockets(
     Ok(sockets)
 }
 
-/// Whether `fd` is what [`open_sockets`] makes.
+/// Checks that `fd` is a socket as [`open_sockets`] makes it.
 pub(super) fn check_socket(fd: BorrowedFd<'_>) -> io::Result<()> {
     let bound = socket::bound_link(fd)?.is_some();
     if bound && socket::option(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR)? != 0 {
@@ -224,7 +227,7 @@ pub(super) fn check_socket(fd: BorrowedFd<'_>) -> io::Result<()> {
     ))
 }
 
-/// Whether a failed transmission says that the interface has been deleted.
+/// Whether a transmission failed because the interface has been deleted.
 pub(super) fn is_gone(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ENXIO | libc::ENODEV))
 }

@@ -1,12 +1,12 @@
-//! Packets of a packet socket with a ring: small ones are copied out of its slots, the others received from the socket, in the order in
-//! which they came.
+//! Receives from a packet socket with a ring: copies small packets out of its slots and receives the others from the
+//! socket, in the order in which they came.
 //!
-//! A ring costs its port's sender less, too: the kernel copies a small frame instead of cloning and queueing it, and where nobody
-//! sleeps on the socket it wakes nobody.
+//! A ring also costs the port's sender less: the kernel copies a small frame instead of cloning and queueing it, and
+//! wakes no thread if none sleeps on the socket.
 //!
-//! A frame that no virtio header can describe (a super-packet of SCTP; before Linux 6.2, of UDP) stops a ring: the kernel keeps the slot
-//! that it had taken for it, and drops whatever comes after it. An empty ring that loses frames is stuck in this way, and its owner takes
-//! it away.
+//! A frame that no virtio header can describe (a super-packet of SCTP; before Linux 6.2, of UDP) blocks a ring: the
+//! kernel keeps the slot that it took for the frame, and drops all later frames. An empty ring that loses frames is
+//! blocked in this way, and the port detaches it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -19,16 +19,16 @@ use crate::sys::clock::ticks;
 use crate::sys::ring::{ReceiveRing, Slot, lost};
 use crate::sys::socket;
 
-/// Ticks (about a millisecond) between two questions to the socket of a ring that is found empty.
+/// Ticks (about a millisecond) between two checks of the socket of an empty ring.
 const PATIENCE: u64 = 1 << 21;
 
-/// A ring, and what its socket was asked last.
+/// A ring, and the last check of its socket.
 #[derive(Debug)]
 pub(super) struct Ring {
     slots: ReceiveRing,
-    /// When, in [`ticks`].
+    /// When the socket was last checked, in [`ticks`].
     asked: u64,
-    /// Nothing has come since.
+    /// Nothing has come since the last check.
     silent: bool,
     stuck: bool,
 }
@@ -40,17 +40,17 @@ impl Ring {
         Ok(ReceiveRing::attach(fd)?.map(ring))
     }
 
-    /// Whether nothing will come any more unless the ring is taken away.
+    /// Whether the ring receives nothing more until it is detached.
     pub(super) fn is_stuck(&self) -> bool {
         self.stuck
     }
 
-    /// Takes it away again.
+    /// Detaches the ring from its socket.
     pub(super) fn detach(self, fd: BorrowedFd<'_>) -> io::Result<()> {
         self.slots.detach(fd)
     }
 
-    /// As [`Datagrams::receive`], whose socket's ring this is.
+    /// Receives as [`Datagrams::receive`] does; `datagrams` is of the ring's own socket.
     pub(super) fn receive(
         &mut self,
         datagrams: &mut Datagrams,
@@ -69,7 +69,7 @@ impl Ring {
                     received.drained = true;
                     break;
                 }
-                // As a frame for which a queue has no room: lost before it came here.
+                // Like a frame for which a queue has no room, it was lost before it came here.
                 Some(Slot::Cut) => self.slots.release(1),
                 Some(Slot::Queued) => {
                     let follows = |ahead: &usize| self.slots.peek(*ahead) == Some(Slot::Queued);
@@ -81,7 +81,7 @@ impl Ring {
                     received.malformed += queued.malformed;
                     received.not_ours += queued.not_ours;
                     received.answered += queued.answered;
-                    // A slot whose frame is not in the queue either is none to wait for.
+                    // If the socket is empty, the frame of a remaining slot will not come either.
                     self.slots.release(if queued.drained { wanted } else { came });
                     left -= came;
                     if came == 0 && !queued.drained {
@@ -110,10 +110,10 @@ impl Ring {
         Ok(received)
     }
 
-    /// Asks the socket of an empty ring how it is. Errors: its interface has been deleted.
+    /// Checks the socket of an empty ring. Errors: its interface has been deleted.
     fn check_socket(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         is_there(fd)?;
-        // A ring that has been empty ever since the last question and still is has never been full.
+        // A ring that was empty at the last check, and ever since, has never been full.
         let loses = lost(fd)? > 0;
         self.stuck = self.silent && loses && self.slots.peek(0).is_none();
         self.silent = true;
@@ -122,7 +122,8 @@ impl Ring {
     }
 }
 
-/// An error if the socket's interface has been deleted; that it is down is none, and the socket may have told that already.
+/// Errors: the socket's interface has been deleted; that it is down is no error. The socket reports each only once, so the
+/// interface is checked as well.
 fn is_there(fd: BorrowedFd<'_>) -> io::Result<()> {
     match socket::option(fd, libc::SOL_SOCKET, libc::SO_ERROR)? {
         0 | libc::ENETDOWN if !is_interface_gone(fd) => Ok(()),

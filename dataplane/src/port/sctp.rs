@@ -1,17 +1,18 @@
-//! SCTP's checksum, which a veth's kernel leaves to the device like any other, though it is none of the Internet's.
+//! SCTP's checksum. The kernel leaves it to a veth's device like any other, although it is not the Internet checksum.
 //!
-//! A virtio header has no way to say that a partial checksum is a `CRC32c` (RFC 9260, appendix A), so nobody above could tell:
-//! it is finished where the packet comes in.
+//! A virtio header cannot say that a partial checksum is a `CRC32c` (RFC 9260, appendix A), so later code could not
+//! tell. It is completed where the packet comes in.
 
 use crate::packet::{Checksum, Packet};
 
-/// Where the checksum stands in SCTP's common header, and in that of no other protocol that a kernel leaves unfinished.
+/// Where the checksum lies in SCTP's common header. No other protocol whose checksum a kernel leaves partial has it
+/// there.
 const CHECKSUM: u16 = 8;
-/// The polynomial 0x1edc6f41, its bits in the order in which they travel.
+/// The polynomial 0x1edc6f41, its bits in the order of transmission.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 const TABLE: [u32; 256] = table();
 
-/// Finishes the checksum of a packet if it is partial and SCTP's. The checksum's place must lie inside the packet.
+/// Completes the checksum of a packet if it is partial and SCTP's. The checksum field must lie inside the packet.
 #[inline]
 pub(super) fn finish(packet: &mut Packet) {
     let Checksum::Partial { start, offset: CHECKSUM } = packet.offload.checksum else { return };

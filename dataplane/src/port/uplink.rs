@@ -1,11 +1,12 @@
-//! AF_PACKET on the node's own interface: tunnel packets in and out beside the kernel's traffic, which never passes here.
+//! AF_PACKET on the node's own interface: receives and sends tunnel packets. The kernel's own traffic never passes
+//! here.
 //!
-//! Inward the kernel may have coalesced the packets of one inner TCP stream (its GRO looks into protocol 4): a packet of
-//! up to 64 KB arrives whose [`Segmentation`](crate::packet::Segmentation) and partial checksum speak of the inner
-//! headers. Outward nothing can be coalesced: the kernel refuses an IPIP super-packet.
+//! On receipt the kernel may have coalesced the packets of one inner TCP stream (its GRO looks into protocol 4): a
+//! packet of up to 64 KB arrives whose [`Segmentation`](crate::packet::Segmentation) and partial checksum describe the
+//! inner headers. No super-packet can be sent: the kernel refuses an IPIP super-packet.
 //!
-//! The kernel sees the same packets. Without anything that speaks protocol 4 it answers each with "protocol unreachable";
-//! a quiet [`IpipRaw`](super::ipip_raw::IpipRaw) socket kept open beside this port prevents that.
+//! The kernel sees the same packets. If no socket or device handles protocol 4, it answers each with "protocol
+//! unreachable". A quiet [`IpipRaw`](super::ipip_raw::IpipRaw) socket kept open together with this port prevents that.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
@@ -22,20 +23,20 @@ use crate::sys::socket;
 /// How frames leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UplinkOptions {
-    /// Take packets with a partial (inner) checksum, which the kernel or the device completes.
+    /// Takes packets with a partial (inner) checksum, which the kernel or the device completes.
     ///
-    /// Off by default: over a veth the checksum stays partial across the link, and a receiver without metadata, which is
-    /// what a raw socket is, gets it unfinished. On a device that a wire follows it is always complete at the far end.
+    /// Off by default: over a veth the checksum stays partial, and a receiver without metadata, such as a raw socket,
+    /// gets it unfinished. On a device with a wire behind it the checksum is always complete at the far end.
     pub partial_checksum: bool,
-    /// Hand frames to the driver without the queueing discipline (`PACKET_QDISC_BYPASS`): fewer cycles a frame, no shaping,
-    /// and a full device drops.
+    /// Hands frames to the driver without the queueing discipline (`PACKET_QDISC_BYPASS`): fewer cycles a frame, but no
+    /// shaping, and a full device drops frames.
     pub qdisc_bypass: bool,
 }
 
 /// One queue of tunnel packets on an interface that the node shares with its kernel.
 ///
-/// What it receives starts at the outer IPv4 header. What it transmits starts at the Ethernet header, which the tunnel
-/// has prebuilt, and is IPv4.
+/// A received packet starts at the outer IPv4 header. A transmitted packet starts at the Ethernet header, which the
+/// tunnel has prebuilt, and is IPv4.
 #[derive(Debug)]
 pub struct PacketUplink {
     datagrams: Datagrams,
@@ -46,7 +47,7 @@ impl PacketUplink {
     /// Opens `queues` queues (at least one) on the interface `index` of the caller's network namespace; the kernel spreads
     /// tunnelled flows over them in order.
     ///
-    /// Received are only whole, untagged IPv4 packets of protocol 4 that came to the interface's own hardware address.
+    /// It receives only whole, untagged IPv4 packets of protocol 4 that came to the interface's own hardware address.
     ///
     /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace; `ENODEV` for no such interface.
     pub fn open(index: u32, options: UplinkOptions, queues: usize) -> io::Result<Vec<Self>> {
@@ -56,7 +57,7 @@ impl PacketUplink {
             .collect()
     }
 
-    /// Takes over a queue that a [`PacketUplink`] gave away.
+    /// Makes a port of a queue that another [`PacketUplink`] gave up.
     ///
     /// Errors: `InvalidInput` when the descriptor is no packet socket with virtio headers that is bound to an interface.
     pub fn from_fd(fd: OwnedFd, options: UplinkOptions) -> io::Result<Self> {

@@ -1,5 +1,5 @@
-//! The virtio-net header that TUN and AF_PACKET put in front of a packet (virtio 1.2, section 5.1.6), and [`Offload`],
-//! which says the same: translated both ways, here only.
+//! The virtio-net header that TUN and AF_PACKET put in front of a packet (virtio 1.2, section 5.1.6), translated from
+//! and to [`Offload`], which means the same.
 //!
 //! Field offsets, all integers in the machine's byte order (the kernel's "legacy" default for both devices):
 //! `flags` 0, `gso_type` 1, `hdr_len` 2, `gso_size` 4, `csum_start` 6, `csum_offset` 8.
@@ -21,12 +21,12 @@ const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// Why a header cannot be true of the packet that it came with. The packet is dropped.
+/// Why a header cannot be true of its packet. The packet is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Malformed {
     /// The checksum would start before the IP header's end, or be stored behind the packet's end.
     ChecksumOutside,
-    /// A segmentation type that was not asked for, or the ECN bit without TCP.
+    /// A segmentation type that was not negotiated, or the ECN bit without TCP.
     UnknownSegmentation,
     /// Segments of no bytes.
     EmptySegments,
@@ -34,11 +34,11 @@ pub enum Malformed {
     SegmentationContradicts,
 }
 
-/// Reads `header`, which came with `packet` (from its IP header on). `link_len` bytes of link header lay in front of the
-/// packet when the device counted `csum_start`: 0 for TUN, 14 for AF_PACKET.
+/// Reads `header`, which came with `packet` (from its IP header on). The device counts `csum_start` from `link_len`
+/// bytes of link header in front of the packet: 0 for TUN, 14 for AF_PACKET.
 ///
 /// After `Ok` a partial checksum lies inside the packet, behind at least an IPv4 header, and a segment size is not 0.
-/// Flags that are not known are ignored, as the specification asks.
+/// Unknown flags are ignored, as the specification demands.
 #[inline]
 pub fn decode(header: &Header, packet: &[u8], link_len: usize) -> Result<Offload, Malformed> {
     let checksum = if header[0] & F_NEEDS_CSUM != 0 {
@@ -69,8 +69,8 @@ pub fn decode(header: &Header, packet: &[u8], link_len: usize) -> Result<Offload
     }
 }
 
-/// [`decode`]s the header that came with a packet, and puts down in the packet what it says. A partial checksum that is
-/// none of the Internet's (SCTP's) is finished at once.
+/// [`decode`]s a packet's header and stores the result in the packet. The partial checksum of SCTP, which is not the
+/// Internet checksum, is completed at once.
 #[inline]
 pub fn mark(packet: &mut Packet, header: &Header, link_len: usize) -> Result<(), Malformed> {
     packet.offload = decode(header, packet.bytes(), link_len)?;
@@ -78,10 +78,10 @@ pub fn mark(packet: &mut Packet, header: &Header, link_len: usize) -> Result<(),
     Ok(())
 }
 
-/// Writes the header that tells `offload` of `packet` (from its IP header on) to a device that counts `link_len` bytes of
-/// link header in front of it.
+/// Writes the header that describes `offload` of `packet` (from its IP header on) to a device that counts `link_len`
+/// bytes of link header in front of it.
 ///
-/// [`Checksum::Verified`] is not told: a driver must not set `DATA_VALID` on transmission (5.1.6.2.1).
+/// [`Checksum::Verified`] is left out: a driver must not set `DATA_VALID` on transmission (5.1.6.2.1).
 #[inline]
 pub fn encode(offload: Offload, packet: &[u8], link_len: usize) -> Header {
     let mut header = [0; HEADER_LEN];
@@ -116,7 +116,7 @@ fn segmentation(header: &Header) -> Result<Segmentation, Malformed> {
     }
 }
 
-/// Bytes in front of the payload of a super-packet: `hdr_len`, which the kernel makes linear.
+/// Bytes in front of a super-packet's payload: `hdr_len`, which the kernel makes linear.
 fn headers_len(offload: Offload, kind: SegmentKind, packet: &[u8]) -> usize {
     let start = match offload.checksum {
         Checksum::Partial { start, .. } => start as usize,
@@ -134,8 +134,9 @@ fn headers_len(offload: Offload, kind: SegmentKind, packet: &[u8]) -> usize {
     (start + len).min(packet.len())
 }
 
-/// Version of the innermost IP header (one IPIP header is looked through: the kernel coalesces tunnelled packets and
-/// speaks of the inner ones) and where the layer behind it starts, extension headers not walked.
+/// The version of the innermost IP header, and where the layer behind it starts (extension headers are not walked). One
+/// IPIP header is skipped: the kernel coalesces tunnelled packets, and the virtio header then describes the inner
+/// headers.
 fn transport(packet: &[u8]) -> Option<(u8, usize)> {
     let (version, len) = ip_header(packet)?;
     if version == 4 && packet[9] == protocol::IPIP {
@@ -186,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// A packet of the kind's version with room for every header, TCP's data offset 5.
+    /// A packet of the kind's version, with room for every header and TCP's data offset 5.
     fn packet(kind: SegmentKind, v6: bool, tunnelled: bool, payload: usize) -> (Vec<u8>, usize) {
         let v6 = match kind {
             SegmentKind::Tcp4 => false,
