@@ -1,6 +1,6 @@
-//! A packet in flight: one owned buffer, where the packet lies in it, and what the device promised about it.
+//! A packet in flight: one owned buffer, where the packet lies in it, and what the device says of it.
 //!
-//! A packet always starts at its outermost IP header (or, while a link port frames it, at the Ethernet header). Buffers
+//! A packet always starts at its outermost IP header (or at the Ethernet header, while a link port frames it). Buffers
 //! come from a worker's [`Pool`] and return to it; a packet that moves to another worker takes its buffer along.
 
 use std::ops::{Deref, DerefMut};
@@ -9,12 +9,12 @@ use crate::checksum::{finish, sum};
 use crate::sys::memory::prefetch;
 use crate::wire::{Malformed, udp};
 
-/// Bytes free in front of every received packet: an Ethernet and an outer IPv4 header fit, with room to spare.
+/// Bytes free in front of every received packet: more than an Ethernet and an outer IPv4 header need.
 pub const HEADROOM: usize = 128;
 /// The longest IP packet (RFC 791, RFC 8200 without jumbograms) plus an Ethernet header.
 pub const MAX_PACKET: usize = 65_535 + 14;
-/// Headers of packets whose buffers lie 64 KiB apart would share one cache set; each buffer starts its packets at one of
-/// these many lines.
+/// Buffers lie 64 KiB apart, so the headers of their packets would share one cache set. Each buffer starts its packets
+/// at one of this many cache lines.
 const COLOURS: usize = 16;
 const LINE: usize = 64;
 const CAPACITY: usize = HEADROOM + COLOURS * LINE + MAX_PACKET + 1;
@@ -22,30 +22,31 @@ const CAPACITY: usize = HEADROOM + COLOURS * LINE + MAX_PACKET + 1;
 /// What is known of a packet's layer-4 checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Checksum {
-    /// In the packet, as the sender wrote it; it has not been verified.
+    /// The packet holds it as the sender wrote it; it has not been verified.
     #[default]
     Unverified,
-    /// In the packet, and the device or this program has verified it.
+    /// The packet holds it, and the device or this program has verified it.
     Verified,
-    /// Only the pseudo-header's sum is in the packet: the sum from `start` to the end, stored at `start + offset`,
-    /// completes it. `start` counts from the packet's first byte (virtio 1.2, 5.1.6.2 `VIRTIO_NET_HDR_F_NEEDS_CSUM`).
+    /// The packet holds only the pseudo-header's sum. The sum from `start` to the packet's end completes it and is
+    /// stored at `start + offset`. `start` counts from the packet's first byte (virtio 1.2, 5.1.6.2
+    /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`).
     Partial {
         /// First byte of the layer-4 header, from the packet's first byte.
         start: u16,
-        /// Where in the layer-4 header the checksum stands.
+        /// Where the checksum lies in the layer-4 header.
         offset: u16,
     },
 }
 
 impl Checksum {
-    /// Whether it has yet to be written.
+    /// Whether it is still to be completed.
     #[inline]
     pub const fn is_partial(self) -> bool {
         matches!(self, Self::Partial { .. })
     }
 }
 
-/// How a super-packet falls into segments.
+/// How a super-packet is cut into segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentKind {
     /// TCP over IPv4.
@@ -59,7 +60,7 @@ pub enum SegmentKind {
 /// A super-packet: one header, many segments' payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segmentation {
-    /// What is repeated in front of each segment.
+    /// Which headers repeat in front of each segment.
     pub kind: SegmentKind,
     /// Payload bytes a segment (the last may hold fewer); never 0.
     pub size: u16,
@@ -67,12 +68,12 @@ pub struct Segmentation {
     pub ecn: bool,
 }
 
-/// What travels beside the bytes: the state that a virtio-net header carries.
+/// Packet state that is not in its bytes: what a virtio-net header carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offload {
     /// The layer-4 checksum's state.
     pub checksum: Checksum,
-    /// Present on a super-packet.
+    /// Set on a super-packet.
     pub segmentation: Option<Segmentation>,
 }
 
@@ -86,12 +87,12 @@ pub struct Capabilities {
     pub tcp_segmentation: bool,
     /// UDP super-packets.
     pub udp_segmentation: bool,
-    /// Super-packets behind one outer header, which is repeated with theirs.
+    /// Super-packets behind one outer header, which repeats with their own headers.
     pub tunnel_segmentation: bool,
 }
 
 impl Capabilities {
-    /// What TUN and AF_PACKET on a veth take, of a recent kernel.
+    /// What TUN and AF_PACKET on a veth take with a recent kernel.
     pub const ALL: Self = Self {
         partial_checksum: true,
         tcp_segmentation: true,
@@ -99,7 +100,8 @@ impl Capabilities {
         tunnel_segmentation: false,
     };
 
-    /// Whether a packet in this state may be handed to [`PacketIo::transmit`](crate::port::PacketIo::transmit). A port refuses any other.
+    /// Whether [`PacketIo::transmit`](crate::port::PacketIo::transmit) takes a packet in this state. A port refuses any
+    /// other.
     #[inline]
     pub fn take(self, offload: Offload) -> bool {
         let checksum =
@@ -107,7 +109,7 @@ impl Capabilities {
         checksum && offload.segmentation.is_none_or(|it| self.segment(it.kind))
     }
 
-    /// Whether it takes super-packets of a kind.
+    /// Whether it takes super-packets of this kind.
     #[inline]
     pub fn segment(self, kind: SegmentKind) -> bool {
         match kind {
@@ -117,12 +119,12 @@ impl Capabilities {
     }
 }
 
-/// One packet and its buffer. It changes hands often, and is one pointer.
+/// One packet and its buffer. It is one pointer, because it changes hands often.
 #[derive(Debug)]
 pub struct Packet(Box<Body>);
 
-/// What a [`Packet`] is. It has its cache line for itself: packets go from worker to worker, and the line's other half would be
-/// another's.
+/// The content of a [`Packet`]. It has cache lines of its own: packets go from worker to worker, and the rest of a
+/// shared line would belong to another packet.
 #[repr(align(64))]
 pub struct Body {
     buffer: Box<[u8]>,
@@ -165,14 +167,14 @@ impl Body {
         &self.buffer[start..start + len]
     }
 
-    /// The packet's bytes, to change.
+    /// The packet's bytes, mutable.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let (start, len) = (self.start as usize, self.len as usize);
         &mut self.buffer[start..start + len]
     }
 
-    /// Asks for the line that its first bytes are in, before they are read.
+    /// Prefetches the cache line of its first bytes.
     #[inline]
     pub fn prefetch(&self) {
         prefetch(self.buffer.as_ptr().wrapping_add(self.start as usize));
@@ -184,19 +186,20 @@ impl Body {
         self.len as usize
     }
 
-    /// Whether there is nothing in it.
+    /// Whether it holds no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes free in front.
+    /// Bytes free in front of the packet.
     #[inline]
     pub fn headroom(&self) -> usize {
         self.start as usize
     }
 
-    /// All the room behind the packet's first byte, for a device to write into; follow with [`Body::set_len`].
+    /// All bytes from the packet's first one to the buffer's end, for a device to write into; call [`Body::set_len`]
+    /// afterwards.
     #[inline]
     pub fn room_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[self.start as usize..]
@@ -208,13 +211,13 @@ impl Body {
         self.len = len.min(self.buffer.len() - self.start as usize) as u32;
     }
 
-    /// Cuts it to this length if it is longer.
+    /// Cuts the packet to this length if it is longer.
     #[inline]
     pub fn truncate(&mut self, len: u32) {
         self.len = self.len.min(len);
     }
 
-    /// Puts `header` in front and moves the checksum's start along. False, and nothing done, without the headroom.
+    /// Puts `header` in front and moves the checksum's start along. False, and nothing changes, without the headroom.
     #[inline]
     #[must_use]
     pub fn push_front(&mut self, header: &[u8]) -> bool {
@@ -224,8 +227,9 @@ impl Body {
         true
     }
 
-    /// As [`Body::push_front`], of the last `len` bytes (at most all) of a block whose length the compiler knows: all of it is
-    /// copied, in a few instructions, and must have its headroom. Gives the block where it is now, to be changed.
+    /// As [`Body::push_front`], with the last `len` bytes (at most all) of a block whose length the compiler knows. The
+    /// whole block is copied, in a few instructions, and needs headroom for all of it. Returns the block at its new
+    /// place, mutable.
     #[inline]
     #[must_use]
     pub fn push_front_end<const N: usize>(
@@ -248,7 +252,7 @@ impl Body {
         }
     }
 
-    /// Takes `n` bytes off the front (at most all) and moves the checksum's start along.
+    /// Removes `n` bytes from the front (at most all) and moves the checksum's start along.
     #[inline]
     pub fn pull_front(&mut self, n: usize) {
         let n = n.min(self.len());
@@ -259,12 +263,12 @@ impl Body {
         }
     }
 
-    /// Completes a [partial](Checksum::Partial) checksum over everything from the layer-4 header to the packet's end. A UDP
-    /// checksum of 0 is written as 0xffff, because 0 means that there is none (RFC 768). A checksum in any other state stays as it
-    /// is.
+    /// Completes a [partial](Checksum::Partial) checksum over everything from the layer-4 header to the packet's end.
+    /// Writes a UDP checksum of 0 as 0xffff, because 0 means that there is none (RFC 768). Leaves a checksum in any
+    /// other state as it is.
     ///
-    /// For packets without segmentation: the segments of a super-packet get their checksums when it is cut. Errors: the
-    /// checksum's place lies outside the packet.
+    /// Use it for packets without segmentation: the segments of a super-packet get their checksums when it is cut.
+    /// Errors: the checksum's place lies outside the packet.
     #[inline]
     pub fn complete_checksum(&mut self) -> Result<(), Malformed> {
         let Checksum::Partial { start, offset } = self.offload.checksum else { return Ok(()) };
@@ -280,13 +284,14 @@ impl Body {
         Ok(())
     }
 
-    /// Whether a wire could carry it: no checksum is missing, and it is no super-packet.
+    /// Whether a wire could carry it: its checksum is complete, and it is no super-packet.
     #[inline]
     pub fn is_finished(&self) -> bool {
         self.offload.segmentation.is_none() && !self.offload.checksum.is_partial()
     }
 
-    /// How many packets a wire would carry for it, given the bytes of headers before the payload, and how long the longest is.
+    /// How many packets a wire would carry for it, and the length of the longest, given the bytes of headers before the
+    /// payload.
     #[inline]
     pub fn on_a_wire(&self, header_len: usize) -> (u32, u32) {
         let Some(segmentation) = self.offload.segmentation else { return (1, self.len) };
@@ -302,7 +307,7 @@ impl Body {
     }
 }
 
-/// A worker's free buffers. It grows on demand up to its limit; an untouched buffer costs no memory.
+/// A worker's free buffers. The pool grows on demand up to its limit; an untouched buffer costs no memory.
 pub struct Pool {
     free: Vec<Packet>,
     made: usize,
@@ -310,7 +315,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool that will make at most `limit` buffers.
+    /// A pool of at most `limit` buffers.
     pub fn new(limit: usize) -> Self {
         Self { free: Vec::with_capacity(limit), made: 0, limit }
     }
@@ -340,7 +345,7 @@ impl Pool {
         Some(Packet(Box::new(Body { buffer, start: 0, len: 0, offload: Offload::default() })))
     }
 
-    /// An empty packet filled with `bytes` (cut at [`MAX_PACKET`]).
+    /// A packet that holds `bytes` (cut at [`MAX_PACKET`]).
     pub fn take_filled(&mut self, bytes: &[u8]) -> Option<Packet> {
         let mut packet = self.take()?;
         let len = bytes.len().min(MAX_PACKET);
@@ -357,7 +362,7 @@ impl Pool {
         }
     }
 
-    /// How many buffers may be given away: a quarter of all is to stay.
+    /// How many buffers may be given away: a quarter of all stays here.
     pub fn spare(&self) -> usize {
         self.available().saturating_sub(self.limit / 4)
     }

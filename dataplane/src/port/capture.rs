@@ -1,8 +1,8 @@
-//! A wrapper round a port that copies every packet, both ways, to somebody who writes them down.
+//! A wrapper round a port that copies every packet, both ways, to a reader.
 //!
-//! The worker never waits for the reader: copies wait in a channel that is bounded in packets and in bytes ([`CopyBudget`]), and
-//! what does not fit is counted as lost. A copy shows the packet as a wire would carry it, as far as one packet can: a
-//! super-packet is one long packet, and a partial checksum is finished in the copy.
+//! The worker never waits for the reader. Copies wait in a channel that is bounded in packets and in bytes
+//! ([`CopyBudget`]); a copy that does not fit is counted as lost. A copy shows the packet as a wire would carry it, as
+//! far as one packet can: a super-packet is one long packet, and a partial checksum is complete in the copy.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -16,7 +16,7 @@ use super::{PacketIo, Received, Transmitted};
 use crate::checksum;
 use crate::packet::{Capabilities, Checksum, Packet, Pool};
 
-/// Where UDP's checksum stands in its header.
+/// Where the checksum lies in UDP's header.
 const UDP_CHECKSUM: u16 = 6;
 
 /// Which way a packet went, seen from the program.
@@ -31,7 +31,7 @@ pub enum Direction {
 /// A copy of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Captured {
-    /// Since 1970, by the capture's clock; the same for all packets of a batch.
+    /// The time since 1970, by the capture's clock; all packets of a batch have the same.
     pub at: Duration,
     /// Which way it went.
     pub direction: Direction,
@@ -43,7 +43,7 @@ pub struct Captured {
     pub lost: u64,
 }
 
-/// How many bytes of copies may wait for readers: one capture's, and those of all captures together.
+/// How many bytes of copies may wait for readers: for one capture, or for all captures together.
 #[derive(Debug)]
 pub struct CopyBudget {
     free: AtomicUsize,
@@ -51,18 +51,18 @@ pub struct CopyBudget {
 }
 
 impl CopyBudget {
-    /// A room of so many bytes.
+    /// A budget of this many bytes.
     pub fn new(bytes: usize) -> Arc<Self> {
         Arc::new(Self { free: AtomicUsize::new(bytes), whole: None })
     }
 
-    /// A part of this room: what is taken from the part is taken from the whole, too. The parts together may be larger than
-    /// the whole.
+    /// A part of this budget: bytes taken from the part are taken from the whole, too. The parts together may be larger
+    /// than the whole.
     pub fn part(self: &Arc<Self>, bytes: usize) -> Arc<Self> {
         Arc::new(Self { free: AtomicUsize::new(bytes), whole: Some(Arc::clone(self)) })
     }
 
-    /// Takes so many bytes, or nothing.
+    /// Takes this many bytes, or none and returns false.
     fn take(&self, bytes: usize) -> bool {
         let less = |free: usize| free.checked_sub(bytes);
         if self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
@@ -91,7 +91,7 @@ struct Waiting {
     taken: Taken,
 }
 
-/// Bytes of a room, which are given back when the copy waits no longer: it was read, or reader and copiers are gone.
+/// Bytes taken from a budget. They are given back when the copy is read, or when reader and copiers are gone.
 #[derive(Debug)]
 struct Taken {
     room: Arc<CopyBudget>,
@@ -104,7 +104,7 @@ impl Drop for Taken {
     }
 }
 
-/// The reader's end. Dropping it ends the copying.
+/// The reader's end. The copying ends when it is dropped.
 #[derive(Debug)]
 pub struct Tap {
     copies: Receiver<Waiting>,
@@ -112,7 +112,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// The next copy, in order as far as one copier made them. Disconnected when the capture is gone.
+    /// The next copy; those of one copier are in order. Disconnected when the capture is gone.
     pub fn next(&self, timeout: Duration) -> Result<Captured, RecvTimeoutError> {
         self.copies.recv_timeout(timeout).map(|waiting| waiting.copy)
     }
@@ -122,32 +122,32 @@ impl Tap {
         self.copies.try_iter().map(|waiting| waiting.copy)
     }
 
-    /// How many packets found no room.
+    /// How many packets did not fit.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 }
 
-/// A port whose packets are copied. Several may be round one port, each for its own reader; [`PacketIo::unwrapped`] takes
-/// off those that nobody reads any more.
+/// A port whose packets are copied. One port may have several wrappers, each with its own reader;
+/// [`PacketIo::unwrapped`] removes those without a reader.
 pub struct Capture<C> {
     port: Box<dyn PacketIo>,
     copier: Copier<C>,
 }
 
-/// The copying end, which goes round a port; clones go round other ports, for the same reader.
+/// The copying end, which wraps a port. Clones wrap other ports, for the same reader.
 #[derive(Clone)]
 pub struct Copier<C> {
     copies: Sender<Waiting>,
-    /// The [`Tap`]'s: without it there is no reader.
+    /// The counter of the [`Tap`]; without it there is no reader.
     lost: Weak<AtomicU64>,
     room: Arc<CopyBudget>,
     snaplen: usize,
     clock: C,
 }
 
-/// Both ends of a capture. Copies are cut at `snaplen` bytes; at most `capacity` of them wait for the reader, and no more
-/// bytes than `room` has. `clock` gives the time since 1970.
+/// Makes both ends of a capture. Copies are cut at `snaplen` bytes. At most `capacity` of them wait for the reader, and
+/// at most the bytes of `room`. `clock` returns the time since 1970.
 pub fn capture<C: FnMut() -> Duration + Send>(
     snaplen: usize,
     capacity: usize,
@@ -179,7 +179,8 @@ impl<C: FnMut() -> Duration> Copier<C> {
         let Some(lost) = self.lost.upgrade() else { return };
         let at = (self.clock)();
         for (done, packet) in packets.iter().enumerate() {
-            // Where one does not fit the rest of the batch is lost with it: a worker spends no time on a reader that is slow.
+            // The rest of the batch is lost with the first copy that does not fit: a worker spends no time on a slow
+            // reader.
             if !self.copy_one(packet, at, direction, lost.load(Ordering::Relaxed)) {
                 lost.fetch_add((packets.len() - done) as u64, Ordering::Relaxed);
                 return;
@@ -187,7 +188,7 @@ impl<C: FnMut() -> Duration> Copier<C> {
         }
     }
 
-    /// Whether there was room for it. Nothing is copied before that is known.
+    /// Copies a packet if there is room for it, and returns whether there was.
     fn copy_one(&self, packet: &Packet, at: Duration, direction: Direction, lost: u64) -> bool {
         let bytes = packet.len().min(self.snaplen);
         if self.copies.is_full() || !self.room.take(bytes) {
@@ -200,7 +201,7 @@ impl<C: FnMut() -> Duration> Copier<C> {
     }
 }
 
-/// The packet's first `snaplen` bytes with its checksum complete.
+/// The packet's first `snaplen` bytes, with a complete checksum.
 fn complete_copy(packet: &Packet, snaplen: usize) -> Vec<u8> {
     let bytes = packet.bytes();
     let mut copy = bytes[..bytes.len().min(snaplen)].to_vec();
@@ -281,7 +282,8 @@ mod tests {
         (copier.wrap(Box::new(port)), tap, far)
     }
 
-    /// A packet whose checksum field holds the pseudo-header's sum, as a kernel hands it over, and the finished one.
+    /// A packet whose checksum field holds the pseudo-header's sum, as a kernel hands it over, and the completed
+    /// packet.
     fn unfinished(udp: bool, v6: bool, payload: &[u8]) -> (Vec<u8>, Vec<u8>, Offload) {
         let mut finished = Vec::new();
         let (start, offset, protocol) =
@@ -381,7 +383,7 @@ mod tests {
         assert!(port.copier.copies.is_empty());
     }
 
-    /// Bytes of this size are received and copied; how many copies wait then.
+    /// Receives and copies packets of this size; returns how many copies wait then.
     fn flood(
         port: &mut dyn PacketIo,
         far: &FarSide,
@@ -408,12 +410,12 @@ mod tests {
         let (mut other, other_tap, other_far) = captured_port(65_535, 64, all.part(60_000));
         assert_eq!(flood(&mut other, &other_far, &other_tap, 20_000, 8), 2, "all captures' is");
         assert_eq!(other_tap.lost(), 6);
-        // What is read makes room, and so does what is never read.
+        // A copy that is read makes room, and so does a copy that is never read.
         assert_eq!(tap.waiting().next().unwrap().bytes.len(), 20_000);
         assert_eq!(flood(&mut other, &other_far, &other_tap, 20_000, 8), 3);
         drop((other, other_tap));
         assert_eq!(flood(&mut one, &far, &tap, 20_000, 8), 3);
-        // Only what is copied counts.
+        // Only the copied bytes count.
         let (mut cut, cut_tap, cut_far) = captured_port(100, 64, all.part(1000));
         assert_eq!(flood(&mut cut, &cut_far, &cut_tap, 20_000, 16), 10);
         drop((one, tap, cut, cut_tap));

@@ -1,12 +1,12 @@
-//! A raw socket of protocol 4 (IP in IP, RFC 2003): tunnel packets in and out without an interface of one's own.
+//! A raw socket of protocol 4 (IP in IP, RFC 2003): receives and sends tunnel packets without an interface of its own.
 //!
-//! The kernel routes what is sent, resolves the neighbour, and reassembles what is received. It costs about four times a
-//! packet socket's system time, and every socket of this kind in a namespace receives every packet.
+//! The kernel routes transmitted packets, resolves the neighbour, and reassembles received packets. The socket costs
+//! about four times a packet socket's system time, and every socket of this kind in a namespace receives every packet.
 //!
-//! The kernel may have coalesced the packets of one inner TCP stream, and here, unlike on a packet socket, it does not say
-//! so: a packet of up to 64 KB arrives, its outer and inner lengths right, in its inner checksum field the pseudo-header's
-//! sum alone, and the segments' size lost. Such a packet can only be told by its length; it is handed up like any other.
-//! For the same reason this socket cannot receive what a sender with partial checksums puts on a veth.
+//! The kernel may have coalesced the packets of one inner TCP stream. Unlike on a packet socket it does not say so: a
+//! packet of up to 64 KB arrives whose outer and inner lengths are right, whose inner checksum field holds only the
+//! pseudo-header's sum, and whose segment size is lost. Only its length shows it; it is handed up like any other
+//! packet. For the same reason this socket cannot receive packets that a sender with partial checksums puts on a veth.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -19,14 +19,14 @@ use crate::packet::{Capabilities, Offload, Packet, Pool};
 use crate::sys::batch::Head;
 use crate::sys::socket;
 
-/// Bytes asked for each way. An unprivileged caller gets what `net.core.rmem_max` allows.
+/// Bytes of buffer that each direction asks for. Without privilege `net.core.rmem_max` is the limit.
 const BUFFER: i32 = 8 << 20;
 
-/// A raw socket of protocol 4; one that is [quiet](Reception::Quiet) keeps the kernel from answering tunnel packets with "protocol
-/// unreachable" while something else receives them. Packets start at the outer IPv4 header, both ways.
+/// A raw socket of protocol 4. A [quiet](Reception::Quiet) one keeps the kernel from answering tunnel packets with
+/// "protocol unreachable" while another socket receives them. Packets start at the outer IPv4 header, both ways.
 ///
-/// The kernel fills in the outer header's checksum, its total length, and an identification where that is 0; it leaves the
-/// don't-fragment bit alone, and refuses what is longer than the interface's MTU.
+/// The kernel fills in the outer header's checksum, its total length, and an identification if that is 0. It leaves the
+/// don't-fragment bit alone, and refuses packets longer than the interface's MTU.
 #[derive(Debug)]
 pub struct IpipRaw {
     datagrams: Datagrams,
@@ -44,13 +44,13 @@ impl IpipRaw {
             socket::attach_filter(fd, &filter::NOTHING)?;
         }
         socket::set_option(fd, libc::IPPROTO_IP, libc::IP_HDRINCL, 1)?;
-        // The tunnel's MTU is configured; what strangers say about the path is not to change it.
+        // The tunnel's MTU is configured; messages of strangers about the path must not change it.
         socket::set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)?;
         socket::enlarge_buffers(fd, BUFFER)?;
         Ok(Self::new(owned, reception))
     }
 
-    /// Takes over a socket that an [`IpipRaw`] gave away.
+    /// Makes a port of a socket that another [`IpipRaw`] gave up.
     ///
     /// Errors: `InvalidInput` when the descriptor is no raw socket of protocol 4.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
@@ -84,7 +84,7 @@ impl PacketIo for IpipRaw {
         into: &mut Vec<Packet>,
         limit: usize,
     ) -> io::Result<Received> {
-        // Something may have come before its filter was in place.
+        // A packet may have come before the filter was attached.
         if self.reception == Reception::Quiet {
             return Ok(Received { drained: true, ..Received::default() });
         }

@@ -1,9 +1,10 @@
-//! Ethernet as far as a link of two needs it: framing, and answers to the questions that a kernel asks before it sends.
+//! Ethernet as far as a link of two ends needs it: framing, and answers to a kernel's requests for addresses.
 //!
-//! The pod's end of a link believes that it is on a network. It asks who has an address (ARP, RFC 826; neighbour
-//! solicitation, RFC 4861) and is told: this end, whatever the address, because everything is reached through it. That is
-//! proxy ARP (RFC 1027). Two questions get no answer: about the pod's own addresses, and whether an address is still free
-//! (ARP probes, RFC 5227; duplicate address detection, RFC 4862), where an answer would take the address away.
+//! The pod's end of a link sees a network. It asks for the hardware address of a neighbour (ARP, RFC 826; neighbour
+//! solicitation, RFC 4861). The answer is this end's, for every address, because every address is reached through it:
+//! proxy ARP (RFC 1027). Two requests get no answer: one for the pod's own addresses, and one that tests whether an
+//! address is free (ARP probes, RFC 5227; duplicate address detection, RFC 4862). An answer to these would take the
+//! address away.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -19,21 +20,21 @@ pub type EthernetHeader = [u8; ETHERNET_LEN];
 /// A hardware address.
 pub type Mac = [u8; 6];
 
-/// The longest answer.
+/// The longest answer, in bytes.
 pub const REPLY_MAX: usize = ETHERNET_LEN + ipv6::HEADER_LEN + ndp::ADVERTISEMENT_LEN;
 
-/// One end of a link of two.
+/// One end of a link of two ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
     /// This end's hardware address.
     pub own: Mac,
-    /// The other end's. It is given, not learnt: a pod cannot redirect what is sent to it.
+    /// The other end's hardware address. It is given, not learnt: a pod cannot redirect packets that are sent to it.
     pub peer: Mac,
-    /// The other end's own addresses, about which no question is answered.
+    /// The other end's own addresses; a request for one of them gets no answer.
     pub addresses: Vec<IpAddr>,
 }
 
-/// A frame that answers another.
+/// A frame that answers a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply {
     bytes: [u8; REPLY_MAX],
@@ -47,14 +48,14 @@ impl Reply {
     }
 }
 
-/// What a received frame is to its link.
+/// How a link treats a received frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frame {
-    /// An IP packet of this length, which ends the frame's padding.
+    /// Holds an IP packet of this length; padding may follow.
     Packet(usize),
-    /// A question, and its answer.
+    /// A request, with the answer to it.
     Question(Reply),
-    /// Nothing to do with it: another's hardware address, broadcast or multicast, another protocol, talk of the link.
+    /// Not for this end: another's hardware address, broadcast or multicast, another protocol, a link message.
     NotOurs,
     /// Its ethertype and its IP header contradict each other, or it holds less than the IP header says.
     Malformed,
@@ -72,10 +73,10 @@ impl Link {
         Some(ethernet::header(self.peer, self.own, ethertype))
     }
 
-    /// Sorts a frame, given as its header and what follows.
+    /// Classifies a frame, given as its header and the bytes that follow.
     ///
-    /// IP inside a broadcast or multicast frame is not handed up: it must not be forwarded (RFC 1812, 5.3.4), and no
-    /// neighbour but the router is reached by it.
+    /// IP inside a broadcast or multicast frame is not handed up: it must not be forwarded (RFC 1812, 5.3.4), and the
+    /// router is the only neighbour that it reaches.
     #[inline]
     pub fn sort(&self, header: &EthernetHeader, payload: &[u8]) -> Frame {
         let Ok(frame) = ethernet::View::new_checked(header) else { return Frame::Malformed };
@@ -109,7 +110,7 @@ impl Link {
         let mut request = arp::View::new_checked(&mut packet[..]).ok()?;
         let sender = Ipv4Addr::from(request.sender_protocol());
         let target = Ipv4Addr::from(request.target_protocol());
-        // An announcement (sender = target) and a probe (no sender) are no questions.
+        // An announcement (sender = target) and a probe (no sender) are no requests for an address.
         if request.operation() != arp::operation::REQUEST
             || sender == target
             || sender.is_unspecified()
@@ -121,7 +122,7 @@ impl Link {
         Some(self.reply(ethertype::ARP, &packet))
     }
 
-    /// A neighbour solicitation that passes the checks of RFC 4861, 7.1.1, answered as 7.2.4 says.
+    /// Answers a neighbour solicitation that passes the checks of RFC 4861, 7.1.1, as 7.2.4 says.
     fn advertise(&self, to: Mac, payload: &[u8]) -> Option<Reply> {
         let ip = ipv6::View::new_checked(payload).ok()?;
         let question = ndp::View::new_checked(ip.payload()).ok()?;
@@ -130,7 +131,7 @@ impl Link {
         }
         let sender = Ipv6Addr::from(ip.source());
         let target = Ipv6Addr::from(question.target());
-        // From `::` somebody asks whether the address is free.
+        // The source `::` asks whether the address is free.
         if !is_right(message_sum(ip.source(), ip.destination(), ip.payload()))
             || sender.is_unspecified()
             || sender.is_multicast()
@@ -164,7 +165,7 @@ impl Link {
     }
 }
 
-/// How long the packet is by its own header; `None` if the frame holds less, or something else.
+/// The packet's length by its own header; `None` if the frame holds less, or no such packet.
 ///
 /// An IPv6 packet of payload length 0 may be a super-packet beyond 64 KB and takes the whole frame.
 #[inline]
@@ -179,7 +180,7 @@ pub fn packet_len(ethertype: u16, payload: &[u8]) -> Option<usize> {
     }
 }
 
-/// Router and neighbour messages and redirects: talk of the link that no router passes on.
+/// Whether a message is a router or neighbour message or a redirect, which no router passes on.
 fn is_neighbour_discovery(payload: &[u8]) -> bool {
     ipv6::View::new_checked(payload).is_ok_and(|ip| {
         ip.next_header() == protocol::ICMPV6

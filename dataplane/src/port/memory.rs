@@ -23,12 +23,12 @@ pub struct Frame {
 struct Wire {
     towards_port: ArrayQueue<Frame>,
     from_port: ArrayQueue<Frame>,
-    /// Frames done with, so that a steady stream allocates nothing.
+    /// Used frames, so that a steady stream allocates nothing.
     spare: ArrayQueue<Frame>,
     unplugged: AtomicBool,
 }
 
-/// Bytes that a new frame has room for. Most packets fit, so that frames which are used again in another order need not grow.
+/// Bytes that a new frame has room for. Most packets fit, so reused frames rarely grow.
 const FRAME_CAPACITY: usize = 4096;
 
 impl Wire {
@@ -43,7 +43,7 @@ impl Wire {
         frame
     }
 
-    /// A full shelf of spare frames frees the frame instead.
+    /// Keeps the frame for reuse; frees it if there are enough.
     fn recycle(&self, frame: Frame) {
         drop(self.spare.push(frame));
     }
@@ -69,7 +69,7 @@ pub struct FarSide {
     wire: Arc<Wire>,
 }
 
-/// A port that takes what `capabilities` say, and its far side. Each direction holds at most `capacity` packets (at least
+/// Makes a port with these `capabilities`, and its far side. Each direction holds at most `capacity` packets (at least
 /// one).
 pub fn pair(capabilities: Capabilities, capacity: usize) -> (MemoryPort, FarSide) {
     let capacity = capacity.max(1);
@@ -98,7 +98,7 @@ impl FarSide {
         self.wire.recycle(frame);
     }
 
-    /// From now on every call of the port fails, as if its interface had been deleted.
+    /// Makes every further call of the port fail, as if its interface had been deleted.
     pub fn unplug(&self) {
         self.wire.unplugged.store(true, Ordering::Release);
     }

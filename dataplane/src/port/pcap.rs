@@ -29,11 +29,11 @@ enum Reader {
     PcapNg(PcapNgReader<Source>),
 }
 
-/// A port that receives what a capture file holds, as fast as it is asked, and then nothing. It has no far side: what is
-/// transmitted is refused.
+/// A port that receives the packets of a capture file as fast as it is polled, and then nothing. It has no far side:
+/// every transmitted packet is refused.
 ///
-/// Link types Ethernet (the header is taken off), raw IP, IPv4 and IPv6 are understood; frames of others are not ours. A
-/// packet of which the file holds only the beginning is malformed.
+/// It understands the link types Ethernet (the header is removed), raw IP, IPv4 and IPv6. Frames of other types are not
+/// ours. A packet of which the file holds only the beginning is malformed.
 pub struct Replay {
     reader: Reader,
     finished: bool,
@@ -51,7 +51,7 @@ impl Replay {
         Self::new(File::open(path)?)
     }
 
-    /// Replays whatever `source` yields.
+    /// Replays what `source` yields.
     pub fn new(mut source: impl Read + Send + 'static) -> io::Result<Self> {
         let mut magic = [0; 4];
         source.read_exact(&mut magic)?;
@@ -64,13 +64,13 @@ impl Replay {
         Ok(Self { reader, finished: false })
     }
 
-    /// Whether the end of the file has been met.
+    /// Whether the end of the file has been reached.
     pub fn is_finished(&self) -> bool {
         self.finished
     }
 }
 
-/// A frame of a file: its link type, its bytes, its length on the link.
+/// A frame of a file: its link type, bytes, and length on the link.
 type Entry<'a> = (DataLink, Cow<'a, [u8]>, u32);
 
 impl Reader {
@@ -110,7 +110,7 @@ fn next_of_blocks(reader: &mut PcapNgReader<Source>) -> io::Result<Option<Entry<
     }
 }
 
-/// What a frame made of a packet.
+/// The result for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Filled {
     Packet,
@@ -225,13 +225,13 @@ impl<W: Write> Recorder<W> {
         Ok(Self { writer: PcapWriter::with_header(writer, header).map_err(invalid)? })
     }
 
-    /// Writes one packet down.
+    /// Writes one packet.
     pub fn write(&mut self, packet: &Captured) -> io::Result<()> {
         self.write_bytes(packet.at, packet.original_len, &packet.bytes)
     }
 
-    /// Writes down the first `bytes` of a packet that was `original_len` long, at this time since 1970 (which wraps in
-    /// 2106, as the format does).
+    /// Writes the first `bytes` of a packet that was `original_len` long. `at` is the time since 1970; the format's
+    /// field wraps in 2106.
     pub fn write_bytes(&mut self, at: Duration, original_len: u32, bytes: &[u8]) -> io::Result<()> {
         let bytes = &bytes[..bytes.len().min(SNAPLEN as usize)];
         let packet = RawPcapPacket {
@@ -244,7 +244,7 @@ impl<W: Write> Recorder<W> {
         self.writer.write_raw_packet(&packet).map(drop).map_err(invalid)
     }
 
-    /// Ends the file and gives back what it was written to, not flushed.
+    /// Ends the file and returns the writer, not flushed.
     pub fn into_inner(self) -> W {
         self.writer.into_writer()
     }

@@ -1,7 +1,8 @@
-//! TUN queues: the device lies inside the pod's (or the node's) network namespace, this program holds its queues.
+//! TUN queues: the device lies inside the network namespace of the pod (or the node), and this program holds its
+//! queues.
 //!
-//! Each packet is one system call with a virtio-net header in front, so that the kernel's TCP and UDP hand over and take
-//! super-packets of up to 64 KB. The kernel spreads flows over the queues; each worker owns one.
+//! Each packet is one system call with a virtio-net header in front, so that the kernel's TCP and UDP hand over and
+//! take super-packets of up to 64 KB. The kernel spreads flows over the queues; each worker owns one.
 
 mod settings;
 
@@ -21,7 +22,7 @@ pub use settings::{Changed, Settings, owner};
 const DEVICE: &str = "/dev/net/tun";
 /// A layer-3 device without the four bytes of packet information, with virtio headers.
 const FLAGS: i32 = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
-/// So many packets at once are worth a ring.
+/// With this many packets at once, a ring is worth its cost.
 const MANY: usize = 4;
 
 /// One queue of a TUN device.
@@ -33,14 +34,14 @@ pub struct Tun {
     many: Many,
 }
 
-/// How many packets are written at once.
+/// How several packets are written at once.
 #[derive(Debug)]
 enum Many {
-    /// There never were any yet.
+    /// There have never been several yet.
     Untried,
     /// By a ring.
     Ring(Box<Writes<HEADER_LEN>>),
-    /// One by one: the kernel gives no ring.
+    /// One by one, because the kernel gives no ring.
     OneByOne,
 }
 
@@ -57,21 +58,24 @@ impl Many {
 }
 
 impl Tun {
-    /// Creates the device `name` in the caller's network namespace and opens `queues` queues of it (at least one); `%d` in
-    /// the name is replaced by a free number. The device goes when its last queue is closed.
-    /// Nobody gets a queue of a device with one, and of one with several nobody without `CAP_NET_ADMIN` who is not its [`owner`];
-    /// but until this call has returned there is none: a device for a place that is not trusted is made elsewhere, and moved.
+    /// Creates the device `name` in the caller's network namespace and opens `queues` queues of it (at least one); `%d`
+    /// in the name becomes a free number. The device goes when its last queue is closed.
     ///
-    /// Addresses, MTU, the length of its transmission queue (500 packets unless set) and `up` are the caller's to set.
+    /// No other process can open a queue of a device with one queue. A device with several gives queues only to its
+    /// [`owner`] and to processes with `CAP_NET_ADMIN`. It has no owner until this call returns, so a device for an
+    /// untrusted place is created elsewhere and moved.
     ///
-    /// Errors: `ResourceBusy` when there is an interface of this name; `PermissionDenied` when `/dev/net/tun` is root's alone or the caller lacks `CAP_NET_ADMIN` in the
-    /// namespace, `NotFound` without the device node, `E2BIG` beyond the kernel's 256 queues.
+    /// The caller sets addresses, MTU, the length of the transmission queue (500 packets by default) and `up`.
+    ///
+    /// Errors: `ResourceBusy` when an interface has this name; `PermissionDenied` when only root may open
+    /// `/dev/net/tun` or the caller lacks `CAP_NET_ADMIN` in the namespace, `NotFound` without the device node, `E2BIG`
+    /// beyond the kernel's 256 queues.
     pub fn open(name: &str, queues: usize) -> io::Result<Vec<Self>> {
         let mut name = name.to_owned();
         let mut opened = Vec::with_capacity(queues.max(1));
         let several = if queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
         for number in 0..queues.max(1) {
-            // The first queue is refused by a device that is there already, which may be somebody else's.
+            // If the device exists already it may belong to another program, so it must refuse the first queue.
             let exclusive = if number == 0 { libc::IFF_TUN_EXCL } else { 0 };
             let queue = OpenOptions::new()
                 .read(true)
@@ -84,10 +88,10 @@ impl Tun {
         Ok(opened)
     }
 
-    /// Takes over a queue that somebody else opened, in whatever namespace.
+    /// Makes a port of a queue that another process opened, in any namespace.
     ///
     /// Errors: `InvalidInput` when it is no TUN queue of the shape that [`Tun::open`] makes (layer 3, virtio header, no
-    /// packet information); the kernel's when it is detached.
+    /// packet information); the kernel's error when it is detached.
     pub fn from_fd(queue: OwnedFd) -> io::Result<Self> {
         let interface = sys::tun::interface(queue.as_fd())?;
         let needed = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
@@ -101,24 +105,24 @@ impl Tun {
         Self::prepare(File::from(queue), interface.name)
     }
 
-    /// What is set is the whole device's; a second queue sets it again to the same.
+    /// Sets up the whole device; a second queue sets the same again.
     fn prepare(queue: File, name: String) -> io::Result<Self> {
         let udp_segmentation = settings::set(queue.as_fd())?;
         let capabilities = Capabilities { udp_segmentation, ..Capabilities::ALL };
         Ok(Self { queue, name, capabilities, many: Many::Untried })
     }
 
-    /// What is set of the device, to be set back.
+    /// A handle by which the settings of the device can be restored.
     pub fn settings(&self) -> io::Result<Settings> {
         Settings::of(&self.queue)
     }
 
-    /// The interface's name, in the namespace it was opened in.
+    /// The interface's name, in the namespace in which it was opened.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Writes what the capabilities allow, and counts it. The device is gone: an error.
+    /// Writes the packets that the capabilities allow, and counts them. Errors: the device is gone.
     fn write(&mut self, packets: &[Packet], transmitted: &mut Transmitted) -> io::Result<()> {
         if packets.len() >= MANY
             && let Some(ring) = self.many.ring()
@@ -137,7 +141,7 @@ impl Tun {
         }
         for packet in packets {
             match self.write_one(packet) {
-                // The queue is detached or the device deleted; all else concerns this packet alone (EIO: down).
+                // The queue is detached or the device deleted. All other errors concern this packet alone (EIO: down).
                 Err(error) if error.raw_os_error() == Some(libc::EBADFD) => return Err(error),
                 written => transmitted.count(packet, written.is_ok()),
             }
@@ -231,18 +235,19 @@ impl PacketIo for Tun {
     }
 }
 
-/// Reads one packet. False: what came is none, or its header says what cannot be. That is also what somebody achieves who has
+/// Reads one packet. False: no packet came, or its header is impossible. The latter also happens when a process has
 /// changed the header's length for all queues ([`Settings::restore`]).
 #[inline]
 fn read(mut queue: impl Read, packet: &mut Packet) -> io::Result<bool> {
     let mut header = [0; HEADER_LEN];
-    // What a longer header has beyond ours would lie where the packet should begin. Newer kernels fill it with zeros; those
-    // before 6.15 leave there what the buffer's former user had. Either way it begins with no version of IP.
+    // If the device's header is longer than ours, its further bytes lie where the packet should begin. Newer kernels
+    // fill them with zeros; kernels before 6.15 leave what the buffer held before. Either way no IP version starts
+    // there.
     packet.room_mut()[0] = 0;
     let mut room = [IoSliceMut::new(&mut header), IoSliceMut::new(packet.room_mut())];
     let len = match retry(|| queue.read_vectored(&mut room)) {
         Ok(len) => len,
-        // The kernel has no room for its header, or no header for its packet, and has dropped the packet.
+        // The kernel had no room for its header, or no header for its packet, and has dropped the packet.
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => return Ok(false),
         Err(e) => return Err(e),
     };
@@ -251,7 +256,7 @@ fn read(mut queue: impl Read, packet: &mut Packet) -> io::Result<bool> {
     Ok(is_ip && virtio::mark(packet, &header, 0).is_ok())
 }
 
-/// Calls again what a signal interrupted.
+/// Repeats a call that a signal interrupted.
 fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {
@@ -266,7 +271,7 @@ mod tests {
     use super::*;
     use crate::packet::Pool;
 
-    /// A queue of a kernel before 6.15 whose header is so many bytes long: those beyond ours are not written.
+    /// A queue of a kernel before 6.15 with a header of this many bytes: it does not write the bytes beyond ours.
     struct OldKernel<'a> {
         header_len: usize,
         packet: &'a [u8],
@@ -294,7 +299,7 @@ mod tests {
         let mut pool = Pool::new(1);
         let packet = [&[0x45][..], &[7; 99]].concat();
         for header_len in [10, 11, 12, 70, 60_000, 70_000, 10] {
-            // The former user's packet: one that would pass.
+            // An earlier packet, which would be accepted.
             let mut buffer = pool.take_filled(&vec![0x45; 65_535]).unwrap();
             let read = read(OldKernel { header_len, packet: &packet }, &mut buffer).unwrap();
             assert_eq!(read, header_len == HEADER_LEN, "a header of {header_len} bytes");

@@ -1,7 +1,8 @@
-//! What is set of a TUN device, for all of its queues at once: who may open further queues, and in which form packets come.
+//! Settings of a TUN device that hold for all its queues: who may open further queues, and the form of packets.
 //!
-//! Whoever holds a queue may change it, and whoever has `CAP_NET_ADMIN` over the device's namespace may open a queue, where
-//! the device has several. Inside a pod that is not this program's to prevent: it is noticed and set back.
+//! A process that holds a queue can change them. A process with `CAP_NET_ADMIN` over the device's namespace can open a
+//! queue, if the device has several. This program cannot prevent that inside a pod: it detects the change and sets the
+//! form back.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -16,17 +17,18 @@ const OFFLOAD_TCP: u32 =
 /// Linux 6.2 and later.
 const OFFLOAD_UDP: u32 = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 
-/// A further hold on a device, by which control sets back what somebody has changed. The kernel does that under the lock of all
-/// its network configuration, for which no worker is to wait. The device does not go before it.
+/// A further handle of a device, by which control restores changed settings. Control does it because the kernel sets
+/// them under the lock of all its network configuration, for which no worker must wait. The device exists as long as
+/// the handle.
 #[derive(Debug)]
 pub struct Settings(File);
 
-/// The form of packets that was found instead of ours.
+/// The form of packets that was found instead of this program's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed {
     /// Bytes of header in front of each packet.
     header_len: i32,
-    /// Whether the header's fields are in our byte order.
+    /// Whether the header's fields are in this machine's byte order.
     our_order: bool,
 }
 
@@ -45,7 +47,7 @@ impl Settings {
         queue.try_clone().map(Self)
     }
 
-    /// If packets come in another form than ours: sets all as it was, and tells in which.
+    /// Sets everything again if packets come in another form, and returns that form.
     ///
     /// Errors: the device is gone.
     pub fn restore(&self) -> io::Result<Option<Changed>> {
@@ -63,10 +65,10 @@ impl Settings {
 }
 
 const OUR_LEN: i32 = HEADER_LEN as u16 as i32;
-/// Said where it is true already, it holds whatever is said of the other order.
+/// The device is set to this even if it is so already: then it holds whatever is set for big-endian order.
 const LITTLE_ENDIAN: bool = cfg!(target_endian = "little");
 
-/// Sets all of them. Returns whether the device hands over UDP super-packets.
+/// Sets all settings. Returns whether the device hands over UDP super-packets.
 pub(super) fn set(device: BorrowedFd<'_>) -> io::Result<bool> {
     if let Some((user, group)) = owner()? {
         sys::tun::set_owner(device, user, group)?;
@@ -82,15 +84,15 @@ pub(super) fn set(device: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
-/// The user and the group that devices belong to: the highest that the calling process's user namespace knows. In the initial one
-/// that is 4294967294, which Kubernetes lets no pod run as (`runAsUser` ends at 2147483647). `None`: the namespace knows only the
-/// one id that everybody in it has, so that no owner keeps anybody off.
+/// The user and the group that own devices: the highest ids that the calling process's user namespace has. In the
+/// initial namespace both are 4294967294, and Kubernetes runs no pod with that id (`runAsUser` ends at 2147483647).
+/// `None`: the namespace has only one id, which all its processes share, so that an owner would exclude no process.
 pub fn owner() -> io::Result<Option<(u32, u32)>> {
     let highest = |map: &str| fs::read_to_string(map).map(|map| highest(&map));
     Ok(highest("/proc/self/uid_map")?.zip(highest("/proc/self/gid_map")?))
 }
 
-/// The highest id of a map (`user_namespaces(7)`: first id inside, first id outside, how many), unless that is 0.
+/// The highest id of a map (`user_namespaces(7)`: first id inside, first id outside, count), unless that is 0.
 fn highest(map: &str) -> Option<u32> {
     let last = |line: &str| {
         let mut numbers = line.split_whitespace().map(|number| number.parse::<u32>().ok());

@@ -1,4 +1,4 @@
-//! The outer headers of datagrams that a VXLAN socket receives: the kernel takes the real ones off, and these stand for them.
+//! The outer headers of datagrams that a VXLAN socket receives. The kernel removes the real ones; these replace them.
 
 use std::net::Ipv4Addr;
 
@@ -10,7 +10,7 @@ use crate::wire::{protocol, put, udp, vxlan};
 
 /// Outer IPv4 and UDP headers.
 pub(super) const HEADERS: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
-/// All that stands in front of the inner packet.
+/// Bytes in front of the inner packet.
 pub(super) const OUTER: usize = Encapsulation::Vxlan { vni: 0 }.header_len();
 
 /// The outer headers of one datagram of a super-datagram.

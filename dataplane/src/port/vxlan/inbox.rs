@@ -1,9 +1,9 @@
-//! What comes in by the socket: datagrams one by one, and super-datagrams.
+//! What the socket receives: single datagrams, and super-datagrams.
 //!
-//! A super-datagram of one TCP stream becomes one super-packet without a copy: the socket lays out the headers of its datagrams
-//! here and their payload in a packet, one behind the other. To do so it has to know beforehand where the headers end, so it goes
-//! by the super-datagram before. What looks otherwise, or does not belong together, is put in one piece and handed up as the
-//! datagrams that it is.
+//! A super-datagram of one TCP stream becomes one super-packet without a copy: the kernel writes the headers of its
+//! datagrams into an array here and their payload into a packet, one behind the other. The header length must be known
+//! before the receive, so the layout of the last super-datagram is expected. A super-datagram that looks different, or
+//! whose datagrams do not belong together, is copied into one piece and handed up as its single datagrams.
 
 use std::io;
 use std::iter::once;
@@ -17,28 +17,28 @@ use crate::sys::udp_gso::{SEGMENTS, SuperDatagram, Vectors};
 
 /// Bytes of VXLAN's header and the inner Ethernet header.
 const TUNNEL: usize = OUTER - HEADERS;
-/// The longest headers that are laid out apart, VXLAN's among them.
+/// The longest headers that are received apart from their payload, VXLAN's included.
 const REPEATED_MAX: usize = 256;
-/// After so many datagrams one by one the next is expected to be such a one, too: each call with a layout tells the kernel of some
-/// ninety pieces.
+/// After this many single datagrams the next one is expected to be single, too. A call with a layout gives the kernel
+/// some ninety pieces.
 const ALONE: u8 = 4;
 
 /// Where the socket's datagrams go.
 pub(super) struct Inbox {
     vectors: Vectors,
-    /// A super-datagram in one piece.
+    /// Holds a super-datagram in one piece.
     room: Box<[u8]>,
-    /// It, and how much of it has been handed up.
+    /// The super-datagram in `room`, and how many of its bytes have been handed up.
     left: Option<(SuperDatagram, usize)>,
-    /// The headers of all its datagrams but the first.
+    /// The headers of all its datagrams except the first.
     apart: Box<[u8]>,
-    /// How the next one probably looks.
+    /// The expected layout of the next super-datagram.
     expected: Option<Layout>,
-    /// Datagrams that have come by themselves since a super-datagram.
+    /// Single datagrams since the last super-datagram.
     alone: u8,
 }
 
-/// How the datagrams of a super-datagram look, but for the last.
+/// The layout of a super-datagram; its last datagram may be shorter.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     /// Bytes of headers from VXLAN's on, at most [`REPEATED_MAX`].
@@ -59,7 +59,7 @@ impl Inbox {
         }
     }
 
-    /// Hands up what is left of the super-datagram, until `into` holds `limit` packets. False: the pool is exhausted.
+    /// Hands up the rest of the super-datagram, until `into` holds `limit` packets. False: the pool is exhausted.
     pub(super) fn unload(
         &mut self,
         local: Ipv4Addr,
@@ -81,10 +81,11 @@ impl Inbox {
         true
     }
 
-    /// Receives once, when nothing is left: a packet for `into`, or a super-datagram to unload, or both. Without a buffer in the
-    /// pool nothing is received.
+    /// Receives once, when nothing is left to hand up: a packet for `into`, a super-datagram to unload, or both.
+    /// Receives nothing if a packet is needed and the pool is exhausted.
     ///
-    /// Errors: `WouldBlock` when nothing has come; `InvalidData` for what is no datagram of a tunnel's.
+    /// Errors: `WouldBlock` when nothing has come; `InvalidData` for an empty datagram, or one that
+    /// [`Vectors::receive`] refuses.
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -123,8 +124,8 @@ impl Inbox {
         }
     }
 
-    /// Receives into `packet`, by a layout. If what came, or its beginning, is to be handed up in this packet: how many bytes
-    /// behind the outer headers, and what they are. The rest is left in the room.
+    /// Receives into `packet`, by a layout. If the packet holds what came, or its beginning, returns the bytes behind
+    /// the outer headers and their offload. The rest stays in `room`.
     fn receive_apart(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -133,7 +134,7 @@ impl Inbox {
     ) -> io::Result<(SuperDatagram, Option<(usize, Offload)>)> {
         let body = &mut packet.room_mut()[HEADERS..];
         let before = layout.pieces(body, &mut self.apart).map(|piece| piece.len()).sum();
-        // What is longer goes where it would be in one piece.
+        // A longer super-datagram continues where it would lie in one piece.
         let beyond = self.room.get_mut(before..).unwrap_or_default();
         let pieces = layout.pieces(body, &mut self.apart).chain(once(beyond));
         let super_datagram = self.vectors.receive(fd, pieces)?;
@@ -174,7 +175,8 @@ impl Inbox {
 }
 
 impl Layout {
-    /// Of a super-datagram, from its first datagram; `None`: no TCP segments, or longer headers than are laid out apart.
+    /// The layout of a super-datagram, from its first datagram. `None`: no TCP segments, or longer headers than
+    /// [`REPEATED_MAX`].
     fn from_first(first: &[u8]) -> Option<Self> {
         let repeated = TUNNEL + join::header_len(first.get(TUNNEL..)?)?;
         let size = first.len().checked_sub(repeated).filter(|&size| size > 0)?;
@@ -186,8 +188,8 @@ impl Layout {
         self.repeated + self.size
     }
 
-    /// Makes one packet of a super-datagram that lies as [`Layout::pieces`] says, or of its beginning. `None`: it looks otherwise, or
-    /// its datagrams do not belong together.
+    /// Makes one packet of a super-datagram in the order of [`Layout::pieces`], or of its beginning. `None`: it has
+    /// another layout, or its datagrams do not belong together.
     fn join(
         self,
         &SuperDatagram { len, segment, .. }: &SuperDatagram,
@@ -195,7 +197,7 @@ impl Layout {
         apart: &[u8],
     ) -> Option<Joined> {
         let others = len.div_ceil(segment).checked_sub(1)?;
-        // Of the last one all headers must be there: what is shorter has left older bytes behind its own.
+        // The last datagram must hold all headers: behind a shorter one lie bytes of an earlier receive.
         let last = len - others * segment;
         if segment != self.segment() || others >= SEGMENTS || last < self.repeated {
             return None;
@@ -206,8 +208,8 @@ impl Layout {
         join(inner, segment - TUNNEL, headers.map_while(|it| it.strip_prefix(&tunnel[..])))
     }
 
-    /// Where the bytes of a super-datagram go, in their order: to `body` the first datagram, and then the payload of the others;
-    /// to `apart` their headers.
+    /// Where the bytes of a super-datagram go, in order: the first datagram and then the payload of the others to
+    /// `body`, the headers of the others to `apart`.
     fn pieces<'a>(
         self,
         body: &'a mut [u8],
@@ -220,7 +222,7 @@ impl Layout {
     }
 }
 
-/// Writes the outer headers, with so many bytes behind them.
+/// Writes the outer headers for the `len` bytes behind them.
 fn finish(
     packet: &mut Packet,
     super_datagram: &SuperDatagram,
@@ -233,7 +235,7 @@ fn finish(
     packet.offload = offload;
 }
 
-/// An offload whose packet begins so many bytes later.
+/// The offload of a packet that begins `by` bytes earlier, so that its checksum starts as much later.
 fn moved(offload: Offload, by: u16) -> Offload {
     match offload.checksum {
         Checksum::Partial { start, offset } => {

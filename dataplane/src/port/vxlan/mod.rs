@@ -1,8 +1,9 @@
-//! VXLAN by an ordinary UDP socket: no privilege on the underlay, and super-datagrams of up to 64 KB in one system call, cut apart
-//! and put together by the kernel.
+//! VXLAN over an ordinary UDP socket: it needs no privilege on the underlay, and one system call carries a
+//! super-datagram of up to 64 KB, which the kernel cuts and coalesces.
 //!
-//! Above, packets start at the outer IPv4 header like those of every tunnel port. The kernel writes the headers that really
-//! travel: of the outer IPv4 header only the destination and DSCP with ECN are taken, of UDP's nothing; and on receipt both
+//! Packets of this port start at the outer IPv4 header, as those of every tunnel port. The kernel writes the headers
+//! that really travel. It takes the destination, DSCP and ECN from a packet's outer IPv4 header, and nothing from its
+//! UDP header. On receipt both headers are built from what the socket reports.
 //! are made up again from what the socket says.
 
 mod headers;
@@ -23,42 +24,43 @@ use crate::sys::udp_gso::{self, SEGMENTS, Vectors};
 use crate::wire::ipv4::field;
 use crate::wire::vxlan;
 
-/// Bytes asked for each way: some sixty super-datagrams. An unprivileged caller gets what `net.core.rmem_max` allows.
+/// Bytes of buffer that each direction asks for: some sixty super-datagrams. Without privilege `net.core.rmem_max` is
+/// the limit.
 pub const BUFFER: i32 = 8 << 20;
-/// The longest super-datagram: what one UDP datagram could hold.
+/// The longest super-datagram: as much as one UDP datagram could hold.
 const SUPER_DATAGRAM_MAX: usize = 65_535 - HEADERS;
 /// How often a call yields to a full queue before a super-datagram is refused.
 const RETRIES: usize = 2;
 
-/// How many segments of a super-packet the socket sends in one call when each is an inner packet of `mtu` bytes: of no more should
-/// pods make theirs, or a second call sends what is left.
+/// How many segments of a super-packet the socket sends in one call when each is an inner packet of `mtu` bytes. Pods
+/// should build super-packets of at most so many; for a longer one a second call sends the rest.
 pub fn segments_at_once(mtu: u32) -> u32 {
     let datagram = mtu as usize + OUTER - HEADERS;
     SEGMENTS.min(SUPER_DATAGRAM_MAX / datagram).max(1) as u32
 }
 
-/// A socket of one node: the one that has VXLAN's port, or a quiet one of another worker.
+/// A VXLAN socket of a node: the one bound to VXLAN's port, or a quiet one of another worker.
 pub struct VxlanSocket {
     fd: OwnedFd,
     local: Ipv4Addr,
     inbox: Inbox,
     vectors: Vectors,
-    /// Of the segments of a super-datagram.
+    /// The headers of a super-datagram's segments.
     headers: Vec<u8>,
     /// Whether the kernel cuts super-datagrams; if not, each datagram is sent by itself.
     cuts: bool,
 }
 
 impl VxlanSocket {
-    /// Opens it on the underlay address `local`, in the caller's network namespace. A quiet one sends from a port of the kernel's
-    /// choice, which a source port of VXLAN may be (RFC 7348, section 5).
+    /// Opens a socket on the underlay address `local`, in the caller's network namespace. A quiet one sends from a port
+    /// that the kernel chooses; VXLAN allows any source port (RFC 7348, section 5).
     ///
-    /// Errors: `AddrInUse` when somebody has the port, such as a VXLAN device of the kernel's; `AddrNotAvailable` when the
-    /// address is not the namespace's.
+    /// Errors: `AddrInUse` when another socket has the port, such as a VXLAN device of the kernel; `AddrNotAvailable`
+    /// when the namespace does not have the address.
     pub fn open(local: Ipv4Addr, reception: Reception) -> io::Result<Self> {
         let owned = socket::open(libc::AF_INET, libc::SOCK_DGRAM, libc::IPPROTO_UDP)?;
         let fd = owned.as_fd();
-        // Without DF, as the kernel's own VXLAN devices send by default.
+        // Sends without DF, as the kernel's own VXLAN devices do by default.
         set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)?;
         set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
         set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1)?;
@@ -80,7 +82,7 @@ impl VxlanSocket {
         })
     }
 
-    /// Sends `packets`, which are a super-datagram.
+    /// Sends `packets`, which form one super-datagram.
     fn send(&mut self, packets: &[Packet]) -> io::Result<()> {
         let Some(first) = packets.first() else { return Ok(()) };
         let Some(envelope) = envelope(first.bytes()) else {
@@ -93,8 +95,8 @@ impl VxlanSocket {
         })
     }
 
-    /// Cuts a super-packet and sends its segments: their headers are written elsewhere, their payload stays where it is. Tells how
-    /// many have left, and how many have not.
+    /// Cuts a super-packet and sends its segments. Their headers are written into `headers`; their payload is not
+    /// copied. Returns how many were sent, and how many were not.
     fn send_cut(&mut self, packet: &Packet, segmentation: Segmentation) -> (usize, usize) {
         let bytes = packet.bytes();
         let nothing = (0, packet.segments(OUTER) as usize);
@@ -142,13 +144,13 @@ impl VxlanSocket {
     }
 }
 
-/// Whether the device cannot cut, or the kernel is older than its promise; or something else is wrong, which shows when a datagram
-/// is sent by itself.
+/// Whether the device cannot cut, or the kernel is older than its promise. The cause may also be another one; that
+/// shows when a datagram is sent by itself.
 fn cannot_cut(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL))
 }
 
-/// Sends, and yields a few times to a queue that is full.
+/// Sends, and yields the processor a few times if the queue is full.
 fn retried(mut send: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     let mut retries = RETRIES;
     loop {
@@ -174,7 +176,7 @@ impl PacketIo for VxlanSocket {
         limit: usize,
     ) -> io::Result<Received> {
         let mut received = Received::default();
-        // A call for each packet asked for, even if what comes are none.
+        // One call for each wanted packet, even if calls bring none.
         let mut calls = limit;
         let limit = into.len() + limit;
         let mut intake = Intake::default();
@@ -246,7 +248,8 @@ impl PacketIo for VxlanSocket {
     }
 }
 
-/// How many of `packets` (not none) make a super-datagram: to one peer, with one mark, of one length but for a shorter last.
+/// How many of `packets` (at least one) form a super-datagram: to one peer, with one DSCP and ECN, all of one length
+/// except a shorter last one.
 fn super_datagram_of(packets: &[Packet]) -> usize {
     let Some(first) = packets.first() else { return 0 };
     let (len, to) = (first.len(), envelope(first.bytes()));
@@ -266,7 +269,7 @@ fn super_datagram_of(packets: &[Packet]) -> usize {
     count
 }
 
-/// Where a packet goes, and its DSCP and ECN; `None` if it is none of a tunnel's.
+/// A packet's destination, DSCP and ECN; `None` if it is no tunnel packet.
 fn envelope(bytes: &[u8]) -> Option<(Ipv4Addr, u8)> {
     if bytes.len() <= HEADERS {
         return None;
