@@ -1,6 +1,6 @@
 //! Many datagrams in one system call: `recvmmsg(2)`, `sendmmsg(2)`.
 //!
-//! The kernel's arrays are made once and filled anew for every call; nothing is allocated afterwards.
+//! The kernel's arrays are made once and filled for every call; a call allocates nothing.
 
 use std::io;
 use std::mem::size_of;
@@ -11,9 +11,9 @@ use std::ptr;
 use super::check;
 use crate::packet::Packet;
 
-/// Room for what stands in front of a packet: a virtio header (10 bytes) and an Ethernet header (14).
+/// The most bytes in front of a packet: a virtio header (10 bytes) and an Ethernet header (14).
 pub const HEAD_LEN: usize = 24;
-/// What stands in front of a packet in its datagram, as far as used.
+/// The bytes in front of a packet in its datagram, as far as used.
 pub type Head = [u8; HEAD_LEN];
 
 /// The arrays for up to `capacity` datagrams, each a head and a packet.
@@ -25,8 +25,8 @@ pub struct Batch {
     messages: Vec<libc::mmsghdr>,
 }
 
-// SAFETY: the pointers in `vectors` and `messages` are written before each system call and read by the kernel during it;
-// between calls nobody follows them, so it does not matter which thread holds them.
+// SAFETY: the pointers in `vectors` and `messages` are written before each system call, and the kernel reads them
+// during it. Between calls they are not followed, so it does not matter which thread holds them.
 unsafe impl Send for Batch {}
 
 impl Batch {
@@ -55,32 +55,32 @@ impl Batch {
         self.messages.len()
     }
 
-    /// What came in front of packet `i`.
+    /// The bytes that came in front of packet `i`.
     #[inline]
     pub fn head(&self, i: usize) -> &Head {
         &self.heads[i]
     }
 
-    /// What goes in front of packet `i`.
+    /// The bytes to send in front of packet `i`.
     #[inline]
     pub fn head_mut(&mut self, i: usize) -> &mut Head {
         &mut self.heads[i]
     }
 
-    /// Where datagram `i` goes, when sent with [`Batch::send_to`].
+    /// Sets the destination of datagram `i` for [`Batch::send_to`].
     #[inline]
     pub fn set_destination(&mut self, i: usize, to: Ipv4Addr) {
         self.destinations[i].sin_addr.s_addr = u32::from_ne_bytes(to.octets());
     }
 
-    /// Whether datagram `i` was received whole: not cut, and no shorter than its head.
+    /// Whether datagram `i` was received whole: not cut, and at least as long as its head.
     #[inline]
     pub fn is_whole(&self, i: usize, head_len: usize) -> bool {
         let message = &self.messages[i];
         message.msg_hdr.msg_flags & libc::MSG_TRUNC == 0 && message.msg_len as usize >= head_len
     }
 
-    /// Receives up to one datagram into each of `packets` (at most the capacity): its first `head_len` bytes (at most
+    /// Receives up to one datagram into each of `packets` (at most the capacity): the first `head_len` bytes (at most
     /// [`HEAD_LEN`]) into the head, the rest into the packet, whose length is set. Returns how many came; never waits.
     ///
     /// Fewer than asked for means that the queue was empty. `WouldBlock` means none.
@@ -105,8 +105,9 @@ impl Batch {
             message.msg_len = 0;
             count += 1;
         }
-        // SAFETY: the first `count` messages each point to two vectors in `self.vectors`, these to a head in `self.heads`
-        // and to the room of a distinct packet; all are borrowed until the call returns and as long as their vectors say.
+        // SAFETY: each of the first `count` messages points to two vectors in `self.vectors`. These point to a head in
+        // `self.heads` and to the room of a distinct packet. All are borrowed until the call returns, and as long as
+        // stated.
         let received = check(unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
@@ -123,8 +124,9 @@ impl Batch {
         Ok(received)
     }
 
-    /// Sends `packets[from..]` (at most up to the capacity), each behind the first `head_len` bytes of its head, to where
-    /// the socket is bound. Returns how many the kernel took, at least one; the error is the first one's.
+    /// Sends `packets[from..]` (at most up to the capacity), each behind the first `head_len` bytes of its head, to the
+    /// address that the socket is bound to. Returns how many the kernel took, at least one. An error is the first
+    /// packet's.
     pub fn send(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -135,7 +137,7 @@ impl Batch {
         self.transmit(fd, head_len, packets, from, false)
     }
 
-    /// As [`Batch::send`], each to its own destination.
+    /// As [`Batch::send`], but each to its own destination.
     pub fn send_to(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -180,9 +182,10 @@ impl Batch {
             count += 1;
         }
         let Some(messages) = self.messages.get_mut(from..) else { return Ok(0) };
-        // SAFETY: the `count` messages from `from` on each point to two vectors in `self.vectors`, these to a head in
-        // `self.heads` and to a packet's bytes, and possibly to an address in `self.destinations`; all are borrowed until
-        // the call returns and as long as stated. The kernel only reads through the vectors of a sent message.
+        // SAFETY: each of the `count` messages from `from` on points to two vectors in `self.vectors`, and possibly to
+        // an address in `self.destinations`. The vectors point to a head in `self.heads` and to a packet's bytes. All
+        // are borrowed until the call returns, and as long as stated. The kernel only reads through the vectors of a
+        // sent message.
         let sent = check(unsafe {
             libc::sendmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), count, libc::MSG_DONTWAIT)
         })?;

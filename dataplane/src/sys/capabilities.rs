@@ -1,12 +1,12 @@
-//! What a thread may do beyond what its user may (`capabilities(7)`). The threads that it starts inherit it.
+//! A thread's capabilities, beyond the rights of its user (`capabilities(7)`). The threads that it starts inherit them.
 
 use std::io;
 
 pub use rustix::thread::CapabilitySet;
 use rustix::thread::{CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
 
-/// Gives up all of the calling thread's capabilities but those of `kept`, for good: no program that it executes brings them back
-/// (`PR_SET_NO_NEW_PRIVS`). Returns those of `kept` that it had.
+/// Gives up all of the calling thread's capabilities except `kept`, permanently: no program that it executes gets them
+/// back (`PR_SET_NO_NEW_PRIVS`). Returns those of `kept` that it had.
 pub fn keep_only(kept: CapabilitySet) -> io::Result<CapabilitySet> {
     set_no_new_privs(true)?;
     let left = capabilities(None)?.permitted & kept;

@@ -1,6 +1,7 @@
-//! A cheap clock for cost: cycles where the processor counts them, nanoseconds elsewhere.
+//! A cheap clock to measure cost: cycles if the processor counts them, else nanoseconds.
 
-/// A count that only grows, in the unit of [`UNIT`]. Read twice and subtract (wrapping) for the cost of what lies between.
+/// A count that only grows, in the unit of [`UNIT`]. The difference (wrapping) of two reads is the cost of what ran
+/// between.
 ///
 /// The time-stamp counter is not a barrier: a few instructions around the call may fall on either side.
 #[inline]
@@ -8,7 +9,7 @@ pub fn ticks() -> u64 {
     imp::ticks()
 }
 
-/// What a tick is: `"cycles"` (of the constant-rate counter, not of the core's present frequency) or `"ns"`.
+/// The unit of a tick: `"cycles"` (of the constant-rate counter, not of the core's present frequency) or `"ns"`.
 pub const UNIT: &str = imp::UNIT;
 
 #[cfg(target_arch = "x86_64")]

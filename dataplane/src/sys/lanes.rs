@@ -1,6 +1,6 @@
-//! Eight short numbers looked at in one go.
+//! Compares eight short numbers at once.
 
-/// Two bits for each lane, from the lowest up: set where it is `value`.
+/// Two bits for each lane, from the lowest up; both are set if the lane equals `value`.
 #[inline]
 #[cfg(target_arch = "x86_64")]
 pub fn equal(lanes: [u16; 8], value: u16) -> u32 {
@@ -14,7 +14,7 @@ pub fn equal(lanes: [u16; 8], value: u16) -> u32 {
     bytes.cast_unsigned()
 }
 
-/// The same where the language offers no such look.
+/// The same on processors without such an instruction here.
 #[inline]
 #[cfg(not(target_arch = "x86_64"))]
 pub fn equal(lanes: [u16; 8], value: u16) -> u32 {

@@ -1,4 +1,4 @@
-//! Memory that costs nothing until it is touched, and can be asked for before.
+//! Memory that costs nothing until it is touched, and can be prefetched.
 
 use std::io;
 use std::mem::needs_drop;
@@ -7,18 +7,18 @@ use std::ptr::{self, NonNull};
 
 use zerocopy::FromZeros;
 
-/// How large the pages of an array are.
+/// The page size of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Pages {
-    /// 4 KB: of what is seldom looked up, and lies scattered.
+    /// 4 KB, for memory that is seldom read, and scattered.
     Small = libc::MADV_NOHUGEPAGE,
-    /// 2 MB, where the kernel has such to give: with small pages nearly each lookup in a large array has to walk the page
-    /// tables first.
+    /// 2 MB, if the kernel has such pages. With small pages nearly each lookup in a large array first walks the page
+    /// tables.
     Huge = libc::MADV_HUGEPAGE,
 }
 
-/// Asks the processor to fetch the cache line of this address. A hint, no effect but on time.
+/// Prefetches the cache line of this address. It is a hint, which affects only time.
 #[inline]
 #[cfg(target_arch = "x86_64")]
 pub fn prefetch<T>(address: *const T) {
@@ -27,7 +27,7 @@ pub fn prefetch<T>(address: *const T) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
 }
 
-/// Where the language offers no such hint: nothing.
+/// Does nothing: there is no such hint on this processor here.
 #[inline]
 #[cfg(not(target_arch = "x86_64"))]
 pub fn prefetch<T>(_address: *const T) {}
@@ -45,7 +45,8 @@ unsafe impl<T: FromZeros + Send> Send for ZeroedPages<T> {}
 unsafe impl<T: FromZeros + Sync> Sync for ZeroedPages<T> {}
 
 impl<T: FromZeros> ZeroedPages<T> {
-    /// `len` zeroed values in pages of this kind. Errors: no address space, or a length whose bytes overflow (`OutOfMemory`).
+    /// `len` zeroed values in pages of this size. Errors: no address space, or a length whose bytes overflow
+    /// (`OutOfMemory`).
     pub fn new(len: usize, pages: Pages) -> io::Result<Self> {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096 && !needs_drop::<T>()) };
         if len == 0 {
@@ -66,13 +67,14 @@ impl<T: FromZeros> ZeroedPages<T> {
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the range was just mapped. Advice only: a kernel without huge pages refuses it and nothing is lost.
+        // SAFETY: the range was just mapped. This is advice only: if a kernel without huge pages refuses it, nothing is
+        // lost.
         unsafe { libc::madvise(address, bytes, pages as libc::c_int) };
         let first = NonNull::new(address.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { first, len })
     }
 
-    /// Asks for the cache line of a value's first byte; where there is no value, nothing.
+    /// Prefetches the cache line of a value's first byte. Does nothing if there is no such value.
     #[inline]
     pub fn prefetch(&self, at: usize) {
         prefetch(self.first.as_ptr().wrapping_add(at));
@@ -88,8 +90,8 @@ impl<T: FromZeros> Deref for ZeroedPages<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `first` is page-aligned, hence aligned for `T`, and starts `len` values that are zero or were written
-        // as `T`; zero is a `T` by `FromZeros`; with `len` 0 it dangles, aligned. The mapping lives as long as `self`.
+        // SAFETY: `first` is page-aligned, so aligned for `T`. It starts `len` values that are zero or were written as
+        // `T`; zero is a `T` by `FromZeros`. If `len` is 0 it dangles, aligned. The mapping lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
     }
 }

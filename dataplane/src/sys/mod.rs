@@ -1,6 +1,6 @@
-//! Every system call of the packet path that the standard library lacks, and all of this crate's unsafe code.
+//! The packet path's system calls that the standard library lacks, and all unsafe code of this crate.
 //!
-//! Functions here take and return plain values and borrowed descriptors; what they mean is decided in [`crate::port`].
+//! Functions here take and return plain values and borrowed descriptors; [`crate::port`] decides what they mean.
 #![expect(
     unsafe_code,
     reason = "the one place where this crate talks to the kernel without the standard library"
@@ -21,7 +21,7 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Makes reads and writes of `fd` return `WouldBlock` rather than wait.
+/// Makes reads and writes of `fd` return `WouldBlock` instead of waiting.
 pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: F_GETFL takes and returns plain integers.
     let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
@@ -30,7 +30,7 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// The running kernel's version, major and minor, as its release tells it (`uname(2)`); of one that tells none (0, 0).
+/// The running kernel's version, major and minor, as in its release (`uname(2)`); (0, 0) if the release has none.
 pub fn kernel() -> (u32, u32) {
     // SAFETY: a `utsname` is arrays of bytes, for which all zeroes are valid.
     let mut names: libc::utsname = unsafe { std::mem::zeroed() };

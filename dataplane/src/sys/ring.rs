@@ -1,5 +1,5 @@
-//! The receive ring of a packet socket: slots of memory that the kernel fills and this program reads, without a system call
-//! (Linux, `packet_mmap.rst`; `TPACKET_V2`).
+//! The receive ring of a packet socket: the kernel fills slots of shared memory, and this program reads them without a
+//! system call (Linux, `packet_mmap.rst`; `TPACKET_V2`).
 
 use std::ffi::c_int;
 use std::io;
@@ -10,23 +10,24 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::check;
 use super::socket::set_option;
 
-/// Bytes of a slot: 76 of the kernel's, the last ten of which are the virtio header, and a frame of up to 180.
+/// Bytes of a slot: 76 of the kernel's, whose last ten are the virtio header, and a frame of up to 180.
 const SLOT: usize = 256;
-/// How many: about as many packets as a device keeps for a reader that is busy.
+/// Slots of a ring: about as many packets as a device keeps for a busy reader.
 pub const SLOTS: usize = 512;
-/// What the kernel allocates in one piece; a multiple of every page size that there is.
+/// Bytes that the kernel allocates in one piece: a multiple of every existing page size.
 const BLOCK: usize = 64 << 10;
 const BYTES: usize = SLOT * SLOTS;
 /// Bytes of a virtio header (virtio 1.2, 5.1.6, without `num_buffers`).
 const VIRTIO_LEN: usize = 10;
 const TO_THE_KERNEL: u32 = 0;
 
-/// What the kernel has put into a slot.
+/// What a slot holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slot<'a> {
     /// A whole frame behind its virtio header.
     Whole(&'a [u8]),
-    /// The beginning of a frame that is too long for a slot. It is the next one to be received from the socket.
+    /// The beginning of a frame that is too long for a slot. The whole frame is the next one to receive from the
+    /// socket.
     Queued,
     /// The beginning of such a frame that the socket had no room for.
     Cut,
@@ -39,14 +40,14 @@ pub struct ReceiveRing {
     next: usize,
 }
 
-// SAFETY: it owns its mapping alone, and only reads from it what the kernel has let go of.
+// SAFETY: it owns its mapping alone, and reads only slots that the kernel has released.
 unsafe impl Send for ReceiveRing {}
 
 impl ReceiveRing {
-    /// Gives a packet socket with virtio headers a ring; what the socket had queued is gone. `None`: the kernel has none to give
-    /// (no memory; before Linux 4.6), and the socket queues everything as before.
+    /// Gives a packet socket with virtio headers a ring. Frames queued on the socket before are lost. `None`: the
+    /// kernel gives no ring (no memory; before Linux 4.6), and the socket queues everything as before.
     ///
-    /// Errors: it has a ring that can neither be read nor be taken away, so that it queues nothing.
+    /// Errors: the socket has a ring that can be neither read nor detached, so it queues nothing.
     pub fn attach(fd: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         if Self::ask_for(fd).is_err() {
             return Ok(None);
@@ -65,18 +66,18 @@ impl ReceiveRing {
     fn ask_for(fd: BorrowedFd<'_>) -> io::Result<()> {
         let version = libc::tpacket_versions::TPACKET_V2 as c_int;
         set_option(fd, libc::SOL_PACKET, libc::PACKET_VERSION, version)?;
-        // Any number: a frame that no slot holds is queued whole, if only it is not 0.
+        // Any number but 0: then a frame that is too long for a slot is queued whole.
         set_option(fd, libc::SOL_PACKET, libc::PACKET_COPY_THRESH, 1)?;
         set_slots(fd, SLOTS)
     }
 
-    /// Takes the ring from its socket, which queues everything again.
+    /// Detaches the ring from its socket, which queues everything again.
     pub fn detach(self, fd: BorrowedFd<'_>) -> io::Result<()> {
         drop(self);
         set_slots(fd, 0)
     }
 
-    /// The slot that many behind the next one (less than [`SLOTS`]), if the kernel has filled it.
+    /// The slot `ahead` places (less than [`SLOTS`]) behind the next one, if the kernel has filled it.
     #[inline]
     pub fn peek(&self, ahead: usize) -> Option<Slot<'_>> {
         let status = self.status(ahead).load(Ordering::Acquire);
@@ -87,8 +88,9 @@ impl ReceiveRing {
             return Some(Slot::Queued);
         }
         let slot = self.slot(ahead);
-        // SAFETY: the slot lies in the mapping, which lives as long as `self`, and is aligned to 16 bytes; the kernel, which had
-        // written it before it set the status that was read, writes no more until `release`, which borrows `self` mutably.
+        // SAFETY: the slot lies in the mapping, which lives as long as `self`, and is aligned to 16 bytes. The kernel
+        // wrote it before it set the status that was read. It writes no more until `release`, which borrows `self`
+        // mutably.
         let bytes = unsafe { std::slice::from_raw_parts(slot.as_ptr(), SLOT) };
         // SAFETY: as above; a `tpacket2_hdr` is integers, and shorter than a slot.
         let header = unsafe { slot.cast::<libc::tpacket2_hdr>().as_ref() };
@@ -100,7 +102,7 @@ impl ReceiveRing {
         }
     }
 
-    /// Gives the next `count` slots, which the kernel has filled, back to it.
+    /// Gives the next `count` slots, which the kernel has filled, back to the kernel.
     #[inline]
     pub fn release(&mut self, count: usize) {
         for _ in 0..count {
@@ -117,8 +119,8 @@ impl ReceiveRing {
 
     #[inline]
     fn status(&self, ahead: usize) -> &AtomicU32 {
-        // SAFETY: a slot begins with `tp_status`, four bytes that are aligned, in a mapping that lives as long as `self`; the
-        // kernel changes it atomically too.
+        // SAFETY: a slot begins with `tp_status`, four aligned bytes in a mapping that lives as long as `self`. The
+        // kernel changes it atomically, too.
         unsafe { AtomicU32::from_ptr(self.slot(ahead).cast().as_ptr()) }
     }
 }
@@ -130,9 +132,9 @@ impl Drop for ReceiveRing {
     }
 }
 
-/// Frames that a packet socket has had no room for since this was last asked (`PACKET_STATISTICS`).
+/// Frames for which a packet socket had no room since the last call (`PACKET_STATISTICS`).
 pub fn lost(fd: BorrowedFd<'_>) -> io::Result<u32> {
-    // A `tpacket_stats`: how many came, how many of them were dropped.
+    // A `tpacket_stats`: how many frames came, and how many of them were dropped.
     let mut counts = [0u32; 2];
     let mut len = size_of_val(&counts) as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes into `counts` and the true length into `len`; both live until the call returns.

@@ -1,4 +1,4 @@
-//! Sockets of the families that the standard library does not know, their options and filters.
+//! Sockets of families that the standard library lacks, their options and filters.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -10,11 +10,11 @@ use super::check;
 /// One instruction of a classic BPF program (Linux, Documentation/networking/filter.rst).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instruction {
-    /// What to do.
+    /// The operation.
     pub code: u16,
     /// Instructions to skip when a comparison holds.
     pub jump_true: u8,
-    /// Instructions to skip when it does not.
+    /// Instructions to skip when it does not hold.
     pub jump_false: u8,
     /// The operand.
     pub operand: u32,
@@ -26,7 +26,7 @@ pub fn open(family: c_int, kind: c_int, protocol: c_int) -> io::Result<OwnedFd> 
     let fd = check(unsafe {
         libc::socket(family, kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, protocol)
     })?;
-    // SAFETY: the kernel has just made this descriptor and nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor, and nothing else uses it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -63,7 +63,7 @@ pub fn option(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int
     Ok(value)
 }
 
-/// Puts `program` in front of the socket's receive queue, in place of an earlier one.
+/// Puts `program` in front of the socket's receive queue; it replaces an earlier one.
 pub fn attach_filter(fd: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
     let mut code: Vec<libc::sock_filter> = program
         .iter()
@@ -88,7 +88,7 @@ pub fn attach_filter(fd: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<
     Ok(())
 }
 
-/// Binds a packet socket to the interface `index` and lets frames of `ethertype` (host byte order) in.
+/// Binds a packet socket to the interface `index` and receives frames of `ethertype` (host byte order).
 pub fn bind_link(fd: BorrowedFd<'_>, index: u32, ethertype: u16) -> io::Result<()> {
     let mut address = link_address();
     address.sll_protocol = ethertype.to_be();
@@ -105,7 +105,7 @@ pub fn bind_link(fd: BorrowedFd<'_>, index: u32, ethertype: u16) -> io::Result<(
     Ok(())
 }
 
-/// The interface that a packet socket is bound to; `None` when there is none, or it has been deleted.
+/// The interface that a packet socket is bound to; `None` if there is none, or it has been deleted.
 pub fn bound_link(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     let mut address = link_address();
     let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -118,7 +118,7 @@ pub fn bound_link(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     Ok(u32::try_from(address.sll_ifindex).ok().filter(|&index| ours && index > 0))
 }
 
-/// Sends one datagram to where the socket is bound, without waiting.
+/// Sends one datagram to the address that the socket is bound to, without waiting.
 pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
     // SAFETY: the kernel reads `bytes.len()` bytes, which live until the call returns.
     let sent = unsafe {
@@ -127,7 +127,7 @@ pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Asks for buffers of `bytes` each way: beyond the system's limit where the caller is privileged, else up to the limit.
+/// Asks for buffers of `bytes` in each direction: beyond the system's limit if the caller is privileged, else up to it.
 pub fn enlarge_buffers(fd: BorrowedFd<'_>, bytes: c_int) -> io::Result<()> {
     for (force, plain) in
         [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]

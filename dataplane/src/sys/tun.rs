@@ -6,17 +6,17 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::check;
 
-/// What a queue is and which interface it belongs to (`TUNGETIFF`).
+/// A queue's properties and its interface (`TUNGETIFF`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
     /// The interface's name.
     pub name: String,
-    /// `IFF_TUN`, `IFF_VNET_HDR` and the rest, as the kernel keeps them.
+    /// The flags as the kernel keeps them: `IFF_TUN`, `IFF_VNET_HDR` and others.
     pub flags: c_int,
 }
 
-/// Makes `fd`, a fresh descriptor of `/dev/net/tun`, a queue of the interface `name` in the caller's network namespace,
-/// which is created if it is not there. Returns the name, which the kernel completes where it ends in `%d`.
+/// Makes `fd`, a fresh descriptor of `/dev/net/tun`, a queue of the interface `name` in the caller's network namespace.
+/// The interface is created if it does not exist. Returns the name, which the kernel completes if it ends in `%d`.
 ///
 /// Errors: `InvalidInput` for a name longer than 15 bytes; `EPERM` without `CAP_NET_ADMIN` over the namespace; `EBUSY`
 /// and `EINVAL` when the interface exists in another shape.
@@ -37,7 +37,7 @@ pub fn set_interface(fd: BorrowedFd<'_>, name: &str, flags: c_int) -> io::Result
     Ok(name_of(&request))
 }
 
-/// Which interface `fd` is a queue of. An error if it is not a TUN or TAP queue, or is detached.
+/// The interface of the queue `fd`. Errors: `fd` is not a TUN or TAP queue, or is detached.
 pub fn interface(fd: BorrowedFd<'_>) -> io::Result<Interface> {
     let mut request = empty_request();
     // SAFETY: TUNGETIFF writes one ifreq, which lives until the call returns.
@@ -57,7 +57,7 @@ pub fn set_vnet_header_len(fd: BorrowedFd<'_>, len: c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// The length of the header that is set, by whoever set it last.
+/// The length of the header that was set last, by any process.
 pub fn vnet_header_len(fd: BorrowedFd<'_>) -> io::Result<c_int> {
     let mut len: c_int = 0;
     // SAFETY: TUNGETVNETHDRSZ writes one int, which lives until the call returns.
@@ -65,8 +65,8 @@ pub fn vnet_header_len(fd: BorrowedFd<'_>) -> io::Result<c_int> {
     Ok(len)
 }
 
-/// Sets whether the header's fields are little-endian; if not, they have the machine's own order, unless somebody has asked
-/// for the other one (`TUNSETVNETBE`, which this overrules).
+/// Sets whether the header's fields are little-endian. If not, they have the machine's own order, or big-endian order
+/// if a process has set that (`TUNSETVNETBE`). Little-endian overrules both.
 pub fn set_little_endian(fd: BorrowedFd<'_>, little: bool) -> io::Result<()> {
     let little = c_int::from(little);
     // SAFETY: TUNSETVNETLE reads one int, which lives until the call returns.
@@ -82,8 +82,8 @@ pub fn is_little_endian(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(little != 0)
 }
 
-/// Who may open further queues without `CAP_NET_ADMIN` over the namespace that the device is in: whoever is this user and has
-/// this group. Nobody has set them: everybody may.
+/// Sets the user and the group that may open further queues without `CAP_NET_ADMIN` over the device's namespace. A
+/// process needs both. While neither is set, every process may.
 ///
 /// Errors: `EINVAL` for an id that the caller's user namespace does not map.
 pub fn set_owner(fd: BorrowedFd<'_>, user: u32, group: u32) -> io::Result<()> {
@@ -94,8 +94,8 @@ pub fn set_owner(fd: BorrowedFd<'_>, user: u32, group: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells the kernel what the reader of this device's queues copes with: `TUN_F_*`. `EINVAL` for a flag that the kernel
-/// does not know.
+/// Tells the kernel which offloads the reader of this device's queues handles: `TUN_F_*`. Errors: `EINVAL` for a flag
+/// that the kernel does not know.
 pub fn set_offload(fd: BorrowedFd<'_>, flags: c_uint) -> io::Result<()> {
     // SAFETY: TUNSETOFFLOAD takes its argument by value.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(flags)) })?;

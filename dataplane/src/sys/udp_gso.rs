@@ -1,5 +1,5 @@
-//! Super-datagrams: many datagrams of one length to one place in a single system call, cut apart (`UDP_SEGMENT`) and put
-//! together (`UDP_GRO`) by the kernel (udp(7)).
+//! Super-datagrams: many datagrams of one length to one address in one system call. The kernel cuts them
+//! (`UDP_SEGMENT`) and coalesces them (`UDP_GRO`) (udp(7)).
 
 use std::ffi::{c_int, c_uint};
 use std::io;
@@ -10,19 +10,19 @@ use std::ptr;
 
 use super::check;
 
-/// Datagrams in a super-datagram (`UDP_MAX_SEGMENTS` of the kernels that this program runs on).
+/// The most datagrams in a super-datagram (`UDP_MAX_SEGMENTS` of the kernels that this program runs on).
 pub const SEGMENTS: usize = 64;
 
-/// What the kernel says of a received super-datagram.
+/// A received super-datagram, as the kernel describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SuperDatagram {
-    /// Who sent it.
+    /// The sender's address.
     pub source: Ipv4Addr,
-    /// Its port.
+    /// The sender's port.
     pub source_port: u16,
-    /// Bytes of it.
+    /// Its length in bytes.
     pub len: usize,
-    /// Bytes of each datagram but the last, which may be shorter: `len` when there is one.
+    /// Bytes of each datagram except the last, which may be shorter. Equals `len` if there is only one.
     pub segment: usize,
     /// DSCP and ECN of the outer header.
     pub tos: u8,
@@ -38,15 +38,15 @@ impl Control {
     }
 }
 
-/// Pieces of a super-datagram: each datagram's headers and its payload, which may stand apart; and one more for what is longer
-/// than expected.
+/// The most pieces of a super-datagram: the headers and the payload of each datagram, which may lie apart, and one
+/// piece for the rest of a longer one than expected.
 const PIECES: usize = 2 * SEGMENTS + 1;
 
-/// The arrays for sending and receiving, made once.
+/// The arrays for sending and receiving; they are made once.
 pub struct Vectors([libc::iovec; PIECES]);
 
-// SAFETY: the pointers are written before each system call and followed by the kernel during it; between calls nobody follows
-// them.
+// SAFETY: the pointers are written before each system call, and the kernel follows them during it. Between calls they
+// are not followed.
 unsafe impl Send for Vectors {}
 
 impl Default for Vectors {
@@ -56,10 +56,11 @@ impl Default for Vectors {
 }
 
 impl Vectors {
-    /// Receives a super-datagram into `pieces` (at most two for each of [`SEGMENTS`] datagrams and one more), one behind the other; it
-    /// must not be longer than they are together. Never waits. The socket has `UDP_GRO` and `IP_RECVTOS` set.
+    /// Receives a super-datagram into `pieces` (at most two for each of [`SEGMENTS`] datagrams and one more), one
+    /// behind the other. It must fit into all pieces together. Never waits. The socket has `UDP_GRO` and `IP_RECVTOS`
+    /// set.
     ///
-    /// Errors: `WouldBlock` when there is none; `InvalidData` for what was longer or came from elsewhere than IPv4.
+    /// Errors: `WouldBlock` when there is none; `InvalidData` if it was longer, or its sender has no IPv4 address.
     pub fn receive<'a>(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -85,8 +86,8 @@ impl Vectors {
         message.msg_iovlen = count;
         message.msg_control = control.0.as_mut_ptr().cast();
         message.msg_controllen = size_of::<Control>() as _;
-        // SAFETY: the message points to an address, `count` vectors over borrowed bytes that do not overlap, and the control
-        // room, as long as it says; all live until the call returns.
+        // SAFETY: the message points to an address, to `count` vectors over borrowed bytes that do not overlap, and to
+        // the control room, with true lengths. All live until the call returns.
         let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
         let Ok(len) = usize::try_from(len) else { return Err(io::Error::last_os_error()) };
         let mut super_datagram = SuperDatagram {
@@ -96,8 +97,8 @@ impl Vectors {
             segment: len,
             tos: 0,
         };
-        // SAFETY: the kernel has written whole control messages, and their length into `msg_controllen`; each is looked at
-        // within it, and its data read only as far as its own length goes.
+        // SAFETY: the kernel has written whole control messages, and their length into `msg_controllen`. Each is read
+        // within that length, and its data only as far as its own length goes.
         unsafe {
             let mut at = libc::CMSG_FIRSTHDR(&raw const message);
             while let Some(header) = at.as_ref() {
@@ -124,11 +125,11 @@ impl Vectors {
         Ok(super_datagram)
     }
 
-    /// Sends the bytes of `pieces` (at most two for each of [`SEGMENTS`] datagrams), one behind the other, to `to`, as datagrams of
-    /// `segment` bytes; only the last may be shorter. `tos` is DSCP and ECN of each. Never waits.
+    /// Sends the bytes of `pieces` (at most two for each of [`SEGMENTS`] datagrams), one behind the other, to `to`, as
+    /// datagrams of `segment` bytes; only the last may be shorter. `tos` is DSCP and ECN of each. Never waits.
     ///
-    /// Errors: `WouldBlock`, `ENOBUFS` when there is no room; `EMSGSIZE` when a datagram exceeds the link's MTU; `EIO` or
-    /// `EINVAL` where the kernel cannot cut.
+    /// Errors: `WouldBlock`, `ENOBUFS` when there is no room; `EMSGSIZE` when a datagram exceeds the link's MTU; `EIO`
+    /// or `EINVAL` if the kernel cannot cut.
     pub fn send<'a>(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -158,9 +159,9 @@ impl Vectors {
         message.msg_iov = self.0.as_mut_ptr();
         message.msg_iovlen = count;
         message.msg_control = control.0.as_mut_ptr().cast();
-        // SAFETY: CMSG_SPACE and CMSG_LEN compute from lengths. Both messages fit the control room, which is aligned for
-        // their headers; the data is written unaligned, within the space of its message. The first header exists because
-        // `msg_controllen` is at least one header long when it is asked for.
+        // SAFETY: CMSG_SPACE and CMSG_LEN compute from lengths. Both messages fit the control room, which is aligned
+        // for their headers. The data is written unaligned, within the space of its message. The first header exists
+        // because `msg_controllen` is at least the length of one header.
         unsafe {
             let room_of = |len: usize| libc::CMSG_SPACE(len as c_uint) as usize;
             let mark = room_of(size_of::<c_int>());

@@ -1,4 +1,4 @@
-//! `io_uring(7)`: whether it is to be had, and many writes to one descriptor in a single system call.
+//! `io_uring(7)`: whether a process can have a ring, and many writes to one descriptor in one system call.
 
 use std::fmt;
 use std::io;
@@ -9,14 +9,14 @@ use io_uring::{EnterFlags, IoUring, opcode, types};
 
 use crate::packet::Packet;
 
-/// Asks the kernel for a ring with arguments that it cannot accept, and reads off its refusal whether it would give one
-/// to this process.
+/// Tests whether the kernel gives this process a ring: calls it with arguments that it cannot accept, and reads its
+/// answer from the error.
 ///
 /// Errors: `ENOSYS` without `io_uring` in the kernel or the seccomp filter; `EPERM` when `kernel.io_uring_disabled` or a
 /// security module forbids it.
 pub fn available() -> io::Result<()> {
-    // SAFETY: a null pointer for the parameters, which the kernel reads only after it has checked that the caller may
-    // have a ring; the call then fails with EFAULT and has no other effect.
+    // SAFETY: the parameters are a null pointer. The kernel reads them only after it has checked that the caller may
+    // have a ring. Then the call fails with EFAULT and has no other effect.
     let result =
         unsafe { libc::syscall(libc::SYS_io_uring_setup, 1_u32, ptr::null_mut::<libc::c_void>()) };
     let error = io::Error::last_os_error();
@@ -26,25 +26,25 @@ pub fn available() -> io::Result<()> {
     }
 }
 
-/// Writes a call: what a worker queues on a port before it sends.
+/// The most writes in a call: as many packets as a worker queues on a port before it sends.
 pub const WRITES: usize = 64;
 
 /// A ring for writes of packets, each behind a header of `H` bytes.
 ///
-/// A call returns when all of its writes are over, so that no packet is lent to the kernel beyond it. They are done in order
-/// within the call, and none of them waits: where `O_NONBLOCK` alone would have the ring wait until the descriptor is writable,
-/// which in a device somebody else may prevent for good, `RWF_NOWAIT` has the write fail with `EAGAIN`.
+/// A call returns when all of its writes are over, so the kernel has no packet afterwards. The writes are done in
+/// order, and none waits. With `O_NONBLOCK` alone the ring would wait until the descriptor is writable, and another
+/// process can prevent that for ever in some devices. With `RWF_NOWAIT` the write fails with `EAGAIN` instead.
 pub struct Writes<const H: usize> {
-    /// Gone after an error: entries that the kernel has not taken then point to packets that have gone on, and there is no
-    /// way to take them back but to close the ring, which holds them and which nobody else can submit.
+    /// `None` after an error. Then entries that the kernel has not taken point to packets that have gone on. Only
+    /// closing the ring takes them back: the ring holds them, and nothing else can submit them.
     ring: Option<IoUring>,
     headers: Box<[[u8; H]; WRITES]>,
     vectors: Box<[[libc::iovec; 2]; WRITES]>,
     results: Box<[i32; WRITES]>,
 }
 
-// SAFETY: the pointers in `vectors` are written before each system call and read by the kernel during it; between calls
-// nobody follows them, so it does not matter which thread holds them.
+// SAFETY: the pointers in `vectors` are written before each system call, and the kernel reads them during it. Between
+// calls they are not followed, so it does not matter which thread holds them.
 unsafe impl<const H: usize> Send for Writes<H> {}
 
 impl<const H: usize> fmt::Debug for Writes<H> {
@@ -54,7 +54,7 @@ impl<const H: usize> fmt::Debug for Writes<H> {
 }
 
 impl<const H: usize> Writes<H> {
-    /// A ring of its own.
+    /// Makes a ring.
     ///
     /// Errors: as [`available`]; `ENOMEM` beyond the locked memory that kernels before 5.12 allow.
     pub fn new() -> io::Result<Self> {
@@ -67,10 +67,10 @@ impl<const H: usize> Writes<H> {
         })
     }
 
-    /// Writes `packets` (at most [`WRITES`]) in their order, each in one piece behind the header that `header` makes of it.
-    /// What became of each: bytes written, or a negative error number (`ECANCELED`: the kernel did not take it).
+    /// Writes `packets` (at most [`WRITES`]) in order, each in one piece behind the header that `header` makes of it.
+    /// Returns for each the bytes written, or a negative error number (`ECANCELED`: the kernel did not take it).
     ///
-    /// Errors: the ring is of no use any more, and every further call fails; none of the packets was written.
+    /// Errors: the ring has failed, so none of the packets was written, and every further call fails, too.
     pub fn write(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -78,7 +78,7 @@ impl<const H: usize> Writes<H> {
         header: impl Fn(&Packet) -> [u8; H],
     ) -> io::Result<&[i32]> {
         let packets = &packets[..packets.len().min(WRITES)];
-        // Before anything is queued: whatever the caller's function does, a panic too, leaves no entry behind.
+        // This runs before anything is queued: if the caller's function panics, it leaves no entry behind.
         for (head, packet) in self.headers.iter_mut().zip(packets) {
             *head = header(packet);
         }
@@ -93,11 +93,11 @@ impl<const H: usize> Writes<H> {
                 libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
             let entry =
                 opcode::Writev::new(target, vectors.as_ptr(), 2).rw_flags(libc::RWF_NOWAIT).build();
-            // SAFETY: the entry points to two vectors in `self.vectors`, these to a header in `self.headers` and to the
-            // bytes of a packet; all are borrowed until this function returns. Before it returns the kernel has completed
-            // each entry that it took (`complete`, which nothing between here and there can keep from running), and the
-            // others have gone with the ring. There is room: the queue is empty when a call begins, since the one before
-            // left no entry or no ring, and has WRITES entries.
+            // SAFETY: the entry points to two vectors in `self.vectors`. These point to a header in `self.headers` and
+            // to a packet's bytes. All are borrowed until this function returns. Before that, the kernel has completed
+            // each entry that it took (`complete`, which runs in any case), and the others have gone with the ring.
+            // There is room: the queue has WRITES entries and is empty when a call begins, because the last call left
+            // either no entry or no ring.
             if unsafe { queue.push(&entry.user_data(index as u64)) }.is_err() {
                 break;
             }
@@ -118,15 +118,15 @@ impl<const H: usize> Writes<H> {
     }
 }
 
-/// The kernel does not take the entries that are queued.
+/// The kernel does not take the queued entries.
 struct Refusal {
     error: io::Error,
-    /// How many of the call's it took before.
+    /// How many entries of the call it took before.
     taken: usize,
 }
 
-/// Submits what is queued and waits until the kernel has completed all that it took; their results stand in `results` then.
-/// After a [`Refusal`] entries are left in the queue.
+/// Submits the queued entries and waits until the kernel has completed all that it took. Writes their results into
+/// `results`. A [`Refusal`] leaves entries in the queue.
 fn complete(ring: &mut IoUring, results: &mut [i32]) -> Result<(), Refusal> {
     let queued = ring.submission().len();
     let mut completed = 0;
@@ -179,7 +179,7 @@ mod tests {
         }
     }
 
-    /// A ring, a pipe for it to write to, and packets of a byte each; `None` where the kernel gives no ring.
+    /// A ring, a pipe for it to write to, and packets of a byte each; `None` if the kernel gives no ring.
     fn ring() -> Option<(Writes<1>, io::PipeReader, io::PipeWriter, Vec<Packet>)> {
         let ring = match Writes::new() {
             Ok(ring) => ring,
