@@ -1,16 +1,16 @@
-//! The time by which a worker's turns go.
+//! A worker's clock.
 
 use std::time::{Duration, Instant};
 
 use crate::sys;
 
-/// Turns between two questions to epoll while packets flow, and to the clock.
+/// Turns between two reads of the clock, and between two polls of epoll, while packets flow.
 pub(super) const POLL_EVERY: u32 = 8;
 /// Ticks after which the system's clock is read again in any turn: some ten microseconds.
 const LONG: u64 = 50_000;
 
-/// A worker's clock. To read the system's costs a small turn a tenth of its time, and nothing that is done with packets asks for
-/// the time more finely than some small turns take, or one large one.
+/// A worker's clock. Reading the system's clock would take a tenth of a small turn's time, and no work on packets needs
+/// the time more exactly than to a few small turns, or one long turn.
 #[derive(Debug)]
 pub struct Clock {
     start: Instant,
@@ -21,13 +21,13 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Of a worker that starts now.
+    /// The clock of a worker that starts now.
     pub fn start() -> Self {
         Self { start: Instant::now(), now: Duration::ZERO, turns: 0, read: sys::clock::ticks() }
     }
 
-    /// When a turn begins, counted from the start. As long as turns find packets, as the one before it did or not (`found`), it is
-    /// the time at which one of the last few began, if these were short.
+    /// The time at which a turn begins, counted from the start. `found`: the turn before found packets. While turns
+    /// find packets and are short, it is the time at which one of the last few turns began.
     #[inline]
     pub fn begin_turn(&mut self, found: bool) -> Duration {
         self.turns = self.turns.wrapping_add(1);

@@ -1,4 +1,4 @@
-//! The commands by which control speaks with a worker.
+//! The commands that control sends to a worker.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use crate::flow::FlowEntry;
 use crate::port::PacketIo;
 use crate::tables::{PortId, Tables};
 
-/// Puts a wrapper round a port, or takes it off again.
+/// Puts a wrapper round a port, or removes it.
 pub type Wrap = Box<dyn FnOnce(Box<dyn PacketIo>) -> Box<dyn PacketIo> + Send>;
 
-/// What control tells a worker.
+/// A command of control to a worker.
 pub enum Command {
-    /// Judge by these tables from the next batch on.
+    /// Decide by these tables from the next batch on.
     Publish(Arc<Tables>),
-    /// Serve a port. What comes by it is dropped until tables name it.
+    /// Serve a port. Packets that come by it are dropped until tables name it.
     Attach(PortId, Box<dyn PacketIo>, Arc<PortCounters>),
-    /// Let go of a port.
+    /// Detach a port.
     Detach(PortId),
-    /// Put something round a port, or take it off again.
+    /// Put a wrapper round a port, or remove it.
     Wrap(PortId, Wrap),
     /// Send a copy of up to this many flows.
     Flows(usize, Sender<Vec<FlowEntry>>),
@@ -29,7 +29,7 @@ pub enum Command {
     Stop,
 }
 
-/// The way to tell a worker something; clones reach the same worker.
+/// Sends commands to a worker; clones send to the same worker.
 #[derive(Clone)]
 pub struct Commands {
     pub(super) queue: Sender<Command>,

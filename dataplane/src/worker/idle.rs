@@ -1,23 +1,23 @@
-//! When a worker that finds nothing polls on, and when it sleeps.
+//! Decides when a worker that finds no packets polls on, and when it sleeps.
 
 use std::time::{Duration, Instant};
 
 /// How long an adaptive worker polls without finding anything before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(50);
-/// A yield that takes so long has given the core away for a whole slice of the scheduler's.
+/// A yield of at least this time has given the core away for a whole slice of the scheduler.
 const SLICE: Duration = Duration::from_millis(1);
-/// For so long afterwards it sleeps at once: a worker that is woken gets the core back soon, and one that has
-/// yielded waits for the slices of the others, several milliseconds for each packet.
+/// For this long after such a yield the worker sleeps at once. A worker that is woken gets the core back soon. One that
+/// has yielded waits for the slices of the others, several milliseconds for each packet.
 const CROWDED: Duration = Duration::from_millis(100);
 
-/// In one of so many idle turns the core is offered to others: an offer that no thread takes costs as much as
-/// looking for packets.
+/// The core is offered to other threads in one of this many idle turns. An offer that no thread takes costs as much as
+/// polling for packets.
 const OFFER_EVERY: u32 = 4;
 
-/// What an adaptive worker remembers of its idle turns.
+/// An adaptive worker's record of its idle turns.
 #[derive(Debug)]
 pub struct Idle {
-    /// None: the last turn found packets.
+    /// `None`: the last turn found packets.
     silent_since: Option<Instant>,
     crowded_until: Instant,
     /// Idle turns since packets were found.
@@ -25,18 +25,18 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// Of a worker that begins now.
+    /// The record of a worker that starts now.
     pub fn new(now: Instant) -> Self {
         Self { silent_since: Some(now), crowded_until: now, turns: 0 }
     }
 
-    /// A turn found packets.
+    /// Records that a turn found packets.
     pub fn found_packets(&mut self) {
         (self.silent_since, self.turns) = (None, 0);
     }
 
-    /// After an idle turn: offers the core to others now and then, because the thread that sends the next packet may
-    /// be waiting for it.
+    /// Called after an idle turn: sometimes offers the core to other threads, because the thread that sends the next
+    /// packet may wait for it.
     pub fn yield_core(&mut self) {
         self.turns = self.turns.wrapping_add(1);
         if self.turns % OFFER_EVERY != 1 {
@@ -47,14 +47,14 @@ impl Idle {
         self.yielded(offered, Instant::now());
     }
 
-    /// The core was offered to others, which kept it that long.
+    /// Records that the core was offered at `from` and came back at `to`.
     fn yielded(&mut self, from: Instant, to: Instant) {
         if to - from >= SLICE {
             self.crowded_until = to + CROWDED;
         }
     }
 
-    /// Whether a turn that found nothing, and ends now, is to be followed by sleep.
+    /// Whether the worker should sleep after a turn that found nothing and ends now.
     pub fn should_sleep(&mut self, now: Instant) -> bool {
         let since = *self.silent_since.get_or_insert(now);
         now - since >= PATIENCE || now < self.crowded_until

@@ -1,9 +1,8 @@
-//! A worker: one core, its queue of every port, its flows. It shares its counters with readers; with the other
-//! workers of its node it shares which flow belongs to which worker ([`Shards`](crate::flow::Shards)), and the
-//! mailboxes of handoffs.
+//! A worker: one core, its queue of every port, its flows. Readers share its counters. The workers of a node share the
+//! mailboxes of handoffs, and which flow belongs to which worker ([`Shards`](crate::flow::Shards)).
 //!
-//! A turn takes a batch from each hot port whose share of the worker's time allows it, decides every packet and
-//! sends what was queued (`turn`, `serve`). The tables are read once a batch, so new tables take effect between two
+//! A turn takes a batch from each hot port whose share of the worker's time allows it, decides every packet, and sends
+//! the queued packets (`turn`, `serve`). The tables are read once a batch, so new tables take effect between two
 //! batches. A worker that finds nothing for a while sleeps in epoll (`idle`). Control starts workers on threads
 //! (`thread`, `workers`) and sends them commands (`commands`, `run_commands`).
 

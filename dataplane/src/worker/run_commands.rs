@@ -1,4 +1,4 @@
-//! What a worker does for each command: new tables, ports that come and go, copies of its flows.
+//! Runs a worker's commands: new tables, ports that come and go, copies of its flows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use crate::report::Report;
 use crate::tables::PortId;
 
 impl Worker {
-    /// Runs the commands that control has sent. False: the worker ends. `now` is as for [`Worker::turn`]: before a
-    /// port is attached, packets that others have handed off are decided.
+    /// Runs the commands that control has sent. False: the worker ends. `now` is as for [`Worker::turn`], because
+    /// packets that others have handed off are decided before a port is attached.
     #[inline]
     pub fn run_commands(&mut self, now: Duration) -> bool {
-        // Testing for emptiness costs less than a receive; only a receive tells that control has gone.
+        // Testing for emptiness costs less than a receive, but only a receive shows that control has gone.
         let is_asked = !self.commands.is_empty() || self.turns.is_multiple_of(POLL_EVERY);
         !is_asked || self.run_queued_commands(now)
     }
@@ -53,12 +53,12 @@ impl Worker {
         io: Box<dyn PacketIo>,
         counters: Arc<PortCounters>,
     ) {
-        // The number may have belonged to another port, whose packets may have been handed off.
+        // The number may have belonged to another port, whose packets may still be handed off.
         self.process_handoffs(self.mesh.pending(), u64::MAX);
         self.start_serving(id, io, counters);
     }
 
-    /// Serves a port from now on.
+    /// Begins to serve a port.
     pub(super) fn start_serving(
         &mut self,
         id: PortId,
@@ -77,7 +77,7 @@ impl Worker {
         self.hot.push(id);
     }
 
-    /// Serves a port no longer.
+    /// Stops serving a port.
     pub(super) fn stop_serving(&mut self, id: PortId) -> Option<Slot> {
         self.hot.retain(|hot| *hot != id);
         self.awaited.retain(|awaited| *awaited != id);
@@ -88,7 +88,7 @@ impl Worker {
         Some(slot)
     }
 
-    /// Lets go of a port. False: there is none.
+    /// Detaches a port. False: there is none.
     pub(super) fn detach(&mut self, id: PortId) -> bool {
         self.lost.retain(|(lost, _)| *lost != id);
         self.stop_serving(id).is_some()

@@ -8,11 +8,11 @@ use crate::stage::Stage;
 use crate::sys;
 use crate::tables::PortId;
 
-/// Packets taken from a port that was silent: the first one is not to wait until the second has been asked for.
+/// Packets taken from a port that was silent: the first packet must not wait for the receive of a second one.
 pub(super) const FIRST_BATCH: usize = 1;
 
 impl Worker {
-    /// Serves one port: receive, decide, send; what other workers have handed over goes along.
+    /// Serves one port: receives, decides, sends. Packets that other workers have handed off go along.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
@@ -26,7 +26,7 @@ impl Worker {
             Err(error) => {
                 slot.hot = false;
                 self.lost.push((id, error));
-                // Its packets must not be decided as those of another port.
+                // The port's packets must not be decided as packets of another port.
                 self.batch.drain(..).for_each(|packet| self.pool.put(packet));
                 return Served::GONE;
             }
@@ -52,12 +52,12 @@ impl Worker {
         }
         let own = self.batch.len();
         let found = self.process_batch(Some(id), BATCH);
-        // Beside others' packets it has been charged already.
+        // A batch with packets of other workers has been charged already.
         Served { found, timed: if found == own { own } else { 0 }, brought: true, stays_hot }
     }
 
-    /// Decides up to `limit` packets that other workers have handed off, for up to so many ticks. Returns how many
-    /// packets it was.
+    /// Decides up to `limit` packets that other workers have handed off, for up to `ticks` ticks. Returns how many
+    /// packets it decided.
     pub(super) fn process_handoffs(&mut self, limit: usize, ticks: u64) -> usize {
         if self.mesh.pending() == 0 {
             return 0;
@@ -73,8 +73,8 @@ impl Worker {
         found
     }
 
-    /// Takes the batch, all of which came by one port, through the pipeline and sends. Up to `limit` packets that
-    /// other workers have handed off go along. Returns how many packets they were together.
+    /// Takes the batch, all of which came by one port, through the pipeline and sends. Up to `limit` packets that other
+    /// workers have handed off go along. Returns how many packets there were together.
     pub(super) fn process_batch(&mut self, from: Option<PortId>, limit: usize) -> usize {
         self.watch.start();
         let mut context = Context {
@@ -100,7 +100,8 @@ impl Worker {
         found
     }
 
-    /// Charges the port that was served last for the time since the last charge. Returns the tick until when it was charged.
+    /// Charges the port that was served last for the time since the last charge. Returns the tick up to which it was
+    /// charged.
     #[inline]
     pub(super) fn charge(&mut self) -> u64 {
         let spent = self.take_ticks();
@@ -114,15 +115,15 @@ impl Worker {
         self.charged
     }
 
-    /// The ticks since this was last asked.
+    /// The ticks since the last call.
     #[inline]
     pub(super) fn take_ticks(&mut self) -> u64 {
         let now = sys::clock::ticks();
         now.wrapping_sub(std::mem::replace(&mut self.charged, now))
     }
 
-    /// Charges the ports of a batch with packets that other workers have handed off, by the packets on a wire that
-    /// came by each port.
+    /// Charges the ports of a batch that has packets handed off by other workers. Each port pays by the packets on a
+    /// wire that came by it.
     #[inline(never)]
     pub(super) fn charge_each(&mut self, from: Option<PortId>, found: usize) {
         let spent = self.take_ticks();
@@ -130,7 +131,7 @@ impl Worker {
         if let Some(slot) = from.and_then(|port| self.ports.slot(port)) {
             slot.adapt_batch(found, spent);
         }
-        // What was refused before it was read is most likely its own.
+        // Packets refused before they were parsed most likely came by the batch's own port.
         let refused = found.saturating_sub(self.pipeline.packets_by_port().count()) as u64;
         let refused = from.map(|port| (port, refused));
         let brought = self.pipeline.packets_by_port().chain(refused);

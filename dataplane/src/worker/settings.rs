@@ -1,4 +1,4 @@
-//! How a worker is made, and what it shares with the other workers of its node.
+//! The settings of a worker, and what it shares with the other workers of its node.
 
 use std::io;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ pub enum Polling {
     Busy,
 }
 
-/// How a worker is made.
+/// The settings of a worker.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// Its table and buffer sizes.
+    /// The sizes of its tables and buffers.
     pub sizes: Sizes,
     /// Whether it sleeps.
     pub polling: Polling,
@@ -28,15 +28,15 @@ pub struct Settings {
     pub core: Option<usize>,
 }
 
-/// What a worker shares with the others of its node.
+/// What a worker shares with the other workers of its node.
 pub struct SharedState {
     pub(super) mesh: WorkerMesh,
     pub(super) shards: Option<Arc<Shards>>,
 }
 
 impl SharedState {
-    /// Of each of `workers` workers (at least one, at most [`MAX_WORKERS`]), in their order. `sizes` are what each may remember.
-    /// Errors: no address space.
+    /// The shared state for each of `workers` workers (at least one, at most [`MAX_WORKERS`]), in order. `sizes` are
+    /// the sizes for each worker. Errors: no address space.
     pub fn for_workers(workers: usize, sizes: Sizes) -> io::Result<Vec<Self>> {
         let workers = workers.clamp(1, MAX_WORKERS);
         if workers == 1 {
@@ -47,7 +47,7 @@ impl SharedState {
         Ok(WorkerMesh::new(workers, sizes.buffers).into_iter().map(share).collect())
     }
 
-    /// Of a worker that is alone: nothing.
+    /// The shared state of a single worker: nothing is shared.
     pub fn alone() -> Self {
         Self { mesh: WorkerMesh::alone(), shards: None }
     }

@@ -1,4 +1,4 @@
-//! What a worker makes of what its ports say beside their packets.
+//! Tests of a worker with ports that report more than packets.
 
 use std::cell::Cell;
 use std::io::{self, Write as _};
@@ -27,7 +27,7 @@ use crate::stage::Stage;
 use crate::sys;
 use crate::tables::PortId;
 
-/// A port of a device that brings only what is dropped, and whose descriptor epoll does not know when it is let go of.
+/// A device's port that brings only packets to drop. Epoll does not know its descriptor when it is detached.
 struct Noise {
     watched: OwnedFd,
     asked: Cell<u32>,
@@ -108,7 +108,7 @@ fn trouble_with_epoll_is_reported_once_a_second() {
     assert_eq!([troubled(1), troubled(1), troubled(2)], [1, 0, 1]);
 }
 
-/// A device that is asked only when its descriptor says so.
+/// A device that is polled only when its descriptor is readable.
 struct Watched<F> {
     descriptor: OwnedFd,
     mapped: bool,
@@ -149,7 +149,7 @@ where
     }
 }
 
-/// A port that brings nothing, and how often it has been polled.
+/// A port that brings nothing, and the count of its polls.
 fn quiet(descriptor: impl Into<OwnedFd>, mapped: bool) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     let asked = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&asked);
@@ -201,7 +201,7 @@ fn spin(ticks: u64) {
     }
 }
 
-/// A port that always has one packet more, each of which costs so many ticks; and how many it has brought.
+/// A port that always has one more packet, each of which costs this many ticks; and the count of its packets.
 fn costly(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     let brought = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&brought);
@@ -215,8 +215,8 @@ fn costly(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     (Box::new(Watched { descriptor: reader.into(), mapped: false, received }), brought)
 }
 
-/// What one packet costs is told by the time-stamp counter, so the bounds are wide: where each port had one batch a turn, both
-/// would bring as many packets.
+/// The time-stamp counter measures a packet's cost, so the bounds are wide. If each port had one batch a turn, both
+/// would bring equally many packets.
 #[test]
 fn ports_get_a_workers_time_alike_and_not_as_many_packets() {
     let (mut worker, commands, _reports) = worker();
@@ -250,7 +250,7 @@ fn a_turn_ends_when_it_has_taken_long() {
     assert!(brought.iter().all(|it| (1..=3).contains(it)), "each has had its turns: {brought:?}");
 }
 
-/// A port that always has rubbish, which takes so many ticks; and how often it was polled.
+/// A port that always has frames to drop, which take this many ticks; and the count of its polls.
 fn rubbish(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     let asked = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&asked);
@@ -263,7 +263,7 @@ fn rubbish(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     (Box::new(Watched { descriptor: reader.into(), mapped: false, received }), asked)
 }
 
-/// As above: if what a port drops were free, both would be asked as often, and the other would pay for it.
+/// As above. If dropped frames were free, both ports would be polled equally often, and the other would pay for them.
 #[test]
 fn what_a_port_drops_takes_its_own_time() {
     let (mut worker, commands, _reports) = worker();
@@ -292,7 +292,7 @@ fn time_does_not_pass_by_ports_that_a_long_turn_does_not_reach() {
         commands.send(Command::Attach(PortId(id), port, Arc::default())).unwrap();
     }
     assert!(worker.run_commands(Duration::ZERO));
-    // The first one is ahead, and still due.
+    // The first port is ahead, and still due.
     worker.ports.slot(PortId(0)).unwrap().account.charge(40_000);
     assert_eq!(worker.turn(Duration::from_secs(1)), 1);
     assert_eq!([1, 0], [0, 1].map(|at: usize| all[at].load(Relaxed)), "the first one's was long");
@@ -301,7 +301,7 @@ fn time_does_not_pass_by_ports_that_a_long_turn_does_not_reach() {
     assert!(!worker.time.is_due(ahead), "time is where the second one waits");
 }
 
-/// Each sleep is of a second, and between two there are 50 us: such a worker would not be through in a minute.
+/// Each sleep takes a second, and 50 us lie between two: a worker that sleeps would not finish in a minute.
 #[test]
 fn nobody_sleeps_while_a_port_has_more() {
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
@@ -430,7 +430,7 @@ fn a_quiet_mapped_port_is_looked_at_now_and_then() {
     assert_eq!(asked.load(Relaxed) - before, 10, "in a second");
 }
 
-/// What has no memory in common with the kernel, round a port that has.
+/// Wraps a mapped port as a port without memory shared with the kernel.
 struct Opaque(Box<dyn PacketIo>);
 
 impl PacketIo for Opaque {
@@ -530,7 +530,7 @@ fn what_is_handed_over_goes_along_and_is_counted_by_the_port_that_brought_it() {
     assert_eq!(worker.turn(Duration::from_secs(1)), 2);
     let dropped = counters.each_ref().map(|port| port.dropped(DropReason::NoTables).read());
     assert_eq!(dropped, [1, 3]);
-    // Who had read it had counted it.
+    // The worker that received the packet has counted it.
     assert_eq!(counters.each_ref().map(|port| port.received_packets.read()), [1, 0]);
 }
 
@@ -568,19 +568,19 @@ fn a_step_obeys_control_lets_flows_age_and_counts_its_cycles() {
     let (reader, _writer) = io::pipe().unwrap();
     let port = Box::new(Watched { descriptor: reader.into(), mapped: false, received });
     commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
-    // Ageing sets it to what the table holds.
+    // Ageing sets it to the number of flows in the table.
     worker.counters.flows.set(7);
     assert_eq!(worker.step(Duration::from_secs(1)), Some(1));
     assert_eq!((worker.counters.flows.read(), worker.counters.busy_turns.read()), (0, 1));
-    // What a port has taken is known when the next one is served.
+    // A port's time is known when the next port is served.
     assert_eq!(worker.step(Duration::from_secs(2)), Some(1));
     assert!(worker.counters.busy_cycles.read() > 0);
     commands.send(Command::Stop).unwrap();
     assert_eq!(worker.step(Duration::from_secs(1)), None);
 }
 
-/// A port of a device of which epoll never tells, as long as the writer is there: it holds so many packets, and notes for how many
-/// it was asked each time.
+/// A device's port that epoll never reports while the writer exists. It holds this many packets, and records the limit
+/// of each receive.
 fn untold(
     packets: Arc<AtomicU32>,
     asked: Arc<Mutex<Vec<usize>>>,
@@ -612,7 +612,7 @@ fn a_port_that_talks_is_asked_without_epoll_and_its_first_packet_does_not_wait()
     let start = Duration::from_secs(1);
     assert_eq!((0..2 * MAX_AWAITED).map(|_| worker.turn(start)).sum::<usize>(), 1);
     assert_eq!(was_asked(), [BATCH; 2 * MAX_AWAITED]);
-    // Who brought something not long ago is asked again as long as nobody has anything.
+    // A port that brought something a short time ago is polled again while no port has packets.
     worker.poll_quiet_ports();
     assert_eq!(worker.turn(start), 0);
     assert_eq!(was_asked(), [FIRST_BATCH]);
@@ -639,7 +639,7 @@ fn no_more_ports_are_awaited_than_epoll_costs() {
     }
     assert!(worker.run_commands(Duration::ZERO));
     let start = Duration::from_secs(1);
-    // A turn that lasts long serves only some of them.
+    // A turn that takes long serves only some of them.
     assert_eq!((0..2 * MAX_AWAITED).map(|_| worker.turn(start)).sum::<usize>(), 2 * MAX_AWAITED);
     asked.lock().unwrap().clear();
     worker.poll_quiet_ports();

@@ -1,4 +1,4 @@
-//! A worker as control sees it: a thread that it starts, commands that it sends, counters that it reads.
+//! A worker as control sees it: control starts its thread, sends it commands and reads its counters.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::counters::WorkerCounters;
 use crate::report::Report;
 use crate::sys::capabilities::{CapabilitySet, keep_only};
 
-/// A worker's thread, seen by control. Dropping it ends the worker.
+/// A worker's thread, for control. Dropping it ends the worker.
 pub struct Handle {
     commands: Commands,
     counters: Arc<WorkerCounters>,
@@ -22,12 +22,12 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The way to tell the worker something.
+    /// Sends commands to the worker.
     pub fn commands(&self) -> &Commands {
         &self.commands
     }
 
-    /// Its figures.
+    /// The worker's counters.
     pub fn counters(&self) -> &WorkerCounters {
         &self.counters
     }
@@ -47,13 +47,13 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.commands.send(Command::Stop);
         if let Some(thread) = self.thread.take() {
-            // It can only have ended by panic, and then the process is on its way down.
+            // The thread can only have ended by panic, and then the process ends, too.
             let _ = thread.join();
         }
     }
 }
 
-/// Half a dataplane is worse than none: a worker that panics takes the process with it.
+/// Ends the process if a worker panics: half a dataplane is worse than none.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -67,7 +67,7 @@ impl Drop for AbortOnPanic {
     }
 }
 
-/// Gives up all capabilities: a worker works by descriptors that are open. Then pins it.
+/// Gives up all capabilities, because a worker uses only open descriptors; then pins it to its core.
 fn drop_privileges_and_pin(core: Option<usize>) -> io::Result<()> {
     keep_only(CapabilitySet::empty())?;
     match core {
@@ -78,8 +78,8 @@ fn drop_privileges_and_pin(core: Option<usize>) -> io::Result<()> {
     }
 }
 
-/// Starts a worker on a thread of its own, which has no capabilities. Errors: no thread, no epoll instance, no memory, or a core
-/// to which the system does not pin it; then it has handled no packet.
+/// Starts a worker on a thread of its own, which has no capabilities. Errors: no thread, no epoll instance, no memory,
+/// or a core to which the system does not pin it. After an error it has handled no packet.
 pub fn spawn(
     name: &str,
     settings: Settings,

@@ -1,4 +1,4 @@
-//! The turn loop: which ports are served in a turn, when epoll is asked, when the worker sleeps.
+//! The turn loop: decides which ports are served in a turn, when epoll is polled, and when the worker sleeps.
 
 use std::io;
 use std::sync::Arc;
@@ -24,48 +24,50 @@ use crate::stopwatch::Stopwatch;
 use crate::sys;
 use crate::tables::{PortId, Tables};
 
-/// Ports that are polled while they are silent and no other port has packets: polling more of them costs more than
-/// asking epoll about all.
+/// The most ports that are polled while they are silent and no other port has packets. Polling more of them costs more
+/// than one poll of epoll for all.
 pub(super) const MAX_AWAITED: usize = 4;
-/// The least time between two questions to epoll while packets flow: each costs as much as several packets.
+/// The least time between two polls of epoll while packets flow: a poll costs as much as several packets.
 pub(super) const POLL_AFTER: Duration = Duration::from_micros(5);
-/// After so long it is polled in any turn: a port that has become ready is not to wait for [`POLL_EVERY`] long turns.
+/// After this time epoll is polled in any turn: a port that has become ready must not wait for [`POLL_EVERY`] long
+/// turns.
 pub(super) const POLL_BEFORE: Duration = Duration::from_micros(40);
 
-/// Time between two checks of the mapped ports that are quiet: epoll may not tell that their memory fails, or that
-/// their device is gone.
+/// Time between two checks of quiet mapped ports: epoll may not report that their memory fails, or that their device is
+/// gone.
 const MAPPED_CHECK: Duration = Duration::from_millis(100);
-/// Longest sleep: flows age meanwhile.
+/// The longest sleep, because flows age meanwhile.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-/// Packets of other workers in a turn beyond those that go along with its own batches: its own ports are not to wait longer.
+/// Handed-off packets in a turn, besides those that go along with own batches: the worker's own ports must not wait
+/// longer.
 const HANDOFFS_A_TURN: usize = 4 * BATCH;
-/// A turn that has taken so many ticks serves no further port: ports that have become ready meanwhile come first.
+/// A turn that has taken this many ticks serves no further port: ports that have become ready meanwhile come first.
 pub(super) const LONG_TURN: u64 = 250_000;
 
-/// What came of serving a port.
+/// The result of serving a port.
 pub(super) struct Served {
     /// Packets that were decided.
     pub(super) found: usize,
-    /// Those that took the time that is still to be charged.
+    /// Packets that took the time that is still to be charged.
     pub(super) timed: usize,
-    /// It brought something, if only what it dropped or answered itself: that takes time, too.
+    /// It brought something, even if only frames that it dropped or answered itself: they take time, too.
     pub(super) brought: bool,
-    /// It may have more.
+    /// It may have more packets.
     pub(super) stays_hot: bool,
 }
 
 impl Served {
-    /// It owes, and waits.
+    /// The result for a port that is not due.
     pub(super) const NOT: Self = Self { found: 0, timed: 0, brought: false, stays_hot: true };
-    /// It is there no more.
+    /// The result for a port that is gone.
     pub(super) const GONE: Self = Self { found: 0, timed: 0, brought: false, stays_hot: false };
 }
 
-/// The worker itself; a thread runs it, or a test turns it by hand.
+/// The worker itself. A thread runs it; a test calls its turns itself.
 pub struct Worker {
     pub(super) ports: Ports,
     pub(super) hot: Vec<PortId>,
-    /// Those that have brought something not long ago, and nothing when they were last polled.
+    /// Ports that brought something a short time ago, but nothing when they were last polled.
     pub(super) awaited: Vec<PortId>,
     pub(super) tables: Arc<Tables>,
     pub(super) pipeline: Pipeline,
@@ -84,11 +86,11 @@ pub struct Worker {
     pub(super) time: VirtualTime,
     /// The tick up to which ports have been charged for the worker's time.
     pub(super) charged: u64,
-    /// The port that was served last, while it has not been charged for it, and how many packets took that time.
+    /// The port that was served last, until it is charged, and how many packets took the time.
     pub(super) uncharged: Option<(PortId, usize)>,
-    /// When it last polled epoll while packets flowed.
+    /// When epoll was last polled while packets flowed.
     pub(super) polled: Duration,
-    /// When it last looked at the mapped ports.
+    /// When the mapped ports were last checked.
     pub(super) mapped_checked: Duration,
     /// When the last turn began.
     pub(super) now: Duration,
@@ -96,7 +98,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker without ports that passes nothing.
+    /// A worker without ports, which passes nothing.
     pub fn new(
         settings: Settings,
         share: SharedState,
@@ -141,13 +143,13 @@ impl Worker {
         })
     }
 
-    /// Sets how many [ticks](crate::sys::clock::ticks) a port's batch takes at most, from its next full batch on. Tests, whose builds
-    /// are slow and often interrupted, set it so high that their batches do not depend on the machine.
+    /// Sets the most [ticks](crate::sys::clock::ticks) of a port's batch, from its next full batch on. Tests run in
+    /// slow builds and are often interrupted. They set it so high that their batches do not depend on the machine.
     pub fn set_batch_ticks(&mut self, ticks: u64) {
         self.ports.set_batch_ticks(ticks);
     }
 
-    /// Turns until it is told to stop.
+    /// Runs turns until a command ends the worker.
     pub fn run(&mut self) {
         let mut clock = Clock::start();
         let mut idle = Idle::new(Instant::now());
@@ -161,13 +163,13 @@ impl Worker {
                 idle.found_packets();
                 continue;
             }
-            // A port that brought only what it dropped is charged now, because the silence that follows is no port's
-            // time.
+            // A port that brought only frames that it dropped is charged now: the silence that follows is not the
+            // port's time.
             if self.uncharged.is_some() {
                 self.charge();
             }
             let is_silent = self.polling == Polling::Adaptive && idle.should_sleep(Instant::now());
-            // A port may have brought only what was dropped, and still have packets.
+            // A port may have brought only frames that were dropped, and still have packets.
             let rests = self.polling == Polling::Adaptive && self.hot.is_empty();
             if rests && is_silent && self.mesh.prepare_sleep() {
                 self.counters.parks.add(1);
@@ -184,7 +186,7 @@ impl Worker {
         }
     }
 
-    /// What [`Worker::run`] repeats: runs commands, ages flows, serves ports. Returns how many packets it found;
+    /// One round of [`Worker::run`]: runs commands, ages flows, serves ports. Returns how many packets it found;
     /// `None`: control has ended the worker. `now` counts from the worker's start.
     #[inline]
     pub fn step(&mut self, now: Duration) -> Option<usize> {
@@ -199,8 +201,8 @@ impl Worker {
         Some(found)
     }
 
-    /// One turn: a batch from each hot port whose turn it is. Returns how many packets were found. `now` counts from the worker's
-    /// start.
+    /// Runs one turn: takes a batch from each hot port that is due. Returns how many packets it found. `now` counts
+    /// from the worker's start.
     pub fn turn(&mut self, now: Duration) -> usize {
         self.now = now;
         self.turns = self.turns.wrapping_add(1);
@@ -222,7 +224,7 @@ impl Worker {
         let ports = &mut self.ports;
         self.mesh.reclaim_buffers(&mut self.pool, |port| {
             if let Some(slot) = ports.slot(port) {
-                // The number may have been another port's.
+                // The packet may be of another port that had this number before.
                 slot.handed_off = slot.handed_off.saturating_sub(1);
             }
         });
@@ -230,7 +232,7 @@ impl Worker {
             [only] => self.serve_alone(only),
             _ => self.serve_fairly(began),
         };
-        // Where ports have brought less, or nothing.
+        // Handed-off packets that found no place in the batches of this worker's ports.
         found += self.process_handoffs(HANDOFFS_A_TURN, LONG_TURN);
         while let Some((id, error)) = self.lost.pop() {
             // A port may have failed more than once in the turn.
@@ -244,7 +246,7 @@ impl Worker {
         found
     }
 
-    /// Serves the only hot port, whatever it owes: no other port waits.
+    /// Serves the only hot port, even if it is not due: no other port waits.
     #[inline]
     pub(super) fn serve_alone(&mut self, id: PortId) -> usize {
         if let Some(slot) = self.ports.slot(id) {
@@ -259,8 +261,8 @@ impl Worker {
         found
     }
 
-    /// Serves each hot port whose turn it is; if none of those has packets, time goes on to the ones that owe. `began`: the tick
-    /// at which the turn began. Returns how many packets were found.
+    /// Serves each hot port that is due. If they have no packets, virtual time advances to the ports that are not due.
+    /// `began` is the tick at which the turn began. Returns how many packets it found.
     #[inline(never)]
     pub(super) fn serve_fairly(&mut self, began: u64) -> usize {
         loop {
@@ -268,15 +270,15 @@ impl Worker {
             if let Some(lowest) = lowest {
                 self.time.advance(lowest);
             }
-            // A port that owed is due now, so this ends.
+            // One of the ports that were not due is due now, so the loop ends.
             if found > 0 || !owing {
                 return found;
             }
         }
     }
 
-    /// Serves each hot port whose turn it is. Returns how many packets were found, the lowest account of the ports that brought
-    /// something, owe, or were not reached, and whether any port owes.
+    /// Serves each hot port that is due. Returns how many packets it found, the lowest account of the ports that
+    /// brought something, were not due, or were not reached, and whether any port was not due.
     pub(super) fn serve_due(&mut self, began: u64) -> (usize, Option<Account>, bool) {
         let (mut found, mut lowest, mut owing) = (0, None, false);
         let mut at = 0;
@@ -301,13 +303,15 @@ impl Worker {
                 self.await_more(id);
             }
         }
-        // Time does not pass by those that a long turn has not reached: the next one begins with the first again.
+        // Virtual time waits for ports that a long turn has not reached: the next turn begins with the first port
+        // again.
         let ports = &mut self.ports;
         let missed = self.hot[at..].iter().filter_map(|id| Some(ports.slot(*id)?.account));
         (found, missed.chain(lowest).min(), owing)
     }
 
-    /// A port is hot no longer. It is awaited for a while, because what it brought last may be answered soon.
+    /// Called for a port that is no longer hot. The port is polled again a few times, because a reply to its last
+    /// packets may come soon.
     #[inline]
     pub(super) fn await_more(&mut self, id: PortId) {
         if self.awaited.len() < MAX_AWAITED
@@ -318,8 +322,7 @@ impl Worker {
         }
     }
 
-    /// Looks for packets while no port is known to have any: at the awaited ports in the next turn, or else by epoll
-    /// at all ports.
+    /// Looks for packets while no port is hot: polls the awaited ports in the next turn or, if there are none, epoll.
     pub(super) fn poll_quiet_ports(&mut self) {
         for id in self.awaited.drain(..) {
             make_hot(&mut self.ports, &mut self.hot, &self.time, id);
@@ -329,7 +332,7 @@ impl Worker {
         }
     }
 
-    /// Polls epoll, or waits for it up to `timeout`: ports that have become readable are served in the next turns.
+    /// Polls epoll, or waits for it up to `timeout`. Ports that have become readable are served in the next turns.
     pub fn poll(&mut self, timeout: Duration) {
         let (ports, hot, time) = (&mut self.ports, &mut self.hot, &self.time);
         let before = hot.len();
@@ -344,7 +347,7 @@ impl Worker {
         }
     }
 
-    /// Reports trouble with epoll, which may come back every turn.
+    /// Reports an error of epoll, which may come back every turn.
     pub(super) fn report_poll_error(&mut self, error: io::Error) {
         if self.poll_errors.allow(self.now) {
             self.report(Report::PollFailed(error));
@@ -356,7 +359,7 @@ impl Worker {
     }
 }
 
-/// A port may hold packets: it is hot from now on, if it was not, and starts at virtual time.
+/// Makes a port hot that may hold packets. If it was not hot before, it starts at virtual time.
 fn make_hot(ports: &mut Ports, hot: &mut Vec<PortId>, time: &VirtualTime, id: PortId) {
     if let Some(slot) = ports.slot(id)
         && slot.wake()

@@ -1,4 +1,4 @@
-//! All workers of a node: each port has a queue for each, each is told the same, and what they count is summed up.
+//! All workers of a node: each has a queue of every port, all get the same commands, and their counters are summed up.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::tables::{PortId, Tables};
 pub struct Workers(Vec<Handle>);
 
 impl Workers {
-    /// Starts a worker for each of `cores`, pinned to it if it is one. Errors: as those of [`spawn`].
+    /// Starts a worker for each of `cores`, pinned to it unless it is `None`. Errors: as [`spawn`].
     pub fn spawn(
         settings: Settings,
         cores: &[Option<usize>],
@@ -32,34 +32,35 @@ impl Workers {
         workers.collect::<io::Result<_>>().map(Self)
     }
 
-    /// How many they are.
+    /// How many workers there are.
     #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Each of them.
+    /// The workers in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Handle> {
         self.0.iter()
     }
 
-    /// Whether all of them run.
+    /// Whether all workers run.
     pub fn are_alive(&self) -> bool {
         self.iter().all(Handle::is_alive)
     }
 
-    /// Sends a command to each. False: one of them is gone.
+    /// Sends a command to each worker. False: a worker is gone, and those behind it get no command.
     pub fn send_all(&self, mut command: impl FnMut() -> Command) -> bool {
         self.iter().all(|worker| worker.commands().send(command()))
     }
 
-    /// Publishes tables to all, each of which uses them from its next batch on. False: one of them is gone.
+    /// Publishes tables to all workers, each of which uses them from its next batch on. False: as
+    /// [`Workers::send_all`].
     pub fn publish(&self, tables: &Arc<Tables>) -> bool {
         self.send_all(|| Command::Publish(Arc::clone(tables)))
     }
 
-    /// Gives each worker its queue of a port, of which there are as many as workers, and returns the counters of
-    /// each. `None`: a worker is gone.
+    /// Gives each worker its queue of a port; there are as many queues as workers. Returns the counters of each queue.
+    /// `None`: a worker is gone.
     pub fn attach(
         &self,
         id: PortId,
@@ -74,17 +75,17 @@ impl Workers {
         self.iter().zip(queues).map(attach).collect()
     }
 
-    /// The sum of a figure.
+    /// The sum of a counter over all workers.
     pub fn sum(&self, figure: impl Fn(&WorkerCounters) -> u64) -> u64 {
         self.iter().map(|worker| figure(worker.counters())).sum()
     }
 
-    /// What a rule's slot has counted.
+    /// The count of a rule's slot, summed over all workers.
     pub fn rule_count(&self, slot: u32) -> u64 {
         self.sum(|counters| counters.rules.read(slot))
     }
 
-    /// Has each send copies of up to `limit` flows.
+    /// Makes each worker send copies of up to `limit` flows.
     pub fn flows(&self, limit: usize, reply: &Sender<Vec<FlowEntry>>) {
         self.send_all(|| Command::Flows(limit, reply.clone()));
     }

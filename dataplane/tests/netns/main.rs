@@ -1,4 +1,5 @@
-//! The ports against real kernels: every test builds namespaces of its own, sends bounded traffic and leaves nothing.
+//! Tests of the ports against real kernels. Every test builds its own namespaces, sends bounded traffic and leaves
+//! nothing behind.
 #![expect(
     clippy::unwrap_used,
     reason = "these are tests; their helpers stand outside test functions"

@@ -1,5 +1,5 @@
-//! Tests inside namespaces of their own: a test runs again as a child of `unshare`, which is root in there and owns
-//! nothing outside. Further network namespaces are entered by threads.
+//! Runs tests in namespaces of their own. A test runs again as a child of `unshare`, which is root inside and owns
+//! nothing outside. Threads enter further network namespaces.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,12 +18,12 @@ use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
 use nix::sched::{CloneFlags, setns, unshare};
 
 const INSIDE: &str = "MANX_TEST_INSIDE_NETNS";
-/// What a child prints when the environment, not the code, stops it.
+/// What a child prints when the environment stops it, not the code.
 const SKIPPED: &str = "SKIPPED: ";
-/// Longer than any of these tests takes.
+/// Seconds after which a test is ended: longer than any of these tests takes.
 const BOUND: &str = "60";
 
-/// Runs `body` in fresh user, network and mount namespaces, or says loudly why not. `test` is the test's own name.
+/// Runs `body` in fresh user, network and mount namespaces, or prints why it cannot. `test` is the test's own name.
 pub(crate) fn inside(test: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         ip("link set lo up");
@@ -33,7 +33,7 @@ pub(crate) fn inside(test: &str, body: impl FnOnce()) {
     again(test, Need::Namespaces, &["--user", "--map-root-user", "--net"]);
 }
 
-/// As [`inside`], in a fresh network namespace alone, for a test that takes more than one user.
+/// As [`inside`], but in a fresh network namespace only, for a test that needs more than one user.
 pub(crate) fn inside_with_users(test: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         ip("link set lo up");
@@ -43,7 +43,7 @@ pub(crate) fn inside_with_users(test: &str, body: impl FnOnce()) {
     again(test, Need::Root, &["--net"]);
 }
 
-/// Runs the test once more, in namespaces that `unshare` makes.
+/// Runs the test again, in namespaces that `unshare` makes.
 fn again(test: &str, need: Need, namespaces: &[&str]) {
     if let Err(reason) = allowed(namespaces) {
         return skip(test, need, &reason);
@@ -67,16 +67,16 @@ fn again(test: &str, need: Need, namespaces: &[&str]) {
     }
 }
 
-/// What an environment may lack, and the variable that makes lacking it a failure when it is 1.
+/// What an environment may lack. Each has a variable; if it is 1, a lack makes the test fail.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// User and network namespaces and the programs that build them.
+    /// User and network namespaces, and the programs that build them.
     Namespaces,
-    /// TUN inside them: an ordinary user often has the former and not this.
+    /// TUN inside the namespaces: an ordinary user often has the namespaces without TUN.
     Tun,
-    /// The kernel's traffic control, and the program for it.
+    /// The kernel's traffic control, and the program that sets it.
     TrafficControl,
-    /// To be root.
+    /// To run as root.
     Root,
 }
 
@@ -93,7 +93,7 @@ impl Need {
     }
 }
 
-/// Called inside: the rest of the test is impossible here.
+/// Called inside: the rest of the test cannot run here.
 pub(crate) fn lacking(need: Need, reason: &str) {
     eprintln!("{SKIPPED}{}: {reason}", need.variable());
 }
@@ -120,7 +120,7 @@ fn skip(test: &str, need: Need, reason: &str) {
         std::env::var_os(require).is_none_or(|v| v != "1"),
         "{require}=1 and {test} cannot run: {reason}"
     );
-    // Not `eprintln!`: the harness swallows that in a test that passes.
+    // Written without `eprintln!`, because the harness hides its output if a test passes.
     drop(std::io::stderr().write_all(format!("{SKIPPED}{test}: {reason}\n").as_bytes()));
 }
 
@@ -134,13 +134,13 @@ pub(crate) fn ip(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What a command prints in the calling thread's namespace.
+/// Returns what a command prints in the calling thread's namespace.
 pub(crate) fn output(program: &str, arguments: &str) -> String {
     let output = Command::new(program).args(arguments.split_whitespace()).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A network namespace, gone when the last thing in it is.
+/// A network namespace, which ends with the last thing in it.
 #[derive(Clone)]
 pub(crate) struct Netns(Arc<File>);
 
@@ -155,7 +155,7 @@ impl Netns {
         .unwrap()
     }
 
-    /// For `ip link … netns PATH`.
+    /// The path for `ip link … netns PATH`.
     pub(crate) fn path(&self) -> String {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd()))
             .display()
@@ -186,7 +186,7 @@ impl Netns {
         self.run(move || ip(&arguments));
     }
 
-    /// A UDP socket bound to `address` in there, which waits at most 2 s.
+    /// A UDP socket in the namespace, bound to `address`, which waits at most 2 s.
     pub(crate) fn udp(&self, address: SocketAddr) -> UdpSocket {
         self.run(move || {
             let socket = UdpSocket::bind(address).unwrap();
@@ -196,7 +196,7 @@ impl Netns {
     }
 }
 
-/// What crossed a pump, one way.
+/// What a pump carried one way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Crossed {
     pub(crate) packets: usize,
@@ -209,7 +209,7 @@ pub(crate) struct Crossed {
     pub(crate) answered: usize,
 }
 
-/// Copies packets between two sets of queues, queue to queue, until stopped: the bare forwarder.
+/// Copies packets between two sets of queues, queue to queue, until it is stopped: a bare forwarder.
 pub(crate) struct Pump {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<[Crossed; 2]>,
@@ -223,7 +223,7 @@ impl Pump {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
-            // As a worker's thread.
+            // A worker's thread has no capabilities either.
             keep_only(CapabilitySet::empty()).unwrap();
             let mut pool = Pool::new(256);
             let mut packets = Vec::new();
@@ -244,7 +244,7 @@ impl Pump {
         Self { stop, thread }
     }
 
-    /// What crossed from the first to the second, and back.
+    /// Stops the pump. Returns what it carried from the first to the second, and back.
     pub(crate) fn stop(self) -> [Crossed; 2] {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
@@ -276,7 +276,7 @@ fn copy(
     moved
 }
 
-/// Asks again until it holds, for at most 5 s.
+/// Repeats `holds` until it is true, for at most 5 s.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -285,7 +285,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Receives until `count` packets are there, or 2 s are over.
+/// Receives until `count` packets have come, or 2 s are over.
 pub(crate) fn receive(port: &mut impl PacketIo, pool: &mut Pool, count: usize) -> Vec<Packet> {
     let start = Instant::now();
     let mut packets = Vec::new();

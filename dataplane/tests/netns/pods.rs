@@ -1,4 +1,4 @@
-//! Two pods, and what they say to each other.
+//! Two pods, and the traffic between them.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -12,15 +12,15 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use crate::namespaces::Netns;
 
-/// The two pods of a test.
+/// The addresses of a test's two pods.
 pub(crate) const A4: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 1);
 pub(crate) const B4: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
 pub(crate) const A6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 pub(crate) const B6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
-/// Enough for several hundred super-packets.
+/// Bytes of a stream: enough for several hundred super-packets.
 const STREAM: usize = 8 << 20;
 
-/// Bytes that tell where they stand.
+/// Bytes that show their position.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i % 251) as u8).collect()
 }
@@ -69,7 +69,7 @@ fn exchange_udp(client: &Netns, server: &Netns, from: IpAddr, to: IpAddr) {
     }
 }
 
-/// What pods say to each other, both families.
+/// Exchanges TCP and UDP between the pods, in both families.
 pub(crate) fn exchange_all(a: &Netns, b: &Netns) {
     for (from, to) in [(IpAddr::V4(A4), IpAddr::V4(B4)), (IpAddr::V6(A6), IpAddr::V6(B6))] {
         exchange_udp(a, b, from, to);
@@ -77,7 +77,7 @@ pub(crate) fn exchange_all(a: &Netns, b: &Netns) {
     }
 }
 
-/// What was put together from datagrams to B reaches its sockets as they ask for it: one by one, or whole.
+/// Coalesces datagrams to B, and checks that B's sockets get them as they want: one by one, or whole.
 pub(crate) fn takes_datagrams_that_were_put_together(b: &Netns, port: &mut impl PacketIo) {
     const COUNT: u8 = 41;
     let payload = |tag: u8| vec![tag; if tag + 1 == COUNT { 7 } else { 200 }];

@@ -1,4 +1,4 @@
-//! What a process in a pod may do to the pod's own TUN device, and what it may not.
+//! Tests what a process in a pod can do to the pod's own TUN device, and what it cannot do.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -58,7 +58,8 @@ fn a_device_with_several_has_none_for_who_lacks_the_capability() {
     });
 }
 
-/// What the pod's socket sends comes out of its device, and what is written to the device reaches the socket.
+/// Whether a packet from the pod's socket comes out of its device, and a packet written to the device reaches the
+/// socket.
 fn speaks(socket: &UdpSocket, tuns: &mut [Tun], pool: &mut Pool) -> bool {
     socket.send_to(b"out", (A4, 7001)).unwrap();
     let (mut packets, mut malformed) = (Vec::new(), 0);
@@ -86,7 +87,7 @@ fn a_header_that_somebody_has_changed_is_set_back_and_packets_pass() {
         assert!(speaks(&socket, &mut tuns, &mut pool));
         assert_eq!(settings.restore().unwrap(), None);
         for len in [11, 70, 60_000, 70_000] {
-            // Whoever has the capability may; his queue is closed again, so that the flows are ours.
+            // A process with the capability can do it. Its queue is closed again, so that the flows come to ours.
             pod.run(move || sys::tun::set_vnet_header_len(take(SEVERAL).unwrap().as_fd(), len))
                 .unwrap();
             assert!(!speaks(&socket, &mut tuns, &mut pool), "a header of {len} bytes");
@@ -112,7 +113,7 @@ fn datagrams(pool: &mut Pool, count: u8) -> Vec<Packet> {
     (0..count).map(datagram).collect()
 }
 
-/// Packets for the pod wait in a queue of its own making, and few of them may wait.
+/// Makes packets for the pod wait in a queue of its own, which holds few of them.
 fn hold_what_comes() -> Result<(), String> {
     let queue = take(SEVERAL).unwrap();
     let len: libc::c_int = 1;

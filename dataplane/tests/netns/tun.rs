@@ -1,4 +1,4 @@
-//! Pods by TUN devices.
+//! Pods with TUN devices.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -29,7 +29,7 @@ fn two_tun_pods(queues: usize) -> Option<(TunPod, TunPod)> {
     Some((a_tun_pod(A4, A6, queues)?, a_tun_pod(B4, B6, queues)?))
 }
 
-/// `None` where there is no TUN, which is said.
+/// A pod with a TUN device. `None` without TUN, which is printed.
 pub(crate) fn a_tun_pod(address4: Ipv4Addr, address6: Ipv6Addr, queues: usize) -> Option<TunPod> {
     match tun_pod(address4, address6, queues) {
         Ok(pod) => Some(pod),

@@ -1,4 +1,4 @@
-//! Tunnel packets: by a packet socket on the underlay's interface, and by a raw socket.
+//! Tunnel packets, by a packet socket on the underlay's interface and by a raw socket.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -32,7 +32,7 @@ fn nodes() -> (Netns, Netns) {
         node.ip(&format!("addr add {address}/24 dev up0"));
     }
     for node in [&one, &two] {
-        // Until the kernel has noticed that the other end is up too it drops what is sent, and says nothing.
+        // While the kernel has not noticed that the other end is up, it silently drops what is sent.
         eventually("the link carries", || {
             node.run(|| output("ip", "link show up0")).contains("state UP")
         });
@@ -47,7 +47,7 @@ fn uplink(node: &Netns, options: UplinkOptions) -> PacketUplink {
     })
 }
 
-/// An IPIP packet from node 1 to node 2 around a UDP datagram, with a right inner checksum; `tag` tells it from others.
+/// An IPIP packet from node 1 to node 2 around a UDP datagram, with a right inner checksum and its own `tag`.
 fn tunnelled(tag: u8) -> Vec<u8> {
     let mut inner = Vec::new();
     PacketBuilder::ipv4(A4.octets(), B4.octets(), 64)
@@ -85,7 +85,8 @@ fn tag(packet: &Packet) -> Option<u8> {
     packet.bytes().get(48).copied()
 }
 
-/// By tag: a veth keeps the order of what one processor sends, and the sender may have been moved in between.
+/// Receives, and sorts by tag: a veth keeps the order of packets from one processor, and the sender may have moved in
+/// between.
 fn receive_sorted(port: &mut impl PacketIo, pool: &mut Pool, count: usize) -> Vec<Packet> {
     let mut packets = receive(port, pool, count);
     packets.sort_by_key(tag);
@@ -274,7 +275,7 @@ fn a_raw_socket_carries_tunnel_packets_unchanged_and_refuses_what_it_cannot() {
     );
 }
 
-/// Segments of one TCP stream inside IPIP, each full, in order; checksums right.
+/// The segments of one TCP stream inside IPIP, each full, in order, with right checksums.
 fn tunnelled_stream(segments: usize, size: usize) -> Vec<Vec<u8>> {
     let bytes = pattern(segments * size);
     let tunnelled = bytes.chunks(size).enumerate().map(|(n, payload)| {
@@ -289,7 +290,7 @@ fn tunnelled_stream(segments: usize, size: usize) -> Vec<Vec<u8>> {
         packet.extend(inner);
         let len = (packet.len() as u16).to_be_bytes();
         packet[2..4].copy_from_slice(&len);
-        // Don't-fragment inside as well: a kernel coalesces datagrams of one identification only then.
+        // Don't-fragment inside, too: only then a kernel coalesces datagrams with the same identification.
         packet[26] = 0x40;
         for header in [0, 20] {
             let ip =
@@ -302,7 +303,7 @@ fn tunnelled_stream(segments: usize, size: usize) -> Vec<Vec<u8>> {
     tunnelled.collect()
 }
 
-/// Receives until there are so many bytes of payload behind 60 of headers, in however many packets.
+/// Receives until this many bytes of payload have come, behind 60 of headers, in any number of packets.
 fn whole(port: &mut impl PacketIo, pool: &mut Pool, bytes: usize) -> Vec<Packet> {
     let mut packets = Vec::new();
     eventually("all of it comes", || {
@@ -320,8 +321,8 @@ fn what_the_kernel_coalesces_comes_with_its_segment_size() {
             return lacking(Need::Namespaces, "no ethtool");
         }
         let (one, two) = nodes();
-        // A veth coalesces with GRO on if the sender has TSO off, and then what one poll of its thread finds; without the
-        // thread it polls for each packet.
+        // A veth with GRO coalesces if the sender has TSO off. It coalesces what one poll of its thread finds; without
+        // the thread it polls for each packet.
         one.run(|| output("ethtool", "-K up0 tso off"));
         let coalescing = two.run(|| {
             output("ethtool", "-K up0 gro on");

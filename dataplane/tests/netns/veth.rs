@@ -1,4 +1,4 @@
-//! Pods by veths, whose other end a packet socket or a ring has.
+//! Pods with veths whose other end a packet socket or a ring reads.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -22,7 +22,7 @@ const HOST_MAC: Mac = [0xee; 6];
 const A_MAC: Mac = [2, 0, 0, 0, 0, 0xa];
 const B_MAC: Mac = [2, 0, 0, 0, 0, 0xb];
 
-/// A pod as Calico makes it: its end is `eth0` with a gateway that nobody has, the other end lies here.
+/// A pod as Calico makes it: its end is `eth0` with a gateway address that no host has; the other end lies here.
 fn veth_pod(
     host: &str,
     mac: Mac,
@@ -202,7 +202,7 @@ fn a_quiet_ring_learns_of_its_interfaces_deletion_at_the_first_question() {
             };
             if went_down {
                 ip("link set hosta down");
-                // The socket tells once that it is down.
+                // The socket reports once that it is down.
                 assert!((0..5).all(|_| later().is_ok()), "down is not the end");
             } else {
                 while later().unwrap().not_ours > 0 {}
@@ -213,11 +213,13 @@ fn a_quiet_ring_learns_of_its_interfaces_deletion_at_the_first_question() {
     });
 }
 
-/// What a TUN device gets is IPv4 to the kernel by its first four bits, and Ethernet to a packet socket: so one frame is both.
+/// A frame that is both: the kernel takes what a TUN device gets as IPv4 by its first four bits, a packet socket as
+/// Ethernet.
 #[test]
 fn a_ring_that_a_frame_has_stopped_is_taken_away() {
     const OWN: Mac = [0x46, 0, 0, 0, 0, 1];
-    // UDP to be fragmented (UFO), which TUN takes and no packet socket's virtio header knows; as SCTP's super-packets.
+    // UDP to fragment (UFO). TUN takes it, but no packet socket's virtio header can describe it, as with SCTP's
+    // super-packets.
     const FRAGMENTS: [u8; 10] = [1, 3, 42, 0, 0xe8, 3, 34, 0, 6, 0];
     inside("veth::a_ring_that_a_frame_has_stopped_is_taken_away", || {
         let queue = match Tun::open("tun0", 1) {
@@ -229,7 +231,7 @@ fn a_ring_that_a_frame_has_stopped_is_taken_away() {
         let link = Link { own: OWN, peer: A_MAC, addresses: vec![A4.into()] };
         let mut ports = PacketPort::open(index, &link, 1, Receipt::Ring).unwrap();
         assert!(ports[0].is_mapped());
-        // A worker has none when it takes the ring away.
+        // A worker has no capabilities when it detaches the ring.
         keep_only(CapabilitySet::empty()).unwrap();
         let mut queue = std::fs::File::from(queue);
         let mut send = |header: [u8; 10], len: usize| {
@@ -287,7 +289,7 @@ fn finishes_sctp(receipt: Receipt) {
     let frame = [&HOST_MAC[..], &A_MAC, &[8, 0], &packet].concat();
     let mut tagged = frame.clone();
     tagged.splice(12..12, [0x81, 0, 0, 7]);
-    // What the pod's kernel does with its own SCTP: checksum from 34 on, stored at 8 (virtio's NEEDS_CSUM).
+    // The pod's kernel sends its own SCTP so: checksum from 34 on, stored at 8 (virtio's NEEDS_CSUM).
     let mut partial = [0; 10];
     partial[0] = 1;
     partial[6..8].copy_from_slice(&34u16.to_ne_bytes());
@@ -315,12 +317,12 @@ fn a_ring_hands_on_small_and_large_packets_in_their_order() {
         assert!(ports[0].is_mapped());
         let socket = pod.udp(SocketAddr::new(A4.into(), 7001));
         let mut pool = Pool::new(16);
-        // The pod has to know its gateway before it sends at its own pace.
+        // The pod must know its gateway before it can send at its own pace.
         socket.send_to(b"?", (B4, 7002)).unwrap();
         for packet in receive(&mut ports[0], &mut pool, 1) {
             pool.put(packet);
         }
-        // Some fit into a slot, some do not, and those around the border are longer by one each.
+        // Some lengths fit into a slot and some do not; those near the limit grow by one each.
         let lens: Vec<usize> = (0..300).map(|i| [10, 1400, 120 + i / 4, 1][i % 4]).collect();
         let mut heard = Vec::new();
         for (lens, first) in lens.chunks(30).zip((0..).step_by(30)) {

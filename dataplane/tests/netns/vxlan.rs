@@ -1,4 +1,4 @@
-//! VXLAN's socket against real kernels, and against the kernel's own VXLAN device.
+//! VXLAN's socket, against real kernels and against the kernel's own VXLAN device.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -22,13 +22,13 @@ const IN2: Ipv4Addr = Ipv4Addr::new(10, 9, 9, 2);
 const MAC1: [u8; 6] = [0x66, 0, 0, 0, 0, 1];
 const MAC2: [u8; 6] = [0x66, 0, 0, 0, 0, 2];
 const VNI: u32 = 4096;
-/// Bytes of VXLAN's header and the inner Ethernet header, and of these and the outer headers.
+/// Bytes of VXLAN's header and the inner Ethernet header; then the same with the outer headers.
 const TUNNEL: usize = 22;
 const OUTER: usize = 28 + TUNNEL;
 
 /// Two nodes on one underlay, interface `up0` each.
 fn nodes() -> (Netns, Netns) {
-    // A veth keeps the order of what one core sends, not of what is sent here and there.
+    // A veth keeps the order of packets from one core only.
     let cores = core_affinity::get_core_ids().unwrap();
     assert!(core_affinity::set_for_current(cores[0]));
     let (one, two) = (Netns::new(), Netns::new());
@@ -36,7 +36,7 @@ fn nodes() -> (Netns, Netns) {
     for (node, address) in [(&one, NODE1), (&two, NODE2)] {
         node.ip("link set up0 up");
         node.ip(&format!("addr add {address}/24 dev up0"));
-        // What waits for a neighbour to be found is bounded, and of more the first is lost.
+        // The queue for an unresolved neighbour is bounded and loses its first packets when it is full.
         let waiting = "/proc/sys/net/ipv4/neigh/up0/unres_qlen_bytes";
         node.run(move || std::fs::write(waiting, "16777216").unwrap());
     }
@@ -47,9 +47,10 @@ fn socket(node: &Netns, local: Ipv4Addr) -> VxlanSocket {
     node.run(move || VxlanSocket::open(local, Reception::All).unwrap())
 }
 
-/// The kernel's end on node 2: everything goes to node 1.
+/// The kernel's VXLAN device on node 2, which sends everything to node 1.
 fn kernel_device(node: &Netns) {
-    // Or it speaks IPv6 of its own accord, and what is counted here is not all that comes. A kernel without it has no such file.
+    // Without IPv6 the device sends nothing by itself that would be counted here. A kernel without IPv6 has no such
+    // file.
     node.run(|| drop(std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")));
     node.ip(&format!(
         "link add vxlan0 address 66:00:00:00:00:02 type vxlan id {VNI} dstport 4789 local {NODE2} remote {NODE1} dev up0 nolearning"
@@ -63,7 +64,7 @@ fn outer() -> Outer {
     Outer::vxlan(NODE1, NODE2, VNI, LinkAddresses { source: MAC1, destination: MAC2 })
 }
 
-/// A datagram of node 1's inner address, as it leaves for node 2.
+/// A datagram from node 1's inner address, as it leaves for node 2.
 fn datagram(pool: &mut Pool, payload: &[u8]) -> Packet {
     let mut inner = Vec::new();
     etherparse::PacketBuilder::ipv4(IN1.octets(), IN2.octets(), 64)
@@ -102,7 +103,7 @@ fn identify(packet: &mut Packet, id: u16) {
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Receives what stands for `count` datagrams: in how many packets it came, and each datagram's payload.
+/// Receives packets for `count` datagrams. Returns how many packets came, and each datagram's payload.
 fn datagrams(port: &mut VxlanSocket, pool: &mut Pool, count: usize) -> (usize, Vec<Vec<u8>>) {
     let start = Instant::now();
     let (mut packets, mut bytes) = (0, Vec::new());
@@ -147,7 +148,8 @@ fn super_datagrams_of_every_shape_arrive_whole_and_in_order() {
         let (one, two) = nodes();
         let (mut sender, mut port) = (socket(&one, NODE1), socket(&two, NODE2));
         let mut pool = Pool::new(512);
-        // One by itself, a long super-datagram with a short end, growing ones that make no super-datagram, more than one super-datagram can hold.
+        // One alone, a long super-datagram with a short end, growing ones that form none, and more than one
+        // super-datagram holds.
         let lens: Vec<usize> = [200, 1400, 1400, 1400, 90, 91, 92, 93]
             .into_iter()
             .chain([1400; 150])
@@ -177,7 +179,7 @@ fn a_super_packet_arrives_as_segmentation_cuts_it() {
         ip().tcp(7001, 7002, 5, 100).ack(9).psh().write(&mut tcp, &payload).unwrap();
         ip().udp(7001, 7002).write(&mut udp, &payload).unwrap();
         let kinds = [(&tcp, SegmentKind::Tcp4), (&udp, SegmentKind::Udp)];
-        // A last one that is shorter, all of one length, and more than one train.
+        // With a shorter last segment, with all of one length, and with more than one super-datagram.
         for (size, segments) in [(1390, 44), (1000, 60), (250, 240)] {
             for (bytes, kind) in kinds {
                 let super_packet = |pool: &mut Pool| {
@@ -191,7 +193,7 @@ fn a_super_packet_arrives_as_segmentation_cuts_it() {
                 let mut expected = Vec::new();
                 let cut = super_packet(&mut pool);
                 segment(cut, 1450, &mut pool, &mut expected).unwrap();
-                // The second time it is known how they look.
+                // In the second round the inbox knows their layout.
                 for _ in 0..2 {
                     let mut packet = super_packet(&mut pool);
                     assert!(encapsulate(&mut packet, &outer(), 1));
@@ -211,10 +213,10 @@ fn a_super_packet_arrives_as_segmentation_cuts_it() {
     });
 }
 
-/// Segments in a train, and the one that is changed.
+/// Datagrams in a train, and the one that is changed.
 const SEGMENTS: usize = 20;
 const ODD: usize = 7;
-/// What is done to a packet in the middle, and in how many packets the train arrives.
+/// A name, a change of a packet in the middle, and the number of packets in which the train arrives.
 type Case = (&'static str, fn(&mut Packet), usize);
 
 #[test]
@@ -245,7 +247,7 @@ fn what_belongs_together_comes_in_one_piece_and_all_else_as_it_was_sent() {
         for (what, change, expected) in cases {
             assert_eq!(train(&mut pool, change), expected, "{what}");
         }
-        // What comes between them is shorter, longer, or of another kind.
+        // Between the trains come shorter, longer and other datagrams.
         for lens in
             [vec![10], (10..20).collect(), vec![1400], vec![700; 30], vec![1012; 30], vec![1400; 3]]
         {
