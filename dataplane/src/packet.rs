@@ -100,8 +100,7 @@ impl Capabilities {
         tunnel_segmentation: false,
     };
 
-    /// Whether [`PacketIo::transmit`](crate::port::PacketIo::transmit) takes a packet in this state. A port refuses any
-    /// other.
+    /// Whether [`PacketIo::transmit`](crate::port::PacketIo::transmit) takes a packet in this state, or refuses it.
     #[inline]
     pub fn take(self, offload: Offload) -> bool {
         let checksum =
@@ -198,8 +197,7 @@ impl Body {
         self.start as usize
     }
 
-    /// All bytes from the packet's first one to the buffer's end, for a device to write into; call [`Body::set_len`]
-    /// afterwards.
+    /// All bytes from the packet's first one to the buffer's end, to write into; call [`Body::set_len`] afterwards.
     #[inline]
     pub fn room_mut(&mut self) -> &mut [u8] {
         &mut self.buffer[self.start as usize..]
@@ -290,8 +288,7 @@ impl Body {
         self.offload.segmentation.is_none() && !self.offload.checksum.is_partial()
     }
 
-    /// How many packets a wire would carry for it, and the length of the longest, given the bytes of headers before the
-    /// payload.
+    /// How many packets a wire would carry for it, and the longest one's length, with `header_len` bytes of headers.
     #[inline]
     pub fn on_a_wire(&self, header_len: usize) -> (u32, u32) {
         let Some(segmentation) = self.offload.segmentation else { return (1, self.len) };

@@ -179,8 +179,7 @@ impl<C: FnMut() -> Duration> Copier<C> {
         let Some(lost) = self.lost.upgrade() else { return };
         let at = (self.clock)();
         for (done, packet) in packets.iter().enumerate() {
-            // The rest of the batch is lost with the first copy that does not fit: a worker spends no time on a slow
-            // reader.
+            // The rest of the batch is lost, too: a worker spends no time on a slow reader.
             if !self.copy_one(packet, at, direction, lost.load(Ordering::Relaxed)) {
                 lost.fetch_add((packets.len() - done) as u64, Ordering::Relaxed);
                 return;
@@ -282,8 +281,7 @@ mod tests {
         (copier.wrap(Box::new(port)), tap, far)
     }
 
-    /// A packet whose checksum field holds the pseudo-header's sum, as a kernel hands it over, and the completed
-    /// packet.
+    /// A packet with a partial checksum, as a kernel hands it over, and the completed packet.
     fn unfinished(udp: bool, v6: bool, payload: &[u8]) -> (Vec<u8>, Vec<u8>, Offload) {
         let mut finished = Vec::new();
         let (start, offset, protocol) =

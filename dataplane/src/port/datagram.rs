@@ -185,8 +185,7 @@ impl Datagrams {
         Ok(received)
     }
 
-    /// Sends and empties `packets`. `prepare` fills a packet's head and returns its destination, or `None` to refuse
-    /// it.
+    /// Sends and empties `packets`. `prepare` fills a packet's head and returns its destination; `None` refuses it.
     ///
     /// If a queue is full, the call yields the processor, up to [`RETRIES`] times. Then a full socket (`EAGAIN`)
     /// refuses the rest of its batch. A full device (`ENOBUFS`) refuses one packet, because it may take the next. Any

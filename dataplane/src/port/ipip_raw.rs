@@ -19,7 +19,7 @@ use crate::packet::{Capabilities, Offload, Packet, Pool};
 use crate::sys::batch::Head;
 use crate::sys::socket;
 
-/// Bytes of buffer that each direction asks for. Without privilege `net.core.rmem_max` is the limit.
+/// Bytes of buffer asked for each way. Without privilege `net.core.rmem_max` limits them.
 const BUFFER: i32 = 8 << 20;
 
 /// A raw socket of protocol 4. A [quiet](Reception::Quiet) one keeps the kernel from answering tunnel packets with

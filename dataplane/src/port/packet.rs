@@ -22,8 +22,7 @@ use crate::sys;
 use crate::sys::batch::{HEAD_LEN, Head};
 use crate::sys::socket;
 
-/// Bytes of buffer that each direction asks for: some sixty super-packets. Without privilege `net.core.rmem_max` is the
-/// limit.
+/// Bytes of buffer asked for each way: some sixty super-packets. Without privilege `net.core.rmem_max` limits them.
 const BUFFER: i32 = 8 << 20;
 /// Every ethertype.
 const ANY: u16 = libc::ETH_P_ALL as u16;
@@ -111,8 +110,7 @@ impl PacketIo for PacketPort {
         };
         let mut received = ring.receive(&mut self.datagrams, pool, into, limit, accept)?;
         if let Some(ring) = self.ring.take_if(|ring| ring.is_stuck()) {
-            // Permanently: a pod that sends such frames sends more of them, and a new ring costs all other ports time,
-            // too.
+            // Permanently: a pod that sends such frames sends more of them, and a new ring costs the other ports time.
             ring.detach(self.datagrams.fd())?;
             received.drained = false;
         }

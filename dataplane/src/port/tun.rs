@@ -1,5 +1,4 @@
-//! TUN queues: the device lies inside the network namespace of the pod (or the node), and this program holds its
-//! queues.
+//! TUN queues: the device lies in the network namespace of the pod (or the node), this program holds its queues.
 //!
 //! Each packet is one system call with a virtio-net header in front, so that the kernel's TCP and UDP hand over and
 //! take super-packets of up to 64 KB. The kernel spreads flows over the queues; each worker owns one.

@@ -1,5 +1,4 @@
-//! AF_PACKET on the node's own interface: receives and sends tunnel packets. The kernel's own traffic never passes
-//! here.
+//! AF_PACKET on the node's own interface: receives and sends tunnel packets. Other traffic stays with the kernel.
 //!
 //! On receipt the kernel may have coalesced the packets of one inner TCP stream (its GRO looks into protocol 4): a
 //! packet of up to 64 KB arrives whose [`Segmentation`](crate::packet::Segmentation) and partial checksum describe the

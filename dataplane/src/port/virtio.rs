@@ -135,8 +135,7 @@ fn headers_len(offload: Offload, kind: SegmentKind, packet: &[u8]) -> usize {
 }
 
 /// The version of the innermost IP header, and where the layer behind it starts (extension headers are not walked). One
-/// IPIP header is skipped: the kernel coalesces tunnelled packets, and the virtio header then describes the inner
-/// headers.
+/// IPIP header is skipped: the kernel coalesces tunnelled packets, and then describes the inner headers.
 fn transport(packet: &[u8]) -> Option<(u8, usize)> {
     let (version, len) = ip_header(packet)?;
     if version == 4 && packet[9] == protocol::IPIP {

@@ -79,8 +79,7 @@ impl Slot {
         !std::mem::replace(&mut self.hot, true)
     }
 
-    /// Adapts the batch size to the last batch: `packets` packets that took `ticks` ticks. A batch of no packets
-    /// changes nothing.
+    /// Adapts the batch size to the last batch: `packets` packets that took `ticks` ticks. No packets: no change.
     #[inline]
     pub(crate) fn adapt_batch(&mut self, packets: usize, ticks: u64) {
         if packets > 0 && (ticks > self.batch_ticks || self.batch < BATCH) {
@@ -134,8 +133,7 @@ impl Slot {
     }
 }
 
-/// The batch size after a batch of `packets` packets that took `ticks` ticks: half of the way to the size that takes
-/// `batch_ticks`.
+/// The batch size after a batch of `packets` packets that took `ticks` ticks: halfway to what fits `batch_ticks`.
 fn next_batch(batch: usize, batch_ticks: u64, packets: usize, ticks: u64) -> usize {
     let fitting = batch_ticks.saturating_mul(packets as u64) / ticks.max(1);
     let fitting = fitting.clamp(1, BATCH as u64) as usize;

@@ -1,7 +1,6 @@
 //! A cheap clock to measure cost: cycles if the processor counts them, else nanoseconds.
 
-/// A count that only grows, in the unit of [`UNIT`]. The difference (wrapping) of two reads is the cost of what ran
-/// between.
+/// A count that only grows, in the unit of [`UNIT`]. The wrapping difference of two reads is the cost between them.
 ///
 /// The time-stamp counter is not a barrier: a few instructions around the call may fall on either side.
 #[inline]

@@ -13,8 +13,7 @@ use zerocopy::FromZeros;
 pub enum Pages {
     /// 4 KB, for memory that is seldom read, and scattered.
     Small = libc::MADV_NOHUGEPAGE,
-    /// 2 MB, if the kernel has such pages. With small pages nearly each lookup in a large array first walks the page
-    /// tables.
+    /// 2 MB, if the kernel has them. With small pages nearly each lookup in a large array first walks page tables.
     Huge = libc::MADV_HUGEPAGE,
 }
 
@@ -67,8 +66,7 @@ impl<T: FromZeros> ZeroedPages<T> {
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the range was just mapped. This is advice only: if a kernel without huge pages refuses it, nothing is
-        // lost.
+        // SAFETY: the range was just mapped. Advice only: nothing is lost if a kernel without huge pages refuses it.
         unsafe { libc::madvise(address, bytes, pages as libc::c_int) };
         let first = NonNull::new(address.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Self { first, len })

@@ -26,8 +26,7 @@ const TO_THE_KERNEL: u32 = 0;
 pub enum Slot<'a> {
     /// A whole frame behind its virtio header.
     Whole(&'a [u8]),
-    /// The beginning of a frame that is too long for a slot. The whole frame is the next one to receive from the
-    /// socket.
+    /// The beginning of a frame that is too long for a slot. The socket gives the whole frame next.
     Queued,
     /// The beginning of such a frame that the socket had no room for.
     Cut,

@@ -100,8 +100,7 @@ impl Worker {
         found
     }
 
-    /// Charges the port that was served last for the time since the last charge. Returns the tick up to which it was
-    /// charged.
+    /// Charges the port that was served last for the time since the last charge. Returns the tick of this charge.
     #[inline]
     pub(super) fn charge(&mut self) -> u64 {
         let spent = self.take_ticks();

@@ -29,8 +29,7 @@ use crate::tables::{PortId, Tables};
 pub(super) const MAX_AWAITED: usize = 4;
 /// The least time between two polls of epoll while packets flow: a poll costs as much as several packets.
 pub(super) const POLL_AFTER: Duration = Duration::from_micros(5);
-/// After this time epoll is polled in any turn: a port that has become ready must not wait for [`POLL_EVERY`] long
-/// turns.
+/// After this, epoll is polled in any turn: a port that has become ready must not wait [`POLL_EVERY`] long turns.
 pub(super) const POLL_BEFORE: Duration = Duration::from_micros(40);
 
 /// Time between two checks of quiet mapped ports: epoll may not report that their memory fails, or that their device is
@@ -38,8 +37,7 @@ pub(super) const POLL_BEFORE: Duration = Duration::from_micros(40);
 const MAPPED_CHECK: Duration = Duration::from_millis(100);
 /// The longest sleep, because flows age meanwhile.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-/// Handed-off packets in a turn, besides those that go along with own batches: the worker's own ports must not wait
-/// longer.
+/// Handed-off packets in a turn, besides those that go along with own batches: own ports must not wait longer.
 const HANDOFFS_A_TURN: usize = 4 * BATCH;
 /// A turn that has taken this many ticks serves no further port: ports that have become ready meanwhile come first.
 pub(super) const LONG_TURN: u64 = 250_000;
@@ -163,8 +161,7 @@ impl Worker {
                 idle.found_packets();
                 continue;
             }
-            // A port that brought only frames that it dropped is charged now: the silence that follows is not the
-            // port's time.
+            // A port that brought only frames to drop is charged now: it must not pay for the silence that follows.
             if self.uncharged.is_some() {
                 self.charge();
             }
@@ -303,8 +300,7 @@ impl Worker {
                 self.await_more(id);
             }
         }
-        // Virtual time waits for ports that a long turn has not reached: the next turn begins with the first port
-        // again.
+        // Virtual time waits for ports that a long turn has not reached: the next turn starts again at the first.
         let ports = &mut self.ports;
         let missed = self.hot[at..].iter().filter_map(|id| Some(ports.slot(*id)?.account));
         (found, missed.chain(lowest).min(), owing)

@@ -53,8 +53,7 @@ impl Workers {
         self.iter().all(|worker| worker.commands().send(command()))
     }
 
-    /// Publishes tables to all workers, each of which uses them from its next batch on. False: as
-    /// [`Workers::send_all`].
+    /// Publishes tables to all workers; each uses them from its next batch on. False: as [`Workers::send_all`].
     pub fn publish(&self, tables: &Arc<Tables>) -> bool {
         self.send_all(|| Command::Publish(Arc::clone(tables)))
     }

@@ -1,5 +1,4 @@
-//! Tests of the ports against real kernels. Every test builds its own namespaces, sends bounded traffic and leaves
-//! nothing behind.
+//! Tests the ports against real kernels. Every test builds its own namespaces, sends bounded traffic, leaves nothing.
 #![expect(
     clippy::unwrap_used,
     reason = "these are tests; their helpers stand outside test functions"

@@ -58,8 +58,7 @@ fn a_device_with_several_has_none_for_who_lacks_the_capability() {
     });
 }
 
-/// Whether a packet from the pod's socket comes out of its device, and a packet written to the device reaches the
-/// socket.
+/// Whether packets pass from the pod's socket to its device, and from the device to the socket.
 fn speaks(socket: &UdpSocket, tuns: &mut [Tun], pool: &mut Pool) -> bool {
     socket.send_to(b"out", (A4, 7001)).unwrap();
     let (mut packets, mut malformed) = (Vec::new(), 0);

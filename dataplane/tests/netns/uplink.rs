@@ -85,8 +85,7 @@ fn tag(packet: &Packet) -> Option<u8> {
     packet.bytes().get(48).copied()
 }
 
-/// Receives, and sorts by tag: a veth keeps the order of packets from one processor, and the sender may have moved in
-/// between.
+/// Receives, and sorts by tag: a veth keeps the order of packets from one processor, but the sender may have moved.
 fn receive_sorted(port: &mut impl PacketIo, pool: &mut Pool, count: usize) -> Vec<Packet> {
     let mut packets = receive(port, pool, count);
     packets.sort_by_key(tag);

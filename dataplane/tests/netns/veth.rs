@@ -213,12 +213,11 @@ fn a_quiet_ring_learns_of_its_interfaces_deletion_at_the_first_question() {
     });
 }
 
-/// A frame that is both: the kernel takes what a TUN device gets as IPv4 by its first four bits, a packet socket as
-/// Ethernet.
+/// One frame is both: the kernel reads it from TUN as IPv4 by its first four bits, a packet socket as Ethernet.
 #[test]
 fn a_ring_that_a_frame_has_stopped_is_taken_away() {
     const OWN: Mac = [0x46, 0, 0, 0, 0, 1];
-    // UDP to fragment (UFO). TUN takes it, but no packet socket's virtio header can describe it, as with SCTP's
+    // UDP to fragment (UFO). TUN takes it, but no packet socket's virtio header can describe it, as SCTP's
     // super-packets.
     const FRAGMENTS: [u8; 10] = [1, 3, 42, 0, 0xe8, 3, 34, 0, 6, 0];
     inside("veth::a_ring_that_a_frame_has_stopped_is_taken_away", || {

@@ -49,8 +49,7 @@ fn socket(node: &Netns, local: Ipv4Addr) -> VxlanSocket {
 
 /// The kernel's VXLAN device on node 2, which sends everything to node 1.
 fn kernel_device(node: &Netns) {
-    // Without IPv6 the device sends nothing by itself that would be counted here. A kernel without IPv6 has no such
-    // file.
+    // Without IPv6 the device sends nothing by itself. A kernel without IPv6 has no such file.
     node.run(|| drop(std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")));
     node.ip(&format!(
         "link add vxlan0 address 66:00:00:00:00:02 type vxlan id {VNI} dstport 4789 local {NODE2} remote {NODE1} dev up0 nolearning"
@@ -148,8 +147,7 @@ fn super_datagrams_of_every_shape_arrive_whole_and_in_order() {
         let (one, two) = nodes();
         let (mut sender, mut port) = (socket(&one, NODE1), socket(&two, NODE2));
         let mut pool = Pool::new(512);
-        // One alone, a long super-datagram with a short end, growing ones that form none, and more than one
-        // super-datagram holds.
+        // One alone, a long super-datagram with a short end, growing ones that form none, and more than one holds.
         let lens: Vec<usize> = [200, 1400, 1400, 1400, 90, 91, 92, 93]
             .into_iter()
             .chain([1400; 150])

@@ -84,8 +84,8 @@ impl Inbox {
     /// Receives once, when nothing is left to hand up: a packet for `into`, a super-datagram to unload, or both.
     /// Receives nothing if a packet is needed and the pool is exhausted.
     ///
-    /// Errors: `WouldBlock` when nothing has come; `InvalidData` for an empty datagram, or one that
-    /// [`Vectors::receive`] refuses.
+    /// Errors: `WouldBlock` when nothing has come; `InvalidData` for a datagram that no tunnel sends: empty, too long,
+    /// or not from IPv4.
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -175,8 +175,7 @@ impl Inbox {
 }
 
 impl Layout {
-    /// The layout of a super-datagram, from its first datagram. `None`: no TCP segments, or longer headers than
-    /// [`REPEATED_MAX`].
+    /// The layout, from the first datagram. `None`: no TCP segments, or headers above [`REPEATED_MAX`].
     fn from_first(first: &[u8]) -> Option<Self> {
         let repeated = TUNNEL + join::header_len(first.get(TUNNEL..)?)?;
         let size = first.len().checked_sub(repeated).filter(|&size| size > 0)?;

@@ -4,7 +4,6 @@
 //! Packets of this port start at the outer IPv4 header, as those of every tunnel port. The kernel writes the headers
 //! that really travel. It takes the destination, DSCP and ECN from a packet's outer IPv4 header, and nothing from its
 //! UDP header. On receipt both headers are built from what the socket reports.
-//! are made up again from what the socket says.
 
 mod headers;
 mod inbox;
@@ -24,8 +23,7 @@ use crate::sys::udp_gso::{self, SEGMENTS, Vectors};
 use crate::wire::ipv4::field;
 use crate::wire::vxlan;
 
-/// Bytes of buffer that each direction asks for: some sixty super-datagrams. Without privilege `net.core.rmem_max` is
-/// the limit.
+/// Bytes of buffer asked for each way: some sixty super-datagrams. Without privilege `net.core.rmem_max` limits them.
 pub const BUFFER: i32 = 8 << 20;
 /// The longest super-datagram: as much as one UDP datagram could hold.
 const SUPER_DATAGRAM_MAX: usize = 65_535 - HEADERS;
