@@ -13,8 +13,8 @@ use crate::wire::{Malformed, udp};
 pub const HEADROOM: usize = 128;
 /// The longest IP packet (RFC 791, RFC 8200 without jumbograms) plus an Ethernet header.
 pub const MAX_PACKET: usize = 65_535 + 14;
-/// Buffers lie 64 KiB apart, so the headers of their packets would share one cache set. Each buffer starts its packets
-/// at one of this many cache lines.
+/// Headers of packets whose buffers lie 64 KiB apart would share one cache set, so each buffer starts its packets at
+/// one of this many cache lines.
 const COLOURS: usize = 16;
 const LINE: usize = 64;
 const CAPACITY: usize = HEADROOM + COLOURS * LINE + MAX_PACKET + 1;

@@ -51,8 +51,8 @@ pub struct PacketPort {
 }
 
 impl PacketPort {
-    /// Opens `queues` queues (at least one) on the interface `index` of the caller's network namespace; the kernel spreads
-    /// flows over them in order.
+    /// Opens `queues` queues (at least one) on the interface `index` of the caller's network namespace; the kernel
+    /// spreads flows over them in order.
     ///
     /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace; `ENODEV` for no such interface.
     pub fn open(index: u32, link: &Link, queues: usize, receipt: Receipt) -> io::Result<Vec<Self>> {
@@ -69,7 +69,8 @@ impl PacketPort {
 
     /// Makes a port of a queue that another [`PacketPort`] gave up.
     ///
-    /// Errors: `InvalidInput` when the descriptor is no packet socket with virtio headers that is bound to an interface.
+    /// Errors: `InvalidInput` when the descriptor is no packet socket with virtio headers that is bound to an
+    /// interface.
     pub fn from_fd(fd: OwnedFd, link: Link) -> io::Result<Self> {
         check_socket(fd.as_fd())?;
         Ok(Self::new(fd, None, link))

@@ -122,8 +122,8 @@ impl Ring {
     }
 }
 
-/// Errors: the socket's interface has been deleted; that it is down is no error. The socket reports each only once, so the
-/// interface is checked as well.
+/// Errors: the socket's interface has been deleted; that it is down is no error. The socket reports each only once, so
+/// the interface is checked as well.
 fn is_there(fd: BorrowedFd<'_>) -> io::Result<()> {
     match socket::option(fd, libc::SOL_SOCKET, libc::SO_ERROR)? {
         0 | libc::ENETDOWN if !is_interface_gone(fd) => Ok(()),

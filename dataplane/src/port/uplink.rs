@@ -43,8 +43,8 @@ pub struct PacketUplink {
 }
 
 impl PacketUplink {
-    /// Opens `queues` queues (at least one) on the interface `index` of the caller's network namespace; the kernel spreads
-    /// tunnelled flows over them in order.
+    /// Opens `queues` queues (at least one) on the interface `index` of the caller's network namespace; the kernel
+    /// spreads tunnelled flows over them in order.
     ///
     /// It receives only whole, untagged IPv4 packets of protocol 4 that came to the interface's own hardware address.
     ///
@@ -58,7 +58,8 @@ impl PacketUplink {
 
     /// Makes a port of a queue that another [`PacketUplink`] gave up.
     ///
-    /// Errors: `InvalidInput` when the descriptor is no packet socket with virtio headers that is bound to an interface.
+    /// Errors: `InvalidInput` when the descriptor is no packet socket with virtio headers that is bound to an
+    /// interface.
     pub fn from_fd(fd: OwnedFd, options: UplinkOptions) -> io::Result<Self> {
         check_socket(fd.as_fd())?;
         Self::new(fd, options)

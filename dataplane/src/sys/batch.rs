@@ -39,8 +39,8 @@ impl Batch {
             sin_addr: libc::in_addr { s_addr: 0 },
             sin_zero: [0; 8],
         };
-        // SAFETY: a msghdr of zeros is valid: null pointers with lengths of zero (on some targets it has private padding,
-        // which no literal can name).
+        // SAFETY: a msghdr of zeros is valid: null pointers with lengths of zero (on some targets it has private
+        // padding, which no literal can name).
         let header: libc::msghdr = unsafe { std::mem::zeroed() };
         Self {
             heads: vec![[0; HEAD_LEN]; capacity],

@@ -14,7 +14,7 @@ pub fn equal(lanes: [u16; 8], value: u16) -> u32 {
     bytes.cast_unsigned()
 }
 
-/// The same on processors without such an instruction here.
+/// The same on other processors, one by one.
 #[inline]
 #[cfg(not(target_arch = "x86_64"))]
 pub fn equal(lanes: [u16; 8], value: u16) -> u32 {

@@ -26,7 +26,7 @@ pub fn prefetch<T>(address: *const T) {
     unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
 }
 
-/// Does nothing: there is no such hint on this processor here.
+/// Does nothing on other processors.
 #[inline]
 #[cfg(not(target_arch = "x86_64"))]
 pub fn prefetch<T>(_address: *const T) {}

@@ -136,7 +136,8 @@ pub fn lost(fd: BorrowedFd<'_>) -> io::Result<u32> {
     // A `tpacket_stats`: how many frames came, and how many of them were dropped.
     let mut counts = [0u32; 2];
     let mut len = size_of_val(&counts) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes into `counts` and the true length into `len`; both live until the call returns.
+    // SAFETY: the kernel writes at most `len` bytes into `counts` and the true length into `len`; both live until the
+    // call returns.
     check(unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),

@@ -49,8 +49,8 @@ pub fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -
 pub fn option(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
     let mut value: c_int = 0;
     let mut len = size_of::<c_int>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes into `value` and the true length into `len`; both live until the call
-    // returns.
+    // SAFETY: the kernel writes at most `len` bytes into `value` and the true length into `len`; both live until the
+    // call returns.
     check(unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
@@ -75,7 +75,8 @@ pub fn attach_filter(fd: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<
         })
         .collect();
     let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_mut_ptr() };
-    // SAFETY: `program` points to `len` instructions in `code`; both live until the call returns, and the kernel copies.
+    // SAFETY: `program` points to `len` instructions in `code`; both live until the call returns, and the kernel
+    // copies.
     check(unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),

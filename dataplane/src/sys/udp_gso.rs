@@ -180,8 +180,8 @@ impl Vectors {
                 ptr::write_unaligned(libc::CMSG_DATA(second).cast(), segment as u16);
             }
         }
-        // SAFETY: the message points to an address, `count` vectors over borrowed bytes and two control messages; all live
-        // until the call returns, and the kernel only reads.
+        // SAFETY: the message points to an address, `count` vectors over borrowed bytes and two control messages; all
+        // live until the call returns, and the kernel only reads.
         let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

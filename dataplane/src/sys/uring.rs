@@ -12,8 +12,8 @@ use crate::packet::Packet;
 /// Tests whether the kernel gives this process a ring: calls it with arguments that it cannot accept, and reads its
 /// answer from the error.
 ///
-/// Errors: `ENOSYS` without `io_uring` in the kernel or the seccomp filter; `EPERM` when `kernel.io_uring_disabled` or a
-/// security module forbids it.
+/// Errors: `ENOSYS` without `io_uring` in the kernel or the seccomp filter; `EPERM` when `kernel.io_uring_disabled` or
+/// a security module forbids it.
 pub fn available() -> io::Result<()> {
     // SAFETY: the parameters are a null pointer. The kernel reads them only after it has checked that the caller may
     // have a ring. Then the call fails with EFAULT and has no other effect.
@@ -78,7 +78,7 @@ impl<const H: usize> Writes<H> {
         header: impl Fn(&Packet) -> [u8; H],
     ) -> io::Result<&[i32]> {
         let packets = &packets[..packets.len().min(WRITES)];
-        // This runs before anything is queued: if the caller's function panics, it leaves no entry behind.
+        // This runs before anything is queued: the caller's function leaves no entry behind, even if it panics.
         for (head, packet) in self.headers.iter_mut().zip(packets) {
             *head = header(packet);
         }

@@ -35,7 +35,7 @@ pub(super) const POLL_BEFORE: Duration = Duration::from_micros(40);
 /// Time between two checks of quiet mapped ports: epoll may not report that their memory fails, or that their device is
 /// gone.
 const MAPPED_CHECK: Duration = Duration::from_millis(100);
-/// The longest sleep, because flows age meanwhile.
+/// The longest sleep: a worker that sleeps ages no flows.
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// Handed-off packets in a turn, besides those that go along with own batches: own ports must not wait longer.
 const HANDOFFS_A_TURN: usize = 4 * BATCH;
@@ -306,8 +306,7 @@ impl Worker {
         (found, missed.chain(lowest).min(), owing)
     }
 
-    /// Called for a port that is no longer hot. The port is polled again a few times, because a reply to its last
-    /// packets may come soon.
+    /// Keeps a port that is no longer hot polled for a while: a reply to its last packets may come soon.
     #[inline]
     pub(super) fn await_more(&mut self, id: PortId) {
         if self.awaited.len() < MAX_AWAITED
