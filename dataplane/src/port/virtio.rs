@@ -38,7 +38,7 @@ pub enum Malformed {
 /// bytes of link header in front of the packet: 0 for TUN, 14 for AF_PACKET.
 ///
 /// After `Ok` a partial checksum lies inside the packet, behind at least an IPv4 header, and a segment size is not 0.
-/// Unknown flags are ignored, as the specification demands.
+/// Unknown flags are ignored, as the specification says.
 #[inline]
 pub fn decode(header: &Header, packet: &[u8], link_len: usize) -> Result<Offload, Malformed> {
     let checksum = if header[0] & F_NEEDS_CSUM != 0 {

@@ -31,7 +31,7 @@ const SUPER_DATAGRAM_MAX: usize = 65_535 - HEADERS;
 const RETRIES: usize = 2;
 
 /// How many segments of a super-packet the socket sends in one call when each is an inner packet of `mtu` bytes. Pods
-/// should build super-packets of at most so many; for a longer one a second call sends the rest.
+/// should build super-packets of at most that many; for a longer one a second call sends the rest.
 pub fn segments_at_once(mtu: u32) -> u32 {
     let datagram = mtu as usize + OUTER - HEADERS;
     SEGMENTS.min(SUPER_DATAGRAM_MAX / datagram).max(1) as u32
@@ -51,7 +51,7 @@ pub struct VxlanSocket {
 
 impl VxlanSocket {
     /// Opens a socket on the underlay address `local`, in the caller's network namespace. A quiet one sends from a port
-    /// that the kernel chooses; VXLAN allows any source port (RFC 7348, section 5).
+    /// that the kernel chooses, as VXLAN allows (RFC 7348, section 5).
     ///
     /// Errors: `AddrInUse` when another socket has the port, such as a VXLAN device of the kernel; `AddrNotAvailable`
     /// when the namespace does not have the address.
