@@ -75,8 +75,8 @@ drop_reasons! {
     NoBuffer = "no-buffer",
     /// The outgoing port is gone or refused the packet.
     TransmitRefused = "transmit-refused",
-    /// The worker that has its flow does not keep up with what it is handed over.
-    HandoffFull = "hand-over-full",
+    /// The worker that has its flow does not keep up with what it is handed off.
+    HandoffFull = "handoff-full",
 }
 
 impl From<Malformed> for DropReason {

@@ -68,8 +68,7 @@ fn what_is_found_is_told_with_all_that_finds_it_again() {
 #[test]
 fn what_a_run_has_not_met_is_told_by_name() {
     let lacks = Coverage::default().lacks(1);
-    for name in ["with IPv4 options or IPv6", "policy-egress", "it was handed over", "time jumped"]
-    {
+    for name in ["with IPv4 options or IPv6", "policy-egress", "it was handed off", "time jumped"] {
         assert!(lacks.iter().any(|lack| lack.contains(name)), "{name} in {lacks:?}");
     }
     assert_eq!(Coverage::default().lacks(0), [""; 0]);

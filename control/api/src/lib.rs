@@ -356,7 +356,7 @@ pub struct WorkerStatus {
     /// Time-stamp counter cycles spent in turns that found packets.
     pub busy_cycles: u64,
     /// Packets that it read and handed off to the worker that has their flow.
-    pub handed_over: u64,
+    pub handed_off: u64,
     /// Packets that other workers handed off to it for a port that it no longer has; they were dropped.
     pub portless: u64,
     /// Flows in its table.

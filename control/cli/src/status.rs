@@ -168,7 +168,7 @@ fn worker_table(workers: &[manx_api::WorkerStatus]) -> String {
             Cell::new(ratio(worker.packets, worker.busy_turns)),
             Cell::new(ratio(worker.busy_cycles, worker.packets)),
             Cell::new(worker.parks),
-            Cell::new(worker.handed_over),
+            Cell::new(worker.handed_off),
             Cell::new(worker.flows),
             Cell::new(worker.evictions),
         ]
@@ -180,7 +180,7 @@ fn worker_table(workers: &[manx_api::WorkerStatus]) -> String {
         "packets/turn",
         "cycles/packet",
         "parks",
-        "handed over",
+        "handed off",
         "flows",
         "evictions",
     ];
@@ -314,7 +314,7 @@ mod tests {
                 parks: 40,
                 packets: 2100,
                 busy_cycles: 1_050_000,
-                handed_over: 30,
+                handed_off: 30,
                 portless: 0,
                 flows: 17,
                 evictions: 0,

@@ -11,7 +11,7 @@
 //! The law: if two ports want time throughout, neither is served more than the other by more than [`QUANTUM`] and the
 //! cost of one batch.
 
-/// How far an account may be ahead of virtual time for its port to be served: some ten microseconds. With it, ports
+/// How far an account may be ahead of virtual time for its port to be served: some twenty microseconds. With it, ports
 /// with small batches can all be served in one turn.
 const QUANTUM: u64 = 50_000;
 /// The most that a batch is charged. It takes longer only if the worker lost its core, and no port pays for that.

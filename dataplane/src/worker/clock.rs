@@ -6,7 +6,7 @@ use crate::sys;
 
 /// Turns between two reads of the clock, and between two polls of epoll, while packets flow.
 pub(super) const POLL_EVERY: u32 = 8;
-/// Ticks after which the system's clock is read again in any turn: some ten microseconds.
+/// Ticks after which the system's clock is read again in any turn: some twenty microseconds.
 const LONG: u64 = 50_000;
 
 /// A worker's clock. Reading the system's clock would take a tenth of a small turn's time, and no work on packets needs

@@ -500,7 +500,7 @@ fn epoll_tells_of_a_wrapped_port_whether_it_was_mapped_or_not() {
 }
 
 #[test]
-fn what_is_handed_over_goes_along_and_is_counted_by_the_port_that_brought_it() {
+fn what_is_handed_off_goes_along_and_is_counted_by_the_port_that_brought_it() {
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
     let mut shares = SharedState::for_workers(2, sizes).unwrap();
     let colleague = shares.pop().unwrap().mesh;
@@ -525,8 +525,8 @@ fn what_is_handed_over_goes_along_and_is_counted_by_the_port_that_brought_it() {
     assert!(worker.run_commands(Duration::ZERO));
     let mut pool = Pool::new(1);
     let packet = pool.take_filled(&[0x45; 40]).unwrap();
-    let handed_over = Handoff { packet, segments: 3, port: PortId(1), peer: None, handoffs: 1 };
-    assert!(colleague.send(WorkerId(0), handed_over).is_none());
+    let handed_off = Handoff { packet, segments: 3, port: PortId(1), peer: None, handoffs: 1 };
+    assert!(colleague.send(WorkerId(0), handed_off).is_none());
     assert_eq!(worker.turn(Duration::from_secs(1)), 2);
     let dropped = counters.each_ref().map(|port| port.dropped(DropReason::NoTables).read());
     assert_eq!(dropped, [1, 3]);

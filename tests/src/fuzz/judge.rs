@@ -80,7 +80,7 @@ impl Judge {
         for (sum, more) in coverage.drops.iter_mut().zip(counts.drops) {
             *sum += more;
         }
-        coverage.add(Event::HandedOver, counts.handoffs);
+        coverage.add(Event::HandedOff, counts.handoffs);
         coverage.add(Event::Portless, counts.portless);
         coverage.add(Event::Evicted, counts.evictions);
         Ok(())

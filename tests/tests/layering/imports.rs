@@ -273,7 +273,7 @@ impl Content {
     fn read_code(&mut self, tokens: TokenStream) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let mut rest = &tokens[..];
-        while let Some(token) = rest.first() {
+        while !rest.is_empty() {
             rest = if is_import(rest) {
                 self.read_use(&rest[1..], false)
             } else {

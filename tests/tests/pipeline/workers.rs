@@ -28,7 +28,7 @@ fn it_all_holds_with_three_workers() {
 
 /// Otherwise the suite above shows nothing.
 #[test]
-fn packets_are_handed_over_where_there_are_several_workers_and_only_there() {
+fn packets_are_handed_off_where_there_are_several_workers_and_only_there() {
     let pods = pod("shop/a", 0, "{}", &["10.1.0.1"]) + &pod("shop/b", 0, "{}", &["10.1.0.2"]);
     let mut fabric = Fabric::new(&pods);
     for port in 0..64 {
@@ -36,10 +36,10 @@ fn packets_are_handed_over_where_there_are_several_workers_and_only_there() {
         assert_eq!(fabric.send("shop/a", &tuple.opening()).len(), 1);
         assert_eq!(fabric.send("shop/b", &tuple.reversed().data(b"answer")).len(), 1);
     }
-    let handed_over =
+    let handed_off =
         |it: &std::sync::Arc<manx_dataplane::counters::WorkerCounters>| it.handoffs.read();
-    let handed_over: u64 = fabric.nodes[0].counters.iter().map(handed_over).sum();
-    assert_eq!(handed_over > 32, workers() > 1, "{handed_over} of 128");
+    let handed_off: u64 = fabric.nodes[0].counters.iter().map(handed_off).sum();
+    assert_eq!(handed_off > 32, workers() > 1, "{handed_off} of 128");
     assert_eq!(fabric.nodes[0].flows().len(), 64, "each flow is one worker's");
 }
 
@@ -72,7 +72,7 @@ fn a_port_that_comes_revives_no_flow() {
 /// If a worker does not empty its mailbox, each endpoint whose packets are handed off to it may hold at most as many
 /// buffers as are still free.
 #[test]
-fn endpoints_leave_one_another_buffers_to_hand_over() {
+fn endpoints_leave_one_another_buffers_to_hand_off() {
     let names = ["a", "b", "c", "d"];
     let pods: String = (1..)
         .zip(names)
@@ -90,14 +90,14 @@ fn endpoints_leave_one_another_buffers_to_hand_over() {
         node.wires[port].inject_at(0, packet, Offload::default());
     }
     node.run();
-    let handed_over = senders.iter().map(|(port, packet)| {
+    let handed_off = senders.iter().map(|(port, packet)| {
         for _ in 0..60 {
             node.wires[port].inject_at(1, packet, Offload::default());
             assert_eq!(node.turn_one(1), 1);
         }
         60 - node.dropped(*port, DropReason::HandoffFull)
     });
-    let handed_over: Vec<u64> = handed_over.collect();
-    assert!(handed_over.windows(2).all(|it| it[1] >= it[0] / 3), "{handed_over:?}");
-    assert!((1..=40).contains(&handed_over[0]) && handed_over[3] > 0, "{handed_over:?}");
+    let handed_off: Vec<u64> = handed_off.collect();
+    assert!(handed_off.windows(2).all(|it| it[1] >= it[0] / 3), "{handed_off:?}");
+    assert!((1..=40).contains(&handed_off[0]) && handed_off[3] > 0, "{handed_off:?}");
 }

@@ -129,8 +129,8 @@ impl Setup {
     ) -> Result<(), Failure> {
         let stream = stream.or_else(|| self.node.station(entrance).unload());
         let Some(stream) = stream else { return Err("nothing to send".into()) };
-        let handed_over = || self.node.counters.handoffs.read();
-        let before = self.node.transmitted().0 + handed_over();
+        let handed_off = || self.node.counters.handoffs.read();
+        let before = self.node.transmitted().0 + handed_off();
         self.node.station(entrance).load(stream, count, self.pace);
         self.node.run();
         let (after, broken) = self.node.transmitted();

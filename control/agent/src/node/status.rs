@@ -159,7 +159,7 @@ fn worker(worker: &Handle) -> WorkerStatus {
         parks: counters.parks.read(),
         packets: counters.packets.read(),
         busy_cycles: counters.busy_cycles.read(),
-        handed_over: counters.handoffs.read(),
+        handed_off: counters.handoffs.read(),
         portless: counters.portless.read(),
         flows: counters.flows.read(),
         evictions: counters.evictions.read(),

@@ -58,10 +58,10 @@ fn measure(name: &str, rounds: usize) -> Result<Outcome, Failure> {
     for side in [&mut alone[..], &mut apart, &mut together] {
         measure_rate(side)?;
     }
-    let handed_over = |workers: &[Setup]| -> u64 {
+    let handed_off = |workers: &[Setup]| -> u64 {
         workers.iter().map(|setup| setup.node.counters.handoffs.read()).sum()
     };
-    let before = handed_over(&together);
+    let before = handed_off(&together);
     let (mut pairs, mut gains) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
         let one = measure_rate(&mut alone)?;
@@ -77,9 +77,9 @@ fn measure(name: &str, rounds: usize) -> Result<Outcome, Failure> {
     let passed = PACKETS * u64::from(WORKERS) * pairs.len() as u64;
     let gain = Summary::from_values(&gains).ok_or("no rounds were asked for")?;
     let remark = format!(
-        "{} times one worker with all flows; {} of {passed} packets were handed over",
+        "{} times one worker with all flows; {} of {passed} packets were handed off",
         gain.show(),
-        handed_over(&together) - before,
+        handed_off(&together) - before,
     );
     Ok(Outcome { pairs, remark })
 }
