@@ -8,9 +8,10 @@ use super::calico;
 use super::claimed_kind::{ClaimedKind, OF_ITSELF, holds_policies};
 use super::cluster;
 use super::cursor::{Cursor, Finding, Findings, Tally};
-use super::infrastructure;
 use super::metadata::{self, Metadata};
+use super::namespace;
 use super::network_policy;
+use super::node;
 use super::object::{Kind, Object, ObjectKey, Pairs, Subject};
 use super::pod;
 use super::problem::{Cause, Place, Problem, Severity};
@@ -290,10 +291,8 @@ fn decode(
 ) -> (Option<Object>, Invalid) {
     let policy = |object, subject| (Some(object), Invalid { subject, ..Invalid::default() });
     let object = match kind {
-        Kind::Namespace => {
-            Some(Object::Namespace(infrastructure::namespace(root, name, metadata, out)))
-        }
-        Kind::Node => Some(Object::Node(infrastructure::node(root, &metadata, out))),
+        Kind::Namespace => Some(Object::Namespace(namespace::namespace(root, name, metadata, out))),
+        Kind::Node => Some(Object::Node(node::node(root, &metadata, out))),
         Kind::Pod => {
             let pod = pod::decode(root, metadata, out);
             let invalid = Invalid { addresses: pod.every_address(), ..Invalid::default() };

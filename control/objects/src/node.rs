@@ -1,4 +1,4 @@
-//! Namespaces and nodes.
+//! Nodes.
 
 use std::net::IpAddr;
 
@@ -6,12 +6,10 @@ use ipnet::IpNet;
 
 use super::cursor::{Cursor, Findings};
 use super::metadata::{Metadata, annotation};
-use super::object::{Namespace, Node};
+use super::object::Node;
 use super::problem::Severity;
 use super::syntax::{ADDRESS, CIDR, address, cidr};
 
-/// The label that the API server puts on every namespace.
-pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 /// The annotation in which Calico stores a node's address and the length of its subnet.
 const CALICO_ADDRESS: &str = "projectcalico.org/IPv4Address";
 /// The annotation in which Calico stores the hardware address of a node's VXLAN device, if it does not follow from the
@@ -35,19 +33,6 @@ const NODE_STATUS_IGNORED: &[&str] = &[
     "volumesAttached",
     "volumesInUse",
 ];
-
-/// Reads a namespace.
-pub(super) fn namespace(
-    root: &Cursor<'_>,
-    name: &str,
-    metadata: Metadata,
-    out: &mut Findings,
-) -> Namespace {
-    root.mapping(out, &["apiVersion", "kind", "metadata"], &["spec", "status"]);
-    let mut labels = metadata.labels;
-    labels.insert(NAMESPACE_NAME.to_owned(), name.to_owned());
-    Namespace { labels }
-}
 
 /// Reads a node.
 pub(super) fn node(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -> Node {
