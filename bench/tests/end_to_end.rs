@@ -68,6 +68,25 @@ fn rows_are_measured_and_written_as_json_table_and_chart() {
 }
 
 #[test]
+fn a_hundred_pods_are_attached_at_once_while_the_agent_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = folder.path().display().to_string();
+    let output = bench(&["--only", "attach", "--rounds", "1", "--output", &results]);
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    if skips("a_hundred_pods_are_attached_at_once_while_the_agent_goes_on", &stderr) {
+        return;
+    }
+    assert!(output.status.success(), "{stdout}\n{stderr}");
+    let report = fs::read_to_string(folder.path().join("results.json")).unwrap();
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let figures = report["figures"].as_array().unwrap();
+    assert_eq!((figures.len(), &figures[0]["unit"]), (3, &"ms".into()), "{report:#}");
+    for (figure, side) in figures.iter().flat_map(|it| ["beside", "manx"].map(|side| (it, side))) {
+        assert!(figure[side]["median"].as_f64().unwrap() > 0.0, "{side} in {report:#}");
+    }
+}
+
+#[test]
 fn an_attacker_is_measured_beside_a_loop_and_its_packets_come_in() {
     let folder = tempfile::tempdir().unwrap();
     let results = folder.path().display().to_string();

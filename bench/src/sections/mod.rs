@@ -5,10 +5,12 @@
 //!
 //! - [`side_by_side`]: Manx on real devices beside the kernel and other programs;
 //! - [`fairness`]: what a pod's attack leaves its neighbour, on real devices;
+//! - [`attach`]: how long it takes to attach many pods, and what waits meanwhile, on real devices;
 //! - [`pipeline`]: what a packet costs, without devices;
 //! - [`policy_scale`]: what compiling, changing and looking up large policy costs;
 //! - [`change`]: what a change of one object costs the control thread.
 
+pub mod attach;
 pub mod change;
 pub mod fairness;
 pub mod pipeline;
@@ -32,7 +34,7 @@ pub struct Section {
 }
 
 /// All sections, in the order of measuring.
-pub const SECTIONS: [Section; 5] = [
+pub const SECTIONS: [Section; 6] = [
     Section {
         name: "side-by-side",
         description: "Manx beside others, on real devices, in turn",
@@ -44,6 +46,12 @@ pub const SECTIONS: [Section; 5] = [
         description: "what a pod's attack leaves its neighbour, on real devices, in turn",
         rows: fairness::rows,
         measure: fairness::measure,
+    },
+    Section {
+        name: "attach",
+        description: "attaching many pods at once, and one after the other",
+        rows: attach::rows,
+        measure: attach::measure,
     },
     Section {
         name: "pipeline",

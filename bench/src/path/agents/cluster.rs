@@ -61,11 +61,8 @@ impl Path for Cluster {
 impl Cluster {
     /// Starts agents, attaches the pods, and waits until the agents enforce the policies.
     pub fn start(shape: Shape) -> Result<Self, Error> {
-        let folder = namespaces::temporary_folder()?;
+        let folder = start_datastore(&shape)?;
         let datastore = folder.path().join(MANIFESTS);
-        fs::create_dir(&datastore).map_err(io("no folder for the manifests"))?;
-        write(&datastore, "cluster.yaml", &manifests::cluster(&shape))?;
-        connect_nodes(folder.path(), &shape)?;
         let names: &[&str] =
             if shape.across.is_some() { &["node-1", "node-2"] } else { &["node-1"] };
         let mut agents = names
@@ -135,6 +132,16 @@ impl Cluster {
     }
 }
 
+/// Makes a folder with the manifests of everything but pods, the namespaces of both nodes, and the link between them.
+pub(super) fn start_datastore(shape: &Shape) -> Result<TempDir, Error> {
+    let folder = namespaces::temporary_folder()?;
+    let datastore = folder.path().join(MANIFESTS);
+    fs::create_dir(&datastore).map_err(io("no folder for the manifests"))?;
+    write(&datastore, "cluster.yaml", &manifests::cluster(shape))?;
+    connect_nodes(folder.path(), shape)?;
+    Ok(folder)
+}
+
 /// Makes the namespaces of both nodes and the link between them.
 fn connect_nodes(folder: &FilePath, shape: &Shape) -> Result<(), Error> {
     let nodes = [named_namespace(folder, "node-1")?, named_namespace(folder, "node-2")?];
@@ -174,7 +181,7 @@ fn attach(folder: &FilePath, agent: &Agent, pod: &str) -> Result<PathEnd, Error>
 }
 
 /// Writes a manifest as the directory store requires it: whole, by a rename.
-fn write(folder: &FilePath, name: &str, text: &str) -> Result<(), Error> {
+pub(super) fn write(folder: &FilePath, name: &str, text: &str) -> Result<(), Error> {
     let hidden = folder.join(format!(".{name}.tmp"));
     fs::write(&hidden, text)
         .and_then(|()| fs::rename(&hidden, folder.join(name)))

@@ -139,6 +139,15 @@ pub(crate) fn pods(pods: &[Pod]) -> String {
     text
 }
 
+/// A policy that allows all pods this port.
+pub(crate) fn changing_policy(port: u16) -> String {
+    format!(
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n\
+         metadata: {{ name: changing, namespace: {NAMESPACE} }}\n\
+         spec: {{ podSelector: {{}}, policyTypes: [Ingress], ingress: [{{ ports: [{{ port: {port} }}] }}] }}\n"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;

@@ -3,4 +3,5 @@
 pub mod agent;
 pub mod cluster;
 mod manifests;
+pub mod node;
 pub mod shape;

@@ -1,0 +1,83 @@
+//! What an agent does while pods are attached: when it publishes tables, and when it answers.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use manx_api::client::Client;
+
+use crate::error::Error;
+use crate::path::agents::node::Node;
+
+/// The time between two changes of a policy. The agent waits 50 ms after a change for the next one.
+const BETWEEN_CHANGES: Duration = Duration::from_millis(100);
+/// The time between an answer of the agent and the next request.
+const BETWEEN_REQUESTS: Duration = Duration::from_millis(2);
+
+/// How long a publication may take that follows a change.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// When the agent was seen to do something.
+#[derive(Debug, Default)]
+pub(super) struct Observed {
+    /// When it answered.
+    pub(super) answers: Vec<Instant>,
+    /// When an answer first had tables of another version.
+    pub(super) publications: Vec<Instant>,
+}
+
+/// Changes a policy again and again until `stop`.
+pub(super) fn change_policy(node: &Node, stop: &AtomicBool) -> Result<(), Error> {
+    for port in (10_000..11_000).cycle() {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        node.change_policy(port)?;
+        thread::sleep(BETWEEN_CHANGES);
+    }
+    Ok(())
+}
+
+/// Asks for the status again and again, until `stop` and one publication more.
+pub(super) fn observe(mut agent: Client, stop: &AtomicBool) -> Result<Observed, Error> {
+    let (mut observed, mut version, mut stopped) = (Observed::default(), None, None);
+    loop {
+        let tables = agent.status()?.tables;
+        let now = Instant::now();
+        observed.answers.push(now);
+        if version.replace(tables) != Some(tables) {
+            observed.publications.push(now);
+            if stopped.is_some() {
+                return Ok(observed);
+            }
+        }
+        if stop.load(Ordering::Relaxed) && now - *stopped.get_or_insert(now) > PATIENCE {
+            return Err(Error::Failed(format!("no tables are published for {PATIENCE:?}")));
+        }
+        thread::sleep(BETWEEN_REQUESTS);
+    }
+}
+
+/// The longest time between two of these moments that has a part between `start` and `end`. `None`: there is none.
+pub(super) fn longest(moments: &[Instant], start: Instant, end: Instant) -> Option<Duration> {
+    let gaps = moments.windows(2).filter_map(|pair| <&[Instant; 2]>::try_from(pair).ok());
+    let within = gaps.filter(|[from, to]| *to > start && *from < end);
+    within.map(|[from, to]| *to - *from).max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_counts_if_a_part_of_it_is_within() {
+        let start = Instant::now();
+        let at = |ms: u64| start + Duration::from_millis(ms);
+        let moments = [0, 90, 100, 130, 140, 200].map(at);
+        let longest = |from, to| longest(&moments, at(from), at(to)).map(|it| it.as_millis());
+        assert_eq!(longest(95, 135), Some(30));
+        assert_eq!(longest(80, 135), Some(90));
+        assert_eq!(longest(95, 150), Some(60));
+        assert_eq!(longest(200, 300), None);
+    }
+}
