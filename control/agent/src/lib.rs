@@ -112,8 +112,8 @@ async fn run_control_loop(agent: &mut Agent, mut sources: EventSources) -> Resul
             Some(request) = sources.inbox.recv() => agent.handle(request),
             // One publication is for all that have ended until now.
             _ = sources.completed.recv_many(&mut ended, usize::MAX) => agent.commit(ended.drain(..)),
-            _ = agent.datastore.watcher.changed() => {
-                if agent.refresh() {
+            changes = agent.datastore.source.next() => {
+                if agent.apply(&changes) {
                     sources.peers.send_replace(agent.datastore.ipip_peers());
                 }
             },

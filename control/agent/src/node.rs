@@ -31,6 +31,7 @@ use manx_api::explain::ExplainRequest;
 use manx_api::{Call, ErrorKind, Failure, Reply};
 use manx_calculation::calc::NextStep;
 use manx_linux::netlink;
+use manx_objects::contents::Changes;
 
 /// The agent.
 pub(super) struct Agent {
@@ -61,10 +62,9 @@ impl Agent {
         Ok((agent, completed))
     }
 
-    /// Reads what has changed in the datastore and applies it. Returns whether the topology may have changed.
-    pub(super) fn refresh(&mut self) -> bool {
-        let Some(changes) = self.datastore.refresh() else { return false };
-        let needs_tables = match self.dataplane.apply_delta(&mut self.datastore, &changes) {
+    /// Applies what has changed in the datastore. Returns whether the topology may have changed.
+    pub(super) fn apply(&mut self, changes: &Changes) -> bool {
+        let needs_tables = match self.dataplane.apply_delta(&mut self.datastore, changes) {
             NextStep::Nothing(_) => return false,
             NextStep::Tables => {
                 self.publish();
@@ -144,7 +144,7 @@ impl Agent {
 
     /// By the objects that the agent has loaded, on a thread of its own: there may be very many of them.
     fn explain(&self, request: ExplainRequest) -> Outcome {
-        let (contents, uplink) = (self.datastore.store.shared(), self.datastore.uplink.clone());
+        let (contents, uplink) = (self.datastore.source.shared(), self.datastore.uplink.clone());
         Outcome::Later(Box::new(move || {
             let answer =
                 manx_analysis::explain::explain(&request, &contents, &BTreeMap::new(), &uplink);

@@ -1,16 +1,17 @@
-//! Sources of objects. Today there is one: a directory of manifests.
+//! Sources of objects. Today there is one kind: a directory of manifests.
 //!
 //! The layers, in order:
 //! - `directory`: the [`Store`] of a directory. It reads what has changed, keeps the last good state of each file and
 //!   says with [`Changes`](manx_objects::contents::Changes) what differs.
 //! - `watch`: reports when a directory may have changed.
+//! - `source`: the [`Source`] that an agent follows. It has all objects, and returns one change after the other.
 //!
 //! The meaning and the parsing of objects are in `manx-objects`; this crate decides when a file is read and which of
-//! its states is used. Another source, say an API server, would be a module next to `directory` and report the same
-//! changes.
+//! its states is used.
 
 mod directory;
+mod source;
 mod watch;
 
 pub use directory::{STANDS, Store, read_paths};
-pub use watch::{WakeUp, Watcher};
+pub use source::Source;

@@ -18,7 +18,7 @@ const RESCAN: Duration = Duration::from_secs(3);
 
 /// Why a [`Watcher`] woke up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WakeUp {
+pub(crate) enum WakeUp {
     /// Something in the directory changed.
     Event,
     /// There was no event for a while; read the directory anyway.
@@ -27,7 +27,7 @@ pub enum WakeUp {
 
 /// A watch on a directory.
 #[derive(Debug)]
-pub struct Watcher {
+pub(crate) struct Watcher {
     changes: mpsc::Receiver<()>,
     /// `None` if there is no watch (no inotify instances left, say): then there are only rescans.
     watch: Option<notify::RecommendedWatcher>,
@@ -46,7 +46,7 @@ struct Burst {
 
 impl Watcher {
     /// Watches `directory`, which need not exist yet.
-    pub fn new(directory: &Path) -> Self {
+    pub(crate) fn new(directory: &Path) -> Self {
         // One waiting signal is enough.
         let (sender, changes) = mpsc::channel(1);
         let told = move |event: notify::Result<notify::Event>| {
@@ -76,7 +76,7 @@ impl Watcher {
     }
 
     /// Waits until the directory may have changed, at most 3 s. Dropping the future loses no event.
-    pub async fn changed(&mut self) -> WakeUp {
+    pub(crate) async fn changed(&mut self) -> WakeUp {
         loop {
             let due = match self.burst {
                 Some(Burst { first, last }) => (last + DEBOUNCE).min(first + DEBOUNCE_AT_MOST),
@@ -103,7 +103,7 @@ impl Watcher {
     }
 
     /// Makes [`Watcher::changed`] return within `delay`, even without an event.
-    pub fn rescan_within(&mut self, delay: Duration) {
+    pub(crate) fn rescan_within(&mut self, delay: Duration) {
         self.rescan = self.rescan.min(Instant::now() + delay);
     }
 

@@ -98,9 +98,9 @@ impl Dataplane {
         if self.verifier.is_some() {
             return NextStep::Import;
         }
-        let Datastore { store, cluster, .. } = datastore;
+        let Datastore { source, cluster, .. } = datastore;
         let image = &self.tables.image;
-        let next = self.calculation.apply_delta(image, cluster, store.contents(), changes);
+        let next = self.calculation.apply_delta(image, cluster, source.contents(), changes);
         if let NextStep::Nothing(pods) = next {
             self.changed_in_place += pods;
         }
@@ -121,7 +121,7 @@ impl Dataplane {
         let tables = calculation.tables(&inputs);
         let proved = self.verifier.as_mut().is_none_or(|verifier| {
             let names: BTreeSet<ObjectName> = locals.keys().copied().cloned().collect();
-            verifier.admits(datastore.store.contents(), names, &tables.image)
+            verifier.admits(datastore.source.contents(), names, &tables.image)
         });
         if !proved {
             return;

@@ -7,8 +7,7 @@ use crate::error::Error;
 use crate::settings::Settings;
 use manx_calculation::import::{Cluster, Overlay, import_for};
 use manx_calculation::topology::{self, Topology, TopologyError};
-use manx_datastore::{STANDS, Store, Watcher};
-use manx_objects::contents::Changes;
+use manx_datastore::Source;
 use manx_objects::problem::Problem;
 
 /// See the module.
@@ -17,9 +16,8 @@ pub(crate) struct Datastore {
     pub(super) node: String,
     /// The name of its interface to the others.
     pub(super) uplink: String,
-    pub(crate) watcher: Watcher,
     /// The objects.
-    pub(super) store: Store,
+    pub(crate) source: Source,
     /// What they mean.
     pub(super) cluster: Cluster,
     /// Where the node stands; of the last cluster in which it has a place.
@@ -35,14 +33,11 @@ impl Datastore {
         let mut datastore = Self {
             node: settings.name.clone(),
             uplink: settings.uplink.clone(),
-            // Before the first reading, which then misses no change.
-            watcher: Watcher::new(&settings.datastore),
-            store: Store::new(&settings.datastore),
+            source: Source::open(&settings.datastore),
             cluster: Cluster::default(),
             topology: Topology::default(),
         };
-        datastore.store.refresh();
-        let cluster = import_for(datastore.store.contents(), &datastore.node);
+        let cluster = import_for(datastore.source.contents(), &datastore.node);
         if !cluster.in_sync {
             let problems: Vec<String> = cluster.problems.iter().map(Problem::summary).collect();
             return Err(Error::NotInSync(settings.datastore.clone(), problems.join("; ")));
@@ -52,18 +47,9 @@ impl Datastore {
         Ok(datastore)
     }
 
-    /// Reads what has changed. `None`: nothing.
-    pub(super) fn refresh(&mut self) -> Option<Changes> {
-        let changes = self.store.refresh();
-        if self.store.has_unsettled_file() {
-            self.watcher.rescan_within(STANDS);
-        }
-        changes
-    }
-
     /// Imports all objects. [`Datastore::place`] follows.
     pub(super) fn import(&mut self) {
-        self.adopt(import_for(self.store.contents(), &self.node));
+        self.adopt(import_for(self.source.contents(), &self.node));
     }
 
     fn adopt(&mut self, cluster: Cluster) {

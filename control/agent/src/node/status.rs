@@ -37,7 +37,7 @@ impl Agent {
             node: datastore.node.clone(),
             uptime_s: self.started.elapsed().as_secs(),
             in_sync: datastore.cluster.in_sync,
-            datastore: format!("{:016x}", datastore.store.contents().fingerprint),
+            datastore: format!("{:016x}", datastore.source.contents().fingerprint),
             tables: dataplane.tables.version,
             changed_in_place: dataplane.changed_in_place,
             invalid: invalid(self),

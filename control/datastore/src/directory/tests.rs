@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use super::file::Moment;
 use super::{Contents, STANDS, Store};
-use crate::{WakeUp, Watcher};
+use crate::Source;
+use crate::watch::{WakeUp, Watcher};
 use manx_objects::State;
 use manx_objects::object::{Kind, Object, ObjectKey, Subject};
 use manx_objects::problem::{MOST_OF_OBJECT, Problem, Severity};
@@ -313,21 +314,15 @@ fn a_save_in_pieces_takes_nothing_away_however_slow_it_is() {
 }
 
 #[test]
-fn a_watched_store_believes_what_stands_without_being_told_and_never_what_passes() {
+fn a_source_believes_what_stands_without_being_told_and_never_what_passes() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a.yaml");
     put(directory.path(), "a.yaml", &two());
-    let mut store = Store::new(directory.path());
-    let mut watcher = Watcher::new(directory.path());
-    store.refresh();
+    let mut source = Source::open(directory.path());
     let mut look = async || {
-        watcher.changed().await;
-        store.refresh();
-        if store.has_unsettled_file() {
-            watcher.rescan_within(STANDS);
-        }
-        let contents = store.contents();
+        source.next().await;
+        let contents = source.contents();
         (names(contents).len(), contents.problems.len())
     };
     runtime.block_on(async {
