@@ -60,12 +60,11 @@ impl<C: Send + 'static> DeviceWork<C> {
             // The semaphore is never closed.
             let place = threads.acquire_owned().await;
             let mut thread = tokio::task::spawn_blocking(move || work(&namespace));
-            let ended = match tokio::time::timeout(SLOW, &mut thread).await {
-                Ok(ended) => ended,
-                Err(_) => {
-                    drop(place);
-                    thread.await
-                }
+            let ended = if let Ok(ended) = tokio::time::timeout(SLOW, &mut thread).await {
+                ended
+            } else {
+                drop(place);
+                thread.await
             };
             // An agent that stops cancels what has not begun, and waits for the rest no longer than a moment.
             if let Some(result) =

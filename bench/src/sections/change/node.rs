@@ -26,7 +26,7 @@ pub(super) struct Node {
 impl Node {
     /// Calculates the tables.
     pub(super) fn tables(&mut self) -> Tables {
-        self.with_inputs(|calculation, inputs| calculation.tables(inputs))
+        self.with_inputs(Calculation::tables)
     }
 
     /// Stores in `tables` that routes have changed, if they can be changed so.
