@@ -178,8 +178,10 @@ fn save(path: &Path, ipam: &Ipam) -> io::Result<()> {
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
-    serde_json::to_writer_pretty(&mut file, &saved)?;
-    file.write_all(b"\n")?;
+    // One call for all of it: the control loop waits.
+    let mut text = serde_json::to_vec_pretty(&saved)?;
+    text.push(b'\n');
+    file.write_all(&text)?;
     file.sync_all()?;
     fs::rename(&beside, path)?;
     match path.parent() {
