@@ -1,4 +1,4 @@
-//! IPv4 packets cut into fragments (RFC 791, section 3.2).
+//! Cuts IPv4 packets into fragments (RFC 791, section 3.2).
 
 use crate::drop_reason::DropReason;
 use crate::packet::{Offload, Packet, Pool};
@@ -7,17 +7,17 @@ use crate::wire::{Malformed, ipv4};
 /// Offsets count in this many bytes.
 const UNIT: usize = 8;
 const MAX_HEADER: usize = 60;
-/// Option types: the list ends; nothing; this bit: in every fragment.
+/// Option types: the end of the list; no operation; and the bit of options that every fragment repeats.
 const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
 const COPIED: u8 = 0x80;
 
-/// Appends the packet to `into` in pieces of at most `mtu` bytes, in order; whole, if it fits. Its layer-4 checksum is
-/// completed first, for no piece can do that.
+/// Appends the packet to `into` in pieces of at most `mtu` bytes, in order; in one piece if it fits. Its layer-4 checksum is
+/// completed first, because no piece can do that.
 ///
 /// All or nothing: after an error `into` is as it was and every buffer is in `pool`. [`DropReason::TooBig`]: it must not
-/// be fragmented (DF, IPv6), or `mtu` leaves no room for eight bytes; [`DropReason::NoBuffer`];
-/// [`DropReason::Malformed`]: no whole IPv4 packet, options that overrun, or a super-packet, which is segmented instead.
+/// be fragmented (DF, IPv6), or `mtu` leaves less than eight bytes. [`DropReason::NoBuffer`]. [`DropReason::Malformed`]: not a
+/// whole IPv4 packet, options that overrun, or a super-packet, which has to be segmented instead.
 pub fn fragment(
     mut packet: Packet,
     mtu: usize,
@@ -56,7 +56,7 @@ struct Plan {
     word: u16,
     /// Payload bytes of the first piece.
     first_len: usize,
-    /// The later pieces' header, but for lengths, offset and checksum.
+    /// The header of the later pieces, without lengths, offset and checksum.
     later_header: [u8; MAX_HEADER],
     later_header_len: usize,
 }
@@ -123,7 +123,7 @@ fn copied_options(mut options: &[u8], into: &mut [u8]) -> Result<usize, Malforme
 }
 
 impl Plan {
-    /// Makes `piece` the fragment that carries the payload of `whole` from `start` on, as much as fits: the length of it.
+    /// Makes `piece` the fragment with the payload of `whole` from `start` on, as much as fits. Returns how much that is.
     fn fill(&self, piece: &mut Packet, whole: &[u8], start: usize) -> usize {
         let header_len = self.later_header_len;
         let left = self.payload_len - start;
@@ -151,7 +151,7 @@ impl Plan {
             ip.set_total_len(len as u16);
         }
         packet.set_len(len);
-        // The checksum is in the packet, and none of its pieces can vouch for it.
+        // The checksum is in the packet, and no piece can verify it.
         packet.offload = Offload::default();
     }
 }

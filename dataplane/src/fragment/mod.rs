@@ -1,4 +1,4 @@
-//! Fragments: the first decides for the later ones; packets too big are cut.
+//! Fragments: the first one decides for the later ones; packets that are too big are cut.
 
 mod cut;
 mod tracker;

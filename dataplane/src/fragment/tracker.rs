@@ -1,14 +1,14 @@
-//! The decisions on first fragments, for the later ones that carry no ports.
+//! The decisions on first fragments. The later ones, which carry no ports, follow them.
 
 use ahash::RandomState;
 
 use crate::parse::{Fragment, Parsed};
 use crate::wire::address::Address;
 
-/// Seconds for which a first fragment's decision stands: as long as Linux keeps fragments (`ipfrag_time`), the lower end
-/// of what RFC 1122, section 3.3.2 asks of a receiver.
+/// Seconds for which a first fragment's decision stands: as long as Linux keeps fragments (`ipfrag_time`). RFC 1122, section
+/// 3.3.2 recommends 60 to 120 to a receiver.
 const TIMEOUT: u32 = 30;
-/// Places in which a key may stand.
+/// Places where a key may be.
 const WAYS: usize = 4;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,7 +20,7 @@ struct Key {
     protocol: u8,
     /// Where the packet entered: fragments that entered elsewhere do not join it.
     origin: u32,
-    /// The version of the tables that decided: what they meant by an endpoint or a rule, others may not.
+    /// The version of the tables that decided. Other tables may mean something else by an endpoint or a rule.
     version: u64,
 }
 
@@ -32,13 +32,13 @@ struct Entry<T> {
     expires: u32,
 }
 
-/// A bounded table of decisions on first fragments, by source, destination, id, protocol, the packet's origin and the
-/// version of the tables that decided: under new tables every decision is gone, and what it would have held for is dropped.
+/// A bounded table of decisions on first fragments. The key is source, destination, id, protocol, the packet's origin, and the
+/// version of the tables that decided. New tables therefore end all decisions, and the later fragments are dropped.
 ///
-/// When first fragments of one key are decided differently while the first decision stands, the key has none until 30
-/// seconds after the last of them: which of them a receiver will join the later fragments to, nobody here can know. (Two
-/// packets may come to the same id within the time, RFC 4963: rather both die than one is judged by the other.) A full
-/// bucket forgets what would expire first of the origin that has most there with the new one, and its later fragments are
+/// If first fragments of one key are decided differently while the first decision stands, the key has no decision until 30
+/// seconds after the last of them: it is not known to which of them a receiver joins the later fragments. (Two packets may
+/// have the same id within that time, RFC 4963; both are dropped, so that neither passes by the other's decision.) A full
+/// bucket removes the decision that expires first among those of the origin that would have most; its later fragments are
 /// dropped. So each of two origins has half of a bucket. Time is in seconds from any fixed moment.
 #[derive(Debug)]
 pub struct FragmentTracker<T> {
@@ -53,7 +53,7 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
         Self { hasher: RandomState::new(), buckets: vec![[None; WAYS]; buckets] }
     }
 
-    /// Remembers what was decided of a first fragment. Anything else is left alone.
+    /// Records the decision on a first fragment. Other packets are ignored.
     pub fn insert(&mut self, parsed: &Parsed, origin: u32, version: u64, decision: T, now: u32) {
         let Fragment::First { id } = parsed.fragment else { return };
         let key = Key::new(parsed, id, origin, version);
@@ -66,7 +66,7 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
         }
         let live = bucket.map(|place| place.filter(|entry| now < entry.expires));
         let held_by = |origin| live.iter().flatten().filter(|it| it.key.origin == origin).count();
-        // Free places first, then those of the origin that would have most with this one.
+        // Free places first, then places of the origin that would have most with this one.
         let worth = |place: &Option<Entry<T>>| {
             place.map(|entry| {
                 let is_own = entry.key.origin == origin;
@@ -80,8 +80,8 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
         }
     }
 
-    /// What was decided of a later fragment's first one; of several that were decided differently: `Some(None)`. `None`: there is
-    /// none that stands, or it is no later fragment.
+    /// The decision on the first fragment of a later one; `Some(None)` if several were decided differently. `None`: no decision
+    /// stands, or it is no later fragment.
     pub fn lookup(
         &mut self,
         parsed: &Parsed,

@@ -1,4 +1,4 @@
-//! Segments put together into super-packets, by the rules of the kernel's GRO.
+//! Puts segments together into super-packets, by the rules of the kernel's GRO.
 
 use super::headers::{ACK, CWR, FIN, FLAGS, Headers, PSH, Shape, TCP, UDP, ipv4_id, sequence};
 use crate::checksum::fold;
@@ -7,23 +7,23 @@ use crate::packet::{Checksum, Offload, Packet, Pool, Segmentation};
 
 /// The longest IP packet that a super-packet may be (RFC 791: 16 bits of length).
 const MAX_LEN: usize = 65_535;
-/// Streams followed at once in a batch; with more, one after the other is closed.
+/// Streams that are followed at once in a batch. One more closes one of them.
 const RUNS: usize = 8;
-/// Datagrams of a super-packet at most: what a socket that takes them whole is used to (`UDP_GRO_CNT_MAX` of the kernel).
+/// The most datagrams in a super-packet: what a socket that takes super-packets accepts (the kernel's `UDP_GRO_CNT_MAX`).
 const DATAGRAMS: u16 = 64;
 
-/// Merges the TCP segments and the UDP datagrams of a batch, in place: each run of consecutive ones becomes one super-packet in the
-/// buffer and at the place of its first one, and the other buffers return to `pool`.
+/// Merges the TCP segments and the UDP datagrams of a batch, in place: each run of consecutive ones becomes one super-packet,
+/// in the buffer and at the place of the first one. The other buffers return to `pool`.
 ///
-/// They merge when every byte of their headers is equal, but for what segmentation derives: the sequence number
-/// follows on; the IPv4 identification counts up by one, or stays the same where Don't Fragment makes it meaningless (RFC
-/// 6864, section 4.1); the lengths are equal, and a shorter one ends the run, as do PSH and FIN; CWR may stand on
-/// the first only. SYN, RST, URG, pure acknowledgements, empty datagrams and those without a checksum, fragments and packets that
-/// are super-packets already never merge. A checksum must be verified, or is verified here; a packet with a wrong one passes alone
-/// and untouched.
+/// Segments merge if their headers are equal in every byte that segmentation does not derive. The sequence number must
+/// follow on. The IPv4 identification counts up by one, or stays the same if Don't Fragment makes it meaningless (RFC 6864,
+/// section 4.1). The lengths are equal; a shorter segment ends the run, and so do PSH and FIN. Only the first may have CWR.
+/// Never merged are SYN, RST, URG, pure acknowledgements, empty datagrams and those without a checksum, fragments, and
+/// packets that are super-packets already. A checksum that is not verified yet is verified here. A packet with a wrong one
+/// stays alone and unchanged.
 ///
-/// Packets of one connection never change their order; those of different connections may. Super-packets are made of what
-/// a port `takes`; what is for one that takes some begins with its IP header.
+/// Packets of one connection keep their order; those of different connections may change it. Only kinds of super-packets
+/// that the port `takes` are made. Packets for a port that takes any begin with their IP header.
 pub fn coalesce(batch: &mut Vec<Packet>, takes: Capabilities, pool: &mut Pool) {
     let mut runs = Runs { takes, open: Default::default(), turn: 0 };
     let mut kept = 0;
@@ -40,8 +40,8 @@ pub fn coalesce(batch: &mut Vec<Packet>, takes: Capabilities, pool: &mut Pool) {
     batch.drain(kept..).for_each(|packet| pool.put(packet));
 }
 
-/// Whether a batch may hold what [`coalesce`] merges, by those that it begins and ends with: a segment of TCP, or two datagrams of
-/// one flow, as where somebody sends many of them. Who sends few of them loses nothing that is worth a look at each packet.
+/// Whether a batch may hold what [`coalesce`] merges. Its first and last packets tell: a TCP segment, or two datagrams of one
+/// flow, as in a batch of many datagrams. A sender of few datagrams loses too little to look at each packet.
 #[inline]
 pub fn may_coalesce(batch: &[Packet]) -> bool {
     match batch {
@@ -53,7 +53,7 @@ pub fn may_coalesce(batch: &[Packet]) -> bool {
 
 #[inline]
 fn may_merge(one: &Packet, other: &Packet) -> bool {
-    /// The protocol, and addresses and ports, where no options are; where some are, it may be something else.
+    /// The protocol, addresses and ports if the header has no options; with options it may be something else.
     fn flow_bytes(packet: &Packet) -> Option<(u8, &[u8])> {
         let bytes = packet.bytes();
         let (protocol, ends) = if bytes.first()? >> 4 == 4 { (9, 12..24) } else { (6, 8..44) };
@@ -76,7 +76,7 @@ struct Runs {
 }
 
 impl Runs {
-    /// Appends a packet to its run, true; or else makes the runs ready for its being kept at `place`, behind `before`.
+    /// Appends a packet to its run and returns `true`; or prepares the runs for the packet to stay at `place`, behind `before`.
     fn append_or_prepare(
         &mut self,
         before: &mut [Packet],
@@ -93,7 +93,7 @@ impl Runs {
         };
         let whole = is_whole(packet, &headers);
         let bytes = packet.bytes();
-        // There is one run of a connection at most.
+        // A connection has at most one run.
         for open in &mut self.open {
             let Some(run) = open else { continue };
             let head = &mut before[run.head];
@@ -119,7 +119,7 @@ impl Runs {
         false
     }
 
-    /// A slot without a run: a free one, or one closed in its turn.
+    /// A slot without a run: a free one, or the next in turn, which is closed.
     fn vacate(&mut self, batch: &mut [Packet]) -> usize {
         if let Some(free) = self.open.iter().position(Option::is_none) {
             return free;
@@ -145,7 +145,7 @@ fn close(open: &mut Option<Run>, batch: &mut [Packet]) {
     }
 }
 
-/// Whether nothing is wrong with a packet and it may be part of a run at all.
+/// Whether a packet is intact and may be part of a run at all.
 fn is_whole(packet: &mut Packet, headers: &Headers) -> bool {
     if packet.offload.segmentation.is_some()
         || !headers.verify_ip(packet.bytes())
@@ -169,7 +169,7 @@ fn is_whole(packet: &mut Packet, headers: &Headers) -> bool {
     }
 }
 
-/// Whether a segment or a datagram can be the first of a run: it carries data, and no flag that means the end of one or more than data.
+/// Whether a segment or a datagram can be the first of a run: it carries data, and no flag that ends a run or means more than data.
 pub(super) fn opens(bytes: &[u8], headers: &Headers) -> bool {
     const ECE: u8 = 0x40;
     let only_data =
@@ -177,7 +177,7 @@ pub(super) fn opens(bytes: &[u8], headers: &Headers) -> bool {
     bytes.len() > headers.payload && only_data
 }
 
-/// How the IPv4 identifications of a run go.
+/// How the IPv4 identifications of a run follow one another.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Identification {
     /// One segment so far, or IPv6.
@@ -186,7 +186,7 @@ enum Identification {
     Fixed,
 }
 
-/// A super-packet in the making.
+/// A super-packet that is being put together.
 pub(super) struct Run {
     /// Index of the first segment in the batch.
     head: usize,
@@ -194,12 +194,12 @@ pub(super) struct Run {
     /// Payload bytes of the first segment.
     size: usize,
     pub(super) segments: u16,
-    /// The sequence number that follows on; of UDP 0.
+    /// The sequence number of the next segment; 0 for UDP.
     next: u32,
     identification: Identification,
-    /// FIN and PSH of the last segment, which the super-packet has too.
+    /// FIN and PSH of the last segment; the super-packet has them too.
     last: u8,
-    /// Nothing follows on.
+    /// No segment can follow.
     pub(super) ended: bool,
 }
 
@@ -221,20 +221,20 @@ impl Run {
         }
     }
 
-    /// Same protocol, addresses and ports, in the same direction.
+    /// Whether protocol, addresses and ports are the same, in the same direction.
     fn same_connection(&self, head: &[u8], bytes: &[u8], headers: &Headers) -> bool {
         (self.headers.v6, self.headers.protocol) == (headers.v6, headers.protocol)
             && self.headers.addresses(head) == headers.addresses(bytes)
             && self.headers.ports(head) == headers.ports(bytes)
     }
 
-    /// The same of a header of the same shape.
+    /// The same for a header of the same shape.
     pub(super) fn is_connected(&self, head: &[u8], header: &[u8]) -> bool {
         self.same_connection(head, header, &self.headers)
     }
 
-    /// Whether a segment of the same connection follows on, which has headers of the same shape, `header` with nothing or more
-    /// behind them, and so many bytes of payload.
+    /// Whether a segment of the same connection follows on. Its headers, at the start of `header`, have the same shape, and it
+    /// has this many bytes of payload.
     pub(super) fn continues(&self, head: &[u8], header: &[u8], len: usize) -> bool {
         let Headers { v6, protocol, transport, payload } = self.headers;
         if len == 0 || len > self.size {
@@ -277,7 +277,7 @@ impl Run {
         }
     }
 
-    /// Appends a segment that follows on. False, and nothing done, if there is no room.
+    /// Appends a segment that follows on. `false`: there is no room, and nothing is changed.
     fn append(&mut self, head: &mut Packet, bytes: &[u8]) -> bool {
         let data = &bytes[self.headers.payload..];
         let len = head.len();
@@ -291,7 +291,7 @@ impl Run {
         true
     }
 
-    /// Takes down that a segment with this `header` and so many bytes of payload follows.
+    /// Records that a segment with this `header` and this many bytes of payload follows.
     pub(super) fn count(&mut self, head: &[u8], header: &[u8], len: usize) {
         let Headers { v6, protocol, transport, .. } = self.headers;
         if !v6 && let Some(identification) = self.follow_id(head, header) {
@@ -305,7 +305,7 @@ impl Run {
         self.ended = self.last != 0 || len < self.size;
     }
 
-    /// Makes the first segment's headers, which all the payload stands behind, a super-packet's.
+    /// Makes the first segment's headers those of the super-packet. All the payload stands behind them.
     pub(super) fn close(&self, bytes: &mut [u8]) -> Offload {
         let headers = &self.headers;
         let flags = headers.transport + FLAGS;

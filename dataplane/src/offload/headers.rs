@@ -1,4 +1,4 @@
-//! Where the headers of a TCP or UDP packet end: what segmentation repeats.
+//! Where the headers of a TCP or UDP packet end. Segmentation repeats these headers.
 
 use crate::checksum::{finish, is_right, sum};
 use crate::packet::SegmentKind;
@@ -18,14 +18,14 @@ pub(super) struct Headers {
     pub(super) payload: usize,
 }
 
-/// What a packet is to this module.
+/// What kind of packet it is for segmentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     /// Whole TCP or UDP.
     Whole(Headers),
     /// Whole, well-formed, and of another protocol.
     Other,
-    /// A fragment, authenticated, cut short, padded, or contradictory: no telling which flow it belongs to.
+    /// A fragment, authenticated, cut short, padded, or contradictory: its flow is not known.
     Unknown,
 }
 
@@ -34,8 +34,8 @@ impl Shape {
         Self::parse(bytes).unwrap_or(Self::Unknown)
     }
 
-    /// By the same views as [`parse`](crate::parse::parse), but not by it: that sums up the IPv4 header, which a batch has
-    /// behind it, and keeps nothing of an authentication header, which must not be repeated.
+    /// Reads the packet by the same views as [`parse`](crate::parse::parse). `parse` itself would sum the IPv4 header again, and
+    /// does not report an authentication header, which must not be repeated.
     fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let (v6, protocol, transport) = match bytes.first().ok_or(Malformed)? >> 4 {
             4 => ipv4(bytes)?,
@@ -95,13 +95,13 @@ impl Headers {
         }
     }
 
-    /// The pseudo-header's sum for a packet of `len` bytes with these headers.
+    /// The sum of the pseudo-header for a packet of `len` bytes with these headers.
     pub(super) fn pseudo_header(&self, headers: &[u8], len: usize) -> u32 {
         let len = (len - self.transport) as u32;
         sum(self.addresses(headers)) + u32::from(self.protocol) + (len & 0xffff) + (len >> 16)
     }
 
-    /// Whether the transport checksum in the packet is right. UDP over IPv4 may have none (RFC 768): that is right.
+    /// Whether the transport checksum in the packet is right. UDP over IPv4 may have none (RFC 768), which is right too.
     pub(super) fn verify(&self, bytes: &[u8]) -> bool {
         let at = self.transport + self.checksum_offset();
         if self.protocol == UDP && bytes[at..at + 2] == [0; 2] {
@@ -111,34 +111,34 @@ impl Headers {
         self.verify_apart(headers, payload)
     }
 
-    /// The same of a packet whose payload may stand elsewhere, and that has a checksum.
+    /// The same for a packet whose payload may be elsewhere, and that has a checksum.
     pub(super) fn verify_apart(&self, headers: &[u8], payload: &[u8]) -> bool {
         let pseudo = self.pseudo_header(headers, headers.len() + payload.len());
-        // A transport header is a multiple of two bytes long, so the two sums are of one.
+        // A transport header has an even length, so the two sums add up to one.
         is_right(pseudo + sum(&headers[self.transport..]) + sum(payload))
     }
 
-    /// Whether the IP header tells this length of the packet.
+    /// Whether the IP header gives this length for the packet.
     pub(super) fn tell_length(&self, headers: &[u8], len: usize) -> bool {
         let (at, len) = if self.v6 { (4, len - ipv6::HEADER_LEN) } else { (2, len) };
         usize::from(u16::from_be_bytes([headers[at], headers[at + 1]])) == len
     }
 
-    /// Writes the transport checksum of a packet anew whose payload may stand elsewhere.
+    /// Writes a new transport checksum into a packet whose payload may be elsewhere.
     pub(super) fn write_checksum(&self, headers: &mut [u8], payload: &[u8]) {
         let at = self.transport + self.checksum_offset();
         headers[at..at + 2].fill(0);
         let pseudo = self.pseudo_header(headers, headers.len() + payload.len());
-        // A transport header is a multiple of two bytes long, so the two sums are of one.
+        // A transport header has an even length, so the two sums add up to one.
         let mut checksum = finish(pseudo + sum(&headers[self.transport..]) + sum(payload));
-        // RFC 768: a computed zero is sent as all ones, for zero says that there is none.
+        // RFC 768: a computed zero is sent as all ones, because zero means that there is no checksum.
         if self.protocol == UDP && checksum == 0 {
             checksum = 0xffff;
         }
         headers[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
     }
 
-    /// Makes the lengths and, for IPv4, the header checksum tell the length of the packet.
+    /// Writes the length of the packet into the length fields, and for IPv4 the header checksum.
     pub(super) fn write_lengths(&self, headers: &mut [u8], len: usize) {
         if self.v6 {
             headers[4..6].copy_from_slice(&((len - 40) as u16).to_be_bytes());

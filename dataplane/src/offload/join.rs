@@ -1,21 +1,21 @@
-//! Segments whose payload stands in one piece already, as a socket can lay it out, put together where they are.
+//! Joins segments whose payload a socket has already placed in one piece, without copying it.
 
 use super::coalesce::{Run, opens};
 use super::headers::{Shape, TCP};
 use crate::packet::Offload;
 
-/// What [`join`] has put together.
+/// A super-packet that [`join`] has made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Joined {
-    /// Segments that are in it, at least 2.
+    /// How many segments it holds, at least 2.
     pub(crate) segments: usize,
     /// Bytes of the super-packet.
     pub(crate) len: usize,
-    /// What it is; offsets count from its first byte.
+    /// Its metadata; offsets count from its first byte.
     pub(crate) offload: Offload,
 }
 
-/// Bytes of the headers of a TCP segment that others may follow; `None`: it is something else.
+/// The length of the headers of a TCP segment that others may follow; `None`: it is not such a segment.
 pub(crate) fn header_len(segment: &[u8]) -> Option<usize> {
     match Shape::classify(segment) {
         Shape::Whole(headers) if headers.protocol == TCP && opens(segment, &headers) => {
@@ -25,12 +25,12 @@ pub(crate) fn header_len(segment: &[u8]) -> Option<usize> {
     }
 }
 
-/// Joins TCP segments by the rules of [`coalesce`](super::coalesce::coalesce). `bytes` are the first one, `first` bytes long, and
-/// behind it the payload of the others in their order; `others` are their headers, as long as its own. The payload of each is as
-/// long as the first one's, but for the last of all.
+/// Joins TCP segments by the rules of [`coalesce`](super::coalesce::coalesce). `bytes` holds the first segment, `first` bytes
+/// long, and behind it the payload of the others in order. `others` holds their headers, each as long as the first one's. The
+/// payload of each is as long as the first one's, except for the last.
 ///
-/// Joined are as many as may be, from the first on; where they end the rest of `bytes` is as it was. `None`, and nothing changed:
-/// nothing can be joined.
+/// Joins as many as possible, from the first on; the rest of `bytes` stays as it is. `None`: nothing can be joined, and
+/// nothing is changed.
 pub(crate) fn join<'h>(
     bytes: &mut [u8],
     first: usize,

@@ -1,19 +1,19 @@
-//! A super-packet cut into packets that a link takes.
+//! Cuts a super-packet into packets that a link takes.
 
 use super::headers::{CWR, FIN, FLAGS, Headers, PSH, Shape, TCP, UDP, ipv4_id, sequence};
 use crate::drop_reason::DropReason;
 use crate::packet::{Checksum, Packet, Pool, Segmentation};
 
-/// Cuts a packet into segments of at most `mtu` bytes, appended to `out` in order, each with complete checksums. A packet
-/// that is no super-packet passes, its checksum completed. Segment first, then encapsulate: tunnel headers are not
-/// looked through, and `mtu` is what the tunnel leaves.
+/// Cuts a packet into segments of at most `mtu` bytes, and appends them to `out` in order, each with complete checksums. A
+/// packet that is no super-packet passes with its checksum completed. Segment before encapsulation: this does not look
+/// through tunnel headers, and `mtu` is what the tunnel leaves.
 ///
-/// Every header is repeated with its options. IPv4 identifications count up from the packet's own; TCP's FIN and PSH stay
-/// with the last segment and CWR with the first (RFC 3168, section 6.1.2). TCP segments shrink where `mtu` asks for
-/// it; datagrams cannot. An unverified checksum is verified first, because writing a new one would hide what is wrong.
+/// Every segment repeats all headers with their options. IPv4 identifications count up from the packet's own. TCP's FIN and PSH
+/// stay with the last segment, CWR with the first (RFC 3168, section 6.1.2). TCP segments become shorter if `mtu` requires
+/// it; datagrams cannot. An unverified checksum is verified first, because a new one would hide an error.
 ///
-/// Gives the packet back, with nothing appended, as [`DropReason::TooBig`] (does not fit `mtu`: answer the sender),
-/// [`DropReason::Malformed`] (not what its metadata says, or a wrong checksum) or [`DropReason::NoBuffer`].
+/// Errors give the packet back and append nothing: [`DropReason::TooBig`] (does not fit `mtu`: answer the sender),
+/// [`DropReason::Malformed`] (not what its metadata says, or a wrong checksum), [`DropReason::NoBuffer`].
 pub fn segment(
     mut packet: Packet,
     mtu: usize,
@@ -57,25 +57,25 @@ pub fn segment(
     Ok(())
 }
 
-/// How a super-packet falls apart.
+/// How a super-packet is cut.
 #[derive(Debug)]
 pub(crate) struct Cut {
     headers: Headers,
-    /// Payload bytes a segment.
+    /// Payload bytes of a segment.
     size: usize,
-    /// Segments, at least 1.
+    /// The number of segments, at least 1.
     count: usize,
     /// The super-packet's.
     payload: usize,
     id: u16,
     sequence: u32,
     flags: u8,
-    /// UDP over IPv4 that came without a checksum stays without.
+    /// UDP over IPv4 that came without a checksum gets none.
     unchecked: bool,
 }
 
 impl Cut {
-    /// Of a super-packet into segments of at most `mtu` bytes; errors as [`segment`]'s.
+    /// Plans to cut a super-packet into segments of at most `mtu` bytes; errors as of [`segment`].
     pub(crate) fn plan(
         bytes: &[u8],
         Segmentation { kind, size, .. }: Segmentation,
@@ -156,7 +156,7 @@ impl Cut {
         self.finish(to, index);
     }
 
-    /// Makes a copy of the super-packet's headers, with the segment's payload behind, into the segment.
+    /// Makes the segment of a copy of the super-packet's headers, with the segment's payload behind them.
     fn finish(&self, segment: &mut Packet, index: usize) {
         segment.set_len(self.headers.payload + self.len(index));
         let (headers, payload) = segment.bytes_mut().split_at_mut(self.headers.payload);
@@ -165,7 +165,7 @@ impl Cut {
         segment.offload.segmentation = None;
     }
 
-    /// Makes a copy of the super-packet's headers those of the `index`-th segment, whose payload may stand elsewhere.
+    /// Makes a copy of the super-packet's headers those of the `index`-th segment, whose payload may be elsewhere.
     pub(crate) fn write_headers(&self, bytes: &mut [u8], payload: &[u8], index: usize) {
         let Headers { v6, protocol, transport, .. } = self.headers;
         if !v6 {
