@@ -1,7 +1,8 @@
-//! The tables that a worker judges by: one immutable value, published whole.
+//! The tables that a worker decides by: one value, published whole.
 //!
-//! A worker holds one `Arc<Tables>` and picks the next one up between batches, so no packet sees a mixed world. The value
-//! that exists before the first publication is [`Tables::closed`]: nothing is in it, and nothing passes.
+//! A worker holds one `Arc<Tables>` and takes the next one between batches, so that every packet is decided by one of them.
+//! Before the first publication it holds [`Tables::closed`], which lets nothing pass. Identities and next hops of addresses may
+//! change in place ([`Tables::changes`]); nothing else does.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use zerocopy::FromZeros;
 use crate::encapsulation::{Encapsulation, Outer};
 use crate::wire::address::Address;
 
-/// A port of the worker: stable from attach to detach, not used again while tables in use or an unread report may mean it.
+/// A port of the worker. The number is the port's from attach to detach, and is given to another only when no tables in use
+/// and no unread report can mean the former one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub u16);
 
@@ -30,7 +32,7 @@ pub enum NextHop {
     Unreachable,
     /// This node itself: its own addresses, behind the host port.
     Node,
-    /// The world, behind the host port or the uplink: other networks, and remote pods that need no encapsulation.
+    /// The world, behind the host port or the uplink: other networks, and pods of other nodes that need no encapsulation.
     Host,
     /// An endpoint of this node, an index into [`Tables::endpoints`].
     Endpoint(u32),
@@ -67,7 +69,7 @@ impl EncodedNextHop {
 const _: () =
     assert!(EncodedNextHop::NODE_OR_HOST.is_power_of_two() && TUNNELS_OF_A_NODE.is_power_of_two());
 
-/// The kind stands below the index: so the numbers are small, and routes hold them in two bytes.
+/// The kind is in the low bits, so that the numbers are small and routes hold them in two bytes.
 const KIND_BITS: u32 = 3;
 const KIND: u32 = (1 << KIND_BITS) - 1;
 const INDEX: u32 = (1 << 28) - 1;
@@ -87,7 +89,7 @@ impl NextHop {
         EncodedNextHop((index & INDEX) << KIND_BITS | kind)
     }
 
-    /// What a route's value means; a value that nobody encoded leads nowhere.
+    /// What a route's value means. A value that [`NextHop::encode`] does not return leads nowhere.
     #[inline]
     pub const fn decode(EncodedNextHop(code): EncodedNextHop) -> Self {
         match code & KIND {
@@ -113,15 +115,16 @@ pub struct NextHopPair {
 /// An endpoint of this node.
 #[derive(Debug, Clone, Copy)]
 pub struct Endpoint {
-    /// Its attachment's number, never given again: what flows know it by.
+    /// The number of its attachment, by which flows know it. It is never given to another.
     pub attachment: u32,
-    /// The way to it.
+    /// The link to it.
     pub link: Link,
-    /// What judges packets to it.
+    /// The chain for packets to it.
     pub ingress: ChainId,
-    /// What judges packets from it.
+    /// The chain for packets from it.
     pub egress: ChainId,
-    /// Names the meaning of both chains: not another's, of this endpoint or of one that had its addresses. From 1.
+    /// A number, from 1, for the meaning of both chains. No other meaning has it, of this endpoint or of another one that had
+    /// its addresses.
     pub revision: u32,
 }
 
@@ -130,34 +133,34 @@ pub struct Endpoint {
 pub struct Tunnel {
     /// The other node's address: the only outer source from which this tunnel's packets are taken.
     pub remote: Ipv4Addr,
-    /// The outer header, ready but for what differs between packets.
+    /// The outer header, complete except for the fields that differ between packets.
     pub outer: Outer,
-    /// The way into it: where encapsulated packets leave; its MTU is the underlay's less the outer header.
+    /// The link by which encapsulated packets leave; its MTU is the underlay's less the outer header.
     pub link: Link,
 }
 
-/// The way to the next hop.
+/// The link to a next hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Link {
     /// The port by which packets leave.
     pub port: PortId,
-    /// The largest packet, in bytes, without the header of the tunnel.
+    /// The largest packet, in bytes, not counting the header of the tunnel.
     pub mtu: u32,
     /// The tunnel that they are put into, an index into [`Tables::tunnels`].
     pub tunnel: Option<u32>,
 }
 
 impl Link {
-    /// On which packets travel as they are.
+    /// A link on which packets travel without a tunnel.
     pub const fn native(port: PortId, mtu: u32) -> Self {
         Self { port, mtu, tunnel: None }
     }
 }
 
-/// What comes in by a port.
+/// What a port is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Not in these tables: everything from it is dropped.
+    /// The port is not in these tables: everything from it is dropped.
     Closed,
     /// Packets of one endpoint.
     Endpoint(u32),
@@ -169,45 +172,45 @@ pub enum Role {
     Underlay,
 }
 
-/// What becomes of an established connection that policy has stopped allowing.
+/// What happens to an established connection that policy no longer allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Established {
-    /// It is judged again at its next packet, and ends.
+    /// Policy is evaluated again for its next packet, and it ends.
     #[default]
     Judge,
     /// It lives until it ends by itself, as with Calico's own dataplanes.
     Keep,
 }
 
-/// How connections are followed, where neither Kubernetes nor Calico settles it.
+/// How connections are tracked, where neither Kubernetes nor Calico says it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Connections {
-    /// Drop a TCP packet without a flow that is no SYN, instead of judging it as if it opened one.
+    /// Drop a TCP packet without a flow that is no SYN, instead of deciding it as if it opened one.
     pub tcp_strict: bool,
-    /// What a change does to connections that have been answered.
+    /// What a change of policy does to connections that have been answered.
     pub established: Established,
 }
 
-/// Policy for this node's own interfaces (Calico documentation, "Host endpoints"), as far as their packets come by here, and of
+/// Policy for this node's own interfaces (Calico documentation, "Host endpoints"), as far as their packets pass here, and for
 /// what pods send to the node itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostPolicy {
-    /// Of packets that travel as they are, if a host endpoint governs the interface.
+    /// For packets outside of tunnels, if a host endpoint governs the interface.
     pub native: Option<InterfaceChains>,
-    /// Of packets that travel in tunnels, which is another interface.
+    /// For packets in tunnels, which count as another interface.
     pub tunnelled: Option<InterfaceChains>,
-    /// Drop what a pod sends to its node, also what its egress policy allows (`defaultEndpointToHostAction`).
+    /// Drop what a pod sends to its node, even if its egress policy allows it (`defaultEndpointToHostAction`).
     pub drops_to_node: bool,
-    /// Changes when any of that does, or what the chains mean.
+    /// Changes when one of these changes, or what the chains mean.
     pub revision: u32,
 }
 
-/// What judges the packets of an interface of the node's; by direction: what comes in by it, and what goes out.
+/// The chains for packets of an interface of the node, by direction: in by it, and out by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InterfaceChains {
-    /// Of packets that are forwarded (`applyOnForward`).
+    /// For packets that are forwarded (`applyOnForward`).
     pub forward: [ChainId; 2],
-    /// The rest, which is asked only where Manx owns the uplink: otherwise the kernel carries the node's own packets past it.
+    /// The other chains, which exist only where Manx owns the uplink; elsewhere the kernel carries the node's own packets.
     pub owned: Option<OwnedChains>,
 }
 
@@ -215,16 +218,16 @@ pub struct InterfaceChains {
 /// agent, which shares it with the kernel, publishes none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnedChains {
-    /// Of what the node's own processes receive and send.
+    /// For what the node's own processes receive and send.
     pub local: [ChainId; 2],
-    /// Of what comes in, before destination NAT, if there is such a policy (`preDNAT`).
+    /// For what comes in, before destination NAT, if there is such a policy (`preDNAT`).
     pub pre_dnat: Option<ChainId>,
     /// Before and without connection tracking, if there is such a policy (`doNotTrack`).
     pub untracked: [Option<ChainId>; 2],
 }
 
 impl HostPolicy {
-    /// What judges packets of the interface behind which `via` is.
+    /// The chains of the interface towards `next_hop`, if it has any.
     #[inline]
     pub fn interface(&self, next_hop: NextHop) -> Option<&InterfaceChains> {
         match next_hop {
@@ -234,13 +237,13 @@ impl HostPolicy {
         }
     }
 
-    /// What judges packets that pass that interface in this direction before connection tracking, if anything does.
+    /// The chain for packets that pass that interface in this direction, before connection tracking, if there is one.
     #[inline]
     pub fn untracked(&self, next_hop: NextHop, direction: Direction) -> Option<ChainId> {
         self.interface(next_hop)?.owned?.untracked[direction as usize]
     }
 
-    /// Whether any packet is asked about before connection tracking.
+    /// Whether policy is evaluated for any packet before connection tracking.
     #[inline]
     pub fn has_untracked(&self) -> bool {
         let asks = |chains: &InterfaceChains| {
@@ -250,12 +253,12 @@ impl HostPolicy {
     }
 }
 
-/// Tunnels that there can be to one node: one of each encapsulation.
+/// The most tunnels to one node: one of each encapsulation.
 pub const TUNNELS_OF_A_NODE: u32 = 2;
 
-/// The tunnels whose packets are taken, by the address of the other end and the kind.
+/// The tunnels whose packets are accepted, by the address of the other end and the encapsulation.
 ///
-/// A table with places for four times as many: a lookup seldom reads more than one. Where it begins is not to be foreseen.
+/// A hash table with four times as many places as tunnels, so that a lookup seldom reads more than one. Its hash is random.
 #[derive(Debug, Clone, Default)]
 pub struct Peers {
     places: Box<[(u64, u32)]>,
@@ -264,10 +267,10 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// In the place of a key.
+    /// The key of a free place.
     const FREE: u64 = u64::MAX;
 
-    /// The whole of what a peer is known by.
+    /// A peer's address and encapsulation in one number.
     #[inline]
     fn key(address: Ipv4Addr, encapsulation: Encapsulation) -> u64 {
         let kind = match encapsulation {
@@ -284,7 +287,7 @@ impl Peers {
         self.find(key)?.1
     }
 
-    /// The place of a key, or the one where it would be, and the tunnel that stands there. `None`: there are no places.
+    /// The place of a key, or where it would be, and the tunnel that is there. `None`: the table has no places.
     #[inline]
     fn find(&self, key: u64) -> Option<(usize, Option<u32>)> {
         let mut at = (key.wrapping_mul(self.factor) >> self.shift) as usize;
@@ -323,8 +326,8 @@ impl FromIterator<((Ipv4Addr, Encapsulation), u32)> for Peers {
 /// Everything a decision reads.
 #[derive(Debug, Clone)]
 pub struct Tables {
-    /// Counts publications, from 1: no two tables that a worker is given have the same. A flow that was looked at under
-    /// another one looks at everything again.
+    /// The number of the publication, from 1: no two tables that a worker gets have the same. A flow that was checked under
+    /// another version looks everything up again.
     pub version: u64,
     /// The classifier.
     pub image: Arc<Image>,
@@ -332,21 +335,21 @@ pub struct Tables {
     pub routes: Arc<PrefixMap>,
     /// By index; an endpoint keeps its index while it lives.
     pub endpoints: Vec<Option<Endpoint>>,
-    /// By index; a peer keeps its index while it is known. Those to one node lie side by side: see [`TUNNELS_OF_A_NODE`].
+    /// By index; a peer keeps its index while it is known. Tunnels to one node are side by side: see [`TUNNELS_OF_A_NODE`].
     pub tunnels: Vec<Option<Tunnel>>,
     /// The index of each peer's tunnel of each kind.
     pub peers: Peers,
     /// The address to which other nodes send tunnel packets.
     pub underlay_address: Option<Ipv4Addr>,
-    /// The way to the node, if it is attached.
+    /// The link to the node, if it is attached.
     pub host: Option<Link>,
-    /// The way to the world, if Manx owns the uplink. `None`: behind the node.
+    /// The link to the world, if Manx owns the uplink. `None`: the world is behind the node.
     pub uplink: Option<Link>,
     /// By port number.
     pub roles: Vec<Role>,
     /// Policy for the node's own interfaces.
     pub host_policy: HostPolicy,
-    /// How connections are followed.
+    /// How connections are tracked.
     pub connections: Connections,
     /// The source of the ICMP errors that this node originates.
     pub router_v4: Option<Ipv4Addr>,
@@ -355,7 +358,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Nothing passes.
+    /// Tables by which nothing passes.
     pub fn closed() -> Self {
         Self {
             version: 0,
@@ -375,19 +378,19 @@ impl Tables {
         }
     }
 
-    /// What comes in by `port`.
+    /// What `port` is for.
     #[inline]
     pub fn role(&self, port: PortId) -> Role {
         self.roles.get(port.0 as usize).copied().unwrap_or(Role::Closed)
     }
 
-    /// Where `address` is reached.
+    /// The next hop of `address`.
     #[inline]
     pub fn next_hop(&self, address: Address) -> NextHop {
         NextHop::decode(self.encoded_next_hop(address))
     }
 
-    /// As [`Tables::next_hop`], as routes hold it.
+    /// The same, as routes hold it.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the caller may know the family of the address")]
     pub fn encoded_next_hop(&self, address: Address) -> EncodedNextHop {
@@ -397,9 +400,9 @@ impl Tables {
         })
     }
 
-    /// All that policy can ask of `address`.
+    /// The identity of `address`: all that policy can ask of it.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "as Tables::hop")]
+    #[expect(clippy::inline_always, reason = "as Tables::encoded_next_hop")]
     pub fn identity(&self, address: Address) -> Identity {
         match address.to_v4() {
             Some(v4) => self.image.identity_v4(v4.to_bits()),
@@ -431,19 +434,19 @@ impl Tables {
         self.image.changes_v4(addresses)
     }
 
-    /// An endpoint that is there.
+    /// The endpoint with this index, if there is one.
     #[inline]
     pub fn endpoint(&self, index: u32) -> Option<&Endpoint> {
         self.endpoints.get(index as usize)?.as_ref()
     }
 
-    /// A tunnel that is there.
+    /// The tunnel with this index, if there is one.
     #[inline]
     pub fn tunnel(&self, index: u32) -> Option<&Tunnel> {
         self.tunnels.get(index as usize)?.as_ref()
     }
 
-    /// The link by which `via` is reached.
+    /// The link to `next_hop`, if there is one.
     #[inline]
     pub fn link(&self, next_hop: NextHop) -> Option<&Link> {
         match next_hop {

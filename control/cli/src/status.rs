@@ -373,8 +373,8 @@ mod tests {
         pod:default/web  source-spoofed        1
 
         WORKERS
-        WORKER  CORE  PACKETS  PACKETS/TURN  CYCLES/PACKET  PARKS  HANDED OVER  FLOWS  EVICTIONS
-             0     1     2100          21.0          500.0     40           30     17          0
+        WORKER  CORE  PACKETS  PACKETS/TURN  CYCLES/PACKET  PARKS  HANDED OFF  FLOWS  EVICTIONS
+             0     1     2100          21.0          500.0     40          30     17          0
 
         FLOWS
         PROTO  SOURCE            DESTINATION     STATE        VERDICT  PACKETS  REPLIES  IDLE
