@@ -415,7 +415,7 @@ impl Tables {
     /// notices. `false`: there is no room, and these tables are as they were. At most one thread at a time may call this.
     #[must_use]
     pub fn store_next_hops(&self, network: Ipv4Addr, next_hops: &[EncodedNextHop; 256]) -> bool {
-        let addresses = network.to_bits()..;
+        let addresses = (0..=255).map(|low| network.to_bits() | low);
         let differs =
             |(address, new): &(u32, &EncodedNextHop)| self.routes.lookup_v4(*address) != new.0;
         let changed: Vec<u32> =
@@ -506,6 +506,20 @@ mod tests {
             }
         }
         assert_eq!(Peers::default().tunnel(Ipv4Addr::LOCALHOST, Encapsulation::Ipip), None);
+    }
+
+    #[test]
+    fn next_hops_are_stored_up_to_the_last_address_and_each_change_is_counted() {
+        let tables = Tables::closed();
+        let network = Ipv4Addr::new(255, 255, 255, 0);
+        let mut next_hops = [NextHop::NoRoute.encode(); 256];
+        next_hops[255] = NextHop::Host.encode();
+        let counts = || [254, 255].map(|low| tables.changes([network.to_bits() | low; 2]));
+        let before = counts();
+        assert!(tables.store_next_hops(network, &next_hops));
+        assert_eq!(tables.next_hop(Ipv4Addr::BROADCAST.into()), NextHop::Host);
+        assert_eq!(tables.next_hop(Ipv4Addr::new(255, 255, 255, 254).into()), NextHop::NoRoute);
+        assert_eq!(counts(), [before[0], before[1] + 2]);
     }
 
     #[test]
