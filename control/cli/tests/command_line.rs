@@ -359,8 +359,8 @@ fn what_holds_no_manifest_is_neither_checked_nor_proved() {
     fs::write(at("above/.hidden/broken.yaml"), "{").unwrap();
     fs::write(at("text/a.txt"), node).unwrap();
     fs::write(at("comments/a.yaml"), "# later\n---\n").unwrap();
-    let deployment = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: d}}\n";
-    fs::write(at("unread/a.yaml"), deployment).unwrap();
+    let map = "{apiVersion: v1, kind: ConfigMap, metadata: {name: d}}\n";
+    fs::write(at("unread/a.yaml"), map).unwrap();
     let said = |command: &str, name: &str, more: &[&str]| {
         let output = manx(&[&["policy", command, &at(name)], more].concat());
         (output.status.code().unwrap(), text(&output.stdout) + &text(&output.stderr))

@@ -36,6 +36,7 @@ mod tests;
 pub mod tree;
 #[cfg(test)]
 mod trees;
+mod workload;
 pub mod yaml;
 
 pub use cursor::Tally;

@@ -1,7 +1,7 @@
 //! `metadata`, of every kind.
 
 use super::cursor::{Cursor, Findings};
-use super::object::{Kind, ObjectKey, Pairs};
+use super::object::{Kind, ObjectKey, Owner, Pairs};
 use super::problem::{Cause, Severity};
 use super::syntax::{
     DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, POLICY_NAME, QUALIFIED_NAME, is_dns_label,
@@ -10,7 +10,8 @@ use super::syntax::{
 use super::tree::{Node, Value, shown};
 use super::yaml;
 
-const READ: &[&str] = &["name", "namespace", "labels", "annotations", "deletionTimestamp"];
+const READ: &[&str] =
+    &["name", "namespace", "labels", "annotations", "deletionTimestamp", "ownerReferences"];
 const IGNORED: &[&str] = &[
     "creationTimestamp",
     "deletionGracePeriodSeconds",
@@ -18,7 +19,6 @@ const IGNORED: &[&str] = &[
     "generateName",
     "generation",
     "managedFields",
-    "ownerReferences",
     "resourceVersion",
     "selfLink",
     "uid",
@@ -40,6 +40,7 @@ pub(super) struct Metadata {
     pub(super) labels_readable: bool,
     pub(super) annotations: Pairs,
     pub(super) deleting: bool,
+    pub(super) owner: Option<Owner>,
 }
 
 /// The object's identity, if it can be read, legal or not: an illegal name still says which object fails.
@@ -163,7 +164,36 @@ pub(super) fn metadata(root: &Cursor<'_>, kind: Kind, out: &mut Findings) -> Met
         }
     }
     metadata.deleting = cursor.field("deletionTimestamp").is_some();
+    metadata.owner = owner(&cursor);
     metadata
+}
+
+/// The `metadata` of a pod template, which has no name: labels and annotations.
+pub(super) fn of_template(cursor: &Cursor<'_>, out: &mut Findings) -> Metadata {
+    let mut metadata = Metadata::default();
+    if !cursor.mapping(out, READ, IGNORED) {
+        return metadata;
+    }
+    if let Some(labels) = cursor.field("labels") {
+        metadata.labels = pairs(&labels, out, true);
+    }
+    metadata
+}
+
+/// The owner that is the controller. What cannot be read is not reported: nothing but made pods depends on it.
+fn owner(metadata: &Cursor<'_>) -> Option<Owner> {
+    let Value::Sequence(references) = &metadata.node.get("ownerReferences")?.value else {
+        return None;
+    };
+    references.iter().find_map(|reference| {
+        let text = |key| match &reference.get(key)?.value {
+            Value::String(text) => Some(shown(text).into_owned()),
+            _ => None,
+        };
+        let controls = reference.get("controller").map(|field| &field.value);
+        let owner = Owner { kind: text("kind")?, name: text("name")? };
+        (controls == Some(&Value::Boolean(true))).then_some(owner)
+    })
 }
 
 /// Adds the labels that Calico's client has stored to the object's own; the stored ones win.

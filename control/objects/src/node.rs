@@ -38,6 +38,7 @@ const NODE_STATUS_IGNORED: &[&str] = &[
 pub(super) fn node(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -> Node {
     root.mapping(out, &["apiVersion", "kind", "metadata", "spec", "status"], &[]);
     let mut node = Node {
+        labels: metadata.labels.clone(),
         pod_cidrs: Vec::new(),
         internal_ips: Vec::new(),
         calico_address: calico_address(root, metadata, out),

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::cursor::{Cursor, Findings};
-use super::metadata::{Metadata, annotation};
+use super::metadata::{Metadata, annotation, of_template, pairs};
 use super::network_policy::{number, protocol};
 use super::object::{AnnotatedIps, ContainerPort, Pairs, Phase, Pod};
 use super::problem::{Cause, Severity};
@@ -23,8 +23,14 @@ const POD_IP: &str = "cni.projectcalico.org/podIP";
 /// The annotation of Amazon's CNI plugin.
 const AWS_POD_IPS: &str = "vpc.amazonaws.com/pod-ips";
 
-const SPEC: &[&str] =
-    &["nodeName", "serviceAccountName", "hostNetwork", "containers", "initContainers"];
+const SPEC: &[&str] = &[
+    "nodeName",
+    "nodeSelector",
+    "serviceAccountName",
+    "hostNetwork",
+    "containers",
+    "initContainers",
+];
 const SPEC_IGNORED: &[&str] = &[
     "activeDeadlineSeconds",
     "affinity",
@@ -40,7 +46,6 @@ const SPEC_IGNORED: &[&str] = &[
     "hostname",
     "hostnameOverride",
     "imagePullSecrets",
-    "nodeSelector",
     "os",
     "overhead",
     "preemptionPolicy",
@@ -89,13 +94,12 @@ const CONTAINER_IGNORED: &[&str] = &[
     "volumeMounts",
     "workingDir",
 ];
-const STATUS: &[&str] = &["phase", "podIP", "podIPs"];
+const STATUS: &[&str] = &["phase", "hostIP", "podIP", "podIPs"];
 const STATUS_IGNORED: &[&str] = &[
     "conditions",
     "containerStatuses",
     "ephemeralContainerStatuses",
     "extendedResourceClaimStatus",
-    "hostIP",
     "hostIPs",
     "initContainerStatuses",
     "message",
@@ -111,23 +115,8 @@ const STATUS_IGNORED: &[&str] = &[
 /// Reads `spec` and `status`.
 pub(super) fn decode(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) -> Pod {
     root.mapping(out, &["apiVersion", "kind", "metadata", "spec", "status"], &[]);
-    let Metadata { labels, annotations, deleting, .. } = metadata;
-    let mut pod = Pod {
-        annotated_ips: AnnotatedIps::default(),
-        labels,
-        deleting,
-        service_account: None,
-        node_name: None,
-        host_network: false,
-        containers: Vec::new(),
-        init_containers: Vec::new(),
-        phase: None,
-        pod_ip: None,
-        pod_ips: Vec::new(),
-    };
-    if let Some(spec) = root.field("spec") {
-        decode_spec(&spec, &mut pod, out);
-    }
+    let annotations = metadata.annotations.clone();
+    let mut pod = without_status(root, metadata, out);
     if let Some(status) = root.field("status")
         && status.mapping(out, STATUS, STATUS_IGNORED)
     {
@@ -139,6 +128,42 @@ pub(super) fn decode(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) 
         pod_ip: annotated(root, &annotations, POD_IP, filled, out),
         aws_pod_ips: annotated(root, &annotations, AWS_POD_IPS, filled, out),
     };
+    pod
+}
+
+/// Reads the template of pods in `spec`.
+pub(super) fn template(spec: &Cursor<'_>, out: &mut Findings) -> Option<Pod> {
+    let template = spec.required(out, "template", "the pods' metadata and spec")?;
+    if !template.mapping(out, &["metadata", "spec"], &[]) {
+        return None;
+    }
+    let metadata = template.field("metadata");
+    let metadata = metadata.map(|field| of_template(&field, out)).unwrap_or_default();
+    Some(without_status(&template, metadata, out))
+}
+
+/// Reads `spec`: a pod that has never run.
+fn without_status(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) -> Pod {
+    let Metadata { labels, deleting, owner, .. } = metadata;
+    let mut pod = Pod {
+        labels,
+        deleting,
+        owner,
+        service_account: None,
+        node_name: None,
+        node_selector: Pairs::new(),
+        host_network: false,
+        containers: Vec::new(),
+        init_containers: Vec::new(),
+        phase: None,
+        host_ip: None,
+        pod_ip: None,
+        pod_ips: Vec::new(),
+        annotated_ips: AnnotatedIps::default(),
+    };
+    if let Some(spec) = root.field("spec") {
+        decode_spec(&spec, &mut pod, out);
+    }
     pod
 }
 
@@ -155,6 +180,9 @@ fn decode_spec(spec: &Cursor<'_>, pod: &mut Pod, out: &mut Findings) {
         return;
     }
     pod.node_name = name(spec, "nodeName", out);
+    if let Some(field) = spec.field("nodeSelector") {
+        pod.node_selector = pairs(&field, out, true);
+    }
     pod.service_account = name(spec, "serviceAccountName", out);
     pod.host_network =
         spec.field("hostNetwork").and_then(|field| field.boolean(out)).unwrap_or(false);
@@ -211,16 +239,8 @@ fn decode_status(status: &Cursor<'_>, pod: &mut Pod, out: &mut Findings) {
             _ => None,
         })
     });
-    // Empty while the pod has no address.
-    pod.pod_ip = status
-        .field("podIP")
-        .and_then(|field| {
-            field.parsed(out, ADDRESS, |text| match text {
-                "" => Some(None),
-                text => address(text).map(Some),
-            })
-        })
-        .flatten();
+    pod.host_ip = status_address(status, "hostIP", out);
+    pod.pod_ip = status_address(status, "podIP", out);
     if let Some(field) = status.field("podIPs") {
         pod.pod_ips = field.items(out, |item, out| {
             if !item.mapping(out, &["ip"], &[]) {
@@ -229,6 +249,17 @@ fn decode_status(status: &Cursor<'_>, pod: &mut Pod, out: &mut Findings) {
             item.required(out, "ip", ADDRESS)?.parsed(out, ADDRESS, address)
         });
     }
+}
+
+/// The address in a field, which is empty while there is none.
+fn status_address(status: &Cursor<'_>, field: &str, out: &mut Findings) -> Option<IpAddr> {
+    let field = status.field(field)?;
+    field
+        .parsed(out, ADDRESS, |text| match text {
+            "" => Some(None),
+            text => address(text).map(Some),
+        })
+        .flatten()
 }
 
 /// The addresses that can be read from an annotation; `None` if it is absent or none can be read. If one part is not

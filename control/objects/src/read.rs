@@ -17,6 +17,7 @@ use super::pod;
 use super::problem::{Cause, Place, Problem, Severity};
 use super::service;
 use super::tree::{Document, Flaw, Node, Position, Value, shown};
+use super::workload;
 use super::yaml;
 
 /// The most bytes of an object as JSON: the longest request that the API server accepts (apiserver,
@@ -263,12 +264,13 @@ impl Reader<'_> {
                 "default".clone_into(&mut name);
                 (kind, String::new())
             }
-            // Nothing opens without these: nothing is routed to a missing node, a missing profile denies, and services
-            // and staged policies enforce nothing.
+            // Nothing opens without these: nothing is routed to a missing node, a missing profile denies, and services,
+            // workloads and staged policies enforce nothing.
             (
                 Kind::Node
                 | Kind::Profile
                 | Kind::Service
+                | Kind::Workload(_)
                 | Kind::StagedNetworkPolicy
                 | Kind::StagedGlobalNetworkPolicy
                 | Kind::StagedKubernetesNetworkPolicy,
@@ -305,6 +307,8 @@ fn decode(
         Kind::EndpointSlice => {
             Some(Object::EndpointSlice(service::endpoint_slice(root, &metadata, out)))
         }
+        Kind::Workload(controller) => workload::decode(root, controller, metadata, out)
+            .map(|workload| Object::Workload(Box::new(workload))),
         Kind::IpPool => calico::ip_pool(root, out).map(Object::IpPool),
         Kind::NetworkPolicy | Kind::StagedKubernetesNetworkPolicy => {
             let (wire, selector) = network_policy::decode(root, kind.staged(), out);

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::cursor::{Cursor, Findings};
-use super::metadata::Metadata;
+use super::metadata::{Metadata, pairs};
 use super::network_policy::{number, protocol};
-use super::object::{EndpointSlice, Protocol, Service, ServiceAccount};
+use super::object::{EndpointSlice, PortNumber, Protocol, Service, ServiceAccount, ServicePort};
 use super::problem::Cause;
-use super::syntax::{ADDRESS, PORT_NUMBER, address};
+use super::syntax::{ADDRESS, PORT_NAME, PORT_NUMBER, address, is_port_name};
 use super::tree::Value;
 
 /// The label of an `EndpointSlice` that names its service.
@@ -16,7 +16,8 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 const SERVICE_ACCOUNT_IGNORED: &[&str] =
     &["automountServiceAccountToken", "imagePullSecrets", "secrets"];
-const SERVICE_SPEC: &[&str] = &["clusterIP", "clusterIPs", "externalIPs", "loadBalancerIP"];
+const SERVICE_SPEC: &[&str] =
+    &["clusterIP", "clusterIPs", "externalIPs", "loadBalancerIP", "ports", "selector"];
 const SERVICE_SPEC_IGNORED: &[&str] = &[
     "allocateLoadBalancerNodePorts",
     "externalName",
@@ -27,9 +28,7 @@ const SERVICE_SPEC_IGNORED: &[&str] = &[
     "ipFamilyPolicy",
     "loadBalancerClass",
     "loadBalancerSourceRanges",
-    "ports",
     "publishNotReadyAddresses",
-    "selector",
     "sessionAffinity",
     "sessionAffinityConfig",
     "trafficDistribution",
@@ -51,7 +50,8 @@ pub(super) fn service_account(
 /// Reads a service. The values `None` and the empty text are no address.
 pub(super) fn service(root: &Cursor<'_>, out: &mut Findings) -> Service {
     root.mapping(out, &["apiVersion", "kind", "metadata", "spec", "status"], &[]);
-    let mut addresses = BTreeSet::new();
+    let mut service = Service::default();
+    let addresses = &mut service.addresses;
     let single = |item: &Cursor<'_>, out: &mut Findings| {
         let address = item.parsed(out, ADDRESS, |text| match text {
             "None" | "" => Some(None),
@@ -62,6 +62,12 @@ pub(super) fn service(root: &Cursor<'_>, out: &mut Findings) -> Service {
     if let Some(spec) = root.field("spec")
         && spec.mapping(out, SERVICE_SPEC, SERVICE_SPEC_IGNORED)
     {
+        if let Some(field) = spec.field("selector") {
+            service.selector = pairs(&field, out, true);
+        }
+        if let Some(field) = spec.field("ports") {
+            service.ports = field.items(out, service_port);
+        }
         for key in ["clusterIP", "loadBalancerIP"] {
             addresses.extend(spec.field(key).and_then(|field| single(&field, out)));
         }
@@ -84,7 +90,33 @@ pub(super) fn service(root: &Cursor<'_>, out: &mut Findings) -> Service {
             single(&item.field("ip")?, out)
         }));
     }
-    Service { addresses }
+    service
+}
+
+fn service_port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<ServicePort> {
+    let read = &["name", "protocol", "port", "targetPort"];
+    if !cursor.mapping(out, read, &["appProtocol", "nodePort"]) {
+        return None;
+    }
+    let name = cursor.field("name").and_then(|field| field.string(out, "a name"));
+    let protocol = cursor.field("protocol").and_then(|field| protocol(&field, out));
+    let port = cursor.required(out, "port", PORT_NUMBER);
+    let target = cursor.field("targetPort").and_then(|field| target(&field, out));
+    let port = number(&port?, out, PORT_NUMBER)?;
+    Some(ServicePort { name: name.map(str::to_owned), protocol, port, target })
+}
+
+/// A number or a name. The API writes an absent one as 0 in some old objects.
+fn target(field: &Cursor<'_>, out: &mut Findings) -> Option<PortNumber> {
+    match &field.node.value {
+        Value::Integer(0) => None,
+        Value::Integer(_) => {
+            number(field, out, PORT_NUMBER).map(|port| PortNumber::Number { port, end: None })
+        }
+        _ => field.parsed(out, PORT_NAME, |text| {
+            is_port_name(text).then(|| PortNumber::Name(text.to_owned()))
+        }),
+    }
 }
 
 /// Reads some endpoints of a service. Domain names among them are no addresses.

@@ -449,7 +449,7 @@ fn kinds_that_are_not_read_are_skipped_with_a_warning_and_policies_with_an_error
         ("networking.k8s.io/v1", "IngressClass", Severity::Warning),
         ("v1", "Secret", Severity::Warning),
         ("v1", "ConfigMap", Severity::Warning),
-        ("batch/v1", "Job", Severity::Warning),
+        ("apps/v1", "ControllerRevision", Severity::Warning),
         ("policy/v1", "PodDisruptionBudget", Severity::Warning),
         ("projectcalico.org/v3", "EgressGatewayPolicy", Severity::Error),
         ("policy.networking.k8s.io/v1alpha1", "SomePolicy", Severity::Error),
@@ -579,7 +579,7 @@ fn error_texts_of_other_objects() {
         ("no_api_version", "kind: Pod\nmetadata: {name: a}\n".to_owned()),
         ("policy_without_api_version", "kind: NetworkPolicy\nmetadata: {name: a}\n".to_owned()),
         ("no_object", "- a\n- b\n".to_owned()),
-        ("kind_unknown", "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\n".to_owned()),
+        ("kind_unknown", "apiVersion: apps/v1\nkind: ControllerRevision\nmetadata: {name: a}\n".to_owned()),
         (
             "policy_unsupported",
             "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: a}\n"

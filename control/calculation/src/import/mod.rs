@@ -167,6 +167,7 @@ impl Cluster {
                 self.model.tiers.insert(key.name.clone(), import_tier(tier));
             }
             Object::Service(_)
+            | Object::Workload(_)
             | Object::NetworkPolicy(_)
             | Object::ClusterNetworkPolicy(_)
             | Object::CalicoPolicy(_)
@@ -311,6 +312,7 @@ pub fn policy_name(key: &ObjectKey) -> Option<PolicyName> {
         | Kind::ServiceAccount
         | Kind::Service
         | Kind::EndpointSlice
+        | Kind::Workload(_)
         | Kind::IpPool
         | Kind::Tier
         | Kind::NetworkSet

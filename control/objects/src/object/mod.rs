@@ -32,6 +32,8 @@ pub enum Kind {
     Service,
     /// `discovery.k8s.io/v1` `EndpointSlice`.
     EndpointSlice,
+    /// A workload, of which its controller makes pods.
+    Workload(Controller),
     /// `networking.k8s.io/v1` NetworkPolicy.
     NetworkPolicy,
     /// `policy.networking.k8s.io/v1alpha2` and `v1beta1` ClusterNetworkPolicy.
@@ -68,13 +70,20 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 29] = [
         Self::Namespace,
         Self::Node,
         Self::Pod,
         Self::ServiceAccount,
         Self::Service,
         Self::EndpointSlice,
+        Self::Workload(Controller::Deployment),
+        Self::Workload(Controller::StatefulSet),
+        Self::Workload(Controller::DaemonSet),
+        Self::Workload(Controller::ReplicaSet),
+        Self::Workload(Controller::ReplicationController),
+        Self::Workload(Controller::Job),
+        Self::Workload(Controller::CronJob),
         Self::NetworkPolicy,
         Self::ClusterNetworkPolicy,
         Self::AdminNetworkPolicy,
@@ -103,6 +112,7 @@ impl Kind {
             Self::ServiceAccount => "ServiceAccount",
             Self::Service => "Service",
             Self::EndpointSlice => "EndpointSlice",
+            Self::Workload(controller) => controller.name(),
             Self::NetworkPolicy | Self::CalicoNetworkPolicy => "NetworkPolicy",
             Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
             Self::AdminNetworkPolicy => "AdminNetworkPolicy",
@@ -128,6 +138,7 @@ impl Kind {
                 &["v1"]
             }
             Self::EndpointSlice => &["discovery.k8s.io/v1"],
+            Self::Workload(controller) => controller.api_versions(),
             Self::NetworkPolicy => &["networking.k8s.io/v1"],
             Self::ClusterNetworkPolicy => {
                 &["policy.networking.k8s.io/v1alpha2", "policy.networking.k8s.io/v1beta1"]
@@ -198,6 +209,7 @@ impl Kind {
             Self::EndpointSlice => {
                 "until it is valid, policies that name a service of its namespace deny all traffic of what they select"
             }
+            Self::Workload(_) => "until it is valid, no pods are made of it",
             Self::NetworkPolicy => {
                 "until it is valid, the pods that it may select are isolated both ways, and it allows nothing"
             }
@@ -235,6 +247,7 @@ impl Kind {
             | Self::ServiceAccount
             | Self::Service
             | Self::EndpointSlice
+            | Self::Workload(_)
             | Self::NetworkPolicy
             | Self::CalicoNetworkPolicy
             | Self::StagedNetworkPolicy
@@ -260,6 +273,49 @@ impl Kind {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// A controller of workloads, by the kind that it controls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Controller {
+    /// `apps/v1` Deployment.
+    Deployment,
+    /// `apps/v1` `StatefulSet`.
+    StatefulSet,
+    /// `apps/v1` `DaemonSet`.
+    DaemonSet,
+    /// `apps/v1` `ReplicaSet`.
+    ReplicaSet,
+    /// `v1` `ReplicationController`.
+    ReplicationController,
+    /// `batch/v1` Job.
+    Job,
+    /// `batch/v1` `CronJob`.
+    CronJob,
+}
+
+impl Controller {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Deployment => "Deployment",
+            Self::StatefulSet => "StatefulSet",
+            Self::DaemonSet => "DaemonSet",
+            Self::ReplicaSet => "ReplicaSet",
+            Self::ReplicationController => "ReplicationController",
+            Self::Job => "Job",
+            Self::CronJob => "CronJob",
+        }
+    }
+
+    const fn api_versions(self) -> &'static [&'static str] {
+        match self {
+            Self::Deployment | Self::StatefulSet | Self::DaemonSet | Self::ReplicaSet => {
+                &["apps/v1"]
+            }
+            Self::ReplicationController => &["v1"],
+            Self::Job | Self::CronJob => &["batch/v1"],
+        }
     }
 }
 
@@ -299,6 +355,8 @@ pub enum Object {
     Service(Service),
     /// Some of a service's endpoints.
     EndpointSlice(EndpointSlice),
+    /// A controller's template of pods; the key's kind says whose.
+    Workload(Box<Workload>),
     /// A Kubernetes policy, also a staged one.
     NetworkPolicy(Box<NetworkPolicy>),
     /// A cluster-wide policy of Kubernetes, of any of its three kinds.
@@ -333,6 +391,8 @@ pub struct Namespace {
 /// A node, the part that routing needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
+    /// The labels.
+    pub labels: Pairs,
     /// `spec.podCIDRs`; `spec.podCIDR` comes first if the list does not contain it. Without host bits.
     pub pod_cidrs: Vec<IpNet>,
     /// `status.addresses` of type `InternalIP`, in order.
@@ -351,10 +411,14 @@ pub struct Pod {
     pub labels: Pairs,
     /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
+    /// The object that controls it: the reference in `metadata.ownerReferences` whose `controller` is true.
+    pub owner: Option<Owner>,
     /// `spec.serviceAccountName`; `default` if absent.
     pub service_account: Option<String>,
     /// `spec.nodeName`.
     pub node_name: Option<String>,
+    /// `spec.nodeSelector`: the labels of the nodes on which it may run.
+    pub node_selector: Pairs,
     /// `spec.hostNetwork`.
     pub host_network: bool,
     /// `spec.containers`' ports.
@@ -363,6 +427,8 @@ pub struct Pod {
     pub init_containers: Vec<Vec<ContainerPort>>,
     /// `status.phase`.
     pub phase: Option<Phase>,
+    /// `status.hostIP`: its node's address.
+    pub host_ip: Option<IpAddr>,
     /// `status.podIP`.
     pub pod_ip: Option<IpAddr>,
     /// `status.podIPs`.
@@ -409,11 +475,50 @@ pub struct ServiceAccount {
     pub labels: Pairs,
 }
 
-/// A service. Its endpoints are in `EndpointSlices`; for policy only its existence matters.
+/// The object that controls another one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Owner {
+    /// `kind`.
+    pub kind: String,
+    /// `name`, in the namespace of the object that is controlled.
+    pub name: String,
+}
+
+/// A workload: what its controller makes pods of.
 #[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workload {
+    /// The pods: labels, `spec`. For a `CronJob` those of its jobs.
+    pub template: Pod,
+    /// `spec.replicas`; for a Job `spec.parallelism`.
+    pub replicas: Option<u32>,
+    /// Whether no pod of it runs: it is suspended, being deleted, or a Job that has ended.
+    pub idle: bool,
+    /// The object that controls it: the Deployment of a `ReplicaSet`, the `CronJob` of a Job.
+    pub owner: Option<Owner>,
+}
+
+/// A service. Policy reads its endpoints from `EndpointSlices`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Service {
+    /// `spec.selector`: the labels of the pods that are its endpoints. Empty: the endpoints come from elsewhere.
+    pub selector: Pairs,
+    /// `spec.ports`.
+    pub ports: Vec<ServicePort>,
     /// The addresses at which clients reach it (`spec.clusterIPs`, `externalIPs`, `loadBalancer` addresses).
     pub addresses: BTreeSet<IpAddr>,
+}
+
+/// `spec.ports[]` of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServicePort {
+    /// `name`.
+    pub name: Option<String>,
+    /// `protocol`; TCP if absent.
+    pub protocol: Option<Protocol>,
+    /// `port`, 1-65535.
+    pub port: u16,
+    /// `targetPort`: a number without an end, or a name; the same as `port` if absent.
+    pub target: Option<PortNumber>,
 }
 
 /// `discovery.k8s.io/v1` `EndpointSlice`.
