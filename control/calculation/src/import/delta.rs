@@ -202,7 +202,8 @@ impl Cluster {
                 let at = self.pools.partition_point(|it| it.cidr <= pool.cidr);
                 self.pools.insert(at, pool);
             }
-            _ => _ = self.nodes.remove(&key.name).filter(|_| key.kind == Kind::Node),
+            _ if key.kind == Kind::Node => _ = self.nodes.remove(&key.name),
+            _ => {}
         }
         let is_clear = match key.kind {
             Kind::Node => overlap::overlaps(&self.nodes).is_empty(),

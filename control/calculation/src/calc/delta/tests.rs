@@ -119,9 +119,9 @@ const OBJECTS: &[(&str, &[&str])] = &[
     (
         "pool-2",
         &[
-            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: q}, spec: {cidr: 10.64.0.0/12}}",
-            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: q}, spec: {cidr: 'fd00::/48'}}",
-            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: q}, spec: {cidr: 10.0.0.0/16}}",
+            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: n2}, spec: {cidr: 10.64.0.0/12}}",
+            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: n2}, spec: {cidr: 'fd00::/48'}}",
+            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: n2}, spec: {cidr: 10.0.0.0/16}}",
         ],
     ),
     (
