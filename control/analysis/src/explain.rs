@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use manx_api::explain::{ExplainRequest, Explanation, PacketSpec};
 use manx_objects::State;
 use manx_objects::contents::Contents;
-use manx_objects::object::{Kind, Object, ObjectKey};
+use manx_objects::object::{Kind, Object, ObjectKey, Phase};
 use manx_oracle::{Oracle, Packet, Party, Shown};
 use traversal::Traversal;
 
@@ -23,8 +23,9 @@ pub fn explain(
     uplink: &str,
 ) -> Result<Explanation, String> {
     let oracle = Oracle::new(&contents.objects);
-    let from = parties(&request.from, contents, &oracle)?;
-    let to = parties(&request.to, contents, &oracle)?;
+    let mut stand_ins = Vec::new();
+    let from = parties(&request.from, contents, &oracle, &mut stand_ins)?;
+    let to = parties(&request.to, contents, &oracle, &mut stand_ins)?;
     let Some((from, to)) = in_one_family(&from, &to, request.ipv6) else {
         return Err(format!(
             "{} and {} have no addresses of {} family",
@@ -46,10 +47,10 @@ pub fn explain(
     let [leaving, arriving] = traversal.crossings(packet);
     let story = oracle.explain((&from, leaving), (&to, arriving), packet);
     let story = match traversal.no_route() {
-        Some(why) => story.without_route(why.to_owned()),
+        Some(why) => story.without_route(why.to_owned(), request.routes),
         None => story,
     };
-    Ok(Explanation { story, assumed: unsure })
+    Ok(Explanation { story, assumed: unsure, stand_ins })
 }
 
 /// The packet in one family, from this source port.
@@ -65,8 +66,13 @@ pub fn packet(spec: PacketSpec, v4: bool, source: u16) -> Packet {
 }
 
 /// The parties that a text names: a pod or node, once for each of its addresses. An address names the pod or node that
-/// has it. `Err` says why the text names no party.
-fn parties(text: &str, contents: &Contents, oracle: &Oracle) -> Result<Vec<Party>, String> {
+/// has it. A pod on the host's network is its node, which `stand_ins` then says. `Err` says why the text names no party.
+fn parties(
+    text: &str,
+    contents: &Contents,
+    oracle: &Oracle,
+    stand_ins: &mut Vec<String>,
+) -> Result<Vec<Party>, String> {
     if let Ok(address) = text.parse::<IpAddr>() {
         let everybody = oracle.pods().chain(nodes(contents, |_| true));
         let mut having: Vec<Party> = everybody.filter(|party| party.address() == address).collect();
@@ -92,13 +98,31 @@ fn parties(text: &str, contents: &Contents, oracle: &Oracle) -> Result<Vec<Party
         };
     }
     let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
+    let key = ObjectKey { kind: Kind::Pod, namespace: namespace.to_owned(), name: name.to_owned() };
     let of_pod: Vec<Party> = oracle
         .pods()
         .filter(|party| {
             matches!(party, Party::Pod { namespace: of, name: called, .. } if of == namespace && called == name)
         })
         .collect();
-    if of_pod.is_empty() { Err(no_pod(namespace, name, contents)) } else { Ok(of_pod) }
+    if !of_pod.is_empty() {
+        return Ok(of_pod);
+    }
+    if let Some(node) = host_of(&key, contents) {
+        let addresses: Vec<Party> = nodes(contents, |name| name == node).collect();
+        if !addresses.is_empty() {
+            stand_ins.push(format!("{key} is on its host's network: judged as node {node}"));
+            return Ok(addresses);
+        }
+    }
+    Err(no_pod(&key, contents))
+}
+
+/// The node of a pod that is on its host's network.
+fn host_of<'a>(key: &ObjectKey, contents: &'a Contents) -> Option<&'a str> {
+    let State::Valid(object) = &contents.objects.get(key)?.state else { return None };
+    let Object::Pod(pod) = &**object else { return None };
+    pod.node_name.as_deref().filter(|_| pod.host_network)
 }
 
 /// The wanted nodes, once for each of their addresses.
@@ -123,21 +147,45 @@ fn nodes(contents: &Contents, wanted: impl Fn(&str) -> bool) -> impl Iterator<It
         .into_iter()
 }
 
-fn no_pod(namespace: &str, name: &str, contents: &Contents) -> String {
-    let (kind, namespace, name) = (Kind::Pod, namespace.to_owned(), name.to_owned());
-    let key = ObjectKey { kind, namespace, name };
-    match contents.objects.get(&key).map(|stored| &stored.state) {
-        None => format!(
-            "{key} is not in the manifests; expected NAMESPACE/POD, POD of the namespace default, node/NAME or an address"
-        ),
-        Some(State::Invalid(_)) => {
-            format!("{key} is not valid, so it is no endpoint and nothing passes")
+/// Why a text that may name a pod names no party.
+fn no_pod(key: &ObjectKey, contents: &Contents) -> String {
+    let State::Valid(object) = (match contents.objects.get(key) {
+        None => {
+            return format!(
+                "{key} is not in the manifests; expected NAMESPACE/POD, POD of the namespace default, node/NAME or an address"
+            );
         }
-        Some(State::Valid(_)) => format!(
-            "{key} is no endpoint: it is on the host's network, finished, in a namespace or of a service account that \
-             is not valid, or has no address"
+        Some(stored) => &stored.state,
+    }) else {
+        return format!("{key} is not valid, so it is no endpoint and nothing passes");
+    };
+    let Object::Pod(pod) = &**object else { return format!("{key} is no endpoint") };
+    let is_invalid = |kind: Kind, namespace: &str, name: &str| {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        let stored = contents.objects.get(&ObjectKey { kind, namespace, name });
+        stored.is_some_and(|stored| matches!(stored.state, State::Invalid(_)))
+    };
+    let account = pod.service_account.as_deref().unwrap_or("default");
+    let why = match &pod.node_name {
+        _ if matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed)) => {
+            "it is finished, so its addresses are another's".to_owned()
+        }
+        Some(node) if pod.host_network => format!(
+            "it is on the network of node {node}, of which the manifests have no InternalIP"
         ),
-    }
+        None if pod.host_network => "it is on its host's network, and has no node".to_owned(),
+        _ if is_invalid(Kind::Namespace, "", &key.namespace) => {
+            format!("Namespace {} is not valid, so nothing passes its pods", key.namespace)
+        }
+        _ if is_invalid(Kind::ServiceAccount, &key.namespace, account) => {
+            format!(
+                "ServiceAccount {account} is not valid, so nothing passes the pods that run as it"
+            )
+        }
+        _ if pod.deleting => "it is being deleted and has released its addresses".to_owned(),
+        _ => "it has no address: status.podIPs is empty".to_owned(),
+    };
+    format!("{key} is no endpoint: {why}")
 }
 
 /// The two parties in a family that both have: IPv4 first, unless IPv6 is requested.

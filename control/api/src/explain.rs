@@ -21,6 +21,8 @@ pub struct ExplainRequest {
     pub ipv6: bool,
     /// The name of the nodes' uplink, by which host endpoints find it. If absent, the agent's own, or `eth0`.
     pub uplink: Option<String>,
+    /// Whether a packet to which no route leads counts as denied. If not, the trace says so beside the verdict of policy.
+    pub routes: bool,
 }
 
 /// The reply to an [`ExplainRequest`].
@@ -31,11 +33,19 @@ pub struct Explanation {
     pub story: Trace,
     /// The parties whose address is assumed because the manifests give them none.
     pub assumed: Vec<String>,
+    /// Parties that are judged as another one: a pod on the host's network is its node.
+    pub stand_ins: Vec<String>,
 }
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.story.fmt(f)?;
+        if !self.stand_ins.is_empty() {
+            writeln!(f)?;
+        }
+        for stand_in in &self.stand_ins {
+            writeln!(f, "{stand_in}")?;
+        }
         if self.assumed.is_empty() {
             return Ok(());
         }

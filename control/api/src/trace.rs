@@ -21,7 +21,7 @@ pub struct Trace {
     pub allowed: bool,
     /// Whether it would pass if all policy were enforced. Host endpoint policy is enforced only in part.
     pub intended: bool,
-    /// Why there is no route, whatever policy says. Absent if there is one.
+    /// Why Manx has no route. Absent if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_route: Option<String>,
     /// At the source.
@@ -156,10 +156,11 @@ pub struct StageTrace {
 }
 
 impl Trace {
-    /// The same trace, denied because there is no route.
+    /// The same trace if there is no route. If that `counts`, the packet is denied; if not, it is said beside the verdict.
     #[must_use]
-    pub fn without_route(self, why: String) -> Self {
-        Self { allowed: false, intended: false, no_route: Some(why), ..self }
+    pub fn without_route(self, why: String, counts: bool) -> Self {
+        let [allowed, intended] = [self.allowed, self.intended].map(|passes| passes && !counts);
+        Self { allowed, intended, no_route: Some(why), ..self }
     }
 }
 
@@ -173,7 +174,7 @@ impl fmt::Display for Trace {
         };
         writeln!(f, "{} -> {}, {}: {verdict}", self.from, self.to, self.packet)?;
         if let Some(why) = &self.no_route {
-            writeln!(f, "\nno route: {why}")?;
+            writeln!(f, "no route: {why}")?;
         }
         writeln!(f, "\negress of {}: {}", self.from, self.egress.why)?;
         self.egress.write(f, "egress")?;

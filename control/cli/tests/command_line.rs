@@ -238,7 +238,11 @@ spec: {podSelector: {}, ingress: [{ports: [{port: 80}]}]}
     let allowed = explain("a", "tcp/80", &[]);
     assert_eq!(allowed.status.code(), Some(0), "{}", text(&allowed.stderr));
     assert!(text(&allowed.stdout).contains("ALLOWED"));
-    assert_eq!(text(&allowed.stderr), "");
+    let assumed = text(&allowed.stderr);
+    assert!(assumed.lines().all(|line| line.starts_with("assumed: ")), "{assumed}");
+    assert!(assumed.contains("assumed: no Node object: node-1, node-2\n"), "{assumed}");
+    let yaml = text(&explain("a", "tcp/80", &["--show-assumed"]).stdout);
+    assert!(yaml.contains("  name: node-1\n"), "{yaml}");
     let denied = explain("a", "tcp/81", &["--output", "json"]);
     assert_eq!(denied.status.code(), Some(1));
     let story: serde_json::Value = serde_json::from_slice(&denied.stdout).unwrap();
@@ -297,7 +301,8 @@ fn policy_explain_denies_what_no_route_leads_to() {
         fs::write(&file, objects.replace("MODE", mode)).unwrap();
         let file = file.to_str().unwrap();
         let output = manx(&[
-            "policy", "explain", "-6", "--from", "c", "--to", "a", "--port", "tcp/80", file,
+            "policy", "explain", "--routes", "-6", "--from", "c", "--to", "a", "--port", "tcp/80",
+            file,
         ]);
         let told = text(&output.stdout) + &text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{told}");

@@ -318,7 +318,15 @@ spec: {podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53}]}]}
                     }
                 };
                 let (from, to) = (called(&cell.source), called(&cell.destination));
-                let request = ExplainRequest { from, to, packet, source_port, ipv6, uplink: None };
+                let request = ExplainRequest {
+                    from,
+                    to,
+                    packet,
+                    source_port,
+                    ipv6,
+                    uplink: None,
+                    routes: true,
+                };
                 let answer = explain(&request, &contents, &BTreeMap::new(), "eth0").unwrap();
                 let story = &answer.story;
                 assert_eq!(story.allowed, cell.expected != Outcome::Denied, "{answer}");

@@ -200,7 +200,7 @@ fn what_promises_no_system_calls_no_clock_and_no_files_names_none() {
 
 #[test]
 fn what_control_calculates_from_objects_alone_reaches_no_file_and_no_clock() {
-    for name in ["objects", "oracle", "calculation", "analysis"] {
+    for name in ["objects", "assume", "oracle", "calculation", "analysis"] {
         let sources = sources_of(&format!("control/{name}"));
         assert!(sources.is_dir(), "{name}");
         assert_eq!(reached([sources]), [""; 0]);
@@ -212,6 +212,7 @@ fn what_control_calculates_from_objects_alone_reaches_no_file_and_no_clock() {
 /// The crates of control, in the order of the layers, and the crates of the workspace that each depends on.
 const CONTROL: &[(&str, &[&str])] = &[
     ("manx-objects", &["manx-policy-compiler"]),
+    ("manx-assume", &["manx-objects"]),
     ("manx-datastore", &["manx-objects"]),
     // A program that talks to an agent needs nothing else.
     ("manx-api", &[]),
@@ -258,6 +259,7 @@ const CONTROL: &[(&str, &[&str])] = &[
             "manx-agent",
             "manx-analysis",
             "manx-api",
+            "manx-assume",
             "manx-calculation",
             "manx-dataplane",
             "manx-datastore",

@@ -83,6 +83,7 @@ fn explain_says_of_a_closed_pods_addresses_what_becomes_of_their_packets() {
     );
     for (from, to, passes) in pairs {
         let request = ExplainRequest {
+            routes: true,
             from: from.to_owned(),
             to: to.to_owned(),
             packet: PacketSpec::Protocol(6, Some(80)),

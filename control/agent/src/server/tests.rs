@@ -137,6 +137,7 @@ fn slow_answers_are_made_one_at_a_time_and_nothing_else_waits_for_them() {
         packet: manx_api::explain::PacketSpec::Icmp(None),
         source_port: 0,
         ipv6: false,
+        routes: true,
         uplink: None,
     };
     let mut clients: Vec<Client> = (0..8).map(|_| agent.client()).collect();

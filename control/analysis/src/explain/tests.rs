@@ -35,7 +35,8 @@ fn asked(more: &str, from: &str, to: &str, ipv6: bool) -> Result<Trace, String> 
     let contents = Contents::from_texts([("objects.yaml", text.as_str())]);
     let packet = PacketSpec::Protocol(6, Some(80));
     let (from, to) = (from.to_owned(), to.to_owned());
-    let request = ExplainRequest { from, to, packet, source_port: 49152, ipv6, uplink: None };
+    let request =
+        ExplainRequest { from, to, packet, source_port: 49152, ipv6, uplink: None, routes: true };
     Ok(explain(&request, &contents, &BTreeMap::new(), "eth0")?.story)
 }
 

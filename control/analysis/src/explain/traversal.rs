@@ -83,13 +83,12 @@ impl Traversal {
             .and_then(|there| there.refusal("to"))
             .or_else(|| back.as_ref()?.refusal("back to"))
             .or_else(|| is_between_pods.and_then(|()| mismatch(there.as_ref()?, back.as_ref()?)));
-        let Some(interface) = (match there.or(back).map(|end| end.route) {
-            _ if traversal.no_route.is_some() => None,
-            Some(Route::Node) => None,
-            Some(Route::Tunnel(_)) => Some(TUNNELS),
-            _ => Some(uplink),
-        }) else {
-            return Ok(traversal);
+        let interface = match there.or(back).map(|end| end.route) {
+            // What would pass a route of another plugin passes the uplink.
+            _ if traversal.no_route.is_some() => uplink,
+            Some(Route::Node) => return Ok(traversal),
+            Some(Route::Tunnel(_)) => TUNNELS,
+            _ => uplink,
         };
         let passed = |party: &Party, node: &str| {
             let addresses = super::nodes(contents, |name| name == node);

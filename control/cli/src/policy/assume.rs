@@ -1,66 +1,54 @@
-//! Assumed addresses for pods without any: manifests that have never been in a cluster have no `status`.
-//!
-//! A pod gets the next free address of each of its node's podCIDRs, or of the first node's if it has no node. Only
-//! policies that name addresses depend on them; the output says which were assumed.
+//! What the manifests of `manx policy ...` leave to a cluster.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
-use std::sync::Arc;
+use std::io::{self, Write as _};
 
-use ipnet::IpNet;
+use clap::Args;
 
-use manx_objects::State;
+use crate::Error;
+use crate::output;
+use manx_assume::{Assumed, Options, Refusal};
 use manx_objects::contents::Contents;
-use manx_objects::object::{Object, ObjectKey, Phase, Pod};
 
-/// Gives addresses to the pods that can have some, and returns these addresses.
-pub(super) fn addresses(contents: &mut Contents) -> BTreeMap<ObjectKey, Vec<IpAddr>> {
-    let (mut blocks, mut taken) = (BTreeMap::new(), BTreeSet::new());
-    for (key, stored) in &contents.objects {
-        match &stored.state {
-            State::Valid(object) => match &**object {
-                Object::Node(node) => {
-                    blocks.insert(key.name.clone(), node.pod_cidrs.clone());
-                }
-                Object::Pod(pod) => taken.extend(own(pod)),
-                _ => {}
-            },
-            State::Invalid(invalid) => taken.extend(&invalid.addresses),
-        }
-    }
-    let mut assumed = BTreeMap::new();
-    for (key, stored) in &mut contents.objects {
-        let State::Valid(object) = &mut stored.state else { continue };
-        let Object::Pod(pod) = &**object else { continue };
-        let finished = matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed));
-        if pod.host_network || finished || pod.deleting || !own(pod).is_empty() {
-            continue;
-        }
-        let of_node = match &pod.node_name {
-            Some(node) => blocks.get(node),
-            None => blocks.values().next(),
-        };
-        let given: Vec<IpAddr> =
-            of_node.into_iter().flatten().filter_map(|block| next(*block, &mut taken)).collect();
-        if !given.is_empty()
-            && let Object::Pod(pod) = Arc::make_mut(object)
-        {
-            pod.pod_ips.clone_from(&given);
-            assumed.insert(key.clone(), given);
-        }
-    }
-    assumed
+/// How manifests are completed.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Assume {
+    /// Pods of each workload that has none in the manifests [default: as many as it wants, 2 at most]
+    #[arg(long, value_name = "N")]
+    pub replicas: Option<u32>,
+    /// Print what is made up where the manifests leave it out (pods of workloads, nodes, pools, addresses, endpoints) as
+    /// YAML, and nothing else
+    #[arg(long)]
+    pub show_assumed: bool,
 }
 
-fn own(pod: &Pod) -> Vec<IpAddr> {
-    let of_status = pod.pod_ips.iter().chain(&pod.pod_ip).copied();
-    of_status.chain(pod.annotated_ips.every()).collect()
+/// Contents that lack nothing.
+#[derive(Debug)]
+pub(super) struct Completed {
+    pub(super) contents: Contents,
+    pub(super) assumed: Assumed,
 }
 
-/// The block's first address after the network address belongs to the router.
-fn next(block: IpNet, taken: &mut BTreeSet<IpAddr>) -> Option<IpAddr> {
-    let hosts = block.hosts().filter(|address| *address != block.network());
-    let address = hosts.skip(1).find(|address| !taken.contains(address))?;
-    taken.insert(address);
-    Some(address)
+impl Completed {
+    /// Completes contents.
+    pub(super) fn new(mut contents: Contents, replicas: Option<u32>) -> Result<Self, Refusal> {
+        let assumed = manx_assume::complete(&mut contents, Options { replicas })?;
+        Ok(Self { contents, assumed })
+    }
+}
+
+impl Assume {
+    /// Completes contents, and says on standard error what was assumed. `None`: this was all that is wanted.
+    pub(super) fn complete(&self, contents: Contents) -> Result<Option<Completed>, Error> {
+        let completed = Completed::new(contents, self.replicas)
+            .map_err(|refusal| Error::Invalid(refusal.to_string()))?;
+        if self.show_assumed {
+            output::print(&completed.assumed.yaml())?;
+            return Ok(None);
+        }
+        for note in &completed.assumed.notes {
+            // If standard error is closed, there is no one to tell.
+            let _ = writeln!(io::stderr(), "assumed: {note}");
+        }
+        Ok(Some(completed))
+    }
 }

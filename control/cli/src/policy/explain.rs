@@ -4,13 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{assume, tell_invalid};
+use super::{Assume, Completed, tell_invalid};
 use crate::Error;
 use crate::output::{self, Output};
 use crate::socket::Socket;
 use manx_api::explain::{ExplainRequest, Explanation, PacketSpec};
 use manx_datastore::read_paths;
-use manx_objects::contents::Contents;
 use manx_oracle::Packet;
 
 /// The name of a node's uplink if none is given.
@@ -37,6 +36,13 @@ pub struct Explain {
     /// The nodes' interface to each other, which host endpoints may name [default: the running agent's, or eth0]
     #[arg(long, value_name = "IFACE")]
     pub uplink: Option<String>,
+    /// Deny what no route of Manx leads to. Without it the verdict is policy's, and a second line tells of the route. Of a
+    /// running agent the routes always count
+    #[arg(long)]
+    pub routes: bool,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub assume: Assume,
     /// Form of the explanation
     #[arg(long, short, value_enum, default_value_t)]
     pub output: Output,
@@ -57,6 +63,7 @@ impl Explain {
             source_port: self.source_port,
             ipv6: self.ipv6,
             uplink: self.uplink.clone(),
+            routes: self.routes,
         }
     }
 }
@@ -66,9 +73,10 @@ pub fn run(explain: &Explain) -> Result<(), Error> {
     let explanation = if explain.paths.is_empty() {
         by_agent(explain)?
     } else {
-        let mut contents = read_paths(explain.paths.iter().map(PathBuf::as_path), false);
+        let contents = read_paths(explain.paths.iter().map(PathBuf::as_path), false);
         tell_invalid(&contents)?;
-        explain_by_manifests(explain, &mut contents).map_err(Error::Invalid)?
+        let Some(completed) = explain.assume.complete(contents)? else { return Ok(()) };
+        explain_by_manifests(explain, &completed).map_err(Error::Invalid)?
     };
     match explain.output {
         Output::Text => output::print(&explanation.to_string())?,
@@ -82,12 +90,12 @@ fn by_agent(explain: &Explain) -> Result<Explanation, Error> {
         Error::Environment(text) => Error::Environment(format!("{text}; or give manifests")),
         other => other,
     });
-    Ok(agent?.explain(explain.request())?)
+    Ok(agent?.explain(ExplainRequest { routes: true, ..explain.request() })?)
 }
 
-fn explain_by_manifests(explain: &Explain, contents: &mut Contents) -> Result<Explanation, String> {
-    let assumed = assume::addresses(contents);
-    manx_analysis::explain::explain(&explain.request(), contents, &assumed, UPLINK)
+fn explain_by_manifests(explain: &Explain, completed: &Completed) -> Result<Explanation, String> {
+    let Completed { contents, assumed } = completed;
+    manx_analysis::explain::explain(&explain.request(), contents, &assumed.addresses, UPLINK)
 }
 
 #[cfg(test)]
@@ -95,6 +103,7 @@ mod tests {
     use manx_analysis::explain::packet as packet_of;
 
     use super::*;
+    use manx_objects::contents::Contents;
 
     const NODES: &str = "
 {apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.1.0.0/16, ipipMode: Never}}
@@ -130,13 +139,19 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
             ipv6: false,
             output: Output::Text,
             socket: Socket::default(),
+            routes: false,
+            assume: Assume::default(),
             uplink: None,
             paths: Vec::new(),
         }
     }
 
     fn explain(explain: &Explain) -> Result<Explanation, String> {
-        explain_by_manifests(explain, &mut Contents::from_texts([("objects.yaml", NODES)]))
+        explain_by_manifests(explain, &completed(NODES))
+    }
+
+    fn completed(text: &str) -> Completed {
+        Completed::new(Contents::from_texts([("objects.yaml", text)]), None).unwrap()
     }
 
     fn says(from: &str, to: &str, port: &str) -> String {
@@ -178,8 +193,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
 
     fn at_hosts(from: &str, to: &str, port: &str) -> Explanation {
         let objects = format!("{NODES}{HOSTS}").replace("port: 80}", "endPort: 99, port: 1}");
-        let mut contents = Contents::from_texts([("objects.yaml", objects.as_str())]);
-        explain_by_manifests(&asked(from, to, port), &mut contents).unwrap()
+        explain_by_manifests(&asked(from, to, port), &completed(&objects)).unwrap()
     }
 
     #[test]
@@ -210,19 +224,14 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
     #[test]
     fn the_uplink_that_is_named_finds_the_host_endpoint() {
         let objects = format!("{NODES}{HOSTS}");
-        let mut contents = Contents::from_texts([("objects.yaml", objects.as_str())]);
+        let completed_objects = completed(&objects);
         let uplink = Some("ens1".to_owned());
         let explain = Explain { uplink, ..asked("far/c", "b", "tcp/83") };
         let arriving =
-            explain_by_manifests(&explain, &mut contents).unwrap().story.arriving.unwrap();
+            explain_by_manifests(&explain, &completed_objects).unwrap().story.arriving.unwrap();
         assert_eq!((arriving.host_endpoint, arriving.allowed), (None, true));
-        let mut tunnelled = Contents::from_texts(
-            [("o", objects.replace("ipipMode: Never", "ipipMode: Always"))]
-                .each_ref()
-                .map(|(name, text)| (*name, text.as_str())),
-        );
-        let story =
-            explain_by_manifests(&asked("far/c", "b", "tcp/83"), &mut tunnelled).unwrap().story;
+        let tunnelled = completed(&objects.replace("ipipMode: Never", "ipipMode: Always"));
+        let story = explain_by_manifests(&asked("far/c", "b", "tcp/83"), &tunnelled).unwrap().story;
         assert_eq!(story.arriving.unwrap().interface, "its tunnels");
     }
 
@@ -270,10 +279,62 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
     #[test]
     fn who_cannot_be_asked_about_is_said_why() {
         insta::assert_snapshot!(says("nobody", "b", "tcp/80"), @"Pod default/nobody is not in the manifests; expected NAMESPACE/POD, POD of the namespace default, node/NAME or an address");
-        insta::assert_snapshot!(says("h", "b", "tcp/80"), @"Pod default/h is no endpoint: it is on the host's network, finished, in a namespace or of a service account that is not valid, or has no address");
         insta::assert_snapshot!(says("x", "b", "tcp/80"), @"Pod default/x is not valid, so it is no endpoint and nothing passes");
-        insta::assert_snapshot!(says("node/n3", "b", "tcp/80"), @"there is no node n3 with an InternalIP in the manifests");
+        insta::assert_snapshot!(says("node/n9", "b", "tcp/80"), @"there is no node n9 with an InternalIP in the manifests");
         insta::assert_snapshot!(says("b", "fd00:9::9", "tcp/80"), @"b and fd00:9::9 have no addresses of one family");
+    }
+
+    #[test]
+    fn a_pod_that_is_no_endpoint_is_told_with_the_one_cause() {
+        let told = |metadata: &str, spec: &str, status: &str| {
+            let pod = format!(
+                "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: p, {metadata}}}, spec: {{{spec}}}, status: {{{status}}}}}\n"
+            );
+            let contents = Contents::from_texts([("o", format!("{NODES}{pod}").as_str())]);
+            let assumed = manx_assume::Assumed::default();
+            let completed = Completed { contents, assumed };
+            let from = if metadata.contains("namespace") { "w/p" } else { "p" };
+            explain_by_manifests(&asked(from, "b", "tcp/80"), &completed).unwrap_err()
+        };
+        insta::assert_snapshot!(told("", "", ""), @"Pod default/p is no endpoint: it has no address: status.podIPs is empty");
+        insta::assert_snapshot!(told("", "", "phase: Failed, podIP: 10.1.1.9"), @"Pod default/p is no endpoint: it is finished, so its addresses are another's");
+        insta::assert_snapshot!(told("", "hostNetwork: true, nodeName: n3", ""), @"Pod default/p is no endpoint: it is on the network of node n3, of which the manifests have no InternalIP");
+        insta::assert_snapshot!(told("", "hostNetwork: true", ""), @"Pod default/p is no endpoint: it is on its host's network, and has no node");
+    }
+
+    #[test]
+    fn a_pod_on_the_hosts_network_is_judged_as_its_node() {
+        let explanation = explain(&asked("h", "b", "tcp/80")).unwrap();
+        assert_eq!(explanation.story.from, "node n2 (172.18.0.3)");
+        let told = explanation.to_string();
+        assert!(
+            told.contains("Pod default/h is on its host's network: judged as node n2"),
+            "{told}"
+        );
+    }
+
+    /// A dump of a cluster with another plugin: no pool, and addresses outside of all podCIDRs.
+    #[test]
+    fn the_verdict_is_policys_and_the_route_is_a_second_line() {
+        let objects = "
+{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.1.1.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.1.2.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: n1, containers: [{name: c}]}, status: {podIP: 10.1.1.2}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: b}, spec: {nodeName: n2, containers: [{name: c}]}, status: {podIP: 10.1.2.2}}
+";
+        let contents = Contents::from_texts([("o", objects)]);
+        let completed = Completed { contents, assumed: manx_assume::Assumed::default() };
+        let counted = Explain { routes: true, ..asked("a", "b", "tcp/80") };
+        for (explain, allowed) in [(asked("a", "b", "tcp/80"), true), (counted, false)] {
+            let explanation = explain_by_manifests(&explain, &completed).unwrap();
+            assert_eq!(explanation.story.allowed, allowed);
+            let told = explanation.to_string();
+            let second = told.lines().nth(1).unwrap();
+            assert!(second.starts_with("no route: node n1 has no route to 10.1.2.2"), "{told}");
+        }
     }
 
     #[test]

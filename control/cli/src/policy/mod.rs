@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::Error;
+use assume::{Assume, Completed};
 use manx_datastore::read_paths;
 use manx_objects::contents::Contents;
 use manx_objects::problem::{Problem, Severity};

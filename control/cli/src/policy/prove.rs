@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use manx_policy_compiler::resolve::LocalName;
 use serde::Serialize;
 
-use super::{Manifests, assume, tell_invalid};
+use super::{Assume, Completed, Manifests, tell_invalid};
 use crate::Error;
 use crate::output::{self, Output};
 use manx_analysis::proof::Proof;
@@ -24,6 +24,9 @@ pub struct Prove {
     /// Only the tables of this node
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub assume: Assume,
     /// Form of the report
     #[arg(long, short, value_enum, default_value_t)]
     pub output: Output,
@@ -65,10 +68,11 @@ struct Compared {
 /// Proves the tables of each node. Exit code 0 if all agree with the objects, 1 if a packet is decided differently, 2
 /// if that is not known.
 pub fn run(prove: &Prove) -> Result<(), Error> {
-    let mut contents = prove.manifests.read();
+    let contents = prove.manifests.read();
     tell_invalid(&contents)?;
+    let Some(completed) = prove.assume.complete(contents)? else { return Ok(()) };
     let report =
-        report(&mut contents, prove.node.as_deref(), NodeTables::new).map_err(Error::Invalid)?;
+        report(&completed, prove.node.as_deref(), NodeTables::new).map_err(Error::Invalid)?;
     match prove.output {
         Output::Text => output::print(&render(&report))?,
         Output::Json => output::print_json(&report)?,
@@ -78,11 +82,11 @@ pub fn run(prove: &Prove) -> Result<(), Error> {
 
 /// Proves the tables that `tables` makes for the endpoints of each node, or of one.
 fn report(
-    contents: &mut Contents,
+    completed: &Completed,
     only: Option<&str>,
     tables: impl Fn(&Contents, &str, BTreeSet<LocalName>) -> NodeTables,
 ) -> Result<Report, String> {
-    let assumed = assume::addresses(contents);
+    let Completed { contents, assumed } = completed;
     let oracle = Oracle::new(&contents.objects);
     let mut nodes = endpoints(contents, &oracle);
     if let Some(only) = only {
@@ -100,7 +104,7 @@ fn report(
     let mut report = Report {
         proved: true,
         nodes: Vec::new(),
-        assumed: assumed.keys().map(ToString::to_string).collect(),
+        assumed: assumed.addresses.keys().map(ToString::to_string).collect(),
     };
     for (node, local) in nodes {
         let start = Instant::now();
@@ -180,13 +184,13 @@ mod tests {
 {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: only-80}, spec: {podSelector: {matchLabels: {app: b}}, ingress: [{from: [{podSelector: {matchLabels: {app: a}}}], ports: [{port: 80}]}]}}
 ";
 
-    fn objects() -> Contents {
-        Contents::from_texts([("objects.yaml", OBJECTS)])
+    fn objects() -> Completed {
+        Completed::new(Contents::from_texts([("objects.yaml", OBJECTS)]), None).unwrap()
     }
 
     #[test]
     fn every_node_is_proved_and_a_pod_without_a_node_is_the_first_ones() {
-        let report = report(&mut objects(), None, NodeTables::new).unwrap();
+        let report = report(&objects(), None, NodeTables::new).unwrap();
         assert!(report.proved);
         let compared: Vec<u64> =
             report.nodes.iter().filter_map(|node| Some(node.proof.as_ref()?.endpoints)).collect();
@@ -207,7 +211,7 @@ mod tests {
             let image = Compiler::new().compile(&model, &local);
             NodeTables { local, image }
         };
-        let report = report(&mut objects(), Some("n1"), corrupt).unwrap();
+        let report = report(&objects(), Some("n1"), corrupt).unwrap();
         assert!(!report.proved);
         insta::assert_snapshot!(render(&report), @r"
         node n1: WRONG: 0.0.0.0 -> 10.1.1.2, IPv4, TCP without ports (a later fragment)
@@ -226,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_node_that_is_not_there_is_told_with_those_that_are() {
-        let error = report(&mut objects(), Some("n3"), NodeTables::new).unwrap_err();
+        let error = report(&objects(), Some("n3"), NodeTables::new).unwrap_err();
         insta::assert_snapshot!(error, @r#"there is no node "n3" in the manifests; found n1, n2"#);
     }
 }

@@ -1,0 +1,138 @@
+//! Blocks of nodes and addresses of pods.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use manx_objects::object::{Object, ObjectKey};
+use serde_json::json;
+
+use crate::nodes::key_of;
+use crate::space::{Space, User};
+use crate::{Completion, Refusal, list, manifest};
+
+/// The prefix lengths of a node's block, as Kubernetes' controller gives them.
+const BLOCK_V4: u8 = 24;
+const BLOCK_V6: u8 = 64;
+/// The prefix lengths of a block in a pool that the input has: such a pool may be small, and nearly full.
+const PART_V4: u8 = 26;
+const PART_V6: u8 = 122;
+
+/// Gives a block of each family to the nodes that have none: a free part of a pool of the input, or else of a range that
+/// the input does not name.
+pub(crate) fn assign_blocks(completion: &mut Completion<'_>) -> Result<(), Refusal> {
+    let without = completion.nodes().filter(|(_, node)| node.pod_cidrs.is_empty());
+    let without: Vec<String> = without.map(|(key, _)| key.name.clone()).collect();
+    let mut given: BTreeMap<&str, Vec<IpNet>> = BTreeMap::new();
+    let families = if without.is_empty() { Vec::new() } else { completion.families() };
+    for v4 in families {
+        let mut blocks = Blocks::new(completion, v4);
+        for name in &without {
+            let block = blocks.next(&mut completion.space).ok_or(Refusal::NoRange("pods"))?;
+            given.entry(name).or_default().push(block);
+        }
+    }
+    for (name, blocks) in &given {
+        let fields = json!({ "spec": manifest::spec_of_node(blocks) });
+        completion.amend(&key_of(name), fields, |object| {
+            if let Object::Node(node) = object {
+                node.pod_cidrs.clone_from(blocks);
+            }
+        });
+    }
+    if !given.is_empty() {
+        let texts = given
+            .iter()
+            .flat_map(|(name, blocks)| blocks.iter().map(move |block| format!("{name} {block}")));
+        let texts: Vec<String> = texts.collect();
+        completion.note(format!("no podCIDR: {}", list(texts.iter().map(String::as_str))));
+    }
+    Ok(())
+}
+
+/// Blocks that are given out one after the other.
+struct Blocks {
+    v4: bool,
+    pools: Vec<IpNet>,
+    /// What is left of the range that is in use.
+    range: Vec<IpNet>,
+}
+
+impl Blocks {
+    fn new(completion: &Completion<'_>, v4: bool) -> Self {
+        let pools = completion.valid().filter_map(|(_, object)| match object {
+            Object::IpPool(pool) if pool.cidr.addr().is_ipv4() == v4 => Some(pool.cidr),
+            _ => None,
+        });
+        Self { v4, pools: pools.collect(), range: Vec::new() }
+    }
+
+    fn next(&mut self, space: &mut Space) -> Option<IpNet> {
+        let (of_pool, of_range) = if self.v4 { (PART_V4, BLOCK_V4) } else { (PART_V6, BLOCK_V6) };
+        while let Some(pool) = self.pools.first() {
+            if let Some(part) = space.free_part(*pool, of_pool) {
+                space.take_block(part);
+                return Some(part);
+            }
+            self.pools.remove(0);
+        }
+        if self.range.is_empty() {
+            let range = space.free_range(User::Pods, self.v4)?;
+            space.take_block(range);
+            self.range = range.subnets(of_range).ok()?.take(256).collect();
+            self.range.reverse();
+        }
+        self.range.pop()
+    }
+}
+
+/// Gives each pod that needs addresses and has none the next free one of each block of its node. The first two of a
+/// block are not a pod's: the network's, and the node's own.
+pub(crate) fn assign_addresses(completion: &mut Completion<'_>) {
+    let needing = completion
+        .pods()
+        .filter(|(_, pod)| !pod.host_network && !pod.deleting && pod.every_address().is_empty());
+    let needing: Vec<(ObjectKey, String)> =
+        needing.filter_map(|(key, pod)| Some((key.clone(), pod.node_name.clone()?))).collect();
+    let blocks: BTreeMap<String, Vec<IpNet>> =
+        completion.nodes().map(|(key, node)| (key.name.clone(), node.pod_cidrs.clone())).collect();
+    let mut cursors: BTreeMap<IpNet, Box<dyn Iterator<Item = IpAddr>>> = BTreeMap::new();
+    let mut full = BTreeSet::new();
+    for (key, node) in needing {
+        let mut given = Vec::new();
+        for block in blocks.get(&node).into_iter().flatten() {
+            let cursor = cursors.entry(*block).or_insert_with(|| Box::new(pods_of(*block)));
+            match cursor.find(|address| completion.space.take(*address)) {
+                Some(address) => given.push(address),
+                None => _ = full.insert(*block),
+            }
+        }
+        if given.is_empty() {
+            continue;
+        }
+        let fields = json!({ "status": manifest::status_of_pod(&given) });
+        completion.amend(&key, fields, |object| {
+            if let Object::Pod(pod) = object {
+                pod.pod_ips.clone_from(&given);
+                pod.pod_ip = given.first().copied();
+            }
+        });
+        completion.assumed.addresses.insert(key, given);
+    }
+    let assumed = &completion.assumed.addresses;
+    if !assumed.is_empty() {
+        let names: Vec<String> = assumed
+            .iter()
+            .map(|(key, given)| format!("{}/{} {}", key.namespace, key.name, given[0]))
+            .collect();
+        completion.note(format!("no address: {}", list(names.iter().map(String::as_str))));
+    }
+    for block in full {
+        completion.note(format!("podCIDR {block} is full: some of its pods have no address of it"));
+    }
+}
+
+/// The addresses of a block that pods may have.
+fn pods_of(block: IpNet) -> impl Iterator<Item = IpAddr> {
+    block.hosts().filter(move |address| *address != block.network()).skip(1)
+}

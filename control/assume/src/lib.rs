@@ -1,0 +1,178 @@
+//! What manifests leave to a cluster.
+//!
+//! A person's manifests are rarely a whole cluster: a `GitOps` folder has Deployments and no pods, a dump has no `IPPool`, a
+//! chart has no Node. [`complete`] adds what a cluster's controllers would make (pods of workloads, endpoints of
+//! services), and makes up what only an administrator knows (nodes, pools, addresses). What the input has is never
+//! changed. What is made up collides with no address of the input, and with no net that a rule of the input names: a
+//! verdict about it is the verdict about any such pod or node.
+//!
+//! Everything that was added is in [`Assumed`]: a line for people, and manifests that can be put beside the input.
+
+mod addresses;
+mod manifest;
+mod network;
+mod nodes;
+mod services;
+mod space;
+mod workloads;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use manx_objects::State;
+use manx_objects::contents::{Contents, Stored};
+use manx_objects::object::{Node, Object, ObjectKey, Phase, Pod};
+use manx_objects::problem::Place;
+use serde_json::Value as Json;
+
+pub use manifest::merge;
+use space::Space;
+
+/// How many pods are made of a workload if nothing else is wanted.
+pub const REPLICAS: u32 = 2;
+
+/// How manifests are completed.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Options {
+    /// The number of pods of each workload that has any. Absent: as many as it asks for, [`REPLICAS`] at most.
+    pub replicas: Option<u32>,
+}
+
+/// What was added.
+#[derive(Debug, Clone, Default)]
+pub struct Assumed {
+    /// A line about each kind of thing that was added.
+    pub notes: Vec<String>,
+    /// Whole objects, and of objects of the input the fields that were added; to be applied with [`merge`].
+    pub manifests: BTreeMap<ObjectKey, Json>,
+    /// The addresses of pods that had none.
+    pub addresses: BTreeMap<ObjectKey, Vec<IpAddr>>,
+}
+
+impl Assumed {
+    /// The manifests as YAML: a file of these beside the input makes it complete.
+    pub fn yaml(&self) -> String {
+        self.manifests.values().map(manifest::yaml).collect()
+    }
+}
+
+/// Why manifests cannot be completed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Every private range is in use.
+    #[error(
+        "no private range is free for {0}: every one holds an address of the manifests, or a net that a rule names; add \
+         Nodes with spec.podCIDRs and an InternalIP, and pods with status.podIPs"
+    )]
+    NoRange(&'static str),
+}
+
+/// Adds what is missing. The same contents are always completed in the same way, and complete ones are left as they
+/// are.
+pub fn complete(contents: &mut Contents, options: Options) -> Result<Assumed, Refusal> {
+    let space = Space::of(contents);
+    let mut completion = Completion { contents, space, assumed: Assumed::default() };
+    workloads::make_pods(&mut completion, options);
+    nodes::make_nodes(&mut completion)?;
+    workloads::make_daemon_pods(&mut completion);
+    nodes::place_pods(&mut completion);
+    addresses::assign_blocks(&mut completion)?;
+    addresses::assign_addresses(&mut completion);
+    network::make_pools(&mut completion);
+    services::make_slices(&mut completion);
+    Ok(completion.assumed)
+}
+
+/// Contents that are being completed.
+struct Completion<'a> {
+    contents: &'a mut Contents,
+    space: Space,
+    assumed: Assumed,
+}
+
+impl Completion<'_> {
+    /// The valid objects.
+    fn valid(&self) -> impl Iterator<Item = (&ObjectKey, &Object)> {
+        self.contents.objects.iter().filter_map(|(key, stored)| match &stored.state {
+            State::Valid(object) => Some((key, &**object)),
+            State::Invalid(_) => None,
+        })
+    }
+
+    /// The valid pods that are not finished.
+    fn pods(&self) -> impl Iterator<Item = (&ObjectKey, &Pod)> {
+        self.valid().filter_map(|(key, object)| match object {
+            Object::Pod(pod) if !is_finished(pod) => Some((key, &**pod)),
+            _ => None,
+        })
+    }
+
+    /// The valid nodes.
+    fn nodes(&self) -> impl Iterator<Item = (&ObjectKey, &Node)> {
+        self.valid().filter_map(|(key, object)| match object {
+            Object::Node(node) => Some((key, node)),
+            _ => None,
+        })
+    }
+
+    /// The families in use, IPv4 first: `true` is IPv4. It is IPv4 if nothing tells.
+    fn families(&self) -> Vec<bool> {
+        let of_nodes = self.nodes().flat_map(|(_, node)| {
+            node.pod_cidrs.iter().map(IpNet::addr).chain(node.internal_ips.iter().copied())
+        });
+        let of_pods = self.pods().flat_map(|(_, pod)| pod.every_address());
+        let known: BTreeSet<bool> = of_nodes.chain(of_pods).map(|it| it.is_ipv4()).collect();
+        match known.len() {
+            0 => vec![true],
+            _ => known.into_iter().rev().collect(),
+        }
+    }
+
+    /// Adds an object.
+    fn add(&mut self, key: ObjectKey, object: Object) {
+        self.assumed.manifests.insert(key.clone(), manifest::of_object(&key, &object));
+        self.store(key, State::Valid(Arc::new(object)));
+    }
+
+    /// Adds an object, or one of which is only known that it is there.
+    fn store(&mut self, key: ObjectKey, state: State) {
+        let place = Place { file: "(assumed)".into(), document: 0, at: None };
+        self.contents.objects.insert(key, Stored { state, place });
+    }
+
+    /// Changes a valid object, and remembers the fields that were added.
+    fn amend(&mut self, key: &ObjectKey, fields: Json, change: impl FnOnce(&mut Object)) {
+        if let Some(Stored { state: State::Valid(object), .. }) = self.contents.objects.get_mut(key)
+        {
+            change(Arc::make_mut(object));
+            let manifests = &mut self.assumed.manifests;
+            let of_object = manifests.entry(key.clone()).or_insert_with(|| manifest::identity(key));
+            merge(of_object, fields);
+        }
+    }
+
+    fn note(&mut self, text: String) {
+        self.assumed.notes.push(text);
+    }
+}
+
+/// Whether a pod runs no more.
+fn is_finished(pod: &Pod) -> bool {
+    matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed))
+}
+
+/// Names in a sentence: the first few, and how many more there are.
+fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    const SHOWN: usize = 4;
+    let names: Vec<&str> = names.into_iter().collect();
+    let shown = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+//! Objects as manifests, the other way round than the reader.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use manx_objects::object::{
+    ContainerPort, EncapsulationMode, EndpointSlice, IpPool, Node, Object, ObjectKey, Owner, Pod,
+    Protocol,
+};
+use saphyr::{Scalar, Yaml, YamlEmitter};
+use serde_json::{Map, Value as Json, json};
+
+/// Merges the fields of one object into another: mappings field by field, everything else as a whole.
+pub fn merge(object: &mut Json, fields: Json) {
+    match (object, fields) {
+        (Json::Object(object), Json::Object(fields)) => {
+            for (key, value) in fields {
+                merge(object.entry(key).or_insert(Json::Null), value);
+            }
+        }
+        (object, fields) => *object = fields,
+    }
+}
+
+/// A document of YAML.
+pub(crate) fn yaml(object: &Json) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail, and objects have no key that is a mapping.
+    let _ = YamlEmitter::new(&mut text).dump(&tree(object));
+    text + "\n"
+}
+
+fn tree(value: &Json) -> Yaml<'_> {
+    match value {
+        Json::Null => Yaml::Value(Scalar::Null),
+        Json::Bool(value) => Yaml::Value(Scalar::Boolean(*value)),
+        Json::Number(number) => match number.as_i64() {
+            Some(number) => Yaml::Value(Scalar::Integer(number)),
+            None => Yaml::Value(Scalar::String(number.to_string().into())),
+        },
+        Json::String(text) => Yaml::Value(Scalar::String(text.as_str().into())),
+        Json::Array(items) => Yaml::Sequence(items.iter().map(tree).collect()),
+        Json::Object(fields) => Yaml::Mapping(
+            fields
+                .iter()
+                .map(|(key, value)| (Yaml::Value(Scalar::String(key.as_str().into())), tree(value)))
+                .collect(),
+        ),
+    }
+}
+
+/// Kind and name of an object.
+pub(crate) fn identity(key: &ObjectKey) -> Json {
+    let mut metadata = json!({ "name": key.name });
+    if key.kind.namespaced() {
+        metadata["namespace"] = key.namespace.as_str().into();
+    }
+    let version = key.kind.api_versions()[0];
+    json!({ "apiVersion": version, "kind": key.kind.name(), "metadata": metadata })
+}
+
+/// An object of a kind that is added to the input.
+pub(crate) fn of_object(key: &ObjectKey, object: &Object) -> Json {
+    let mut manifest = identity(key);
+    let fields = match object {
+        Object::Node(node) => of_node(node),
+        Object::Pod(pod) => of_pod(pod),
+        Object::IpPool(pool) => of_pool(pool),
+        Object::EndpointSlice(slice) => of_slice(slice),
+        _ => Json::Object(Map::new()),
+    };
+    merge(&mut manifest, fields);
+    manifest
+}
+
+fn of_node(node: &Node) -> Json {
+    json!({
+        "metadata": { "labels": node.labels },
+        "spec": spec_of_node(&node.pod_cidrs),
+        "status": { "addresses": internal_ips(&node.internal_ips) },
+    })
+}
+
+/// `spec` of a node with its blocks.
+pub(crate) fn spec_of_node(blocks: &[IpNet]) -> Json {
+    let texts: Vec<String> = blocks.iter().map(ToString::to_string).collect();
+    match texts.first() {
+        Some(first) => json!({ "podCIDR": first, "podCIDRs": texts }),
+        None => json!({}),
+    }
+}
+
+/// `status.addresses` of a node.
+pub(crate) fn internal_ips(addresses: &[IpAddr]) -> Json {
+    addresses.iter().map(|address| json!({ "type": "InternalIP", "address": address })).collect()
+}
+
+/// `status` of a pod with its addresses.
+pub(crate) fn status_of_pod(addresses: &[IpAddr]) -> Json {
+    let all: Vec<Json> = addresses.iter().map(|address| json!({ "ip": address })).collect();
+    json!({ "podIP": addresses.first(), "podIPs": all })
+}
+
+fn of_pod(pod: &Pod) -> Json {
+    let mut metadata = json!({ "labels": pod.labels });
+    if let Some(Owner { kind, name }) = &pod.owner {
+        let owner = json!({ "kind": kind, "name": name, "controller": true });
+        metadata["ownerReferences"] = json!([owner]);
+    }
+    let mut spec = json!({ "containers": containers(&pod.containers) });
+    if !pod.init_containers.is_empty() {
+        spec["initContainers"] = containers(&pod.init_containers);
+    }
+    if !pod.node_selector.is_empty() {
+        spec["nodeSelector"] = json!(pod.node_selector);
+    }
+    if let Some(account) = &pod.service_account {
+        spec["serviceAccountName"] = account.as_str().into();
+    }
+    if let Some(node) = &pod.node_name {
+        spec["nodeName"] = node.as_str().into();
+    }
+    if pod.host_network {
+        spec["hostNetwork"] = true.into();
+    }
+    json!({ "metadata": metadata, "spec": spec })
+}
+
+fn containers(containers: &[Vec<ContainerPort>]) -> Json {
+    let container = |(index, ports): (usize, &Vec<ContainerPort>)| {
+        let ports: Json = ports.iter().map(container_port).collect();
+        json!({ "name": format!("container-{index}"), "ports": ports })
+    };
+    containers.iter().enumerate().map(container).collect()
+}
+
+fn container_port(port: &ContainerPort) -> Json {
+    let mut fields = json!({ "containerPort": port.port });
+    if let Some(name) = &port.name {
+        fields["name"] = name.as_str().into();
+    }
+    if let Some(of) = port.protocol {
+        fields["protocol"] = protocol(of).into();
+    }
+    fields
+}
+
+fn of_pool(pool: &IpPool) -> Json {
+    let mode = |mode: EncapsulationMode| match mode {
+        EncapsulationMode::Always => "Always",
+        EncapsulationMode::CrossSubnet => "CrossSubnet",
+        EncapsulationMode::Never => "Never",
+    };
+    let mut spec = json!({ "cidr": pool.cidr.to_string(), "ipipMode": pool.ipip_mode.map(mode) });
+    // A pool holds one of its blocks or more. If it does not say their size, it is 64 addresses.
+    let (usual, len) = (pool.cidr.max_prefix_len() - 6, pool.cidr.prefix_len());
+    if len > usual {
+        spec["blockSize"] = len.into();
+    }
+    json!({ "spec": spec })
+}
+
+fn of_slice(slice: &EndpointSlice) -> Json {
+    let endpoints: Json =
+        slice.addresses.iter().map(|address| json!({ "addresses": [address] })).collect();
+    let ports: Json = slice
+        .ports
+        .iter()
+        .enumerate()
+        .map(|(index, (of, port))| {
+            json!({ "name": format!("port-{index}"), "protocol": protocol(*of), "port": port })
+        })
+        .collect();
+    let v6 = slice.addresses.first().is_some_and(IpAddr::is_ipv6);
+    json!({
+        "metadata": { "labels": { "kubernetes.io/service-name": slice.service } },
+        "addressType": if v6 { "IPv6" } else { "IPv4" },
+        "endpoints": endpoints,
+        "ports": ports,
+    })
+}
+
+fn protocol(of: Protocol) -> &'static str {
+    match of {
+        Protocol::Tcp => "TCP",
+        Protocol::Udp => "UDP",
+        Protocol::Sctp => "SCTP",
+    }
+}

@@ -1,0 +1,115 @@
+//! The endpoints of services that have no `EndpointSlice`: the pods that a service's selector matches.
+//!
+//! A target port that is a name has each pod's own number, so pods with different numbers are in different slices.
+//!
+//! Source: Kubernetes documentation, "Service", "`EndpointSlices`".
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use manx_objects::object::{
+    EndpointSlice, Kind, Object, ObjectKey, Pairs, Pod, PortNumber, Protocol, Service, ServicePort,
+};
+use manx_objects::{Invalid, State};
+
+use crate::{Completion, list};
+
+/// Makes the slices. Policies that name a service of the namespace of one that is not valid deny.
+pub(crate) fn make_slices(completion: &mut Completion<'_>) {
+    let having: BTreeSet<(String, String)> = completion
+        .valid()
+        .filter_map(|(key, object)| match object {
+            Object::EndpointSlice(slice) => Some((key.namespace.clone(), slice.service.clone()?)),
+            _ => None,
+        })
+        .collect();
+    let services = completion.contents.of_kind(Kind::Service);
+    let services =
+        services.filter(|(key, _)| !having.contains(&(key.namespace.clone(), key.name.clone())));
+    let services: Vec<(ObjectKey, State)> =
+        services.map(|(key, stored)| (key.clone(), stored.state.clone())).collect();
+    let mut made = Vec::new();
+    for (key, state) in services {
+        let State::Valid(object) = state else {
+            completion.store(slice_key(&key, 0), State::Invalid(Invalid::default()));
+            continue;
+        };
+        let Object::Service(service) = &*object else { continue };
+        let slices = slices(completion, &key, service);
+        if !slices.is_empty() {
+            made.push(format!("{}/{}", key.namespace, key.name));
+        }
+        for (index, slice) in slices.into_iter().enumerate() {
+            completion.add(slice_key(&key, index), Object::EndpointSlice(slice));
+        }
+    }
+    if !made.is_empty() {
+        let names = list(made.iter().map(String::as_str));
+        completion.note(format!(
+            "no EndpointSlice: {names}; their endpoints are the pods that they select"
+        ));
+    }
+}
+
+fn slice_key(service: &ObjectKey, index: usize) -> ObjectKey {
+    let name = format!("{}-assumed-{index}", service.name);
+    ObjectKey { kind: Kind::EndpointSlice, namespace: service.namespace.clone(), name }
+}
+
+fn slices(completion: &Completion<'_>, key: &ObjectKey, service: &Service) -> Vec<EndpointSlice> {
+    if service.selector.is_empty() {
+        return Vec::new();
+    }
+    let mut groups: BTreeMap<(bool, Vec<(u8, u16)>), EndpointSlice> = BTreeMap::new();
+    for stored in completion.contents.of_kind_in(Kind::Pod, &key.namespace) {
+        let (_, State::Valid(object)) = (stored.0, &stored.1.state) else { continue };
+        let Object::Pod(pod) = &**object else { continue };
+        if crate::is_finished(pod) || !selects(&service.selector, &pod.labels) {
+            continue;
+        }
+        let ports: Vec<(Protocol, u16)> =
+            service.ports.iter().filter_map(|port| target(port, pod)).collect();
+        let numbers = ports.iter().map(|(protocol, port)| (*protocol as u8, *port)).collect();
+        for address in addresses(completion, pod) {
+            let slice = groups.entry((address.is_ipv6(), Vec::clone(&numbers)));
+            let slice = slice.or_insert_with(|| EndpointSlice {
+                service: Some(key.name.clone()),
+                addresses: BTreeSet::new(),
+                ports: ports.clone(),
+            });
+            slice.addresses.insert(address);
+        }
+    }
+    groups.into_values().collect()
+}
+
+fn selects(selector: &Pairs, labels: &Pairs) -> bool {
+    selector.iter().all(|(label, value)| labels.get(label) == Some(value))
+}
+
+/// A pod's addresses; on the host's network those of its node.
+fn addresses(completion: &Completion<'_>, pod: &Pod) -> BTreeSet<IpAddr> {
+    if !pod.host_network {
+        return pod.every_address();
+    }
+    let node = pod.node_name.as_ref();
+    let node = completion.nodes().find(|(key, _)| Some(&key.name) == node);
+    node.into_iter().flat_map(|(_, node)| node.internal_ips.clone()).collect()
+}
+
+/// The port of a pod for a service's port. A name that the pod gives to no port of the protocol is none.
+fn target(port: &ServicePort, pod: &Pod) -> Option<(Protocol, u16)> {
+    let protocol = port.protocol.unwrap_or(Protocol::Tcp);
+    let number = match &port.target {
+        None => port.port,
+        Some(PortNumber::Number { port, .. }) => *port,
+        Some(PortNumber::Name(name)) => {
+            let mut ports = pod.containers.iter().chain(&pod.init_containers).flatten();
+            let named = ports.find(|it| {
+                it.name.as_ref() == Some(name) && it.protocol.unwrap_or(Protocol::Tcp) == protocol
+            });
+            named?.port
+        }
+    };
+    Some((protocol, number))
+}

@@ -1,0 +1,184 @@
+//! The addresses and nets that the input names, and ranges that are free of them.
+
+use std::collections::BTreeSet;
+use std::iter;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use manx_objects::State;
+use manx_objects::contents::Contents;
+use manx_objects::object::calico::{self, EntityRule};
+use manx_objects::object::cluster::{ClusterMatch, ClusterPeer};
+use manx_objects::object::{IpBlock, Object, Peer};
+
+/// A net that a rule names.
+#[derive(Debug)]
+struct Named {
+    net: IpNet,
+    /// The rule does not mean these parts of it.
+    except: Vec<IpNet>,
+}
+
+/// Who gets addresses of a range.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum User {
+    Nodes,
+    Pods,
+}
+
+/// What the input names.
+#[derive(Debug, Default)]
+pub(crate) struct Space {
+    addresses: BTreeSet<IpAddr>,
+    /// The nets from which nodes and pools give addresses.
+    blocks: Vec<IpNet>,
+    named: Vec<Named>,
+}
+
+impl Space {
+    /// What these contents name.
+    pub(crate) fn of(contents: &Contents) -> Self {
+        let mut space = Self::default();
+        for stored in contents.objects.values() {
+            match &stored.state {
+                State::Valid(object) => space.add(object),
+                State::Invalid(invalid) => space.addresses.extend(&invalid.addresses),
+            }
+        }
+        space
+    }
+
+    /// An address that is in use from now on. Returns whether it was free.
+    pub(crate) fn take(&mut self, address: IpAddr) -> bool {
+        self.addresses.insert(address)
+    }
+
+    /// A range that is in use from now on.
+    pub(crate) fn take_block(&mut self, block: IpNet) {
+        self.blocks.push(block);
+    }
+
+    /// The first private range that holds nothing that the input names. If a rule names everything, no range is free of
+    /// it, and such rules are disregarded.
+    pub(crate) fn free_range(&self, user: User, v4: bool) -> Option<IpNet> {
+        let smallest = |smallest: u8| ranges(user, v4).find(|range| self.is_free(*range, smallest));
+        smallest(0).or_else(|| smallest(1))
+    }
+
+    /// The first part of `outer` with this prefix length that holds no address and no smaller net. What names all of
+    /// `outer` means its other parts, too.
+    pub(crate) fn free_part(&self, outer: IpNet, prefix_len: u8) -> Option<IpNet> {
+        let length = prefix_len.max(outer.prefix_len());
+        outer.subnets(length).ok()?.take(1 << 16).find(|part| {
+            let inside = |net: IpNet| net.prefix_len() > outer.prefix_len() && overlap(net, *part);
+            let nets =
+                self.named.iter().flat_map(|named| iter::once(&named.net).chain(&named.except));
+            self.addresses_in(*part).next().is_none()
+                && !self.blocks.iter().chain(nets).any(|net| inside(*net))
+        })
+    }
+
+    /// The addresses in use that are in a net.
+    pub(crate) fn addresses_in(&self, net: IpNet) -> impl Iterator<Item = IpAddr> {
+        self.addresses.range(net.network()..=net.broadcast()).copied()
+    }
+
+    /// Whether rules whose nets have a prefix of `smallest` bits or more mean no address of `range`, and nobody has one.
+    fn is_free(&self, range: IpNet, smallest: u8) -> bool {
+        self.addresses_in(range).next().is_none()
+            && !self.blocks.iter().any(|block| overlap(*block, range))
+            && self.named.iter().all(|Named { net, except }| {
+                net.prefix_len() < smallest
+                    || !overlap(*net, range)
+                    || except.iter().any(|except| except.contains(&range))
+            })
+    }
+
+    fn add(&mut self, object: &Object) {
+        match object {
+            Object::Node(node) => {
+                self.blocks.extend(&node.pod_cidrs);
+                self.addresses.extend(&node.internal_ips);
+                self.addresses.extend(node.calico_address.map(|net| net.addr()));
+            }
+            Object::Pod(pod) => {
+                self.addresses.extend(pod.every_address());
+                self.addresses.extend(pod.host_ip);
+            }
+            Object::Service(service) => self.addresses.extend(&service.addresses),
+            Object::EndpointSlice(slice) => self.addresses.extend(&slice.addresses),
+            Object::HostEndpoint(host) => self.addresses.extend(&host.expected_ips),
+            Object::IpPool(pool) => self.blocks.push(pool.cidr),
+            Object::NetworkSet(set) => self.name(&set.nets, &[]),
+            Object::NetworkPolicy(policy) => {
+                let rules = policy.ingress.iter().chain(&policy.egress).flatten();
+                for peer in rules.flat_map(|rule| rule.peers.iter().flatten()) {
+                    if let Peer::IpBlock(IpBlock { cidr, except }) = peer {
+                        self.name(&[*cidr], except);
+                    }
+                }
+            }
+            Object::ClusterNetworkPolicy(policy) => {
+                for rule in policy.ingress.iter().chain(&policy.egress) {
+                    let ClusterMatch::Of { peers, .. } = &rule.matches else { continue };
+                    for peer in peers {
+                        if let ClusterPeer::Networks(nets) = peer {
+                            self.name(nets, &[]);
+                        }
+                    }
+                }
+            }
+            Object::CalicoPolicy(policy) => self.add_rules(&[&policy.ingress, &policy.egress]),
+            Object::Profile(profile) => self.add_rules(&[&profile.ingress, &profile.egress]),
+            Object::FelixConfiguration(felix) => {
+                let failsafe = felix.failsafe_inbound.iter().chain(&felix.failsafe_outbound);
+                for net in failsafe.flatten().filter_map(|port| port.net) {
+                    self.name(&[net], &[]);
+                }
+            }
+            Object::Namespace(_)
+            | Object::ServiceAccount(_)
+            | Object::Workload(_)
+            | Object::Tier(_) => {}
+        }
+    }
+
+    fn add_rules(&mut self, rules: &[&Vec<calico::Rule>]) {
+        for rule in rules.iter().copied().flatten() {
+            for EntityRule { nets, not_nets, .. } in [&rule.source, &rule.destination] {
+                self.name(nets, not_nets);
+            }
+        }
+    }
+
+    fn name(&mut self, nets: &[IpNet], except: &[IpNet]) {
+        let named = nets.iter().map(|net| Named { net: net.trunc(), except: except.to_vec() });
+        self.named.extend(named);
+    }
+}
+
+fn overlap(a: IpNet, b: IpNet) -> bool {
+    a.contains(&b) || b.contains(&a)
+}
+
+/// Private ranges, in the order in which they are tried: the usual ones first. IPv4: 65,536 addresses each (RFC 1918, RFC
+/// 6598, RFC 2544); IPv6: /48 of unique local addresses (RFC 4193).
+fn ranges(user: User, v4: bool) -> Box<dyn Iterator<Item = IpNet>> {
+    if v4 {
+        let net = |[a, b]: [u8; 2]| Ipv4Net::new(Ipv4Addr::new(a, b, 0, 0), 16).ok().map(IpNet::V4);
+        let usual = match user {
+            User::Nodes => [[172, 18], [172, 19]],
+            User::Pods => [[10, 244], [10, 42]],
+        };
+        let ten = (0..=255).rev().map(|b| [10, b]);
+        let others = (16..32).map(|b| [172, b]).chain([[192, 168]]);
+        let shared = (64..128).map(|b| [100, b]).chain([[198, 18], [198, 19]]);
+        Box::new(usual.into_iter().chain(ten).chain(others).chain(shared).filter_map(net))
+    } else {
+        let net = |number: u16| {
+            let network = Ipv6Addr::new(0xfd00, 0x10, 0x244 + number, 0, 0, 0, 0, 0);
+            Ipv6Net::new(network, 48).ok().map(IpNet::V6)
+        };
+        Box::new((0..0x1000).filter_map(net))
+    }
+}

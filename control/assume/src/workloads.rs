@@ -1,0 +1,163 @@
+//! The pods that the controllers of workloads would make.
+//!
+//! Labels, service account, ports and host network are the template's. A pod's name is the workload's with a number: the
+//! hash in the name of a Deployment's pod, and the label `pod-template-hash`, are known to a cluster only.
+//!
+//! Source: Kubernetes documentation, "Workloads".
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use manx_objects::object::{Controller, Kind, Object, ObjectKey, Owner, Pod, Workload};
+
+use crate::{Completion, Options, REPLICAS};
+
+/// Makes the pods of all workloads but `DaemonSets`.
+pub(crate) fn make_pods(completion: &mut Completion<'_>, options: Options) {
+    let (mut workloads, mut pods) = (0, 0);
+    for (key, workload) in without_pods(completion) {
+        let Kind::Workload(controller) = key.kind else { continue };
+        let count = match (workload.replicas, options.replicas) {
+            _ if controller == Controller::DaemonSet => continue,
+            (Some(0), _) => 0,
+            (_, Some(count)) => count,
+            // An absent number is one pod, unless an autoscaler changes it.
+            (Some(wanted), None) => wanted.min(REPLICAS),
+            (None, None) if matches!(controller, Controller::Job | Controller::CronJob) => 1,
+            (None, None) => REPLICAS,
+        };
+        // A StatefulSet counts its pods from 0.
+        let first = u32::from(controller != Controller::StatefulSet);
+        for number in first..first + count {
+            let name = format!("{}-{number}", key.name);
+            make_pod(completion, &key, &workload, controller, name, number);
+        }
+        workloads += u32::from(count > 0);
+        pods += count;
+    }
+    if pods > 0 {
+        let most = match options.replicas {
+            Some(replicas) => format!("{replicas} each"),
+            None => format!("as many as it wants, {REPLICAS} at most; --replicas N makes N"),
+        };
+        completion.note(format!("{pods} pods of {workloads} workloads without pods: {most}"));
+    }
+}
+
+/// Makes a pod of each `DaemonSet` on each node that its node selector matches.
+pub(crate) fn make_daemon_pods(completion: &mut Completion<'_>) {
+    let nodes: Vec<_> =
+        completion.nodes().map(|(key, node)| (key.name.clone(), node.labels.clone())).collect();
+    let mut sets = 0;
+    let mut pods = 0;
+    for (key, workload) in without_pods(completion) {
+        let Kind::Workload(controller @ Controller::DaemonSet) = key.kind else { continue };
+        let selector = &workload.template.node_selector;
+        let selected = nodes.iter().filter(|(_, labels)| {
+            selector.iter().all(|(label, value)| labels.get(label) == Some(value))
+        });
+        let before = pods;
+        for (number, (node, _)) in (0_u32..).zip(selected) {
+            let mut workload = workload.clone();
+            workload.template.node_name = Some(node.clone());
+            let name = format!("{}-{node}", key.name);
+            make_pod(completion, &key, &workload, controller, name, number);
+            pods += 1;
+        }
+        sets += u32::from(pods > before);
+    }
+    if pods > 0 {
+        completion.note(format!("{pods} pods of {sets} DaemonSets without pods: one on each node"));
+    }
+}
+
+fn make_pod(
+    completion: &mut Completion<'_>,
+    key: &ObjectKey,
+    workload: &Workload,
+    controller: Controller,
+    name: String,
+    number: u32,
+) {
+    let owner = Owner { kind: key.kind.name().to_owned(), name: key.name.clone() };
+    let mut pod = Pod { owner: Some(owner), ..workload.template.clone() };
+    let mut label = |key: &str, value: &str| {
+        // A label value has 63 characters at most; a cluster does without those that are longer.
+        if value.len() <= 63 {
+            pod.labels.insert(key.to_owned(), value.to_owned());
+        }
+    };
+    match controller {
+        Controller::StatefulSet => {
+            label("statefulset.kubernetes.io/pod-name", &name);
+            label("apps.kubernetes.io/pod-index", &number.to_string());
+        }
+        Controller::Job => {
+            label("batch.kubernetes.io/job-name", &key.name);
+            label("job-name", &key.name);
+        }
+        Controller::Deployment
+        | Controller::DaemonSet
+        | Controller::ReplicaSet
+        | Controller::ReplicationController
+        | Controller::CronJob => {}
+    }
+    let mut pod_key = ObjectKey { kind: Kind::Pod, namespace: key.namespace.clone(), name };
+    while completion.contents.objects.contains_key(&pod_key) {
+        pod_key.name.push_str("-x");
+    }
+    completion.add(pod_key, Object::Pod(Box::new(pod)));
+}
+
+/// The workloads that run and have no pods in the input: neither they nor what they control.
+fn without_pods(completion: &Completion<'_>) -> Vec<(ObjectKey, Workload)> {
+    let all: BTreeMap<&ObjectKey, &Workload> = completion
+        .valid()
+        .filter_map(|(key, object)| match object {
+            Object::Workload(workload) => Some((key, &**workload)),
+            _ => None,
+        })
+        .collect();
+    let mut having = BTreeSet::new();
+    for (key, object) in completion.valid() {
+        let Object::Pod(pod) = object else { continue };
+        let mut next =
+            pod.owner.as_ref().and_then(|owner| controlled_by(&key.namespace, owner, &all));
+        // Owners are followed as far as there are any; a loop ends where it began.
+        while let Some(key) = next.filter(|key| having.insert(*key)) {
+            let owner = all[key].owner.as_ref();
+            next = owner.and_then(|owner| controlled_by(&key.namespace, owner, &all));
+        }
+    }
+    let controlled = |key: &ObjectKey, workload: &Workload| {
+        let owner = workload.owner.as_ref();
+        owner.is_some_and(|owner| controlled_by(&key.namespace, owner, &all).is_some())
+    };
+    all.iter()
+        .filter(|(key, workload)| {
+            !workload.idle && !having.contains(*key) && !controlled(key, workload)
+        })
+        .map(|(key, workload)| ((*key).clone(), (*workload).clone()))
+        .collect()
+}
+
+/// The workload that an owner reference means. If the `ReplicaSet` of a Deployment or the Job of a `CronJob` is not in the
+/// input, its name leads to the owner: that one's name, a dash, and a hash or a time.
+fn controlled_by<'a>(
+    namespace: &str,
+    owner: &Owner,
+    all: &BTreeMap<&'a ObjectKey, &Workload>,
+) -> Option<&'a ObjectKey> {
+    let find = |kind: &str, name: &str| {
+        let kind = Kind::ALL.into_iter().find(|known| known.name() == kind)?;
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        all.get_key_value(&ObjectKey { kind, namespace, name }).map(|(key, _)| *key)
+    };
+    find(&owner.kind, &owner.name).or_else(|| {
+        let (stem, _) = owner.name.rsplit_once('-')?;
+        match owner.kind.as_str() {
+            "ReplicaSet" => find("Deployment", stem),
+            "Job" => find("CronJob", stem),
+            _ => None,
+        }
+    })
+}
