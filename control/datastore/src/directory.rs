@@ -185,7 +185,7 @@ pub fn read_paths<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive: bool
     let mut seen = BTreeSet::new();
     for path in paths {
         let name = path.display().to_string();
-        let fault = match listed(path, recursive) {
+        let fault = match manifests(path, recursive) {
             Err(error) => Cause::Unreadable(error.to_string()),
             Ok(listed) if !listed.is_empty() => {
                 for path in listed {
@@ -217,8 +217,8 @@ fn from_files(files: BTreeMap<String, File>) -> Contents {
     Arc::unwrap_or_clone(store.contents)
 }
 
-/// The manifests at a path.
-fn listed(path: &Path, recursive: bool) -> io::Result<Vec<PathBuf>> {
+/// The files of the manifests at a path: the path itself, or if it is a directory those in it. `-` is standard input.
+pub fn manifests(path: &Path, recursive: bool) -> io::Result<Vec<PathBuf>> {
     if path == Path::new("-") {
         return Ok(vec![PathBuf::from("/dev/stdin")]);
     }

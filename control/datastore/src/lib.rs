@@ -13,5 +13,5 @@ mod directory;
 mod source;
 mod watch;
 
-pub use directory::{STANDS, Store, read_paths};
+pub use directory::{STANDS, Store, manifests, read_paths};
 pub use source::Source;

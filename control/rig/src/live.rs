@@ -15,6 +15,7 @@ use serde_json::{Value as Json, json};
 use super::policy_word::{PolicyWord, PolicyWordError};
 use super::settings::{self, Settings, SettingsError};
 use manx_api::PodName;
+use manx_assume::{Assumed, Options, Refusal};
 use manx_calculation::import;
 use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, ObjectKey};
@@ -33,19 +34,20 @@ pub enum InputError {
         /// Why.
         source: io::Error,
     },
-    /// There is no such directory.
+    /// There is no such path.
     #[error(
-        "there is no directory {0}: expected one with manifests; `manx rig init {0}` makes one with an example"
+        "there is no {0}: expected a directory with manifests, a file of them, or - for standard input; `manx rig init {0}` makes \
+         a directory with an example"
     )]
-    NoDirectory(PathBuf),
-    /// A file where a directory should be.
-    #[error("{0} is a file: expected a directory with manifests, such as the one that it is in")]
-    NotADirectory(PathBuf),
+    NoPath(PathBuf),
     /// There is nothing to read.
     #[error(
-        "{0} holds no manifests: expected *.yaml, *.yml or *.json; `manx rig init {0}` writes an example"
+        "{0} holds no manifests: expected *.yaml, *.yml or *.json (-R enters subdirectories); `manx rig init {0}` writes an example"
     )]
     Empty(PathBuf),
+    /// What is missing cannot be made up.
+    #[error(transparent)]
+    Incomplete(#[from] Refusal),
     /// `rig.yaml`.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -62,50 +64,56 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> InputError {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Objects(pub BTreeMap<ObjectKey, Json>);
 
-/// The contents of a rig's directory, read and validated.
+/// The input of a rig, read, validated and completed.
 #[derive(Debug, Clone)]
 pub struct Input {
-    /// The objects.
+    /// The objects, what was made up among them.
     pub objects: Objects,
+    /// What was made up.
+    pub assumed: Assumed,
     /// `rig.yaml`.
     pub settings: Settings,
     /// What was ignored, for the user.
     pub warnings: Vec<String>,
 }
 
-/// Reads a rig's directory.
-pub fn read(directory: &Path) -> Result<Input, InputError> {
-    if !directory.is_dir() {
-        let found =
-            if directory.exists() { InputError::NotADirectory } else { InputError::NoDirectory };
-        return Err(found(directory.to_owned()));
+/// Reads the input of a rig: a directory of manifests and perhaps `rig.yaml`, a file, or standard input (`-`). What it
+/// leaves out is made up, as `options` say.
+pub fn read(path: &Path, recursive: bool, options: Options) -> Result<Input, InputError> {
+    if path != Path::new("-") && !path.exists() {
+        return Err(InputError::NoPath(path.to_owned()));
     }
-    let mut files = Vec::new();
     let mut settings = Settings::default();
-    for entry in fs::read_dir(directory).map_err(at(directory))? {
-        let path = entry.map_err(at(directory))?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name == settings::FILE {
-            settings = Settings::parse(&fs::read_to_string(&path).map_err(at(&path))?)?;
-        } else if !name.starts_with('.') && is_manifest(&path) {
-            files.push(path);
-        }
+    let file = path.join(settings::FILE);
+    if file.is_file() {
+        settings = Settings::parse(&fs::read_to_string(&file).map_err(at(&file))?)?;
     }
+    let mut files = manx_datastore::manifests(path, recursive).map_err(at(path))?;
+    files.retain(|manifest| *manifest != file);
     if files.is_empty() {
-        return Err(InputError::Empty(directory.to_owned()));
+        return Err(InputError::Empty(path.to_owned()));
     }
-    files.sort();
-    let (objects, warnings) = read_files(&files)?;
-    Ok(Input { objects, settings, warnings })
+    let Manifests { mut contents, mut objects, warnings } = read_files(&files)?;
+    let assumed = manx_assume::complete(&mut contents, options)?;
+    for (key, fields) in &assumed.manifests {
+        manx_assume::merge(objects.0.entry(key.clone()).or_default(), fields.clone());
+    }
+    Ok(Input { objects, assumed, settings, warnings })
 }
 
-fn is_manifest(path: &Path) -> bool {
-    let extension = path.extension().unwrap_or_default();
-    path.is_file() && ["yaml", "yml", "json"].iter().any(|known| extension == *known)
+/// Manifests, read and validated.
+#[derive(Debug)]
+pub struct Manifests {
+    /// The objects as they are read.
+    pub contents: Contents,
+    /// The same objects as JSON.
+    pub objects: Objects,
+    /// What was ignored, for the user.
+    pub warnings: Vec<String>,
 }
 
-/// Reads manifests: the objects of all of them, and warnings.
-pub fn read_files(files: &[PathBuf]) -> Result<(Objects, Vec<String>), InputError> {
+/// Reads manifests.
+pub fn read_files(files: &[PathBuf]) -> Result<Manifests, InputError> {
     let mut texts = Vec::new();
     for path in files {
         let text = fs::read_to_string(path).map_err(at(path))?;
@@ -135,7 +143,8 @@ pub fn read_files(files: &[PathBuf]) -> Result<(Objects, Vec<String>), InputErro
             objects.collect(&json_of(&document.root), None);
         }
     }
-    Ok((objects, of(Severity::Warning)))
+    let warnings = of(Severity::Warning);
+    Ok(Manifests { contents, objects, warnings })
 }
 
 impl Objects {
@@ -270,6 +279,8 @@ items:
 - metadata: {name: b, namespace: shop}
   spec: {containers: [{name: c}]}
 ";
+    /// Two nodes and a pool.
+    const ASSUMED: usize = 3;
     const POLICY: &str = "
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -283,7 +294,7 @@ spec: {podSelector: {}}
         fs::write(folder.path().join("policy.yml"), POLICY).unwrap();
         fs::write(folder.path().join("rig.yaml"), "mtu: 1400").unwrap();
         fs::write(folder.path().join("README.md"), "not read").unwrap();
-        let input = read(folder.path()).unwrap();
+        let input = read(folder.path(), false, Options::default()).unwrap();
         (folder, input)
     }
 
@@ -295,7 +306,7 @@ spec: {podSelector: {}}
     fn a_directory_becomes_one_file_an_object_that_reads_the_same() {
         let (_folder, input) = input();
         assert_eq!(input.settings.mtu, 1400);
-        assert_eq!(input.objects.0.len(), 3);
+        assert_eq!(input.objects.0.len(), 3 + ASSUMED);
         let live = tempfile::tempdir().unwrap();
         input.objects.write(live.path()).unwrap();
         assert_eq!(Objects::read(live.path()).unwrap(), input.objects);
@@ -325,16 +336,19 @@ spec: {podSelector: {}}
             "NetworkPolicy shop/closed"
         );
         assert!(input.objects.withhold(&closed).is_err());
-        assert_eq!(input.objects.0.len(), 2);
+        assert_eq!(input.objects.0.len(), 2 + ASSUMED);
     }
 
     #[test]
     fn manifests_that_are_not_valid_are_refused_with_their_place() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(matches!(read(folder.path()), Err(InputError::Empty(_))));
+        assert!(matches!(
+            read(folder.path(), false, Options::default()),
+            Err(InputError::Empty(_))
+        ));
         let bad = POLICY.replace("podSelector: {}", "podSelector: 3");
         fs::write(folder.path().join("policy.yaml"), bad).unwrap();
-        let said = read(folder.path()).unwrap_err().to_string();
+        let said = read(folder.path(), false, Options::default()).unwrap_err().to_string();
         assert!(said.contains("policy.yaml") && said.contains("spec.podSelector"), "{said}");
     }
 }

@@ -265,7 +265,8 @@ spec: {podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53}]}]}
 
     /// A rig of `fixtures/rigs`, as it is when its pods are attached.
     fn fixture(folder: &Path) -> (Plan, Addresses, Contents) {
-        let Input { mut objects, settings, .. } = live::read(folder).unwrap();
+        let Input { mut objects, settings, .. } =
+            live::read(folder, false, manx_assume::Options::default()).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let load = |objects: &Objects| {
             objects.write(folder.path()).unwrap();

@@ -43,7 +43,7 @@ mod tests {
     fn the_template_is_a_rig() {
         let folder = tempfile::tempdir().unwrap();
         write(folder.path()).unwrap();
-        let input = live::read(folder.path()).unwrap();
+        let input = live::read(folder.path(), false, manx_assume::Options::default()).unwrap();
         assert_eq!(input.warnings, Vec::<String>::new());
         let live = tempfile::tempdir().unwrap();
         input.objects.write(live.path()).unwrap();

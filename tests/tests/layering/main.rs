@@ -245,6 +245,7 @@ const CONTROL: &[(&str, &[&str])] = &[
         "manx-rig",
         &[
             "manx-api",
+            "manx-assume",
             "manx-calculation",
             "manx-datastore",
             "manx-linux",

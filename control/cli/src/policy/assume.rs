@@ -37,6 +37,11 @@ impl Completed {
 }
 
 impl Assume {
+    /// How contents are completed.
+    pub(crate) fn options(&self) -> Options {
+        Options { replicas: self.replicas }
+    }
+
     /// Completes contents, and says on standard error what was assumed. `None`: this was all that is wanted.
     pub(super) fn complete(&self, contents: Contents) -> Result<Option<Completed>, Error> {
         let completed = Completed::new(contents, self.replicas)

@@ -1,6 +1,6 @@
 //! `manx policy`: what policies do, without a cluster or in a running agent.
 
-mod assume;
+pub mod assume;
 pub mod check;
 pub mod explain;
 pub mod prove;

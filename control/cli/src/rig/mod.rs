@@ -14,6 +14,7 @@ pub use self::internal::{Internal, run_internal};
 use super::Error;
 use super::node::{PodDevice, UplinkMode, parse_workers};
 use super::output::{self, Output};
+use super::policy::assume::Assume;
 use manx_linux::private;
 use manx_rig::caller::{self, CallError};
 use manx_rig::event::Fault;
@@ -35,7 +36,7 @@ pub struct Rig {
 /// The rig's commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Build a cluster from a directory of manifests, probe it, and compare with what its policies say
+    /// Build a cluster from manifests, probe it, and compare with what its policies say
     Run(Run),
     /// Run a command in a pod, on a node (node/NAME) or on the outside host (outside) of a rig left running
     Exec(Exec),
@@ -59,10 +60,16 @@ pub enum Command {
 /// The settings of `manx rig run`.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// Directory of manifests, and perhaps rig.yaml
-    #[arg(value_name = "DIR")]
-    pub directory: PathBuf,
-    /// The rig's name; the directory's if absent
+    /// Directory of manifests, and perhaps rig.yaml; or a file of manifests; - is standard input
+    #[arg(value_name = "DIR|FILE")]
+    pub input: PathBuf,
+    /// Enter subdirectories, too
+    #[arg(long, short = 'R')]
+    pub recursive: bool,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub assume: Assume,
+    /// The rig's name; the directory's or file's if absent
     #[arg(long)]
     pub name: Option<String>,
     /// Leave the rig running

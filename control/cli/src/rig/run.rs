@@ -1,6 +1,7 @@
 //! `manx rig run`, `apply` and `exec`.
 
 use std::io::IsTerminal;
+use std::path::Path;
 
 use clap::ValueEnum;
 
@@ -16,7 +17,7 @@ use manx_rig::caller::{self, Listener, Running};
 use manx_rig::cluster;
 use manx_rig::enter;
 use manx_rig::event::Request;
-use manx_rig::live::{self, Input};
+use manx_rig::live::{self, Input, Manifests};
 use manx_rig::plan;
 use manx_rig::prober::Prober;
 use manx_rig::render::{self, Style};
@@ -31,8 +32,14 @@ const PIPED_WIDTH: u16 = 120;
 
 /// `manx rig run`.
 pub(super) fn run(settings: &Run) -> Result<(), Error> {
-    let input = live::read(&settings.directory)?;
+    let input = live::read(&settings.input, settings.recursive, settings.assume.options())?;
+    if settings.assume.show_assumed {
+        return print(&input.assumed.yaml());
+    }
     let mut screen = Screen::new();
+    for note in &input.assumed.notes {
+        screen.note(&format!("assumed: {note}"));
+    }
     for warning in &input.warnings {
         screen.note(warning);
     }
@@ -83,16 +90,21 @@ fn tell_of_veth(settings: &Run, screen: &mut Screen) {
     }
 }
 
-/// The rig's name: the given one, or the directory's without characters that are not allowed.
+/// The rig's name: the given one, or the directory's or file's without characters that are not allowed.
 fn rig_name(settings: &Run) -> Result<String, Error> {
     if let Some(name) = &settings.name {
         return Ok(name.clone());
     }
-    let directory = settings
-        .directory
-        .canonicalize()
-        .map_err(|error| Error::Invalid(format!("{}: {error}", settings.directory.display())))?;
-    let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let input = &settings.input;
+    let name = if input == Path::new("-") {
+        String::new()
+    } else {
+        let path = input
+            .canonicalize()
+            .map_err(|error| Error::Invalid(format!("{}: {error}", input.display())))?;
+        let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
+        name.unwrap_or_default().to_string_lossy().into_owned()
+    };
     let legal = |c: &char| c.is_ascii_alphanumeric() || "-_.".contains(*c);
     let name: String = name.chars().filter(legal).take(40).collect();
     let name = name.trim_start_matches(|c: char| !c.is_ascii_alphanumeric());
@@ -121,7 +133,7 @@ fn prepare(settings: &Run, mut input: Input, workdir: &Workdir) -> Result<(), Er
         ))
     })?;
     let setup = Setup {
-        source: settings.directory.clone(),
+        source: settings.input.clone(),
         settings: input.settings,
         agent_arguments: agent_arguments(settings),
         exports,
@@ -145,7 +157,7 @@ fn agent_arguments(settings: &Run) -> Vec<String> {
 
 /// `manx rig apply`.
 pub(super) fn apply(settings: &Apply) -> Result<(), Error> {
-    let (objects, warnings) = live::read_files(&settings.files)?;
+    let Manifests { objects, warnings, .. } = live::read_files(&settings.files)?;
     let workdir = chosen_to_change(settings.rig.as_deref())?;
     let mut screen = Screen::new();
     for warning in &warnings {
