@@ -1,6 +1,7 @@
 //! A local attacker puts folders, links and sockets where another user's program looks.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use manx_fixtures::skip::{Need, skip};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 use std::os::unix::net::UnixListener;
@@ -19,13 +20,9 @@ fn is_two() -> bool {
     nix::unistd::geteuid().is_root() && chown(file.path(), Some(STRANGER), None).is_ok()
 }
 
-/// Says that something is skipped because this process is only one user; with `MANX_REQUIRE_ROOT=1` that is a failure.
+/// Says that something cannot run because this process is only one user.
 fn leave_out(what: &str) {
-    assert!(
-        std::env::var_os("MANX_REQUIRE_ROOT").is_none_or(|value| value != "1"),
-        "{what} may not be left out (MANX_REQUIRE_ROOT=1): only root can act for two users"
-    );
-    eprintln!("SKIPPED {what}: only root can act for two users");
+    skip(Need::Root, what, "only root can act for two users");
 }
 
 /// A folder in which all users may put files, like /tmp, with a copy of a program that all users may run.

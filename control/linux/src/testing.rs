@@ -7,6 +7,8 @@
 
 use std::process::Command;
 
+pub use manx_fixtures::skip::{Need, skip};
+
 use crate::{doctor, netns};
 
 /// Set in a test binary that runs itself again inside a user namespace.
@@ -15,8 +17,7 @@ const INSIDE: &str = "MANX_TEST_IN_USER_NAMESPACE";
 /// Whether the calling test may make namespaces and should continue.
 ///
 /// Without the privilege the same test is run again, alone, as root of a user namespace of its own. Then the caller
-/// takes over its result, and this returns false. If that is not allowed either, the test is skipped with a message;
-/// with `MANX_REQUIRE_NETNS=1` that is a failure.
+/// takes over its result, and this returns false. If that is not allowed either, the test [cannot run](skip).
 pub fn namespaces_allowed() -> bool {
     let reason = match netns::create() {
         Ok(_) => return true,
@@ -35,7 +36,7 @@ pub fn namespaces_allowed() -> bool {
             .arg(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture", "--include-ignored"])
             .env(INSIDE, "1")
-            .env("MANX_REQUIRE_NETNS", "1")
+            .env_remove(Need::Namespaces.variable())
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
@@ -46,41 +47,22 @@ pub fn namespaces_allowed() -> bool {
         );
         return false;
     }
-    skipped(test, &reason);
+    skip(Need::Namespaces, test, &reason);
     false
 }
 
-/// Says that `test` was skipped; with `MANX_REQUIRE_NETNS=1` that is a failure.
-pub fn skipped(test: &str, reason: &str) {
-    assert!(
-        std::env::var_os("MANX_REQUIRE_NETNS").is_none_or(|value| value != "1"),
-        "{test} may not be skipped (MANX_REQUIRE_NETNS=1): {reason}"
-    );
-    eprintln!("SKIPPED {test}: {reason}");
-}
-
-/// Whether TUN devices can be made. If not, the calling test skips that half and says so; with `MANX_REQUIRE_TUN=1`
-/// that is a failure.
+/// Whether TUN devices can be made. If not, that half of the calling test [cannot run](skip).
 pub fn tun_allowed() -> bool {
     let Err(lack) = doctor::tun() else { return true };
-    assert!(
-        std::env::var_os("MANX_REQUIRE_TUN").is_none_or(|value| value != "1"),
-        "TUN may not be left out (MANX_REQUIRE_TUN=1): {lack}"
-    );
-    eprintln!("SKIPPED the TUN half: {lack}");
+    skip(Need::Tun, "the half with TUN devices", &lack.to_string());
     false
 }
 
-/// Whether there is a second user, as for root. If not, the calling test is skipped with a message; with
-/// `MANX_REQUIRE_ROOT=1` that is a failure.
+/// Whether there is a second user, as for root. If not, the calling test [cannot run](skip).
 pub fn users_allowed() -> bool {
     if manx_dataplane::port::tun::owner().unwrap().is_some() {
         return true;
     }
-    assert!(
-        std::env::var_os("MANX_REQUIRE_ROOT").is_none_or(|value| value != "1"),
-        "a test may not be left out (MANX_REQUIRE_ROOT=1): this user namespace knows one user"
-    );
-    eprintln!("SKIPPED: this user namespace knows one user");
+    skip(Need::Root, "a test with two users", "this user namespace knows one user");
     false
 }

@@ -2,7 +2,6 @@
 //! nothing outside. Threads enter further network namespaces.
 
 use std::fs::File;
-use std::io::Write;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -15,6 +14,7 @@ use std::time::{Duration, Instant};
 use manx_dataplane::packet::{Packet, Pool, SegmentKind};
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
+pub(crate) use manx_fixtures::skip::{Need, skip};
 use nix::sched::{CloneFlags, setns, unshare};
 
 const INSIDE: &str = "MANX_TEST_INSIDE_NETNS";
@@ -46,7 +46,7 @@ pub(crate) fn inside_with_users(test: &str, body: impl FnOnce()) {
 /// Runs the test again, in namespaces that `unshare` makes.
 fn again(test: &str, need: Need, namespaces: &[&str]) {
     if let Err(reason) = allowed(namespaces) {
-        return skip(test, need, &reason);
+        return skip(need, test, &reason);
     }
     let output = Command::new("timeout")
         .args(["-k", "1", BOUND, "unshare"])
@@ -63,33 +63,7 @@ fn again(test: &str, need: Need, namespaces: &[&str]) {
     assert!(out.contains("1 passed"), "the test did not run in its namespaces:\n{out}\n{err}");
     for line in err.lines().filter_map(|line| line.strip_prefix(SKIPPED)) {
         let lacking = Need::ALL.into_iter().find(|need| line.starts_with(need.variable()));
-        skip(test, lacking.unwrap_or(need), line);
-    }
-}
-
-/// What an environment may lack. Each has a variable; if it is 1, a lack makes the test fail.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Need {
-    /// User and network namespaces, and the programs that build them.
-    Namespaces,
-    /// TUN inside the namespaces: an ordinary user often has the namespaces without TUN.
-    Tun,
-    /// The kernel's traffic control, and the program that sets it.
-    TrafficControl,
-    /// To run as root.
-    Root,
-}
-
-impl Need {
-    const ALL: [Self; 4] = [Self::Namespaces, Self::Tun, Self::TrafficControl, Self::Root];
-
-    fn variable(self) -> &'static str {
-        match self {
-            Self::Namespaces => "MANX_REQUIRE_NETNS",
-            Self::Tun => "MANX_REQUIRE_TUN",
-            Self::TrafficControl => "MANX_REQUIRE_TC",
-            Self::Root => "MANX_REQUIRE_ROOT",
-        }
+        skip(lacking.unwrap_or(need), test, line);
     }
 }
 
@@ -112,16 +86,6 @@ fn allowed(namespaces: &[&str]) -> Result<(), String> {
         namespaces.join(" "),
         String::from_utf8_lossy(&probe.stderr).trim()
     ))
-}
-
-fn skip(test: &str, need: Need, reason: &str) {
-    let require = need.variable();
-    assert!(
-        std::env::var_os(require).is_none_or(|v| v != "1"),
-        "{require}=1 and {test} cannot run: {reason}"
-    );
-    // Written without `eprintln!`, because the harness hides its output if a test passes.
-    drop(std::io::stderr().write_all(format!("{SKIPPED}{test}: {reason}\n").as_bytes()));
 }
 
 /// Runs `ip ARGUMENTS` in the calling thread's namespace.

@@ -2,6 +2,7 @@
 
 use crate::bench::{Bench, json};
 use crate::traffic::{Talker, assert_flows};
+use manx_fixtures::skip::{Need, skip};
 
 #[test]
 fn a_pod_whose_device_is_changed_goes_on_is_told_of_and_is_nobody_elses_concern() {
@@ -9,12 +10,7 @@ fn a_pod_whose_device_is_changed_goes_on_is_told_of_and_is_nobody_elses_concern(
     bench.keep_open(&["--workers", "2"]);
     let status = json(&bench.manx(&["status", "--output", "json", "--socket", &bench.socket(0)]));
     if status["endpoints"][0]["device"] != "tun" {
-        assert!(
-            std::env::var_os("MANX_REQUIRE_TUN").is_none_or(|value| value != "1"),
-            "no TUN (MANX_REQUIRE_TUN=1): {status:#}"
-        );
-        eprintln!("SKIPPED: pods are attached by veth here");
-        return;
+        return skip(Need::Tun, "a pod that changes its device", "pods are attached by veth here");
     }
     let [web, stranger] = ["demo/web", "demo/stranger"].map(|pod| bench.address(0, pod));
     let _at_web = Talker::start(&bench, "demo/web", &[]);

@@ -86,7 +86,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::testing::skipped;
+    use crate::testing::{Need, skip};
 
     /// Set in a process without `CAP_NET_ADMIN`.
     const POWERLESS: &str = "MANX_TEST_WITHOUT_NET_ADMIN";
@@ -107,7 +107,7 @@ mod tests {
         };
         let is_there = setpriv().arg("true").status().is_ok_and(|status| status.success());
         if !nix::unistd::geteuid().is_root() || !is_there || tun_opens().is_err() {
-            return skipped(test, "it takes root, setpriv and /dev/net/tun");
+            return skip(Need::Root, test, "it takes root, setpriv and /dev/net/tun");
         }
         let again = setpriv()
             .arg(std::env::current_exe().unwrap())

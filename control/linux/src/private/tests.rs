@@ -1,3 +1,4 @@
+use crate::testing::{Need, skip};
 use std::os::unix::fs::{chown, symlink};
 
 use super::*;
@@ -16,16 +17,12 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 /// Gives a path to another user, or to his group. Returns whether that is allowed; only root may. If not, the rest of
-/// the calling test is skipped with a message; with `MANX_REQUIRE_ROOT=1` that is a failure.
+/// the calling test [cannot run](skip).
 fn give_away(path: &Path, user: Option<u32>, group: Option<u32>) -> bool {
     if geteuid().is_root() && chown(path, user, group).is_ok() {
         return true;
     }
-    assert!(
-        std::env::var_os("MANX_REQUIRE_ROOT").is_none_or(|value| value != "1"),
-        "no part may be left out (MANX_REQUIRE_ROOT=1): only root can give files away"
-    );
-    eprintln!("SKIPPED the part with somebody else's file: only root can give files away");
+    skip(Need::Root, "the part with another user's file", "only root can give files away");
     false
 }
 
