@@ -108,6 +108,7 @@ pub const fn adjust(checksum: u16, old: u16, new: u16) -> u16 {
 pub(crate) mod tests {
     use etherparse::checksum::Sum16BitWords;
     use proptest::prelude::*;
+    use zerocopy::network_endian::U16;
 
     use super::*;
     use crate::packet::{Checksum, Pool};
@@ -133,10 +134,10 @@ pub(crate) mod tests {
             }
             protocol::UDP => match udp::View::new_checked(segment) {
                 Err(Malformed) => false,
-                Ok(view) if view.checksum() == 0 => source.is_v4(),
+                Ok(view) if view.checksum == U16::ZERO => source.is_v4(),
                 Ok(view) => {
                     // UDP's own length counts; what IP carries behind it is not UDP's.
-                    let len = view.len();
+                    let len = view.len.get();
                     let covered = &segment[..usize::from(len)];
                     let pseudo_sum = pseudo(source, destination, protocol, u32::from(len));
                     is_right(pseudo_sum + sum(covered))

@@ -2,24 +2,17 @@
 //! says. VXLAN carries frames; the frames here hold IPv4 packets, as Calico's do.
 
 use std::net::Ipv4Addr;
-use std::ops::Range;
+
+use zerocopy::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum;
 use crate::drop_reason::DropReason;
 use crate::packet::{Checksum, Packet};
-use crate::wire::ipv4::{self, field};
-use crate::wire::{Ecn, Malformed, array_at, ethernet, protocol, put, udp, vxlan};
+use crate::wire::{Ecn, Header as _, Malformed, ethernet, ipv4, protocol, udp, vxlan};
 
 /// Outer packets start with their own count of hops (RFC 2003, section 3.1).
 const TTL: u8 = 64;
-
-/// Version and length of a header without options.
-const PLAIN: u8 = 0x45;
-/// The half of an IPv4 header's words that differ between the packets of a tunnel, but for the checksum.
-const FIRST: Range<usize> = 0..8;
-/// What the outer header has of the inner one's [`FIRST`], as a little-endian machine reads it.
-const KEPT_ECN: u64 = 0x0300;
-const KEPT_DONT_FRAGMENT: u64 = (ipv4::DONT_FRAGMENT.swap_bytes() as u64) << 48;
 
 /// What stands between the outer and the inner IPv4 header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,11 +31,19 @@ impl Encapsulation {
     pub const fn header_len(self) -> usize {
         match self {
             Self::Ipip => ipv4::HEADER_LEN,
-            Self::Vxlan { .. } => {
-                ipv4::HEADER_LEN + udp::HEADER_LEN + vxlan::HEADER_LEN + ethernet::HEADER_LEN
-            }
+            Self::Vxlan { .. } => size_of::<VxlanHeaders>(),
         }
     }
+}
+
+/// What stands in front of a packet in a VXLAN tunnel.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct VxlanHeaders {
+    ip: ipv4::Header,
+    udp: udp::Header,
+    vxlan: vxlan::Header,
+    frame: ethernet::Header,
 }
 
 /// The ends of a link: of the one over which encapsulated packets leave, or of the one that VXLAN pretends.
@@ -74,7 +75,7 @@ pub struct Outer {
     link_len: usize,
     /// What is behind that, in bytes.
     added: u16,
-    /// The sum of the IPv4 header's words as a little-endian machine reads them.
+    /// The sum of the IPv4 header.
     sum: u32,
 }
 
@@ -95,9 +96,9 @@ impl Outer {
     ///
     /// No UDP checksum (RFC 7348, section 5: it should be zero): the socket that sends it writes its own UDP header.
     pub fn vxlan(local: Ipv4Addr, remote: Ipv4Addr, vni: u32, inner: LinkAddresses) -> Self {
-        let port = vxlan::PORT.to_be_bytes();
-        let udp = [port, port, [0; 2], [0; 2]].concat();
-        let behind = [&udp[..], &vxlan::header(vni), &inner.header()].concat();
+        let port = U16::new(vxlan::PORT);
+        let udp = udp::Header { source_port: port, destination_port: port, ..Default::default() };
+        let behind = [udp.as_bytes(), &vxlan::header(vni), &inner.header()].concat();
         Self::new(Encapsulation::Vxlan { vni }, &[], local, remote, &behind)
     }
 
@@ -108,17 +109,19 @@ impl Outer {
         remote: Ipv4Addr,
         behind: &[u8],
     ) -> Self {
-        let mut ip = [0; ipv4::HEADER_LEN];
-        ip[field::VERSION_IHL] = 0x45;
-        ip[field::TTL] = TTL;
-        ip[field::PROTOCOL] = match encapsulation {
-            Encapsulation::Ipip => protocol::IPIP,
-            Encapsulation::Vxlan { .. } => protocol::UDP,
+        let ip = ipv4::Header {
+            version_ihl: ipv4::VERSION_IHL,
+            ttl: TTL,
+            protocol: match encapsulation {
+                Encapsulation::Ipip => protocol::IPIP,
+                Encapsulation::Vxlan { .. } => protocol::UDP,
+            },
+            source: local.octets(),
+            destination: remote.octets(),
+            ..ipv4::Header::default()
         };
-        put(&mut ip, field::SOURCE, &local.octets());
-        put(&mut ip, field::DESTINATION, &remote.octets());
         let mut bytes = [0; OUTER_MAX];
-        let whole = [link, &ip, behind].concat();
+        let whole = [link, ip.as_bytes(), behind].concat();
         bytes[OUTER_MAX - whole.len()..].copy_from_slice(&whole);
         Self {
             encapsulation,
@@ -126,7 +129,7 @@ impl Outer {
             len: whole.len(),
             link_len: link.len(),
             added: (whole.len() - link.len()) as u16,
-            sum: checksum::swap(checksum::sum(&ip)),
+            sum: checksum::sum(ip.as_bytes()),
         }
     }
 
@@ -159,39 +162,39 @@ impl Outer {
 #[expect(clippy::inline_always, reason = "as Outbox::queue")]
 #[must_use]
 pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
-    let Some(inner) = packet.bytes().first_chunk::<{ ipv4::HEADER_LEN }>() else { return false };
-    let first = u64::from_le_bytes(array_at(inner, FIRST));
-    let inner_len = ((first >> 16) as u16).swap_bytes();
+    let Ok((&inner, _)) = ipv4::Header::ref_from_prefix(packet.bytes()) else { return false };
+    let inner_len = inner.total_len.get();
     let is_padded = packet.len() != usize::from(inner_len);
     let holds = ipv4::HEADER_LEN..=packet.len();
-    if first & 0xf0 != 0x40 || is_padded && !holds.contains(&usize::from(inner_len)) {
+    if !inner.is_valid() || is_padded && !holds.contains(&usize::from(inner_len)) {
         return false;
     }
     let Some(total_len) = inner_len.checked_add(outer.added) else { return false };
     let Some(block) = packet.push_front_end(&outer.bytes, outer.len) else { return false };
     let (header, kept) = match outer.encapsulation {
-        Encapsulation::Ipip => (block.last_chunk_mut(), KEPT_ECN | KEPT_DONT_FRAGMENT),
+        Encapsulation::Ipip => {
+            (ipv4::Header::mut_from_suffix(block).ok().map(|it| it.1), ipv4::DONT_FRAGMENT)
+        }
         Encapsulation::Vxlan { .. } => {
-            let headers =
-                block.last_chunk_mut::<{ Encapsulation::Vxlan { vni: 0 }.header_len() }>();
-            let len = total_len - ipv4::HEADER_LEN as u16;
-            let header = headers.and_then(|headers| {
-                put(headers, ipv4::HEADER_LEN + 4..ipv4::HEADER_LEN + 6, &len.to_be_bytes());
-                headers.first_chunk_mut()
+            let headers = VxlanHeaders::mut_from_suffix(block).ok().map(|it| it.1);
+            let header = headers.map(|headers| {
+                headers.udp.len = (total_len - ipv4::HEADER_LEN as u16).into();
+                &mut headers.ip
             });
-            (header, KEPT_ECN)
+            (header, 0)
         }
     };
     // It is there: the block is longer.
     let Some(header) = header else { return false };
-    let header: &mut [u8; ipv4::HEADER_LEN] = header;
-    let kept = first & kept;
-    let (len, id) = (total_len.swap_bytes(), id.swap_bytes());
-    let first = kept | u64::from(PLAIN) | u64::from(len) << 16 | u64::from(id) << 32;
-    put(header, FIRST, &first.to_le_bytes());
+    let (ecn, flags) = (inner.dscp_ecn & 3, inner.flags_offset.get() & kept);
+    header.dscp_ecn = ecn;
+    header.total_len = total_len.into();
+    header.id = id.into();
+    header.flags_offset = flags.into();
     // RFC 1624's equation where every old word is zero: the new words are added to the sum.
-    let sum = outer.sum + kept as u32 + (kept >> 48) as u32 + u32::from(len) + u32::from(id);
-    put(header, field::CHECKSUM, &checksum::finish(sum).to_le_bytes());
+    let new = [ecn.into(), total_len, id, flags].map(u32::from);
+    let sum = outer.sum + new[0] + new[1] + new[2] + new[3];
+    header.checksum = checksum::finish(sum).into();
     if is_padded {
         packet.truncate(outer.link_len as u32 + u32::from(total_len));
     }
@@ -223,10 +226,10 @@ pub(crate) fn parse_plain_ipip(bytes: &[u8]) -> Option<(ipv4::Plain, &[u8])> {
     if outer.protocol != protocol::IPIP {
         return None;
     }
-    let header = inner.first_chunk::<{ ipv4::HEADER_LEN }>()?;
-    // Of two equal marks each is what they combine to.
-    let comes_out_as_it_is = Ecn::from_bits(header[field::DSCP_ECN]) == outer.ecn;
-    (header[field::VERSION_IHL] == PLAIN && comes_out_as_it_is).then_some((outer, inner))
+    let (header, _) = ipv4::Header::ref_from_prefix(inner).ok()?;
+    // Two equal marks combine to the same mark.
+    let comes_out_as_it_is = header.ecn() == outer.ecn;
+    (header.version_ihl == ipv4::VERSION_IHL && comes_out_as_it_is).then_some((outer, inner))
 }
 
 /// Reads the outer header, from the IPv4 header on.
@@ -255,12 +258,12 @@ fn parse_outer_any(bytes: &[u8]) -> Result<OuterHeader, Malformed> {
         return Err(Malformed);
     }
     Ok(OuterHeader {
-        encapsulation: parse_encapsulation(ip.protocol(), ip.payload())?,
-        source: ip.source().into(),
-        destination: ip.destination().into(),
+        encapsulation: parse_encapsulation(ip.protocol, ip.payload())?,
+        source: ip.source.into(),
+        destination: ip.destination.into(),
         ecn: ip.ecn(),
         ip_header_len: ip.header_len() as u16,
-        total_len: ip.total_len(),
+        total_len: ip.total_len.get(),
     })
 }
 
@@ -276,12 +279,12 @@ fn parse_encapsulation(protocol: u8, payload: &[u8]) -> Result<Encapsulation, Ma
 /// VXLAN's network, from the UDP header on.
 fn vxlan(bytes: &[u8]) -> Result<Encapsulation, Malformed> {
     let udp = udp::View::new_checked(bytes)?;
-    if udp.destination_port() != vxlan::PORT {
+    if udp.destination_port != U16::new(vxlan::PORT) {
         return Err(Malformed);
     }
     let tunnel = vxlan::View::new_checked(udp.payload())?;
     let frame = ethernet::View::new_checked(tunnel.payload())?;
-    if frame.ethertype() != ethernet::ethertype::IPV4 {
+    if frame.ethertype.get() != ethernet::ethertype::IPV4 {
         return Err(Malformed);
     }
     Ok(Encapsulation::Vxlan { vni: tunnel.vni() })
@@ -303,15 +306,15 @@ pub fn decapsulate(packet: &mut Packet, tunnelled: &OuterHeader) -> Result<(), D
     }
     packet.truncate(tunnelled.total_len.into());
     packet.pull_front(header_len);
-    let inner = packet.bytes().first_chunk::<{ ipv4::HEADER_LEN }>().ok_or(Malformed)?;
-    if inner[field::VERSION_IHL] >> 4 != 4 {
+    let (inner, _) = ipv4::Header::ref_from_prefix(packet.bytes()).map_err(|_| Malformed)?;
+    if !inner.is_valid() {
         return Err(DropReason::Malformed);
     }
-    let ecn = Ecn::from_bits(inner[field::DSCP_ECN]);
+    let ecn = inner.ecn();
     match combine_ecn(tunnelled.ecn, ecn) {
         None => return Err(DropReason::EcnInconsistent),
         Some(combined) if combined != ecn => {
-            ipv4::View::new_checked(packet.bytes_mut())?.set_ecn(combined);
+            ipv4::View::new_checked_mut(packet.bytes_mut())?.set_ecn(combined);
         }
         Some(_) => {}
     }
@@ -353,7 +356,7 @@ mod tests {
     fn through_tunnel(bytes: &[u8], outer: Ecn) -> Packet {
         let mut packet = packet(bytes);
         assert!(encapsulate(&mut packet, &Outer::ipip(LOCAL, REMOTE, None), 1));
-        ipv4::View::new_checked(packet.bytes_mut()).unwrap().set_ecn(outer);
+        ipv4::View::new_checked_mut(packet.bytes_mut()).unwrap().set_ecn(outer);
         packet
     }
 
@@ -435,7 +438,7 @@ mod tests {
                 bytes[6..10].copy_from_slice(&[0, 0, 1, 4]);
                 let len = bytes.len() as u16;
                 bytes[2..4].copy_from_slice(&len.to_be_bytes());
-                ipv4::View::new_checked(&mut bytes[..]).unwrap().fill_checksum();
+                ipv4::View::new_checked_mut(&mut bytes[..]).unwrap().fill_checksum();
             }
             if let Ok(outer) = parse_outer(&bytes) {
                 let _ = decapsulate(&mut packet(&bytes), &outer);
@@ -469,8 +472,8 @@ mod tests {
         let mut packet = packet(&inner);
         assert!(encapsulate(&mut packet, &outer, 0));
         let frame = ethernet::View::new_checked(packet.bytes()).unwrap();
-        assert_eq!((frame.source(), frame.destination()), ([2; 6], [4; 6]));
-        assert_eq!(frame.ethertype(), ethernet::ethertype::IPV4);
+        assert_eq!((frame.source, frame.destination), ([2; 6], [4; 6]));
+        assert_eq!(frame.ethertype.get(), ethernet::ethertype::IPV4);
         assert_eq!(parse_outer(frame.payload()).unwrap().source, LOCAL);
     }
 
@@ -499,7 +502,7 @@ mod tests {
         let mut bytes = [0; 40];
         (bytes[0], bytes[3], bytes[9], bytes[20], bytes[23]) = (0x45, 40, 4, 0x45, 20);
         let tell = |bytes: &mut [u8; 40]| {
-            ipv4::View::new_checked(&mut bytes[..]).unwrap().fill_checksum();
+            ipv4::View::new_checked_mut(&mut bytes[..]).unwrap().fill_checksum();
             parse_outer(&bytes[..])
         };
         assert!(tell(&mut bytes).is_ok());

@@ -1,5 +1,7 @@
 //! ICMP errors: those that this node originates, and the inner headers of those that pass.
 
+use zerocopy::IntoBytes;
+
 use crate::checksum;
 use crate::packet::{Packet, Pool};
 use crate::parse::{Fragment, Parsed};
@@ -75,19 +77,24 @@ fn build_error_v4(
         ErrorKind::TimeExceeded => (icmpv4::kind::TIME_EXCEEDED, 0, 0),
         ErrorKind::HostUnreachable => (icmpv4::kind::UNREACHABLE, 1, 0),
     };
-    let quote = &whole[..whole.len().min(MAX_V4 - ipv4::HEADER_LEN - icmpv4::HEADER_LEN)];
-    let [m1, m0] = mtu.to_be_bytes();
-    let [l1, l0] = ((ipv4::HEADER_LEN + icmpv4::HEADER_LEN + quote.len()) as u16).to_be_bytes();
-    // DF: it fits everywhere, and so needs no id of its own (RFC 6864, section 4.1).
-    let ip = [0x45, CONTROL, l1, l0, 0, 0, 0x40, 0, TTL, protocol::ICMPV4, 0, 0];
-    let icmp = [kind, code, 0, 0, 0, 0, m1, m0];
-    let mut packet = concatenate(pool, &[&ip, &from, &to, &icmp, quote])?;
-    let mut ip = ipv4::View::new_checked(packet.bytes_mut()).ok()?;
-    ip.fill_checksum();
-    let mut message = icmpv4::View::new_checked(ip.payload_mut()).ok()?;
-    let sum = checksum::sum(&icmp) + checksum::sum(message.payload());
-    message.set_checksum(checksum::finish(sum));
-    Some(packet)
+    let headers_len = ipv4::HEADER_LEN + icmpv4::HEADER_LEN;
+    let quote = &whole[..whole.len().min(MAX_V4 - headers_len)];
+    let ip = ipv4::Header {
+        version_ihl: ipv4::VERSION_IHL,
+        dscp_ecn: CONTROL,
+        total_len: ((headers_len + quote.len()) as u16).into(),
+        // It fits everywhere, and so needs no id of its own (RFC 6864, section 4.1).
+        flags_offset: ipv4::DONT_FRAGMENT.into(),
+        ttl: TTL,
+        protocol: protocol::ICMPV4,
+        source: from,
+        destination: to,
+        ..ipv4::Header::default()
+    };
+    let mut icmp = icmpv4::Header { kind, code, mtu: mtu.into(), ..icmpv4::Header::default() };
+    let sum = checksum::sum(icmp.as_bytes()) + checksum::sum(quote);
+    icmp.checksum = checksum::finish(sum).into();
+    concatenate(pool, &[ip.with_checksum().as_bytes(), icmp.as_bytes(), quote])
 }
 
 fn build_error_v6(
@@ -103,19 +110,15 @@ fn build_error_v6(
         ErrorKind::HostUnreachable => (icmpv6::kind::UNREACHABLE, 3, 0),
     };
     let quote = &whole[..whole.len().min(MAX_V6 - ipv6::HEADER_LEN - icmpv6::HEADER_LEN)];
-    let [m3, m2, m1, m0] = mtu.to_be_bytes();
     let len = (icmpv6::HEADER_LEN + quote.len()) as u16;
     let (source, destination) = (from.to_bits().to_be_bytes(), to.to_bits().to_be_bytes());
     let ip = ipv6::header(source, destination, protocol::ICMPV6, TTL, len);
-    let icmp = [kind, code, 0, 0, m3, m2, m1, m0];
-    let mut packet = concatenate(pool, &[&ip, &icmp, quote])?;
-    let mut ip = ipv6::View::new_checked(packet.bytes_mut()).ok()?;
-    let mut message = icmpv6::View::new_checked(ip.payload_mut()).ok()?;
+    let mut icmp = icmpv6::Header { kind, code, mtu: mtu.into(), ..icmpv6::Header::default() };
     let sum = pseudo(from, to, protocol::ICMPV6, u32::from(len))
-        + checksum::sum(&icmp)
-        + checksum::sum(message.payload());
-    message.set_checksum(checksum::finish(sum));
-    Some(packet)
+        + checksum::sum(icmp.as_bytes())
+        + checksum::sum(quote);
+    icmp.checksum = checksum::finish(sum).into();
+    concatenate(pool, &[&ip, icmp.as_bytes(), quote])
 }
 
 /// A packet of these parts one behind the other.
@@ -169,19 +172,19 @@ fn parse_quoted_v4(quote: &[u8]) -> Option<Quoted> {
     }
     let segment = &quote[ip.header_len()..];
     let mut message = None;
-    let (source_port, destination_port) = match ip.protocol() {
+    let (source_port, destination_port) = match ip.protocol {
         protocol::ICMPV4 => {
             let icmp = icmpv4::View::new_checked(segment).ok()?;
-            message = Some((icmp.kind(), icmp.code()));
-            let id = if icmpv4::kind::has_id(icmp.kind()) { icmp.id() } else { 0 };
-            (!icmpv4::kind::is_error(icmp.kind())).then_some((id, id))?
+            message = Some((icmp.kind, icmp.code));
+            let id = if icmpv4::kind::has_id(icmp.kind) { icmp.id.get() } else { 0 };
+            (!icmpv4::kind::is_error(icmp.kind)).then_some((id, id))?
         }
         protocol => ports(protocol, segment)?,
     };
     Some(Quoted {
-        source: Address::v4(ip.source()),
-        destination: Address::v4(ip.destination()),
-        protocol: ip.protocol(),
+        source: Address::v4(ip.source),
+        destination: Address::v4(ip.destination),
+        protocol: ip.protocol,
         source_port,
         destination_port,
         icmp: message,
@@ -190,7 +193,7 @@ fn parse_quoted_v4(quote: &[u8]) -> Option<Quoted> {
 
 fn parse_quoted_v6(quote: &[u8]) -> Option<Quoted> {
     let ip = ipv6::View::new_quoted(quote).ok()?;
-    let walked = extension::walk(ip.next_header(), ip.payload()).ok()?;
+    let walked = extension::walk(ip.next_header, ip.payload()).ok()?;
     if walked.fragment.is_some_and(|(fragment, _)| fragment.offset > 0) {
         return None;
     }
@@ -199,15 +202,15 @@ fn parse_quoted_v6(quote: &[u8]) -> Option<Quoted> {
     let (source_port, destination_port) = match walked.protocol {
         protocol::ICMPV6 => {
             let icmp = icmpv6::View::new_checked(segment).ok()?;
-            message = Some((icmp.kind(), icmp.code()));
-            let id = if icmpv6::kind::has_id(icmp.kind()) { icmp.id() } else { 0 };
-            (!icmpv6::kind::is_error(icmp.kind())).then_some((id, id))?
+            message = Some((icmp.kind, icmp.code));
+            let id = if icmpv6::kind::has_id(icmp.kind) { icmp.id() } else { 0 };
+            (!icmpv6::kind::is_error(icmp.kind)).then_some((id, id))?
         }
         protocol => ports(protocol, segment)?,
     };
     Some(Quoted {
-        source: Address::v6(ip.source()),
-        destination: Address::v6(ip.destination()),
+        source: Address::v6(ip.source),
+        destination: Address::v6(ip.destination),
         protocol: walked.protocol,
         source_port,
         destination_port,

@@ -2,8 +2,12 @@
 //!
 //! What cannot be parsed is dropped: nothing is judged by a header that a receiver might read otherwise.
 
+use zerocopy::FromBytes;
+
 use crate::wire::address::Address;
-use crate::wire::{Malformed, extension, icmpv4, icmpv6, ipv4, ipv6, protocol, sctp, tcp, udp};
+use crate::wire::{
+    Header as _, Malformed, extension, icmpv4, icmpv6, ipv4, ipv6, protocol, sctp, tcp, udp,
+};
 
 /// A packet with all its fragments holds no more (RFC 791, section 3.2; RFC 8200, section 4.5).
 const MAX_REASSEMBLED: u32 = 65_535;
@@ -108,11 +112,11 @@ pub fn must_not_fragment(bytes: &[u8]) -> bool {
 /// the caller to answer.
 #[inline]
 pub fn decrement_ttl(bytes: &mut [u8]) {
-    match bytes.first_chunk_mut() {
-        Some(header) if header[0] >> 4 == 4 => ipv4::decrement_ttl(header),
+    match ipv4::Header::mut_from_prefix(bytes) {
+        Ok((header, _)) if header.is_valid() => ipv4::decrement_ttl(header),
         _ => {
-            if let Ok(mut ip) = ipv6::View::new_checked(bytes) {
-                ip.set_hop_limit(ip.hop_limit().saturating_sub(1));
+            if let Ok(ip) = ipv6::View::new_checked_mut(bytes) {
+                ip.decrement_hop_limit();
             }
         }
     }
@@ -190,14 +194,14 @@ fn parse_v4(bytes: &[u8]) -> Result<Parsed, Malformed> {
         return Err(Malformed);
     }
     let payload = ip.payload();
-    let (id, offset, more) = (u32::from(ip.id()), ip.fragment_offset(), ip.more_fragments());
+    let (id, offset, more) = (u32::from(ip.id.get()), ip.fragment_offset(), ip.more_fragments());
     let fragment = part(id, offset, more, ip.header_len(), payload.len())?;
-    let upper = upper(payload, ip.protocol(), true, fragment)?;
+    let upper = upper(payload, ip.protocol, true, fragment)?;
     Ok(Parsed {
-        source: Address::v4(ip.source()),
-        destination: Address::v4(ip.destination()),
-        protocol: ip.protocol(),
-        ttl: ip.ttl(),
+        source: Address::v4(ip.source),
+        destination: Address::v4(ip.destination),
+        protocol: ip.protocol,
+        ttl: ip.ttl,
         tcp_flags: upper.tcp_flags,
         icmp_type: upper.icmp_type,
         icmp_code: upper.icmp_code,
@@ -206,7 +210,7 @@ fn parse_v4(bytes: &[u8]) -> Result<Parsed, Malformed> {
         destination_port: upper.destination_port,
         transport_offset: ip.header_len() as u16,
         header_len: ip.header_len() as u16 + upper.header_len,
-        total_len: ip.total_len(),
+        total_len: ip.total_len.get(),
         fragment,
     })
 }
@@ -215,12 +219,12 @@ fn parse_v4(bytes: &[u8]) -> Result<Parsed, Malformed> {
 fn parse_v6(bytes: &[u8]) -> Result<Parsed, Malformed> {
     let ip = ipv6::View::new_checked(bytes)?;
     let total_len = u16::try_from(ip.total_len()).map_err(|_| Malformed)?;
-    let (source, destination) = (Address::v6(ip.source()), Address::v6(ip.destination()));
+    let (source, destination) = (Address::v6(ip.source), Address::v6(ip.destination));
     if source.is_v4() || destination.is_v4() {
         return Err(Malformed);
     }
     let payload = ip.payload();
-    let walked = extension::walk(ip.next_header(), payload)?;
+    let walked = extension::walk(ip.next_header, payload)?;
     let fragment = match walked.fragment {
         None => Fragment::Whole,
         Some((f, end)) => {
@@ -233,7 +237,7 @@ fn parse_v6(bytes: &[u8]) -> Result<Parsed, Malformed> {
         source,
         destination,
         protocol: walked.protocol,
-        ttl: ip.hop_limit(),
+        ttl: ip.hop_limit,
         tcp_flags: upper.tcp_flags,
         icmp_type: upper.icmp_type,
         icmp_code: upper.icmp_code,
@@ -290,8 +294,8 @@ fn upper(segment: &[u8], protocol: u8, v4: bool, fragment: Fragment) -> Result<U
     match protocol {
         protocol::TCP => {
             let tcp = tcp::View::new_checked(segment)?;
-            let upper = Upper::with_ports(tcp.source_port(), tcp.destination_port());
-            Ok(Upper { tcp_flags: tcp.flags(), header_len: tcp.header_len() as u16, ..upper })
+            let upper = Upper::with_ports(tcp.source_port.get(), tcp.destination_port.get());
+            Ok(Upper { tcp_flags: tcp.flags, header_len: tcp.header_len() as u16, ..upper })
         }
         protocol::UDP => {
             // A first fragment's datagram is longer than what is here.
@@ -299,23 +303,23 @@ fn upper(segment: &[u8], protocol: u8, v4: bool, fragment: Fragment) -> Result<U
                 Fragment::Whole => udp::View::new_checked(segment)?,
                 Fragment::First { .. } | Fragment::Later { .. } => udp::View::new_quoted(segment)?,
             };
-            let upper = Upper::with_ports(udp.source_port(), udp.destination_port());
+            let upper = Upper::with_ports(udp.source_port.get(), udp.destination_port.get());
             Ok(Upper { header_len: udp::HEADER_LEN as u16, ..upper })
         }
         protocol::SCTP => {
             let sctp = sctp::View::new_checked(segment)?;
-            let upper = Upper::with_ports(sctp.source_port(), sctp.destination_port());
+            let upper = Upper::with_ports(sctp.source_port.get(), sctp.destination_port.get());
             Ok(Upper { header_len: sctp::HEADER_LEN as u16, ..upper })
         }
         protocol::ICMPV4 if v4 => {
             let icmp = icmpv4::View::new_checked(segment)?;
-            let id = if icmpv4::kind::has_id(icmp.kind()) { icmp.id() } else { 0 };
-            Ok(Upper::icmp(icmp.kind(), icmp.code(), id))
+            let id = if icmpv4::kind::has_id(icmp.kind) { icmp.id.get() } else { 0 };
+            Ok(Upper::icmp(icmp.kind, icmp.code, id))
         }
         protocol::ICMPV6 if !v4 => {
             let icmp = icmpv6::View::new_checked(segment)?;
-            let id = if icmpv6::kind::has_id(icmp.kind()) { icmp.id() } else { 0 };
-            Ok(Upper::icmp(icmp.kind(), icmp.code(), id))
+            let id = if icmpv6::kind::has_id(icmp.kind) { icmp.id() } else { 0 };
+            Ok(Upper::icmp(icmp.kind, icmp.code, id))
         }
         _ => Ok(Upper::default()),
     }
@@ -369,7 +373,7 @@ mod tests {
         let total = bytes.len() as u16;
         bytes[2..4].copy_from_slice(&total.to_be_bytes());
         bytes[6..8].copy_from_slice(&flags_offset.to_be_bytes());
-        ipv4::View::new_checked(&mut bytes[..]).unwrap().fill_checksum();
+        ipv4::View::new_checked_mut(&mut bytes).unwrap().fill_checksum();
         bytes
     }
 
@@ -418,7 +422,7 @@ mod tests {
                     *b = to;
                 }
             }
-            if mend && let Ok(mut ip) = ipv4::View::new_checked(&mut bytes[..]) {
+            if mend && let Ok(ip) = ipv4::View::new_checked_mut(&mut bytes) {
                 ip.fill_checksum();
             }
             let _ = parse(&bytes[..cut.index(bytes.len() + 1)]);

@@ -74,7 +74,7 @@ fn plan(packet: &mut Packet, mtu: usize) -> Result<Option<Plan>, DropReason> {
         return Ok(None);
     }
     let ip = ipv4::View::new_checked(packet.bytes())?;
-    let total_len = usize::from(ip.total_len());
+    let total_len = usize::from(ip.total_len.get());
     let header_len = ip.header_len();
     if total_len <= mtu {
         packet.set_len(total_len);
@@ -85,7 +85,7 @@ fn plan(packet: &mut Packet, mtu: usize) -> Result<Option<Plan>, DropReason> {
         return Err(DropReason::TooBig);
     }
     let mut later_header = [0; MAX_HEADER];
-    later_header[..ipv4::HEADER_LEN].copy_from_slice(&ip.header()[..ipv4::HEADER_LEN]);
+    later_header[..ipv4::HEADER_LEN].copy_from_slice(&packet.bytes()[..ipv4::HEADER_LEN]);
     let options_len = copied_options(ip.options(), &mut later_header[ipv4::HEADER_LEN..])?;
     let later_header_len = ipv4::HEADER_LEN + options_len;
     later_header[0] = 0x40 | (later_header_len / 4) as u8;
@@ -93,7 +93,7 @@ fn plan(packet: &mut Packet, mtu: usize) -> Result<Option<Plan>, DropReason> {
         mtu,
         header_len,
         payload_len: total_len - header_len,
-        word: ip.flags_offset(),
+        word: ip.flags_offset.get(),
         first_len,
         later_header,
         later_header_len,
@@ -135,7 +135,7 @@ impl Plan {
         bytes[..header_len].copy_from_slice(&self.later_header[..header_len]);
         bytes[header_len..header_len + len].copy_from_slice(payload);
         piece.set_len(header_len + len);
-        if let Ok(mut ip) = ipv4::View::new_quoted(piece.bytes_mut()) {
+        if let Ok(ip) = ipv4::View::new_quoted_mut(piece.bytes_mut()) {
             // A last piece of a fragment that was not the last is not the last either: `word` says so.
             ip.set_flags_offset((self.word | more) + (start / UNIT) as u16);
             ip.set_total_len((header_len + len) as u16);
@@ -146,7 +146,7 @@ impl Plan {
 
     fn shorten_to_first(&self, packet: &mut Packet) {
         let len = self.header_len + self.first_len;
-        if let Ok(mut ip) = ipv4::View::new_checked(packet.bytes_mut()) {
+        if let Ok(ip) = ipv4::View::new_checked_mut(packet.bytes_mut()) {
             ip.set_flags_offset(self.word | ipv4::MORE_FRAGMENTS);
             ip.set_total_len(len as u16);
         }
@@ -175,7 +175,7 @@ mod tests {
     /// A packet that may be fragmented.
     fn fragmentable() -> impl Strategy<Value = Vec<u8>> {
         arbitrary::packet4().prop_map(|mut bytes| {
-            ipv4::View::new_checked(&mut bytes[..]).unwrap().set_flags_offset(0);
+            ipv4::View::new_checked_mut(&mut bytes[..]).unwrap().set_flags_offset(0);
             bytes
         })
     }
@@ -254,7 +254,7 @@ mod tests {
         bytes[2..4].copy_from_slice(&total.to_be_bytes());
         bytes[20..header_len].copy_from_slice(options);
         bytes[header_len + 4..][..2].copy_from_slice(&(len as u16).to_be_bytes());
-        ipv4::View::new_checked(&mut bytes[..]).unwrap().fill_checksum();
+        ipv4::View::new_checked_mut(&mut bytes[..]).unwrap().fill_checksum();
         bytes
     }
 
@@ -286,7 +286,7 @@ mod tests {
         let mut bytes = packet(&[], 100);
         assert_eq!(cut(&bytes, 27, LIMIT).0, Err(DropReason::TooBig), "no room for eight bytes");
         assert_eq!(cut(&bytes, 28, LIMIT).0, Ok(()));
-        ipv4::View::new_checked(&mut bytes[..]).unwrap().set_flags_offset(ipv4::DONT_FRAGMENT);
+        ipv4::View::new_checked_mut(&mut bytes[..]).unwrap().set_flags_offset(ipv4::DONT_FRAGMENT);
         assert_eq!(cut(&bytes, 68, LIMIT).0, Err(DropReason::TooBig), "DF");
         assert_eq!(cut(&bytes, 120, LIMIT).0, Ok(()), "but it fits here");
         bytes[0] = 0x60;

@@ -136,7 +136,7 @@ mod tests {
             (0x45, 36, 64, 17, source, 1);
         bytes[4..6].copy_from_slice(&id.to_be_bytes());
         bytes[6..8].copy_from_slice(&(ipv4::MORE_FRAGMENTS | units).to_be_bytes());
-        ipv4::View::new_checked(&mut bytes[..]).unwrap().fill_checksum();
+        ipv4::View::new_checked_mut(&mut bytes[..]).unwrap().fill_checksum();
         parse(&bytes).unwrap()
     }
 

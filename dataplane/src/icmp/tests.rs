@@ -19,7 +19,7 @@ fn ours(v4: bool) -> Address {
 fn addressed(mut bytes: Vec<u8>, last: u8) -> Vec<u8> {
     if bytes[0] >> 4 == 4 {
         bytes[12..20].copy_from_slice(&[10, 0, 0, last, 10, 0, 1, 9]);
-        ipv4::View::new_checked(&mut bytes[..]).unwrap().fill_checksum();
+        ipv4::View::new_checked_mut(&mut bytes[..]).unwrap().fill_checksum();
     } else {
         bytes[8..40].fill(0);
         (bytes[8], bytes[23], bytes[24], bytes[39]) = (0xfd, last, 0xfd, 9);
@@ -105,7 +105,7 @@ fn v4(source: [u8; 4], destination: [u8; 4], flags_offset: u16) -> Vec<u8> {
     bytes[6..8].copy_from_slice(&flags_offset.to_be_bytes());
     bytes.extend([source, destination].concat());
     bytes.extend([0, 53, 4, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    ipv4::View::new_checked(&mut bytes[..]).unwrap().fill_checksum();
+    ipv4::View::new_checked_mut(&mut bytes[..]).unwrap().fill_checksum();
     bytes
 }
 
@@ -148,7 +148,7 @@ fn the_quote_of_a_super_packet_can_be_read() {
     let mut bytes = v4([10, 0, 0, 7], [10, 0, 1, 9], 0);
     bytes.resize(60_000, 1);
     bytes[24..26].copy_from_slice(&59_980u16.to_be_bytes());
-    ipv4::View::new_checked(&mut bytes[..]).unwrap().set_total_len(60_000);
+    ipv4::View::new_checked_mut(&mut bytes[..]).unwrap().set_total_len(60_000);
     let answer = ask(&bytes, ErrorKind::TooBig { mtu: 1480 }).unwrap();
     let inner = parse_quoted(answer.bytes(), &parse(answer.bytes()).unwrap()).unwrap();
     assert_eq!((inner.source_port, inner.destination_port), (53, 1024));
@@ -170,7 +170,7 @@ fn a_quote_that_names_no_flow_of_the_receivers_is_nothing() {
     assert!(tell(&|b| (b[28 + 9], b[48]) = (1, 3)).is_none(), "an error about an error");
     assert!(tell(&|b| b[28] = 0x65).is_none(), "another family");
     let mut short = answer.bytes()[..51].to_vec();
-    ipv4::View::new_quoted(&mut short[..]).unwrap().set_total_len(51);
+    ipv4::View::new_quoted_mut(&mut short[..]).unwrap().set_total_len(51);
     assert!(parse_quoted(&short, &parse(&short).unwrap()).is_none(), "ports cut off");
 }
 

@@ -53,10 +53,10 @@ impl Shape {
 
 fn ipv4(bytes: &[u8]) -> Result<(bool, u8, usize), Malformed> {
     let ip = ipv4::View::new_checked(bytes)?;
-    if ip.is_fragment() || usize::from(ip.total_len()) != bytes.len() {
+    if ip.is_fragment() || usize::from(ip.total_len.get()) != bytes.len() {
         return Err(Malformed);
     }
-    Ok((false, ip.protocol(), ip.header_len()))
+    Ok((false, ip.protocol, ip.header_len()))
 }
 
 fn ipv6(bytes: &[u8]) -> Result<(bool, u8, usize), Malformed> {
@@ -64,7 +64,7 @@ fn ipv6(bytes: &[u8]) -> Result<(bool, u8, usize), Malformed> {
     if ip.total_len() != bytes.len() {
         return Err(Malformed);
     }
-    let walked = extension::walk(ip.next_header(), ip.payload())?;
+    let walked = extension::walk(ip.next_header, ip.payload())?;
     if walked.fragment.is_some() || walked.authenticated {
         return Err(Malformed);
     }

@@ -1,6 +1,9 @@
 //! Input: takes tunnel packets out of their tunnels and checks what devices say of packets.
 
+use std::mem::offset_of;
 use std::net::Ipv4Addr;
+
+use zerocopy::FromBytes;
 
 use crate::checksum;
 use crate::decide::Entrance;
@@ -11,7 +14,7 @@ use crate::packet::{Checksum, Offload, Packet, SegmentKind, Segmentation};
 use crate::parse::Parsed;
 use crate::tables::{Role, Tables};
 use crate::wire::address::{Address, pseudo};
-use crate::wire::{icmpv4, icmpv6, ipv4, protocol, tcp, udp};
+use crate::wire::{Header as _, icmpv4, icmpv6, ipv4, protocol, tcp, udp};
 
 /// The entrance of the packets of a port with this role. `None`: each packet has its own, see [`decapsulate`].
 pub(crate) fn entrance(tables: &Tables, role: Role) -> Result<Option<Entrance>, DropReason> {
@@ -48,7 +51,7 @@ pub(crate) fn decapsulate(
 #[expect(clippy::inline_always, reason = "the loop over a batch is to have it in its registers")]
 fn decapsulate_plain(tables: &Tables, packet: &mut Packet) -> Option<Entrance> {
     // VXLAN takes the slow path.
-    let is_ipip = packet.bytes().get(ipv4::field::PROTOCOL) == Some(&protocol::IPIP);
+    let is_ipip = packet.bytes().get(offset_of!(ipv4::Header, protocol)) == Some(&protocol::IPIP);
     if !is_ipip || packet.offload != Offload::default() {
         return None;
     }
@@ -109,7 +112,7 @@ pub(crate) fn handoff_entrance(
 
 fn is_tunnelled_here(tables: &Tables, packet: &Packet) -> bool {
     ipv4::View::new_checked(packet.bytes()).is_ok_and(|ip| {
-        ip.protocol() == protocol::IPIP && tables.underlay_address == Some(ip.destination().into())
+        ip.protocol == protocol::IPIP && tables.underlay_address == Some(ip.destination.into())
     })
 }
 
@@ -117,23 +120,22 @@ fn is_tunnelled_here(tables: &Tables, packet: &Packet) -> bool {
 /// not, [`restore_offload`] has nothing to do.
 #[inline]
 fn may_be_partial(bytes: &[u8]) -> bool {
-    let Some(header) = bytes.first_chunk::<{ ipv4::HEADER_LEN }>() else { return false };
-    let upper = header[ipv4::field::PROTOCOL];
+    let Ok((header, _)) = ipv4::Header::ref_from_prefix(bytes) else { return false };
+    let upper = header.protocol;
     let offset = match upper {
         protocol::UDP => udp::CHECKSUM_OFFSET,
         protocol::TCP => tcp::CHECKSUM_OFFSET,
         _ => return false,
     };
-    let header_len = u16::from(header[ipv4::field::VERSION_IHL] & 0x0f) * 4;
-    let at = usize::from(header_len) + offset;
+    let header_len = header.header_len();
+    let at = header_len + offset;
     let stored = bytes.get(at..at + 2).and_then(<[u8]>::first_chunk);
     let Some(stored) = stored else { return false };
-    let [first, .., source, destination] = header.as_chunks::<4>().0 else { return false };
-    let total_len = u16::from_be_bytes([first[2], first[3]]);
     // The payload's length is a difference, so the complement of the header's length is added. The words are read in
     // the machine's byte order, which a ones' complement sum survives (RFC 1071, section 2 (B)).
-    let ends = [source, destination].map(|end| u64::from(u32::from_ne_bytes(*end)));
-    let words = [upper.into(), total_len, !header_len].map(|word| u64::from(word.to_be()));
+    let ends = [header.source, header.destination].map(|end| u64::from(u32::from_ne_bytes(end)));
+    let words = [upper.into(), header.total_len.get(), !(header_len as u16)]
+        .map(|word| u64::from(word.to_be()));
     let sum = ends[0] + ends[1] + words[0] + words[1] + words[2];
     checksum::fold(checksum::fold64(sum)) == u16::from_ne_bytes(*stored)
 }
@@ -146,7 +148,7 @@ fn may_be_partial(bytes: &[u8]) -> bool {
 fn restore_offload(packet: &mut Packet, mtu: usize) {
     let Ok(ip) = ipv4::View::new_checked(packet.bytes()) else { return };
     let start = ip.header_len();
-    let (offset, header_len) = match ip.protocol() {
+    let (offset, header_len) = match ip.protocol {
         protocol::UDP => (udp::CHECKSUM_OFFSET, None),
         protocol::TCP => {
             let Ok(tcp) = tcp::View::new_checked(ip.payload()) else { return };
@@ -155,12 +157,12 @@ fn restore_offload(packet: &mut Packet, mtu: usize) {
         _ => return,
     };
     let Some(stored) = ip.payload().get(offset..offset + 2) else { return };
-    let [source, destination] = [ip.source(), ip.destination()].map(Address::v4);
-    let pseudo_sum = pseudo(source, destination, ip.protocol(), ip.payload().len() as u32);
+    let [source, destination] = [ip.source, ip.destination].map(Address::v4);
+    let pseudo_sum = pseudo(source, destination, ip.protocol, ip.payload().len() as u32);
     if stored != checksum::fold(pseudo_sum).to_be_bytes() || ip.is_fragment() {
         return;
     }
-    let len = usize::from(ip.total_len());
+    let len = usize::from(ip.total_len.get());
     packet.offload.checksum = Checksum::Partial { start: start as u16, offset: offset as u16 };
     if let Some(header_len) = header_len
         && len > mtu
@@ -319,11 +321,11 @@ mod tests {
     fn put_options(bytes: &mut Vec<u8>, len: u8) {
         let ip = ipv4::View::new_checked(&bytes[..]).unwrap();
         let header_len = ip.header_len();
-        let total_len = ip.total_len() - header_len as u16 + 20 + u16::from(len);
+        let total_len = ip.total_len.get() - header_len as u16 + 20 + u16::from(len);
         bytes.splice(20..header_len, vec![1; len.into()]);
         bytes[0] = 0x45 + len / 4;
-        put(bytes, ipv4::field::TOTAL_LEN, &total_len.to_be_bytes());
-        ipv4::View::new_checked(&mut bytes[..]).unwrap().fill_checksum();
+        put(bytes, 2..4, &total_len.to_be_bytes());
+        ipv4::View::new_checked_mut(&mut bytes[..]).unwrap().fill_checksum();
     }
 
     /// Leaves the pseudo-header's sum alone where UDP and TCP have their checksums.
@@ -360,7 +362,7 @@ mod tests {
             let mut packet = Pool::new(1).take_filled(inner).unwrap();
             assert!(encapsulate(&mut packet, &outer, 1));
             if let Some(mark) = self.mark {
-                ipv4::View::new_checked(packet.bytes_mut()).unwrap().set_ecn(mark);
+                ipv4::View::new_checked_mut(packet.bytes_mut()).unwrap().set_ecn(mark);
             }
             let mut bytes = packet.bytes().to_vec();
             if self.outer_options > 0 {
@@ -373,7 +375,7 @@ mod tests {
                 }
             }
             if self.mend
-                && let Ok(mut outer) = ipv4::View::new_checked(&mut bytes[..])
+                && let Ok(outer) = ipv4::View::new_checked_mut(&mut bytes[..])
             {
                 outer.fill_checksum();
             }

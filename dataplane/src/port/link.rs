@@ -8,12 +8,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use zerocopy::IntoBytes;
+
 use crate::checksum::{finish, is_right, sum};
 use crate::wire::address::Address;
 use crate::wire::address::pseudo;
 pub use crate::wire::ethernet::{HEADER_LEN as ETHERNET_LEN, ethertype};
 use crate::wire::icmpv6::kind;
-use crate::wire::{arp, ethernet, icmpv6, ipv4, ipv6, ndp, protocol};
+use crate::wire::{arp, ethernet, ipv4, ipv6, ndp, protocol};
 
 /// An Ethernet header.
 pub type EthernetHeader = [u8; ETHERNET_LEN];
@@ -80,7 +82,7 @@ impl Link {
     #[inline]
     pub fn sort(&self, header: &EthernetHeader, payload: &[u8]) -> Frame {
         let Ok(frame) = ethernet::View::new_checked(header) else { return Frame::Malformed };
-        let (to, ethertype) = (frame.destination(), frame.ethertype());
+        let (to, ethertype) = (frame.destination, frame.ethertype.get());
         let to_us = to == self.own;
         match ethertype {
             ethertype::IPV6 if is_neighbour_discovery(payload) => {
@@ -106,20 +108,18 @@ impl Link {
     }
 
     fn answer_arp(&self, payload: &[u8]) -> Option<Reply> {
-        let mut packet: [u8; arp::PACKET_LEN] = *payload.first_chunk()?;
-        let mut request = arp::View::new_checked(&mut packet[..]).ok()?;
-        let sender = Ipv4Addr::from(request.sender_protocol());
-        let target = Ipv4Addr::from(request.target_protocol());
+        let request = arp::View::new_checked(payload).ok()?;
+        let sender = Ipv4Addr::from(request.sender_protocol);
+        let target = Ipv4Addr::from(request.target_protocol);
         // An announcement (sender = target) and a probe (no sender) are no requests for an address.
-        if request.operation() != arp::operation::REQUEST
+        if request.operation.get() != arp::operation::REQUEST
             || sender == target
             || sender.is_unspecified()
             || !self.answers_for(IpAddr::V4(target))
         {
             return None;
         }
-        request.answer(self.own);
-        Some(self.reply(ethertype::ARP, &packet))
+        Some(self.reply(ethertype::ARP, request.answer(self.own).as_bytes()))
     }
 
     /// Answers a neighbour solicitation that passes the checks of RFC 4861, 7.1.1, as 7.2.4 says.
@@ -129,10 +129,10 @@ impl Link {
         if !(to == self.own || to[..2] == [0x33, 0x33]) {
             return None;
         }
-        let sender = Ipv6Addr::from(ip.source());
-        let target = Ipv6Addr::from(question.target());
+        let sender = Ipv6Addr::from(ip.source);
+        let target = Ipv6Addr::from(question.target);
         // The source `::` asks whether the address is free.
-        if !is_right(message_sum(ip.source(), ip.destination(), ip.payload()))
+        if !is_right(message_sum(ip.source, ip.destination, ip.payload()))
             || sender.is_unspecified()
             || sender.is_multicast()
             || !self.answers_for(IpAddr::V6(target))
@@ -140,18 +140,16 @@ impl Link {
             return None;
         }
         let mut message = question.advertisement(self.own);
-        let checksum = finish(message_sum(question.target(), ip.source(), &message));
-        icmpv6::View::new_checked(&mut message[..]).ok()?.set_checksum(checksum);
-        let mut answer = [0; ipv6::HEADER_LEN + ndp::ADVERTISEMENT_LEN];
-        answer[..ipv6::HEADER_LEN].copy_from_slice(&ipv6::header(
-            question.target(),
-            ip.source(),
+        let sum = message_sum(question.target, ip.source, message.as_bytes());
+        message.header.icmp.checksum = finish(sum).into();
+        let header = ipv6::header(
+            question.target,
+            ip.source,
             protocol::ICMPV6,
             ndp::HOP_LIMIT,
             ndp::ADVERTISEMENT_LEN as u16,
-        ));
-        answer[ipv6::HEADER_LEN..].copy_from_slice(&message);
-        Some(self.reply(ethertype::IPV6, &answer))
+        );
+        Some(self.reply(ethertype::IPV6, &[&header, message.as_bytes()].concat()))
     }
 
     fn answers_for(&self, target: IpAddr) -> bool {
@@ -171,10 +169,12 @@ impl Link {
 #[inline]
 pub fn packet_len(ethertype: u16, payload: &[u8]) -> Option<usize> {
     match ethertype {
-        ethertype::IPV4 => Some(usize::from(ipv4::View::new_checked(payload).ok()?.total_len())),
+        ethertype::IPV4 => {
+            Some(usize::from(ipv4::View::new_checked(payload).ok()?.total_len.get()))
+        }
         ethertype::IPV6 => {
             let ip = ipv6::View::new_checked(payload).ok()?;
-            Some(if ip.payload_len() == 0 { payload.len() } else { ip.total_len() })
+            Some(if ip.payload_len.get() == 0 { payload.len() } else { ip.total_len() })
         }
         _ => None,
     }
@@ -183,8 +183,8 @@ pub fn packet_len(ethertype: u16, payload: &[u8]) -> Option<usize> {
 /// Whether a message is a router or neighbour message or a redirect, which no router passes on.
 fn is_neighbour_discovery(payload: &[u8]) -> bool {
     ipv6::View::new_checked(payload).is_ok_and(|ip| {
-        ip.next_header() == protocol::ICMPV6
-            && ip.hop_limit() == ndp::HOP_LIMIT
+        ip.next_header == protocol::ICMPV6
+            && ip.hop_limit == ndp::HOP_LIMIT
             && ip.payload().first().is_some_and(|&first| kind::is_neighbour_discovery(first))
     })
 }

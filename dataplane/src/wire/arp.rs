@@ -1,84 +1,61 @@
 //! ARP for IPv4 over Ethernet (RFC 826).
 
-use super::{Malformed, array_at, put, u16_at};
+use zerocopy::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-mod field {
-    use std::ops::Range;
-
-    pub(super) const SPACES_AND_LENGTHS: Range<usize> = 0..6;
-    pub(super) const OPERATION: Range<usize> = 6..8;
-    pub(super) const SENDER_HARDWARE: Range<usize> = 8..14;
-    pub(super) const SENDER_PROTOCOL: Range<usize> = 14..18;
-    pub(super) const TARGET_HARDWARE: Range<usize> = 18..24;
-    pub(super) const TARGET_PROTOCOL: Range<usize> = 24..28;
+/// A packet.
+#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Header {
+    /// Hardware space and protocol space, and the lengths of their addresses.
+    spaces_and_lengths: [u8; 6],
+    /// See [`operation`].
+    pub operation: U16,
+    /// The sender's hardware address.
+    pub sender_hardware: [u8; 6],
+    /// The sender's IPv4 address.
+    pub sender_protocol: [u8; 4],
+    /// The target's hardware address.
+    pub target_hardware: [u8; 6],
+    /// The target's IPv4 address.
+    pub target_protocol: [u8; 4],
 }
 
-/// Length of the packet.
-pub const PACKET_LEN: usize = 28;
 /// Hardware space Ethernet, protocol space IPv4, addresses of six and four bytes.
 const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
-/// What is asked or answered.
+/// The operations.
 pub mod operation {
-    /// Who has the target's protocol address?
+    /// Asks for the hardware address of the target's protocol address.
     pub const REQUEST: u16 = 1;
-    /// The sender has its protocol address.
+    /// Tells that the sender has its protocol address.
     pub const REPLY: u16 = 2;
 }
 
-/// A packet.
-#[derive(Debug, Clone, Copy)]
-pub struct View<T>(T);
+/// A packet, and the link's padding.
+pub type View = super::View<Header>;
 
-impl<T: AsRef<[u8]>> View<T> {
-    /// Checks that the packet is there and is about IPv4 over Ethernet.
+impl super::Header for Header {
+    /// Whether the packet is about IPv4 over Ethernet.
     #[inline]
-    pub fn new_checked(bytes: T) -> Result<Self, Malformed> {
-        match bytes.as_ref() {
-            b if b.len() >= PACKET_LEN && b[field::SPACES_AND_LENGTHS] == ETHERNET_IPV4 => {
-                Ok(Self(bytes))
-            }
-            _ => Err(Malformed),
-        }
-    }
-
-    /// See [`operation`].
-    #[inline]
-    pub fn operation(&self) -> u16 {
-        u16_at(self.0.as_ref(), field::OPERATION)
-    }
-
-    /// The sender's hardware address.
-    #[inline]
-    pub fn sender_hardware(&self) -> [u8; 6] {
-        array_at(self.0.as_ref(), field::SENDER_HARDWARE)
-    }
-
-    /// The sender's IPv4 address.
-    #[inline]
-    pub fn sender_protocol(&self) -> [u8; 4] {
-        array_at(self.0.as_ref(), field::SENDER_PROTOCOL)
-    }
-
-    /// The target's IPv4 address.
-    #[inline]
-    pub fn target_protocol(&self) -> [u8; 4] {
-        array_at(self.0.as_ref(), field::TARGET_PROTOCOL)
+    fn is_valid(&self) -> bool {
+        self.spaces_and_lengths == ETHERNET_IPV4
     }
 }
 
-impl<T: AsRef<[u8]> + AsMut<[u8]>> View<T> {
-    /// Makes the request its own answer: the target's address is at `hardware`.
+impl Header {
+    /// The answer to a request: the target's address is at `hardware`.
     #[inline]
-    pub fn answer(&mut self, hardware: [u8; 6]) {
-        let (asker, asked) = (self.sender_hardware(), self.target_protocol());
-        let asker_protocol = self.sender_protocol();
-        let bytes = self.0.as_mut();
-        put(bytes, field::OPERATION, &operation::REPLY.to_be_bytes());
-        put(bytes, field::SENDER_HARDWARE, &hardware);
-        put(bytes, field::SENDER_PROTOCOL, &asked);
-        put(bytes, field::TARGET_HARDWARE, &asker);
-        put(bytes, field::TARGET_PROTOCOL, &asker_protocol);
+    #[must_use]
+    pub fn answer(&self, hardware: [u8; 6]) -> Self {
+        Self {
+            spaces_and_lengths: ETHERNET_IPV4,
+            operation: operation::REPLY.into(),
+            sender_hardware: hardware,
+            sender_protocol: self.target_protocol,
+            target_hardware: self.sender_hardware,
+            target_protocol: self.sender_protocol,
+        }
     }
 }
 
@@ -108,24 +85,25 @@ mod tests {
                 bytes[..6].copy_from_slice(&ETHERNET_IPV4);
             }
             if let Ok(view) = View::new_checked(&bytes) {
-                let _ = (view.operation(), view.sender_hardware(), view.sender_protocol());
-                let _ = view.target_protocol();
+                let _ = (view.operation.get(), view.sender_hardware, view.sender_protocol);
+                let _ = view.target_protocol;
             }
         }
 
         #[test]
         fn etherparse_reads_the_same(operation: u16, sender: ([u8; 6], [u8; 4]), target: ([u8; 6], [u8; 4])) {
-            let view = View::new_checked(packet(operation, sender, target)).unwrap();
-            prop_assert_eq!(view.operation(), operation);
-            prop_assert_eq!((view.sender_hardware(), view.sender_protocol()), sender);
-            prop_assert_eq!(view.target_protocol(), target.1);
+            let bytes = packet(operation, sender, target);
+            let view = View::new_checked(&bytes).unwrap();
+            prop_assert_eq!(view.operation.get(), operation);
+            prop_assert_eq!((view.sender_hardware, view.sender_protocol), sender);
+            prop_assert_eq!(view.target_protocol, target.1);
         }
 
         #[test]
         fn the_answer_goes_back_and_says_where(sender: ([u8; 6], [u8; 4]), target: [u8; 4], own: [u8; 6]) {
-            let mut bytes = packet(operation::REQUEST, sender, ([0; 6], target));
-            View::new_checked(&mut bytes[..]).unwrap().answer(own);
-            prop_assert_eq!(bytes, packet(operation::REPLY, (own, target), sender));
+            let bytes = packet(operation::REQUEST, sender, ([0; 6], target));
+            let answer = View::new_checked(&bytes).unwrap().answer(own);
+            prop_assert_eq!(answer.as_bytes(), packet(operation::REPLY, (own, target), sender));
         }
     }
 }

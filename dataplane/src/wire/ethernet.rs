@@ -1,17 +1,27 @@
 //! Ethernet II (IEEE 802.3, clause 3), untagged.
 
-use super::{Malformed, array_at, put, u16_at};
+use zerocopy::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
-mod field {
-    use std::ops::Range;
-
-    pub(super) const DESTINATION: Range<usize> = 0..6;
-    pub(super) const SOURCE: Range<usize> = 6..12;
-    pub(super) const ETHERTYPE: Range<usize> = 12..14;
+/// The header.
+#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Header {
+    /// Hardware address it goes to.
+    pub destination: [u8; 6],
+    /// Hardware address it comes from.
+    pub source: [u8; 6],
+    /// What the payload is, see [`ethertype`].
+    pub ethertype: U16,
 }
 
 /// Length of the header.
-pub const HEADER_LEN: usize = 14;
+pub const HEADER_LEN: usize = size_of::<Header>();
+
+/// A frame. The link's padding is part of its payload.
+pub type View = super::View<Header>;
+
+impl super::Header for Header {}
 
 /// What follows the header (IEEE 802 numbers, as IANA lists them).
 pub mod ethertype {
@@ -25,50 +35,7 @@ pub mod ethertype {
 
 /// The header of a frame that this program makes.
 pub fn header(destination: [u8; 6], source: [u8; 6], ethertype: u16) -> [u8; HEADER_LEN] {
-    let mut header = [0; HEADER_LEN];
-    put(&mut header, field::DESTINATION, &destination);
-    put(&mut header, field::SOURCE, &source);
-    put(&mut header, field::ETHERTYPE, &ethertype.to_be_bytes());
-    header
-}
-
-/// A frame.
-#[derive(Debug, Clone, Copy)]
-pub struct View<T>(T);
-
-impl<T: AsRef<[u8]>> View<T> {
-    /// Checks that the header is there.
-    #[inline]
-    pub fn new_checked(bytes: T) -> Result<Self, Malformed> {
-        if bytes.as_ref().len() < HEADER_LEN {
-            return Err(Malformed);
-        }
-        Ok(Self(bytes))
-    }
-
-    /// Hardware address it goes to.
-    #[inline]
-    pub fn destination(&self) -> [u8; 6] {
-        array_at(self.0.as_ref(), field::DESTINATION)
-    }
-
-    /// Hardware address it comes from.
-    #[inline]
-    pub fn source(&self) -> [u8; 6] {
-        array_at(self.0.as_ref(), field::SOURCE)
-    }
-
-    /// What the payload is.
-    #[inline]
-    pub fn ethertype(&self) -> u16 {
-        u16_at(self.0.as_ref(), field::ETHERTYPE)
-    }
-
-    /// What follows the header, padding included.
-    #[inline]
-    pub fn payload(&self) -> &[u8] {
-        &self.0.as_ref()[HEADER_LEN..]
-    }
+    transmute!(Header { destination, source, ethertype: ethertype.into() })
 }
 
 #[cfg(test)]
@@ -81,25 +48,26 @@ mod tests {
         #[test]
         fn no_accessor_panics(bytes: Vec<u8>) {
             if let Ok(view) = View::new_checked(&bytes) {
-                let _ = (view.destination(), view.source(), view.ethertype(), view.payload());
+                let _ = (view.destination, view.source, view.ethertype.get(), view.payload());
             }
         }
 
         #[test]
         fn etherparse_reads_the_same(bytes: [u8; HEADER_LEN]) {
-            let view = View::new_checked(bytes).unwrap();
+            let view = View::new_checked(&bytes).unwrap();
             let (theirs, _) = etherparse::Ethernet2Header::from_slice(&bytes).unwrap();
-            prop_assert_eq!(view.destination(), theirs.destination);
-            prop_assert_eq!(view.source(), theirs.source);
-            prop_assert_eq!(view.ethertype(), theirs.ether_type.0);
+            prop_assert_eq!(view.destination, theirs.destination);
+            prop_assert_eq!(view.source, theirs.source);
+            prop_assert_eq!(view.ethertype.get(), theirs.ether_type.0);
         }
 
         #[test]
         fn a_header_reads_as_it_was_made(destination: [u8; 6], source: [u8; 6], kind: u16) {
-            let view = View::new_checked(header(destination, source, kind)).unwrap();
-            prop_assert_eq!(view.destination(), destination);
-            prop_assert_eq!(view.source(), source);
-            prop_assert_eq!(view.ethertype(), kind);
+            let bytes = header(destination, source, kind);
+            let view = View::new_checked(&bytes).unwrap();
+            prop_assert_eq!(view.destination, destination);
+            prop_assert_eq!(view.source, source);
+            prop_assert_eq!(view.ethertype.get(), kind);
         }
     }
 }

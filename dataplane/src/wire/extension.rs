@@ -1,17 +1,23 @@
 //! IPv6 extension headers (RFC 8200, section 4), walked to what stands behind them.
 
+use zerocopy::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::Malformed;
 use super::protocol::{AUTHENTICATION, DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ROUTING};
-use super::{Malformed, u16_at, u32_at};
 
-mod field {
-    use std::ops::Range;
-
-    pub(super) const NEXT_HEADER: usize = 0;
-    pub(super) const LEN: usize = 1;
-    pub(super) const ROUTING_TYPE: usize = 2;
-    pub(super) const SEGMENTS_LEFT: usize = 3;
-    pub(super) const FRAGMENT_OFFSET: Range<usize> = 2..4;
-    pub(super) const FRAGMENT_ID: Range<usize> = 4..8;
+/// The first eight bytes of an extension header: the least that one has, and all of a fragment header.
+#[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Header {
+    next_header: u8,
+    /// Behind the first eight bytes, in units of eight. Authentication: behind the first eight bytes, in units of four.
+    len: u8,
+    /// Fragment: the offset in units of eight bytes, and in the lowest bit whether fragments follow. Routing: type and
+    /// segments left.
+    word: U16,
+    /// Fragment: the identification.
+    id: U32,
 }
 
 /// More than this many in a row are refused. RFC 8200 recommends an order of six, one of them twice.
@@ -19,7 +25,7 @@ pub const LIMIT: usize = 8;
 /// Length of a fragment header.
 pub const FRAGMENT_LEN: usize = UNIT;
 /// Every extension header but authentication's is a multiple of this long, and none is shorter.
-const UNIT: usize = 8;
+const UNIT: usize = size_of::<Header>();
 
 /// The fragment header's content (RFC 8200, section 4.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,33 +67,30 @@ pub fn walk(next_header: u8, payload: &[u8]) -> Result<Walked, Malformed> {
             return Ok(walked);
         }
         let header = payload.get(walked.offset..).ok_or(Malformed)?;
-        let header: &[u8; UNIT] = header.first_chunk().ok_or(Malformed)?;
+        let (header, _) = Header::ref_from_prefix(header).map_err(|_| Malformed)?;
         let len = match kind {
             FRAGMENT => FRAGMENT_LEN,
             // In units of four bytes, less two (RFC 4302, section 2.2).
-            AUTHENTICATION => (usize::from(header[field::LEN]) + 2) * 4,
-            _ => (usize::from(header[field::LEN]) + 1) * UNIT,
+            AUTHENTICATION => (usize::from(header.len) + 2) * 4,
+            _ => (usize::from(header.len) + 1) * UNIT,
         };
         let misplaced = kind == HOP_BY_HOP && walked.offset > 0;
-        let diverted =
-            kind == ROUTING && header[field::ROUTING_TYPE] == 0 && header[field::SEGMENTS_LEFT] > 0;
+        // Type 0 in the upper byte, and segments left in the lower one.
+        let diverted = kind == ROUTING && matches!(header.word.get(), 1..=0xff);
         let end = walked.offset + len;
         if end > payload.len() || misplaced || diverted {
             return Err(Malformed);
         }
-        walked.protocol = header[field::NEXT_HEADER];
+        walked.protocol = header.next_header;
         walked.offset = end;
         walked.authenticated |= kind == AUTHENTICATION;
         if kind == FRAGMENT {
             if walked.fragment.is_some() {
                 return Err(Malformed);
             }
-            let word = u16_at(header, field::FRAGMENT_OFFSET);
-            let fragment = Fragment {
-                id: u32_at(header, field::FRAGMENT_ID),
-                offset: u32::from(word & !7),
-                more: word & 1 != 0,
-            };
+            let word = header.word.get();
+            let fragment =
+                Fragment { id: header.id.get(), offset: u32::from(word & !7), more: word & 1 != 0 };
             walked.fragment = Some((fragment, end));
             if fragment.offset > 0 {
                 return Ok(walked);
@@ -123,7 +126,7 @@ mod tests {
         #[test]
         fn etherparse_walks_to_the_same(bytes in arbitrary::packet6()) {
             let view = ipv6::View::new_checked(&bytes).unwrap();
-            let walked = walk(view.next_header(), view.payload()).unwrap();
+            let walked = walk(view.next_header, view.payload()).unwrap();
             let theirs = etherparse::Ipv6Slice::from_slice(&bytes).unwrap();
             prop_assert_eq!(walked.protocol, theirs.payload().ip_number.0);
             prop_assert_eq!(&view.payload()[walked.offset..], theirs.payload().payload);
@@ -155,9 +158,9 @@ mod tests {
     #[test]
     fn what_hides_the_destination_or_the_transport_is_refused() {
         let mut source_route = header(protocol::TCP, 3);
-        source_route[field::SEGMENTS_LEFT] = 1;
+        source_route[3] = 1;
         assert_eq!(walk(ROUTING, &source_route), Err(Malformed), "RFC 5095");
-        source_route[field::SEGMENTS_LEFT] = 0;
+        source_route[3] = 0;
         assert!(walk(ROUTING, &source_route).is_ok());
 
         let late = [header(HOP_BY_HOP, 1), header(protocol::TCP, 1)].concat();

@@ -1,21 +1,41 @@
 //! ICMP for IPv6 (RFC 4443). Every message that is assigned has at least eight bytes.
 
-use super::{Malformed, put, u16_at, u32_at};
+use std::mem::offset_of;
 
-mod field {
-    use std::ops::Range;
+use zerocopy::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-    pub(super) const KIND: usize = 0;
-    pub(super) const CODE: usize = 1;
-    pub(super) const CHECKSUM: Range<usize> = 2..4;
-    pub(super) const ID: Range<usize> = 4..6;
-    pub(super) const MTU: Range<usize> = 4..8;
+/// The header, with the four bytes that depend on the type.
+#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Header {
+    /// Type, see [`kind`].
+    pub kind: u8,
+    /// Code.
+    pub code: u8,
+    /// The checksum.
+    pub checksum: U16,
+    /// MTU of the next hop, in a "packet too big" (RFC 4443, section 3.2); for other types see [`Header::id`].
+    pub mtu: U32,
 }
 
-/// Length of the header, the four bytes that depend on the type included.
-pub const HEADER_LEN: usize = 8;
+/// Length of the header.
+pub const HEADER_LEN: usize = size_of::<Header>();
 /// Where in the header the checksum stands.
-pub const CHECKSUM_OFFSET: usize = field::CHECKSUM.start;
+pub const CHECKSUM_OFFSET: usize = offset_of!(Header, checksum);
+
+/// A message. The payload of an error is the beginning of the packet that it is about.
+pub type View = super::View<Header>;
+
+impl super::Header for Header {}
+
+impl Header {
+    /// Identifier of a query, meaningful where [`kind::has_id`].
+    #[inline]
+    pub fn id(&self) -> u16 {
+        (self.mtu.get() >> 16) as u16
+    }
+}
 
 /// Types of messages.
 pub mod kind {
@@ -69,65 +89,6 @@ pub mod kind {
     }
 }
 
-/// A message.
-#[derive(Debug, Clone, Copy)]
-pub struct View<T>(T);
-
-impl<T: AsRef<[u8]>> View<T> {
-    /// Checks that the header is there.
-    #[inline]
-    pub fn new_checked(bytes: T) -> Result<Self, Malformed> {
-        if bytes.as_ref().len() < HEADER_LEN {
-            return Err(Malformed);
-        }
-        Ok(Self(bytes))
-    }
-
-    /// Type, see [`kind`].
-    #[inline]
-    pub fn kind(&self) -> u8 {
-        self.0.as_ref()[field::KIND]
-    }
-
-    /// Code.
-    #[inline]
-    pub fn code(&self) -> u8 {
-        self.0.as_ref()[field::CODE]
-    }
-
-    /// The checksum, as it stands there.
-    #[inline]
-    pub fn checksum(&self) -> u16 {
-        u16_at(self.0.as_ref(), field::CHECKSUM)
-    }
-
-    /// Identifier of a query, meaningful where [`kind::has_id`].
-    #[inline]
-    pub fn id(&self) -> u16 {
-        u16_at(self.0.as_ref(), field::ID)
-    }
-
-    /// MTU of the next hop, of a "packet too big" (RFC 4443, section 3.2).
-    #[inline]
-    pub fn mtu(&self) -> u32 {
-        u32_at(self.0.as_ref(), field::MTU)
-    }
-
-    /// What follows the header: in an error, the beginning of the packet that it is about.
-    #[inline]
-    pub fn payload(&self) -> &[u8] {
-        &self.0.as_ref()[HEADER_LEN..]
-    }
-}
-
-impl<T: AsRef<[u8]> + AsMut<[u8]>> View<T> {
-    /// Sets the checksum.
-    #[inline]
-    pub fn set_checksum(&mut self, checksum: u16) {
-        put(self.0.as_mut(), field::CHECKSUM, &checksum.to_be_bytes());
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -138,33 +99,26 @@ mod tests {
         #[test]
         fn no_accessor_panics(bytes: Vec<u8>) {
             if let Ok(view) = View::new_checked(&bytes) {
-                let _ = (view.kind(), view.code(), view.checksum(), view.id(), view.mtu(), view.payload());
+                let _ = (view.kind, view.code, view.checksum.get(), view.id(), view.mtu.get(), view.payload());
             }
         }
 
         #[test]
         fn etherparse_reads_the_same(mut bytes: [u8; 24], named in prop::sample::select(&[(1, 0), (1, 3), (2, 0), (3, 0), (128, 0), (129, 0)][..])) {
-            (bytes[field::KIND], bytes[field::CODE]) = named;
-            let view = View::new_checked(bytes).unwrap();
+            (bytes[0], bytes[1]) = named;
+            let view = View::new_checked(&bytes).unwrap();
             let theirs = etherparse::Icmpv6Slice::from_slice(&bytes).unwrap();
-            prop_assert_eq!(view.kind(), theirs.type_u8());
-            prop_assert_eq!(view.code(), theirs.code_u8());
-            prop_assert_eq!(view.checksum(), theirs.checksum());
+            prop_assert_eq!(view.kind, theirs.type_u8());
+            prop_assert_eq!(view.code, theirs.code_u8());
+            prop_assert_eq!(view.checksum.get(), theirs.checksum());
             match theirs.icmp_type() {
                 etherparse::Icmpv6Type::EchoRequest(echo) | etherparse::Icmpv6Type::EchoReply(echo) => {
                     prop_assert!(kind::has_id(named.0));
                     prop_assert_eq!(view.id(), echo.id);
                 }
-                etherparse::Icmpv6Type::PacketTooBig { mtu } => prop_assert_eq!(view.mtu(), mtu),
+                etherparse::Icmpv6Type::PacketTooBig { mtu } => prop_assert_eq!(view.mtu.get(), mtu),
                 _ => prop_assert!(kind::is_error(named.0)),
             }
-        }
-
-        #[test]
-        fn what_is_set_is_read_back(mut bytes: [u8; HEADER_LEN], checksum: u16) {
-            let mut view = View::new_checked(&mut bytes[..]).unwrap();
-            view.set_checksum(checksum);
-            prop_assert_eq!(view.checksum(), checksum);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Header views: a checked borrow of bytes, one protocol a file.
 //!
-//! Each file opens with the header as a table of named byte ranges. `View::new_checked` holds the bytes to it: what it
-//! returns cannot panic, whichever accessor is called, and lies within the lengths that the header states. A view over
-//! mutable bytes patches in place; nothing is ever taken apart and rebuilt. Views judge structure only: checksums,
-//! policy and plausibility are others' work.
+//! Each file opens with the header's layout: a struct of big-endian fields. [`View::new_checked`] checks the bytes against
+//! it. No method of the view that it returns panics, and what the view shows lies within the lengths that the header gives.
+//! A view over mutable bytes patches in place; no header is taken apart and built again. Views judge structure only:
+//! checksums, policy and plausibility are judged elsewhere.
 
 pub mod address;
 #[cfg(test)]
@@ -19,9 +19,13 @@ pub mod ndp;
 pub mod sctp;
 pub mod tcp;
 pub mod udp;
+mod view;
 pub mod vxlan;
 
+#[cfg(test)]
 use std::ops::Range;
+
+pub use self::view::{Header, View};
 
 /// A header is cut short, or contradicts itself or the bytes that are there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -81,24 +85,7 @@ impl Ecn {
     }
 }
 
-#[inline]
-pub(crate) fn array_at<const N: usize>(bytes: &[u8], field: Range<usize>) -> [u8; N] {
-    let mut array = [0; N];
-    array.copy_from_slice(&bytes[field]);
-    array
-}
-
-#[inline]
-pub(crate) fn u16_at(bytes: &[u8], field: Range<usize>) -> u16 {
-    u16::from_be_bytes(array_at(bytes, field))
-}
-
-#[inline]
-fn u32_at(bytes: &[u8], field: Range<usize>) -> u32 {
-    u32::from_be_bytes(array_at(bytes, field))
-}
-
-#[inline]
+#[cfg(test)]
 pub(crate) fn put(bytes: &mut [u8], field: Range<usize>, value: &[u8]) {
     bytes[field].copy_from_slice(value);
 }

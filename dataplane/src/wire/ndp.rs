@@ -1,63 +1,60 @@
 //! Neighbour discovery (RFC 4861) as far as a gateway answers it: a solicitation's target, and the advertisement.
 
-use super::{Malformed, array_at, icmpv6, put};
+use zerocopy::network_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-mod field {
-    use std::ops::Range;
+use super::icmpv6;
 
-    pub(super) const KIND: usize = 0;
-    pub(super) const CODE: usize = 1;
-    pub(super) const FLAGS: usize = 4;
-    pub(super) const TARGET: Range<usize> = 8..24;
-    pub(super) const OPTION: Range<usize> = 24..26;
-    pub(super) const LINK_ADDRESS: Range<usize> = 26..32;
+/// A neighbour solicitation or advertisement without options, from ICMPv6's header on.
+#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Header {
+    /// ICMPv6's header. What depends on the type in it is an advertisement's flags (section 4.4).
+    pub icmp: icmpv6::Header,
+    /// The address that is asked for, or that is told of.
+    pub target: [u8; 16],
 }
 
-/// Length of a solicitation without options.
-pub const SOLICITATION_LEN: usize = 24;
-/// Length of an advertisement with the target's link-layer address.
-pub const ADVERTISEMENT_LEN: usize = 32;
-/// What every message carries, so that a router cannot have passed it on (section 7.1.1).
+/// A neighbour advertisement with the target's link-layer address.
+#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Advertisement {
+    /// The message without options.
+    pub header: Header,
+    option: [u8; 2],
+    link_address: [u8; 6],
+}
+
+/// Length of an advertisement.
+pub const ADVERTISEMENT_LEN: usize = size_of::<Advertisement>();
+/// Hop limit of every message: a router cannot have passed it on (section 7.1.1).
 pub const HOP_LIMIT: u8 = 255;
 /// Router, solicited, override (section 4.4).
-const ADVERTISED_FLAGS: u8 = 0xe0;
+const ADVERTISED_FLAGS: u32 = 0xe000_0000;
 /// Option: target link-layer address, one unit of eight bytes (section 4.6.1).
 const TARGET_LINK_ADDRESS: [u8; 2] = [2, 1];
 
-/// A neighbour solicitation, from ICMPv6's header on.
-#[derive(Debug, Clone, Copy)]
-pub struct View<T>(T);
+/// A neighbour solicitation. Its payload is the options.
+pub type View = super::View<Header>;
 
-impl<T: AsRef<[u8]>> View<T> {
-    /// Checks type, code and length.
+impl super::Header for Header {
+    /// Whether type and code are a solicitation's.
     #[inline]
-    pub fn new_checked(bytes: T) -> Result<Self, Malformed> {
-        match bytes.as_ref() {
-            b if b.len() >= SOLICITATION_LEN
-                && b[field::KIND] == icmpv6::kind::NEIGHBOUR_SOLICITATION
-                && b[field::CODE] == 0 =>
-            {
-                Ok(Self(bytes))
-            }
-            _ => Err(Malformed),
-        }
+    fn is_valid(&self) -> bool {
+        (self.icmp.kind, self.icmp.code) == (icmpv6::kind::NEIGHBOUR_SOLICITATION, 0)
     }
+}
 
-    /// The address asked for.
-    #[inline]
-    pub fn target(&self) -> [u8; 16] {
-        array_at(self.0.as_ref(), field::TARGET)
-    }
-
-    /// The answer: the target is at `hardware`, and is a router. Its checksum is yet to be filled in.
-    pub fn advertisement(&self, hardware: [u8; 6]) -> [u8; ADVERTISEMENT_LEN] {
-        let mut message = [0; ADVERTISEMENT_LEN];
-        message[field::KIND] = icmpv6::kind::NEIGHBOUR_ADVERTISEMENT;
-        message[field::FLAGS] = ADVERTISED_FLAGS;
-        put(&mut message, field::TARGET, &self.target());
-        put(&mut message, field::OPTION, &TARGET_LINK_ADDRESS);
-        put(&mut message, field::LINK_ADDRESS, &hardware);
-        message
+impl Header {
+    /// The answer to a solicitation: the target is at `hardware`, and is a router. The caller fills in the checksum.
+    pub fn advertisement(&self, hardware: [u8; 6]) -> Advertisement {
+        let icmp = icmpv6::Header {
+            kind: icmpv6::kind::NEIGHBOUR_ADVERTISEMENT,
+            mtu: U32::new(ADVERTISED_FLAGS),
+            ..icmpv6::Header::default()
+        };
+        let header = Self { icmp, target: self.target };
+        Advertisement { header, option: TARGET_LINK_ADDRESS, link_address: hardware }
     }
 }
 
@@ -75,23 +72,23 @@ mod tests {
                 bytes[..2].copy_from_slice(&[icmpv6::kind::NEIGHBOUR_SOLICITATION, 0]);
             }
             if let Ok(view) = View::new_checked(&bytes) {
-                let _ = (view.target(), view.advertisement([0; 6]));
+                let _ = (view.target, view.advertisement([0; 6]));
             }
         }
 
         #[test]
         fn etherparse_reads_the_same(target: [u8; 16], hardware: [u8; 6]) {
-            let mut question = [0; SOLICITATION_LEN];
-            question[field::KIND] = icmpv6::kind::NEIGHBOUR_SOLICITATION;
-            put(&mut question, field::TARGET, &target);
-            let answer = View::new_checked(question).unwrap().advertisement(hardware);
-            let theirs = Icmpv6Slice::from_slice(&answer).unwrap();
+            let mut question = [0; 24];
+            question[0] = icmpv6::kind::NEIGHBOUR_SOLICITATION;
+            question[8..].copy_from_slice(&target);
+            let answer = View::new_checked(&question).unwrap().advertisement(hardware);
+            let theirs = Icmpv6Slice::from_slice(answer.as_bytes()).unwrap();
             let Icmpv6Type::NeighborAdvertisement(header) = theirs.icmp_type() else {
                 panic!("{:?}", theirs.icmp_type());
             };
             prop_assert!(header.router && header.solicited && header.r#override);
-            prop_assert_eq!(&answer[field::TARGET], target);
-            prop_assert_eq!(&answer[field::LINK_ADDRESS], hardware);
+            prop_assert_eq!(&answer.as_bytes()[8..24], target);
+            prop_assert_eq!(&answer.as_bytes()[26..], hardware);
         }
     }
 }

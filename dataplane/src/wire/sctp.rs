@@ -1,57 +1,30 @@
 //! SCTP's common header (RFC 9260, section 3.1). Its checksum is a CRC-32C that covers no address: nothing that a
 //! forwarder changes touches it.
 
-use super::{Malformed, u16_at, u32_at};
+use zerocopy::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-mod field {
-    use std::ops::Range;
-
-    pub(super) const SOURCE_PORT: Range<usize> = 0..2;
-    pub(super) const DESTINATION_PORT: Range<usize> = 2..4;
-    pub(super) const CHECKSUM: Range<usize> = 8..12;
+/// The common header.
+#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Header {
+    /// Port it comes from.
+    pub source_port: U16,
+    /// Port it goes to.
+    pub destination_port: U16,
+    /// The association, as its receiver named it.
+    pub verification_tag: U32,
+    /// The CRC-32C.
+    pub checksum: U32,
 }
 
 /// Length of the common header.
-pub const HEADER_LEN: usize = 12;
+pub const HEADER_LEN: usize = size_of::<Header>();
 
-/// A packet.
-#[derive(Debug, Clone, Copy)]
-pub struct View<T>(T);
+/// A packet. Its payload is the chunks.
+pub type View = super::View<Header>;
 
-impl<T: AsRef<[u8]>> View<T> {
-    /// Checks that the common header is there.
-    #[inline]
-    pub fn new_checked(bytes: T) -> Result<Self, Malformed> {
-        if bytes.as_ref().len() < HEADER_LEN {
-            return Err(Malformed);
-        }
-        Ok(Self(bytes))
-    }
-
-    /// Port it comes from.
-    #[inline]
-    pub fn source_port(&self) -> u16 {
-        u16_at(self.0.as_ref(), field::SOURCE_PORT)
-    }
-
-    /// Port it goes to.
-    #[inline]
-    pub fn destination_port(&self) -> u16 {
-        u16_at(self.0.as_ref(), field::DESTINATION_PORT)
-    }
-
-    /// The CRC-32C, as it stands there.
-    #[inline]
-    pub fn checksum(&self) -> u32 {
-        u32_at(self.0.as_ref(), field::CHECKSUM)
-    }
-
-    /// The chunks.
-    #[inline]
-    pub fn payload(&self) -> &[u8] {
-        &self.0.as_ref()[HEADER_LEN..]
-    }
-}
+impl super::Header for Header {}
 
 #[cfg(test)]
 mod tests {
@@ -63,7 +36,7 @@ mod tests {
         #[test]
         fn no_accessor_panics(bytes: Vec<u8>) {
             if let Ok(view) = View::new_checked(&bytes) {
-                let _ = (view.source_port(), view.destination_port(), view.checksum());
+                let _ = (view.source_port.get(), view.destination_port.get(), view.checksum.get());
                 let _ = view.payload();
             }
         }
@@ -71,10 +44,10 @@ mod tests {
 
     #[test]
     fn reads_what_stands_there() {
-        let view = View::new_checked([0x0f, 0xa0, 0x13, 0x88, 1, 2, 3, 4, 5, 6, 7, 8, 1]).unwrap();
-        assert_eq!((view.source_port(), view.destination_port()), (4000, 5000));
-        assert_eq!(view.checksum(), 0x0506_0708);
+        let view = View::new_checked(&[0x0f, 0xa0, 0x13, 0x88, 1, 2, 3, 4, 5, 6, 7, 8, 1]).unwrap();
+        assert_eq!((view.source_port.get(), view.destination_port.get()), (4000, 5000));
+        assert_eq!(view.checksum.get(), 0x0506_0708);
         assert_eq!(view.payload(), [1]);
-        assert!(View::new_checked([0; 11]).is_err());
+        assert!(View::new_checked(&[0; 11]).is_err());
     }
 }

@@ -1,56 +1,48 @@
 //! VXLAN (RFC 7348, section 5): an Ethernet frame in a UDP datagram.
 
-use super::{Malformed, array_at, put};
+use zerocopy::network_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
-mod field {
-    use std::ops::Range;
-
-    pub(super) const FLAGS: usize = 0;
-    pub(super) const VNI: Range<usize> = 4..7;
+/// The header.
+#[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Header {
+    flags: u8,
+    reserved: [u8; 3],
+    /// The network's identifier, 24 bits, and eight that are reserved.
+    vni_reserved: U32,
 }
 
 /// Length of the header.
-pub const HEADER_LEN: usize = 8;
-/// The port that IANA gave it. Pods may not speak it: a tunnel packet that the underlay believes is a way round every
-/// source check.
+pub const HEADER_LEN: usize = size_of::<Header>();
+/// The port that IANA assigned. Pods may not use it: a pod's tunnel packet that the underlay accepts evades every source
+/// check.
 pub const PORT: u16 = 4789;
 /// The flag that says that there is a network identifier; no other is defined.
 const HAS_VNI: u8 = 0x08;
 
-/// The header of network `vni`, of which 24 bits count.
-pub fn header(vni: u32) -> [u8; HEADER_LEN] {
-    let mut header = [0; HEADER_LEN];
-    header[field::FLAGS] = HAS_VNI;
-    put(&mut header, field::VNI, &vni.to_be_bytes()[1..]);
-    header
+/// A datagram's payload. Its payload is the frame.
+pub type View = super::View<Header>;
+
+impl super::Header for Header {
+    /// Whether the header names a network. Reserved bits are ignored, as the RFC says.
+    #[inline]
+    fn is_valid(&self) -> bool {
+        self.flags & HAS_VNI != 0
+    }
 }
 
-/// A datagram's payload.
-#[derive(Debug, Clone, Copy)]
-pub struct View<T>(T);
-
-impl<T: AsRef<[u8]>> View<T> {
-    /// Checks that the header is there and names a network. Reserved bits are ignored, as the RFC asks.
-    #[inline]
-    pub fn new_checked(bytes: T) -> Result<Self, Malformed> {
-        match bytes.as_ref().get(..HEADER_LEN) {
-            Some(header) if header[field::FLAGS] & HAS_VNI != 0 => Ok(Self(bytes)),
-            _ => Err(Malformed),
-        }
-    }
-
+impl Header {
     /// The network that the frame belongs to.
     #[inline]
     pub fn vni(&self) -> u32 {
-        let [a, b, c]: [u8; 3] = array_at(self.0.as_ref(), field::VNI);
-        u32::from_be_bytes([0, a, b, c])
+        self.vni_reserved.get() >> 8
     }
+}
 
-    /// The frame.
-    #[inline]
-    pub fn payload(&self) -> &[u8] {
-        &self.0.as_ref()[HEADER_LEN..]
-    }
+/// The header of network `vni`, of which 24 bits count.
+pub fn header(vni: u32) -> [u8; HEADER_LEN] {
+    transmute!(Header { flags: HAS_VNI, reserved: [0; 3], vni_reserved: (vni << 8).into() })
 }
 
 #[cfg(test)]

@@ -170,7 +170,7 @@ fn write(queue: &mut Box<dyn PacketIo>, to: &UdpSocket) {
     bytes[12..16].copy_from_slice(&[192, 0, 2, 1]);
     bytes[16..20].copy_from_slice(&to.ip().octets());
     bytes[22..24].copy_from_slice(&to.port().to_be_bytes());
-    View::new_checked(&mut bytes[..]).unwrap().fill_checksum();
+    View::new_checked_mut(&mut bytes[..]).unwrap().fill_checksum();
     let mut packets = vec![Pool::new(1).take_filled(&bytes).unwrap()];
     let _ = queue.transmit(&mut Pool::new(1), &mut packets).unwrap();
 }

@@ -128,7 +128,7 @@ fn packet(case: &Case) -> Vec<u8> {
     } else {
         put(header, 4..6, &upper_len.to_be_bytes());
     }
-    if let Ok(mut ip) = ipv4::View::new_checked(&mut bytes[..]) {
+    if let Ok(ip) = ipv4::View::new_checked_mut(&mut bytes[..]) {
         ip.fill_checksum();
     }
     bytes

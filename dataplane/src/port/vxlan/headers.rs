@@ -2,36 +2,45 @@
 
 use std::net::Ipv4Addr;
 
-use crate::checksum;
+use zerocopy::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
 use crate::encapsulation::Encapsulation;
 use crate::sys::udp_gso::SuperDatagram;
-use crate::wire::ipv4::{self, field};
-use crate::wire::{protocol, put, udp, vxlan};
+use crate::wire::{ipv4, protocol, udp, vxlan};
 
 /// Outer IPv4 and UDP headers.
-pub(super) const HEADERS: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct OuterHeaders {
+    pub(super) ip: ipv4::Header,
+    udp: udp::Header,
+}
+
+/// Length of [`OuterHeaders`].
+pub(super) const HEADERS: usize = size_of::<OuterHeaders>();
 /// Bytes in front of the inner packet.
 pub(super) const OUTER: usize = Encapsulation::Vxlan { vni: 0 }.header_len();
 
-/// The outer headers of one datagram of a super-datagram.
-pub(super) fn headers(
-    super_datagram: &SuperDatagram,
-    local: Ipv4Addr,
-    payload: usize,
-) -> [u8; HEADERS] {
-    let mut headers = [0; HEADERS];
-    let (ip, datagram) = headers.split_at_mut(ipv4::HEADER_LEN);
-    ip[field::VERSION_IHL] = 0x45;
-    ip[field::DSCP_ECN] = super_datagram.tos;
-    put(ip, field::TOTAL_LEN, &((HEADERS + payload) as u16).to_be_bytes());
-    ip[field::TTL] = 64;
-    ip[field::PROTOCOL] = protocol::UDP;
-    put(ip, field::SOURCE, &super_datagram.source.octets());
-    put(ip, field::DESTINATION, &local.octets());
-    let sum = checksum::finish(checksum::sum(ip));
-    put(ip, field::CHECKSUM, &sum.to_be_bytes());
-    put(datagram, 0..2, &super_datagram.source_port.to_be_bytes());
-    put(datagram, 2..4, &vxlan::PORT.to_be_bytes());
-    put(datagram, 4..6, &((udp::HEADER_LEN + payload) as u16).to_be_bytes());
-    headers
+impl OuterHeaders {
+    /// The outer headers of one datagram of a super-datagram.
+    pub(super) fn new(datagram: &SuperDatagram, local: Ipv4Addr, payload: usize) -> Self {
+        let ip = ipv4::Header {
+            version_ihl: ipv4::VERSION_IHL,
+            dscp_ecn: datagram.tos,
+            total_len: ((HEADERS + payload) as u16).into(),
+            ttl: 64,
+            protocol: protocol::UDP,
+            source: datagram.source.octets(),
+            destination: local.octets(),
+            ..ipv4::Header::default()
+        };
+        let udp = udp::Header {
+            source_port: datagram.source_port.into(),
+            destination_port: vxlan::PORT.into(),
+            len: ((udp::HEADER_LEN + payload) as u16).into(),
+            checksum: U16::ZERO,
+        };
+        Self { ip: ip.with_checksum(), udp }
+    }
 }

@@ -10,7 +10,9 @@ use std::iter::once;
 use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 
-use super::headers::{HEADERS, OUTER, headers};
+use zerocopy::IntoBytes;
+
+use super::headers::{HEADERS, OUTER, OuterHeaders};
 use crate::offload::join::{self, Joined, join};
 use crate::packet::{Checksum, MAX_PACKET, Offload, Packet, Pool};
 use crate::sys::udp_gso::{SEGMENTS, SuperDatagram, Vectors};
@@ -229,7 +231,8 @@ fn finish(
     len: usize,
     offload: Offload,
 ) {
-    packet.room_mut()[..HEADERS].copy_from_slice(&headers(super_datagram, local, len));
+    let headers = OuterHeaders::new(super_datagram, local, len);
+    packet.room_mut()[..HEADERS].copy_from_slice(headers.as_bytes());
     packet.set_len(HEADERS + len);
     packet.offload = offload;
 }

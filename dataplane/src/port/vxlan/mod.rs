@@ -12,15 +12,15 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
-use headers::{HEADERS, OUTER};
+use headers::{HEADERS, OUTER, OuterHeaders};
 use inbox::Inbox;
+use zerocopy::FromBytes;
 
 use super::{Intake, PacketIo, Received, Reception, Transmitted, filter};
 use crate::offload::segment::Cut;
 use crate::packet::{Capabilities, Checksum, Packet, Pool, Segmentation};
 use crate::sys::socket::{self, set_option};
 use crate::sys::udp_gso::{self, SEGMENTS, Vectors};
-use crate::wire::ipv4::field;
 use crate::wire::vxlan;
 
 /// Bytes of buffer asked for each way: some sixty super-datagrams. Without privilege `net.core.rmem_max` limits them.
@@ -269,11 +269,8 @@ fn super_datagram_of(packets: &[Packet]) -> usize {
 
 /// A packet's destination, DSCP and ECN; `None` if it is no tunnel packet.
 fn envelope(bytes: &[u8]) -> Option<(Ipv4Addr, u8)> {
-    if bytes.len() <= HEADERS {
-        return None;
-    }
-    let to: &[u8; 4] = bytes[field::DESTINATION].first_chunk()?;
-    Some((Ipv4Addr::from(*to), bytes[field::DSCP_ECN]))
+    let (headers, inner) = OuterHeaders::ref_from_prefix(bytes).ok()?;
+    (!inner.is_empty()).then_some((headers.ip.destination.into(), headers.ip.dscp_ecn))
 }
 
 #[cfg(test)]

@@ -1,0 +1,102 @@
+//! The view of a packet: a header of a known layout, and the bytes that follow it.
+
+use std::ops::Deref;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::Malformed;
+
+/// The fixed part of a protocol's header, as it stands in a packet.
+pub trait Header: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + Sized {
+    /// Whether version, type or flags are those of the protocol.
+    #[inline]
+    fn is_valid(&self) -> bool {
+        true
+    }
+
+    /// Length of the header with its options, in bytes, as the header gives it.
+    #[inline]
+    fn header_len(&self) -> usize {
+        size_of::<Self>()
+    }
+
+    /// Length of header and payload, in bytes, as the header gives it; `None`: it gives none.
+    #[inline]
+    fn stated_len(&self) -> Option<usize> {
+        None
+    }
+}
+
+/// A packet: its header, whose fields the view shows, and what follows.
+///
+/// No method panics. What a view changes in its header never is the header's length.
+#[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct View<H> {
+    pub(super) header: H,
+    rest: [u8],
+}
+
+impl<H: Header> View<H> {
+    /// Checks the header as [`View::new_quoted`] does, and the length that it gives against the header's length and the
+    /// bytes. The link's padding may follow.
+    #[inline]
+    pub fn new_checked(bytes: &[u8]) -> Result<&Self, Malformed> {
+        let view = Self::new_quoted(bytes)?;
+        let fits = |len| len >= view.header_len() && len <= bytes.len();
+        if view.header.stated_len().is_none_or(fits) { Ok(view) } else { Err(Malformed) }
+    }
+
+    /// As [`View::new_checked`], to change.
+    #[inline]
+    pub fn new_checked_mut(bytes: &mut [u8]) -> Result<&mut Self, Malformed> {
+        Self::new_checked(bytes)?;
+        Self::mut_from_bytes(bytes).map_err(|_| Malformed)
+    }
+
+    /// Checks that the header is valid and there, with its options. The payload may be cut short: a packet quoted in an
+    /// ICMP error is, and so is a first fragment's datagram.
+    #[inline]
+    pub fn new_quoted(bytes: &[u8]) -> Result<&Self, Malformed> {
+        let view = Self::ref_from_bytes(bytes).map_err(|_| Malformed)?;
+        let header_len = view.header_len();
+        let fits = header_len >= size_of::<H>() && header_len <= bytes.len();
+        if fits && view.header.is_valid() { Ok(view) } else { Err(Malformed) }
+    }
+
+    /// As [`View::new_quoted`], to change.
+    #[inline]
+    pub fn new_quoted_mut(bytes: &mut [u8]) -> Result<&mut Self, Malformed> {
+        Self::new_quoted(bytes)?;
+        Self::mut_from_bytes(bytes).map_err(|_| Malformed)
+    }
+
+    /// Length of the header with its options, in bytes.
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        self.header.header_len()
+    }
+
+    /// The options, padding included.
+    #[inline]
+    pub fn options(&self) -> &[u8] {
+        &self.rest[..self.header_len() - size_of::<H>()]
+    }
+
+    /// What follows the header, up to the length that it gives or the end of the bytes.
+    #[inline]
+    pub fn payload(&self) -> &[u8] {
+        let (start, there) = (self.header_len(), size_of::<H>() + self.rest.len());
+        let end = self.header.stated_len().map_or(there, |len| len.clamp(start, there));
+        &self.rest[start - size_of::<H>()..end - size_of::<H>()]
+    }
+}
+
+impl<H> Deref for View<H> {
+    type Target = H;
+
+    #[inline]
+    fn deref(&self) -> &H {
+        &self.header
+    }
+}
