@@ -1,15 +1,15 @@
 //! The Internet checksum (RFC 1071): computed, verified, adjusted (RFC 1624).
 //!
-//! A sum is a `u32` that holds a ones' complement sum of big-endian 16-bit words, not yet folded to 16 bits. Sums add with
-//! `+`: [`sum`] and the sum of a pseudo-header stay below 2^20, so thousands fit.
+//! A sum is a `u32`: a ones' complement sum of big-endian 16-bit words, not yet folded to 16 bits. Sums are added by
+//! `+`. [`sum`] and the sum of a pseudo-header are below 2^20, so a `u32` holds thousands of them.
 
-/// Words that [`sum`] adds side by side, so that no addition waits for the one before.
+/// Words that [`sum`] adds in parallel: no addition waits for the one before.
 const LANES: usize = 4;
 const WORD: usize = 8;
 
-/// The sum of `bytes`, at most 0xffff; a last odd byte is the high half of a word.
+/// The sum of `bytes`, at most 0xffff. A last odd byte is the high half of a word.
 ///
-/// A sum over bytes that stand at an odd offset of a longer sum must be [`swap`]ped before it is added.
+/// The sum of bytes at an odd offset must be [`swap`]ped before it is added to the sum of the bytes in front of them.
 #[inline]
 pub fn sum(bytes: &[u8]) -> u32 {
     let (blocks, rest) = bytes.as_chunks::<{ LANES * WORD }>();
@@ -32,30 +32,29 @@ pub fn sum(bytes: &[u8]) -> u32 {
     if let &[odd] = rest {
         total += u64::from(u16::from_ne_bytes([odd, 0]));
     }
-    // The words were read in the machine's byte order, which a ones' complement sum survives (RFC 1071, section 2 (B)).
+    // The words were read in the machine's byte order. The sum is the same in either order (RFC 1071, section 2 (B)).
     u32::from(u16::from_be(fold(fold64(total))))
 }
 
-/// The sum folded to 16 bits: 2^16 counts 1 in a ones' complement sum, and so does every power of it, so the halves are
-/// added and the carry put in at the low end.
+/// The sum folded to 16 bits. 2^16 counts 1 in a ones' complement sum, so the halves are added, and the carry is added
+/// at the low end.
 #[inline]
 pub const fn fold(sum: u32) -> u16 {
     let (sum, carry) = (sum as u16).overflowing_add((sum >> 16) as u16);
     sum + carry as u16
 }
 
-/// As [`fold`], to 32 bits.
+/// A sum of 64 bits folded to 32, as [`fold`] does.
 #[inline]
 pub const fn fold64(sum: u64) -> u32 {
     let (sum, carry) = (sum as u32).overflowing_add((sum >> 32) as u32);
     sum + carry as u32
 }
 
-/// Whether a sum that is not 0 folds to 16 bits that are all ones: whether it is a multiple of m = 2^16 - 1.
+/// Whether a sum other than 0 folds to sixteen ones: whether it is a multiple of m = 2^16 - 1.
 ///
-/// Let q = (2^64 - 1) / m, which is whole; m times q is 2^64 - 1, which is -1 in 64 bits. So a multiple k times m,
-/// multiplied by -q, becomes k, which is q at most. Multiplication by -q is one to one, so any other number becomes
-/// more than q.
+/// Let q = (2^64 - 1) / m, a whole number. m * q is 2^64 - 1, which is -1 in 64 bits. So a multiple k * m times -q is
+/// k, which is at most q. Multiplication by -q is one to one, so every other number becomes more than q.
 #[inline]
 pub const fn folds_to_ones(sum: u64) -> bool {
     const QUOTIENTS: u64 = u64::MAX / 0xffff;
@@ -67,14 +66,14 @@ const fn fold128(sum: u128) -> u64 {
     add(sum as u64, (sum >> 64) as u64)
 }
 
-/// Two sums' sum, in as many bits: 2^64 counts 1, too.
+/// Adds two sums of 64 bits. 2^64 counts 1, too.
 #[inline]
 pub const fn add(one: u64, other: u64) -> u64 {
     let (sum, carry) = one.overflowing_add(other);
     sum + carry as u64
 }
 
-/// The sum of the same bytes, one byte further on.
+/// The sum of the same bytes at an offset that is one byte larger.
 #[inline]
 pub const fn swap(sum: u32) -> u32 {
     fold(sum).swap_bytes() as u32
@@ -86,18 +85,17 @@ pub const fn finish(sum: u32) -> u16 {
     !fold(sum)
 }
 
-/// Whether a sum over data with its checksum says that nothing was changed.
+/// Whether the checksum is right, by the sum of the data and the checksum.
 #[inline]
 pub const fn is_right(sum: u32) -> bool {
     fold(sum) == 0xffff
 }
 
-/// The checksum after one 16-bit word that it covers changed from `old` to `new`.
+/// The checksum after one 16-bit word of the data changed from `old` to `new`.
 ///
-/// With C the checksum and ~ the complement, the data's sum is ~C. Taking m out of it is adding ~m, because m + ~m is
-/// (minus) zero; so the new sum is ~C + ~m + m' and the new checksum C' = ~(~C + ~m + m') (RFC 1624, equation 3). Unlike
-/// C' = C + m + ~m' of RFC 1141 this never turns a sum that is not zero into minus zero, so it equals the checksum
-/// computed anew.
+/// Let C be the checksum and ~ the complement. The sum of the data is ~C. To subtract m is to add ~m, because m + ~m is
+/// (minus) zero. So the new checksum C' is ~(~C + ~m + m') (RFC 1624, equation 3). Unlike C' = C + m + ~m' of RFC 1141,
+/// this never makes minus zero of a sum that is not zero, so C' equals the checksum that is computed anew.
 #[inline]
 #[must_use]
 pub const fn adjust(checksum: u16, old: u16, new: u16) -> u16 {
@@ -119,8 +117,8 @@ pub(crate) mod tests {
 
     /// Whether a layer-4 checksum is right over all of `segment`, header and payload.
     ///
-    /// True for protocols without an Internet checksum and for UDP over IPv4 without one (RFC 768): there is nothing to be
-    /// wrong. `segment` must hold the protocol's header, or the answer is false.
+    /// True for protocols without an Internet checksum, and for UDP over IPv4 without one (RFC 768). False if `segment`
+    /// does not hold the protocol's header.
     pub(crate) fn transport_is_right(
         source: Address,
         destination: Address,
@@ -136,7 +134,7 @@ pub(crate) mod tests {
                 Err(Malformed) => false,
                 Ok(view) if view.checksum == U16::ZERO => source.is_v4(),
                 Ok(view) => {
-                    // UDP's own length counts; what IP carries behind it is not UDP's.
+                    // Bytes behind UDP's own length are not UDP's.
                     let len = view.len.get();
                     let covered = &segment[..usize::from(len)];
                     let pseudo_sum = pseudo(source, destination, protocol, u32::from(len));

@@ -1,5 +1,5 @@
-//! IPIP (RFC 2003) and VXLAN (RFC 7348): encapsulation and decapsulation, with congestion marks carried over as RFC 6040
-//! says. VXLAN carries frames; the frames here hold IPv4 packets, as Calico's do.
+//! IPIP (RFC 2003) and VXLAN (RFC 7348): encapsulation and decapsulation. Congestion marks are carried over as RFC 6040
+//! says. VXLAN carries frames. The frames here hold IPv4 packets, as Calico's do.
 
 use std::net::Ipv4Addr;
 
@@ -11,10 +11,10 @@ use crate::drop_reason::DropReason;
 use crate::packet::{Checksum, Packet};
 use crate::wire::{Ecn, Header as _, Malformed, ethernet, ipv4, protocol, udp, vxlan};
 
-/// Outer packets start with their own count of hops (RFC 2003, section 3.1).
+/// The TTL of outer packets, which is independent of the inner one (RFC 2003, section 3.1).
 const TTL: u8 = 64;
 
-/// What stands between the outer and the inner IPv4 header.
+/// The kind of a tunnel: what stands between the outer and the inner IPv4 header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Encapsulation {
     /// Nothing: protocol 4.
@@ -27,7 +27,7 @@ pub enum Encapsulation {
 }
 
 impl Encapsulation {
-    /// Bytes in front of the inner packet, the outer IPv4 header without options among them.
+    /// Bytes in front of the inner packet, with an outer IPv4 header without options.
     pub const fn header_len(self) -> usize {
         match self {
             Self::Ipip => ipv4::HEADER_LEN,
@@ -36,7 +36,7 @@ impl Encapsulation {
     }
 }
 
-/// What stands in front of a packet in a VXLAN tunnel.
+/// The headers in front of a packet in a VXLAN tunnel.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct VxlanHeaders {
@@ -46,12 +46,13 @@ struct VxlanHeaders {
     frame: ethernet::Header,
 }
 
-/// The ends of a link: of the one over which encapsulated packets leave, or of the one that VXLAN pretends.
+/// The hardware addresses of a link's ends. The link carries the encapsulated packets, or is the one that VXLAN
+/// emulates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkAddresses {
-    /// Our hardware address.
+    /// This node's end.
     pub source: [u8; 6],
-    /// The next hop's.
+    /// The next hop's end.
     pub destination: [u8; 6],
 }
 
@@ -61,26 +62,26 @@ impl LinkAddresses {
     }
 }
 
-/// The longest outer header: VXLAN's, and an Ethernet header of the underlay in front.
+/// The longest outer header: an Ethernet header of the underlay, and VXLAN's headers.
 const OUTER_MAX: usize = ethernet::HEADER_LEN + Encapsulation::Vxlan { vni: 0 }.header_len();
 
-/// A tunnel's outer header, built once and patched for each packet.
+/// A tunnel's outer header. It is built once, and patched for each packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outer {
     encapsulation: Encapsulation,
-    /// Ends with the header. Nothing is in the words that differ between packets.
+    /// The header is at the end. Words that differ between packets are zero.
     bytes: [u8; OUTER_MAX],
     len: usize,
-    /// Where the IPv4 header starts.
+    /// Length of the Ethernet header in front of the IPv4 header.
     link_len: usize,
-    /// What is behind that, in bytes.
+    /// Length of what follows, in bytes.
     added: u16,
     /// The sum of the IPv4 header.
     sum: u32,
 }
 
 impl Outer {
-    /// IPIP from `local` to `remote`, behind an Ethernet header if `link` is given.
+    /// IPIP from `local` to `remote`. If `link` is given, an Ethernet header is in front.
     pub fn ipip(local: Ipv4Addr, remote: Ipv4Addr, link: Option<LinkAddresses>) -> Self {
         let link = link.map(LinkAddresses::header);
         Self::new(
@@ -92,9 +93,10 @@ impl Outer {
         )
     }
 
-    /// VXLAN from `local` to `remote`; `inner` are the ends as the frames name them.
+    /// VXLAN from `local` to `remote`. `inner` are the addresses in the frames.
     ///
-    /// No UDP checksum (RFC 7348, section 5: it should be zero): the socket that sends it writes its own UDP header.
+    /// There is no UDP checksum (RFC 7348, section 5: it should be zero): the socket that sends it writes its own UDP
+    /// header.
     pub fn vxlan(local: Ipv4Addr, remote: Ipv4Addr, vni: u32, inner: LinkAddresses) -> Self {
         let port = U16::new(vxlan::PORT);
         let udp = udp::Header { source_port: port, destination_port: port, ..Default::default() };
@@ -133,19 +135,19 @@ impl Outer {
         }
     }
 
-    /// Which it is.
+    /// The kind of the tunnel.
     #[inline]
     pub const fn encapsulation(&self) -> Encapsulation {
         self.encapsulation
     }
 
-    /// By how much the IP packet grows.
+    /// How much longer the IP packet becomes, in bytes.
     #[inline]
     pub const fn added(&self) -> usize {
         self.added as usize
     }
 
-    /// Length of the Ethernet header in front, 0 without one.
+    /// Length of the Ethernet header in front, in bytes; 0: there is none.
     #[inline]
     pub const fn link_len(&self) -> usize {
         self.link_len
@@ -154,10 +156,12 @@ impl Outer {
 
 /// Puts the outer header in front of an IPv4 packet and takes the link's padding off its end.
 ///
-/// The outer packet has ECN of the inner one (RFC 6040, section 4.1, normal mode), in IPIP its DF too (RFC 2003, section
-/// 3.1), DSCP 0 and `id`, which must differ between packets that may be fragmented (RFC 6864). An offload's state moves along.
-/// False, and the packet as it was: it does not begin as an IPv4 packet does, is shorter than it says, too long with the header,
-/// or there is no headroom.
+/// The outer packet has the inner one's ECN (RFC 6040, section 4.1, normal mode), in IPIP its DF too (RFC 2003, section
+/// 3.1), DSCP 0, and `id`, which must differ between packets that may be fragmented (RFC 6864). The offload's offsets
+/// move with the packet.
+///
+/// False: the packet is as it was. It is not IPv4, shorter than its total length, or too long with the outer header, or
+/// there is no headroom.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "as Outbox::queue")]
 #[must_use]
@@ -191,7 +195,7 @@ pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
     header.total_len = total_len.into();
     header.id = id.into();
     header.flags_offset = flags.into();
-    // RFC 1624's equation where every old word is zero: the new words are added to the sum.
+    // RFC 1624's equation for old words that are zero: the new words are added to the sum.
     let new = [ecn.into(), total_len, id, flags].map(u32::from);
     let sum = outer.sum + new[0] + new[1] + new[2] + new[3];
     header.checksum = checksum::finish(sum).into();
@@ -201,26 +205,27 @@ pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
     true
 }
 
-/// The outer header of a packet that came through a tunnel: enough to know the peer before anything is believed.
+/// The outer header of a tunnel packet: enough to know the peer before anything else is believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OuterHeader {
-    /// What kind of tunnel.
+    /// The kind of the tunnel.
     pub encapsulation: Encapsulation,
     /// The peer that sent it.
     pub source: Ipv4Addr,
-    /// The end that it was sent to.
+    /// The address that it was sent to.
     pub destination: Ipv4Addr,
-    /// Congestion on the way.
+    /// Congestion between the two.
     pub ecn: Ecn,
-    /// Of the IPv4 header alone.
+    /// Length of the IPv4 header alone.
     ip_header_len: u16,
     total_len: u16,
 }
 
-/// What nearly every tunnel packet is: IPIP around an IPv4 packet without options that comes out as it is. The outer header and the
-/// inner packet; `None`: it is something else, or something is wrong with it.
+/// Returns outer header and inner packet of a plain tunnel packet, which nearly every tunnel packet is: IPIP around an
+/// IPv4 packet without options that leaves the tunnel unchanged. `None`: the packet is not plain, or something is wrong
+/// with it.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "as parse::plain")]
+#[expect(clippy::inline_always, reason = "as parse::parse_plain")]
 pub(crate) fn parse_plain_ipip(bytes: &[u8]) -> Option<(ipv4::Plain, &[u8])> {
     let (outer, inner) = ipv4::Plain::split(bytes)?;
     if outer.protocol != protocol::IPIP {
@@ -232,10 +237,10 @@ pub(crate) fn parse_plain_ipip(bytes: &[u8]) -> Option<(ipv4::Plain, &[u8])> {
     (header.version_ihl == ipv4::VERSION_IHL && comes_out_as_it_is).then_some((outer, inner))
 }
 
-/// Reads the outer header, from the IPv4 header on.
+/// Reads the outer header of a packet that begins with it.
 ///
-/// Malformed: what is neither protocol 4 nor VXLAN around an IPv4 packet, a wrong header checksum, and fragments, which
-/// nobody between nodes makes while the tunnel's MTU is right. The UDP checksum was the socket's to look at.
+/// Malformed: a packet that is neither IPIP nor VXLAN around an IPv4 packet, a wrong header checksum, and a fragment:
+/// there are none between nodes while the tunnel's MTU is right. The UDP checksum is not read: the socket verifies it.
 #[inline]
 pub fn parse_outer(bytes: &[u8]) -> Result<OuterHeader, Malformed> {
     let Some((ip, payload)) = ipv4::Plain::split(bytes) else {
@@ -276,7 +281,7 @@ fn parse_encapsulation(protocol: u8, payload: &[u8]) -> Result<Encapsulation, Ma
     }
 }
 
-/// VXLAN's network, from the UDP header on.
+/// Reads VXLAN's network from a UDP datagram.
 fn vxlan(bytes: &[u8]) -> Result<Encapsulation, Malformed> {
     let udp = udp::View::new_checked(bytes)?;
     if udp.destination_port != U16::new(vxlan::PORT) {
@@ -290,11 +295,11 @@ fn vxlan(bytes: &[u8]) -> Result<Encapsulation, Malformed> {
     Ok(Encapsulation::Vxlan { vni: tunnel.vni() })
 }
 
-/// Takes the outer header off, which [`parse_outer`] read from this same packet, and tells the inner one of congestion.
+/// Takes off the outer header, which [`parse_outer`] read from the same packet, and marks the inner one for congestion.
 ///
-/// Errors: [`DropReason::Malformed`] if what is inside does not begin as an IPv4 packet does, which is to be
-/// [parsed](crate::parse) as any other, or the device's unfinished checksum lies outside it; [`DropReason::EcnInconsistent`] as
-/// [`combine_ecn`] says. A packet in error is to be dropped.
+/// The inner packet is then [parsed](crate::parse) as any other. Errors: [`DropReason::Malformed`] if it does not begin
+/// as an IPv4 packet does, or if the device's unfinished checksum lies outside it; [`DropReason::EcnInconsistent`] as
+/// [`combine_ecn`] says. The caller drops a packet in error.
 #[inline]
 pub fn decapsulate(packet: &mut Packet, tunnelled: &OuterHeader) -> Result<(), DropReason> {
     let behind = tunnelled.encapsulation.header_len() - ipv4::HEADER_LEN;
@@ -321,8 +326,8 @@ pub fn decapsulate(packet: &mut Packet, tunnelled: &OuterHeader) -> Result<(), D
     Ok(())
 }
 
-/// What leaves a tunnel, by the outer and the inner mark (RFC 6040, figure 4); `None`: drop it, for congestion was met by
-/// a sender that cannot be told otherwise.
+/// The mark that leaves a tunnel, by the outer and the inner mark (RFC 6040, figure 4). `None`: the packet is dropped,
+/// because it met congestion and a drop is the only sign that its sender understands.
 #[inline]
 pub const fn combine_ecn(outer: Ecn, inner: Ecn) -> Option<Ecn> {
     match (inner, outer) {

@@ -1,4 +1,4 @@
-//! ICMP errors: those that this node originates, and the inner headers of those that pass.
+//! ICMP errors: those that this node originates, and the packets that passing errors quote.
 
 use zerocopy::IntoBytes;
 
@@ -13,28 +13,29 @@ const MAX_V4: usize = 576;
 /// The longest error over IPv6: the least MTU (RFC 4443, section 2.4 (c)).
 const MAX_V6: usize = 1280;
 const TTL: u8 = 64;
-/// Precedence of internetwork control, in the place of DSCP (RFC 1812, section 4.3.2.5).
+/// Precedence "internetwork control", in the byte of DSCP and ECN (RFC 1812, section 4.3.2.5).
 const CONTROL: u8 = 0xc0;
 
-/// What a sender is told; the family chooses the message.
+/// What an error tells. The address family determines the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// Larger than the next link takes: fragmentation needed (RFC 1191), packet too big (RFC 4443, section 3.2).
+    /// The packet is larger than the next link's MTU: fragmentation needed (RFC 1191), packet too big (RFC 4443,
+    /// section 3.2).
     TooBig {
-        /// The largest that it takes, in bytes.
+        /// The next link's MTU, in bytes.
         mtu: u32,
     },
     /// The hop limit ran out.
     TimeExceeded,
-    /// Nobody has the address.
+    /// No host has the address.
     HostUnreachable,
 }
 
-/// The error about `offending`, from our address; `None` if there is to be none, or no buffer for it.
+/// Builds the error about `offending`, from the address `ours`; `None`: no error may be sent, or there is no buffer.
 ///
-/// No error is sent (RFC 1122, section 3.2.2; RFC 4443, section 2.4 (e)) about an ICMP error or redirect, about a fragment
-/// but the first, to a source that is no single node's, or about a packet to many, except that an IPv6 multicast packet
-/// may be too big. It quotes as much of the packet as fits in 576 bytes (IPv6: 1280).
+/// No error is sent (RFC 1122, section 3.2.2; RFC 4443, section 2.4 (e)) about an ICMP error or redirect, about a later
+/// fragment, to a source that is not one node's, or about a packet to many nodes, except for an IPv6 multicast packet
+/// that is too big. The error quotes as much of the packet as fits in 576 bytes (IPv6: 1280).
 pub fn build_error(
     offending: &[u8],
     parsed: &Parsed,
@@ -121,7 +122,7 @@ fn build_error_v6(
     concatenate(pool, &[&ip, icmp.as_bytes(), quote])
 }
 
-/// A packet of these parts one behind the other.
+/// A packet of these parts, in this order.
 fn concatenate(pool: &mut Pool, parts: &[&[u8]]) -> Option<Packet> {
     let mut packet = pool.take()?;
     let mut end = 0;
@@ -133,14 +134,14 @@ fn concatenate(pool: &mut Pool, parts: &[&[u8]]) -> Option<Packet> {
     Some(packet)
 }
 
-/// The packet that an ICMP error is about, as its sender sent it.
+/// The packet that an ICMP error is about, as its sender sent it: the receiver of the error is the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quoted {
-    /// Where it came from: whom the error tells.
+    /// Where it came from.
     pub source: Address,
     /// Where it went to.
     pub destination: Address,
-    /// The upper layer.
+    /// The upper layer's protocol.
     pub protocol: u8,
     /// As in [`Parsed::source_port`].
     pub source_port: u16,
@@ -150,9 +151,10 @@ pub struct Quoted {
     pub icmp: Option<(u8, u8)>,
 }
 
-/// What the ICMP error quotes (IPv4 types 3, 4, 11, 12; IPv6 types 1 to 4), or `None`: it is no such error, it quotes
-/// nothing by which a flow could be found, something that no error may be about, or something that its receiver never
-/// sent.
+/// Reads the packet that an ICMP error quotes (IPv4 types 3, 4, 11, 12; IPv6 types 1 to 4).
+///
+/// `None`: the message is no such error, or the quoted packet does not name a flow, is one that no error may be about,
+/// or was not sent by the receiver of the error.
 pub fn parse_quoted(bytes: &[u8], parsed: &Parsed) -> Option<Quoted> {
     let redirect = parsed.is_v4() && parsed.icmp_type == icmpv4::kind::REDIRECT;
     let known = icmpv6::kind::UNREACHABLE..=icmpv6::kind::PARAMETER_PROBLEM;
@@ -218,7 +220,7 @@ fn parse_quoted_v6(quote: &[u8]) -> Option<Quoted> {
     })
 }
 
-/// The ports, which eight bytes behind the IP header are enough for (RFC 792).
+/// The ports. They are in the eight bytes behind the IP header that every error quotes (RFC 792).
 fn ports(protocol: u8, segment: &[u8]) -> Option<(u16, u16)> {
     match protocol {
         protocol::TCP | protocol::UDP | protocol::SCTP => {

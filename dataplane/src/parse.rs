@@ -1,6 +1,6 @@
-//! A packet's parsed headers: what the decision needs, found once.
+//! A packet's parsed headers: what the decision needs, read once.
 //!
-//! What cannot be parsed is dropped: nothing is judged by a header that a receiver might read otherwise.
+//! A packet that cannot be parsed is dropped: no decision rests on a header that a receiver could read in another way.
 
 use zerocopy::FromBytes;
 
@@ -9,38 +9,38 @@ use crate::wire::{
     Header as _, Malformed, extension, icmpv4, icmpv6, ipv4, ipv6, protocol, sctp, tcp, udp,
 };
 
-/// A packet with all its fragments holds no more (RFC 791, section 3.2; RFC 8200, section 4.5).
+/// Longest packet that fragments can add up to, in bytes (RFC 791, section 3.2; RFC 8200, section 4.5).
 const MAX_REASSEMBLED: u32 = 65_535;
-/// Fragments but the last are a multiple of this many bytes long.
+/// The length of every fragment except the last is a multiple of this, in bytes.
 const FRAGMENT_UNIT: usize = 8;
 
 /// Which part of a packet this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fragment {
-    /// All of it.
+    /// The whole packet.
     Whole,
-    /// Its beginning: it carries the ports, and decides for the others.
+    /// The beginning. It carries the ports, and later fragments follow its decision.
     First {
-        /// Common to the packet's fragments.
+        /// Identification, the same in all fragments of a packet.
         id: u32,
     },
-    /// A later part: neither ports nor types.
+    /// A later part. It has neither ports nor ICMP types.
     Later {
-        /// Common to the packet's fragments.
+        /// Identification, the same in all fragments of a packet.
         id: u32,
-        /// Where it stands in the packet's payload, in bytes.
+        /// Where the fragment stands in the packet's payload, in bytes.
         offset: u16,
     },
 }
 
-/// What a decision reads of a packet.
+/// What a decision needs to know of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parsed {
     /// Where it comes from.
     pub source: Address,
-    /// Where it goes to; of the same family.
+    /// Where it goes to. The family is the source's.
     pub destination: Address,
-    /// The upper layer, behind IPv6's extension headers. In an IPv6 fragment but the first, what the fragment header
+    /// The upper layer's protocol, behind IPv6's extension headers. In a later IPv6 fragment: what the fragment header
     /// names, which need not be the upper layer.
     pub protocol: u8,
     /// TTL or hop limit.
@@ -51,19 +51,20 @@ pub struct Parsed {
     pub icmp_type: u8,
     /// ICMP's code, else 0.
     pub icmp_code: u8,
-    /// Whether the ports are ports: TCP, UDP and SCTP, but for later fragments.
+    /// Whether the packet has ports: TCP, UDP and SCTP, except for later fragments.
     pub has_ports: bool,
     /// Source port; an ICMP query's identifier; else 0.
     pub source_port: u16,
     /// Destination port; an ICMP query's identifier; else 0.
     pub destination_port: u16,
-    /// Where the upper layer begins, from the packet's first byte.
+    /// Where the upper layer begins, in bytes from the packet's first.
     pub transport_offset: u16,
-    /// Where the upper layer's header ends, from the packet's first byte: what each segment of a super-packet repeats.
+    /// Where the upper layer's header ends, in bytes from the packet's first. Each segment of a super-packet repeats as
+    /// much.
     pub header_len: u16,
-    /// The packet's length by its IP header; bytes behind it are the link's padding.
+    /// The packet's length by its IP header, in bytes. Bytes behind it are the link's padding.
     pub total_len: u16,
-    /// Which part of a packet it is.
+    /// Which part of a packet this is.
     pub fragment: Fragment,
 }
 
@@ -74,13 +75,13 @@ impl Parsed {
         self.source.is_v4()
     }
 
-    /// Whether a router forwards what such addresses send each other ([`Address::is_forwardable`]).
+    /// Whether a router forwards packets between the two addresses ([`Address::is_forwardable`]).
     #[inline]
     pub fn is_forwardable(&self) -> bool {
         self.source.is_forwardable() && self.destination.is_forwardable()
     }
 
-    /// Type and code of ICMP or `ICMPv6`, but for later fragments.
+    /// Type and code of ICMP or `ICMPv6`, except for later fragments.
     #[inline]
     pub fn icmp(&self) -> Option<(u8, u8)> {
         let is_icmp = matches!(self.protocol, protocol::ICMPV4 | protocol::ICMPV6)
@@ -103,13 +104,13 @@ impl Parsed {
     }
 }
 
-/// Whether a packet must not be cut to fit a link: IPv4's that says so, and all others.
+/// Whether a packet must not be fragmented: an IPv4 packet with that flag, and every packet that is not IPv4.
 pub fn must_not_fragment(bytes: &[u8]) -> bool {
     ipv4::View::new_quoted(bytes).map_or(true, |ip| ip.dont_fragment())
 }
 
-/// Takes a hop off a packet that has been parsed, and adjusts its checksum. It had one left: at most [`Parsed::ttl`] of 1 is for
-/// the caller to answer.
+/// Takes a hop off a packet that has been parsed, and adjusts its checksum. The caller has answered packets whose
+/// [`Parsed::ttl`] is 1 or less.
 #[inline]
 pub fn decrement_ttl(bytes: &mut [u8]) {
     match ipv4::Header::mut_from_prefix(bytes) {
@@ -124,11 +125,15 @@ pub fn decrement_ttl(bytes: &mut [u8]) {
 
 /// Parses a packet from its IP header on.
 ///
-/// Refused, beside headers that are cut short or contradict themselves:
-/// a wrong IPv4 header checksum; an upper layer cut short in a whole packet or a first fragment, and a later fragment that
-/// overlaps it (the tiny fragment and overlapping fragment attacks, RFC 1858 and RFC 3128, here for every protocol with
-/// ports; RFC 7112); fragments that are no multiple of eight bytes or reach beyond 64 KB (RFC 8200, section 4.5); an
-/// IPv6 packet from or to an IPv4-mapped address, which stands for IPv4 in an [`Address`]; jumbograms.
+/// Refused, besides headers that are cut short or contradict themselves:
+///
+/// - a wrong IPv4 header checksum;
+/// - an upper layer's header that is cut short in a whole packet or a first fragment, and a later fragment that
+///   overlaps it: the tiny fragment and overlapping fragment attacks (RFC 1858, RFC 3128, RFC 7112), here for every
+///   protocol with ports;
+/// - fragments that are not a multiple of eight bytes, or reach beyond 64 KB (RFC 8200, section 4.5);
+/// - an IPv6 packet from or to an IPv4-mapped address, because that is IPv4 in an [`Address`];
+/// - jumbograms.
 #[inline]
 pub fn parse(bytes: &[u8]) -> Result<Parsed, Malformed> {
     match parse_plain(bytes) {
@@ -137,12 +142,12 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, Malformed> {
     }
 }
 
-/// What nearly every packet is: IPv4 without options, whole, TCP or UDP. It is read in one go; `None`: the packet is something
-/// else, or something is wrong with it.
+/// Parses a plain packet, which nearly every packet is: IPv4 without options, whole, TCP or UDP. `None`: the packet is
+/// not plain, or something is wrong with it.
 #[inline(always)]
 #[expect(
     clippy::inline_always,
-    reason = "who asks need not look again at what is the same in all of them"
+    reason = "the caller need not test again what is the same in all of them"
 )]
 pub fn parse_plain(bytes: &[u8]) -> Option<Parsed> {
     let (ip, payload) = ipv4::Plain::split(bytes)?;
@@ -251,7 +256,8 @@ fn parse_v6(bytes: &[u8]) -> Result<Parsed, Malformed> {
     })
 }
 
-/// Which part a packet is; `len` is that of what is fragmented, `before` that of the headers which reassembly keeps.
+/// Which part of a packet this is. `before`: length of the headers that reassembly keeps; `len`: length of what
+/// follows.
 #[inline]
 fn part(
     id: u32,
@@ -298,7 +304,7 @@ fn upper(segment: &[u8], protocol: u8, v4: bool, fragment: Fragment) -> Result<U
             Ok(Upper { tcp_flags: tcp.flags, header_len: tcp.header_len() as u16, ..upper })
         }
         protocol::UDP => {
-            // A first fragment's datagram is longer than what is here.
+            // A first fragment does not hold the whole datagram.
             let udp = match fragment {
                 Fragment::Whole => udp::View::new_checked(segment)?,
                 Fragment::First { .. } | Fragment::Later { .. } => udp::View::new_quoted(segment)?,
@@ -345,7 +351,7 @@ impl Upper {
     }
 }
 
-/// How much of the upper layer a first fragment must hold by itself.
+/// How much of the upper layer's header the first fragment must hold, in bytes.
 #[inline]
 const fn least_header(protocol: u8) -> usize {
     match protocol {

@@ -4,13 +4,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::checksum;
 
-/// What precedes an IPv4 address in its IPv4-mapped form, `::ffff:0:0/96` (RFC 4291, section 2.5.5.2).
+/// The bits in front of an IPv4 address in IPv4-mapped form, `::ffff:0:0/96` (RFC 4291, section 2.5.5.2).
 const MAPPED: u64 = 0xffff;
 
 /// An IPv4 address in IPv4-mapped form, or an IPv6 address.
 ///
-/// The mapped form never stands for itself: an IPv6 packet that carries one is malformed ([`crate::parse`]), or it would
-/// pass for another family's. Ordered as the sixteen bytes are.
+/// An IPv6 packet with an IPv4-mapped address is malformed ([`crate::parse`]), because the address would pass for IPv4.
+/// Addresses have the order of their sixteen bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(C)]
 pub struct Address {
@@ -19,16 +19,16 @@ pub struct Address {
 }
 
 impl Address {
-    /// Nobody's.
+    /// `::`, the address of no node.
     pub const UNSPECIFIED: Self = Self { high: 0, low: 0 };
 
-    /// From the bytes of an IPv4 header.
+    /// The address in the bytes of an IPv4 header.
     #[inline]
     pub const fn v4(octets: [u8; 4]) -> Self {
         Self { high: 0, low: MAPPED << 32 | u32::from_be_bytes(octets) as u64 }
     }
 
-    /// From the bytes of an IPv6 header.
+    /// The address in the bytes of an IPv6 header.
     #[inline]
     pub const fn v6(octets: [u8; 16]) -> Self {
         let bits = u128::from_be_bytes(octets);
@@ -56,10 +56,10 @@ impl Address {
         }
     }
 
-    /// Whether a router forwards packets from or to it: not this network or the unspecified address, not loopback,
-    /// multicast, reserved or broadcast, not IPv6's link-local (RFC 1812, section 5.3.7; RFC 6890; RFC 4291, section 2.5
-    /// and 2.7). IPv4's link-local addresses pass, as they do with Calico and against RFC 3927, section 7: metadata
-    /// services and node-local DNS live there.
+    /// Whether a router forwards packets from and to the address. It does not for this network, the unspecified
+    /// address, loopback, multicast, reserved and broadcast addresses, and IPv6's link-local ones (RFC 1812, section
+    /// 5.3.7; RFC 6890; RFC 4291, sections 2.5 and 2.7). It does for IPv4's link-local addresses, as Calico does and
+    /// against RFC 3927, section 7, because metadata services and node-local DNS have such addresses.
     #[inline]
     pub const fn is_forwardable(self) -> bool {
         match self.to_ip() {
@@ -76,24 +76,24 @@ impl Address {
         }
     }
 
-    /// The sixteen bytes as one number, the first byte on top.
+    /// The sixteen bytes as one big-endian number.
     #[inline]
     pub const fn to_bits(self) -> u128 {
         (self.high as u128) << 64 | self.low as u128
     }
 
-    /// Sum of the address as it stands in a header, for pseudo-headers ([`crate::checksum`]).
+    /// The sum of the address's bytes in a header, for pseudo-headers ([`crate::checksum`]).
     #[inline]
     pub(crate) const fn checksum(self) -> u32 {
         let Self { high, low } = self;
-        // 2^16 counts 1, so words may be added two at a time; 0xffff counts nothing, so the mapped prefix does.
+        // 2^16 counts 1, so words are added two at a time. 0xffff counts 0, so the mapped prefix does not matter.
         let pairs = (high >> 32) + (high as u32 as u64) + (low >> 32) + (low as u32 as u64);
         checksum::fold(checksum::fold64(pairs)) as u32
     }
 }
 
-/// The sum of the pseudo-header that TCP, UDP and ICMPv6 checksums cover, of either family: addresses, protocol and length of the
-/// layer-4 part in bytes (RFC 9293, section 3.1; RFC 8200, section 8.1).
+/// The sum of the pseudo-header of either family, which TCP, UDP and ICMPv6 checksums cover: addresses, protocol, and
+/// length of the layer-4 part in bytes (RFC 9293, section 3.1; RFC 8200, section 8.1).
 #[inline]
 pub fn pseudo(source: Address, destination: Address, protocol: u8, len: u32) -> u32 {
     source.checksum() + destination.checksum() + u32::from(protocol) + (len & 0xffff) + (len >> 16)

@@ -8,7 +8,7 @@ use etherparse::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// What stands behind the IP headers.
+/// What follows the IP headers.
 #[derive(Debug, Clone)]
 pub(crate) enum Transport {
     Tcp(Box<TcpHeader>),
@@ -52,7 +52,7 @@ fn payload() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![vec(any::<u8>(), 0..64), vec(any::<u8>(), 0..3000)]
 }
 
-/// Options in the form of RFC 791: no operation, record route (not copied), router alert and security (copied).
+/// Options as RFC 791 has them: no operation, record route (not copied), router alert and security (copied).
 fn options4() -> impl Strategy<Value = Ipv4Options> {
     let option = prop_oneof![
         Just(vec![1]),
@@ -112,7 +112,7 @@ fn headers6() -> impl Strategy<Value = IpHeaders> {
         })
 }
 
-/// Writes a packet with right lengths and checksums.
+/// Builds a packet with right lengths and checksums.
 pub(crate) fn build(headers: &IpHeaders, transport: &Transport, payload: &[u8]) -> Vec<u8> {
     let builder = PacketBuilder::ip(headers.clone());
     let v4 = headers.ipv4().is_some();
@@ -152,12 +152,12 @@ pub(crate) fn packet4() -> impl Strategy<Value = Vec<u8>> {
     (headers4(), transport(), payload()).prop_map(|(h, t, p)| build(&h, &t, &p))
 }
 
-/// A whole IPv6 packet, some with an atomic fragment's header (RFC 6946).
+/// A whole IPv6 packet. Some have the header of an atomic fragment (RFC 6946).
 pub(crate) fn packet6() -> impl Strategy<Value = Vec<u8>> {
     (headers6(), transport(), payload()).prop_map(|(h, t, p)| build(&h, &t, &p))
 }
 
-/// A whole packet and what it was made of.
+/// A whole packet, and the headers that it was built from.
 pub(crate) fn described() -> impl Strategy<Value = (IpHeaders, Transport, Vec<u8>)> {
     (prop_oneof![headers4().boxed(), headers6().boxed()], transport(), payload()).prop_map(
         |(headers, transport, payload)| {

@@ -23,7 +23,7 @@ pub type View = super::View<Header>;
 
 impl super::Header for Header {}
 
-/// What follows the header (IEEE 802 numbers, as IANA lists them).
+/// Kinds of payload (IEEE 802 numbers, as IANA lists them).
 pub mod ethertype {
     /// IPv4.
     pub const IPV4: u16 = 0x0800;

@@ -1,4 +1,4 @@
-//! IPv6 extension headers (RFC 8200, section 4), walked to what stands behind them.
+//! IPv6 extension headers (RFC 8200, section 4): a walk over them to what follows.
 
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
@@ -6,33 +6,33 @@ use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 use super::Malformed;
 use super::protocol::{AUTHENTICATION, DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP, ROUTING};
 
-/// The first eight bytes of an extension header: the least that one has, and all of a fragment header.
+/// The first eight bytes of an extension header. None is shorter, and a fragment header is no longer.
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Header {
     next_header: u8,
-    /// Behind the first eight bytes, in units of eight. Authentication: behind the first eight bytes, in units of four.
+    /// Length of what follows these eight bytes, in units of eight bytes, of four in an authentication header.
     len: u8,
-    /// Fragment: the offset in units of eight bytes, and in the lowest bit whether fragments follow. Routing: type and
-    /// segments left.
+    /// Fragment: the offset in bytes, a multiple of eight, and in the lowest bit whether fragments follow. Routing:
+    /// type and segments left, a byte each.
     word: U16,
     /// Fragment: the identification.
     id: U32,
 }
 
-/// More than this many in a row are refused. RFC 8200 recommends an order of six, one of them twice.
+/// Most extension headers in a packet. RFC 8200 recommends an order of six, one of them twice.
 pub const LIMIT: usize = 8;
 /// Length of a fragment header.
 pub const FRAGMENT_LEN: usize = UNIT;
-/// Every extension header but authentication's is a multiple of this long, and none is shorter.
+/// The length of every extension header except authentication's is a multiple of this, in bytes.
 const UNIT: usize = size_of::<Header>();
 
 /// The fragment header's content (RFC 8200, section 4.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fragment {
-    /// Common to a packet's fragments.
+    /// Identification, the same in all fragments of a packet.
     pub id: u32,
-    /// Where the rest stands in the whole packet's fragmentable part, in bytes.
+    /// Where the fragment stands in the packet's fragmentable part, in bytes.
     pub offset: u32,
     /// Whether fragments follow.
     pub more: bool,
@@ -41,22 +41,21 @@ pub struct Fragment {
 /// Where a walk ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Walked {
-    /// What stands at `offset`: a transport, ESP, "no next header" or anything that is not looked into.
+    /// What stands at `offset`: a transport, ESP, "no next header", or anything else that is not walked over.
     pub protocol: u8,
-    /// From the first byte of the IPv6 payload.
+    /// Where the walk ended, in bytes from the beginning of the IPv6 payload.
     pub offset: usize,
-    /// If a fragment header was passed, its content and where it ended.
+    /// The fragment header, if there is one, and where it ends.
     pub fragment: Option<(Fragment, usize)>,
-    /// Whether an authentication header was passed: the packet may be neither cut nor joined (RFC 4302).
+    /// Whether there is an authentication header: such a packet is neither cut nor joined (RFC 4302).
     pub authenticated: bool,
 }
 
 /// Walks over hop-by-hop options, routing, fragment, authentication and destination options headers.
 ///
-/// It ends behind the header of a non-first fragment: what stands there is the middle of something. Refused: a header cut
-/// short, more than [`LIMIT`] of them, hop-by-hop options that are not first, a second fragment header, and a routing
-/// header of type 0 with segments left, because the policy that judges the destination would judge the wrong one
-/// (RFC 5095).
+/// It ends behind the fragment header of a later fragment, because the middle of a packet follows. Refused: a header
+/// that is cut short, more than [`LIMIT`] headers, hop-by-hop options that are not first, a second fragment header, and
+/// a routing header of type 0 with segments left, because policy would judge the wrong destination (RFC 5095).
 #[inline]
 pub fn walk(next_header: u8, payload: &[u8]) -> Result<Walked, Malformed> {
     let mut walked =
@@ -70,7 +69,7 @@ pub fn walk(next_header: u8, payload: &[u8]) -> Result<Walked, Malformed> {
         let (header, _) = Header::ref_from_prefix(header).map_err(|_| Malformed)?;
         let len = match kind {
             FRAGMENT => FRAGMENT_LEN,
-            // In units of four bytes, less two (RFC 4302, section 2.2).
+            // In units of four bytes, minus two (RFC 4302, section 2.2).
             AUTHENTICATION => (usize::from(header.len) + 2) * 4,
             _ => (usize::from(header.len) + 1) * UNIT,
         };

@@ -52,13 +52,13 @@ pub mod kind {
     /// Timestamp reply.
     pub const TIMESTAMP_REPLY: u8 = 14;
 
-    /// Whether it is about a packet, which it quotes (RFC 1122, section 3.2.2).
+    /// Whether a message is about a packet, and quotes it (RFC 1122, section 3.2.2).
     #[inline]
     pub const fn is_error(kind: u8) -> bool {
         matches!(kind, UNREACHABLE | SOURCE_QUENCH | REDIRECT | TIME_EXCEEDED | PARAMETER_PROBLEM)
     }
 
-    /// Of a query the reply's type and true, of a reply the query's and false.
+    /// For a query: the type of its reply, and true. For a reply: the type of its query, and false.
     #[inline]
     pub const fn query(kind: u8) -> Option<(u8, bool)> {
         match kind {
@@ -70,7 +70,7 @@ pub mod kind {
         }
     }
 
-    /// Whether it carries an identifier, by which a reply finds its request.
+    /// Whether a message has an identifier, which is the same in a query and its reply.
     #[inline]
     pub const fn has_id(kind: u8) -> bool {
         query(kind).is_some()

@@ -60,19 +60,19 @@ pub mod kind {
     /// Redirect.
     pub const REDIRECT: u8 = 137;
 
-    /// Whether it is about a packet, which it quotes (RFC 4443, section 2.1).
+    /// Whether a message is about a packet, and quotes it (RFC 4443, section 2.1).
     #[inline]
     pub const fn is_error(kind: u8) -> bool {
         kind < 128
     }
 
-    /// Whether it is talk of the link, which no router passes on (RFC 4861, section 4).
+    /// Whether a message belongs to the link: no router forwards it (RFC 4861, section 4).
     #[inline]
     pub const fn is_neighbour_discovery(kind: u8) -> bool {
         kind >= ROUTER_SOLICITATION && kind <= REDIRECT
     }
 
-    /// Of a query the reply's type and true, of a reply the query's and false.
+    /// For a query: the type of its reply, and true. For a reply: the type of its query, and false.
     #[inline]
     pub const fn query(kind: u8) -> Option<(u8, bool)> {
         match kind {
@@ -82,7 +82,7 @@ pub mod kind {
         }
     }
 
-    /// Whether it carries an identifier, by which a reply finds its request.
+    /// Whether a message has an identifier, which is the same in a query and its reply.
     #[inline]
     pub const fn has_id(kind: u8) -> bool {
         query(kind).is_some()

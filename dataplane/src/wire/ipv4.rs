@@ -64,12 +64,6 @@ impl super::Header for Header {
 }
 
 impl Header {
-    /// Differentiated services code point.
-    #[inline]
-    pub fn dscp(&self) -> u8 {
-        self.dscp_ecn >> 2
-    }
-
     /// Congestion notification.
     #[inline]
     pub fn ecn(&self) -> Ecn {
@@ -163,10 +157,11 @@ impl View {
     }
 }
 
-/// What nearly every header is: without options, of a whole packet, and right. Its fields are read in one go.
+/// The fields of a plain header, which nearly every header is: without options, of a whole packet, with a right
+/// checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plain {
-    /// Length of header and payload, in bytes: at least the header's, and no more than there is.
+    /// Length of header and payload, in bytes: the header's at least, and at most what is there.
     pub total_len: u16,
     /// Congestion notification.
     pub ecn: Ecn,
@@ -180,12 +175,12 @@ pub struct Plain {
     pub destination: [u8; 4],
 }
 
-/// Version and length of the header, and what says that a packet is a part of one, in the header's first eight bytes as a
-/// little-endian machine reads them.
+/// The bits of version, header length and fragmentation in the header's first eight bytes, as a little-endian machine
+/// reads them.
 const PLAIN_MASK: u64 = ((MORE_FRAGMENTS | OFFSET_MASK).swap_bytes() as u64) << 48 | 0xff;
 
 impl Plain {
-    /// The header and what follows it, up to the total length; `None`: it is something else, or something is wrong with it.
+    /// Returns a plain header and its payload; `None`: the header is not plain, or something is wrong with it.
     #[inline]
     pub fn split(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (header, payload) = bytes.split_first_chunk::<HEADER_LEN>()?;
@@ -211,11 +206,11 @@ impl Plain {
     }
 }
 
-/// Takes a hop off a header, whose options do not matter, and adjusts its checksum. A header without hops left keeps none.
+/// Takes a hop off a header and adjusts its checksum. A header without hops left does not change.
 ///
-/// Hops are the low byte of a word as a little-endian machine reads it, and a ones' complement sum is the same in either byte
-/// order (RFC 1071, section 2 (B)): where a word becomes one less, the checksum becomes one more, and skips what is 0 written
-/// otherwise (RFC 1624, section 3).
+/// The TTL is the low byte of a word as a little-endian machine reads it, and a ones' complement sum is the same in
+/// either byte order (RFC 1071, section 2 (B)). The word becomes one less, so the checksum becomes one more. It skips
+/// 0xffff, the other form of 0 (RFC 1624, section 3).
 #[inline]
 pub fn decrement_ttl(header: &mut Header) {
     let Some(ttl) = header.ttl.checked_sub(1) else { return };
@@ -240,7 +235,7 @@ mod tests {
                 *b = first;
             }
             for view in [View::new_checked(&bytes), View::new_quoted(&bytes)].into_iter().flatten() {
-                let _ = (view.dscp(), view.ecn(), view.id.get(), view.fragment_offset(), view.ttl);
+                let _ = (view.ecn(), view.id.get(), view.fragment_offset(), view.ttl);
                 let _ = (view.dont_fragment(), view.more_fragments(), view.checksum_is_right());
                 let _ = (view.protocol, view.source, view.destination, view.options());
                 let _ = view.payload();
@@ -253,7 +248,7 @@ mod tests {
             let sliced = Ipv4Slice::from_slice(&bytes).unwrap();
             let theirs = sliced.header();
             prop_assert_eq!(view.header_len(), theirs.slice().len());
-            prop_assert_eq!(view.dscp(), theirs.dcp().value());
+            prop_assert_eq!(view.dscp_ecn >> 2, theirs.dcp().value());
             prop_assert_eq!(view.ecn() as u8, theirs.ecn().value());
             prop_assert_eq!(view.total_len.get(), theirs.total_len());
             prop_assert_eq!(view.id.get(), theirs.identification());

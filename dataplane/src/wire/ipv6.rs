@@ -3,8 +3,6 @@
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
-use super::Ecn;
-
 /// The fixed header.
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -42,18 +40,6 @@ impl super::Header for Header {
 }
 
 impl Header {
-    /// Differentiated services code point.
-    #[inline]
-    pub fn dscp(&self) -> u8 {
-        (self.version_class_label.get() >> 22) as u8 & 0x3f
-    }
-
-    /// Congestion notification.
-    #[inline]
-    pub fn ecn(&self) -> Ecn {
-        Ecn::from_bits((self.version_class_label.get() >> 20) as u8)
-    }
-
     /// Length of the fixed header and what follows it, in bytes.
     #[inline]
     pub fn total_len(&self) -> usize {
@@ -102,7 +88,7 @@ mod tests {
                 *b = first;
             }
             for view in [View::new_checked(&bytes), View::new_quoted(&bytes)].into_iter().flatten() {
-                let _ = (view.dscp(), view.ecn(), view.next_header, view.hop_limit);
+                let _ = (view.version_class_label, view.next_header, view.hop_limit);
                 let _ = (view.source, view.destination, view.total_len(), view.payload());
             }
         }
@@ -111,8 +97,8 @@ mod tests {
         fn etherparse_reads_the_same(bytes in arbitrary::packet6()) {
             let view = View::new_checked(&bytes).unwrap();
             let theirs = Ipv6HeaderSlice::from_slice(&bytes).unwrap();
-            prop_assert_eq!(view.dscp(), theirs.dscp().value());
-            prop_assert_eq!(view.ecn() as u8, theirs.ecn().value());
+            let class_label = u32::from(theirs.traffic_class()) << 20 | theirs.flow_label().value();
+            prop_assert_eq!(view.version_class_label.get(), 6 << 28 | class_label);
             prop_assert_eq!(view.payload_len.get(), theirs.payload_length());
             prop_assert_eq!(view.next_header, theirs.next_header().0);
             prop_assert_eq!(view.hop_limit, theirs.hop_limit());

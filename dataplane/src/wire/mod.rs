@@ -1,9 +1,9 @@
 //! Header views: a checked borrow of bytes, one protocol a file.
 //!
-//! Each file opens with the header's layout: a struct of big-endian fields. [`View::new_checked`] checks the bytes against
-//! it. No method of the view that it returns panics, and what the view shows lies within the lengths that the header gives.
-//! A view over mutable bytes patches in place; no header is taken apart and built again. Views judge structure only:
-//! checksums, policy and plausibility are judged elsewhere.
+//! Each file opens with the header's layout: a struct of big-endian fields. [`View::new_checked`] checks the bytes
+//! against it. No method of the view that it returns panics, and what the view shows lies within the lengths that the
+//! header gives. A view over mutable bytes patches in place; no header is taken apart and built again. Views judge
+//! structure only: checksums, policy and plausibility are judged elsewhere.
 
 pub mod address;
 #[cfg(test)]
@@ -32,7 +32,7 @@ pub use self::view::{Header, View};
 #[error("malformed header")]
 pub struct Malformed;
 
-/// Numbers of the protocols and IPv6 extension headers that are looked into (IANA, Assigned Internet Protocol Numbers).
+/// Numbers of the protocols and IPv6 extension headers that are read (IANA, Assigned Internet Protocol Numbers).
 pub mod protocol {
     /// IPv6: hop-by-hop options.
     pub const HOP_BY_HOP: u8 = 0;
@@ -62,7 +62,7 @@ pub mod protocol {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Ecn {
-    /// The transport cannot hear congestion.
+    /// The transport does not support ECN.
     NotEct = 0,
     /// ECN-capable, 01.
     Ect1 = 1,
@@ -73,7 +73,7 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    /// From the low two bits.
+    /// The mark in the low two bits.
     #[inline]
     pub const fn from_bits(bits: u8) -> Self {
         match bits & 3 {

@@ -9,9 +9,9 @@ use super::icmpv6;
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
-    /// ICMPv6's header. What depends on the type in it is an advertisement's flags (section 4.4).
+    /// ICMPv6's header. In an advertisement, its last four bytes are flags (section 4.4).
     pub icmp: icmpv6::Header,
-    /// The address that is asked for, or that is told of.
+    /// The address that the message is about.
     pub target: [u8; 16],
 }
 

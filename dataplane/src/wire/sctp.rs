@@ -1,5 +1,5 @@
-//! SCTP's common header (RFC 9260, section 3.1). Its checksum is a CRC-32C that covers no address: nothing that a
-//! forwarder changes touches it.
+//! SCTP's common header (RFC 9260, section 3.1). Its checksum is a CRC-32C over the packet without
+//! addresses: a forwarder never changes what it covers.
 
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -12,7 +12,7 @@ pub struct Header {
     pub source_port: U16,
     /// Port it goes to.
     pub destination_port: U16,
-    /// The association, as its receiver named it.
+    /// The association, by the number that its receiver chose.
     pub verification_tag: U32,
     /// The CRC-32C.
     pub checksum: U32,

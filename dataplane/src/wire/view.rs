@@ -27,9 +27,9 @@ pub trait Header: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + 
     }
 }
 
-/// A packet: its header, whose fields the view shows, and what follows.
+/// A packet: its header, whose fields can be read through the view, and what follows.
 ///
-/// No method panics. What a view changes in its header never is the header's length.
+/// No method panics. No method changes the length of the header.
 #[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct View<H> {

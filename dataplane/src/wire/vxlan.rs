@@ -15,8 +15,8 @@ pub struct Header {
 
 /// Length of the header.
 pub const HEADER_LEN: usize = size_of::<Header>();
-/// The port that IANA assigned. Pods may not use it: a pod's tunnel packet that the underlay accepts evades every source
-/// check.
+/// The port that IANA assigned. Pods may not use it: a pod's tunnel packet that the underlay accepts evades every
+/// source check.
 pub const PORT: u16 = 4789;
 /// The flag that says that there is a network identifier; no other is defined.
 const HAS_VNI: u8 = 0x08;
