@@ -3,6 +3,7 @@
 //! A packet that cannot be parsed is dropped: no decision rests on a header that a receiver could read in another way.
 
 use zerocopy::FromBytes;
+use zerocopy::network_endian::U16;
 
 use crate::wire::address::Address;
 use crate::wire::{
@@ -15,9 +16,10 @@ const MAX_REASSEMBLED: u32 = 65_535;
 const FRAGMENT_UNIT: usize = 8;
 
 /// Which part of a packet this is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fragment {
     /// The whole packet.
+    #[default]
     Whole,
     /// The beginning. It carries the ports, and later fragments follow its decision.
     First {
@@ -33,8 +35,8 @@ pub enum Fragment {
     },
 }
 
-/// What a decision needs to know of a packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a decision needs to know of a packet. The default is never forwarded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Parsed {
     /// Where it comes from.
     pub source: Address,
@@ -201,23 +203,17 @@ fn parse_v4(bytes: &[u8]) -> Result<Parsed, Malformed> {
     let payload = ip.payload();
     let (id, offset, more) = (u32::from(ip.id.get()), ip.fragment_offset(), ip.more_fragments());
     let fragment = part(id, offset, more, ip.header_len(), payload.len())?;
-    let upper = upper(payload, ip.protocol, true, fragment)?;
-    Ok(Parsed {
+    let parsed = Parsed {
         source: Address::v4(ip.source),
         destination: Address::v4(ip.destination),
         protocol: ip.protocol,
         ttl: ip.ttl,
-        tcp_flags: upper.tcp_flags,
-        icmp_type: upper.icmp_type,
-        icmp_code: upper.icmp_code,
-        has_ports: upper.has_ports,
-        source_port: upper.source_port,
-        destination_port: upper.destination_port,
         transport_offset: ip.header_len() as u16,
-        header_len: ip.header_len() as u16 + upper.header_len,
         total_len: ip.total_len.get(),
         fragment,
-    })
+        ..Parsed::default()
+    };
+    parsed.with_upper(payload)
 }
 
 #[inline]
@@ -236,24 +232,17 @@ fn parse_v6(bytes: &[u8]) -> Result<Parsed, Malformed> {
             part(f.id, f.offset, f.more, end - extension::FRAGMENT_LEN, payload.len() - end)?
         }
     };
-    let upper = upper(&payload[walked.offset..], walked.protocol, false, fragment)?;
-    let transport_offset = (ipv6::HEADER_LEN + walked.offset) as u16;
-    Ok(Parsed {
+    let parsed = Parsed {
         source,
         destination,
         protocol: walked.protocol,
         ttl: ip.hop_limit,
-        tcp_flags: upper.tcp_flags,
-        icmp_type: upper.icmp_type,
-        icmp_code: upper.icmp_code,
-        has_ports: upper.has_ports,
-        source_port: upper.source_port,
-        destination_port: upper.destination_port,
-        transport_offset,
-        header_len: transport_offset + upper.header_len,
+        transport_offset: (ipv6::HEADER_LEN + walked.offset) as u16,
         total_len,
         fragment,
-    })
+        ..Parsed::default()
+    };
+    parsed.with_upper(&payload[walked.offset..])
 }
 
 /// Which part of a packet this is. `before`: length of the headers that reassembly keeps; `len`: length of what
@@ -279,75 +268,64 @@ fn part(
     }
 }
 
-/// What the upper layer's header says.
-#[derive(Clone, Copy, Default)]
-struct Upper {
-    tcp_flags: u8,
-    icmp_type: u8,
-    icmp_code: u8,
-    has_ports: bool,
-    source_port: u16,
-    destination_port: u16,
-    header_len: u16,
-}
-
-#[inline]
-fn upper(segment: &[u8], protocol: u8, v4: bool, fragment: Fragment) -> Result<Upper, Malformed> {
-    if let Fragment::Later { offset, .. } = fragment {
-        let overlaps = usize::from(offset) < least_header(protocol);
-        return if overlaps { Err(Malformed) } else { Ok(Upper::default()) };
-    }
-    match protocol {
-        protocol::TCP => {
-            let tcp = tcp::View::new_checked(segment)?;
-            let upper = Upper::with_ports(tcp.source_port.get(), tcp.destination_port.get());
-            Ok(Upper { tcp_flags: tcp.flags, header_len: tcp.header_len() as u16, ..upper })
-        }
-        protocol::UDP => {
-            // A first fragment does not hold the whole datagram.
-            let udp = match fragment {
-                Fragment::Whole => udp::View::new_checked(segment)?,
-                Fragment::First { .. } | Fragment::Later { .. } => udp::View::new_quoted(segment)?,
-            };
-            let upper = Upper::with_ports(udp.source_port.get(), udp.destination_port.get());
-            Ok(Upper { header_len: udp::HEADER_LEN as u16, ..upper })
-        }
-        protocol::SCTP => {
-            let sctp = sctp::View::new_checked(segment)?;
-            let upper = Upper::with_ports(sctp.source_port.get(), sctp.destination_port.get());
-            Ok(Upper { header_len: sctp::HEADER_LEN as u16, ..upper })
-        }
-        protocol::ICMPV4 if v4 => {
-            let icmp = icmpv4::View::new_checked(segment)?;
-            let id = if icmpv4::kind::has_id(icmp.kind) { icmp.id.get() } else { 0 };
-            Ok(Upper::icmp(icmp.kind, icmp.code, id))
-        }
-        protocol::ICMPV6 if !v4 => {
-            let icmp = icmpv6::View::new_checked(segment)?;
-            let id = if icmpv6::kind::has_id(icmp.kind) { icmp.id() } else { 0 };
-            Ok(Upper::icmp(icmp.kind, icmp.code, id))
-        }
-        _ => Ok(Upper::default()),
-    }
-}
-
-impl Upper {
+impl Parsed {
+    /// Adds what the upper layer's header says.
     #[inline]
-    fn with_ports(source_port: u16, destination_port: u16) -> Self {
-        Self { has_ports: true, source_port, destination_port, ..Self::default() }
+    fn with_upper(self, segment: &[u8]) -> Result<Self, Malformed> {
+        if let Fragment::Later { offset, .. } = self.fragment {
+            let overlaps = usize::from(offset) < least_header(self.protocol);
+            return if overlaps { Err(Malformed) } else { Ok(self.with_header(0)) };
+        }
+        match self.protocol {
+            protocol::TCP => {
+                let tcp = tcp::View::new_checked(segment)?;
+                let parsed = self.with_ports(tcp.source_port, tcp.destination_port);
+                Ok(Self { tcp_flags: tcp.flags, ..parsed.with_header(tcp.header_len()) })
+            }
+            protocol::UDP => {
+                // A first fragment does not hold the whole datagram.
+                let udp = match self.fragment {
+                    Fragment::Whole => udp::View::new_checked(segment)?,
+                    Fragment::First { .. } | Fragment::Later { .. } => {
+                        udp::View::new_quoted(segment)?
+                    }
+                };
+                let parsed = self.with_ports(udp.source_port, udp.destination_port);
+                Ok(parsed.with_header(udp::HEADER_LEN))
+            }
+            protocol::SCTP => {
+                let sctp = sctp::View::new_checked(segment)?;
+                let parsed = self.with_ports(sctp.source_port, sctp.destination_port);
+                Ok(parsed.with_header(sctp::HEADER_LEN))
+            }
+            protocol::ICMPV4 if self.is_v4() => {
+                let icmp = icmpv4::View::new_checked(segment)?;
+                let id = if icmpv4::kind::has_id(icmp.kind) { icmp.id.get() } else { 0 };
+                Ok(self.with_icmp(icmp.kind, icmp.code, id).with_header(icmpv4::HEADER_LEN))
+            }
+            protocol::ICMPV6 if !self.is_v4() => {
+                let icmp = icmpv6::View::new_checked(segment)?;
+                let id = if icmpv6::kind::has_id(icmp.kind) { icmp.id() } else { 0 };
+                Ok(self.with_icmp(icmp.kind, icmp.code, id).with_header(icmpv6::HEADER_LEN))
+            }
+            _ => Ok(self.with_header(0)),
+        }
     }
 
-    /// Both families' messages have a header of eight bytes.
     #[inline]
-    fn icmp(icmp_type: u8, icmp_code: u8, id: u16) -> Self {
-        Self {
-            icmp_type,
-            icmp_code,
-            source_port: id,
-            destination_port: id,
-            header_len: icmpv4::HEADER_LEN as u16,
-            ..Self::default()
-        }
+    fn with_header(self, len: usize) -> Self {
+        Self { header_len: self.transport_offset + len as u16, ..self }
+    }
+
+    #[inline]
+    fn with_ports(self, source: U16, destination: U16) -> Self {
+        let (source_port, destination_port) = (source.get(), destination.get());
+        Self { has_ports: true, source_port, destination_port, ..self }
+    }
+
+    #[inline]
+    fn with_icmp(self, icmp_type: u8, icmp_code: u8, id: u16) -> Self {
+        Self { icmp_type, icmp_code, source_port: id, destination_port: id, ..self }
     }
 }
 
