@@ -10,7 +10,8 @@ use super::protocol::{AUTHENTICATION, DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP,
 #[derive(FromBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Header {
-    next_header: u8,
+    /// The protocol or extension header that follows.
+    next: u8,
     /// Length of what follows these eight bytes, in units of eight bytes, of four in an authentication header.
     len: u8,
     /// Fragment: the offset in bytes, a multiple of eight, and in the lowest bit whether fragments follow. Routing:
@@ -80,7 +81,7 @@ pub fn walk(next_header: u8, payload: &[u8]) -> Result<Walked, Malformed> {
         if end > payload.len() || misplaced || diverted {
             return Err(Malformed);
         }
-        walked.protocol = header.next_header;
+        walked.protocol = header.next;
         walked.offset = end;
         walked.authenticated |= kind == AUTHENTICATION;
         if kind == FRAGMENT {
