@@ -9,7 +9,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::checksum;
 use crate::drop_reason::DropReason;
 use crate::packet::{Checksum, Packet};
-use crate::wire::{Ecn, Header as _, Malformed, ethernet, ipv4, protocol, udp, vxlan};
+use crate::wire::view::Header as _;
+use crate::wire::{Ecn, Malformed, ethernet, ipv4, protocol, udp, vxlan};
 
 /// The TTL of outer packets, which is independent of the inner one (RFC 2003, section 3.1).
 const TTL: u8 = 64;

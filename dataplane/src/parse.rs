@@ -6,9 +6,8 @@ use zerocopy::FromBytes;
 use zerocopy::network_endian::U16;
 
 use crate::wire::address::Address;
-use crate::wire::{
-    Header as _, Malformed, extension, icmpv4, icmpv6, ipv4, ipv6, protocol, sctp, tcp, udp,
-};
+use crate::wire::view::Header as _;
+use crate::wire::{Malformed, extension, icmpv4, icmpv6, ipv4, ipv6, protocol, sctp, tcp, udp};
 
 /// Longest packet that fragments can add up to, in bytes (RFC 791, section 3.2; RFC 8200, section 4.5).
 const MAX_REASSEMBLED: u32 = 65_535;

@@ -14,7 +14,8 @@ use crate::packet::{Checksum, Offload, Packet, SegmentKind, Segmentation};
 use crate::parse::Parsed;
 use crate::tables::{Role, Tables};
 use crate::wire::address::{Address, pseudo};
-use crate::wire::{Header as _, icmpv4, icmpv6, ipv4, protocol, tcp, udp};
+use crate::wire::view::Header as _;
+use crate::wire::{icmpv4, icmpv6, ipv4, protocol, tcp, udp};
 
 /// The entrance of the packets of a port with this role. `None`: each packet has its own, see [`decapsulate`].
 pub(crate) fn entrance(tables: &Tables, role: Role) -> Result<Option<Entrance>, DropReason> {

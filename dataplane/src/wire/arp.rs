@@ -33,9 +33,9 @@ pub mod operation {
 }
 
 /// A packet, and the link's padding.
-pub type View = super::View<Header>;
+pub type View = super::view::View<Header>;
 
-impl super::Header for Header {
+impl super::view::Header for Header {
     /// Whether the packet is about IPv4 over Ethernet.
     #[inline]
     fn is_valid(&self) -> bool {

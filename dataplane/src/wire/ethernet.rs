@@ -19,9 +19,9 @@ pub struct Header {
 pub const HEADER_LEN: usize = size_of::<Header>();
 
 /// A frame. The link's padding is part of its payload.
-pub type View = super::View<Header>;
+pub type View = super::view::View<Header>;
 
-impl super::Header for Header {}
+impl super::view::Header for Header {}
 
 /// Kinds of payload (IEEE 802 numbers, as IANA lists them).
 pub mod ethertype {

@@ -25,9 +25,9 @@ pub const HEADER_LEN: usize = size_of::<Header>();
 pub const CHECKSUM_OFFSET: usize = offset_of!(Header, checksum);
 
 /// A message. The payload of an error is the beginning of the packet that it is about.
-pub type View = super::View<Header>;
+pub type View = super::view::View<Header>;
 
-impl super::Header for Header {}
+impl super::view::Header for Header {}
 
 impl Header {
     /// Identifier of a query, meaningful where [`kind::has_id`].

@@ -44,9 +44,9 @@ pub const MORE_FRAGMENTS: u16 = 0x2000;
 pub const OFFSET_MASK: u16 = 0x1fff;
 
 /// A packet.
-pub type View = super::View<Header>;
+pub type View = super::view::View<Header>;
 
-impl super::Header for Header {
+impl super::view::Header for Header {
     #[inline]
     fn is_valid(&self) -> bool {
         self.version_ihl >> 4 == 4

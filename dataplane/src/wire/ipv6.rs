@@ -25,9 +25,9 @@ pub struct Header {
 pub const HEADER_LEN: usize = size_of::<Header>();
 
 /// A packet. A jumbogram (RFC 2675) gives the length 0, and so holds nothing.
-pub type View = super::View<Header>;
+pub type View = super::view::View<Header>;
 
-impl super::Header for Header {
+impl super::view::Header for Header {
     #[inline]
     fn is_valid(&self) -> bool {
         self.version_class_label.get() >> 28 == 6

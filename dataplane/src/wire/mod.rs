@@ -1,9 +1,9 @@
 //! Header views: a checked borrow of bytes, one protocol a file.
 //!
-//! Each file opens with the header's layout: a struct of big-endian fields. [`View::new_checked`] checks the bytes
-//! against it. No method of the view that it returns panics, and what the view shows lies within the lengths that the
-//! header gives. A view over mutable bytes patches in place; no header is taken apart and built again. Views judge
-//! structure only: checksums, policy and plausibility are judged elsewhere.
+//! Each file opens with the header's layout: a struct of big-endian fields. [`new_checked`](view::View::new_checked)
+//! checks the bytes against it. No method of the view that it returns panics, and what the view shows lies within the
+//! lengths that the header gives. A view over mutable bytes patches in place; no header is taken apart and built again.
+//! Views judge structure only: checksums, policy and plausibility are judged elsewhere.
 
 pub mod address;
 #[cfg(test)]
@@ -19,13 +19,11 @@ pub mod ndp;
 pub mod sctp;
 pub mod tcp;
 pub mod udp;
-mod view;
+pub mod view;
 pub mod vxlan;
 
 #[cfg(test)]
 use std::ops::Range;
-
-pub use self::view::{Header, View};
 
 /// A header is cut short, or contradicts itself or the bytes that are there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

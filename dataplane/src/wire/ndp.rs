@@ -35,9 +35,9 @@ const ADVERTISED_FLAGS: u32 = 0xe000_0000;
 const TARGET_LINK_ADDRESS: [u8; 2] = [2, 1];
 
 /// A neighbour solicitation. Its payload is the options.
-pub type View = super::View<Header>;
+pub type View = super::view::View<Header>;
 
-impl super::Header for Header {
+impl super::view::Header for Header {
     /// Whether type and code are a solicitation's.
     #[inline]
     fn is_valid(&self) -> bool {

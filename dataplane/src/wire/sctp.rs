@@ -22,9 +22,9 @@ pub struct Header {
 pub const HEADER_LEN: usize = size_of::<Header>();
 
 /// A packet. Its payload is the chunks.
-pub type View = super::View<Header>;
+pub type View = super::view::View<Header>;
 
-impl super::Header for Header {}
+impl super::view::Header for Header {}
 
 #[cfg(test)]
 mod tests {

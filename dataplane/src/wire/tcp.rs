@@ -35,9 +35,9 @@ pub const HEADER_LEN: usize = size_of::<Header>();
 pub const CHECKSUM_OFFSET: usize = offset_of!(Header, checksum);
 
 /// A segment.
-pub type View = super::View<Header>;
+pub type View = super::view::View<Header>;
 
-impl super::Header for Header {
+impl super::view::Header for Header {
     #[inline]
     fn header_len(&self) -> usize {
         usize::from(self.data_offset >> 4) * 4

@@ -25,9 +25,9 @@ pub const HEADER_LEN: usize = size_of::<Header>();
 pub const CHECKSUM_OFFSET: usize = offset_of!(Header, checksum);
 
 /// A datagram. Bytes behind its length are not UDP's.
-pub type View = super::View<Header>;
+pub type View = super::view::View<Header>;
 
-impl super::Header for Header {
+impl super::view::Header for Header {
     #[inline]
     fn stated_len(&self) -> Option<usize> {
         Some(self.len.get().into())

@@ -22,9 +22,9 @@ pub const PORT: u16 = 4789;
 const HAS_VNI: u8 = 0x08;
 
 /// A datagram's payload. Its payload is the frame.
-pub type View = super::View<Header>;
+pub type View = super::view::View<Header>;
 
-impl super::Header for Header {
+impl super::view::Header for Header {
     /// Whether the header names a network. Reserved bits are ignored, as the RFC says.
     #[inline]
     fn is_valid(&self) -> bool {
