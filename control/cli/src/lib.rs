@@ -19,6 +19,7 @@ pub mod socket;
 pub mod status;
 
 use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -57,6 +58,14 @@ pub enum Command {
     Completions {
         /// The shell
         shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a directory
+    ///
+    /// One for each command: manx.1, manx-rig-run.1 and so on. `man -l DIR/manx.1` shows one of them.
+    Man {
+        /// The directory, which is made if it is not there
+        #[arg(value_name = "DIR")]
+        directory: PathBuf,
     },
     /// Commands that manx itself runs
     #[command(hide = true)]
@@ -104,8 +113,21 @@ fn run(command: Command) -> Result<(), Error> {
             clap_complete::generate(shell, &mut Manx::command(), "manx", &mut script);
             output::print(&String::from_utf8_lossy(&script))
         }
+        Command::Man { directory } => write_manual(&directory),
         Command::Internal(internal) => internal::run(internal),
     }
+}
+
+/// Writes the manual pages.
+fn write_manual(directory: &Path) -> Result<(), Error> {
+    std::fs::create_dir_all(directory)
+        .and_then(|()| clap_mangen::generate_to(Manx::command(), directory))
+        .map_err(|error| {
+            Error::Invalid(format!(
+                "the manual pages cannot be written to {}: {error}; expected a directory that you may write to",
+                directory.display()
+            ))
+        })
 }
 
 /// The version, the commit if it was built in a git checkout, and the version of the agents' protocol.
@@ -126,6 +148,20 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Manx::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_a_manual_page_and_hidden_ones_have_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("man1");
+        write_manual(&directory).unwrap();
+        let page = |name: &str| std::fs::read_to_string(directory.join(name)).ok();
+        assert!(page("manx-rig-run.1").unwrap().contains("sabotage"));
+        assert!(page("manx.1").unwrap().contains("doctor"));
+        assert!(page("manx-internal.1").is_none());
+        std::fs::write(directory.join("file"), "").unwrap();
+        let told = write_manual(&directory.join("file")).unwrap_err().to_string();
+        assert!(told.contains("expected a directory"), "{told}");
     }
 
     #[test]
