@@ -131,7 +131,10 @@ fn a_packet_in_memory_is_told_apart_by_stage() {
     let report: Value = serde_json::from_str(&report).unwrap();
     let parts = report["breakdowns"][0]["parts"].as_array().unwrap();
     let names: Vec<&str> = parts.iter().map(|part| part[0].as_str().unwrap()).collect();
-    assert_eq!(names, ["Mpps", "batch", "unwrap", "read", "guess", "forward", "send", "turns"]);
+    assert_eq!(
+        names,
+        ["Mpps", "batch", "decapsulate", "read", "guess", "forward", "send", "turns"]
+    );
     for (part, name) in parts.iter().zip(names) {
         let (value, tunnelled) = (part[1].as_f64().unwrap(), name == "unwrap");
         // A sink that is dearer alone leaves the last two below nothing.
@@ -139,7 +142,9 @@ fn a_packet_in_memory_is_told_apart_by_stage() {
         assert!(!tunnelled || value == 0.0, "nothing came by a tunnel: {report:#}");
     }
     assert!(
-        stdout.contains("| row | Mpps | batch | unwrap | read | guess | forward | send | turns |")
+        stdout.contains(
+            "| row | Mpps | batch | decapsulate | read | guess | forward | send | turns |"
+        )
     );
 }
 
@@ -260,12 +265,12 @@ fn interrupt(arguments: &[&str], path: &OsStr) {
         started = offspring(child.id());
     }
     assert!(!started.is_empty(), "nothing was started");
-    // Not SIGINT, which whoever started the tests may have had ignored.
+    // Not SIGINT: the process that started the tests may have set it to be ignored.
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM).unwrap();
     child.wait().unwrap();
     let alive = |id: &u32| {
         let status = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-        // What nobody has waited for yet is dead all the same.
+        // A process in state Z is dead, even if its parent has not waited for it.
         !status.is_empty() && !status.contains(") Z ")
     };
     let start = Instant::now();

@@ -1,29 +1,29 @@
 //! The stages that a batch passes through.
 
-/// A stage that a batch passes through, when a port has brought it.
+/// A stage of a batch that came by a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// Out of the tunnels.
+    /// Takes packets out of their tunnels.
     Decapsulate,
-    /// Headers read, flows named, their buckets asked for.
+    /// Reads headers, forms flow keys and prefetches the buckets of the flow table.
     Read,
-    /// Where the flows are; the first of them asked for.
+    /// Guesses each flow's slot and prefetches the first flows.
     Guess,
-    /// Decided, changed, and into the queue of its port.
+    /// Decides packets, changes them and queues them for their ports.
     Forward,
-    /// Into the ports.
+    /// Sends the queues.
     Send,
 }
 
 impl Stage {
-    /// All, in the order of a batch.
+    /// All stages, in the order in which a batch passes through them.
     pub const ALL: [Self; 5] =
         [Self::Decapsulate, Self::Read, Self::Guess, Self::Forward, Self::Send];
 
-    /// What it is called.
+    /// The name in the bench's output.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Decapsulate => "unwrap",
+            Self::Decapsulate => "decapsulate",
             Self::Read => "read",
             Self::Guess => "guess",
             Self::Forward => "forward",
