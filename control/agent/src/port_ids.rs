@@ -1,4 +1,4 @@
-//! Port numbers, used again once nobody can mean the old port.
+//! Port numbers, used again once nothing can mean the old port.
 //!
 //! Two things may still mean a port that control has let go of: tables that a worker judges by, and a report of a
 //! worker that it failed, which control has not read yet. Flow entries name attachments, not ports. So a number rests, from its
@@ -21,7 +21,7 @@ pub(super) struct PortIds {
 }
 
 impl PortIds {
-    /// A number that nobody means. `None`: all 65,536 are in use or rest.
+    /// Takes a number that means no port. `None`: all 65,536 are in use or rest.
     pub(super) fn take(&mut self) -> Option<PortId> {
         self.free.pop_first().or_else(|| {
             let id = u16::try_from(self.next).ok()?;
@@ -80,10 +80,6 @@ mod tests {
             None
         }
 
-        fn is_mapped(&self) -> bool {
-            false
-        }
-
         fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
             self
         }
@@ -110,7 +106,7 @@ mod tests {
             commands.send(Command::Publish(Arc::new(tables))).unwrap();
             version
         };
-        // Ports whose failure the worker may have reported and nobody has read.
+        // Ports whose failure the worker may have reported, while control has not read the report.
         let mut meant = BTreeSet::new();
         let mut highest = PortId(0);
         for round in 0..70_000_u32 {

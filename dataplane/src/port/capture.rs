@@ -281,7 +281,7 @@ mod tests {
         (copier.wrap(Box::new(port)), tap, far)
     }
 
-    /// A packet with a partial checksum, as a kernel hands it over, and the completed packet.
+    /// A packet with a partial checksum, as a kernel delivers it, and the completed packet.
     fn unfinished(udp: bool, v6: bool, payload: &[u8]) -> (Vec<u8>, Vec<u8>, Offload) {
         let mut finished = Vec::new();
         let (start, offset, protocol) =
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_loses_copies_and_no_packets_and_a_gone_one_ends_the_copying() {
+    fn a_slow_reader_loses_copies_but_no_packets_and_copying_ends_with_the_last_reader() {
         let (mut port, tap, far) = captured_port(100, 3, CopyBudget::new(1 << 20));
         let mut pool = Pool::new(16);
         let mut packets = Vec::new();
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_bounded_in_bytes_for_each_capture_and_for_all_together() {
+    fn waiting_copies_are_bounded_in_bytes_for_each_capture_and_for_all_together() {
         let all = CopyBudget::new(100_000);
         let (mut one, tap, far) = captured_port(65_535, 64, all.part(60_000));
         assert_eq!(flood(&mut one, &far, &tap, 20_000, 8), 3, "its own room is full");
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_captures_of_a_port_those_go_that_nobody_reads() {
+    fn captures_of_a_port_that_have_no_reader_are_removed() {
         for gone in 0..8_u8 {
             let (port, far) = memory::pair(Capabilities::ALL, 64);
             let mut port: Box<dyn PacketIo> = Box::new(port);

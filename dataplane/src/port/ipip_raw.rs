@@ -119,10 +119,6 @@ impl PacketIo for IpipRaw {
         Some(self.datagrams.raw_fd())
     }
 
-    fn is_mapped(&self) -> bool {
-        false
-    }
-
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
         self
     }

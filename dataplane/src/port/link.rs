@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_an_address_it_is_reached_through_this_end() {
+    fn every_address_is_reached_through_this_end() {
         let Frame::Question(reply) = sort(&arp([0xff; 6], 1, POD4.octets(), [192, 0, 2, 9])) else {
             panic!("unanswered")
         };
@@ -354,7 +354,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_a_packet_lies_within_its_frame(
+        fn a_packet_always_lies_within_its_frame(
             mut header: EthernetHeader, to_us: bool, kind in 0usize..4, payload in proptest::collection::vec(any::<u8>(), 0..200),
         ) {
             if to_us {

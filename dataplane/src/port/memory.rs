@@ -159,10 +159,6 @@ impl PacketIo for MemoryPort {
         None
     }
 
-    fn is_mapped(&self) -> bool {
-        false
-    }
-
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
         self
     }
@@ -214,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_capabilities_do_not_allow_is_refused() {
+    fn a_packet_that_the_capabilities_do_not_allow_is_refused() {
         let (mut port, far) = pair(Capabilities::default(), 8);
         let mut pool = Pool::new(4);
         let segmentation = Segmentation { kind: SegmentKind::Udp, size: 8, ecn: false };

@@ -115,7 +115,7 @@ pub trait PacketIo: Send {
     /// Sends and empties `packets`, also on an error. Every buffer returns to `pool`.
     fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted>;
 
-    /// What may be handed to [`PacketIo::transmit`].
+    /// What [`PacketIo::transmit`] takes.
     fn capabilities(&self) -> Capabilities;
 
     /// The descriptor that is readable when there are packets, so that an idle worker can sleep on it. `None` for a
@@ -124,8 +124,11 @@ pub trait PacketIo: Send {
 
     /// Whether received packets lie in memory that is shared with the kernel. Testing that memory costs next to
     /// nothing, and the kernel wakes no thread while none waits on the descriptor. So such a port is polled while it is
-    /// active, and watched while it is quiet. False as soon as the memory has turned out to be unreliable.
-    fn is_mapped(&self) -> bool;
+    /// active, and watched while it is quiet. False as soon as the memory has turned out to be unreliable. A wrapper must
+    /// return what its port does.
+    fn is_mapped(&self) -> bool {
+        false
+    }
 
     /// The port without those wrappers that have nothing more to do; a port that wraps nothing returns itself.
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo>;

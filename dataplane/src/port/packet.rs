@@ -3,7 +3,7 @@
 //! A packet socket receives copies, and the kernel handles every frame as well. So the host's end lies in a network
 //! namespace without addresses, IPv6 and forwarding, where the kernel can do nothing with them.
 //!
-//! Packets cross with a virtio header, so that the pod's TCP and UDP hand over super-packets and partial checksums.
+//! Packets cross with a virtio header, so that the pod's TCP and UDP send super-packets and partial checksums.
 //!
 //! For a worker that never sleeps, the kernel puts small packets into a ring. The worker reads them without a system
 //! call, and the kernel wakes no thread. Packets too long for a slot, and all packets for a worker that sleeps, are

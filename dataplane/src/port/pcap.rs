@@ -33,7 +33,7 @@ enum Reader {
 /// every transmitted packet is refused.
 ///
 /// It understands the link types Ethernet (the header is removed), raw IP, IPv4 and IPv6. Frames of other types are not
-/// ours. A packet of which the file holds only the beginning is malformed.
+/// ours. A packet is malformed if the file holds only its beginning.
 pub struct Replay {
     reader: Reader,
     finished: bool,
@@ -194,10 +194,6 @@ impl PacketIo for Replay {
         None
     }
 
-    fn is_mapped(&self) -> bool {
-        false
-    }
-
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
         self
     }
@@ -320,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn ethernet_is_taken_off_and_what_is_no_packet_is_counted() {
+    fn ethernet_headers_are_removed_and_frames_without_a_packet_are_counted() {
         let header =
             PcapHeader { datalink: DataLink::ETHERNET, snaplen: 60, ..PcapHeader::default() };
         let mut writer = PcapWriter::with_header(Vec::new(), header).unwrap();

@@ -1,6 +1,6 @@
 //! TUN queues: the device lies in the network namespace of the pod (or the node), this program holds its queues.
 //!
-//! Each packet is one system call with a virtio-net header in front, so that the kernel's TCP and UDP hand over and
+//! Each packet is one system call with a virtio-net header in front, so that the kernel's TCP and UDP send and
 //! take super-packets of up to 64 KB. The kernel spreads flows over the queues; each worker owns one.
 
 mod settings;
@@ -223,10 +223,6 @@ impl PacketIo for Tun {
 
     fn descriptor(&self) -> Option<RawFd> {
         Some(self.queue.as_raw_fd())
-    }
-
-    fn is_mapped(&self) -> bool {
-        false
     }
 
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {

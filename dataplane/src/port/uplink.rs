@@ -115,10 +115,6 @@ impl PacketIo for PacketUplink {
         Some(self.datagrams.raw_fd())
     }
 
-    fn is_mapped(&self) -> bool {
-        false
-    }
-
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
         self
     }

@@ -213,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_decoded(
+        fn decoding_reverses_encoding(
             kind in kinds(), v6: bool, tunnelled: bool, payload in 0usize..3000, link_len in prop_oneof![Just(0usize), Just(14)],
             partial: bool, segmented: bool, size in 1u16.., ecn: bool, offset in 0u16..18,
         ) {
@@ -231,7 +231,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_a_device_says_a_checksum_lies_inside_and_a_segment_holds_something(
+        fn every_device_header_gives_a_checksum_inside_the_packet_and_segments_that_are_not_empty(
             header: Header, bytes in proptest::collection::vec(any::<u8>(), 0..200), link_len in 0usize..20,
         ) {
             if let Ok(offload) = decode(&header, &bytes, link_len) {

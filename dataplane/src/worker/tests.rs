@@ -51,10 +51,6 @@ impl PacketIo for Noise {
         Some(if first { self.watched.as_raw_fd() } else { -1 })
     }
 
-    fn is_mapped(&self) -> bool {
-        false
-    }
-
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
         self
     }
@@ -81,7 +77,7 @@ fn worker_with(share: SharedState) -> (Worker, Sender<Command>, Receiver<Report>
 }
 
 #[test]
-fn what_a_port_drops_itself_is_counted_by_reason() {
+fn packets_that_a_port_drops_are_counted_by_reason() {
     let (mut worker, commands, _reports) = worker();
     let counters = Arc::new(PortCounters::default());
     commands.send(Command::Attach(PortId(0), noise(), Arc::clone(&counters))).unwrap();
@@ -89,7 +85,7 @@ fn what_a_port_drops_itself_is_counted_by_reason() {
     assert_eq!(worker.turn(Duration::from_secs(1)), 0);
     assert_eq!(counters.dropped(DropReason::Malformed).read(), 2);
     assert_eq!(counters.dropped(DropReason::NotOurs).read(), 3);
-    assert_eq!(counters.received_packets.read(), 5, "what was answered is nobody's packet");
+    assert_eq!(counters.received_packets.read(), 5, "packets that the port answered do not count");
 }
 
 #[test]
@@ -161,7 +157,7 @@ fn quiet(descriptor: impl Into<OwnedFd>, mapped: bool) -> (Box<dyn PacketIo>, Ar
 }
 
 #[test]
-fn whoever_is_handed_packets_all_the_time_still_serves_his_ports() {
+fn a_worker_that_is_handed_packets_all_the_time_still_serves_its_ports() {
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
     let mut shares = SharedState::for_workers(2, sizes).unwrap();
     let colleague = shares.pop().unwrap().mesh;
@@ -189,7 +185,7 @@ fn whoever_is_handed_packets_all_the_time_still_serves_his_ports() {
     let before = asked.load(Relaxed);
     writer.write_all(b"!").unwrap();
     (0..=POLL_EVERY).for_each(|_| turn(&mut worker));
-    assert!(asked.load(Relaxed) > before, "nobody asked");
+    assert!(asked.load(Relaxed) > before, "the port was not asked");
     let portless = worker.counters.portless.read();
     assert_eq!(portless, u64::from(100 + POLL_EVERY + 1), "of a port that is not there");
 }
@@ -201,7 +197,7 @@ fn spin(ticks: u64) {
     }
 }
 
-/// A port that always has one more packet, each of which costs this many ticks; and the count of its packets.
+/// A port that always has one more packet, where each packet costs this many ticks; and the count of its packets.
 fn costly(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     let brought = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&brought);
@@ -218,7 +214,7 @@ fn costly(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
 /// The time-stamp counter measures a packet's cost, so the bounds are wide. If each port had one batch a turn, both
 /// would bring equally many packets.
 #[test]
-fn ports_get_a_workers_time_alike_and_not_as_many_packets() {
+fn ports_get_equal_shares_of_a_workers_time_and_not_of_its_packets() {
     let (mut worker, commands, _reports) = worker();
     let [(dear, dear_brought), (cheap, cheap_brought)] = [500_000, 5_000].map(costly);
     for (id, port) in [(0, dear), (1, cheap)] {
@@ -265,7 +261,7 @@ fn rubbish(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
 
 /// As above. If dropped frames were free, both ports would be polled equally often, and the other would pay for them.
 #[test]
-fn what_a_port_drops_takes_its_own_time() {
+fn packets_that_a_port_drops_cost_the_port_time() {
     let (mut worker, commands, _reports) = worker();
     let (dear, asked) = rubbish(500_000);
     let (cheap, brought) = costly(5_000);
@@ -303,7 +299,7 @@ fn time_does_not_pass_by_ports_that_a_long_turn_does_not_reach() {
 
 /// Each sleep takes a second, and 50 us lie between two: a worker that sleeps would not finish in a minute.
 #[test]
-fn nobody_sleeps_while_a_port_has_more() {
+fn a_worker_does_not_sleep_while_a_port_has_more_packets() {
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
     let settings = Settings { sizes, polling: Polling::Adaptive, core: None };
     let (sender, _reports) = unbounded();
@@ -325,7 +321,7 @@ fn nobody_sleeps_while_a_port_has_more() {
 }
 
 #[test]
-fn what_a_failing_port_had_brought_is_not_the_next_ones() {
+fn packets_of_a_failed_port_are_not_those_of_the_next_port() {
     let (mut worker, commands, reports) = worker();
     let failing = |pool: &mut Pool, into: &mut Vec<Packet>, _: usize| {
         into.extend(pool.take_filled(&[0x45; 40]));
@@ -405,7 +401,7 @@ fn while_packets_flow_epoll_is_asked_by_turns_but_not_all_the_time() {
     assert_eq!(
         told(POLL_BEFORE),
         10 * POLL_EVERY,
-        "turns so long that nobody is to wait for several"
+        "turns so long that no packet may wait for several"
     );
     assert_eq!(told(POLL_AFTER), 10, "large turns");
     assert_eq!(told(POLL_AFTER / POLL_EVERY), 10, "turns as small as it is worth");
@@ -455,10 +451,6 @@ impl PacketIo for Opaque {
         self.0.descriptor()
     }
 
-    fn is_mapped(&self) -> bool {
-        false
-    }
-
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
         self.0
     }
@@ -492,7 +484,7 @@ fn epoll_tells_of_a_wrapped_port_whether_it_was_mapped_or_not() {
         assert_eq!(asked.load(Relaxed), before, "quiet");
         writer.write_all(b"!").unwrap();
         turns();
-        assert!(asked.load(Relaxed) > before, "nobody told, mapped: {mapped}");
+        assert!(asked.load(Relaxed) > before, "epoll did not tell, mapped: {mapped}");
         commands.send(Command::Detach(PortId(0))).unwrap();
         assert!(worker.run_commands(Duration::ZERO));
         assert!(reports.try_recv().is_err(), "epoll knew what it was to forget");
@@ -500,7 +492,7 @@ fn epoll_tells_of_a_wrapped_port_whether_it_was_mapped_or_not() {
 }
 
 #[test]
-fn what_is_handed_off_goes_along_and_is_counted_by_the_port_that_brought_it() {
+fn packets_handed_off_join_the_batch_and_are_counted_for_the_port_that_brought_them() {
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
     let mut shares = SharedState::for_workers(2, sizes).unwrap();
     let colleague = shares.pop().unwrap().mesh;
@@ -535,15 +527,9 @@ fn what_is_handed_off_goes_along_and_is_counted_by_the_port_that_brought_it() {
 }
 
 #[test]
-fn cycles_are_told_apart_by_stage_only_while_somebody_asks() {
+fn cycles_are_counted_by_stage_only_while_a_reader_asks() {
     let (mut worker, commands, _reports) = worker();
-    let received = |pool: &mut Pool, into: &mut Vec<Packet>, _: usize| {
-        into.extend(pool.take_filled(&[0x45; 40]));
-        Ok(Received::default())
-    };
-    let (reader, _writer) = io::pipe().unwrap();
-    let port = Box::new(Watched { descriptor: reader.into(), mapped: false, received });
-    commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
+    commands.send(Command::Attach(PortId(0), costly(0).0, Arc::default())).unwrap();
     assert!(worker.run_commands(Duration::ZERO));
     let mut after = |is_asked| {
         worker.counters.stages.enable(is_asked);
@@ -561,13 +547,7 @@ fn cycles_are_told_apart_by_stage_only_while_somebody_asks() {
 #[test]
 fn a_step_obeys_control_lets_flows_age_and_counts_its_cycles() {
     let (mut worker, commands, _reports) = worker();
-    let received = |pool: &mut Pool, into: &mut Vec<Packet>, _: usize| {
-        into.extend(pool.take_filled(&[0x45; 40]));
-        Ok(Received::default())
-    };
-    let (reader, _writer) = io::pipe().unwrap();
-    let port = Box::new(Watched { descriptor: reader.into(), mapped: false, received });
-    commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
+    commands.send(Command::Attach(PortId(0), costly(0).0, Arc::default())).unwrap();
     // Ageing sets it to the number of flows in the table.
     worker.counters.flows.set(7);
     assert_eq!(worker.step(Duration::from_secs(1)), Some(1));

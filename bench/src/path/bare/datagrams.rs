@@ -103,10 +103,6 @@ impl PacketIo for Datagrams {
         Some(self.0.as_raw_fd())
     }
 
-    fn is_mapped(&self) -> bool {
-        false
-    }
-
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
         self
     }

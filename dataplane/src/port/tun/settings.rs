@@ -68,7 +68,7 @@ const OUR_LEN: i32 = HEADER_LEN as u16 as i32;
 /// The device is set to this even if it is so already: then it holds whatever is set for big-endian order.
 const LITTLE_ENDIAN: bool = cfg!(target_endian = "little");
 
-/// Sets all settings. Returns whether the device hands over UDP super-packets.
+/// Sets all settings. Returns whether the device delivers UDP super-packets.
 pub(super) fn set(device: BorrowedFd<'_>) -> io::Result<bool> {
     if let Some((user, group)) = owner()? {
         sys::tun::set_owner(device, user, group)?;

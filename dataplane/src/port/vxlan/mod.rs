@@ -237,10 +237,6 @@ impl PacketIo for VxlanSocket {
         Some(self.fd.as_raw_fd())
     }
 
-    fn is_mapped(&self) -> bool {
-        false
-    }
-
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
         self
     }

@@ -180,10 +180,6 @@ impl PacketIo for Station {
         Some(self.bell.as_raw_fd())
     }
 
-    fn is_mapped(&self) -> bool {
-        false
-    }
-
     fn unwrapped(self: Box<Self>) -> Box<dyn PacketIo> {
         self
     }
