@@ -1,7 +1,7 @@
-//! Counters: written by one worker, read by anybody at any time.
+//! Counters: one worker writes them, any thread reads them at any time.
 //!
-//! A counter has one writer, so adding is a plain load and store, never a locked instruction. Readers may see a value
-//! that is a batch old; they never see one go back.
+//! A counter has one writer, so adding is a plain load and store, never a locked instruction. A reader may see a value
+//! that is a batch old. It never sees one go back.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -50,8 +50,8 @@ pub struct PortCounters {
 }
 
 impl PortCounters {
-    /// Packets that came in by this port and died for `reason`; and, as [`DropReason::TransmitRefused`], those that were to
-    /// leave by it and that its device refused, a super-packet as what a wire would have carried.
+    /// Packets that came by this port and were dropped for `reason`. [`DropReason::TransmitRefused`] counts packets that
+    /// were to leave by this port and that its device refused; a super-packet counts as its segments.
     #[inline]
     pub fn dropped(&self, reason: DropReason) -> &Counter {
         &self.drops[reason as usize]
@@ -69,23 +69,23 @@ pub struct WorkerCounters {
     pub packets: Counter,
     /// Time-stamp counter cycles spent in turns that found packets.
     pub busy_cycles: Counter,
-    /// Packets of other workers' flows that were handed over to them.
+    /// Packets that this worker handed off, because another worker has their flow.
     pub handoffs: Counter,
-    /// Packets that were handed over to it of a port that it does not have, or not any more: dropped.
+    /// Packets handed off to this worker that it dropped, because it does not have their port, or no longer has it.
     pub portless: Counter,
     /// Flows in the table now.
     pub flows: Counter,
-    /// Live flows evicted to make room; expired ones are nobody's loss.
+    /// Live flows evicted to make room. Expired flows do not count.
     pub evictions: Counter,
     /// Denied flows that were not reported because the reader was behind.
     pub reports_lost: Counter,
     /// Packets by the slot of what decided them.
     pub rules: SlotCounters,
-    /// Cycles by stage, while somebody asks for them.
+    /// Cycles by stage, while they are measured.
     pub stages: StageCounters,
 }
 
-/// Cycles of a worker by stage, while they are asked for. What a batch takes outside of them is nobody's.
+/// Cycles of a worker by stage, while a reader asks for them. Cycles outside of the stages are not counted.
 #[derive(Debug, Default)]
 pub struct StageCounters {
     is_enabled: AtomicBool,
@@ -93,7 +93,7 @@ pub struct StageCounters {
 }
 
 impl StageCounters {
-    /// From the worker's next batch on they are measured, or not any more.
+    /// Starts or ends measuring with the worker's next batch.
     pub fn enable(&self, is_enabled: bool) {
         self.is_enabled.store(is_enabled, Relaxed);
     }
@@ -108,7 +108,7 @@ impl StageCounters {
         self.cycles[stage as usize].add(ticks);
     }
 
-    /// [Ticks](crate::sys::clock::ticks) until now.
+    /// [Ticks](crate::sys::clock::ticks) of a stage until now.
     pub fn read(&self, stage: Stage) -> u64 {
         self.cycles[stage as usize].read()
     }
@@ -117,8 +117,9 @@ impl StageCounters {
 const CHUNK: usize = 1024;
 const CHUNKS: usize = 4096;
 
-/// A counter for every slot (a rule, or the lack of one) that a classifier image names. A slot is another's only
-/// after control has folded its count, so a counter survives every recompilation. Memory comes in chunks as slots are first counted.
+/// A counter for every slot (a rule, or the lack of one) that a classifier image names. Control adds up a slot's count
+/// before it gives the slot to another rule, so a counter survives every recompilation. Memory is allocated in chunks,
+/// when a slot of a chunk is first counted.
 #[derive(Debug)]
 pub struct SlotCounters(Box<[OnceLock<Box<[Counter]>>]>);
 
@@ -163,7 +164,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds packets; those of other rules before them are counted.
+    /// Adds packets. If other rules decided the packets before them, counts those first.
     #[inline]
     pub fn add(&mut self, counters: &SlotCounters, rules: RuleCounters, packets: u64) {
         if rules != self.rules {

@@ -23,9 +23,9 @@
 //!    to it, which of them are readable, and whose turn it is.
 //! 10. [`pipeline`]: a batch through 4 to 8, pass by pass: input (tunnels, headers, keys), fast path, slow path,
 //!     handoff to the worker that has a packet's flow, output.
-//! 11. [`worker`]: the turn loop over ready ports, each of which gets an equal share of the worker's time, and the
-//!     commands by which control speaks with it. A worker shares what it changes with nobody but readers of its
-//!     counters; with the other workers of its node it shares which flow belongs to which worker, and mailboxes.
+//! 11. [`worker`]: the turn loop over ready ports, which share the worker's time equally, and the commands by which
+//!     control speaks with it. Only readers of its counters see what a worker changes; with the other workers of its
+//!     node it shares mailboxes and the [`Shards`](flow::Shards), which say which worker has a flow.
 //!
 //! Every packet is forwarded, or dropped for one [`DropReason`](drop_reason::DropReason); what is unknown, unparsed
 //! or missing is dropped. A packet of an established flow costs no allocation, no lock, and no system call but those

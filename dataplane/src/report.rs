@@ -1,4 +1,4 @@
-//! What a worker tells control.
+//! Reports: what a worker tells control.
 
 use std::io;
 use std::net::IpAddr;
@@ -20,21 +20,22 @@ pub struct Denied {
     pub source_port: u16,
     /// Destination port, or 0.
     pub destination_port: u16,
-    /// Why.
+    /// Why it was denied.
     pub reason: DropReason,
     /// Counter slot of what decided, or [`crate::policy::NO_SLOT`].
     pub slot: u32,
 }
 
-/// One message.
+/// One report.
 #[derive(Debug)]
 pub enum Report {
-    /// A flow was denied. Bounded: when control is behind, these are lost and counted.
+    /// A flow was denied. The number of waiting reports is bounded: while control is behind, further ones are lost and
+    /// counted.
     Denied(Denied),
-    /// A port's device failed; the worker has let go of it.
+    /// A port's device failed, and the worker has detached the port.
     PortLost(PortId, io::Error),
-    /// Asking epoll failed. At most one a second: what fails once may fail each turn.
+    /// A call of epoll failed. Sent at most once a second, because the call may fail in each turn.
     PollFailed(io::Error),
-    /// Tables that this worker uses no longer: control frees them, not the packet path.
+    /// Tables that this worker no longer uses. Control frees them, because that takes too long on the packet path.
     Retired(Arc<Tables>),
 }

@@ -1,5 +1,5 @@
-//! Measures the cycles that each stage of a batch takes. It measures only while a reader asks for it, because reading the cycle
-//! counter twice a stage costs as much as a packet.
+//! Measures the cycles that each stage of a batch takes. It measures only while a reader asks for it, because reading the
+//! cycle counter twice a stage costs as much as a packet.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::counters::WorkerCounters;
 use crate::stage::Stage;
 use crate::sys::clock::ticks;
 
-/// A worker's: tells its stages' cycles apart.
+/// A worker's stopwatch: it adds the cycles of each stage to the worker's counters.
 pub(crate) struct Stopwatch {
     counters: Arc<WorkerCounters>,
     /// When the previous stage ended, if a reader asks for the figures.
@@ -19,13 +19,13 @@ impl Stopwatch {
         Self { counters, last: None }
     }
 
-    /// A batch begins.
+    /// Starts to measure a batch.
     #[inline]
     pub(crate) fn start(&mut self) {
         self.last = self.counters.stages.is_enabled().then(ticks);
     }
 
-    /// What has passed since the last stage, or since the start, is this one's.
+    /// Ends a stage: the cycles since the previous stage, or since the start, count for it.
     #[inline]
     pub(crate) fn lap(&mut self, stage: Stage) {
         if self.last.is_some() {

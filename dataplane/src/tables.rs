@@ -410,8 +410,8 @@ impl Tables {
         }
     }
 
-    /// Stores the next hops of all addresses of a /24, of which `network` is the first, in these tables, while workers use
-    /// them. A flow from or to an address whose next hop changes looks both ends up again at its next packet; no other flow
+    /// Stores the next hops of all addresses of a /24 in these tables, while workers use them. `network`: the first address.
+    /// A flow from or to an address whose next hop changes looks both ends up again at its next packet; no other flow
     /// notices. `false`: there is no room, and these tables are as they were. At most one thread at a time may call this.
     #[must_use]
     pub fn store_next_hops(&self, network: Ipv4Addr, next_hops: &[EncodedNextHop; 256]) -> bool {
@@ -483,12 +483,12 @@ mod tests {
         assert_eq!(
             NextHop::decode(EncodedNextHop(u32::MAX)),
             NextHop::NoRoute,
-            "what nobody encoded leads nowhere"
+            "a value that no next hop encodes to leads nowhere"
         );
     }
 
     #[test]
-    fn every_peer_is_found_and_nobody_else() {
+    fn every_peer_is_found_and_no_other_address() {
         let kinds = [
             Encapsulation::Ipip,
             Encapsulation::Vxlan { vni: 0 },

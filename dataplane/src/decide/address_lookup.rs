@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_source_is_where_these_tables_have_it() {
+    fn the_cached_source_equals_a_lookup_in_the_same_tables() {
         let [one, other, to] = [1, 2, 3].map(|n| Address::from(Ipv4Addr::new(10, 0, 0, n)));
         let mut last = SourceCache::default();
         for (version, next_hop) in

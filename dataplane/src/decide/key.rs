@@ -92,7 +92,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_key_holds_all_that_policy_is_asked_for_a_packet(
+        fn a_key_holds_all_that_policy_needs_of_a_packet(
             mut bytes in prop_oneof![packet4(), packet6()],
             kind in prop_oneof![any::<u8>(), prop::sample::select(&[0, 8, 13, 14, 128, 129][..])],
             code in prop_oneof![Just(0), any::<u8>()],

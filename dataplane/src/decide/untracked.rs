@@ -1,11 +1,11 @@
-//! Untracked policy (`doNotTrack`): it decides a packet before connection tracking. No flow remembers the decision,
-//! and replies are decided by themselves.
+//! Untracked policy (`doNotTrack`): it decides a packet before connection tracking. The decision is not kept in a flow, and
+//! replies are decided by themselves.
 //!
 //! Such policy is evaluated only on an uplink that Manx owns
 //! ([`InterfaceChains::owned`](crate::tables::InterfaceChains)). An agent shares the uplink with the kernel and
-//! publishes no such chains, so this file, `untracked_hook.rs`, `Role::Uplink` and the chains of
-//! [`OwnedChains`](crate::tables::OwnedChains) wait for the owned mode; until then tests and the bench alone reach
-//! them.
+//! publishes no such chains. So this file, `untracked_hook.rs`, `Role::Uplink` and the chains of
+//! [`OwnedChains`](crate::tables::OwnedChains) wait for a mode in which Manx owns the uplink; until then only tests and the
+//! bench reach them.
 
 use manx_policy_compiler::model::{Shown, Transport};
 
@@ -70,7 +70,7 @@ fn evaluate_hook_v6(
 }
 
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "little is left of it where the family is known")]
+#[expect(clippy::inline_always, reason = "each caller knows the family, which leaves little code")]
 fn evaluate_addresses(
     tables: &Tables,
     state: &mut DecisionState,
@@ -100,7 +100,7 @@ fn evaluate_addresses(
     }
 }
 
-/// The decision of untracked policy. `None`: it decides nothing, or there is none.
+/// The decision of untracked policy. `None`: there is no such policy, or it decides nothing.
 #[inline]
 pub(super) fn evaluate_untracked(
     tables: &Tables,

@@ -7,13 +7,14 @@ use crate::sys::lanes;
 pub(super) const WAYS: usize = 8;
 /// A first bucket with this many entries sends the next one to the alternate, if that holds fewer.
 pub(super) const CROWDED: usize = 6;
-/// One cache line: the ways of a hash. Tag 0 is a free way.
+
+/// A bucket: one cache line with the ways of a hash. Tag 0 is a free way.
 #[derive(Clone, Copy, FromZeros)]
 #[repr(C, align(64))]
 pub(super) struct Bucket {
     pub(super) tags: [u16; WAYS],
     pub(super) slots: [u32; WAYS],
-    /// Entries whose first bucket this is and that live in their alternate.
+    /// How many entries have this as their first bucket and are in their alternate one.
     pub(super) spilled: u32,
 }
 
@@ -68,7 +69,7 @@ impl Bucket {
     }
 }
 
-/// Where an entry's tag stands.
+/// The place of an entry's tag.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) bucket: usize,
@@ -78,11 +79,11 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// In the number: there are at most 2^28 buckets.
+    /// The bucket's lowest bit in the number. There are at most 2^28 buckets.
     const BUCKET: u32 = WAYS.trailing_zeros();
     const IS_ALTERNATE: u32 = 1 << 31;
 
-    /// As a number, so that a flow to evict is found without its key.
+    /// The place as a number. By it, a flow to evict is found without its key.
     pub(super) const fn to_bits(self) -> u32 {
         let alternate = if self.is_alternate { Self::IS_ALTERNATE } else { 0 };
         alternate | (self.bucket as u32) << Self::BUCKET | self.way as u32
@@ -98,7 +99,8 @@ impl Place {
     }
 }
 
-/// 16 bits of the hash that choose no bucket below 2^48 of them; never 0, which marks a free way.
+/// The tag of a hash: 16 bits that do not choose its first bucket while there are fewer than 2^48 buckets. Never 0, which
+/// marks a free way.
 #[inline]
 pub(super) fn tag(hash: u64) -> u16 {
     ((hash >> 48) as u16).max(1)

@@ -1,4 +1,4 @@
-//! A flow: the cached decision, and what it rests on.
+//! A flow entry: the cached decision, and what it rests on.
 
 use std::ops::{Deref, DerefMut};
 
@@ -41,10 +41,9 @@ pub struct PolicyStamp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromZeros)]
 #[repr(C)]
 pub struct Epoch {
-    /// The low half of the version of the tables. 0: of no tables.
+    /// The low half of the version of the tables. 0: there are no tables.
     pub version: u32,
-    /// How often the cells of the two addresses had been changed in these tables: a sum of counts, each of which
-    /// only grows.
+    /// How often the cells of the two addresses had been changed in these tables: a sum of counts that only grow.
     pub changes: u32,
 }
 
@@ -52,22 +51,22 @@ pub struct Epoch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromZeros)]
 #[repr(C)]
 pub struct RuleCounters {
-    /// Of the source's egress policy.
+    /// The slot of the source's egress policy.
     pub egress: u32,
-    /// Of the destination's ingress policy.
+    /// The slot of the destination's ingress policy.
     pub ingress: u32,
 }
 
-/// What has passed in one direction.
+/// The traffic of one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
-    /// Packets, a super-packet counted in segments.
+    /// Packets; a super-packet counts as its segments.
     pub packets: u64,
     /// Bytes of IP packets.
     pub bytes: u64,
 }
 
-/// Half of the bits of a [`Traffic`].
+/// Half of the bits of each count of a [`Traffic`].
 #[derive(Debug, Clone, Copy, Default, FromZeros)]
 #[repr(C)]
 struct HalfTraffic {
@@ -75,8 +74,8 @@ struct HalfTraffic {
     bytes: u32,
 }
 
-/// All of a flow that a packet of a known IPv4 flow reads and changes: one cache line of plain data. The lines that
-/// are fetched limit the speed of a large table, so these fields lie side by side with nothing else between them.
+/// The part of an entry that a packet of a known IPv4 flow reads and changes: one cache line of plain data. The number
+/// of lines that are fetched limits the speed of a large table, so these fields lie side by side.
 #[derive(Debug, Clone, Copy, FromZeros)]
 #[repr(C, align(64))]
 pub struct FirstLine {
@@ -85,28 +84,28 @@ pub struct FirstLine {
     /// The cached verdict.
     pub verdict: Verdict,
     original: Orientation,
-    /// The table's.
+    /// The table sets it.
     pub(super) eviction_class: EvictionClass,
     last_seen: u32,
-    /// When all that the verdict and the next hops rest on was last looked at.
+    /// The epoch in which the verdict and the next hops were last checked.
     pub epoch: Epoch,
-    /// By direction, the next hop of its packets: that of replies is where the first packet came from.
+    /// By direction, the next hop of its packets. The next hop of replies is where the first packet came from.
     pub next_hops: [EncodedNextHop; 2],
-    /// Which rules allowed it.
+    /// The rules that allowed the flow.
     pub counters: RuleCounters,
     /// By direction.
     traffic: [HalfTraffic; 2],
 }
 
-/// What is read when something has changed, IPv6 addresses, and the upper halves of the traffic counts.
+/// The rest of an entry: what is read after a change, IPv6 addresses, and the upper halves of the traffic counts.
 #[derive(Debug, Clone, Copy, FromZeros)]
 #[repr(C, align(64))]
 pub struct SecondLine {
     v6: [u64; 3],
     /// What the verdict rests on.
     pub policy_stamp: PolicyStamp,
-    /// Of the source and of the destination, if it is a local endpoint, the attachment; else 0. The numbers of an endpoint and
-    /// of its port may come to another one, that of an attachment does not.
+    /// The attachments of source and destination, each 0 if it is not a local endpoint. The numbers of endpoints and ports
+    /// are used again, those of attachments are not.
     pub attachments: [u32; 2],
     /// By direction.
     upper_traffic: [HalfTraffic; 2],
@@ -131,37 +130,37 @@ impl FirstLine {
         }
     }
 
-    /// Whether it is this connection's.
+    /// Whether the entry belongs to this connection.
     #[inline]
     pub(super) fn has_key(&self, key: &FlowKey, second: &SecondLine) -> bool {
         key.has_words(&self.key_words, &second.v6)
     }
 
-    /// The connection's two IPv4 addresses as numbers; of IPv6 addresses some bits.
+    /// The connection's two IPv4 addresses as numbers; for IPv6 some bits of the addresses.
     #[inline]
     pub fn v4_addresses(&self) -> [u32; 2] {
         FlowKey::from_words(self.key_words, [0; 3]).v4_addresses()
     }
 
-    /// How far it has come.
+    /// The connection's state.
     #[inline]
     pub fn state(&self) -> FlowState {
         self.state
     }
 
-    /// Which way its first packet went.
+    /// The orientation of its first packet.
     #[inline]
     pub fn original(&self) -> Orientation {
         self.original
     }
 
-    /// Which way a packet goes within the flow.
+    /// The direction within the flow of a packet with this orientation.
     #[inline]
     pub fn direction(&self, packet: Orientation) -> FlowDirection {
         if packet == self.original { FlowDirection::Original } else { FlowDirection::Reply }
     }
 
-    /// Where packets of a direction come from and go to.
+    /// The next hops that packets of a direction come from and go to.
     #[inline]
     pub fn next_hop_pair(&self, direction: FlowDirection) -> NextHopPair {
         let [from, to] =
@@ -169,7 +168,7 @@ impl FirstLine {
         NextHopPair { from, to }
     }
 
-    /// What the flow's state says of a packet.
+    /// How the flow's state admits a packet.
     #[inline]
     pub fn admission(&self, flags: TcpFlags, direction: FlowDirection) -> Admission {
         self.state.admission(flags, direction)
@@ -181,23 +180,24 @@ impl FirstLine {
         self.state.stays(flags, direction)
     }
 
-    /// Notes a packet that met a denied flow: the flow stays, its state does not move. A later allow resumes it.
+    /// Records a packet of a denied flow. The flow stays, and its state does not change: if policy allows it later, it
+    /// continues from there.
     #[inline]
     pub fn record_denied(&mut self, now: u32) {
         self.last_seen = now;
     }
 
-    /// When its last packet came: seconds since the table's start.
+    /// The time of its last packet, in seconds since the table's start.
     #[inline]
     pub fn last_seen(&self) -> u32 {
         self.last_seen
     }
 
-    /// Whether it has been silent for longer than its state's timeout. Never early; late by less than two seconds, the
-    /// clock's coarseness.
+    /// Whether the flow has been silent for longer than its state's timeout. The answer is never early, and late by less
+    /// than two seconds, because the clock counts seconds.
     #[inline]
     pub fn is_expired(&self, now: u32) -> bool {
-        // Time never goes back; if it did, the second question would answer.
+        // Time never goes back. If it did, the second comparison would still be right.
         now.wrapping_sub(self.last_seen) > LEAST_TIMEOUT
             && now.saturating_sub(self.last_seen) > self.state.timeout()
     }
@@ -223,7 +223,7 @@ impl SecondLine {
     }
 }
 
-/// One flow, by itself.
+/// A flow outside of a table.
 #[derive(Debug, Clone, Copy)]
 pub struct FlowEntry {
     first: FirstLine,
@@ -231,13 +231,13 @@ pub struct FlowEntry {
 }
 
 impl FlowEntry {
-    /// As [`FlowMut::open`].
+    /// Opens a flow, as [`FlowMut::open`] does.
     #[inline]
     pub fn open(key: FlowKey, original: Orientation, flags: TcpFlags, now: u32) -> Self {
         Self { first: FirstLine::open(&key, original, flags, now), second: SecondLine::open(&key) }
     }
 
-    /// A flow in a given state, which no sequence of packets need reach.
+    /// A flow in a given state, which no sequence of packets needs to reach.
     #[cfg(test)]
     pub(super) fn in_state(
         key: FlowKey,
@@ -250,24 +250,24 @@ impl FlowEntry {
         entry
     }
 
-    /// A copy of what a table keeps.
+    /// A copy of a flow in a table.
     pub(super) fn from_lines(first: &FirstLine, second: &SecondLine) -> Self {
         Self { first: *first, second: *second }
     }
 
-    /// To be changed, as if a table kept it.
+    /// The flow, to be changed as in a table.
     #[inline]
     pub fn as_mut(&mut self) -> FlowMut<'_> {
         FlowMut::from_lines(&mut self.first, &mut self.second, None)
     }
 
-    /// The connection.
+    /// The key of the connection.
     #[inline]
     pub fn key(&self) -> FlowKey {
         FlowKey::from_words(self.first.key_words, self.second.v6)
     }
 
-    /// What has passed in a direction.
+    /// The traffic of a direction.
     #[inline]
     pub fn traffic(&self, direction: FlowDirection) -> Traffic {
         let lower = self.first.traffic[direction as usize];
@@ -296,13 +296,14 @@ impl DerefMut for FlowEntry {
     }
 }
 
-/// A flow where a table keeps it.
+/// A flow in a table.
 #[derive(Debug)]
 pub struct FlowMut<'a> {
     first: &'a mut FirstLine,
-    /// What is seldom needed.
+    /// The part that is seldom needed.
     pub second: &'a mut SecondLine,
-    /// Of a table that keeps it, the slots and its own: it stands in its owner's lists as its state says, at any time.
+    /// The table's slots and the flow's own slot, which is always in the list of its owner that its state asks for. `None`:
+    /// the flow is in no table.
     list_slot: Option<(&'a mut Slots, u32)>,
 }
 
@@ -316,8 +317,8 @@ impl<'a> FlowMut<'a> {
         Self { first, second, list_slot: queued }
     }
 
-    /// Makes it the flow of a first packet, which goes `original`-wise: denied, resting on nothing, leading nowhere, until the
-    /// caller has filled in what was decided. Nothing is counted yet: see [`FlowMut::record_packet`].
+    /// Makes it the flow of a first packet with the orientation `original`. The flow is denied, has an empty stamp and no
+    /// next hops until the caller sets what was decided. The packet is not counted: see [`FlowMut::record_packet`].
     #[inline]
     pub fn open(&mut self, key: &FlowKey, original: Orientation, flags: TcpFlags, now: u32) {
         let standing = self.first.eviction_class;
@@ -327,7 +328,7 @@ impl<'a> FlowMut<'a> {
         self.update_eviction_list();
     }
 
-    /// Makes it a copy of another.
+    /// Makes it a copy of another flow.
     pub fn replace(&mut self, entry: FlowEntry) {
         let standing = self.first.eviction_class;
         *self.first = FirstLine { eviction_class: standing, ..entry.first };
@@ -335,19 +336,19 @@ impl<'a> FlowMut<'a> {
         self.update_eviction_list();
     }
 
-    /// By itself.
+    /// A copy outside of the table.
     #[inline]
     pub fn to_entry(&self) -> FlowEntry {
         FlowEntry::from_lines(self.first, self.second)
     }
 
-    /// The connection.
+    /// The key of the connection.
     #[inline]
     pub fn key(&self) -> FlowKey {
         FlowKey::from_words(self.first.key_words, self.second.v6)
     }
 
-    /// Counts an admitted packet (a super-packet: its segments) and follows the connection's state.
+    /// Counts an admitted packet (a super-packet as its segments) and updates the connection's state.
     #[inline]
     pub fn record_packet(
         &mut self,
@@ -364,7 +365,7 @@ impl<'a> FlowMut<'a> {
         self.count_packet(direction, packets, bytes, now);
     }
 
-    /// Brings its place in its owner's lists up to date with its state.
+    /// Moves the flow to the list of its owner that its state asks for.
     #[inline(never)]
     fn update_eviction_list(&mut self) {
         let Some((slots, slot)) = &mut self.list_slot else { return };
@@ -376,7 +377,7 @@ impl<'a> FlowMut<'a> {
         }
     }
 
-    /// As [`FlowMut::record_packet`], of a packet that leaves the state as it is.
+    /// Counts a packet as [`FlowMut::record_packet`] does, if the packet leaves the state as it is.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "nearly every packet, and a few instructions")]
     pub fn count_packet(&mut self, direction: FlowDirection, packets: u32, bytes: u32, now: u32) {
@@ -412,7 +413,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_passed_is_counted_beyond_half_of_the_bits() {
+    fn traffic_is_counted_beyond_32_bits() {
         let mut entry =
             FlowEntry::open(FlowKey::EMPTY, Orientation::LowToHigh, TcpFlags::default(), 0);
         let mut passed = Traffic::default();

@@ -1,20 +1,20 @@
-//! Which flow a full table gives up.
+//! Eviction: which flow a full table gives up.
 
 use super::bucket::WAYS;
 use super::owners::Owner;
 use super::slots::EvictionClass;
 use super::table::FlowTable;
 
-/// Established flows of the owner that are looked at for one that has been silent for long.
+/// How many established flows of an owner are sampled for one that has been silent for long.
 const SAMPLE: usize = 8;
-/// Seconds in which a connection opens, if it does: as long as the first repetitions of a SYN take (RFC 6298, section 2).
+/// Seconds in which a connection opens, if at all: the time of the first repetitions of a SYN (RFC 6298, section 2).
 pub(super) const OPENING: u32 = 4;
 
 impl FlowTable {
-    /// The flow that a full table evicts for a new one of `owner`: of the owner that must give one up the oldest
-    /// flow that is not established. An established flow goes instead if no other is left, or if few are left and
-    /// the oldest of these may still be answered, because connections that are opened together must not evict one
-    /// another. Then it is the longest silent of the flows that were sampled longest ago.
+    /// The flow that a full table evicts for a new one of `owner`. [`Owners`](super::owners::Owners) names the owner
+    /// that gives one up; its oldest flow that is not established goes. An established flow goes instead in two cases:
+    /// no other flow is left, or few are left and the oldest of them may still be answered (connections that are opened
+    /// together must not evict one another). Then the longest silent of the flows that were sampled longest ago goes.
     pub(super) fn victim(&mut self, owner: Owner, now: u32) -> Option<u32> {
         let giver = self.slots.owners.victim_owner(owner);
         let queued = self.slots.oldest(giver, EvictionClass::Unestablished);
@@ -49,8 +49,8 @@ impl FlowTable {
         Some(victim)
     }
 
-    /// The flow of some buckets to evict first, if they hold any: an expired one, else one whose owner has more than
-    /// its share.
+    /// The flow of some buckets to evict first, if they hold any: an expired flow before a live one, then a flow whose
+    /// owner has more than its share, then one that is not established, then the longest silent.
     pub(super) fn least_valuable(&self, buckets: &[usize], now: u32) -> Option<u32> {
         let all = buckets.iter().flat_map(|bucket| (0..WAYS).map(move |way| (*bucket, way)));
         let slots = all.filter_map(|(bucket, way)| self.slot_at(bucket, way));

@@ -1,4 +1,4 @@
-//! A connection's name: one for both directions.
+//! The key of a flow: one for both directions of a connection.
 
 use std::hash::{Hash, Hasher};
 use std::net::Ipv4Addr;
@@ -21,16 +21,16 @@ pub enum Orientation {
 ///
 /// Protocols without ports carry 0; for ICMP see [`FlowKey::query`] and [`FlowKey::message`].
 ///
-/// It is made, compared and hashed with every packet, so that of IPv4 two words tell everything.
+/// It is made, compared and hashed with every packet, so an IPv4 key lies in two words.
 #[derive(Debug, Clone, Copy, Eq)]
 #[repr(C)]
 pub struct FlowKey {
-    /// From the lowest bits up: the low end's port and IPv4 address, the protocol, and ICMP's type, of a query or its reply the
-    /// one that comes from the low end. IPv6: the last half of the low end's address.
+    /// From the lowest bits up: the low end's port and IPv4 address, the protocol, and the ICMP type. For a query and its
+    /// reply it is the type of the packet that comes from the low end. IPv6: the last half of the low end's address.
     first: u64,
     /// The high end's port and IPv4 address. IPv6: both ports, protocol, type and [`IS_V6`].
     second: u64,
-    /// IPv6: what is left of the two addresses.
+    /// IPv6: the other parts of the two addresses.
     v6: [u64; 3],
 }
 
@@ -38,12 +38,12 @@ const ADDRESS: u32 = u16::BITS;
 const PROTOCOL: u32 = ADDRESS + u32::BITS;
 const ICMP_TYPE: u32 = PROTOCOL + u8::BITS;
 const HIGH_PORT: u32 = u16::BITS;
-/// These two lie lower in a second word, and there is room for the bit that says so.
+/// How many bits lower the protocol and the ICMP type lie in the second word of IPv6. That leaves room for [`IS_V6`].
 const SECOND: u32 = u16::BITS;
 const IS_V6: u64 = 1 << 63;
 
 impl FlowKey {
-    /// No connection's: what stands where a key is to be.
+    /// The key of no connection: a value to be replaced.
     pub const EMPTY: Self = Self { first: 0, second: 0, v6: [0; 3] };
 
     /// The key of a packet, and which way the packet goes.
@@ -84,7 +84,7 @@ impl FlowKey {
         (Self { first, second, v6: [low_high, high_high, high_low] }, orientation)
     }
 
-    /// Two words that are all of it for IPv4, and the three others of IPv6.
+    /// The two words that hold the whole key of IPv4, and the three more of IPv6.
     #[inline]
     pub(super) const fn words(&self) -> ([u64; 2], [u64; 3]) {
         ([self.first, self.second], self.v6)
@@ -95,7 +95,7 @@ impl FlowKey {
         Self { first, second, v6 }
     }
 
-    /// Whether these are its parts. Of an IPv4 key only the first one is looked at.
+    /// Whether the key has these words. For an IPv4 key only the first two are compared.
     #[inline]
     pub(super) fn has_words(&self, [first, second]: &[u64; 2], v6: &[u64; 3]) -> bool {
         // Without a branch between the words: nearly always both are equal.
@@ -109,7 +109,7 @@ impl FlowKey {
         self.second & IS_V6 != 0
     }
 
-    /// The word with the protocol and ICMP's type, where they are in the first one of IPv4.
+    /// The protocol and the ICMP type, at the bits where the first word of IPv4 holds them.
     #[inline]
     fn upper(&self) -> u64 {
         if self.is_v6() { self.second << SECOND } else { self.first }
@@ -141,9 +141,9 @@ impl FlowKey {
     }
 
     /// The key of an ICMP query, such as an echo request, or of its reply (RFC 792; RFC 4443, section 4). `types` are the
-    /// packet's own and that of the packets that go the other way. The identifier stands as the asking side's port and its
-    /// complement as the answering side's, so that two hosts who ask each other with one identifier have two flows, and a
-    /// request can never pass as a reply.
+    /// type of the packet and the type of the packets in the other direction. The port of the side that asks is the
+    /// identifier, and the port of the other side is the identifier's complement. So two hosts that ask each other with one
+    /// identifier have two flows, and a request can never pass as a reply.
     #[inline]
     pub fn query(
         source: Address,
@@ -176,13 +176,14 @@ impl FlowKey {
         (key.with_icmp_type(icmp_type), orientation)
     }
 
-    /// ICMP's type as the low end's packets show it.
+    /// The ICMP type of the packets that come from the low end.
     #[inline]
     pub fn icmp_type(&self) -> u8 {
         (self.upper() >> ICMP_TYPE) as u8
     }
 
-    /// The code of an ICMP [`message`](Self::message); `None`: it is a [`query`](Self::query) or its reply, which have 0.
+    /// The code of an ICMP [`message`](Self::message). `None`: the key is that of a [`query`](Self::query) and its reply,
+    /// whose code is 0.
     #[inline]
     pub fn icmp_code(&self) -> Option<u8> {
         // A query's ports are complements of each other, a message's are its code.
@@ -196,7 +197,7 @@ impl FlowKey {
         (self.upper() >> PROTOCOL) as u8
     }
 
-    /// The two ends' IPv4 addresses as numbers; of IPv6 addresses some bits.
+    /// The two ends' IPv4 addresses as numbers; for IPv6 some bits of the addresses.
     #[inline]
     pub fn v4_addresses(&self) -> [u32; 2] {
         [self.first, self.second].map(|word| (word >> ADDRESS) as u32)
@@ -257,7 +258,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_key_holds_what_it_was_made_of_and_both_directions_make_one(
+        fn a_key_returns_its_parts_and_is_the_same_in_both_directions(
             ends: [([u8; 16], u16); 2], is_v4: bool, protocol: u8, icmp_type: u8,
         ) {
             let [from, to] = ends.map(|(bytes, port)| {

@@ -1,9 +1,13 @@
-//! Flows: what was decided once for a connection, so that its next packets need no classification.
+//! Flows: cached decisions, so that the next packets of a connection need no classification.
 //!
-//! [`FlowKey`] names a connection, the same from both ends. [`FlowEntry`] is the cached decision and all that it rests on.
-//! [`FlowState`] says how far the connection has come, how long it may be silent, and which packets are judged anew.
-//! [`FlowTable`] holds the entries: fixed capacity, bounded work per call, time as a parameter; of a full table each [`Owner`]
-//! has its share. [`Shards`] tell which worker's flow it is where several workers have a table each. Nothing here classifies, routes or sends.
+//! - [`FlowKey`] names a connection, the same from both ends.
+//! - [`FlowEntry`] is the cached decision and all that it rests on.
+//! - [`FlowState`] says how far the connection has come, how long it may be silent, and which packets are judged again.
+//! - [`FlowTable`] holds the entries. It has a fixed capacity, bounded work per call, and time as a parameter. Each
+//!   [`Owner`] has its share of a full table.
+//! - [`Shards`] say which worker has a flow, if several workers have a table each.
+//!
+//! Nothing here classifies, routes or sends.
 
 mod bucket;
 mod entry;

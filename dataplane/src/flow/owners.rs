@@ -1,4 +1,4 @@
-//! Which owner has how many flows in a table, and which owner gives one up when the table is full.
+//! How many flows each owner has in a table, and which owner gives one up when the table is full.
 //!
 //! A flow counts for the endpoint of this node that opened it, else for the endpoint that it was opened to, else for
 //! the node. The *share* of an owner is the capacity of the table divided by the number of owners that have flows.
@@ -6,15 +6,15 @@
 //! own; for an owner that has less, one that has more than its share gives up a flow. So no owner loses a flow to
 //! another while it has no more than its share.
 
-/// Who a flow counts for.
+/// The owner that a flow counts for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Owner(pub(super) u16);
 
 impl Owner {
-    /// The node: of flows that no endpoint of it has an end of.
+    /// The node: the owner of flows between no endpoints of it.
     pub const NODE: Self = Self(0);
 
-    /// An endpoint of this node, by its index in the tables. Those from 65,535 on count as one.
+    /// An endpoint of this node, by its index in the tables. Those from index 65,534 on count as one.
     #[inline]
     pub const fn endpoint(index: u32) -> Self {
         Self(if index < u16::MAX as u32 { index as u16 + 1 } else { u16::MAX })
@@ -26,24 +26,24 @@ impl Owner {
     }
 }
 
-/// Oldest and newest of a list of slots: slots plus one; 0 is none.
+/// The oldest and the newest slot of a list: slots plus one; 0 is none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct List {
     pub(super) oldest: u32,
     pub(super) newest: u32,
 }
 
-/// What an owner has.
+/// The flows of an owner.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct OwnerFlows {
     flows: u32,
-    /// Those that are not established.
+    /// How many of them are not established.
     pub(super) unestablished: u32,
-    /// Of the slots of flows that are not established, and of those that are.
+    /// The list of slots whose flows are not established, and that of slots whose flows are.
     pub(super) lists: [List; 2],
 }
 
-/// What each owner has.
+/// The flows of all owners.
 #[derive(Debug)]
 pub(super) struct Owners {
     holdings: Vec<OwnerFlows>,
@@ -51,7 +51,7 @@ pub(super) struct Owners {
     capacity: u32,
     /// How many owners have flows.
     holders: u32,
-    /// The capacity divided by the holders, if there are any: one at least.
+    /// The capacity divided by the number of holders, at least 1. Without holders: the capacity.
     share: u32,
     /// The owner that gave up the last flow.
     last: Owner,
@@ -69,7 +69,7 @@ impl Owners {
         }
     }
 
-    /// What an owner has, that has or had something.
+    /// The flows of an owner that has or had some.
     #[inline]
     pub(super) fn owner_flows(&mut self, owner: Owner) -> &mut OwnerFlows {
         &mut self.holdings[owner.index()]
@@ -100,7 +100,7 @@ impl Owners {
         self.share = self.share_among(self.holders);
     }
 
-    /// Counts one flow less of an owner that has one.
+    /// Counts one flow less. The owner must have one.
     #[inline]
     pub(super) fn remove(&mut self, owner: Owner) {
         let holding = self.owner_flows(owner);
@@ -125,7 +125,7 @@ impl Owners {
         self.flows(owner) > self.share
     }
 
-    /// Who gives up a flow for a new one of `owner`, in a full table.
+    /// The owner that gives up a flow for a new one of `owner` in a full table.
     #[inline]
     pub(super) fn victim_owner(&mut self, owner: Owner) -> Owner {
         let flows = self.flows(owner);
@@ -133,8 +133,8 @@ impl Owners {
         self.last
     }
 
-    /// An owner that has more than its share, if possible the last one. There is one while the table is full and `owner` has less
-    /// than its share.
+    /// An owner that has more than its share, if possible the last one. There is one while the table is full and `owner`
+    /// has less than its share.
     #[inline(never)]
     fn over_share_owner(&self, owner: Owner, flows: u32) -> Owner {
         let share = self.share_among(self.holders + u32::from(flows == 0));
@@ -151,7 +151,7 @@ impl Owners {
         holding.is_some_and(|holding| holding.unestablished <= holding.flows / 4)
     }
 
-    /// Who gave up the last flow.
+    /// The owner that gave up the last flow.
     #[inline]
     pub(super) fn last(&self) -> Owner {
         self.last
@@ -166,7 +166,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_within_its_share_gives_up_a_flow_for_another(
+        fn an_owner_within_its_share_gives_up_no_flow_to_another(
             capacity in 12usize..200, opens in prop::collection::vec(0u16..12, 1..1000),
         ) {
             let mut owners = Owners::new(capacity);
@@ -177,7 +177,7 @@ mod tests {
                     let joins = usize::from(owners.flows(owner) == 0);
                     let share = (capacity / (holders + joins)) as u32;
                     let giver = owners.victim_owner(owner);
-                    prop_assert!(owners.flows(giver) > 0, "who has none cannot give one");
+                    prop_assert!(owners.flows(giver) > 0, "an owner without flows cannot give one up");
                     prop_assert!(giver == owner || owners.flows(giver) > share);
                     prop_assert!(giver == owner || owners.flows(owner) < share);
                     owners.remove(giver);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn with_more_owners_than_room_somebody_who_has_a_flow_gives_it_up() {
+    fn with_more_owners_than_room_an_owner_with_a_flow_gives_it_up() {
         let mut owners = Owners::new(1);
         owners.add(Owner(7));
         assert_eq!(owners.victim_owner(Owner(3)), Owner(7));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_beyond_the_numbers_share_one() {
+    fn endpoints_with_the_highest_indices_share_one_owner() {
         assert_ne!(Owner::endpoint(0), Owner::NODE);
         assert_ne!(Owner::endpoint(65_533), Owner::endpoint(65_534));
         assert_eq!(Owner::endpoint(65_535), Owner::endpoint(u32::MAX));

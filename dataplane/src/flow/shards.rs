@@ -1,4 +1,4 @@
-//! Shards: which worker has a flow, where a node has several workers with a flow table each.
+//! Shards: which worker has a flow, if a node has several workers with a flow table each.
 //!
 //! The hash of a flow chooses one of many small shards, thousands for each possible flow. A shard has no owner until
 //! a worker opens a flow in it; then it belongs to that worker until the last of its flows is gone. So a flow stays
@@ -7,8 +7,8 @@
 //! packet of a known flow reads no shard.
 //!
 //! Only shards that have an owner take memory: 512 shards share a bucket, which holds three. When a fourth shard of
-//! a bucket is needed, one of the three owners takes all the others of that bucket. So there is always an owner to
-//! name, and all workers name the same one.
+//! a bucket is needed, one of the three owners takes all the others of that bucket. So every shard can have an owner,
+//! and all workers see the same one.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -28,7 +28,7 @@ pub const MAX_WORKERS: usize = 255;
 ///
 /// No other memory is read because of a value here: a handoff goes through a queue, which orders the rest.
 pub struct Shards {
-    /// The hash is the same for all, so that a packet is handed over with it.
+    /// All workers use this hash, so that they agree on a packet's shard.
     random: RandomState,
     /// [`ShardBucket`]s.
     buckets: ZeroedPages<AtomicU64>,
@@ -37,7 +37,8 @@ pub struct Shards {
 const BUCKETS_PER_FLOW: usize = 8;
 
 impl Shards {
-    /// For tables that hold `flows` flows together. Takes at most 128 bytes for each. Errors: no address space.
+    /// Shards for tables that hold `flows` flows together. They take at most 128 bytes for each flow. Errors: no address
+    /// space.
     pub fn new(flows: usize) -> io::Result<Self> {
         let buckets = flows.clamp(1, 1 << 30).next_power_of_two() * BUCKETS_PER_FLOW;
         Ok(Self { random: RandomState::new(), buckets: ZeroedPages::new(buckets, Pages::Small)? })
@@ -56,15 +57,14 @@ impl Shards {
         (hash >> 8) as usize & (self.buckets.len() - 1)
     }
 
-    /// The worker that has the flows of this hash. `None`: there are none.
+    /// The worker that has the flows of this hash. `None`: there are no such flows.
     #[inline]
     pub fn owner(&self, hash: u64) -> Option<WorkerId> {
         let bucket = ShardBucket::from_bits(self.buckets[self.bucket_index(hash)].load(Relaxed));
         Some(bucket.0[bucket.find(tag(hash))?].owner())
     }
 
-    /// Counts a flow of this hash for `worker`, which is about to open it. Errors: the shard belongs to this other
-    /// worker.
+    /// Counts a flow of this hash, which `worker` is about to open. Errors: the other worker that the shard belongs to.
     pub(super) fn open(&self, hash: u64, worker: WorkerId) -> Result<(), WorkerId> {
         let place = &self.buckets[self.bucket_index(hash)];
         let mut found = place.load(Relaxed);
@@ -77,7 +77,7 @@ impl Shards {
         }
     }
 
-    /// Counts a flow less. With its last flow the shard loses its owner.
+    /// Counts one flow less. With its last flow the shard loses its owner.
     pub(super) fn close(&self, hash: u64) {
         let place = &self.buckets[self.bucket_index(hash)];
         let closed = |found| Some(ShardBucket::from_bits(found).closed(tag(hash)).to_bits());
@@ -85,12 +85,13 @@ impl Shards {
     }
 }
 
-/// Which shard of its bucket a hash falls into: bits that choose no bucket below 2^47 of them; never [`ALL_OTHERS`].
+/// The shard of a hash within its bucket: 9 bits that do not choose the bucket while there are at most 2^47 buckets. Never
+/// [`ALL_OTHERS`].
 fn tag(hash: u64) -> u16 {
     ((hash >> 55) as u16).max(1)
 }
 
-/// Instead of a shard: all shards of the bucket that it does not hold otherwise.
+/// The tag that stands for all shards that the bucket does not hold otherwise.
 const ALL_OTHERS: u16 = 0;
 
 /// A shard that has an owner, in 21 bits.
@@ -100,7 +101,7 @@ struct OwnedShard {
     worker: u8,
     /// 9 bits: which shard, or [`ALL_OTHERS`].
     tag: u16,
-    /// 4 bits: its flows. One that has once had [`MANY`] stays its owner's for good.
+    /// 4 bits: its flows. A shard that has once had [`MANY`] keeps its owner forever.
     flows: u8,
 }
 
@@ -141,14 +142,14 @@ impl ShardBucket {
         })
     }
 
-    /// Where the owner of this shard stands.
+    /// The position of this shard's owner.
     #[inline]
     fn find(&self, tag: u16) -> Option<usize> {
         let held = |tag| self.0.iter().position(|it| it.worker > 0 && it.tag == tag);
         held(tag).or_else(|| held(ALL_OTHERS))
     }
 
-    /// With one flow more in a shard.
+    /// The bucket with one flow more in a shard. Errors: the other worker that the shard belongs to.
     fn opened(mut self, tag: u16, worker: WorkerId) -> Result<Self, WorkerId> {
         let at = if let Some(at) = self.find(tag) {
             at
@@ -170,7 +171,7 @@ impl ShardBucket {
         Ok(self)
     }
 
-    /// With one flow less in a shard.
+    /// The bucket with one flow less in a shard.
     fn closed(mut self, tag: u16) -> Self {
         if let Some(at) = self.find(tag) {
             let held = &mut self.0[at];
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_is_its_first_openers_until_his_last_flow_is_gone() {
+    fn a_shard_belongs_to_the_worker_that_opened_it_until_its_last_flow_is_gone() {
         let shards = Shards::new(1).unwrap();
         let [one, other] = [hash(7), hash(7) | 1];
         assert_eq!(shards.owner(one), None);
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_of_more_flows_than_can_be_counted_is_never_let_go_of() {
+    fn a_shard_with_more_flows_than_can_be_counted_keeps_its_owner() {
         let shards = Shards::new(1).unwrap();
         for count in [14, 15, 30] {
             (0..count).for_each(|_| assert_eq!(shards.open(hash(count), B), Ok(())));
@@ -250,14 +251,14 @@ mod tests {
     }
 
     proptest! {
-        /// Three workers open and close flows of six shards of each of four buckets: who has a flow owns its shard all the time, and
-        /// what was opened and closed leaves nothing. Nobody is sent to a worker who sends him on.
+        /// Three workers open and close flows of six shards in each of four buckets. A worker that has a flow owns its shard all
+        /// the time, shards whose flows are closed have no owner, and the owner that a worker is told can open the flow.
         #[test]
-        fn whoever_has_a_flow_owns_its_shard(
+        fn a_worker_that_has_a_flow_owns_its_shard(
             steps in prop::collection::vec((1u64..7, 0u64..4, 0u8..3, any::<bool>()), 1..100),
         ) {
             let shards = Shards::new(1).unwrap();
-            // Of each hash, its owner and how many flows; and the most that a bucket has had.
+            // For each hash its owner and its number of flows; and the most flows that a bucket has had.
             let mut flows: HashMap<u64, (WorkerId, u8)> = HashMap::new();
             let mut most = 0;
             for (tag, bucket, worker, opens) in steps {
@@ -291,12 +292,12 @@ mod tests {
                 (0..count).for_each(|_| shards.close(hash));
             }
             let left = (0..4).any(|bucket| shards.buckets[bucket].load(Relaxed) != 0);
-            prop_assert!(!left || most >= MANY, "what could be counted stays");
+            prop_assert!(!left || most >= MANY, "a shard with few flows kept its owner after the last one");
         }
     }
 
     #[test]
-    fn no_two_workers_own_a_shard_at_a_time() {
+    fn two_workers_never_own_a_shard_at_the_same_time() {
         let shards = Shards::new(1).unwrap();
         // Six shards of one bucket, so that it is full at times.
         let inside = [0; 6].map(AtomicU32::new);

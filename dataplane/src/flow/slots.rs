@@ -15,16 +15,16 @@ use crate::sys::memory::{Pages, ZeroedPages};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromZeros)]
 #[repr(u8)]
 pub(super) enum EvictionClass {
-    /// Not at all.
+    /// The slot is free and in no list.
     Free = 0,
-    /// In the list of its owner that is evicted first.
+    /// It is in the list of its owner that is evicted first.
     Unestablished = 1,
-    /// In the list of its owner that is evicted last.
+    /// It is in the list of its owner that is evicted last.
     Established = 2,
 }
 
 impl EvictionClass {
-    /// What a flow in this state is kept as.
+    /// The class of a flow in this state.
     #[inline]
     pub(super) const fn from_state(state: FlowState) -> Self {
         if state.is_established() { Self::Established } else { Self::Unestablished }
@@ -36,13 +36,13 @@ impl EvictionClass {
 pub(crate) struct SlotLink {
     pub(crate) previous: u32,
     pub(crate) next: u32,
-    /// What the table has noted of the slot while it is taken.
+    /// The table's note on a slot that is taken.
     pub(crate) note: u32,
-    /// Whose it is while it is taken.
+    /// The owner of a slot that is taken.
     pub(crate) owner: u16,
 }
 
-/// Links of all slots: each slot is free, or in one list of its owner. All work is constant per call.
+/// The links of all slots. Each slot is free, or in one list of its owner. Every call takes constant time.
 #[derive(Debug)]
 pub(super) struct Slots {
     links: ZeroedPages<SlotLink>,
@@ -67,7 +67,7 @@ impl Slots {
         self.links.len()
     }
 
-    /// A free slot, the latest returned first: its lines are warm. `None` when all are taken.
+    /// Takes a free slot: the one that was returned last, because its lines are in the cache. `None`: all are taken.
     pub(super) fn allocate(&mut self, owner: Owner, note: u32) -> Option<u32> {
         let slot = if let Some(slot) = self.returned.checked_sub(1) {
             self.returned = self.links[slot as usize].next;
@@ -86,7 +86,7 @@ impl Slots {
         Some(slot)
     }
 
-    /// As [`Slots::allocate`], of a slot that is taken and in no list.
+    /// Gives a slot that is taken and in no list to `owner`, as [`Slots::allocate`] does.
     #[inline]
     pub(super) fn reassign(&mut self, slot: u32, owner: Owner, note: u32) {
         let link = &mut self.links[slot as usize];
@@ -98,7 +98,7 @@ impl Slots {
         }
     }
 
-    /// Gives a taken slot to another owner.
+    /// Gives a taken slot to another owner, and moves it to that owner's list.
     #[inline(never)]
     pub(super) fn change_owner(&mut self, slot: u32, standing: EvictionClass, owner: Owner) {
         self.unlink(slot, standing);
@@ -106,13 +106,13 @@ impl Slots {
         self.append(slot, standing);
     }
 
-    /// What was noted of a slot when it was taken.
+    /// The note that was made on a slot when it was taken.
     #[inline]
     pub(super) fn place_bits(&self, slot: u32) -> u32 {
         self.links[slot as usize].note
     }
 
-    /// Whose a taken slot is.
+    /// The owner of a taken slot.
     #[inline]
     pub(super) fn owner(&self, slot: u32) -> Owner {
         Owner(self.links[slot as usize].owner)
@@ -131,13 +131,13 @@ impl Slots {
         self.owners.lists(owner)?[list(standing)?].oldest.checked_sub(1)
     }
 
-    /// The slot behind another in its list.
+    /// The slot after this one in its list.
     #[inline]
     pub(super) fn next(&self, slot: u32) -> Option<u32> {
         self.links[slot as usize].next.checked_sub(1)
     }
 
-    /// Puts a taken slot that is in no list behind the newest of one of its owner's.
+    /// Appends a taken slot that is in no list to a list of its owner.
     #[inline]
     pub(super) fn append(&mut self, slot: u32, standing: EvictionClass) {
         let Some(at) = list(standing) else { return };
@@ -153,7 +153,7 @@ impl Slots {
         }
     }
 
-    /// Takes a slot out of the list that it is in.
+    /// Removes a slot from the list that it is in.
     #[inline]
     pub(super) fn unlink(&mut self, slot: u32, standing: EvictionClass) {
         let Some(at) = list(standing) else { return };
@@ -172,7 +172,7 @@ impl Slots {
     }
 }
 
-/// Which of an owner's lists flows of a standing are in.
+/// Which of an owner's lists holds the flows of a class.
 #[inline]
 const fn list(standing: EvictionClass) -> Option<usize> {
     match standing {

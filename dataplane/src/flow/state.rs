@@ -1,4 +1,4 @@
-//! How far a connection has come: TCP's states as a middle box sees them, and the timeouts.
+//! The state of a flow: TCP's states as a middle box sees them, and the timeouts.
 //!
 //! States and timeouts are those of Calico's connection tracking: opening 20 s, established 3600 s, both halves closed
 //! 30 s, reset 40 s, UDP 60 s, ICMP 5 s, anything else 600 s. Sequence numbers are not checked: a segment forged from
@@ -30,7 +30,7 @@ impl TcpFlags {
         self.0 & other.0 == other.0
     }
 
-    /// Whether the segment asks for a connection: SYN without ACK and RST. Always judged by policy.
+    /// Whether the segment asks for a connection: SYN without ACK and RST. Policy judges each such segment.
     #[inline]
     pub const fn opens(self) -> bool {
         self.0 & (Self::SYN.0 | Self::ACK.0 | Self::RST.0) == Self::SYN.0
@@ -49,9 +49,9 @@ impl std::ops::BitOr for TcpFlags {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FlowDirection {
-    /// As the first packet.
+    /// The direction of the first packet.
     Original = 0,
-    /// Against it.
+    /// The direction of replies.
     Reply = 1,
 }
 
@@ -67,7 +67,7 @@ impl FlowDirection {
     }
 }
 
-/// How far a connection has come. The discriminants are part of the entry's format.
+/// The state of a connection. The discriminants are part of the entry's format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromZeros)]
 #[repr(u8)]
 pub enum FlowState {
@@ -103,23 +103,24 @@ pub enum FlowState {
     OtherAnswered = 14,
 }
 
-/// What the flow's state says of a packet, before policy generations are looked at.
+/// How a flow's state admits a packet. The policy stamp is compared after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Admission {
-    /// Belongs to the flow: the cached verdict stands.
+    /// The packet belongs to the flow: the cached verdict is valid.
     Cached,
-    /// A SYN of the initiator: judge the flow anew in its original direction, whatever its generations say.
+    /// A SYN of the initiator: evaluate policy again in the flow's original direction, even if the stamp has not changed.
     Judge,
-    /// A SYN of the replying side against a live flow: judge this packet alone, as a connection of its own direction.
-    /// The entry stays as it is: neither may a reply carry a forbidden connection, nor may a stray SYN end a live one.
+    /// A SYN of the replying side while the flow is live: evaluate policy for this packet alone, in the packet's own
+    /// direction. The entry stays as it is: a reply must not carry a forbidden connection, and a stray SYN must not end a
+    /// live one.
     JudgeAlone,
-    /// A SYN where the sender's half is closed or the flow is reset: judge it as a new flow; if it is allowed, insert
-    /// the new entry (it takes the place of this one), if not, leave this one as it is.
+    /// A SYN after the sender's half was closed or the flow was reset: evaluate policy as for a new flow. If it is allowed,
+    /// the new entry replaces this one; if not, this one stays as it is.
     Recycle,
 }
 
-/// By direction, a bit for each state that a packet without SYN, FIN and RST leaves as it is.
+/// A bit for each state that a packet of a direction without SYN, FIN and RST leaves as it is.
 const STEADY: [u16; 2] = [steady(FlowDirection::Original), steady(FlowDirection::Reply)];
 
 const fn steady(direction: FlowDirection) -> u16 {
@@ -134,7 +135,7 @@ const fn steady(direction: FlowDirection) -> u16 {
     states
 }
 
-/// No state's [timeout](FlowState::timeout) is shorter, in seconds.
+/// The shortest [timeout](FlowState::timeout) of a state, in seconds.
 pub(super) const LEAST_TIMEOUT: u32 = {
     let (mut least, mut at) = (u32::MAX, 0);
     while at < FlowState::ALL.len() {
@@ -188,7 +189,7 @@ impl FlowState {
         if self.stays(flags, direction) { self } else { self.after(flags, direction) }
     }
 
-    /// Whether a packet leaves the state as it is, as nearly all do. `false`: it may.
+    /// Whether a packet leaves the state as it is, as nearly all do. `false`: it may change the state.
     #[inline]
     pub const fn stays(self, flags: TcpFlags, direction: FlowDirection) -> bool {
         const CHANGING: u8 = TcpFlags::FIN.0 | TcpFlags::SYN.0 | TcpFlags::RST.0;
@@ -230,19 +231,19 @@ impl FlowState {
                 Self::SynSent | Self::SynReceived | Self::PickedUp | Self::ResetOpening => {
                     Self::ResetOpening
                 }
-                // Nothing is left to reset, and nothing to come back to.
+                // A reset of a closed connection changes nothing.
                 Self::Closed => Self::Closed,
                 _ => Self::ResetEstablished,
             };
         }
-        // A SYN without ACK is judged, not followed: it changes no state of a live flow.
+        // A SYN without ACK is judged by policy. It does not change the state of a live flow.
         if flags.opens() {
             return self;
         }
         let fin = flags.has(TcpFlags::FIN);
         match (self, direction) {
-            // Only the answer to the SYN proves a second party; a bare ACK of a stale connection (RFC 9293, 3.10.7.3)
-            // does not. The initiator's own next segment does not either.
+            // Only the answer to the SYN proves that there is another side. A bare ACK of a stale connection (RFC 9293,
+            // 3.10.7.3) does not, and the initiator's own next segment does not.
             (Self::SynSent, Reply) if flags.has(TcpFlags::SYN) => Self::SynReceived,
             (Self::SynSent, _) => Self::SynSent,
             (Self::SynReceived | Self::ResetOpening, Reply) => Self::SynReceived,
@@ -286,7 +287,7 @@ impl FlowState {
         )
     }
 
-    /// Whether both sides have spoken and the connection is not over. A full table gives up others first.
+    /// Whether both sides have spoken and the connection is not over. A full table evicts other flows first.
     #[inline]
     pub const fn is_established(self) -> bool {
         match self {
@@ -315,7 +316,7 @@ impl FlowState {
             || matches!(self, Self::SynReceived | Self::Closed | Self::ResetEstablished)
     }
 
-    /// What is to be done with a packet of this flow.
+    /// How this state admits a packet.
     #[inline]
     pub const fn admission(self, flags: TcpFlags, direction: FlowDirection) -> Admission {
         use FlowDirection::{Original, Reply};
@@ -368,7 +369,8 @@ mod tests {
     const SYN_ACK: TcpFlags = TcpFlags(0x12);
     const FIN_ACK: TcpFlags = TcpFlags(0x11);
 
-    /// State, then what it becomes by: ACK, FIN+ACK, SYN+ACK, RST of the original side; the same of the replying side.
+    /// A state, then the state after it by: ACK, FIN+ACK, SYN+ACK, RST of the original side; then by those of the replying
+    /// side.
     const TRANSITIONS: [(FlowState, [FlowState; 4], [FlowState; 4]); 9] = [
         (
             SynSent,

@@ -4,14 +4,14 @@
 //! hash ── bucket (one line: 8 tags, 8 slots) ── slot ──> first line of the entry ··· second line
 //!      └─ alternate bucket, only if the first one has spilled
 //! ```
-//! The two lines of an entry lie in two arrays, since most packets need the first one alone: what is fetched together, and what
-//! shares the sets of the caches, is what is needed. Entries are dense, so a thousand flows touch the pages of a thousand
-//! entries, whatever the capacity. There are at least two ways for each entry, and an entry goes to its alternate bucket when
-//! its first one is nearly full, so that a pair of buckets is practically never full before the table is.
+//! The two lines of an entry lie in two arrays, because most packets need only the first line: so no line that is not
+//! needed is fetched, or takes room in a cache. Entries are dense, so a thousand flows touch the pages of a thousand
+//! entries, whatever the capacity. There are at least two ways for each entry, and an entry goes to its alternate bucket
+//! when its first one is nearly full. So a pair of buckets is practically never full before the table is.
 //!
-//! When the table is full, an owner that has its share or more gives up a flow: the oldest of those that are not
-//! established, and only then an established one, silent for long. So a flood of SYNs replaces itself, and takes nothing from
-//! anybody else.
+//! When the table is full, an owner that has its share or more gives up a flow: the oldest that is not established, and
+//! only then an established one that was silent for long. So a flood of SYNs replaces itself, and takes nothing from other
+//! owners.
 
 use std::io;
 use std::sync::Arc;
@@ -31,12 +31,12 @@ use crate::sys::memory::{Pages, ZeroedPages};
 pub struct HashSeed(Option<[u64; 4]>);
 
 impl HashSeed {
-    /// Drawn anew for each table, so that senders cannot choose keys that collide.
+    /// Seeds drawn anew for each table, so that senders cannot choose keys that collide.
     pub const fn random() -> Self {
         Self(None)
     }
 
-    /// A constant: for tests, which want the same run again.
+    /// Constant seeds, for tests that must run the same way each time.
     pub const fn fixed(seed: u64) -> Self {
         Self(Some([seed, !seed, seed.rotate_left(17), seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)]))
     }
@@ -47,48 +47,48 @@ impl HashSeed {
 pub struct Guess(u32);
 
 impl Guess {
-    /// Nothing is known.
+    /// No guess: the flow is probably not in the table.
     pub const NONE: Self = Self(u32::MAX);
 }
 
-/// Where a flow is, if it is known. Good until the next one is inserted or taken out.
+/// The slot of a flow, if it is in the table. Valid until a flow is inserted or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found(Option<u32>);
 
-/// Which flows are evicted next for new ones, as far as they have been prefetched in a batch.
+/// The last flow that a batch has prefetched of those that are evicted next.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Victims(Option<u32>);
 
-/// What an insertion pushed out.
+/// What an insertion evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evicted {
-    /// A flow whose timeout had passed: nothing of value.
+    /// A flow whose timeout had passed.
     Expired,
     /// A live flow that was not established.
     Unestablished,
-    /// A live established flow: nothing else was there.
+    /// A live established flow.
     Established,
 }
 
 /// A worker's flows. Time is in seconds since the table's start and never goes back.
 pub struct FlowTable {
     random: RandomState,
-    /// With other workers: the shards, and the number of this worker.
+    /// The shards and the number of this worker, if there are several workers.
     shards: Option<(Arc<Shards>, WorkerId)>,
     buckets: ZeroedPages<Bucket>,
-    /// By slot, the two lines of each entry.
+    /// The two lines of each entry, by slot.
     pub(super) first_lines: ZeroedPages<FirstLine>,
     second_lines: ZeroedPages<SecondLine>,
     pub(super) slots: Slots,
     len: usize,
-    /// Next bucket to age.
+    /// The next bucket to age.
     hand: usize,
 }
 
 impl FlowTable {
-    /// A table for `capacity` flows, at least 1 and at most 2^30 (others are clamped). It takes about 144 bytes for each
-    /// flow it has held at once, and at most another 32 for each of its capacity, in steps of a huge page where there are
-    /// such. Errors: no address space.
+    /// A table for `capacity` flows, at least 1 and at most 2^30 (other values are clamped). It takes about 144 bytes for
+    /// each flow that it has held at once, and at most another 32 for each flow of its capacity, in steps of a huge page if
+    /// the system has them. Errors: no address space.
     pub fn new(capacity: usize, seed: HashSeed) -> io::Result<Self> {
         let random = match seed.0 {
             None => RandomState::new(),
@@ -121,7 +121,7 @@ impl FlowTable {
         })
     }
 
-    /// Flows held, expired ones that have not been met yet included.
+    /// The number of flows, with the expired ones that have not been removed yet.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
@@ -144,14 +144,14 @@ impl FlowTable {
         self.random.hash_one(key)
     }
 
-    /// For a batch: asks for the bucket before it is needed.
+    /// Prefetches the bucket of a flow, for a batch.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         self.buckets.prefetch(self.first_bucket(hash));
     }
 
-    /// For a batch, after [`FlowTable::prefetch`] of all of it: where the flow is if it is known. Good as long as nothing is
-    /// inserted, and not wrong later.
+    /// Guesses the slot of a flow, for a batch whose buckets were all prefetched ([`FlowTable::prefetch`]). If a flow has
+    /// been inserted since, [`FlowTable::lookup_guessed`] may not find the flow, but never finds another one.
     #[inline]
     pub fn guess(&self, hash: u64) -> Guess {
         let bucket = &self.buckets[self.first_bucket(hash)];
@@ -178,8 +178,8 @@ impl FlowTable {
         way.map_or(Guess::NONE, |way| Guess(bucket.slots[way]))
     }
 
-    /// For a batch: prefetches the flow of this key where it was guessed to be; if the flow is probably new,
-    /// prefetches what must be evicted for it.
+    /// Prefetches the flow of this key at its guessed slot, for a batch. If the flow is probably new, prefetches the flow
+    /// that must be evicted for it.
     #[inline]
     pub fn prefetch_guessed(&self, key: &FlowKey, guess: Guess, victims: &mut Victims) {
         if guess == Guess::NONE {
@@ -207,7 +207,7 @@ impl FlowTable {
         }
     }
 
-    /// The flow of this key if that is where it was guessed to be, and live; otherwise ask [`FlowTable::lookup`].
+    /// The flow of this key, if it is at the guessed slot and live. `None`: call [`FlowTable::lookup`].
     #[inline]
     pub fn lookup_guessed(
         &mut self,
@@ -226,7 +226,7 @@ impl FlowTable {
         self.live_entry(self.find(hash, key), now)
     }
 
-    /// A flow that was found; not an expired one, which stays until aged or replaced.
+    /// A flow that was found, unless it has expired. An expired flow stays until it is aged or replaced.
     #[inline]
     pub fn live_entry(&mut self, Found(slot): Found, now: u32) -> Option<FlowMut<'_>> {
         let slot = slot?;
@@ -240,23 +240,22 @@ impl FlowTable {
         FlowMut::from_lines(&mut first[slot as usize], &mut second[slot as usize], queued)
     }
 
-    /// The other worker that has the flows of this hash, if there is one. The caller asks this when a flow is not
-    /// found here.
+    /// The other worker that has the flows of this hash, if there is one. The caller has not found the flow here.
     #[inline]
     pub fn other_worker(&self, hash: u64) -> Option<WorkerId> {
         let (shards, own) = self.shards.as_ref()?;
         shards.owner(hash).filter(|owner| owner != own)
     }
 
-    /// Claims the shard of a hash for this worker, before a flow that is at `found`, or nowhere, is stored here.
-    /// Returns the owner if the shard belongs to another worker. [`FlowTable::insert`] must follow.
+    /// Claims the shard of a hash for this worker, before the flow that [`FlowTable::find`] looked for is stored here.
+    /// Returns the owner if the shard belongs to another worker; if not, [`FlowTable::insert`] must follow.
     pub fn claim(&self, hash: u64, Found(slot): Found) -> Option<WorkerId> {
         let (shards, own) = self.shards.as_ref().filter(|_| slot.is_none())?;
         shards.open(hash, *own).err()
     }
 
-    /// Stores a flow of an owner, which `write` opens or sets in its place; `found` is where its key is, and what is there is
-    /// replaced. Always succeeds; tells what had to go for it.
+    /// Stores a flow of an owner: `write` opens it, or copies it into its place. `found` comes from [`FlowTable::find`] of
+    /// its key; a flow that was found is replaced. It always succeeds, and returns what was evicted.
     #[inline]
     pub fn insert(
         &mut self,
@@ -283,12 +282,12 @@ impl FlowTable {
             let mut entry = self.entry_mut(slot);
             write(&mut entry);
             let key = entry.key();
-            debug_assert_eq!(self.find(hash, &key), Found(Some(slot)), "it is where it belongs");
+            debug_assert_eq!(self.find(hash, &key), Found(Some(slot)), "`write` set another key");
         }
         evicted
     }
 
-    /// A free slot, to which a tag leads now, and what had to go for it.
+    /// A slot for a new flow, with a tag that leads to it, and what was evicted.
     #[inline(never)]
     fn make_room(&mut self, hash: u64, owner: Owner, now: u32) -> (Option<u32>, Option<Evicted>) {
         let chosen = self.choose_bucket(hash);
@@ -300,7 +299,7 @@ impl FlowTable {
             None
         };
         let evicted = victim.map(|slot| self.evict(slot, now));
-        // All of them exist: the victim left a slot, and a way if there was none.
+        // There is a bucket, a way and a slot, because the victim left them if there were none.
         let chosen = chosen.or_else(|| self.choose_bucket(hash));
         let free = chosen.and_then(|bucket| Some((bucket, self.buckets[bucket].free_way()?)));
         let Some((bucket, way)) = free else { return (None, evicted) };
@@ -325,7 +324,7 @@ impl FlowTable {
         (Some(slot), evicted)
     }
 
-    /// Looks at the next `budget` buckets and removes expired flows; how many they were. A caller that spends
+    /// Removes the expired flows of the next `budget` buckets, and returns their number. A caller that spends
     /// [`FlowTable::buckets`] over a few seconds keeps the table clean.
     pub fn age(&mut self, budget: usize, now: u32) -> usize {
         let before = self.len;
@@ -343,19 +342,19 @@ impl FlowTable {
         before - self.len
     }
 
-    /// How many buckets a whole round of [`FlowTable::age`] has.
+    /// The number of buckets in a whole round of [`FlowTable::age`].
     pub fn buckets(&self) -> usize {
         self.buckets.len()
     }
 
-    /// Copies of all flows, in no order; expired ones that have not been met yet included.
+    /// Copies of all flows, in no order, with the expired ones that have not been removed yet.
     pub fn iter(&self) -> impl Iterator<Item = FlowEntry> {
         self.buckets.iter().flat_map(|bucket| {
             (0..WAYS).filter(|&way| bucket.tag(way) != 0).map(|way| self.copy(bucket.slots[way]))
         })
     }
 
-    /// Of an owner's flows of one standing, from the oldest on: no more than there are slots.
+    /// An owner's flows of one class, from the oldest on: no more than there are slots.
     #[cfg(test)]
     pub(super) fn listed(
         &self,
@@ -377,7 +376,7 @@ impl FlowTable {
         hash as usize & (self.buckets.len() - 1)
     }
 
-    /// Never the first one: there are at least two buckets, and the distance is odd.
+    /// The alternate bucket. It is never the first one, because there are at least two buckets and the distance is odd.
     #[inline]
     fn alternate_bucket(&self, hash: u64) -> usize {
         (hash as usize ^ ((hash >> 32) as usize | 1)) & (self.buckets.len() - 1)
@@ -438,7 +437,7 @@ impl FlowTable {
         evicted
     }
 
-    /// Takes a flow out; its slot stays its owner's.
+    /// Removes a flow, but leaves its slot to its owner.
     #[inline]
     fn vacate(&mut self, slot: u32) {
         let Place { bucket, way, is_alternate } = Place::from_bits(self.slots.place_bits(slot));
@@ -457,7 +456,7 @@ impl FlowTable {
         self.len -= 1;
     }
 
-    /// Removes what is known of a flow besides its tag.
+    /// Counts a removed flow out of its shard and its first bucket.
     #[inline(never)]
     fn forget_hash(&mut self, hash: u64, is_alternate: bool) {
         if let Some((shards, _)) = &self.shards {

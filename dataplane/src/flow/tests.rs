@@ -94,7 +94,7 @@ fn a_flood_evicts_its_own_oldest_and_flows_established_since_are_spared() {
     for n in 0..256 {
         insert(&mut table, open(n, UDP, TcpFlags::default(), 0), 0);
     }
-    // Sixteen of the oldest are answered after they were queued, and say no more.
+    // Sixteen of the oldest are answered later and then silent.
     for n in 0..16 {
         let (key, orientation) = key(n, UDP);
         let mut entry = table.lookup(table.hash(&key), &key, 1).unwrap();
@@ -112,7 +112,7 @@ fn a_flood_evicts_its_own_oldest_and_flows_established_since_are_spared() {
 }
 
 #[test]
-fn a_flow_that_ends_queues_at_once() {
+fn a_flow_that_ends_joins_the_eviction_list_at_once() {
     let mut table = table(16);
     for n in 0..16 {
         insert(&mut table, established(n, 0), 0);
@@ -126,7 +126,7 @@ fn a_flow_that_ends_queues_at_once() {
 }
 
 #[test]
-fn connections_that_are_opened_together_do_not_end_one_another() {
+fn connections_that_are_opened_together_do_not_evict_one_another() {
     let mut table = table(64);
     for n in 0..64 {
         insert(&mut table, established(n, 0), 0);
@@ -135,13 +135,13 @@ fn connections_that_are_opened_together_do_not_end_one_another() {
         let new = open(n, TCP, TcpFlags::SYN, 9);
         assert_eq!(insert(&mut table, new, 9), Some(Evicted::Established));
     }
-    // A quarter is enough: from here on the oldest of them goes, and no established one.
+    // Once more than a quarter of the flows is not established, the oldest of these goes, and no established one.
     for n in 116..200 {
         let _ = insert(&mut table, open(n, TCP, TcpFlags::SYN, 9), 9);
     }
     let queued = table.listed(Owner::NODE, EvictionClass::Unestablished).count();
     assert_eq!((queued, table.len()), (17, 64));
-    // Nobody has answered them.
+    // No connection was answered.
     let new = open(300, TCP, TcpFlags::SYN, 9 + OPENING);
     assert_eq!(insert(&mut table, new, 9 + OPENING), Some(Evicted::Unestablished));
 }
@@ -179,7 +179,7 @@ fn an_owner_that_fills_the_table_takes_nothing_from_one_within_its_share() {
     }
     let held = |table: &FlowTable, owner| table.listed(owner, EvictionClass::Established).count();
     assert_eq!((held(&table, attacker), held(&table, accomplice)), (100, 100));
-    // A newcomer gets its share from those who have more than theirs are now.
+    // A new owner gets its share from the owners that then have more than theirs.
     for n in 0..75 {
         let _ = insert_of(&mut table, Owner::endpoint(3), established(20_000 + n, 20), 20);
     }
@@ -189,12 +189,12 @@ fn an_owner_that_fills_the_table_takes_nothing_from_one_within_its_share() {
 }
 
 #[test]
-fn of_an_owner_with_established_flows_alone_one_goes_that_was_silent_for_long() {
+fn an_owner_with_only_established_flows_gives_up_one_that_was_silent_for_long() {
     let mut table = table(64);
     for n in 0..64 {
         insert(&mut table, established(n, 0), 0);
     }
-    // All but a few have spoken since.
+    // All flows but a few get further packets.
     for n in (0..64).filter(|n| n % 8 != 5) {
         let key = key_of(n);
         let mut entry = table.lookup(table.hash(&key), &key, 100).unwrap();
@@ -209,7 +209,7 @@ fn of_an_owner_with_established_flows_alone_one_goes_that_was_silent_for_long() 
 }
 
 #[test]
-fn a_flow_that_is_opened_anew_by_another_counts_for_that_one() {
+fn a_flow_that_another_owner_opens_again_counts_for_that_owner() {
     let mut table = table(8);
     let (one, other) = (Owner::endpoint(0), Owner::endpoint(1));
     for n in 0..4 {
@@ -254,7 +254,7 @@ fn a_denied_flow_stays_denied_with_its_direction_and_resumes_when_allowed() {
 }
 
 #[test]
-fn memory_nobody_wrote_denies() {
+fn memory_that_was_never_written_denies() {
     assert_eq!(Verdict::DenyEgress as u8, 0);
     let entry = open(1, TCP, TcpFlags::SYN, 0);
     assert_ne!(entry.verdict, Verdict::Allow);
@@ -262,7 +262,7 @@ fn memory_nobody_wrote_denies() {
 
 proptest! {
     #[test]
-    fn an_echo_reply_has_its_requests_key_and_a_request_of_the_other_side_has_not(
+    fn an_echo_reply_has_the_key_of_its_request_and_a_request_of_the_other_side_has_another(
         one: [u8; 16], other: [u8; 16], identifier: u16,
     ) {
         let (one, other) = (Address::v6(one), Address::v6(other));
@@ -293,10 +293,10 @@ proptest! {
         prop_assert_eq!(table.hash(&there), table.hash(&back));
     }
 
-    /// A shard is this worker's while a flow of it is here, whatever makes room, expires or is replaced; and a bucket of shards is
-    /// nobody's while no flow of it is here.
+    /// A worker owns a shard while it has a flow of it, even as flows expire, are evicted or replaced. A bucket of shards
+    /// without flows has no owner.
     #[test]
-    fn shards_are_owned_by_the_flows_that_are_there(
+    fn a_shard_has_an_owner_exactly_while_it_has_flows(
         capacity in 1usize..40,
         steps in prop::collection::vec((0u32..60, 0u8..4, 0u32..30), 1..200),
     ) {
@@ -328,8 +328,8 @@ proptest! {
         }
     }
 
-    /// Against a plain map: what the table says it evicted is the only difference, and len, iter and lookup agree; and those
-    /// that are not established queue.
+    /// Compares the table with a plain map: only the flows that the table says it evicted are missing, `len`, `iter` and
+    /// `lookup` agree, and the eviction lists are in order.
     #[test]
     fn the_table_is_a_map_with_timeouts_and_bounded_size(
         capacity in 1usize..40,

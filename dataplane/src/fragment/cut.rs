@@ -169,7 +169,7 @@ mod tests {
     use crate::wire::address::pseudo;
     use crate::wire::{arbitrary, udp};
 
-    /// Buffers for every piece of the longest packet here, of which each carries 8 bytes at least.
+    /// Buffers for all pieces of the longest packet here. Each piece carries at least 8 bytes.
     const LIMIT: usize = 512;
 
     /// A packet that may be fragmented.
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_not_be_cut_is_not() {
+    fn a_packet_that_must_not_be_cut_is_refused() {
         let mut bytes = packet(&[], 100);
         assert_eq!(cut(&bytes, 27, LIMIT).0, Err(DropReason::TooBig), "no room for eight bytes");
         assert_eq!(cut(&bytes, 28, LIMIT).0, Ok(()));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn the_transports_checksum_is_completed_before() {
+    fn the_transport_checksum_is_completed_before_the_cut() {
         let mut pool = Pool::new(LIMIT);
         let bytes = packet(&[], 100);
         let parsed = parse(&bytes).unwrap();

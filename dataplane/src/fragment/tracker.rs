@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn later_fragments_get_the_firsts_decision_until_it_expires() {
+    fn later_fragments_get_the_decision_of_the_first_until_it_expires() {
         let mut tracker = FragmentTracker::new(16);
         assert_eq!(tracker.lookup(&part(1, 7, 2), 0, 1, 100), None, "none came");
         tracker.insert(&part(1, 7, 0), 0, 1, 'a', 100);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn other_packets_fragments_get_nothing() {
+    fn fragments_of_other_packets_get_no_decision() {
         let mut tracker = FragmentTracker::new(16);
         tracker.insert(&part(1, 7, 0), 5, 1, 'a', 0);
         assert_eq!(tracker.lookup(&part(1, 8, 2), 5, 1, 0), None, "another id");
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_fragments_belong_together_whatever_protocol_they_name() {
+    fn ipv6_fragments_that_name_different_protocols_belong_together() {
         let mut tracker = FragmentTracker::new(16);
         let first = part6(60, 0);
         assert_eq!(first.protocol, 17, "behind destination options");
@@ -244,7 +244,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_found_was_decided_of_that_packet_and_memory_is_bounded(
+        fn a_fragment_gets_only_the_decision_of_its_own_packet_and_memory_is_bounded(
             steps in prop::collection::vec((any::<u8>(), 0u16..50, any::<bool>()), 0..400),
         ) {
             let mut tracker = FragmentTracker::new(32);

@@ -22,7 +22,8 @@ const LEAST_MTU: u32 = 68;
 /// The most segments of a super-packet whose longest segment is `unit` bytes on a wire.
 ///
 /// A packet costs as much as its segments, and the sender chooses their size. What no sender's kernel makes is refused:
-/// - UDP: `UDP_SEGMENT` takes 128 datagrams at once (Linux 6.11; 64 before).
+/// - UDP: `UDP_SEGMENT` takes 128 datagrams at once (Linux 6.9, and stable releases of older kernels such as 6.8.8; 64
+///   before).
 /// - TCP with segments shorter than the least MTU: Linux sends at least 48 bytes behind the basic TCP header
 ///   (`TCP_MIN_SND_MSS`), which is 88 bytes on a wire. Shorter segments that were received (a terminal's key strokes) may have
 ///   been coalesced by GRO, which takes them from the 64 packets of one poll.

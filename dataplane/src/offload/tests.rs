@@ -143,7 +143,7 @@ fn payload(seed: u32, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Turns a packet with a full checksum into a super-packet as a device hands it over.
+/// Turns a packet with a full checksum into a super-packet as a device delivers it.
 fn super_packet(pool: &mut Pool, bytes: &[u8], size: u16) -> Packet {
     let headers = shape(bytes);
     let mut packet = pool.take_filled(bytes).unwrap();
@@ -251,7 +251,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn segments_are_what_the_reference_says_and_fit_the_link(
+    fn segments_equal_the_reference_and_fit_the_link(
         template in any::<bool>().prop_flat_map(template),
         flags in any::<u8>(),
         (id, sequence, seed) in any::<(u16, u32, u32)>(),
@@ -544,7 +544,7 @@ fn a_datagram_that_a_super_packet_could_not_give_back_passes_alone() {
         packet.bytes_mut()[26..28].copy_from_slice(&sum);
         packet.offload.checksum = Checksum::Partial { start: 20, offset: 6 };
     };
-    assert_eq!(merged(&all, partial), [4], "unfinished as a pod hands them over");
+    assert_eq!(merged(&all, partial), [4], "unfinished, as a pod sends them");
 }
 
 #[test]
@@ -563,7 +563,7 @@ fn a_corrupt_segment_passes_alone_with_its_wrong_checksum() {
 }
 
 #[test]
-fn what_cannot_be_segmented_comes_back_with_the_reason() {
+fn a_packet_that_cannot_be_segmented_is_returned_with_the_reason() {
     let mut pool = Pool::new(4);
     let mut out = Vec::new();
     let tcp = Template::plain().packet(1, 1, ACK, &payload(1, 4000));

@@ -1,4 +1,4 @@
-//! What the passes of a batch share: the tables, the ports and queues of the worker, and the time.
+//! The context that the passes of a batch share: the tables, the ports and queues of the worker, and the time.
 
 use std::io;
 use std::time::Duration;
@@ -25,8 +25,8 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Does with a packet what was decided: changes it, and puts it into the queue of its link's port. `is_ready`: the
-    /// packet is finished and fits the link.
+    /// Forwards a packet: rewrites it, and puts it into the queue of its link's port. `is_ready`: the packet is finished
+    /// and fits the link.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as Outbox::queue")]
     pub(super) fn forward(
@@ -57,10 +57,10 @@ impl Context<'_> {
         let tunnel = match link.tunnel.map(|index| tables.tunnel(index)) {
             None => None,
             Some(Some(tunnel)) => Some(tunnel),
-            // Never bare.
+            // The link's tunnel is unknown, and the packet must not leave without it.
             Some(None) => return Err(discard(pool, packet, DropReason::HostUnreachable)),
         };
-        let posted = match tunnel {
+        let outcome = match tunnel {
             None if is_ready => {
                 outbox.queue(slot, packet);
                 return Ok(());
@@ -78,7 +78,7 @@ impl Context<'_> {
         if self.outbox.is_full() {
             self.outbox.send(self.ports, self.pool, self.lost);
         }
-        posted
+        outcome
     }
 
     /// Counts dropped packets that came by a port.
@@ -88,7 +88,7 @@ impl Context<'_> {
         }
     }
 
-    /// Seconds, as flows count them.
+    /// The time in the seconds that flows use.
     pub(super) fn seconds(&self) -> u32 {
         self.now.as_secs() as u32
     }

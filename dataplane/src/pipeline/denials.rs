@@ -1,12 +1,13 @@
-//! Which denied flows have been reported lately, so that a flow is reported once and not with every packet.
+//! The denied flows that were reported lately, so that a flow is reported once and not with every packet.
 
 use std::time::Duration;
 
 const PLACES: usize = 4096;
-/// A denied flow that goes on is reported again after this long.
+/// A denied flow that continues is reported again after this time.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// A direct-mapped cache of flow hashes: a flow may be reported twice, and a new flow is never left out.
+/// A direct-mapped cache of flow hashes: a flow may be reported twice. A new flow is left out only if its hash is that of
+/// a flow reported lately.
 pub(crate) struct RecentDenials(Box<[(u64, Duration)]>);
 
 impl Default for RecentDenials {
@@ -16,7 +17,7 @@ impl Default for RecentDenials {
 }
 
 impl RecentDenials {
-    /// Whether this flow is to be reported now; if so, it has been.
+    /// Whether this flow has to be reported now. If so, it counts as reported.
     pub(crate) fn is_new(&mut self, hash: u64, now: Duration) -> bool {
         let place = &mut self.0[hash as usize % PLACES];
         if place.0 == hash && now.saturating_sub(place.1) < AGAIN {

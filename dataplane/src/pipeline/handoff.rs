@@ -16,25 +16,25 @@ use crate::flow::WorkerId;
 use crate::packet::{Packet, Pool};
 use crate::tables::PortId;
 
-/// A packet on the way to the worker that has its flow, and what is known of it. It holds no index into tables,
-/// because the two workers may use different ones.
+/// A packet on its way to the worker that has its flow. It holds no index into tables, because the two workers may use
+/// different tables.
 pub(crate) struct Handoff {
     pub(crate) packet: Packet,
     /// How many packets a wire would carry for it.
     pub(crate) segments: u32,
-    /// Where it came in.
+    /// The port that brought it.
     pub(crate) port: PortId,
     /// The remote end of the tunnel that it came out of.
     pub(crate) peer: Option<(Ipv4Addr, Encapsulation)>,
-    /// How many workers have had it.
+    /// How often it was handed off.
     pub(crate) handoffs: u8,
 }
 
 struct Mailbox {
     packets: ArrayQueue<(WorkerId, Handoff)>,
-    /// Empty buffers in exchange for those that left with packets, each with the port that had brought its packet.
+    /// Empty buffers in exchange for those of packets handed off, each with the port that had brought its packet.
     returned: ArrayQueue<(PortId, Packet)>,
-    /// Its worker sleeps, or is about to sleep.
+    /// The worker sleeps, or is about to sleep.
     sleeps: AtomicBool,
     waker: OnceLock<Arc<Waker>>,
 }
@@ -42,7 +42,7 @@ struct Mailbox {
 /// The workers of a node, as one of them sees them.
 pub(crate) struct WorkerMesh {
     own: WorkerId,
-    /// By number; none if there is no other worker.
+    /// The mailboxes by worker. Empty if there is one worker.
     mailboxes: Arc<[Mailbox]>,
 }
 
@@ -51,9 +51,9 @@ impl WorkerMesh {
     /// least one.
     pub(crate) fn new(workers: usize, buffers: usize) -> Vec<Self> {
         let mailbox = |_| Mailbox {
-            // Room for all that eight other workers can give away.
+            // Room for all packets that eight other workers can hand off.
             packets: ArrayQueue::new((buffers * (workers - 1).min(8)).max(1)),
-            // Room for all that this worker can give away.
+            // Room for a buffer for each packet that this worker can hand off.
             returned: ArrayQueue::new(buffers.max(1)),
             sleeps: AtomicBool::new(false),
             waker: OnceLock::new(),
@@ -63,7 +63,7 @@ impl WorkerMesh {
         numbers.map(|own| Self { own, mailboxes: Arc::clone(&mailboxes) }).collect()
     }
 
-    /// The view of a worker without others.
+    /// The view of the only worker.
     pub(crate) fn alone() -> Self {
         Self { own: WorkerId(0), mailboxes: Arc::new([]) }
     }
@@ -83,7 +83,7 @@ impl WorkerMesh {
     /// Sets the waker by which the others wake this worker.
     pub(crate) fn set_waker(&self, waker: Arc<Waker>) {
         if let Some(own) = self.mailbox(self.own) {
-            // It is introduced once.
+            // The waker is set once.
             let _ = own.waker.set(waker);
         }
     }
@@ -134,7 +134,7 @@ impl WorkerMesh {
             return None;
         };
         if let Some(sender) = self.mailbox(from) {
-            // There is room for all that were handed over.
+            // There is room for a buffer for each packet that the sender handed off.
             let _ = sender.returned.push((packet.port, empty));
         }
         Some(packet)
@@ -146,7 +146,7 @@ impl WorkerMesh {
         self.mailbox(self.own).map_or(0, |own| own.packets.len())
     }
 
-    /// Takes back the buffers that came in exchange. `back` is called with the port that had brought each packet.
+    /// Takes the buffers that came in exchange. Calls `back` with the port that had brought each packet.
     #[inline]
     pub(crate) fn reclaim_buffers(&self, pool: &mut Pool, mut back: impl FnMut(PortId)) {
         let Some(own) = self.mailbox(self.own) else { return };
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_come_in_order_and_nobody_runs_dry() {
+    fn packets_arrive_in_order_and_no_worker_runs_out_of_buffers() {
         let [one, other] = <[WorkerMesh; 2]>::try_from(WorkerMesh::new(2, BUFFERS)).ok().unwrap();
         assert_eq!((one.next_worker(), other.next_worker()), ((WorkerId(1), 1), (WorkerId(0), 1)));
         let (mut ours, mut theirs) = (Pool::new(4), Pool::new(4));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_something_to_do_does_not_sleep_and_who_sleeps_is_woken() {
+    fn a_worker_with_packets_does_not_sleep_and_a_sleeping_worker_is_woken() {
         let [one, other] = <[WorkerMesh; 2]>::try_from(WorkerMesh::new(2, BUFFERS)).ok().unwrap();
         let mut pool = Pool::new(4);
         let mut poll = mio::Poll::new().unwrap();
@@ -248,7 +248,7 @@ mod tests {
         one.wake();
         let nothing = Some(std::time::Duration::ZERO);
         poll.poll(&mut events, nothing).unwrap();
-        assert!(events.is_empty(), "nothing for him");
+        assert!(events.is_empty(), "no packet waits for this worker");
         assert!(one.send(WorkerId(1), handoff(&mut pool, 1)).is_none());
         one.wake();
         poll.poll(&mut events, nothing).unwrap();
@@ -257,11 +257,11 @@ mod tests {
         assert!(!other.prepare_sleep());
         one.wake();
         poll.poll(&mut events, nothing).unwrap();
-        assert!(events.is_empty(), "he is awake");
+        assert!(events.is_empty(), "the worker is awake");
     }
 
     #[test]
-    fn one_worker_alone_has_nobody() {
+    fn a_single_worker_has_no_mailbox() {
         let alone = WorkerMesh::alone();
         let mut pool = Pool::new(1);
         assert_eq!(alone.next_worker(), (WorkerId(0), 0));

@@ -1,4 +1,4 @@
-//! Input: takes tunnel packets out of their tunnels and checks what devices say of packets.
+//! Input: takes packets out of their tunnels, and checks what devices say of packets.
 
 use std::mem::offset_of;
 use std::net::Ipv4Addr;
@@ -21,8 +21,7 @@ use crate::wire::{icmpv4, icmpv6, ipv4, protocol, tcp, udp};
 pub(crate) fn entrance(tables: &Tables, role: Role) -> Result<Option<Entrance>, DropReason> {
     match role {
         Role::Closed => Err(DropReason::NoTables),
-        // The port is attached and the cluster does not know the endpoint: an answer to it would have no owner
-        // either.
+        // The port is attached, but the cluster does not know the endpoint. An answer would not reach it either.
         Role::Endpoint(index) if tables.endpoint(index).is_none() => Err(DropReason::NoTables),
         Role::Endpoint(index) => Ok(Some(Entrance::endpoint(index))),
         Role::Host if tables.uplink.is_some() => Ok(Some(Entrance::NODE)),
@@ -248,7 +247,7 @@ mod tests {
 
     const ENDS: LinkAddresses = LinkAddresses { source: [2; 6], destination: [4; 6] };
 
-    /// A tunnel of each kind, which are not the first.
+    /// Tables with a tunnel of each kind, neither of which is the first one.
     fn tables() -> Tables {
         let tunnels = [Outer::ipip(LOCAL, REMOTE, None), Outer::vxlan(LOCAL, REMOTE, 4096, ENDS)];
         let kinds = tunnels.map(|outer| (REMOTE, outer.encapsulation()));
@@ -261,7 +260,7 @@ mod tests {
         }
     }
 
-    /// A packet from a tunnel: mostly as it should be, and often wrong in one thing.
+    /// A packet from a tunnel: mostly right, and often wrong in one thing.
     #[derive(Debug, Clone)]
     struct Arrival {
         inner: Vec<u8>,
@@ -272,7 +271,7 @@ mod tests {
         source: Ipv4Addr,
         destination: Ipv4Addr,
         outer_options: u8,
-        /// Of the outer header; else the inner one's.
+        /// Whether it is the outer header's; else it is the inner one's.
         mark: Option<Ecn>,
         padding: usize,
         changes: Vec<(usize, u8)>,
@@ -318,7 +317,7 @@ mod tests {
         })
     }
 
-    /// Has an IPv4 packet say so many bytes of options, 0 or 4, which do nothing.
+    /// Sets the options of an IPv4 packet to 0 or 4 bytes that mean nothing.
     fn put_options(bytes: &mut Vec<u8>, len: u8) {
         let ip = ipv4::View::new_checked(&bytes[..]).unwrap();
         let header_len = ip.header_len();
@@ -329,7 +328,7 @@ mod tests {
         ipv4::View::new_checked_mut(&mut bytes[..]).unwrap().fill_checksum();
     }
 
-    /// Leaves the pseudo-header's sum alone where UDP and TCP have their checksums.
+    /// Replaces a UDP or TCP checksum by the sum of the pseudo-header.
     fn unfinish(bytes: &mut [u8]) {
         let parsed = parse(bytes).unwrap();
         let start = usize::from(parsed.transport_offset);
@@ -343,7 +342,7 @@ mod tests {
     }
 
     impl Arrival {
-        /// The packet within the tunnel.
+        /// The inner packet.
         fn inner(&self) -> Vec<u8> {
             let mut inner = self.inner.clone();
             put_options(&mut inner, self.inner_options);
@@ -353,7 +352,7 @@ mod tests {
             inner
         }
 
-        /// What comes in.
+        /// The packet that arrives.
         fn bytes(&self, inner: &[u8]) -> Vec<u8> {
             let outer = if self.is_vxlan {
                 Outer::vxlan(self.source, self.destination, 4096, ENDS)
@@ -383,7 +382,7 @@ mod tests {
             bytes
         }
 
-        /// Whether it is from the peer to here, as it was sent, and nobody has said anything about its checksum.
+        /// Whether the packet goes from the peer to this node, is unchanged, and has a finished checksum.
         fn is_right(&self) -> bool {
             let is_for_us = (self.source, self.destination) == (REMOTE, LOCAL);
             let is_as_sent = self.mark.is_none() && self.changes.is_empty();
@@ -391,16 +390,16 @@ mod tests {
         }
     }
 
-    /// What became of the packets of an encapsulation.
+    /// How many packets of an encapsulation took each path.
     #[derive(Debug, Clone, Copy, Default)]
     struct Seen {
-        short: u32,
-        long: u32,
+        fast: u32,
+        general: u32,
         refused: u32,
     }
 
     #[test]
-    fn the_short_way_out_of_a_tunnel_is_no_other() {
+    fn the_fast_decapsulation_equals_the_general_one() {
         let tables = tables();
         let (ipip, vxlan) = <(Cell<Seen>, Cell<Seen>)>::default();
         let config = Config { cases: 1500, failure_persistence: None, ..Config::default() };
@@ -409,52 +408,52 @@ mod tests {
                 let inner = arrival.inner();
                 let bytes = arrival.bytes(&inner);
                 let mut pool = Pool::new(3);
-                let [mut plain, mut short, mut long] = [(); 3].map(|()| {
+                let [mut plain, mut fast, mut general] = [(); 3].map(|()| {
                     let mut packet = pool.take_filled(&bytes).unwrap();
                     packet.offload.checksum = arrival.checksum;
                     packet
                 });
                 let role = arrival.role;
-                let entered = decapsulate(&tables, &mut short, role);
-                prop_assert_eq!(entered, decapsulate_any(&tables, &mut long, role));
-                prop_assert_eq!((short.bytes(), short.offload), (long.bytes(), long.offload));
-                let by_short = decapsulate_plain(&tables, &mut plain);
-                let is_short = by_short.is_some();
-                if let Some(entrance) = by_short {
-                    prop_assert_eq!((Ok(entrance), plain.bytes()), (entered, short.bytes()));
+                let entered = decapsulate(&tables, &mut fast, role);
+                prop_assert_eq!(entered, decapsulate_any(&tables, &mut general, role));
+                prop_assert_eq!((fast.bytes(), fast.offload), (general.bytes(), general.offload));
+                let plain_entrance = decapsulate_plain(&tables, &mut plain);
+                let is_fast = plain_entrance.is_some();
+                if let Some(entrance) = plain_entrance {
+                    prop_assert_eq!((Ok(entrance), plain.bytes()), (entered, fast.bytes()));
                 } else {
                     prop_assert_eq!(plain.bytes(), &bytes);
                 }
                 if arrival.is_right() {
-                    // Of what the uplink brings, IPIP alone is unwrapped.
+                    // Of the packets of the uplink only IPIP is decapsulated.
                     let (entrance, behind) = match (arrival.is_vxlan, role) {
                         (false, _) => (Entrance::tunnel(1), &inner),
                         (true, Role::Uplink) => (Entrance::UPLINK, &bytes),
                         (true, _) => (Entrance::tunnel(2), &inner),
                     };
-                    prop_assert_eq!((entered, short.bytes()), (Ok(entrance), &behind[..]));
+                    prop_assert_eq!((entered, fast.bytes()), (Ok(entrance), &behind[..]));
                     let has_options = arrival.inner_options + arrival.outer_options > 0;
-                    let goes_long = arrival.is_vxlan || has_options || may_be_partial(&inner);
-                    prop_assert_eq!(is_short, !goes_long);
+                    let is_general = arrival.is_vxlan || has_options || may_be_partial(&inner);
+                    prop_assert_eq!(is_fast, !is_general);
                 }
                 let seen = if arrival.is_vxlan { &vxlan } else { &ipip };
-                let Seen { short, long, refused } = seen.get();
+                let Seen { fast, general, refused } = seen.get();
                 seen.set(match entered {
-                    Ok(_) if is_short => Seen { short: short + 1, long, refused },
-                    Ok(_) => Seen { short, long: long + 1, refused },
-                    Err(_) => Seen { short, long, refused: refused + 1 },
+                    Ok(_) if is_fast => Seen { fast: fast + 1, general, refused },
+                    Ok(_) => Seen { fast, general: general + 1, refused },
+                    Err(_) => Seen { fast, general, refused: refused + 1 },
                 });
                 Ok(())
             })
             .unwrap();
         let (ipip, vxlan) = (ipip.get(), vxlan.get());
-        assert!(ipip.short > 150 && ipip.long > 150 && ipip.refused > 50, "{ipip:?}");
-        assert!(vxlan.short == 0 && vxlan.long > 150 && vxlan.refused > 50, "{vxlan:?}");
+        assert!(ipip.fast > 150 && ipip.general > 150 && ipip.refused > 50, "{ipip:?}");
+        assert!(vxlan.fast == 0 && vxlan.general > 150 && vxlan.refused > 50, "{vxlan:?}");
     }
 
     proptest! {
         #[test]
-        fn what_is_restored_may_be_partial_and_hardly_anything_else(
+        fn may_be_partial_holds_of_restored_packets_and_of_few_others(
             (_, _, mut bytes) in arbitrary::described(),
             is_unfinished: bool,
             changes in vec((0usize..40, any::<u8>()), 0..3),

@@ -1,6 +1,11 @@
-//! A batch on its way through a worker: `input` takes packets out of their tunnels, `parse_and_key` reads them, `passes` holds the passes
-//! in order and the fast path, `slow_path` takes what is out of the ordinary, `output` queues and sends, and `handoff` passes
-//! packets to the worker that has their flow.
+//! The pipeline: the way of a batch through a worker.
+//!
+//! - `passes` holds the passes in their order, and the fast path.
+//! - `input` takes packets out of their tunnels.
+//! - `parse_and_key` parses packets and forms the keys of their flows.
+//! - `slow_path` decides the packets that the fast path leaves.
+//! - `output` queues packets and sends them.
+//! - `handoff` gives packets to the worker that has their flow.
 
 mod context;
 mod denials;

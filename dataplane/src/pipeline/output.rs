@@ -1,5 +1,5 @@
-//! Output: makes a packet what its port takes, and queues it. The queues are sent once a turn, and packets that
-//! belong together leave as one.
+//! Output: prepares a packet for its port and queues it. The queues are sent once a turn, and packets of one flow that
+//! can be coalesced leave as one.
 
 use std::io;
 
@@ -12,12 +12,12 @@ use crate::packet::{MAX_PACKET, Packet, Pool, SegmentKind};
 use crate::port_table::ports::{Ports, Slot};
 use crate::tables::{PortId, Tunnel};
 
-/// Packets that wait before they are sent without waiting for the end of the batch: what a system call takes at once.
+/// If this many packets wait, they are sent before the end of the batch: as many as one system call takes.
 const FULL: usize = 64;
 /// The longest IP packet (RFC 791: 16 bits of length).
 const MAX_TOTAL_LEN: usize = 65_535;
 
-/// Where packets wait for the end of the turn.
+/// Packets that are decided and wait for the end of the turn.
 #[derive(Default)]
 pub(crate) struct Outbox {
     waiting: Vec<PortId>,
@@ -28,8 +28,8 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// Queues a packet that is finished, fits, and travels without a tunnel. Such packets can wait for the end of
-    /// the batch, so they do not count towards an early send.
+    /// Queues a packet that is finished, fits the link, and needs no tunnel. Such packets can wait for the end of the
+    /// batch, so they do not count towards an early send.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "what most packets need, and little")]
     pub(crate) fn queue(&mut self, slot: &mut Slot, packet: Packet) {
@@ -37,7 +37,7 @@ impl Outbox {
         self.push(slot, packet, 0, 1, bytes);
     }
 
-    /// Queues a packet that stands for so many packets and bytes on a wire, and for `room` of those that are sent at once.
+    /// Queues a packet. `segments` and `bytes`: what it is on a wire. `room`: how much it counts towards [`FULL`].
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as `queue`")]
     fn push(&mut self, slot: &mut Slot, packet: Packet, room: usize, segments: u64, bytes: u64) {
@@ -48,8 +48,8 @@ impl Outbox {
         slot.push(packet, segments, bytes);
     }
 
-    /// Makes a packet what a port takes (segments, fragments, complete checksums, the outer header of a `tunnel`) and queues it.
-    /// Its hop limit and policy are already dealt with; `header_len` is what each segment repeats.
+    /// Prepares a packet for its port (cuts segments or fragments, completes checksums, adds the outer header of a `tunnel`)
+    /// and queues it. The hop limit was changed and policy evaluated before. `header_len`: the bytes that each segment repeats.
     #[inline(never)]
     pub(crate) fn prepare_and_queue(
         &mut self,
@@ -71,7 +71,8 @@ impl Outbox {
             }
         };
         if as_it_is {
-            // What the kernel is to cut is sent early: the other side works meanwhile, and the payload is still in the cache.
+            // A super-packet that the kernel cuts is sent early: its receiver works meanwhile, and its payload is still in
+            // the cache.
             let segments = packet.segments(header_len);
             return self.encapsulate_and_queue(slot, pool, packet, segments, header_len, tunnel);
         }
@@ -86,12 +87,9 @@ impl Outbox {
         outcome
     }
 
-    /// Puts the outer header on, if there is one, and queues.
+    /// Adds the outer header of a tunnel, if there is one, and queues the packet.
     #[inline(always)]
-    #[expect(
-        clippy::inline_always,
-        reason = "of most packets it is known that they are one segment"
-    )]
+    #[expect(clippy::inline_always, reason = "most callers know that the packet is one segment")]
     fn encapsulate_and_queue(
         &mut self,
         slot: &mut Slot,
@@ -111,7 +109,8 @@ impl Outbox {
             .map_err(|packet| discard(pool, packet, DropReason::Malformed))
     }
 
-    /// As [`Outbox::queue`], into a tunnel. One that the header does not fit is given back.
+    /// Queues a packet into a tunnel, as [`Outbox::queue`] does without one. Errors: the packet, if it has no room for the
+    /// outer header.
     #[inline(never)]
     pub(crate) fn queue_encapsulated(
         &mut self,
@@ -122,8 +121,8 @@ impl Outbox {
         self.encapsulate_and_push(tunnel, slot, packet, 0, 1, 0)
     }
 
-    /// Puts the outer header of a tunnel on and queues, as [`Outbox::push`] does; `repeated`: how many bytes longer the segments are
-    /// together. One that the header does not fit is given back.
+    /// Adds the outer header of a tunnel and queues the packet, as [`Outbox::push`] does. `repeated`: how many bytes longer
+    /// than the packet its segments are together. Errors: the packet, if it has no room for the outer header.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as `encapsulate_and_queue`")]
     fn encapsulate_and_push(
@@ -140,14 +139,15 @@ impl Outbox {
         if !encapsulate(&mut packet, &tunnel.outer, self.next_id) {
             return Err(packet);
         }
-        // Each segment repeats the tunnel's header, too.
+        // Each segment repeats the outer header, too.
         let added = segments * tunnel.outer.added() as u64 + repeated;
         self.push(slot, packet, room, segments, bytes + added);
         Ok(())
     }
 
-    /// Leaves in `pieces` what a wire of this MTU would carry: the packet, its segments, its fragments, or those of its
-    /// segments: a datagram too long is cut, not shortened. What must not be cut has been answered.
+    /// Puts into `pieces` what a wire of this MTU would carry: the packet, its segments, its fragments, or the fragments of
+    /// its segments (a datagram that is too long is cut into fragments, not shortened). A packet that must not be cut was
+    /// answered before.
     #[inline(never)]
     fn split(
         &mut self,
@@ -188,7 +188,7 @@ impl Outbox {
         self.queued >= FULL
     }
 
-    /// Sends every queue. Ports whose device failed are named in `lost`.
+    /// Sends every queue. Adds the ports whose device failed to `lost`.
     #[inline(never)]
     pub(crate) fn send(
         &mut self,
@@ -200,7 +200,7 @@ impl Outbox {
         for port in self.waiting.drain(..) {
             let Some(slot) = ports.slot(port) else { continue };
             let segments = slot.queue.len() as u64 + std::mem::take(&mut slot.further);
-            // Each has been decided by itself. What a device takes at once costs it little more than one of them.
+            // Each packet was decided by itself. A super-packet costs the device little more than one packet.
             let takes = slot.capabilities;
             if (takes.tcp_segmentation || takes.udp_segmentation) && may_coalesce(&slot.queue) {
                 coalesce(&mut slot.queue, takes, pool);
@@ -221,14 +221,14 @@ impl Outbox {
     }
 }
 
-/// Gives the buffer of a packet back that dies for `reason`.
+/// Returns the buffer of a packet that is dropped for `reason` to the pool.
 pub(crate) fn discard(pool: &mut Pool, packet: Packet, reason: DropReason) -> DropReason {
     pool.put(packet);
     reason
 }
 
-/// Whether the port can cut a super-packet itself, into segments that fit; segments of TCP are made shorter if they
-/// must be. Their number is the choice of the sender: above this many the worker does not wait for the kernel.
+/// Whether the port can cut a super-packet itself, into segments that fit. TCP segments that would not fit are made
+/// shorter. The sender chooses the number of segments: with more than `SEGMENTS` the kernel would take too long.
 fn can_segment(packet: &mut Packet, header_len: usize, mtu: usize) -> bool {
     const SEGMENTS: u64 = 512;
     let Some(segmentation) = &mut packet.offload.segmentation else { return false };

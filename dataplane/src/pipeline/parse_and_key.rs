@@ -11,7 +11,7 @@ use crate::parse::{self, parse};
 #[inline(always)]
 #[expect(
     clippy::inline_always,
-    reason = "as PacketMetadata::at, and its parts go where they belong"
+    reason = "as PacketMetadata::new, so that its fields are written in place"
 )]
 pub(super) fn parse_and_key_packet(
     packet: &mut Packet,
@@ -31,7 +31,7 @@ pub(super) fn parse_and_key_packet(
     }
 }
 
-/// The same for a packet that is not plain, or that still lacks a checksum or is to be cut.
+/// The general case of [`parse_and_key_packet`]: the packet is not plain, lacks a checksum, or is a super-packet.
 #[inline(never)]
 fn parse_and_key_any(
     packet: &mut Packet,

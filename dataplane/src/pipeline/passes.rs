@@ -1,5 +1,6 @@
-//! A batch through the pipeline, pass by pass. Each pass does one thing for all packets of the batch, and asks for the memory that the
-//! next pass reads: a packet's bucket of the flow table when its key is known, its flow some packets before it is decided.
+//! The passes of a batch through the pipeline. Each pass does one thing for all packets of the batch, and prefetches the
+//! memory that the next pass reads: a packet's bucket of the flow table once its key is known, and its flow some packets
+//! before it is decided.
 
 use std::io;
 use std::sync::Arc;
@@ -29,10 +30,10 @@ use crate::stage::Stage;
 use crate::sys::memory::prefetch;
 use crate::tables::{PortId, Role};
 
-/// A worker's decisions and what they remember.
+/// The state of a worker's pipeline.
 pub(crate) struct Pipeline {
     pub(super) state: DecisionState,
-    /// Keys the hashes of senders.
+    /// The keyed hash of senders.
     pub(super) senders: RandomState,
     pub(super) recent_denials: RecentDenials,
     pub(super) aged: Duration,
@@ -42,13 +43,13 @@ pub(crate) struct Pipeline {
     pub(super) metadata: Vec<PacketMetadata>,
     /// Packets that other workers have handed off, on their way into the batch.
     pub(super) handoffs: Vec<Handoff>,
-    /// No packet of the last batch was looked up among the flows, so the slots of the next one are not guessed.
+    /// Untracked policy allowed every packet of the last batch, so the slots of the next batch are not guessed.
     pub(super) all_untracked: bool,
     pub(super) counters: Arc<WorkerCounters>,
     pub(super) reports: Sender<Report>,
 }
 
-/// Time in which every bucket of the flow table is looked at once, and the least time between two looks.
+/// The time in which every bucket of the flow table is aged once, and the least time between two steps.
 const AGE_ROUND: Duration = Duration::from_secs(30);
 const AGE_STEP: Duration = Duration::from_millis(10);
 
@@ -106,9 +107,9 @@ impl Pipeline {
         self.counters.flows.set(self.state.flows.len() as u64);
     }
 
-    /// Takes a batch through the passes, up to the queues of the ports that its packets leave by; the caller sends these. `from`: the
-    /// port that all of `batch` came by, if it came by one. Behind the batch go up to `limit` packets that other workers have handed
-    /// off, because a few more packets cost a batch little. Returns how many of those there were.
+    /// Takes a batch through the passes, up to the queues of the ports that its packets leave by; the caller sends the
+    /// queues. `from`: the port that brought `batch`; `None`: the batch is empty. Up to `limit` packets that other workers
+    /// have handed off are added to the batch, because a few more packets cost it little. Returns the number of those.
     #[inline]
     pub(crate) fn process(
         &mut self,
@@ -135,14 +136,14 @@ impl Pipeline {
         handoffs
     }
 
-    /// The input passes: takes what a port has brought out of its tunnels, parses it and forms the keys. Each pass
-    /// is a function that is not inlined, so that it has the registers for itself.
+    /// The input passes: takes the packets of a port out of their tunnels, parses them and forms the keys. Each pass is a
+    /// function that is not inlined, so that it has the registers for itself.
     fn input(&mut self, context: &mut Context<'_>, batch: &mut Vec<Packet>, port: PortId) {
         let role = context.tables.role(port);
         let mut bytes = 0;
         for packet in &*batch {
             bytes += packet.len();
-            // A device may have written it long ago.
+            // A device may have written the packet long ago.
             packet.prefetch();
         }
         self.handoffs.iter().for_each(|it| it.packet.prefetch());
@@ -172,22 +173,22 @@ impl Pipeline {
         }
     }
 
-    /// Takes up to `limit` packets out of the mailbox, no more than are enough for a batch, and prefetches them,
-    /// because their lines are in another core's cache. [`Pipeline::accept_handoffs`] follows.
+    /// Takes up to `limit` packets out of the mailbox, no more than are enough for a batch, and prefetches them, because
+    /// their lines are in another core's cache. [`Pipeline::accept_handoffs`] must follow.
     #[inline]
     fn fetch_handoffs(&mut self, context: &mut Context<'_>, limit: usize) {
         let mut intake = Intake::default();
         while self.handoffs.len() < limit
             && !intake.is_enough()
-            && let Some(handoffs) = context.mesh.receive(context.pool)
+            && let Some(handoff) = context.mesh.receive(context.pool)
         {
-            prefetch(&raw const *handoffs.packet);
-            intake.add(&handoffs.packet);
-            self.handoffs.push(handoffs);
+            prefetch(&raw const *handoff.packet);
+            intake.add(&handoff.packet);
+            self.handoffs.push(handoff);
         }
     }
 
-    /// Puts what was fetched behind the packets of the batch. Returns how many packets it was.
+    /// Appends the packets that were fetched to the batch. Returns their number.
     #[inline]
     fn accept_handoffs(&mut self, context: &mut Context<'_>, batch: &mut Vec<Packet>) -> usize {
         let count = self.handoffs.len();
@@ -234,7 +235,7 @@ impl Pipeline {
         batch.push(packet);
     }
 
-    /// For each packet of the last batch: the port that brought it, and how many packets a wire would carry for it.
+    /// The port that brought each packet of the last batch, and how many packets a wire would carry for it.
     pub(crate) fn packets_by_port(&self) -> impl Iterator<Item = (PortId, u64)> + Clone {
         self.metadata.iter().map(|metadata| (metadata.port, metadata.segments.into()))
     }
@@ -267,15 +268,15 @@ impl Pipeline {
             refused.for_each(|packet| context.pool.put(packet));
             self.arrivals.retain(|arrival| *arrival != nowhere);
         }
-        // The entrance of any other packet is unknown.
-        debug_assert_eq!(batch.len(), self.arrivals.len(), "each packet has come somehow");
+        // A packet without an entrance must not go on.
+        debug_assert_eq!(batch.len(), self.arrivals.len(), "a packet has no entrance");
         batch.drain(self.arrivals.len().min(batch.len())..).for_each(|it| context.pool.put(it));
         refused
     }
 
-    /// Parses the packets of the batch, forms the keys of their flows and prefetches their buckets. A packet that
-    /// cannot be parsed leaves the batch. `arrivals`: how each packet has come. Returns how many packets a wire
-    /// would have carried.
+    /// Parses the packets of the batch, forms the keys of their flows and prefetches their buckets. A packet that cannot be
+    /// parsed leaves the batch. `arrivals`: where each packet came from. Returns how many packets a wire would have
+    /// carried.
     #[inline(never)]
     fn parse_and_key(
         &mut self,
@@ -317,8 +318,8 @@ impl Pipeline {
         victims
     }
 
-    /// Decides every packet and does what was decided. `has_untracked`: policy may decide before connection
-    /// tracking; `victims`: what [`Pipeline::guess_slots`] has prefetched, if it was called.
+    /// Decides every packet and carries the decision out. `has_untracked`: policy may decide before connection tracking.
+    /// `victims`: what [`Pipeline::guess_slots`] has prefetched, if it was called.
     #[inline(never)]
     fn forward(
         &mut self,
@@ -375,8 +376,8 @@ impl Pipeline {
     }
 }
 
-/// Counts a packet that cannot be parsed. It is a function of its own so that its caller need not keep the count in
-/// a register.
+/// Counts a packet that cannot be parsed. This is a function of its own, so that its caller does not keep the count in a
+/// register.
 #[cold]
 #[inline(never)]
 fn count_unparsed(

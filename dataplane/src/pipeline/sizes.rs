@@ -1,13 +1,13 @@
-//! The sizes of what a worker remembers.
+//! The sizes of a worker's memory.
 
-/// How much a worker may remember.
+/// How much memory a worker has, in items.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     /// Flows.
     pub flows: usize,
     /// Buffers: packets in flight at once.
     pub buffers: usize,
-    /// First fragments that wait for their later ones.
+    /// First fragments whose decision is kept for their later ones.
     pub fragments: usize,
 }
 

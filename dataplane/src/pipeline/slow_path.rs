@@ -16,11 +16,11 @@ use crate::parse::parse;
 use crate::report::{Denied, Report};
 use crate::tables::{Link, NextHop, Role};
 
-/// Denials that may wait for control; more are lost and counted.
+/// How many denials may wait for control. Further ones are lost and counted.
 const REPORTS_WAITING: usize = 8192;
 
 impl Pipeline {
-    /// Decides one packet and does what was decided. Returns whether it was handed off.
+    /// Decides one packet and carries the decision out. Returns whether the packet was handed off.
     #[inline(never)]
     pub(super) fn slow_path(
         &mut self,
@@ -96,7 +96,7 @@ impl Pipeline {
             reason,
             slot,
         };
-        // Control has gone: the process is ending.
+        // It fails if control has ended, and then the process is ending.
         let _ = self.reports.send(Report::Denied(denied));
     }
 
@@ -136,7 +136,7 @@ fn is_ready(packet: &Packet, link: &Link) -> bool {
     packet.is_finished() && packet.len() <= link.mtu as usize
 }
 
-/// Puts a packet into the mailbox of the worker that has its flow, or drops it. Returns whether it went.
+/// Puts a packet into the mailbox of the worker that has its flow, or drops it. Returns whether it was handed off.
 #[inline(never)]
 fn hand_off(
     context: &mut Context<'_>,
@@ -149,22 +149,22 @@ fn hand_off(
         NextHop::Tunnel(index) => context.tables.tunnel(index),
         _ => None,
     };
-    let handoffs = Handoff {
+    let handoff = Handoff {
         packet,
         segments: metadata.segments,
         port,
         peer: peer.map(|tunnel| (tunnel.remote, tunnel.outer.encapsulation())),
         handoffs: handoffs.saturating_add(1),
     };
-    // A worker that has given away all its buffers could neither read nor take anything. An endpoint may have as
-    // many packets away as buffers are left to give, so that some are left for the next endpoint; the uplink's
-    // sockets bring packets of all of them.
+    // A worker without buffers could neither read nor receive packets. So an endpoint may have as many packets handed
+    // off as spare buffers are left: then some are left for the next endpoint. The uplink brings packets of all
+    // endpoints and has no such limit.
     let spare = context.pool.spare();
     let is_endpoint = matches!(context.tables.role(port), Role::Endpoint(_));
     let slot = context.ports.slot(port);
     let may_go =
         slot.as_ref().is_some_and(|slot| spare > if is_endpoint { slot.handed_off } else { 0 });
-    let refused = if may_go { context.mesh.send(to, handoffs) } else { Some(handoffs.packet) };
+    let refused = if may_go { context.mesh.send(to, handoff) } else { Some(handoff.packet) };
     let Some(refused) = refused else {
         if let Some(slot) = slot {
             slot.handed_off += 1;

@@ -108,7 +108,7 @@ mod tests {
         }
 
         #[test]
-        fn whoever_was_alone_owes_the_last_batch_at_most(cost in 1u64..MAX_CHARGE, alone in 1u32..1000) {
+        fn a_port_that_was_served_alone_owes_at_most_the_last_batch(cost in 1u64..MAX_CHARGE, alone in 1u32..1000) {
             let mut time = VirtualTime::default();
             let first = Port { account: Account::default(), cost, waiting: alone, served: 0 };
             let mut ports = vec![first];

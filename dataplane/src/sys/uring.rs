@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_did_not_take_is_never_written() {
+    fn a_packet_that_the_kernel_did_not_take_is_never_written() {
         let Some((mut writes, reader, writer, packets)) = ring() else { return };
         // A ring that is not enabled yet takes nothing (io_uring_setup(2), IORING_SETUP_R_DISABLED).
         writes.ring = Some(IoUring::builder().setup_r_disabled().build(WRITES as u32).unwrap());

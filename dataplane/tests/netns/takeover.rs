@@ -36,8 +36,8 @@ fn attempts(pod: &Netns) -> [Option<i32>; 2] {
 }
 
 #[test]
-fn a_device_with_one_queue_has_no_other_for_anybody() {
-    inside("takeover::a_device_with_one_queue_has_no_other_for_anybody", || {
+fn a_device_with_one_queue_gives_no_process_a_second_one() {
+    inside("takeover::a_device_with_one_queue_gives_no_process_a_second_one", || {
         let Some((pod, _tuns)) = a_tun_pod(B4, B6, 1) else { return };
         assert_eq!(attempts(&pod), [Some(libc::EBUSY), Some(libc::EINVAL)]);
         let capable = pod.run(|| {
@@ -48,11 +48,12 @@ fn a_device_with_one_queue_has_no_other_for_anybody() {
 }
 
 #[test]
-fn a_device_with_several_has_none_for_who_lacks_the_capability() {
-    let test = "takeover::a_device_with_several_has_none_for_who_lacks_the_capability";
+fn a_device_with_several_queues_gives_none_to_a_process_without_the_capability() {
+    let test =
+        "takeover::a_device_with_several_queues_gives_none_to_a_process_without_the_capability";
     inside_with_users(test, || {
         let Some((pod, _tuns)) = a_tun_pod(B4, B6, 2) else { return };
-        assert!(owner().unwrap().is_some(), "there is a user whom nobody is");
+        assert!(owner().unwrap().is_some(), "there is a user id that no process has");
         assert_eq!(attempts(&pod), [Some(libc::EINVAL), Some(libc::EPERM)]);
         pod.run(|| take(SEVERAL).unwrap());
     });
@@ -77,8 +78,8 @@ fn speaks(socket: &UdpSocket, tuns: &mut [Tun], pool: &mut Pool) -> bool {
 }
 
 #[test]
-fn a_header_that_somebody_has_changed_is_set_back_and_packets_pass() {
-    inside("takeover::a_header_that_somebody_has_changed_is_set_back_and_packets_pass", || {
+fn a_header_length_that_was_changed_is_set_back_and_packets_pass() {
+    inside("takeover::a_header_length_that_was_changed_is_set_back_and_packets_pass", || {
         let Some((pod, mut tuns)) = a_tun_pod(B4, B6, 2) else { return };
         let settings = tuns[0].settings().unwrap();
         let socket = pod.udp(SocketAddr::new(B4.into(), 7002));

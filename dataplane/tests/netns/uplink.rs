@@ -313,8 +313,8 @@ fn whole(port: &mut impl PacketIo, pool: &mut Pool, bytes: usize) -> Vec<Packet>
 }
 
 #[test]
-fn what_the_kernel_coalesces_comes_with_its_segment_size() {
-    inside("uplink::what_the_kernel_coalesces_comes_with_its_segment_size", || {
+fn coalesced_packets_arrive_with_their_segment_size() {
+    inside("uplink::coalesced_packets_arrive_with_their_segment_size", || {
         const SIZE: usize = 1400;
         if Command::new("ethtool").arg("--version").output().is_err() {
             return lacking(Need::Namespaces, "no ethtool");

@@ -218,8 +218,8 @@ const ODD: usize = 7;
 type Case = (&'static str, fn(&mut Packet), usize);
 
 #[test]
-fn what_belongs_together_comes_in_one_piece_and_all_else_as_it_was_sent() {
-    inside("vxlan::what_belongs_together_comes_in_one_piece_and_all_else_as_it_was_sent", || {
+fn datagrams_that_belong_together_arrive_joined_and_others_as_sent() {
+    inside("vxlan::datagrams_that_belong_together_arrive_joined_and_others_as_sent", || {
         let (one, two) = nodes();
         let (mut sender, mut port) = (socket(&one, NODE1), socket(&two, NODE2));
         let mut pool = Pool::new(512);
@@ -241,7 +241,11 @@ fn what_belongs_together_comes_in_one_piece_and_all_else_as_it_was_sent() {
             assert!(received == sent, "{} packets, other ones or in another order", received.len());
             count
         };
-        assert_eq!(train(&mut pool, |_| {}), SEGMENTS, "nobody knew what would come");
+        assert_eq!(
+            train(&mut pool, |_| {}),
+            SEGMENTS,
+            "the first train arrives as single datagrams"
+        );
         for (what, change, expected) in cases {
             assert_eq!(train(&mut pool, change), expected, "{what}");
         }
@@ -289,8 +293,8 @@ fn a_call_takes_no_more_than_it_was_asked_for_and_the_next_goes_on() {
 }
 
 #[test]
-fn marks_cross_and_what_is_no_tunnel_packet_is_refused() {
-    inside("vxlan::marks_cross_and_what_is_no_tunnel_packet_is_refused", || {
+fn marks_cross_and_packets_of_no_tunnel_are_refused() {
+    inside("vxlan::marks_cross_and_packets_of_no_tunnel_are_refused", || {
         let (one, two) = nodes();
         let (mut sender, mut port) = (socket(&one, NODE1), socket(&two, NODE2));
         let mut pool = Pool::new(16);
@@ -317,8 +321,8 @@ fn marks_cross_and_what_is_no_tunnel_packet_is_refused() {
 }
 
 #[test]
-fn the_kernels_own_device_understands_and_is_understood() {
-    inside("vxlan::the_kernels_own_device_understands_and_is_understood", || {
+fn packets_cross_to_and_from_the_kernels_own_device() {
+    inside("vxlan::packets_cross_to_and_from_the_kernels_own_device", || {
         let (one, two) = nodes();
         kernel_device(&two);
         let mut port = socket(&one, NODE1);

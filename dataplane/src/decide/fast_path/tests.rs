@@ -187,7 +187,7 @@ fn metadata(bytes: &[u8], case: &Case, flows: &FlowTable) -> PacketMetadata {
 }
 
 #[test]
-fn a_packet_of_a_living_connection_goes_the_short_way_in_both_directions() {
+fn a_packet_of_a_live_flow_takes_the_fast_path_in_both_directions() {
     let tables = tables();
     let all =
         [(false, false, false), (true, true, false), (false, true, true), (true, false, true)];
@@ -221,22 +221,22 @@ fn a_packet_of_a_living_connection_goes_the_short_way_in_both_directions() {
 
 proptest! {
     #[test]
-    fn the_short_way_is_the_long_one_and_leaves_the_same_behind(case in case()) {
+    fn the_fast_path_equals_the_slow_path_and_leaves_the_same_state(case in case()) {
         let tables = tables();
         let bytes = packet(&case);
-        let (mut short, mut long) = (state(&case, &tables), state(&case, &tables));
-        let before = flow_of(&short);
-        let metadata = metadata(&bytes, &case, &short.flows);
-        let forwarding = fast_path(&tables, &mut short, &metadata, NOW);
+        let (mut fast, mut slow) = (state(&case, &tables), state(&case, &tables));
+        let before = flow_of(&fast);
+        let metadata = metadata(&bytes, &case, &fast.flows);
+        let forwarding = fast_path(&tables, &mut fast, &metadata, NOW);
         let Some((forwarding, counted)) = forwarding else {
-            prop_assert_eq!(flow_of(&short), before, "nothing is done");
+            prop_assert_eq!(flow_of(&fast), before, "the fast path changed a flow that it did not decide");
             return Ok(());
         };
         let packet = Pool::new(1).take_filled(&bytes).unwrap();
         let packet = PacketRef { packet: &packet, metadata: &metadata };
-        let Decision { fate, rules } = decide(&tables, &mut long, &packet, NOW);
+        let Decision { fate, rules } = decide(&tables, &mut slow, &packet, NOW);
         prop_assert!(metadata.unit <= forwarding.link.mtu);
         prop_assert_eq!((fate, rules), (Fate::Forward(forwarding), counted));
-        prop_assert_eq!(flow_of(&short), flow_of(&long));
+        prop_assert_eq!(flow_of(&fast), flow_of(&slow));
     }
 }

@@ -31,7 +31,8 @@ use crate::tables::{
 };
 use crate::wire::{ipv4, ipv6, put, vxlan};
 
-/// A pod, one of whom nobody speaks, the world, the node, one to whom nothing is forwarded, and another node's pod.
+/// A pod with policy, a pod without policy, an outside address, the node, an address that is not forwardable, and another
+/// node's pod.
 const WHO: [(Ipv4Addr, u16, NextHop); 6] = [
     (Ipv4Addr::new(10, 0, 0, 1), 1, NextHop::Endpoint(0)),
     (Ipv4Addr::new(10, 0, 0, 2), 2, NextHop::Endpoint(1)),
@@ -46,7 +47,7 @@ fn v6(of: u16) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, of)
 }
 
-/// What becomes of TCP and UDP to a port, by direction and by the peers, which are some of `WHO`.
+/// A policy with these rules by direction: an action for TCP and UDP to a port, for peers by their number in `WHO`.
 fn policy(label: &str, hook: Hook, rules: [&[(Action, u16, &[usize])]; 2]) -> Policy {
     let rule = |direction, (action, port, peers): &(Action, u16, &[usize])| {
         let nets = peers.iter().flat_map(|who| [IpAddr::from(WHO[*who].0), v6(WHO[*who].1).into()]);
@@ -79,8 +80,8 @@ fn policy(label: &str, hook: Hook, rules: [&[(Action, u16, &[usize])]; 2]) -> Po
     }
 }
 
-/// Policy of the first pod and of the node's interfaces goes by the peer, and by another one in each direction; what the
-/// interfaces' does not speak of is tracked. Nobody speaks of the second pod.
+/// A model with policy of the first pod and untracked policy of the node's interfaces. Both depend on the peer, on another
+/// one in each direction. Packets that the interfaces' policy does not match are tracked. The second pod has no policy.
 fn model() -> Model {
     use Action::{Allow, Deny};
     let mut model = Model::default();
@@ -111,7 +112,7 @@ fn model() -> Model {
     model
 }
 
-/// The world is behind the uplink. Both interfaces ask before connection tracking, in both directions.
+/// Tables with outside addresses behind the uplink, and untracked policy at both interfaces in both directions.
 fn tables() -> Tables {
     let pods = ["first", "second"].map(|name| ObjectName::new("a", name));
     let node = ObjectName::new("", "node");
@@ -155,16 +156,16 @@ fn tables() -> Tables {
     }
 }
 
-/// What an interface has to ask before connection tracking.
+/// The untracked chain of an interface in a direction.
 #[derive(Debug, Clone, Copy)]
 enum Asked {
     Nothing,
     Policy,
-    /// A chain that nobody has.
+    /// A chain that the image does not have.
     Missing,
 }
 
-/// What there is of the tables; what is asked by interface and direction.
+/// Which parts of the tables remain: the untracked chains by interface and direction, and the uplink.
 #[derive(Debug, Clone)]
 struct Part {
     untracked: [[Asked; 2]; 2],
@@ -195,7 +196,7 @@ fn part_of(whole: &Tables, part: &Part) -> Tables {
     tables
 }
 
-/// The same where nobody is asked before connection tracking.
+/// The same tables without untracked policy.
 fn silent(asking: &Tables) -> Tables {
     let mut silent = asking.clone();
     let HostPolicy { native, tunnelled, .. } = &mut silent.host_policy;
@@ -288,15 +289,15 @@ fn entrance(who: usize) -> Entrance {
     }
 }
 
-/// How often each was met that a law of the short way needs.
+/// How often each case occurred that a law of the fast path needs.
 #[derive(Debug, Default)]
 struct Met {
     goes: Cell<u32>,
     tracked: Cell<u32>,
     other: Cell<u32>,
-    /// One interface alone is asked and lets it through, and yet it is transit.
+    /// Only one interface has untracked policy; it allows the packet, but the packet is transit.
     transit: Cell<u32>,
-    /// One interface alone is asked, in this direction, and would answer otherwise of the other end.
+    /// Only one interface has untracked policy, in this direction, and its verdict for the other end would be another one.
     by_end: [Cell<u32>; 2],
 }
 
@@ -340,7 +341,7 @@ impl Met {
         }
     }
 
-    /// Each often enough to be sure that no law holds for want of cases.
+    /// Whether each case occurred often enough for the laws to mean something.
     fn is_enough(&self) -> bool {
         let Self { goes, tracked, other, transit, by_end: [ingress, egress] } = self;
         [goes, tracked, other].iter().all(|it| it.get() > 400)
@@ -349,7 +350,8 @@ impl Met {
 }
 
 #[test]
-fn the_short_way_is_the_long_one_and_what_is_tracked_is_as_if_nobody_had_been_asked() {
+fn the_fast_path_equals_the_slow_path_and_tracked_packets_are_decided_as_without_untracked_policy()
+{
     let whole = tables();
     let met = Met::default();
     let drawn = (part(), prop::collection::vec(case(), 4));
@@ -357,22 +359,22 @@ fn the_short_way_is_the_long_one_and_what_is_tracked_is_as_if_nobody_had_been_as
     let outcome = runner.run(&drawn, |(part, cases)| {
         let asking = part_of(&whole, &part);
         let silent = silent(&asking);
-        // What the one before has left behind must not matter.
-        let (mut short, mut long) = (state(), state());
+        // What earlier packets leave in the state must not matter.
+        let (mut fast, mut slow) = (state(), state());
         for case in cases {
             let bytes = packet(&case);
             let Ok(parsed) = parse(&bytes) else { continue };
             let arrival =
                 Arrival { entrance: entrance(case.entrance), port: PortId(1), handoffs: 0 };
             let metadata =
-                PacketMetadata::new(&parsed, (1, bytes.len() as u32), true, &arrival, &short.flows);
+                PacketMetadata::new(&parsed, (1, bytes.len() as u32), true, &arrival, &fast.flows);
             let packet = Pool::new(1).take_filled(&bytes).unwrap();
             let packet = PacketRef { packet: &packet, metadata: &metadata };
-            let said = untracked_fast_path(&asking, &mut short, &metadata);
-            prop_assert!(short.flows.is_empty());
+            let said = untracked_fast_path(&asking, &mut fast, &metadata);
+            prop_assert!(fast.flows.is_empty());
             let mut fresh = state();
             let decision = decide(&asking, &mut fresh, &packet, NOW);
-            prop_assert_eq!(decision, decide(&asking, &mut long, &packet, NOW));
+            prop_assert_eq!(decision, decide(&asking, &mut slow, &packet, NOW));
             met.note(&asking, &metadata, &said);
             match said {
                 UntrackedVerdict::Allow((forwarding, rules)) => {
@@ -391,11 +393,11 @@ fn the_short_way_is_the_long_one_and_what_is_tracked_is_as_if_nobody_had_been_as
         Ok(())
     });
     outcome.unwrap();
-    assert!(met.is_enough(), "of each enough: {met:?}");
+    assert!(met.is_enough(), "some case occurred too seldom: {met:?}");
 }
 
 #[test]
-fn the_last_course_is_that_of_these_tables_and_this_way() {
+fn the_cached_hook_equals_a_lookup_in_the_same_tables() {
     let asking = tables();
     let silent = Tables { version: 8, ..silent(&asking) };
     let again = Tables { version: 9, ..asking.clone() };
