@@ -1,4 +1,4 @@
-//! `manx capture`: a port is wrapped, its copies become a pcapng file, and the wrapper goes when nobody reads any more.
+//! `manx capture`: a port is wrapped, its copies become a pcapng file, and the wrapper is removed when the reader ends.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub(super) fn start(workers: Vec<Commands>, source: Source, room: &Arc<CopyBudge
     for worker in &workers {
         let (copier, done) = (copier.clone(), done.clone());
         let wrap = move |port: Box<dyn PacketIo>| -> Box<dyn PacketIo> {
-            // If nobody listens any more, nobody reads, and the copier copies nothing.
+            // This fails if the reader has ended, and then the copier copies nothing.
             let _ = done.send(());
             Box::new(copier.wrap(port))
         };
@@ -74,7 +74,7 @@ pub(super) fn start(workers: Vec<Commands>, source: Source, room: &Arc<CopyBudge
     drop((copier, done));
     let (file, pieces) = mpsc::channel(PIECES);
     std::thread::spawn(move || {
-        // The file begins once packets are copied: whoever has read its first bytes misses none.
+        // The file begins once packets are copied: a reader that has its first bytes misses none.
         let deadline = Instant::now() + TAKEN_UP;
         match workers.iter().try_for_each(|_| taken_up.recv_deadline(deadline)) {
             Ok(()) => {

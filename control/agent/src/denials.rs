@@ -1,4 +1,4 @@
-//! Denied flows: the last ones kept for whoever asks, one line each in the log, at a bounded rate.
+//! Denied flows: the last ones are kept for requests, and each has a line in the log, at a bounded rate.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -10,8 +10,8 @@ use manx_api::Denial;
 
 /// Denials kept.
 const KEPT: usize = 65_536;
-/// Log lines about one source in one period; then it is silent about it, and the next period says how many were left out. So
-/// nobody's lines drown in another's.
+/// Log lines about one source in one period. Further lines are left out, and the next period says how many. So one source
+/// cannot drown the lines of others.
 const LINES: u32 = 20;
 /// Log lines about all sources in one period.
 const ALL_LINES: u32 = 1_000;

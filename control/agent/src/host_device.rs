@@ -57,7 +57,7 @@ impl HostDevice {
     fn forward(&self) -> Result<(), Error> {
         netns::run_in(&self.netns, || {
             sysctl::set("ipv4/ip_forward", "1")?;
-            // Manx checks the sources of what it hands over; the kernel's check knows nothing of tunnels.
+            // Manx checks the sources of packets that it sends to the node; the kernel's check knows nothing of tunnels.
             sysctl::set(&format!("ipv4/conf/{NAME}/rp_filter"), "0")?;
             // Manx's own ICMP errors come from the tunnel address, which is the node's too: the kernel takes such a source
             // for forged otherwise.

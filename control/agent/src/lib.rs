@@ -38,7 +38,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// How long an agent that stops waits for device work.
 const LAST_WORK: Duration = Duration::from_secs(1);
 
-/// A worker that cannot be where it was told to be would be anywhere, and nobody would know.
+/// Checks the cores that workers are pinned to. A worker that cannot be pinned would run anywhere, unnoticed.
 fn check_cores(asked: &[Option<usize>]) -> Result<(), Error> {
     let usable = doctor::usable_cores();
     match asked.iter().flatten().find(|core| !usable.contains(core)) {
@@ -94,7 +94,7 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
 struct EventSources {
     inbox: mpsc::Receiver<PendingRequest>,
     completed: mpsc::UnboundedReceiver<Completed<Done>>,
-    /// Tells the follower of next hops whom to look for.
+    /// The peers whose next hops the follower looks for.
     peers: watch::Sender<BTreeSet<Ipv4Addr>>,
     next_hops: watch::Receiver<uplink::NextHops>,
 }

@@ -106,7 +106,7 @@ pub struct Server {
 
 impl Server {
     /// Listens at `path`, with mode 0600 from the first instant; the folder is made (0700) if it is not there, and has to be
-    /// the caller's own ([`private::examine`]). A socket that nobody listens to any more is replaced, a living one is not.
+    /// the caller's own ([`private::examine`]). A socket without a listener is replaced, one with a listener is not.
     /// Call within a tokio runtime.
     pub fn bind(path: &Path) -> Result<Self, Error> {
         let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
@@ -129,7 +129,7 @@ impl Server {
         Ok(Self { listener, path: path.to_owned(), _lock: lock })
     }
 
-    /// Serves connections, 512 at once, until nobody takes requests any more.
+    /// Serves connections, 512 at once, until the receiver of `requests` ends.
     pub async fn run(self, requests: mpsc::Sender<PendingRequest>) {
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         let turn = Arc::new(Semaphore::new(1));
@@ -188,7 +188,7 @@ fn lock(path: &Path) -> Result<Flock<File>, Error> {
             Err((_, Errno::EWOULDBLOCK)) => return Err(Error::InUse(path.to_owned())),
             Err((_, errno)) => return Err(error(errno.into())),
         };
-        // An agent that stops removes the file: a lock on a file without a name keeps nobody out.
+        // An agent that stops removes the file, and a lock on a file without a name keeps no agent out.
         let still_there = fs::metadata(&name).is_ok_and(|there| {
             use std::os::unix::fs::MetadataExt;
             lock.metadata().is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
@@ -319,7 +319,7 @@ async fn unless_gone<T>(
     }
 }
 
-/// An answer that is made on another thread, which has its turn until it is done, whoever still waits.
+/// Makes an answer on another thread. The work keeps its turn until it is done, even if the caller no longer waits.
 async fn run_on_thread(
     work: Box<dyn FnOnce() -> Response + Send>,
     turn: OwnedSemaphorePermit,

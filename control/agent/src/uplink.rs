@@ -71,7 +71,7 @@ pub(super) fn vxlan(local: Ipv4Addr, workers: usize) -> Result<Queues, String> {
         let port = vxlan::PORT;
         format!(
             "nodes behind VXLAN cannot be reached: UDP {local}:{port} cannot be had: {error}; expected that the address is the uplink's \
-             and that nobody has the port (a VXLAN device of the kernel's: ip -d link show type vxlan)"
+             and that no other socket has the port (a VXLAN device of the kernel's: ip -d link show type vxlan)"
         )
     })
 }

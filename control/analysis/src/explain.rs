@@ -170,9 +170,9 @@ fn no_pod(key: &ObjectKey, contents: &Contents) -> String {
         _ if matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed)) => {
             "it is finished, so its addresses are another's".to_owned()
         }
-        Some(node) if pod.host_network => format!(
-            "it is on the network of node {node}, of which the manifests have no InternalIP"
-        ),
+        Some(node) if pod.host_network => {
+            format!("it is on the network of node {node}, which has no InternalIP in the manifests")
+        }
         None if pod.host_network => "it is on its host's network, and has no node".to_owned(),
         _ if is_invalid(Kind::Namespace, "", &key.namespace) => {
             format!("Namespace {} is not valid, so nothing passes its pods", key.namespace)

@@ -165,7 +165,7 @@ impl<'a> Known<'a> {
         let nodes = self.contents.objects.keys().any(|key| key.kind == Kind::Node);
         if nodes && !self.has(Kind::Node, "", &host.node) {
             let what = format!("node {}", host.node);
-            report.undefined("spec.node", &what, "the host endpoint is nobody's");
+            report.undefined("spec.node", &what, "the host endpoint belongs to no node");
         }
         for (index, name) in host.profiles.iter().enumerate() {
             let made = name == "projectcalico-default-allow"

@@ -136,7 +136,7 @@ impl Completion<'_> {
         self.store(key, State::Valid(Arc::new(object)));
     }
 
-    /// Adds an object, or one of which is only known that it is there.
+    /// Adds an object, which may have no known content.
     fn store(&mut self, key: ObjectKey, state: State) {
         let place = Place { file: "(assumed)".into(), document: 0, at: None };
         self.contents.objects.insert(key, Stored { state, place });

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::space::User;
 use crate::{Completion, Refusal, list, manifest};
 
-/// How many nodes a cluster has of which nothing is known.
+/// How many nodes are assumed if nothing is known of a cluster's nodes.
 const NODES: usize = 2;
 /// The addresses of a subnet that nodes get: the router and other hosts get the rest.
 const OF_SUBNET: usize = 240;
@@ -35,7 +35,7 @@ pub(crate) fn make_nodes(completion: &mut Completion<'_>) -> Result<(), Refusal>
     give_addresses(completion)
 }
 
-/// The names of nodes of which there is no object, valid or not.
+/// The names of nodes without an object, valid or not.
 fn missing(completion: &Completion<'_>) -> BTreeSet<String> {
     let named = completion.valid().filter_map(|(_, object)| match object {
         Object::Pod(pod) => pod.node_name.clone(),

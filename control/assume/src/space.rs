@@ -83,7 +83,8 @@ impl Space {
         self.addresses.range(net.network()..=net.broadcast()).copied()
     }
 
-    /// Whether rules whose nets have a prefix of `smallest` bits or more mean no address of `range`, and nobody has one.
+    /// Whether `range` is free: no object has an address in it, and no net of a rule with a prefix of `smallest` bits or
+    /// more means one.
     fn is_free(&self, range: IpNet, smallest: u8) -> bool {
         self.addresses_in(range).next().is_none()
             && !self.blocks.iter().any(|block| overlap(*block, range))

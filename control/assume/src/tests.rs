@@ -139,7 +139,7 @@ fn pods_that_the_input_has_are_not_made_again() {
     }
     // The ReplicaSet is the Deployment's: its pods are made once.
     assert_eq!(names(&completed(&format!("{deployment}{set}")).0), ["shop/web-1", "shop/web-2"]);
-    // A pod of another owner is nobody else's.
+    // A pod of another owner does not count for these two.
     let other = owned("x-1", "ReplicaSet", "x-5d9");
     assert_eq!(names(&completed(&format!("{deployment}{other}")).0).len(), 3);
     let cron = workload("CronJob", "sweep", "");
@@ -284,7 +284,7 @@ fn a_service_that_is_not_valid_has_endpoints_that_are_not_known() {
     assert!(matches!(slice.state, State::Invalid(_)));
 }
 
-/// Parts of a cluster of which any may be missing.
+/// Parts of a cluster. Any of them may be missing.
 const PARTS: &[&str] = &[
     "{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {disk: ssd}}, spec: {podCIDR: 10.1.1.0/24}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}",
     "{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDRs: ['fd00:1::/64']}}",

@@ -33,7 +33,7 @@ impl Interfaces<'_> {
             .or_else(|| self.all(model))
     }
 
-    /// The host endpoint of the tunnels, which are an interface that nobody can name.
+    /// The host endpoint of the tunnels, which are an interface that no host endpoint can name.
     pub fn tunnelled<'m>(&self, model: &'m Model) -> Option<&'m str> {
         self.all(model)
     }
@@ -85,7 +85,7 @@ mod tests {
         host("n1", Interface::All, &[])
     }
 
-    /// Who governs the uplink of node n1, and its tunnels; `-` is nobody.
+    /// The host endpoints that govern the uplink of node n1 and its tunnels; `-`: none.
     fn govern(hosts: &[(&str, HostEndpoint)]) -> String {
         let mut model = Model::default();
         for (name, host) in hosts {

@@ -120,7 +120,7 @@ fn an_agent_that_has_never_read_its_datastore_whole_ends_before_anything_is_atta
     );
     assert!(told.contains("policies.yaml"), "{told}");
     assert!(!told.starts_with('0'), "{told}");
-    assert!(!folder.path().join("s").exists(), "nobody listens for pods to attach");
+    assert!(!folder.path().join("s").exists(), "the agent listens for pods to attach");
 }
 
 #[test]

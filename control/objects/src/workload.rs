@@ -1,4 +1,4 @@
-//! Workloads: objects of which controllers make pods.
+//! Workloads: objects from which controllers make pods.
 //!
 //! Source: Kubernetes API reference, `apps/v1`, `batch/v1`, `ReplicationController`.
 

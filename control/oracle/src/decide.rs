@@ -106,7 +106,7 @@ impl Oracle {
         through: &mut Vec<RuleName>,
         watch: &mut impl Watch,
     ) -> Outcome {
-        let mut nobody = true;
+        let mut enforced = false;
         for (index, tier) in self.tiers.iter().enumerate() {
             let mut asked = Vec::new();
             let mut passed = false;
@@ -127,7 +127,7 @@ impl Oracle {
                     }
                     continue;
                 }
-                nobody = false;
+                enforced = true;
                 asked.push(&policy.key);
                 let note = |rule: &Rule, _| through.push(name(&policy.key, flow.direction, rule));
                 match first_match(rules, flow, watch, note) {
@@ -151,7 +151,7 @@ impl Oracle {
                 });
             }
         }
-        if nobody { Outcome::NobodyAsked } else { Outcome::Passed }
+        if enforced { Outcome::Passed } else { Outcome::NobodyAsked }
     }
 
     /// The result if no policy decided. Every pod has its namespace's profile, and then its service account's.

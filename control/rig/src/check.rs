@@ -192,7 +192,7 @@ fn send(
             let _place = bound.acquire_owned().await;
             match process {
                 Some(process) => (index, process.run_task(Task::Probe(probe)).await),
-                None => (index, TaskResult::Failed("nobody is there".to_owned())),
+                None => (index, TaskResult::Failed("the pod has no prober".to_owned())),
             }
         });
     }

@@ -81,7 +81,7 @@ type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<TaskResult>>>>;
 /// A prober's process.
 #[derive(Debug)]
 pub struct Process {
-    #[expect(dead_code, reason = "held, so that nobody else waits for it; it ends with the rig")]
+    #[expect(dead_code, reason = "held, so that no other code waits for it; it ends with the rig")]
     child: Child,
     commands: mpsc::UnboundedSender<Vec<u8>>,
     waiting: Waiting,

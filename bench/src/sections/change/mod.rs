@@ -277,7 +277,7 @@ fn measure_directory(
     };
     results.add("a directory is looked at", "ms", &[time], None);
     results.remarks.push(format!(
-        "the directory has {} files, of which one is new with {found} other objects",
+        "the directory has {} files; one of them is new, with {found} other objects",
         store.contents().texts
     ));
     Ok(())

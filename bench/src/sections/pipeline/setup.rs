@@ -120,7 +120,7 @@ impl Setup {
         self.pass(far, Some(replies.in_order(Order::InTurn)), flows)
     }
 
-    /// Passes packets, all of which must come out. `None`: more packets of the last stream of this entrance.
+    /// Passes packets; all of them must come out. `None`: more packets of the last stream of this entrance.
     fn pass(
         &mut self,
         entrance: PortId,

@@ -218,8 +218,8 @@ impl CreatedDevice {
     }
 }
 
-/// Made in the agent's namespace under a name of its own, where nobody else is who could open a queue before the device
-/// has an owner, then moved and renamed.
+/// The device is made in the agent's namespace under a name of its own, then moved and renamed. In the agent's namespace no
+/// other process could open a queue before the device has an owner.
 fn make_tun(
     agent: &AgentNamespace,
     netns: BorrowedFd<'_>,

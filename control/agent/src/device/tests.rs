@@ -284,7 +284,7 @@ fn the_kernel_forwards_nothing_between_veths_that_manx_does_not_read() {
     let agent = AgentNamespace::create().unwrap();
     let a = Pod::new(&["10.7.0.2", "fd07::2"]);
     let b = Pod::new(&["10.7.0.3", "fd07::3"]);
-    // The queues stay open and nobody reads them.
+    // The queues stay open and are not read.
     let _a = a.attach(&agent, Device::Veth).unwrap();
     let _b = b.attach(&agent, Device::Veth).unwrap();
     for (from, to) in a.addresses.iter().zip(&b.addresses) {
@@ -301,7 +301,7 @@ fn a_namespace_made_anew_at_the_same_path_is_another() {
     let agent = AgentNamespace::create().unwrap();
     let pod = Pod::new(&["10.7.0.2"]);
     let (device, _queues) = pod.attach(&agent, Device::Veth).unwrap();
-    // While it is held its number is nobody else's.
+    // While the namespace is held, no other one gets its number.
     let _old = netns::open(&pod.path).unwrap();
     assert!(device.is(&pod.path, "eth0"));
     netns::delete(&pod.path).unwrap();

@@ -1,8 +1,8 @@
 //! Host-local allocation: which address of the node's blocks a pod has.
 //!
 //! A node has at most one block of each family (Kubernetes, `Node.spec.podCIDRs`). What a block has for pods goes to them in
-//! turn: an address that was given back is the last to be given out again, so that whoever still speaks to the old pod does
-//! not reach a new one.
+//! turn: an address that was given back is the last to be given out again, so that peers which still speak to the old pod
+//! do not reach a new one.
 //!
 //! [`Ipam`] is the bookkeeping and does no I/O; [`store::Store`] keeps it in a file.
 

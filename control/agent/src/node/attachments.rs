@@ -42,8 +42,8 @@ impl PodRequest {
         ObjectName::new(&pod.namespace, &pod.name)
     }
 
-    /// Whether nobody waits for it, and `next`, a later request for the same pod, makes it needless. Without a `next`: an
-    /// attachment that nobody waits for is.
+    /// Whether no caller waits for it any more, and `next`, a later request for the same pod, makes it needless. Without a
+    /// `next`, an attachment that no caller waits for is needless.
     pub(super) fn is_needless(&self, next: Option<&Self>) -> bool {
         match self {
             Self::Attach(_, caller) => caller.is_closed(),

@@ -1,8 +1,9 @@
 //! The workers, and the ports that they have.
 //!
 //! A process with `CAP_NET_ADMIN` in a pod, or on the node, may open a queue of a TUN device that has several, and change the
-//! form in which all queues hand over packets. What comes then is no packet, and what is written is refused. Workers count
-//! both. The control loop reads these counters and sets the device back, so that no packet pays for it.
+//! form in which all queues deliver packets. Then workers read no packets that they can parse, and the device refuses what
+//! they write. Workers count both. The control loop reads these counters and sets the device back, so that no packet pays
+//! for a check.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -95,7 +96,7 @@ impl Port {
             tracing::warn!(
                 port = self.name,
                 found = %changed,
-                "somebody has changed how the device hands over packets: set back, what was sent meanwhile is lost"
+                "a process has changed how the device delivers packets: set back, packets sent meanwhile are lost"
             );
         }
     }

@@ -68,8 +68,8 @@ pub(super) fn import(wire: &calico::Policy, context: Context<'_>) -> (Policy, Op
     }
 }
 
-/// The replacement of a policy of which only the subject, or not even that, is known: it denies everything of the
-/// endpoints that it may select.
+/// The replacement of a policy that is not valid: it denies all packets of the endpoints that it may select. `wire`: its
+/// subject, if that is known.
 pub(super) fn broken(wire: Option<&Subject>, namespace: Option<&str>) -> Policy {
     let all = || namespace.map_or_else(Selector::all, |own| Selector::equals(NAMESPACE, own));
     Policy {
@@ -222,8 +222,8 @@ fn entity(wire: &EntityRule, context: Context<'_>) -> Result<Entity, Unknown> {
         .map(Selector::parse_service_account)
         .transpose()?;
     // A selector of accounts that matches members without an account also matches sets.
-    let nobody = Labels::new();
-    let accounts_take_sets = names.is_none() && run_as.iter().any(|it| it.matches(&nobody));
+    let no_labels = Labels::new();
+    let accounts_take_sets = names.is_none() && run_as.iter().any(|it| it.matches(&no_labels));
     let asks_for_sets =
         selector.is_some() || not_selector.is_some() || there.is_some() || accounts_take_sets;
     let selects = selector.is_some() || there.is_some() || names.is_some() || run_as.is_some();

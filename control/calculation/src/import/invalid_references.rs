@@ -12,7 +12,7 @@ use manx_objects::object::Kind;
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct InvalidReferences<'a> {
-    /// Network sets of which the labels are known, but not the networks.
+    /// Network sets whose labels are known, but not their networks.
     sets: Vec<(ObjectName, NetworkSet)>,
     /// Whether there is a network set whose labels are not known.
     unlabelled_set: bool,

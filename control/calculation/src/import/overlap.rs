@@ -10,7 +10,7 @@ use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{Kind, Object, ObjectKey};
 use manx_objects::problem::Problem;
 
-/// Two nodes' blocks that are equal, or of which one contains the other.
+/// Blocks of two nodes, where one block equals or contains the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overlap {
     /// The larger block and its node; of equal blocks, the node whose name comes first.

@@ -298,7 +298,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
         };
         insta::assert_snapshot!(told("", "", ""), @"Pod default/p is no endpoint: it has no address: status.podIPs is empty");
         insta::assert_snapshot!(told("", "", "phase: Failed, podIP: 10.1.1.9"), @"Pod default/p is no endpoint: it is finished, so its addresses are another's");
-        insta::assert_snapshot!(told("", "hostNetwork: true, nodeName: n3", ""), @"Pod default/p is no endpoint: it is on the network of node n3, of which the manifests have no InternalIP");
+        insta::assert_snapshot!(told("", "hostNetwork: true, nodeName: n3", ""), @"Pod default/p is no endpoint: it is on the network of node n3, which has no InternalIP in the manifests");
         insta::assert_snapshot!(told("", "hostNetwork: true", ""), @"Pod default/p is no endpoint: it is on its host's network, and has no node");
     }
 

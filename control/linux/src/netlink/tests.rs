@@ -57,10 +57,10 @@ fn a_pair_joins_two_namespaces_and_neighbours_are_resolved_through_it() {
                 netlink.neighbours().await?
             );
         }
-        let nobody = netlink.next_hop(ip("10.9.0.77")).await?.unwrap();
-        assert_eq!(netlink.resolve(nobody).await?, None);
+        let silent = netlink.next_hop(ip("10.9.0.77")).await?.unwrap();
+        assert_eq!(netlink.resolve(silent).await?, None);
         netlink.set_neighbour(here.index, ip("10.9.0.77"), [2, 0, 0, 0, 0, 77]).await?;
-        assert_eq!(netlink.resolve(nobody).await?, Some([2, 0, 0, 0, 0, 77]));
+        assert_eq!(netlink.resolve(silent).await?, Some([2, 0, 0, 0, 0, 77]));
         assert_eq!(netlink.next_hop(ip("192.0.2.1")).await?, None, "no route, no next hop");
         Ok(())
     })

@@ -99,7 +99,7 @@ fn a_file_is_made_and_never_through_a_link() {
     fs::remove_file(&path).unwrap();
     symlink("/dev/null", &path).unwrap();
     assert!(write_new(&path, b"mine").is_err());
-    replace(&path).unwrap().write_all(b"nobody's").unwrap();
+    replace(&path).unwrap().write_all(b"dropped").unwrap();
     fs::remove_file(&path).unwrap();
     let (mut reader, writer) = io::pipe().unwrap();
     symlink(format!("/proc/self/fd/{}", writer.as_raw_fd()), &path).unwrap();

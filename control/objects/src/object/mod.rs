@@ -32,7 +32,7 @@ pub enum Kind {
     Service,
     /// `discovery.k8s.io/v1` `EndpointSlice`.
     EndpointSlice,
-    /// A workload, of which its controller makes pods.
+    /// A workload: its controller makes pods.
     Workload(Controller),
     /// `networking.k8s.io/v1` NetworkPolicy.
     NetworkPolicy,

@@ -183,8 +183,8 @@ pub(super) fn to(action: Action, destination: EntityRule) -> Rule {
     Rule { destination, ..rule(action) }
 }
 
-/// An end that a selector matches.
-pub(super) fn whom(selector: &str) -> EntityRule {
+/// The entity that a selector matches.
+pub(super) fn matching(selector: &str) -> EntityRule {
     EntityRule { selector: Some(selector.to_owned()), ..EntityRule::default() }
 }
 

@@ -74,8 +74,8 @@ fn priority_is_the_order() {
 
 #[test]
 fn without_a_matching_rule_both_tiers_pass() {
-    let nobody = vec![ClusterPeer::Pods(pods(labels("x", "y"), all()))];
-    assert!(admin(vec![of(ClusterAction::Deny, nobody)]).allows(&web(), &db(), 80));
+    let no_pods = vec![ClusterPeer::Pods(pods(labels("x", "y"), all()))];
+    assert!(admin(vec![of(ClusterAction::Deny, no_pods)]).allows(&web(), &db(), 80));
     assert!(admin(vec![]).allows(&web(), &db(), 80));
 }
 

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::cluster::{
-    Cluster, TCP, UDP, at_order, db, egress, from, in_tier, ingress, lab, pairs, rule, stranger,
-    to, web, whom,
+    Cluster, TCP, UDP, at_order, db, egress, from, in_tier, ingress, lab, matching, pairs, rule,
+    stranger, to, web,
 };
 use crate::{Oracle, Packet, Party};
 use manx_api::trace::SideTrace;
@@ -51,11 +51,11 @@ fn a_story_goes_tier_by_tier_and_names_the_first_term_that_failed() {
             in_tier(
                 "mine",
                 1.0,
-                ingress("app == 'db'", vec![rule(Log), from(Pass, whom("app == 'web'"))]),
+                ingress("app == 'db'", vec![rule(Log), from(Pass, matching("app == 'web'"))]),
             ),
         )
         .policy("b", in_tier("mine", 2.0, ingress("app == 'db'", vec![rule(Deny)])))
-        .policy("c", egress("app == 'web'", vec![from(Deny, whom("app == 'x'")), rule(Allow)]))
+        .policy("c", egress("app == 'web'", vec![from(Deny, matching("app == 'x'")), rule(Allow)]))
         .with(
             Kind::StagedGlobalNetworkPolicy,
             "s",
@@ -203,7 +203,7 @@ fn every_term_of_calicos_rules_has_its_words() {
             EntityRule {
                 namespace_selector: text("global()"),
                 service_accounts: Some(accounts),
-                ..whom("has(q)")
+                ..matching("has(q)")
             },
         ),
         from(Deny, EntityRule { not_selector: text("has(app)"), ..end() }),
@@ -238,7 +238,8 @@ fn a_story_says_what_the_judgement_says() {
     let clusters = [
         Cluster::new(),
         Cluster::new().text(KUBERNETES),
-        Cluster::new().policy("p", egress("", vec![from(Deny, whom("app == 'web'")), rule(Allow)])),
+        Cluster::new()
+            .policy("p", egress("", vec![from(Deny, matching("app == 'web'")), rule(Allow)])),
     ];
     for cluster in clusters {
         let oracle = cluster.oracle();

@@ -1,8 +1,8 @@
 //! Host endpoints, and traffic between a node and its pods.
 
 use super::cluster::{
-    Cluster, ICMP, TCP, UDP, address, db, egress, from, in_tier, ingress, ip, lab, node, pairs,
-    rule, stranger, to, web, whom,
+    Cluster, ICMP, TCP, UDP, address, db, egress, from, in_tier, ingress, ip, lab, matching, node,
+    pairs, rule, stranger, to, web,
 };
 use crate::{Crossing, Direction, Packet, Verdict, VerdictReason};
 use manx_objects::Invalid;
@@ -288,7 +288,7 @@ fn a_reference_to_a_missing_or_invalid_profile_is_deny() {
     assert_eq!(judge(&invalid, &local(80)).why, missing);
     assert!(allows(&with(&["projectcalico-default-allow", "gone"]), &local(80)));
     // The same for a policy that cannot be evaluated.
-    let rules = vec![from(Allow, whom("zone == 'x'")), rule(Allow)];
+    let rules = vec![from(Allow, matching("zone == 'x'")), rule(Allow)];
     let profile = Profile { labels: pairs(&[]), ingress: rules, egress: vec![] };
     let cluster = with(&["mine"]).with(Kind::Profile, "mine", Object::Profile(Box::new(profile)));
     assert!(allows(&cluster, &local(80)));
@@ -313,7 +313,7 @@ fn host_endpoints_have_their_own_labels_and_those_of_their_profiles() {
     assert!(selects("role == 'host'") && selects("zone == 'own'"));
     assert!(!selects("zone == 'profile'") && !selects("has(projectcalico.org/orchestrator)"));
     // As a peer it is known by its expected addresses.
-    let from_host = ingress("app == 'db'", vec![from(Allow, whom("role == 'host'"))]);
+    let from_host = ingress("app == 'db'", vec![from(Allow, matching("role == 'host'"))]);
     let cluster = cluster.policy("p", from_host);
     assert!(cluster.allows(&address("172.18.0.2"), &db(), 80));
     assert!(!cluster.allows(&address("172.18.0.3"), &db(), 80));

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::cluster::{
-    Cluster, address, db, egress, from, in_tier, ingress, ip, lab, node, pairs, pod_at, rule,
-    selecting, stranger, web, whom,
+    Cluster, address, db, egress, from, in_tier, ingress, ip, lab, matching, node, pairs, pod_at,
+    rule, selecting, stranger, web,
 };
 use crate::{Packet, VerdictReason};
 use manx_objects::Invalid;
@@ -124,16 +124,16 @@ fn a_policy_whose_rule_could_match_an_invalid_sets_labels_counts_as_invalid() {
     };
     let not = |selector: &str| EntityRule {
         not_selector: Some(selector.to_owned()),
-        ..whom("app == 'x'")
+        ..matching("app == 'x'")
     };
-    assert!(!set(from(Allow, whom("zone == 'out'"))));
-    assert!(set(from(Allow, whom("zone == 'in'"))));
-    assert!(!set(super::cluster::to(Allow, whom("zone == 'out'"))), "the other end");
+    assert!(!set(from(Allow, matching("zone == 'out'"))));
+    assert!(set(from(Allow, matching("zone == 'in'"))));
+    assert!(!set(super::cluster::to(Allow, matching("zone == 'out'"))), "the other end");
     assert!(!set(from(Deny, not("zone == 'out'"))), "notSelector");
     assert!(set(from(Deny, not("zone == 'in'"))));
     assert!(set(rule(Deny)), "a rule without selectors means no set");
     let scoped =
-        EntityRule { namespace_selector: Some("all()".to_owned()), ..whom("zone == 'out'") };
+        EntityRule { namespace_selector: Some("all()".to_owned()), ..matching("zone == 'out'") };
     assert!(set(from(Allow, scoped)), "a global set has no namespace");
 }
 
@@ -142,7 +142,7 @@ fn with_unreadable_labels_any_rule_with_a_selector_of_calicos_may_mean_it() {
     let set = |cluster: Cluster| {
         cluster.invalid(Kind::NetworkSet, "shop/broken", nothing()).allows(&lab(), &db(), 80)
     };
-    assert!(!set(with_rule("p", from(Allow, whom("zone == 'in'")))));
+    assert!(!set(with_rule("p", from(Allow, matching("zone == 'in'")))));
     assert!(set(with_rule("p", rule(Allow))));
     let accounts = |names: &[&str], selector: &str| EntityRule {
         service_accounts: Some(ServiceAccountMatch {
@@ -165,7 +165,7 @@ fn with_unreadable_labels_any_rule_with_a_selector_of_calicos_may_mean_it() {
 fn only_enforced_policies_and_rules_that_count_are_touched_by_an_invalid_set() {
     let broken =
         |cluster: Cluster| cluster.invalid(Kind::GlobalNetworkSet, "broken", labelled(&[]));
-    let policy = ingress("app == 'db'", vec![from(Deny, whom("all()"))]);
+    let policy = ingress("app == 'db'", vec![from(Deny, matching("all()"))]);
     let staged = Object::CalicoPolicy(Box::new(policy.clone()));
     let cluster = broken(open().with(Kind::StagedGlobalNetworkPolicy, "p", staged));
     assert!(cluster.allows(&lab(), &db(), 80));
@@ -176,7 +176,7 @@ fn only_enforced_policies_and_rules_that_count_are_touched_by_an_invalid_set() {
 
 #[test]
 fn a_selector_that_cannot_be_read_makes_its_policy_invalid() {
-    let cluster = with_rule("p", from(Allow, whom("a = 'b'")));
+    let cluster = with_rule("p", from(Allow, matching("a = 'b'")));
     assert!(!cluster.allows(&lab(), &db(), 80) && cluster.allows(&lab(), &web(), 80));
     let cluster = open().policy("shop/p", ingress("a = 'b'", vec![]));
     assert!(!cluster.allows(&lab(), &db(), 80) && !cluster.allows(&lab(), &web(), 80));
@@ -206,9 +206,10 @@ fn nothing_passes_between_an_address_of_a_closed_pod_and_who_is_no_pod() {
         Cluster::new().invalid(Kind::Pod, "lab/broken", Invalid { addresses, ..nothing() });
     // The addresses of a pod whose namespace or account is not valid are known.
     let nowhere = Cluster::new().invalid(Kind::Namespace, "lab", nothing());
-    let nobody = Cluster::new().invalid(Kind::ServiceAccount, "lab/default", nothing());
+    let no_account = Cluster::new().invalid(Kind::ServiceAccount, "lab/default", nothing());
     let lab = address(&lab().address().to_string());
-    for (cluster, closed) in [(broken, address("10.0.9.9")), (nowhere, lab.clone()), (nobody, lab)]
+    for (cluster, closed) in
+        [(broken, address("10.0.9.9")), (nowhere, lab.clone()), (no_account, lab)]
     {
         for other in [stranger(), node("node-1"), web()] {
             let text = format!("{closed} and {other}");
@@ -233,7 +234,7 @@ fn pods_of_an_invalid_namespace_or_service_account_are_no_endpoints() {
 
 #[test]
 fn a_set_in_an_invalid_namespace_may_mean_anything() {
-    let cluster = with_rule("p", from(Allow, whom("zone == 'x'"))).set(
+    let cluster = with_rule("p", from(Allow, matching("zone == 'x'"))).set(
         "far/s",
         &[("zone", "y")],
         &["192.0.2.0/24"],

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use super::cluster::{
-    Cluster, ICMP, SCTP, TCP, UDP, address, db, egress, from, in_tier, ingress, ip, lab, pairs,
-    pod_at, rule, stranger, to, web, whom,
+    Cluster, ICMP, SCTP, TCP, UDP, address, db, egress, from, in_tier, ingress, ip, lab, matching,
+    pairs, pod_at, rule, stranger, to, web,
 };
 use crate::{Packet, Party, Shown};
 use manx_objects::object::calico::Action::{Allow, Deny, Log, Pass};
@@ -42,12 +42,13 @@ fn with_ports(protocol: Option<u8>, ports: Vec<Port>) -> Rule {
 #[test]
 fn within_a_rule_everything_is_and() {
     let destination = EntityRule { ports: vec![Port::Range(80, 80)], ..EntityRule::default() };
-    let both = Rule { source: whom("app == 'web'"), protocol: Some(TCP), ..to(Allow, destination) };
+    let both =
+        Rule { source: matching("app == 'web'"), protocol: Some(TCP), ..to(Allow, destination) };
     assert!(takes(&both, &web(), tcp(80)));
     assert!(!takes(&both, &web(), tcp(81)));
     assert!(!takes(&both, &web(), Packet::to_port(UDP, Some(80))));
     assert!(!takes(&both, &stranger(), tcp(80)));
-    let source = EntityRule { nets: nets(&["10.0.1.0/24"]), ..whom("app == 'web'") };
+    let source = EntityRule { nets: nets(&["10.0.1.0/24"]), ..matching("app == 'web'") };
     assert!(takes(&with_source(source.clone()), &web(), tcp(80)));
     assert!(!takes(&with_source(source), &lab(), tcp(80)), "in the selector, not in the net");
 }
@@ -106,9 +107,9 @@ fn every_not_field_is_one_more_and_of_a_negation_over_the_packet() {
 #[test]
 fn an_absent_or_empty_rule_selector_is_no_criterion_and_all_takes_whoever_has_labels() {
     assert!(takes(&rule(Allow), &stranger(), tcp(1)));
-    assert!(takes(&with_source(whom("")), &stranger(), tcp(1)));
-    assert!(!takes(&with_source(whom("all()")), &stranger(), tcp(1)));
-    assert!(takes(&with_source(whom("all()")), &lab(), tcp(1)));
+    assert!(takes(&with_source(matching("")), &stranger(), tcp(1)));
+    assert!(!takes(&with_source(matching("all()")), &stranger(), tcp(1)));
+    assert!(takes(&with_source(matching("all()")), &lab(), tcp(1)));
 }
 
 #[test]
@@ -159,7 +160,10 @@ fn in_a_namespace_selector_all_means_has_one_and_global_has_none() {
         assert_eq!(takes(selector, &lab()), pod, "{selector}");
         assert_eq!(takes(selector, &address("198.51.100.1")), own, "{selector}");
         assert_eq!(takes(selector, &stranger()), world, "{selector}");
-        assert!(!takes(selector, &address("203.0.113.1")), "{selector}: nobody's address");
+        assert!(
+            !takes(selector, &address("203.0.113.1")),
+            "{selector}: an address without an endpoint"
+        );
     }
     // A label of a missing namespace is absent.
     assert!(takes("team != 'a'", &stranger()));
@@ -174,7 +178,7 @@ fn in_shop(source: EntityRule) -> Cluster {
 
 #[test]
 fn in_a_namespaced_policy_a_rules_selectors_keep_to_its_namespace() {
-    let cluster = in_shop(whom("app == 'web'"));
+    let cluster = in_shop(matching("app == 'web'"));
     assert!(cluster.allows(&web(), &db(), 80));
     assert!(!cluster.allows(&lab(), &db(), 80) && !cluster.allows(&stranger(), &db(), 80));
     let names = ServiceAccountMatch {
@@ -189,12 +193,12 @@ fn in_a_namespaced_policy_a_rules_selectors_keep_to_its_namespace() {
 #[test]
 fn unless_a_namespace_selector_says_otherwise() {
     let anywhere =
-        EntityRule { namespace_selector: Some("all()".to_owned()), ..whom("app == 'web'") };
+        EntityRule { namespace_selector: Some("all()".to_owned()), ..matching("app == 'web'") };
     let cluster = in_shop(anywhere);
     assert!(cluster.allows(&lab(), &db(), 80) && cluster.allows(&web(), &db(), 80));
     assert!(!cluster.allows(&stranger(), &db(), 80));
     let global =
-        EntityRule { namespace_selector: Some("global()".to_owned()), ..whom("app == 'web'") };
+        EntityRule { namespace_selector: Some("global()".to_owned()), ..matching("app == 'web'") };
     let cluster = in_shop(global);
     assert!(!cluster.allows(&web(), &db(), 80) && cluster.allows(&stranger(), &db(), 80));
 }
@@ -237,7 +241,7 @@ fn service_accounts_match_by_name_and_by_the_accounts_labels() {
     assert!(allows(by(&[], Some("role == 'front'")), &web()));
     assert!(!allows(by(&[], Some("role == 'front'")), &lab()));
     assert!(!allows(by(&["default"], Some("role == 'front'")), &web()), "both must hold");
-    assert!(!allows(by(&[], Some("all()")), &stranger()), "nobody has the address");
+    assert!(!allows(by(&[], Some("all()")), &stranger()), "no endpoint has the address");
     assert!(allows(by(&[], None), &stranger()), "nothing is asked");
     // A set without an account matches all() and every negation about accounts.
     let set = |selector: &str| {
@@ -321,17 +325,17 @@ fn a_selector_holds_of_an_address_if_one_holder_fits_all_of_it() {
     let cluster = |destination: EntityRule| {
         Cluster::new().text(TWIN).policy("p", egress("app == 'db'", vec![to(Allow, destination)]))
     };
-    assert!(cluster(whom("app == 'web'")).allows(&db(), &web(), 1));
-    assert!(cluster(whom("app == 'twin'")).allows(&db(), &web(), 1));
-    assert!(!cluster(whom("app == 'web' && app == 'twin'")).allows(&db(), &web(), 1));
+    assert!(cluster(matching("app == 'web'")).allows(&db(), &web(), 1));
+    assert!(cluster(matching("app == 'twin'")).allows(&db(), &web(), 1));
+    assert!(!cluster(matching("app == 'web' && app == 'twin'")).allows(&db(), &web(), 1));
     // The named port is that of the holder that the selector matches.
     let ports = vec![Port::Name("http".to_owned())];
-    let named = EntityRule { ports, ..whom("app == 'twin'") };
+    let named = EntityRule { ports, ..matching("app == 'twin'") };
     assert!(cluster(named.clone()).allows(&db(), &web(), 9000));
     assert!(!cluster(named).allows(&db(), &web(), 80));
     // A port is excluded, whichever holder gives it that name.
     let not_ports = vec![Port::Name("http".to_owned())];
-    let not_named = EntityRule { not_ports, ..whom("app == 'twin'") };
+    let not_named = EntityRule { not_ports, ..matching("app == 'twin'") };
     assert!(!cluster(not_named.clone()).allows(&db(), &web(), 80));
     assert!(cluster(not_named).allows(&db(), &web(), 81));
 }
@@ -341,9 +345,9 @@ fn at_its_own_end_a_pod_is_itself_and_not_another_that_has_its_address() {
     let cluster = |destination: EntityRule| {
         Cluster::new().text(TWIN).policy("p", ingress("has(app)", vec![to(Allow, destination)]))
     };
-    assert!(cluster(whom("app == 'web'")).allows(&db(), &web(), 1));
-    assert!(!cluster(whom("app == 'twin'")).allows(&db(), &web(), 1));
-    let set = cluster(whom("zone == 'x'")).set("s", &[("zone", "x")], &["10.0.1.0/24"]);
+    assert!(cluster(matching("app == 'web'")).allows(&db(), &web(), 1));
+    assert!(!cluster(matching("app == 'twin'")).allows(&db(), &web(), 1));
+    let set = cluster(matching("zone == 'x'")).set("s", &[("zone", "x")], &["10.0.1.0/24"]);
     assert!(set.allows(&db(), &web(), 1), "sets that contain its address count");
 }
 
@@ -367,7 +371,7 @@ fn a_network_sets_members_match_selectors_by_its_labels() {
         .set("world", &[("zone", "out")], &["192.0.2.0/24", "2001:db8::/32"])
         .set("lab/own", &[("zone", "own")], &["198.51.100.7/32"]);
     let allows = |selector: &str, source: &str| {
-        let policy = ingress("app == 'db'", vec![with_source(whom(selector))]);
+        let policy = ingress("app == 'db'", vec![with_source(matching(selector))]);
         cluster.clone().policy("p", policy).allows(&address(source), &db(), 80)
     };
     assert!(allows("zone == 'out'", "192.0.2.255") && !allows("zone == 'out'", "192.0.3.0"));
@@ -378,7 +382,7 @@ fn a_network_sets_members_match_selectors_by_its_labels() {
     assert!(!allows("has(projectcalico.org/orchestrator)", "198.51.100.7"));
     // A pod's address in a set also has the set's labels.
     let cluster = cluster.set("pods", &[("zone", "pods")], &["10.0.2.0/24"]);
-    let policy = ingress("app == 'db'", vec![with_source(whom("zone == 'pods'"))]);
+    let policy = ingress("app == 'db'", vec![with_source(matching("zone == 'pods'"))]);
     assert!(cluster.policy("p", policy).allows(&lab(), &db(), 80));
 }
 
@@ -399,7 +403,7 @@ status: {podIP: 10.0.2.9}
         Cluster::new()
             .text(forger)
             .account("shop/runner", &[("role", "x")])
-            .policy("p", ingress("app == 'db'", vec![with_source(whom(selector))]))
+            .policy("p", ingress("app == 'db'", vec![with_source(matching(selector))]))
             .allows(source, &db(), 80)
     };
     for selector in [
@@ -433,7 +437,7 @@ fn pod_selectors_of_kubernetes_policies_never_match_host_endpoints_or_network_se
     assert!(!closed.allows(&stranger(), &db(), 80));
     assert!(!closed.allows(&address("172.18.0.2"), &db(), 80));
     // Calico's policies do.
-    let open = cluster.policy("p", ingress("all()", vec![with_source(whom("app == 'web'"))]));
+    let open = cluster.policy("p", ingress("all()", vec![with_source(matching("app == 'web'"))]));
     assert!(open.allows(&stranger(), &db(), 80) && open.allows(&address("172.18.0.2"), &db(), 80));
 }
 
@@ -566,7 +570,7 @@ fn an_http_match_is_not_matching_in_an_allow_and_matching_in_a_deny() {
             .to_string(),
         "denied by GlobalNetworkPolicy p ingress[2]"
     );
-    let other = Rule { http: true, ..from(Deny, whom("app == 'x'")) };
+    let other = Rule { http: true, ..from(Deny, matching("app == 'x'")) };
     let cluster = Cluster::new().policy("p", ingress("app == 'db'", vec![other, rule(Allow)]));
     assert!(cluster.allows(&web(), &db(), 80), "the other terms still count");
 }
@@ -576,7 +580,7 @@ fn rules_may_ask_of_the_local_end_too() {
     let own = |entity: EntityRule| {
         Cluster::new().policy("p", ingress("has(app)", vec![to(Allow, entity)]))
     };
-    let cluster = own(whom("app == 'db'"));
+    let cluster = own(matching("app == 'db'"));
     assert!(cluster.allows(&lab(), &db(), 1) && !cluster.allows(&lab(), &web(), 1));
     let cluster = own(EntityRule { nets: nets(&["10.0.1.2/32"]), ..EntityRule::default() });
     assert!(cluster.allows(&lab(), &db(), 1) && !cluster.allows(&lab(), &web(), 1));
@@ -613,8 +617,8 @@ fn a_namespaced_policy_selects_in_its_namespace_only() {
 #[test]
 fn addresses_have_their_holders_whoever_asks() {
     // The same judgement by address and by pod.
-    let cluster =
-        Cluster::new().policy("p", ingress("app == 'db'", vec![with_source(whom("app == 'web'"))]));
+    let cluster = Cluster::new()
+        .policy("p", ingress("app == 'db'", vec![with_source(matching("app == 'web'"))]));
     let plain: IpAddr = web().address();
     assert!(cluster.allows(&Party::Address(plain), &db(), 80));
 }

@@ -1,6 +1,8 @@
 //! The order of evaluation.
 
-use super::cluster::{Cluster, at_order, db, egress, from, in_tier, ingress, lab, rule, web, whom};
+use super::cluster::{
+    Cluster, at_order, db, egress, from, in_tier, ingress, lab, matching, rule, web,
+};
 use crate::{Packet, VerdictReason};
 use manx_objects::object::calico::Action::{Allow, Deny, Log, Pass};
 use manx_objects::object::calico::{self, Action, StagedAction};
@@ -194,7 +196,7 @@ fn pass_goes_to_the_next_tier_and_after_the_last_to_the_profiles() {
 
 #[test]
 fn log_records_and_continues_with_the_next_rule() {
-    let rules = vec![rule(Log), from(Log, whom("app == 'x'")), rule(Log), rule(Deny)];
+    let rules = vec![rule(Log), from(Log, matching("app == 'x'")), rule(Log), rule(Deny)];
     let cluster = Cluster::new().policy("p", ingress("app == 'db'", rules));
     let judgement = cluster.oracle().judge(&web(), &db(), Packet::to_port(6, Some(80)));
     assert_eq!(
@@ -237,7 +239,7 @@ fn a_staged_policy_says_what_it_would_have_decided() {
     let staged = |cluster: Cluster, name: &str, policy: calico::Policy| {
         cluster.with(Kind::StagedGlobalNetworkPolicy, name, Object::CalicoPolicy(Box::new(policy)))
     };
-    let rules = vec![from(Deny, whom("app == 'x'")), rule(Log), rule(Deny)];
+    let rules = vec![from(Deny, matching("app == 'x'")), rule(Log), rule(Deny)];
     let mut cluster = Cluster::new().policy("enforced", at_order(5.0, one(Allow)));
     cluster = staged(cluster, "denies", at_order(1.0, ingress("app == 'db'", rules)));
     cluster = staged(cluster, "silent", at_order(2.0, ingress("app == 'db'", vec![])));
@@ -272,10 +274,10 @@ fn what_the_end_of_a_tier_would_deny_is_told_of_each_staged_policy_if_none_is_en
         let all = cluster.oracle().staged(&web(), &db(), Packet::to_port(6, Some(80)));
         all.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     };
-    let nobody = || vec![from(Allow, whom("app == 'x'")), rule(Log)];
+    let no_match = || vec![from(Allow, matching("app == 'x'")), rule(Log)];
     let cluster = |action| {
         let cluster = Cluster::new().tier("mine", Some(1.0), action);
-        let cluster = staged(cluster, "mine", 1.0, "a", ingress("app == 'db'", nobody()));
+        let cluster = staged(cluster, "mine", 1.0, "a", ingress("app == 'db'", no_match()));
         let cluster = staged(cluster, "mine", 2.0, "b", one(Allow));
         let cluster = staged(cluster, "mine", 3.0, "c", ingress("app == 'db'", vec![]));
         let cluster = staged(cluster, "mine", 4.0, "elsewhere", ingress("app == 'web'", vec![]));
@@ -284,7 +286,7 @@ fn what_the_end_of_a_tier_would_deny_is_told_of_each_staged_policy_if_none_is_en
             "default",
             1.0,
             "d",
-            egress("app == 'web'", vec![from(Deny, whom("app == 'x'"))]),
+            egress("app == 'web'", vec![from(Deny, matching("app == 'x'"))]),
         )
     };
     insta::assert_snapshot!(said(&cluster(Deny)), @r"
@@ -314,7 +316,7 @@ fn types_default_by_the_rules_that_are_there() {
         // A policy that applies to a direction and has no rule for the packet isolates.
         (!cluster.allows(&lab(), &db(), 80), !cluster.allows(&db(), &lab(), 80))
     };
-    let no = || vec![from(Allow, whom("app == 'nobody'"))];
+    let no = || vec![from(Allow, matching("app == 'nobody'"))];
     let only_in = ingress("app == 'db'", no());
     let only_out = egress("app == 'db'", no());
     let both = calico::Policy { egress: no(), ..only_in.clone() };

@@ -20,7 +20,8 @@ use crate::sections::pipeline::time::cpu_seconds;
 const PACKETS: u64 = 1 << 18;
 const PAIRS: usize = 8;
 const WORKERS: u32 = 2;
-/// The buffers of a worker. The workers are set up one after the other, and packets that a later one hands over need room meanwhile.
+/// The buffers of a worker. The workers are set up one after the other, and packets that a later one hands off need room
+/// meanwhile.
 const BUFFERS: usize = 1 << 14;
 
 /// Packets from pod to pod.
@@ -103,7 +104,7 @@ fn measure_rate(workers: &mut [Setup]) -> Result<f64, Failure> {
                 pin(core);
                 together.wait();
                 let passed = cpu_seconds(|| setup.more(PACKETS)).map_err(|error| error.to_string());
-                // Packets that the others still hand over are served too.
+                // Packets that the others still hand off are served too.
                 running.fetch_sub(1, Ordering::Relaxed);
                 while running.load(Ordering::Relaxed) > 0 {
                     setup.node.turn();

@@ -1,4 +1,4 @@
-//! Packets in memory: who sends them to whom, and the ports that generate and count them.
+//! Packets in memory: their sources and destinations, and the ports that generate and count them.
 
 pub(crate) mod addresses;
 pub(crate) mod framed;

@@ -17,7 +17,8 @@ use manx_datastore::Store;
 
 const NODE: &str = "n1";
 
-/// Objects, the first [`BY_THEMSELVES`] of kinds that need no whole import: each the same in several ways, of which some are not valid. Some refer to others; `own` and `twice` define pods that [`PODS`] define, too.
+/// Objects, each in several versions; some versions are not valid. The first [`BY_THEMSELVES`] are of kinds that need no
+/// whole import. Some refer to others. `own` and `twice` define pods that [`PODS`] define, too.
 const OBJECTS: &[(&str, &[&str])] = &[
     (
         "policy",
@@ -189,7 +190,7 @@ const OBJECTS: &[(&str, &[&str])] = &[
 
 const BY_THEMSELVES: usize = 14;
 
-/// Pods, the first of which is this node's.
+/// Pods. The first one is on this node.
 const PODS: [(&str, &str); 6] =
     [("a", "p0"), ("a", "p1"), ("a", "p2"), ("b", "p1"), ("b", "p2"), ("c", "p1")];
 
