@@ -67,7 +67,7 @@ impl Grouped {
     }
 }
 
-/// The groups that are not empty, ascending, each with its numbers. It suits many groups of which few are not empty.
+/// The groups that are not empty, ascending, each with its numbers. It suits many groups if most are empty.
 #[derive(Debug, Default)]
 pub(crate) struct OccupiedGroups {
     groups: Vec<u32>,

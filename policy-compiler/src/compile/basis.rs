@@ -28,7 +28,7 @@ pub(crate) struct Basis {
     pub(crate) marks: [Mark; 8],
     pub(crate) peers: Arc<PeerTables>,
     pub(crate) kinds: Kinds,
-    /// For each predicate the number of members of which it is true; read only for port names.
+    /// For each predicate the number of members that match it; read only for port names.
     pub(crate) counts: Vec<u32>,
     pub(crate) atoms: AtomPredicates,
     pub(crate) addresses: Addresses,

@@ -1,5 +1,5 @@
-//! The delta of predicates: policies use selectors and CIDRs that no policy used before. Members and addresses of which
-//! one of them is true move to another class; everything else that is known about addresses stays.
+//! The delta of predicates: policies use selectors and CIDRs that no policy used before. Members and addresses that match
+//! one of them move to another class; everything else that is known about addresses stays.
 //!
 //! This covers selectors, and CIDRs over IPv4 addresses. Every other new term (port names, services) needs a rebuild.
 //!
@@ -31,7 +31,7 @@ struct NewPredicates {
     nets: Vec<(PredicateId, Vec<Ipv4Net>)>,
 }
 
-/// A member of which a new predicate is true.
+/// A member that matches a new predicate.
 struct MovedMember {
     is_endpoint: bool,
     nets: Vec<Ipv4Net>,
@@ -132,7 +132,7 @@ impl Basis {
         Ok(added)
     }
 
-    /// The members of which new predicates are true.
+    /// Finds the members that match new predicates.
     fn find_moved_members(
         &mut self,
         model: &Model,

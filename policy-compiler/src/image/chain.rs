@@ -14,7 +14,7 @@ pub(crate) const LINEAR: u32 = u32::MAX;
 pub type LocalPredicateSets = [Arc<[PredicateId]>; 2];
 
 /// A chain: the list of policies of a local end, and the end's predicate sets. Endpoints that agree in both share one
-/// chain. Two pods with the same policies, one of which calls port 80 `http` and the other port 8080, do not share one.
+/// chain. Two pods with the same policies do not share one if one calls port 80 `http` and the other port 8080.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Chain {
     /// The policies.

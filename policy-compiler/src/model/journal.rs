@@ -138,7 +138,7 @@ mod tests {
     fn who_knew_a_map_is_told_where_it_may_differ() {
         let mut one: Journal<u8, u8> = BTreeMap::from([(1, 1)]).into();
         one.insert(2, 2);
-        assert!(one.changes.is_empty(), "nobody knew it");
+        assert!(one.changes.is_empty(), "no reader has a mark");
         let first = one.mark();
         let told = |journal: &Journal<u8, u8>, mark: &Mark| -> Option<Vec<(u8, Option<u8>)>> {
             let since = journal.since(mark)?;

@@ -67,7 +67,7 @@ pub struct HostEndpoint {
 }
 
 impl HostEndpoint {
-    /// The value that replaces a host endpoint of which nothing is known.
+    /// The value that replaces a host endpoint that is not valid.
     pub fn broken() -> Self {
         Self {
             labels: Labels::new(),

@@ -166,7 +166,7 @@ impl<'a> Classifier<'a> {
     }
 }
 
-/// For each predicate the classes of which it is true, ascending.
+/// For each predicate the classes that match it, ascending.
 pub(crate) fn classes_by_predicate(classes: &[PredicateSet], predicates: usize) -> Grouped {
     let pairs = (0..).zip(classes).flat_map(|(class, set)| set.iter().map(move |it| (*it, class)));
     Grouped::from_pairs(predicates, pairs)

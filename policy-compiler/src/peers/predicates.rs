@@ -48,7 +48,7 @@ impl MemberPredicates {
         Self(all)
     }
 
-    /// For each predicate the number of members of which it is true.
+    /// For each predicate the number of members that match it.
     pub(crate) fn counts(&self, predicates: usize) -> Vec<u32> {
         let mut counts = vec![0; predicates];
         for predicate in self.0.all() {

@@ -368,8 +368,8 @@ impl<'m, 'k> Resolver<'m, 'k> {
     /// `service_ports`: whether a service at this end also stands for its ports. That is so for the destination of
     /// egress.
     fn end(&mut self, end: &RuleEnd, service_ports: bool) -> ResolvedEnd {
-        let whoever = [Entity::default()];
-        let entities = end.entities.as_deref().unwrap_or(&whoever);
+        let any = [Entity::default()];
+        let entities = end.entities.as_deref().unwrap_or(&any);
         let entities =
             entities.iter().map(|entity| self.entity(entity, end, service_ports)).collect();
         let not_ports = end.not_ports.iter().map(|port| self.port(port, None)).collect();

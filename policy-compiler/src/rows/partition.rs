@@ -14,7 +14,7 @@ use crate::resolve::{PredicateId, ResolvedRule};
 /// The classes by predicate.
 pub(crate) struct ClassColumns {
     families: Vec<Family>,
-    /// For each predicate the classes of which it is true, ascending.
+    /// For each predicate the classes that match it, ascending.
     columns: Grouped,
 }
 

@@ -43,12 +43,12 @@ impl RowScratch {
         decide: impl FnMut(ActiveRules<'_>) -> (PathId, bool),
     ) -> Option<Row> {
         let Self { intervals, firsts: scratch, .. } = self;
-        let nobody = PathFinder { known: &mut *known, decide }.target(&[], &[]);
-        let mut row = [nobody; TABLES];
+        let no_rules = PathFinder { known: &mut *known, decide }.target(&[], &[]);
+        let mut row = [no_rules; TABLES];
         for (table, place) in row.iter_mut().enumerate() {
             intervals.clear();
             for piece in firsts.merge_all(all, table, scratch) {
-                let to = if piece.rule == NO_RULE { nobody } else { known.path(piece.rule)? };
+                let to = if piece.rule == NO_RULE { no_rules } else { known.path(piece.rule)? };
                 push_interval(intervals, Interval { start: piece.start, to });
             }
             if !intervals.is_empty() {

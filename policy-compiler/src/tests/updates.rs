@@ -412,7 +412,7 @@ fn a_pod_elsewhere_comes_moves_and_goes_in_place() {
     let mut kept = cluster();
     let it = name("shop/web2");
     let web = kept.image.identity(ip("10.0.1.1"));
-    let nobody = kept.image.identity(ip("10.0.1.9"));
+    let unlabelled = kept.image.identity(ip("10.0.1.9"));
     for (labels, addresses) in [
         ("app=web", "10.0.1.9"),
         ("app=web", "10.9.9.9 10.0.1.9"),
@@ -424,7 +424,7 @@ fn a_pod_elsewhere_comes_moves_and_goes_in_place() {
         kept.is_as_from_nothing();
         for address in ["10.0.1.9", "10.9.9.9"] {
             let is = labels == "app=web" && addresses.contains(address);
-            let expected = if is { web } else { nobody };
+            let expected = if is { web } else { unlabelled };
             assert_eq!(
                 kept.image.identity(ip(address)),
                 expected,
@@ -434,7 +434,7 @@ fn a_pod_elsewhere_comes_moves_and_goes_in_place() {
     }
     assert!(kept.pod(&it, None));
     kept.is_as_from_nothing();
-    assert_eq!(kept.image.identity(ip("10.9.9.9")), nobody);
+    assert_eq!(kept.image.identity(ip("10.9.9.9")), unlabelled);
 }
 
 #[test]

@@ -38,8 +38,8 @@ impl Generator {
         let pod = some(&self.pods[family], &mut self.rng).or(all);
         let other =
             if self.rng.u8(..3) == 0 { all } else { some(&self.pods[family], &mut self.rng) };
-        let nobody = IpAddr::from([192, 0, 2, 9]);
-        let (one, other) = (pod.unwrap_or(nobody), other.or(all).unwrap_or(nobody));
+        let outside = IpAddr::from([192, 0, 2, 9]);
+        let (one, other) = (pod.unwrap_or(outside), other.or(all).unwrap_or(outside));
         if self.rng.u8(..4) == 0 { (other, one) } else { (one, other) }
     }
 

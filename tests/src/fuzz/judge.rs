@@ -1,4 +1,4 @@
-//! Judges one batch at one node: which output came of which input, and whether it was allowed.
+//! Judges one batch at one node: finds the input of each output, and whether the output was allowed.
 
 use std::rc::Rc;
 

@@ -3,7 +3,7 @@
 //! - `plan`: a cluster that changes. `epoch`: its state between two publications.
 //! - `generate`, `conversations`, `fragments`, `invalid`, `mutate`: which packets are sent. `writer` writes their bytes.
 //! - `world`, `publish`, `buffers`: two nodes whose workers are turned by hand; what is published to them; their buffers.
-//! - `read`, `input`, `wire`: packets that went in, packets that came out, and which came of which.
+//! - `read`, `input`, `wire`: packets that went in, packets that came out, and the input of each output.
 //! - `oracle`, `connections`, `own_errors`, `tunnel`: which packets may come out. `batch`, `judge`, `balance`: one batch, judged by
 //!   them and compared with the node's counters.
 //! - `coverage`: what a run has covered. `sabotage`: faults on purpose.

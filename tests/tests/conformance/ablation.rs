@@ -209,7 +209,7 @@ impl Feature {
 
     fn ablate_rule(self, rule: &mut Rule) {
         if self == Self::NoPeers && rule.peers.as_ref().is_none_or(Vec::is_empty) {
-            rule.peers = Some(vec![Peer::Selectors { pods: None, namespaces: Some(nobody()) }]);
+            rule.peers = Some(vec![Peer::Selectors { pods: None, namespaces: Some(no_match()) }]);
         }
         if self == Self::NoPorts && rule.ports.as_ref().is_none_or(Vec::is_empty) {
             rule.ports = Some(vec![unused()]);
@@ -225,7 +225,7 @@ impl Feature {
     fn ablate_peer(self, peer: &mut Peer) {
         match peer {
             Peer::IpBlock(block) => match self {
-                Self::Block => *peer = Peer::Selectors { pods: Some(nobody()), namespaces: None },
+                Self::Block => *peer = Peer::Selectors { pods: Some(no_match()), namespaces: None },
                 Self::Except => block.except.clear(),
                 _ => {}
             },
@@ -266,7 +266,7 @@ fn is_invalid_policy(key: &ObjectKey, stored: &Stored, readable: bool) -> bool {
 }
 
 /// A selector that matches nothing.
-fn nobody() -> LabelSelector {
+fn no_match() -> LabelSelector {
     LabelSelector {
         match_labels: [("no".to_owned(), "body".to_owned())].into(),
         ..LabelSelector::default()

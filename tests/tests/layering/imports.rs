@@ -44,7 +44,7 @@ pub fn test_modules(root: &Path) -> Vec<PathBuf> {
     Tree::read(root).tests
 }
 
-/// The loops of imports: sets of files each of which reaches all others.
+/// The loops of imports: sets of files in which each file reaches all others.
 pub fn loops(imports: &Imports) -> Vec<BTreeSet<PathBuf>> {
     let reached: BTreeMap<&Path, BTreeSet<&Path>> =
         imports.keys().map(|file| (file.as_path(), reachable(imports, file))).collect();
@@ -415,7 +415,7 @@ fn after_item(tokens: &[TokenTree]) -> &[TokenTree] {
     &tokens[end.map_or(tokens.len(), |end| end + 1)..]
 }
 
-/// The imports between the modules of the first level, of which all files lie below `folder`.
+/// The imports between the modules of the first level, whose files all lie below `folder`.
 pub fn between_modules(imports: &Imports, folder: &Path) -> Imports {
     let module = |file: &Path| {
         let inside = file.strip_prefix(folder).unwrap_or(file);

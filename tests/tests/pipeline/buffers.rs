@@ -81,7 +81,7 @@ fn cases(a: PortId, b: PortId) -> Vec<Case> {
         ("answered", a, with_ttl(to(B, UDP).opening(), 1), plain, Some(DropReason::TtlExceeded)),
         ("answered, too big", a, to(B, UDP).data(&[0; 3000]), plain, Some(DropReason::TooBig)),
         (
-            "nobody there",
+            "no such address",
             a,
             to("10.244.1.9", UDP).opening(),
             plain,

@@ -25,7 +25,7 @@ fn only_clients() -> String {
     )
 }
 
-fn nobody() -> String {
+fn no_clients() -> String {
     policy(
         "shop/server",
         "{podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress, Egress]}",
@@ -101,7 +101,7 @@ fn strict_asks_first_whether_the_source_may_be_there() {
 fn established_keep_lets_connections_survive_a_policy_change_until_they_end() {
     for (from, source) in [("shop/client", CLIENT), ("shop/far", FAR)] {
         for protocol in [TCP, UDP] {
-            for after in [pods("client") + &nobody(), pods("stranger") + &only_clients()] {
+            for after in [pods("client") + &no_clients(), pods("stranger") + &only_clients()] {
                 let tuple = Tuple::new(source, SERVER, protocol, 80);
                 let mut fabric = fabric(keep(), &(pods("client") + &only_clients()));
                 open(&mut fabric, from, tuple);
@@ -130,7 +130,7 @@ fn a_syn_is_always_judged_and_does_not_end_what_is_kept() {
     let tuple = Tuple::new(CLIENT, SERVER, TCP, 80);
     let mut fabric = fabric(keep(), &(pods("client") + &only_clients()));
     open(&mut fabric, "shop/client", tuple);
-    fabric.apply(&(pods("client") + &nobody()));
+    fabric.apply(&(pods("client") + &no_clients()));
     assert!(!passes(&mut fabric, "shop/client", &tuple.opening()));
     let (_, port) = fabric.port("shop/client");
     assert_eq!(fabric.nodes[0].dropped(port, DropReason::PolicyIngress), 1);
@@ -144,9 +144,9 @@ fn what_is_kept_survives_other_pods_coming_and_going() {
     let mut fabric = fabric(keep(), &(pods("client") + &only_clients()));
     open(&mut fabric, "shop/client", tuple);
     let more = pod("shop/new", 0, "{}", &["10.1.0.7"]);
-    fabric.apply(&(pods("client") + &more + &nobody()));
+    fabric.apply(&(pods("client") + &more + &no_clients()));
     assert!(passes(&mut fabric, "shop/client", &tuple.data(b"x")));
-    fabric.apply(&(pods("client") + &nobody()));
+    fabric.apply(&(pods("client") + &no_clients()));
     assert!(passes(&mut fabric, "shop/server", &tuple.reversed().data(b"x")));
 }
 

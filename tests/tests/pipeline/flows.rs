@@ -116,7 +116,10 @@ fn a_reused_address_is_judged_as_its_new_pod() {
         assert!(!passes(&mut fabric, "shop/thief", &tuple.data(b"x")), "the new pod");
         assert!(!passes(&mut fabric, "shop/server", &tuple.reversed().data(b"x")), "to it");
         let (node, port) = fabric.port(from);
-        assert!(!passes(&mut fabric, from, &tuple.data(b"x")), "the old pod is nobody's");
+        assert!(
+            !passes(&mut fabric, from, &tuple.data(b"x")),
+            "the old pod is no endpoint any more"
+        );
         assert_eq!(fabric.nodes[node].dropped(port, DropReason::NoTables), 1);
     }
 }

@@ -237,7 +237,7 @@ fn a_normal_policy_allows_local_traffic_and_its_replies() {
     assert!(!passes(&mut fabric, HOST, &to_node(81).answer()), "no connection's");
     assert!(passes(&mut fabric, UPLINK, &from_outside(81)), "it does not apply on forward");
     fabric.apply(&manifests(&[]));
-    assert!(!passes(&mut fabric, UPLINK, &tuple.data(b"more")), "nobody allows it any more");
+    assert!(!passes(&mut fabric, UPLINK, &tuple.data(b"more")), "no policy allows it any more");
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn passes(fabric: &mut Fabric, sent: Sent) -> bool {
     !delivered.is_empty()
 }
 
-/// A connection after these segments, all of which pass.
+/// A connection after these segments, which all pass.
 fn after(segments: &[Sent]) -> Fabric {
     let mut fabric = fabric();
     for sent in segments {

@@ -302,15 +302,15 @@ fn in_a_tier_of_staged_policies_alone_each_without_a_rule_that_decides_would_den
         let end = |it| format!("Deny StagedGlobalNetworkPolicy {it}[end of tier]");
         names.iter().map(end).collect::<Vec<_>>().join("; ")
     };
-    let nobody = "allow: no policy selects it for";
+    let no_policy = "allow: no policy selects it for";
     cluster.says(&format!(
-        "shop/db < 10.0.0.1 tcp 80 = {nobody} ingress; Log StagedGlobalNetworkPolicy a ingress[1]; {}; \
+        "shop/db < 10.0.0.1 tcp 80 = {no_policy} ingress; Log StagedGlobalNetworkPolicy a ingress[1]; {}; \
          Allow StagedGlobalNetworkPolicy c ingress[0]
-         shop/db < 10.0.0.1 tcp 22 = {nobody} ingress; Deny StagedGlobalNetworkPolicy a ingress[0]; {}; \
+         shop/db < 10.0.0.1 tcp 22 = {no_policy} ingress; Deny StagedGlobalNetworkPolicy a ingress[0]; {}; \
          Pass StagedGlobalNetworkPolicy c ingress[1]
-         shop/db < 203.0.113.1 proto 50 = {nobody} ingress; Log StagedGlobalNetworkPolicy a ingress[1]; {}
-         shop/db > 10.0.0.1 tcp 80 = {nobody} egress; Allow StagedGlobalNetworkPolicy b egress[0]
-         shop/db > fd00::99 udp 80 = {nobody} egress; {}",
+         shop/db < 203.0.113.1 proto 50 = {no_policy} ingress; Log StagedGlobalNetworkPolicy a ingress[1]; {}
+         shop/db > 10.0.0.1 tcp 80 = {no_policy} egress; Allow StagedGlobalNetworkPolicy b egress[0]
+         shop/db > fd00::99 udp 80 = {no_policy} egress; {}",
         ends(&["a ingress", "b ingress"]),
         ends(&["b ingress"]),
         ends(&["a ingress", "b ingress", "c ingress"]),

@@ -149,13 +149,13 @@ fn asked(imported: &Imported, image: &Image, question: &str) -> Reason {
         let pod = imported.model.endpoints.get(&ObjectName::new(namespace, name))?;
         pod.addresses.iter().copied().find(|address| Family::from_address(*address) == family)
     };
-    let nobody: IpAddr =
+    let outside: IpAddr =
         if v4 { [203, 0, 113, 9].into() } else { "2001:db8:9::9".parse().unwrap() };
     let peer = match *peer {
-        "out" => nobody,
+        "out" => outside,
         peer => peer.parse().ok().or_else(|| of_pod(peer)).expect("a peer with an address"),
     };
-    let own = of_pod(endpoint).unwrap_or(nobody);
+    let own = of_pod(endpoint).unwrap_or(outside);
     let transport = transport(packet);
     let (namespace, name) = endpoint.split_once('/').unwrap_or(("", endpoint));
     let endpoint = ObjectName::new(namespace, name);

@@ -192,10 +192,10 @@ fn policy_types_default_to_ingress_always_and_egress_if_there_are_egress_rules()
     let verdicts = |ingress: &str, egress: &str| {
         format!("shop/db < shop/web tcp 80 = {ingress}\nshop/db > shop/web tcp 80 = {egress}")
     };
-    let nobody = "[{to: [{ipBlock: {cidr: 192.0.2.0/24}}]}]";
+    let outside = "[{to: [{ipBlock: {cidr: 192.0.2.0/24}}]}]";
     says(&of(""), &verdicts("deny", "allow"));
     says(&of(", egress: []"), &verdicts("deny", "allow"));
-    says(&of(&format!(", egress: {nobody}")), &verdicts("deny", "deny"));
+    says(&of(&format!(", egress: {outside}")), &verdicts("deny", "deny"));
     says(&of(", policyTypes: [Egress], ingress: [{}]"), &verdicts("allow", "deny"));
 }
 
