@@ -247,7 +247,7 @@ mod tests {
 
     const ENDS: LinkAddresses = LinkAddresses { source: [2; 6], destination: [4; 6] };
 
-    /// Tables with a tunnel of each kind, neither of which is the first one.
+    /// Tables with a tunnel of each kind; neither is the first one.
     fn tables() -> Tables {
         let tunnels = [Outer::ipip(LOCAL, REMOTE, None), Outer::vxlan(LOCAL, REMOTE, 4096, ENDS)];
         let kinds = tunnels.map(|outer| (REMOTE, outer.encapsulation()));

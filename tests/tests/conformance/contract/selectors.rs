@@ -14,7 +14,7 @@ fn not_pods() -> String {
 
 #[test]
 fn in_a_rule_all_accounts_are_host_endpoints_and_network_sets_too_as_is_what_no_account_fails() {
-    for (accounts, pod, set, nobody) in [
+    for (accounts, pod, set, unknown) in [
         ("selector: all()", "allow", "allow", "deny"),
         ("selector: \"role != 'x'\"", "allow", "allow", "deny"),
         ("selector: \"!has(role)\"", "allow", "allow", "deny"),
@@ -30,7 +30,7 @@ fn in_a_rule_all_accounts_are_host_endpoints_and_network_sets_too_as_is_what_no_
                  shop/db < 192.0.2.1 tcp 80 = {set}
                  shop/db < 198.51.100.1 tcp 80 = {set}
                  shop/db < 172.18.0.2 tcp 80 = {set}
-                 shop/db < out tcp 80 = {nobody}"
+                 shop/db < out tcp 80 = {unknown}"
             ),
         );
     }
