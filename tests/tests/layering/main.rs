@@ -225,7 +225,8 @@ const CONTROL: &[(&str, &[&str])] = &[
         "manx-analysis",
         &["manx-api", "manx-calculation", "manx-objects", "manx-oracle", "manx-policy-compiler"],
     ),
-    ("manx-linux", &["manx-dataplane"]),
+    // The fixtures are behind the feature `testing`, which only tests of other crates turn on.
+    ("manx-linux", &["manx-dataplane", "manx-fixtures"]),
     (
         "manx-agent",
         &[
