@@ -1,12 +1,12 @@
 //! Statements about policy that need no packet.
 //!
-//! - [`references`]: names that policies use and that no object defines.
+//! - [`check`]: what is wrong in all objects together, or probably not meant.
 //! - [`explain`]: whether a connection passes by the objects, step by step.
 //! - [`proof`]: that compiled tables and objects agree, in every case.
 //!
 //! Everything here is calculated from its arguments: no files, no clock. The types of the results that go over the
 //! agent's socket are in `manx-api`.
 
+pub mod check;
 pub mod explain;
 pub mod proof;
-pub mod references;

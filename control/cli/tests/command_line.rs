@@ -332,7 +332,7 @@ fn policy_check_ends_with_2_only_if_something_is_not_valid() {
     };
     let (code, told) = check(&[at("good")], &[]);
     assert_eq!(code, Some(0));
-    assert!(told.starts_with("warning: spec.tier: tier t is not defined"), "{told}");
+    assert!(told.starts_with("warning[no-such-tier]: spec.tier: tier t is not defined"), "{told}");
     assert!(
         told.ends_with(
             "1 file, 1 object (1 Calico NetworkPolicy): 0 invalid, 0 errors, 1 warning\n"
@@ -385,10 +385,122 @@ fn what_holds_no_manifest_is_neither_checked_nor_proved() {
         assert_eq!(code, 0, "{command}: {told}");
         assert_eq!(said(command, "empty", &["--recursive"]).0, 2);
     }
-    assert_eq!(said("check", "unread", &[]).0, 0, "what is skipped is warned of");
+    let (code, told) = said("check", "unread", &[]);
+    assert!(code == 2 && told.contains("found only what is skipped"), "{code}\n{told}");
     assert_eq!(said("prove", "unread", &[]).0, 2);
     // It is also an error if only one of several paths holds nothing.
     assert_eq!(said("check", "above/below", &[&at("empty")]).0, 2);
+}
+
+#[test]
+fn warnings_end_with_2_if_policy_check_is_strict_and_may_be_allowed() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("policy.yaml");
+    let policy = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p}}\n";
+    fs::write(&file, policy).unwrap();
+    let check = |more: &[&str]| {
+        let output = manx(&[&["policy", "check", file.to_str().unwrap()], more].concat());
+        (output.status.code().unwrap(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let (code, told) = check(&[]);
+    assert!(code == 0 && told.starts_with("warning[empty-spec]: spec: is empty"), "{code}\n{told}");
+    assert_eq!(check(&["--strict"]).0, 2);
+    assert_eq!(check(&["--strict", "--allow", "empty-spec"]).0, 0);
+    assert_eq!(check(&["--strict", "--allow", "host-bits"]).0, 2);
+    let (code, told) = check(&["--allow", "missing-field"]);
+    assert!(code == 2 && told.contains("is an error, and only warnings can be allowed"), "{told}");
+    let (code, told) = check(&["--allow", "emptyspec"]);
+    assert!(code == 2 && told.contains("expected a code such as"), "{told}");
+    let (code, told) = check(&["--strict", "--output", "sarif"]);
+    let log: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((code, &log["runs"][0]["results"][0]["ruleId"]), (2, &"empty-spec".into()));
+}
+
+/// What people have, beside manifests: it is read, or a sentence says what to do.
+#[test]
+fn what_is_no_manifest_of_yaml_is_read_or_said_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let check = |name: &str| {
+        let output = manx(&["policy", "check", &at(name)]);
+        (output.status.code().unwrap(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let namespace = r#"{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}"#;
+    let far = namespace.replace("shop", "far");
+
+    // kubectl, if it finds nothing, and what the API server may write.
+    for (name, items) in [("none.yaml", "[]"), ("null.yaml", "null")] {
+        let list = format!(
+            "apiVersion: v1\nitems: {items}\nkind: List\nmetadata:\n  resourceVersion: \"\"\n"
+        );
+        fs::write(at(name), list).unwrap();
+        let (code, told) = check(name);
+        assert!(code == 2 && told.contains("found a list without items"), "{code}\n{told}");
+        assert!(told.contains("kubectl") && told.contains("-A"), "{told}");
+    }
+
+    fs::write(at("lines.json"), format!("{namespace}\n{far}\n")).unwrap();
+    assert_eq!(
+        check("lines.json"),
+        (0, "1 file, 2 objects (2 Namespace): 0 invalid, 0 errors, 0 warnings\n".to_owned())
+    );
+
+    let utf16: Vec<u8> =
+        format!("\u{feff}{namespace}").encode_utf16().flat_map(u16::to_le_bytes).collect();
+    fs::write(at("utf16.yaml"), utf16).unwrap();
+    assert_eq!(check("utf16.yaml").0, 0);
+
+    for (name, template) in [
+        (
+            "if.yaml",
+            "{{- if .Values.on }}\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\n{{- end }}\n",
+        ),
+        (
+            "name.yaml",
+            "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: {{ .Release.Name }}\n",
+        ),
+        (
+            "text.yaml",
+            "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: \"{{ .Release.Name }}\"\n",
+        ),
+    ] {
+        fs::write(at(name), template).unwrap();
+        let (code, told) = check(name);
+        assert!(code == 2 && told.contains("helm template"), "{name}: {code}\n{told}");
+        assert!(told.contains(" 1 error,"), "{name}: {told}");
+    }
+
+    // A folder with other files in it.
+    fs::create_dir(at("gitops")).unwrap();
+    fs::write(at("gitops/namespace.json"), namespace).unwrap();
+    fs::write(at("gitops/package.json"), "{\"name\": \"shop\", \"version\": \"1.0.0\"}\n").unwrap();
+    fs::write(at("gitops/values.yaml"), "replicas: 2\nimage: {tag: v1}\n").unwrap();
+    fs::write(at("gitops/Chart.yaml"), "apiVersion: v2\nname: shop\nversion: 1.0.0\n").unwrap();
+    fs::write(at("gitops/patch.yaml"), "- {op: replace, path: /spec/replicas, value: 3}\n")
+        .unwrap();
+    let (code, told) = check("gitops");
+    assert_eq!(code, 0, "{told}");
+    assert_eq!(
+        told.matches("warning[skipped-document]: is no Kubernetes object").count(),
+        4,
+        "{told}"
+    );
+    // A file that was named has objects.
+    let (code, told) = check("gitops/package.json");
+    assert!(code == 2 && told.contains("error[not-an-object]: is no Kubernetes object"), "{told}");
+    // What may be a policy is no other file.
+    for may_be in [
+        "spec: {podSelector: {}}\n",
+        "metadata: {name: a}\n",
+        "apiVersion: networking.k8s.io/v1\n",
+        "kind: NetworkPolicy\n",
+        "- {apiVersion: networking.k8s.io/v1}\n",
+        "- {kind: NetworkPolicy}\n",
+    ] {
+        fs::write(at("gitops/patch.yaml"), may_be).unwrap();
+        let (code, told) = check("gitops");
+        assert!(code == 2 && told.contains("error["), "{may_be}: {code}\n{told}");
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@
 //!
 //! A program that writes here should write a temporary file (say `.policy.yaml.tmp`) and rename it.
 
+mod encoding;
 mod file;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,7 +30,7 @@ use std::sync::Arc;
 use manx_objects::Entry;
 use manx_objects::contents::{Assembly, Changes, Contents};
 use manx_objects::object::ObjectKey;
-use manx_objects::problem::{Cause, Problem};
+use manx_objects::problem::{Cause, Problem, Severity};
 
 pub use file::STANDS;
 use file::{File, Moment, PreviousText, Refreshed};
@@ -176,10 +177,20 @@ impl Store {
     }
 }
 
+/// What was read once, and the texts that it was read from.
+#[derive(Debug)]
+pub struct Read {
+    /// The objects.
+    pub contents: Contents,
+    /// The text of each file that could be read, by its name in [`Place::file`](manx_objects::problem::Place::file).
+    pub texts: BTreeMap<String, String>,
+}
+
 /// Reads files and directories once, as if all files were in one directory. Each file has the path that led to it as
 /// its name. A file that several paths lead to is read once. `-` is standard input. A directory without a manifest is
-/// an error, and so are files that together have no object, because the caller expects some.
-pub fn read_paths<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive: bool) -> Contents {
+/// an error, and so are files that together have no object, because the caller expects some. What is no object is an
+/// error in a file that was named, and a warning in a file of a directory.
+pub fn read_with_texts<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive: bool) -> Read {
     let now = Moment::now();
     let mut files: BTreeMap<String, File> = BTreeMap::new();
     let mut seen = BTreeSet::new();
@@ -188,10 +199,15 @@ pub fn read_paths<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive: bool
         let fault = match manifests(path, recursive) {
             Err(error) => Cause::Unreadable(error.to_string()),
             Ok(listed) if !listed.is_empty() => {
+                let named = !path.is_dir();
                 for path in listed {
+                    let name = path.display().to_string();
                     if seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())) {
-                        let name = path.display().to_string();
-                        files.entry(name.clone()).or_default().refresh(&name, &path, now);
+                        let file = files.entry(name.clone()).or_insert_with(File::keeping_text);
+                        file.refresh(&name, &path, now);
+                        if named {
+                            file.expect_objects();
+                        }
                     }
                 }
                 continue;
@@ -203,12 +219,42 @@ pub fn read_paths<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive: bool
         };
         files.insert(name.clone(), File::from_fault(&name, fault));
     }
+    let texts = files.iter_mut().filter_map(|(name, file)| Some((name.clone(), file.take_text()?)));
+    let texts = texts.collect();
     let first = files.keys().next().map(|name| Arc::from(name.as_str()));
     let mut contents = from_files(files);
-    if contents.objects.is_empty() && contents.problems.is_empty() {
-        contents.problems.extend(first.map(|name| Problem::of_file(&name, Cause::NoObject)));
+    if let Some(first) = first {
+        expect_objects(&mut contents, &first);
     }
-    contents
+    Read { contents, texts }
+}
+
+/// As [`read_with_texts`], without the texts.
+pub fn read_paths<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive: bool) -> Contents {
+    read_with_texts(paths, recursive).contents
+}
+
+/// Reports that nothing was read, unless another error says why.
+fn expect_objects(contents: &mut Contents, first: &Arc<str>) {
+    let told = contents.problems.iter().any(|problem| problem.severity == Severity::Error);
+    if !contents.objects.is_empty() || told {
+        return;
+    }
+    let empty = contents.problems.iter().position(|it| it.cause == Cause::EmptyList);
+    let problem = match empty {
+        // One problem is enough for one cause.
+        Some(empty) => {
+            let problem = contents.problems.remove(empty);
+            let cause = Cause::NoObject { found: "a list without items" };
+            Problem { severity: Severity::Error, cause, ..problem }
+        }
+        None if contents.problems.is_empty() => Problem::of_file(
+            first,
+            Cause::NoObject { found: "nothing but comments and white space" },
+        ),
+        None => Problem::of_file(first, Cause::NoObject { found: "only what is skipped" }),
+    };
+    contents.problems.insert(0, problem);
 }
 
 fn from_files(files: BTreeMap<String, File>) -> Contents {

@@ -13,5 +13,5 @@ mod directory;
 mod source;
 mod watch;
 
-pub use directory::{STANDS, Store, manifests, read_paths};
+pub use directory::{Read, STANDS, Store, manifests, read_paths, read_with_texts};
 pub use source::Source;

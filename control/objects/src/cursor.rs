@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 
+use super::code::Code;
 use super::problem::{Cause, MOST_OF_OBJECT, Severity};
 use super::tree::{Flaw, Node, Position, Value, shown};
 
@@ -51,9 +52,8 @@ impl Findings {
     pub(super) fn of_flaws(flaws: &[Flaw]) -> Self {
         let mut findings = Self::default();
         for flaw in flaws {
-            findings.push(Severity::Error, || {
-                (flaw.at, String::new(), Cause::Flaw(flaw.kind.to_string()))
-            });
+            findings
+                .push(Severity::Error, || (flaw.at, String::new(), Cause::Flaw(flaw.kind.clone())));
         }
         findings
     }
@@ -143,6 +143,11 @@ impl<'a> Cursor<'a> {
         self.warning_at(out, self.node.at, cause);
     }
 
+    /// Reports a warning that has a code of its own.
+    pub(super) fn told(&self, out: &mut Findings, code: Code, message: impl Into<String>) {
+        self.warning(out, Cause::told(code, message));
+    }
+
     /// Reports that this value and another field exclude each other.
     pub(super) fn conflict(&self, out: &mut Findings, message: impl Into<String>) {
         self.error(out, Cause::Conflict(message.into()));
@@ -171,6 +176,19 @@ impl<'a> Cursor<'a> {
     pub(super) fn field<'b>(&'b self, key: &'b str) -> Option<Cursor<'b>> {
         let node = self.node.get(key)?;
         (node.value != Value::Null).then_some(Cursor { node, up: Some(self), step: Step::Key(key) })
+    }
+
+    /// The field `key`, or this value under the field's name if it is absent or null.
+    pub(super) fn absent<'b>(&'b self, key: &'b str) -> Cursor<'b> {
+        let node = self.node.get(key).unwrap_or(self.node);
+        Cursor { node, up: Some(self), step: Step::Key(key) }
+    }
+
+    /// The item of a list.
+    pub(super) fn item(&self, index: usize) -> Option<Cursor<'_>> {
+        let Value::Sequence(nodes) = &self.node.value else { return None };
+        let node = nodes.get(index)?;
+        Some(Cursor { node, up: Some(self), step: Step::Index(index) })
     }
 
     /// The field `key`; reports if it is missing.

@@ -6,21 +6,25 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map;
+use std::mem;
 
 use super::scalar;
 use super::tree::{Document, Entry, Flaw, FlawKind, Node, Position, Value, shown};
 use super::yaml::{MAX_DEPTH, MAX_NODES};
 
-/// The document of a text that is one JSON object or list and white space. A key that occurs twice is a flaw.
-pub(super) fn parse(text: &str) -> Option<Document> {
+/// The documents of a text that is JSON objects or lists and white space: one, or several as in JSON Lines. A key that
+/// occurs twice is a flaw.
+pub(super) fn parse(text: &str) -> Option<Vec<Document>> {
     let mut reader = Reader { rest: text, line: 1, column: 1, nodes: 0, flaws: Vec::new() };
+    let mut documents = Vec::new();
     reader.skip_space();
-    if !reader.rest.starts_with(['{', '[']) {
-        return None;
+    while reader.rest.starts_with(['{', '[']) {
+        let root = reader.value(0)?;
+        let flaws = mem::take(&mut reader.flaws);
+        documents.push(Document { number: documents.len() + 1, root, flaws });
+        reader.skip_space();
     }
-    let root = reader.value(0)?;
-    reader.skip_space();
-    reader.rest.is_empty().then_some(Document { number: 1, root, flaws: reader.flaws })
+    (reader.rest.is_empty() && !documents.is_empty()).then_some(documents)
 }
 
 struct Reader<'a> {
@@ -244,7 +248,8 @@ mod tests {
     use crate::yaml;
 
     fn read(text: &str) -> Option<Value> {
-        parse(text).map(|document| document.root.value)
+        let [document] = <[Document; 1]>::try_from(parse(text)?).unwrap();
+        Some(document.root.value)
     }
 
     fn string(text: &str) -> Option<String> {
@@ -300,13 +305,14 @@ mod tests {
                 text = text.replace('\n', "\r\n");
             }
             let by_yaml = yaml::parse_yaml(&text, 0).unwrap();
-            prop_assert_eq!(parse(&text).map(|document| vec![document]), Some(by_yaml), "{}", text);
+            prop_assert_eq!(parse(&text), Some(by_yaml), "{}", text);
         }
 
         /// `serde_json` and this reader refuse the same texts.
         #[test]
         fn what_is_no_json_is_left_to_yaml(text in r#"[\[{][\[\]{}:,"\\ 0-9eE.+\-a-dntrufls\n]{0,16}"#) {
-            let is_json = serde_json::from_str::<Json>(&text).is_ok();
+            let by_serde: Result<Vec<Json>, _> = serde_json::Deserializer::from_str(&text).into_iter().collect();
+            let is_json = by_serde.is_ok_and(|values| values.iter().all(|it| it.is_object() || it.is_array()));
             prop_assert_eq!(parse(&text).is_some(), is_json, "{}", text);
         }
     }
@@ -330,9 +336,20 @@ mod tests {
     #[test]
     fn a_key_that_stands_twice_is_a_flaw_as_in_yaml() {
         let text = "{\"a\": 1,\n \"b\": {\"c\": 1, \"c\": 2}, \"a\": 3}";
-        let document = parse(text).unwrap();
-        assert_eq!(document.flaws.len(), 2);
-        assert_eq!(vec![document], yaml::parse_yaml(text, 0).unwrap());
+        let documents = parse(text).unwrap();
+        assert_eq!(documents[0].flaws.len(), 2);
+        assert_eq!(documents, yaml::parse_yaml(text, 0).unwrap());
+    }
+
+    #[test]
+    fn json_lines_are_documents_each_with_its_place_and_flaws() {
+        let documents = parse("{\"a\": 1}\n{\"b\": 1, \"b\": 2}\n\n[3] {}\n").unwrap();
+        let at: Vec<String> = documents.iter().map(|it| it.root.at.to_string()).collect();
+        assert_eq!(at, ["1:1", "2:1", "4:1", "4:5"]);
+        let numbers: Vec<_> = documents.iter().map(|it| (it.number, it.flaws.len())).collect();
+        assert_eq!(numbers, [(1, 0), (2, 1), (3, 0), (4, 0)]);
+        // What is broken in a line is reported by the YAML reader, with the line.
+        assert_eq!(parse("{\"a\": 1}\n{\"b\""), None);
     }
 
     #[test]

@@ -4,8 +4,10 @@
 //! - `json`, [`yaml`]: text to [`tree`]; they know nothing of Kubernetes.
 //! - [`scalar`]: the value of a plain scalar; the only place where YAML's version matters.
 //! - decoders, one for each kind: from tree to [`object`], checked as the API server checks; they apply no defaults.
+//! - `intent`: what is valid in one policy, and probably not meant.
 //! - [`read`]: all objects of a file. An object that is not valid is still there, as [`State::Invalid`], so that it can
 //!   fail closed; the other objects of the file load.
+//! - [`locate`]: where a field of an object is, for what only all objects together show.
 //! - [`contents`]: all objects of a cluster, from any source.
 //!
 //! This crate reads no file, applies no default and does not know what a policy means.
@@ -16,10 +18,13 @@
 mod calico;
 mod claimed_kind;
 mod cluster;
+pub mod code;
 pub mod contents;
 mod cursor;
+mod intent;
 mod json;
 mod label_selector;
+mod locate;
 mod metadata;
 mod namespace;
 mod network_policy;
@@ -40,5 +45,6 @@ mod workload;
 pub mod yaml;
 
 pub use cursor::Tally;
+pub use locate::locate;
 pub use namespace::NAMESPACE_NAME;
 pub use read::{Entry, Invalid, Manifest, State, read};

@@ -6,13 +6,14 @@ use ipnet::IpNet;
 
 use super::calico::staged_action;
 use super::cursor::{Cursor, Findings};
+use super::intent;
 use super::label_selector::label_selector;
 use super::object::calico::StagedAction;
 use super::object::{
     IpBlock, LabelSelector, NetworkPolicy, Peer, PolicyType, Port, PortNumber, Protocol, Rule,
 };
 use super::problem::Cause;
-use super::syntax::{CIDR, PORT_NAME, PORT_NUMBER, cidr, is_port_name, port_number};
+use super::syntax::{CIDR, PORT_NAME, PORT_NUMBER, is_port_name, port_number};
 use super::tree::Value;
 
 const SPEC: &[&str] = &["podSelector", "policyTypes", "ingress", "egress"];
@@ -34,7 +35,10 @@ pub(super) fn decode(
         staged_action: None,
     };
     // The API server accepts a policy without a spec: it selects every pod and allows no ingress.
-    let Some(spec) = root.field("spec") else { return (policy, Some(LabelSelector::default())) };
+    let Some(spec) = root.field("spec") else {
+        intent::no_spec(root, "every pod of its namespace", out);
+        return (policy, Some(LabelSelector::default()));
+    };
     if !spec.exact(out, if staged { STAGED_SPEC } else { SPEC }) {
         return (policy, None);
     }
@@ -57,6 +61,7 @@ pub(super) fn decode(
         .map(|rules| rules.items(out, |cursor, out| rule(cursor, "from", out)));
     policy.egress =
         spec.field("egress").map(|rules| rules.items(out, |cursor, out| rule(cursor, "to", out)));
+    intent::rules_without_type(&spec, "policyTypes", policy.policy_types.as_deref(), out);
     let selector = readable.then(|| policy.pod_selector.clone());
     (policy, selector)
 }
@@ -80,7 +85,11 @@ fn rule(cursor: &Cursor<'_>, peers_field: &'static str, out: &mut Findings) -> O
         return None;
     }
     Some(Rule {
-        peers: cursor.field(peers_field).map(|peers| peers.items(out, peer)),
+        peers: cursor.field(peers_field).map(|field| {
+            let peers = field.items(out, peer);
+            intent::separate_peers(&field, &peers, out);
+            peers
+        }),
         ports: cursor.field("ports").map(|ports| ports.items(out, port)),
     })
 }
@@ -113,10 +122,10 @@ fn ip_block(cursor: &Cursor<'_>, out: &mut Findings) -> Option<IpBlock> {
     if !cursor.exact(out, &["cidr", "except"]) {
         return None;
     }
-    let block = cursor.required(out, "cidr", CIDR).and_then(|field| field.parsed(out, CIDR, cidr));
+    let block = cursor.required(out, "cidr", CIDR).and_then(|field| intent::net(&field, out));
     let except = match cursor.field("except") {
         Some(field) => field.items(out, |item, out| {
-            let net = item.parsed(out, CIDR, cidr)?;
+            let net = intent::net(item, out)?;
             if let Some(block) = block
                 && !strictly_inside(net, block)
             {

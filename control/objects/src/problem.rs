@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use manx_policy_compiler::selector::SelectorError;
 
+use super::code::Code;
 use super::object::ObjectKey;
-use super::tree::Position;
+use super::tree::{FlawKind, Position};
 
 /// The number of problems of one severity that are reported for an object, in the reader and in the import.
 pub const MOST_OF_OBJECT: usize = 100;
@@ -75,10 +76,28 @@ pub enum Cause {
         recursive: bool,
     },
     /// Nothing that was named contains an object.
+    #[error("holds no object: found {found}, expected one object or more")]
+    NoObject {
+        /// What it contains.
+        found: &'static str,
+    },
+    /// A list without items.
+    #[error("is a list without items")]
+    EmptyList,
+    /// A template of Helm.
     #[error(
-        "holds no object: found nothing but comments and white space, expected one object or more"
+        "is a template of Helm that is not rendered: found `{{{{ ... }}}}`, expected YAML or JSON ({error})"
     )]
-    NoObject,
+    Template {
+        /// Why it is no YAML.
+        error: String,
+    },
+    /// A document that is no Kubernetes object, nor looks like one.
+    #[error("is no Kubernetes object: found {found}, expected apiVersion, kind and metadata")]
+    NotAnObject {
+        /// What it is.
+        found: String,
+    },
     /// The file held objects and now holds none.
     #[error(
         "held {before} objects and holds none any more: they stay in force, because a save may have failed; remove the file to remove \
@@ -104,7 +123,7 @@ pub enum Cause {
     Syntax(String),
     /// The document has a flaw as a tree: a key twice, or a tag without meaning.
     #[error("{0}")]
-    Flaw(String),
+    Flaw(FlawKind),
     /// There are more problems of this severity than are reported.
     #[error("{count} further problems of this {of} are not shown: correct those above first")]
     Untold {
@@ -139,9 +158,6 @@ pub enum Cause {
         /// A field of the kind with a similar name.
         similar: Option<String>,
     },
-    /// A field that has less effect than its author may believe.
-    #[error("{0}")]
-    Notice(String),
     /// A rule contains something that cannot be decided here, and fails closed.
     #[error("is not supported: this rule {effect}")]
     Unsupported {
@@ -176,12 +192,21 @@ pub enum Cause {
         /// The other place.
         other: String,
     },
-    /// The object names something that no manifest defines.
-    #[error("{0}")]
-    Undefined(String),
-    /// A problem of the object in its cluster, found by the import.
-    #[error("{0}")]
-    Cluster(String),
+    /// Anything else, with its own code.
+    #[error("{message}")]
+    Told {
+        /// The code.
+        code: Code,
+        /// What is wrong, and what follows from it.
+        message: String,
+    },
+}
+
+impl Cause {
+    /// A cause with a code of its own.
+    pub fn told(code: Code, message: impl Into<String>) -> Self {
+        Self::Told { code, message: message.into() }
+    }
 }
 
 impl fmt::Display for Problem {
@@ -191,9 +216,9 @@ impl fmt::Display for Problem {
             Severity::Warning => "warning",
         };
         if self.field.is_empty() {
-            writeln!(f, "{severity}: {}", self.cause)?;
+            writeln!(f, "{severity}[{}]: {}", self.code(), self.cause)?;
         } else {
-            writeln!(f, "{severity}: {}: {}", self.field, self.cause)?;
+            writeln!(f, "{severity}[{}]: {}: {}", self.code(), self.field, self.cause)?;
         }
         let gutter = match self.place.at {
             Some(at) => at.line.to_string().len(),
@@ -252,31 +277,54 @@ impl Problem {
             place: place.clone(),
             object: Some(key.clone()),
             field: String::new(),
-            cause: Cause::Cluster(message.to_owned()),
+            cause: Cause::told(Code::HostPolicyNotEnforced, message),
             line: None,
         }
     }
 
+    /// The code. It decides the severity.
+    pub fn code(&self) -> Code {
+        let warns = self.severity == Severity::Warning;
+        match &self.cause {
+            Cause::Unreadable(_) => Code::Unreadable,
+            Cause::NoManifest { .. } => Code::NoManifest,
+            Cause::NoObject { .. } => Code::NoObject,
+            Cause::EmptyList => Code::EmptyList,
+            Cause::Template { .. } => Code::UnrenderedTemplate,
+            Cause::NotAnObject { .. } if warns => Code::SkippedDocument,
+            Cause::NotAnObject { .. } => Code::NotAnObject,
+            Cause::Emptied { .. } => Code::EmptiedFile,
+            Cause::SaysLess { .. } => Code::ShrunkFile,
+            Cause::Syntax(_) => Code::NotYaml,
+            Cause::Flaw(FlawKind::DuplicateKey { .. }) => Code::DuplicateKey,
+            Cause::Flaw(_) => Code::NotJsonTypes,
+            Cause::Untold { .. } if warns => Code::FurtherWarnings,
+            Cause::Untold { .. } => Code::FurtherErrors,
+            Cause::Unexpected { .. } if warns => Code::IgnoredAnnotation,
+            Cause::Unexpected { .. } => Code::UnexpectedValue,
+            Cause::Selector(_) => Code::BadSelector,
+            Cause::Missing { .. } => Code::MissingField,
+            Cause::Conflict(_) => Code::ConflictingFields,
+            Cause::UnknownField { .. } if warns => Code::IgnoredField,
+            Cause::UnknownField { .. } => Code::UnknownField,
+            Cause::Unsupported { .. } => Code::UnsupportedRule,
+            Cause::UnknownKind { .. } => Code::UnknownKind,
+            Cause::UnsupportedPolicy { .. } => Code::UnsupportedPolicy,
+            Cause::Duplicate { .. } => Code::DuplicateObject,
+            Cause::Repeated { .. } => Code::RepeatedObject,
+            Cause::Told { code, .. } => *code,
+        }
+    }
+
     /// The consequence, and what to do, if that is not obvious.
-    pub fn help(&self) -> Option<String> {
-        let what = match &self.cause {
-            Cause::Unreadable(_) | Cause::Syntax(_) => {
-                "its content is not known: an agent that starts now passes nothing, and a running agent keeps what it read before"
-            }
-            Cause::NoManifest { recursive: true, .. } | Cause::NoObject => {
-                "name the files or the directory that hold the manifests"
-            }
-            Cause::NoManifest { recursive: false, .. } => {
-                "subdirectories are not entered: name the files or the directory that hold the manifests, or say --recursive"
-            }
-            Cause::UnsupportedPolicy { .. } => {
-                "it has no effect: write it as a kind that Manx reads"
-            }
-            Cause::UnknownKind { .. } | Cause::Repeated { .. } => return None,
-            _ if self.severity == Severity::Warning => return None,
-            _ => self.object.as_ref()?.kind.when_invalid(),
-        };
-        Some(what.to_owned())
+    pub fn help(&self) -> Option<&'static str> {
+        match &self.cause {
+            Cause::NoManifest { recursive: false, .. } => Some(
+                "subdirectories are not entered: name the files or the directory that hold the manifests, or say --recursive",
+            ),
+            _ if self.severity == Severity::Warning => self.code().help(),
+            _ => self.code().help().or_else(|| Some(self.object.as_ref()?.kind.when_invalid())),
+        }
     }
 
     /// The whole problem in one line, for logs and `manx status`.

@@ -16,7 +16,7 @@ use super::object::{Kind, Object, ObjectKey, Pairs, Subject};
 use super::pod;
 use super::problem::{Cause, Place, Problem, Severity};
 use super::service;
-use super::tree::{Document, Flaw, Node, Position, Value, shown};
+use super::tree::{Document, Flaw, FlawKind, Node, Position, Value, shown};
 use super::workload;
 use super::yaml;
 
@@ -78,12 +78,15 @@ pub fn read(file: &str, text: &str) -> Result<Manifest, Box<Problem>> {
         reported: Tally::default(),
     };
     let documents = yaml::parse(text).map_err(|error| {
-        let place = Place { file: Arc::clone(&file), document: 0, at: error.position() };
-        Box::new(Problem {
-            line: reader.line(error.position()),
-            place,
-            ..Problem::of_file(&file, Cause::Syntax(error.to_string()))
-        })
+        let (at, cause) = match reader.lines.iter().position(|line| is_template(line)) {
+            Some(index) => {
+                let at = Position { line: index + 1, column: 1 };
+                (Some(at), Cause::Template { error: error.to_string() })
+            }
+            None => (error.position(), Cause::Syntax(error.to_string())),
+        };
+        let place = Place { file: Arc::clone(&file), document: 0, at };
+        Box::new(Problem { line: reader.line(at), place, ..Problem::of_file(&file, cause) })
     })?;
     for document in &documents {
         reader.document(document);
@@ -109,13 +112,18 @@ impl Reader<'_> {
     }
 
     fn line(&self, at: Option<Position>) -> Option<String> {
-        let line = self.lines.get(at?.line.checked_sub(1)?)?;
-        // A file that is one very long line would make a very long message.
-        (line.len() <= 400).then(|| (*line).to_owned())
+        shown_line(&self.lines, at?)
     }
 
     fn report(&mut self, document: usize, object: Option<&ObjectKey>, finding: Finding) {
-        let Finding { severity, at, field, cause } = finding;
+        let Finding { severity, at, field, mut cause } = finding;
+        // A template in quotes is text.
+        if let Cause::Unexpected { found, expected } = &cause
+            && found.starts_with("the string")
+            && found.contains("{{")
+        {
+            cause = Cause::Template { error: format!("found {found}, expected {expected}") };
+        }
         if self.reported.count(severity) > MAX_PROBLEMS {
             return;
         }
@@ -138,7 +146,26 @@ impl Reader<'_> {
     }
 
     fn document(&mut self, document: &Document) {
+        let before = self.manifest.problems.len();
         self.value(&document.root, document.number, (None, None), &document.flaws);
+        // Its objects fail closed, and one problem says why.
+        if let Some(flaw) = document.flaws.iter().find(|flaw| self.is_of_template(flaw)) {
+            self.manifest.problems.truncate(before);
+            let cause = Cause::Template { error: flaw.kind.to_string() };
+            let (severity, at) = (Severity::Error, flaw.at);
+            self.report(
+                document.number,
+                None,
+                Finding { severity, at, field: String::new(), cause },
+            );
+        }
+    }
+
+    /// Whether a flaw comes from a template: `{{ .Values.name }}` is a mapping whose key is a mapping.
+    fn is_of_template(&self, flaw: &Flaw) -> bool {
+        let line = self.lines.get(flaw.at.line.saturating_sub(1));
+        matches!(flaw.kind, FlawKind::KeyNotText { .. })
+            && line.is_some_and(|line| is_template(line))
     }
 
     /// Reads an object or a list of objects. `flaws` of the document belong to everything in it; `default` is the kind
@@ -156,13 +183,26 @@ impl Reader<'_> {
         };
         let kind = text("kind").or(default.0);
         let version = text("apiVersion").or(default.1);
-        if let (Some(item_kind), Some(Value::Sequence(items))) = (
-            kind.map_or(Some(""), |kind| kind.strip_suffix("List")),
-            node.get("items").map(|items| &items.value),
-        ) {
+        let items = match node.get("items").map(|items| &items.value) {
+            Some(Value::Sequence(items)) => Some(items.as_slice()),
+            // So the API server may write an empty list.
+            Some(Value::Null) if kind.is_some() => Some(&[][..]),
+            _ => None,
+        };
+        let list = kind.map_or(Some(""), |kind| kind.strip_suffix("List"));
+        if let (Some(item_kind), Some(items)) = (list, items) {
             // The items fail closed even if the list does not say what it is.
             if kind.is_none() || version.is_none() {
                 self.unidentified(node, document, kind, &[]);
+            }
+            if items.is_empty() && flaws.is_empty() {
+                let (severity, field) = (Severity::Warning, "items".to_owned());
+                let at = node.get("items").map_or(node.at, |items| items.at);
+                self.report(
+                    document,
+                    None,
+                    Finding { severity, at, field, cause: Cause::EmptyList },
+                );
             }
             let item_kind = (!item_kind.is_empty()).then_some(item_kind);
             // The flaws could belong to any item: the first one invalidates every item, and the others are reported
@@ -179,6 +219,12 @@ impl Reader<'_> {
             return;
         }
         let (Some(kind), Some(version)) = (kind, version) else {
+            if default == (None, None) && flaws.is_empty() && !resembles_object(node) {
+                let cause = Cause::NotAnObject { found: outline(&node.value) };
+                let (severity, field) = (Severity::Warning, String::new());
+                self.report(document, None, Finding { severity, at: node.at, field, cause });
+                return;
+            }
             self.unidentified(node, document, kind, flaws);
             return;
         };
@@ -281,6 +327,42 @@ impl Reader<'_> {
         };
         Some(ObjectKey { kind, namespace, name })
     }
+}
+
+/// Whether a line has `{{ ... }}` where a value or a line begins: Helm's templates, outside of a text in quotes.
+fn is_template(line: &str) -> bool {
+    let line = line.trim_start();
+    let begins = line.starts_with("{{") || line.contains(": {{") || line.starts_with("- {{");
+    begins && line.contains("}}")
+}
+
+/// Whether a document without a known kind may be meant as an object, or as a list of some. An API version alone does not
+/// tell: Helm's `Chart.yaml` has one. (One of policies never gets here.)
+fn resembles_object(node: &Node) -> bool {
+    match &node.value {
+        Value::Sequence(items) => {
+            items.iter().any(|item| item.get("apiVersion").is_some() || resembles_object(item))
+        }
+        _ => ["kind", "metadata", "spec", "items"].iter().any(|key| node.get(key).is_some()),
+    }
+}
+
+/// A description of what is no object: the first keys of a mapping.
+fn outline(value: &Value) -> String {
+    const SHOWN: usize = 3;
+    let Value::Mapping(entries) = value else { return value.describe() };
+    let keys: Vec<_> = entries.iter().take(SHOWN).map(|entry| shown(&entry.key)).collect();
+    let more = if entries.len() > SHOWN { ", ..." } else { "" };
+    match keys.is_empty() {
+        true => "an empty mapping".to_owned(),
+        false => format!("a mapping with {}{more}", keys.join(", ")),
+    }
+}
+
+/// The line at a position, for messages. A file that is one very long line would make a very long message.
+pub(super) fn shown_line(lines: &[&str], at: Position) -> Option<String> {
+    let line = lines.get(at.line.checked_sub(1)?)?;
+    (line.len() <= 400).then(|| (*line).to_owned())
 }
 
 /// Decodes the object as far as it can be read, and returns what is known about it if it is not valid.

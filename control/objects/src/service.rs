@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use super::code::Code;
 use super::cursor::{Cursor, Findings};
 use super::metadata::{Metadata, pairs};
 use super::network_policy::{number, protocol};
 use super::object::{EndpointSlice, PortNumber, Protocol, Service, ServiceAccount, ServicePort};
-use super::problem::Cause;
 use super::syntax::{ADDRESS, PORT_NAME, PORT_NUMBER, address, is_port_name};
 use super::tree::Value;
 
@@ -179,7 +179,7 @@ fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<(Protocol, u16)> {
     };
     let Some(field) = cursor.field("port") else {
         let message = "has no number: rules that name the service match nothing by it";
-        cursor.warning(out, Cause::Notice(message.to_owned()));
+        cursor.told(out, Code::PortWithoutNumber, message);
         return None;
     };
     Some((protocol, number(&field, out, PORT_NUMBER)?))
@@ -228,8 +228,7 @@ mod tests {
         let State::Valid(object) = &manifest.entries[0].state else { panic!("it is valid") };
         let Object::EndpointSlice(slice) = &**object else { panic!("a slice") };
         assert_eq!(slice.ports, [(Protocol::Tcp, 80)]);
-        let told =
-            "warning: ports[0]: has no number: rules that name the service match nothing by it";
+        let told = "warning[port-without-number]: ports[0]: has no number: rules that name the service match nothing by it";
         assert!(problems(text).starts_with(told), "{}", problems(text));
     }
 

@@ -262,7 +262,7 @@ ingress:
 - from:
   - podSelector: {}
     namespaceSelector: {matchLabels: {team: a}}
-  - ipBlock: {cidr: 10.1.2.3/8, except: [10.1.0.0/16]}
+  - ipBlock: {cidr: 10.0.0.0/8, except: [10.1.0.0/16]}
   ports:
   - {port: 80, endPort: 90}
   - {port: http, protocol: UDP}
@@ -283,7 +283,7 @@ ingress:
         ]
     );
     let Peer::IpBlock(block) = &rules[0].peers.as_ref().unwrap()[1] else { panic!() };
-    assert_eq!(block.cidr.to_string(), "10.1.2.3/8");
+    assert_eq!(block.cidr.to_string(), "10.0.0.0/8");
 }
 
 #[test]
@@ -425,7 +425,11 @@ fn a_kind_that_is_spelled_nearly_like_one_that_is_read_is_that_one_and_not_valid
         ("kind: NetworkPolcy", "CalicoNetworkPolicy shop"),
     ] {
         assert_eq!(closing(&format!("{head}\n{metadata}")), [kind], "{head}");
-        assert!(problems(&format!("{head}\n{metadata}")).contains("error: kind: found"), "{head}");
+        assert!(
+            problems(&format!("{head}\n{metadata}"))
+                .contains("error[unexpected-value]: kind: found"),
+            "{head}"
+        );
     }
     let items = "items: [{metadata: {name: a, namespace: shop}}]";
     let list = format!("apiVersion: networking.k8s.io/v1\nkind: NetworkPolcyList\n{items}");

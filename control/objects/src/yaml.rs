@@ -79,7 +79,7 @@ impl SyntaxError {
     }
 }
 
-/// All documents of `text` that are not empty. A text that is JSON is one document.
+/// All documents of `text` that are not empty. A text may be JSON, also JSON Lines.
 pub fn parse(text: &str) -> Result<Vec<Document>, SyntaxError> {
     parse_either(text, text.len() + MAX_REPEATED)
 }
@@ -95,7 +95,7 @@ fn parse_either(text: &str, may_repeat: usize) -> Result<Vec<Document>, SyntaxEr
     }
     let text = text.trim_start_matches('\u{feff}');
     match json::parse(text) {
-        Some(document) => Ok(vec![document]),
+        Some(documents) => Ok(documents),
         None => parse_yaml(text, may_repeat),
     }
 }

@@ -35,9 +35,10 @@ use manx_policy_compiler::model::{
 
 use self::calico::Context;
 use self::invalid_references::InvalidReferences;
+use manx_objects::code::Code;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{self, Kind, Object, ObjectKey};
-use manx_objects::problem::{Cause, Place, Problem, Severity};
+use manx_objects::problem::{Cause, Place, Problem};
 use manx_objects::{NAMESPACE_NAME, State};
 
 pub use calico::is_evaluated;
@@ -146,7 +147,7 @@ impl Cluster {
                 match owners(key, pod).iter().find(|owner| broken.contains(owner)) {
                     Some(owner) => {
                         let message = format!("its {owner} is not valid: nothing passes it");
-                        self.problem(key, stored, message);
+                        self.problem(key, stored, Code::RestsOnInvalid, message);
                     }
                     None => _ = self.put_pod(name, Some(pod)),
                 }
@@ -209,7 +210,7 @@ impl Cluster {
                     }
                     Err(unknown) => {
                         let message = format!("{unknown}: endpoints that need it are denied");
-                        self.problem(key, stored, message);
+                        self.problem(key, stored, Code::RestsOnInvalid, message);
                     }
                 }
                 return;
@@ -222,7 +223,8 @@ impl Cluster {
             } else {
                 "it denies everything"
             };
-            self.problem(key, stored, format!("{unknown}: {follows}"));
+            let message = format!("{unknown}: {follows}");
+            self.problem(key, stored, Code::RestsOnInvalid, message);
             if key.kind.staged() {
                 return;
             }
@@ -257,7 +259,7 @@ impl Cluster {
                     "its pod CIDR {} overlaps {} of node {}: neither is routed",
                     inner.1, outer.1, outer.0
                 );
-                self.problem(&key, stored, message);
+                self.problem(&key, stored, Code::OverlappingPodCidrs, message);
             }
         }
     }
@@ -269,18 +271,18 @@ impl Cluster {
         self.problems.extend(overlapping);
     }
 
-    fn problem(&mut self, key: &ObjectKey, stored: &Stored, message: String) {
-        self.problems.push(problem(key, &stored.place, message));
+    fn problem(&mut self, key: &ObjectKey, stored: &Stored, code: Code, message: String) {
+        self.problems.push(problem(key, &stored.place, code, message));
     }
 }
 
-fn problem(key: &ObjectKey, place: &Place, message: String) -> Problem {
+fn problem(key: &ObjectKey, place: &Place, code: Code, message: String) -> Problem {
     Problem {
-        severity: Severity::Error,
+        severity: code.severity(),
         place: place.clone(),
         object: Some(key.clone()),
         field: String::new(),
-        cause: Cause::Cluster(message),
+        cause: Cause::told(code, message),
         line: None,
     }
 }

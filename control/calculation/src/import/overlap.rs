@@ -6,6 +6,7 @@ use ipnet::IpNet;
 
 use super::{Node, problem};
 use manx_objects::State;
+use manx_objects::code::Code;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{Kind, Object, ObjectKey};
 use manx_objects::problem::Problem;
@@ -64,7 +65,7 @@ pub fn overlapping_pools(contents: &Contents) -> Vec<Problem> {
         let (other, of, _) =
             pools.iter().find(|(other, of, _)| of != key && overlaps(cidr, other))?;
         let message = format!("its CIDR {cidr} overlaps {other} of {of}: give each pool its own");
-        Some(problem(key, &stored.place, message))
+        Some(problem(key, &stored.place, Code::OverlappingPools, message))
     };
     pools.iter().filter_map(told).collect()
 }

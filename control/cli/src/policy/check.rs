@@ -1,40 +1,104 @@
 //! `manx policy check`.
 
+mod sarif;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::Manifests;
 use crate::Error;
-use crate::output::{self, Output};
-use manx_analysis::references;
-use manx_calculation::import::overlapping_pools;
-use manx_objects::State;
+use crate::output;
+use manx_datastore::Read;
+use manx_objects::code::Code;
 use manx_objects::contents::Contents;
 use manx_objects::object::Kind;
 use manx_objects::problem::{Cause, Problem, Severity};
+use manx_objects::{State, locate};
+use manx_rig::settings;
 
 /// The settings of `manx policy check`.
 #[derive(Debug, Clone, Args)]
 pub struct Check {
     /// Form of the report
     #[arg(long, short, value_enum, default_value_t)]
-    pub output: Output,
+    pub output: Form,
+    /// Exit with 2 for warnings, too
+    #[arg(long)]
+    pub strict: bool,
+    /// Leave out the warnings of this code (may be repeated)
+    #[arg(long, value_name = "CODE", value_parser = allowable)]
+    pub allow: Vec<Code>,
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take it for the command's own description")]
     pub manifests: Manifests,
 }
 
-/// Prints the problems. Exit code 0 if there are none, or only warnings; otherwise 2.
-pub fn run(check: &Check) -> Result<(), Error> {
-    let report = Report::new(&check.manifests.read());
-    match check.output {
-        Output::Text => output::print(&report.text())?,
-        Output::Json => output::print_json(&report)?,
+/// The form of the report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Form {
+    /// Lines for people
+    #[default]
+    Text,
+    /// JSON for programs
+    Json,
+    /// SARIF 2.1.0, for code review
+    Sarif,
+}
+
+/// The code of this name, if it is a warning's.
+fn allowable(name: &str) -> Result<Code, String> {
+    match Code::from_name(name) {
+        Some(code) if code.severity() == Severity::Warning => Ok(code),
+        Some(code) => Err(format!("{code} is an error, and only warnings can be allowed")),
+        None => {
+            Err("expected a code such as separate-peers, as in warning[separate-peers]".to_owned())
+        }
     }
-    if report.errors == 0 { Ok(()) } else { Err(Error::Refused) }
+}
+
+/// Prints the problems. Exit code 0 if there are none, or only warnings and not `strict`; otherwise 2.
+pub fn run(check: &Check) -> Result<(), Error> {
+    let read = check.manifests.read_with_texts();
+    let mut problems = problems(&read);
+    problems.retain(|problem| !check.allow.contains(&problem.code()));
+    let report = Report::new(&read.contents, &problems);
+    match check.output {
+        Form::Text => output::print(&report.text())?,
+        Form::Json => output::print_json(&report)?,
+        Form::Sarif => output::print_json(&sarif::log(&problems))?,
+    }
+    let fine = report.errors == 0 && (report.warnings == 0 || !check.strict);
+    if fine { Ok(()) } else { Err(Error::Refused) }
+}
+
+/// All problems, errors first.
+fn problems(read: &Read) -> Vec<Problem> {
+    let contents = &read.contents;
+    let mut of_all = manx_analysis::check::problems(contents);
+    let mut by_file: BTreeMap<Arc<str>, Vec<&mut Problem>> = BTreeMap::new();
+    for problem in &mut of_all {
+        by_file.entry(Arc::clone(&problem.place.file)).or_default().push(problem);
+    }
+    for (file, problems) in by_file {
+        if let Some(text) = read.texts.get(&*file) {
+            locate(text, problems);
+        }
+    }
+    let mut problems = [contents.problems.as_slice(), &of_all].concat();
+    problems.retain(|problem| !is_of_rig(problem));
+    problems.sort_by_key(|problem| problem.severity);
+    problems
+}
+
+/// Whether a problem is that a rig's settings are no object.
+fn is_of_rig(problem: &Problem) -> bool {
+    let file = Path::new(&*problem.place.file).file_name();
+    problem.code() == Code::SkippedDocument && file.is_some_and(|name| name == settings::FILE)
 }
 
 /// The output.
@@ -61,6 +125,7 @@ struct Count {
 #[derive(Debug, Serialize)]
 struct ProblemReport {
     severity: &'static str,
+    code: &'static str,
     file: String,
     line: Option<usize>,
     column: Option<usize>,
@@ -70,7 +135,7 @@ struct ProblemReport {
     message: String,
     found: Option<String>,
     expected: Option<String>,
-    help: Option<String>,
+    help: Option<&'static str>,
     source: Option<String>,
     /// The text for people.
     #[serde(skip)]
@@ -86,19 +151,13 @@ struct Object {
 }
 
 impl Report {
-    fn new(contents: &Contents) -> Self {
+    fn new(contents: &Contents, problems: &[Problem]) -> Self {
         let mut counts: BTreeMap<Kind, usize> = BTreeMap::new();
         for key in contents.objects.keys() {
             *counts.entry(key.kind).or_default() += 1;
         }
         let invalid = contents.objects.values();
         let invalid = invalid.filter(|stored| matches!(stored.state, State::Invalid(_))).count();
-        let mut problems = contents.problems.clone();
-        problems.extend(overlapping_pools(contents));
-        problems.extend(references::undefined(contents));
-        let hosts = contents.of_kind(Kind::HostEndpoint);
-        let hosts = hosts.filter(|(_, stored)| matches!(stored.state, State::Valid(_)));
-        problems.extend(hosts.map(|(key, stored)| Problem::of_host_endpoint(key, &stored.place)));
         let of = |severity| problems.iter().filter(|problem| problem.severity == severity).count();
         Self {
             files: contents.texts,
@@ -164,7 +223,7 @@ impl ProblemReport {
     fn new(problem: &Problem) -> Self {
         let help = problem.help();
         let mut text = problem.to_string();
-        if let Some(help) = &help {
+        if let Some(help) = help {
             let gutter = problem.place.at.map_or(1, |at| at.line.to_string().len());
             // Writing to a String cannot fail.
             let _ = write!(text, "\n{:gutter$} = help: {help}", "");
@@ -175,6 +234,7 @@ impl ProblemReport {
             _ => (None, None),
         };
         Self {
+            code: problem.code().name(),
             severity: match problem.severity {
                 Severity::Error => "error",
                 Severity::Warning => "warning",
@@ -201,55 +261,4 @@ impl ProblemReport {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TEXT: &str = "
-apiVersion: projectcalico.org/v3
-kind: GlobalNetworkPolicy
-metadata: {name: deny-egress}
-spec:
-  tier: security
-  selectr: app == 'web'
-  egress:
-  - action: Deny
-    destination: {nets: [10.0.0.1], ports: [80]}
----
-apiVersion: projectcalico.org/v3
-kind: NetworkPolicy
-metadata: {name: allow}
-spec: {tier: security, ingress: [{action: Allow}]}
-";
-
-    #[test]
-    fn a_report_shows_each_problem_in_its_line_with_what_follows() {
-        let report =
-            Report::new(&Contents::from_texts([("policies/all.yaml", TEXT), ("b.yaml", "{")]));
-        insta::assert_snapshot!(report.text());
-        assert_eq!((report.errors, report.invalid), (3, 1));
-    }
-
-    #[test]
-    fn a_report_is_json_for_programs() {
-        let report = Report::new(&Contents::from_texts([("all.yaml", TEXT)]));
-        insta::assert_snapshot!(serde_json::to_string_pretty(&report).unwrap());
-    }
-
-    #[test]
-    fn what_is_not_enforced_of_a_host_endpoints_policy_is_a_warning() {
-        let text = "{apiVersion: projectcalico.org/v3, kind: HostEndpoint, metadata: {name: h}, spec: {node: n1, interfaceName: eth0}}";
-        let report = Report::new(&Contents::from_texts([("a.yaml", text)]));
-        assert_eq!((report.errors, report.warnings), (0, 1));
-        assert!(report.text().contains("NOT ENFORCED"), "{}", report.text());
-    }
-
-    #[test]
-    fn nothing_to_say_is_one_line() {
-        let text = "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n";
-        let report = Report::new(&Contents::from_texts([("a.yaml", text)]));
-        assert_eq!(
-            report.text(),
-            "1 file, 1 object (1 Namespace): 0 invalid, 0 errors, 0 warnings\n"
-        );
-    }
-}
+mod tests;

@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 
 use super::Error;
 use assume::{Assume, Completed};
-use manx_datastore::read_paths;
+use manx_datastore::{Read, read_with_texts};
 use manx_objects::contents::Contents;
 use manx_objects::problem::{Problem, Severity};
 
@@ -50,7 +50,12 @@ pub struct Manifests {
 impl Manifests {
     /// Reads them once.
     fn read(&self) -> Contents {
-        read_paths(self.paths.iter().map(PathBuf::as_path), self.recursive)
+        self.read_with_texts().contents
+    }
+
+    /// Reads them once, and keeps their texts.
+    fn read_with_texts(&self) -> Read {
+        read_with_texts(self.paths.iter().map(PathBuf::as_path), self.recursive)
     }
 }
 

@@ -10,9 +10,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use manx_objects::contents::{fingerprint, fingerprint_of_text};
 use manx_objects::object::ObjectKey;
-use manx_objects::problem::{Cause, Problem};
+use manx_objects::problem::{Cause, Problem, Severity};
 use manx_objects::yaml::MAX_BYTES;
 use manx_objects::{Entry, Manifest};
+
+use super::encoding;
 
 /// The time in which a file may change again without a new time stamp: file systems have clocks as coarse as two
 /// seconds (FAT), commonly 4 ms.
@@ -63,6 +65,9 @@ pub(super) struct File {
     /// What was read last, while it has less content than `good` and may be a partial save.
     unsettled: Option<(Version, Instant)>,
     fault: Option<Problem>,
+    /// Whether the text is kept, and the text that was read last.
+    keeps_text: bool,
+    text: Option<String>,
 }
 
 /// The contents of a file at some time.
@@ -132,6 +137,26 @@ impl File {
     /// A file that could not be read.
     pub(super) fn from_fault(name: &str, cause: Cause) -> Self {
         Self { fault: Some(Problem::of_file(&Arc::from(name), cause)), ..Self::default() }
+    }
+
+    /// A file whose text is kept.
+    pub(super) fn keeping_text() -> Self {
+        Self { keeps_text: true, ..Self::default() }
+    }
+
+    /// The text, if it is kept.
+    pub(super) fn take_text(&mut self) -> Option<String> {
+        self.text.take()
+    }
+
+    /// Makes what is no object an error, because the file was named as one that has objects.
+    pub(super) fn expect_objects(&mut self) {
+        let problems = self.good.iter_mut().flat_map(|version| &mut version.manifest.problems);
+        for problem in problems {
+            if matches!(problem.cause, Cause::NotAnObject { .. }) {
+                problem.severity = Severity::Error;
+            }
+        }
     }
 
     pub(super) fn was_read(&self) -> bool {
@@ -210,6 +235,7 @@ impl File {
         self.unsettled = None;
         self.fault = None;
         self.digest = Some(self.hashing.hash_one(text));
+        self.text = self.keeps_text.then(|| text.to_owned());
         match manx_objects::read(name, text) {
             Ok(manifest) => {
                 let version =
@@ -303,11 +329,7 @@ fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, String)>
     // One byte more than a manifest may have is enough: the reader then refuses it.
     let mut bytes = Vec::new();
     file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-    let text = String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        io::Error::new(io::ErrorKind::InvalidData, format!("byte {at} is not UTF-8"))
-    })?;
-    Ok(Some((stamp, text)))
+    Ok(Some((stamp, encoding::decode(bytes)?)))
 }
 
 /// The manifests in a directory and, if `recursive`, below it. A directory whose name begins with a dot is not entered,

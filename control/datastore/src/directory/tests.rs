@@ -163,7 +163,7 @@ fn text_that_is_not_utf_8_is_reported_like_bad_syntax() {
     assert_eq!(names(contents), ["a"]);
     assert_eq!(
         contents.problems[0].to_string(),
-        "error: cannot be read: byte 3 is not UTF-8\n --> a.yaml"
+        "error[unreadable-file]: cannot be read: byte 3 is not UTF-8: save it as UTF-8, e.g. `iconv -f LATIN1 -t UTF-8`\n --> a.yaml"
     );
     put(directory.path(), "a.yaml", &namespace("a", "x"));
     assert!(store.refresh().is_some());
@@ -264,7 +264,7 @@ fn an_emptied_file_keeps_its_objects_until_it_is_removed() {
         }
         insta::allow_duplicates! {
             insta::assert_snapshot!(watched.problems().join("\n"), @r"
-            error: held 2 objects and holds none any more: they stay in force, because a save may have failed; remove the file to remove its objects
+            error[emptied-file]: held 2 objects and holds none any more: they stay in force, because a save may have failed; remove the file to remove its objects
              --> a.yaml
             ");
         }
@@ -286,7 +286,7 @@ fn a_file_cut_between_two_documents_is_believed_once_it_has_stood() {
     assert_eq!(watched.names(), ["a", "b"]);
     assert_eq!(watched.store.contents().fingerprint, fingerprint);
     insta::assert_snapshot!(watched.problems().join("\n"), @r"
-    error: has less content than before (1 objects fewer) and may be half written: its previous content stays in force until the file has not changed for 2 s
+    error[shrunk-file]: has less content than before (1 objects fewer) and may be half written: its previous content stays in force until the file has not changed for 2 s
      --> a.yaml
     ");
     assert!(watched.look(cut + STANDS));

@@ -2,10 +2,10 @@
 
 use ipnet::IpNet;
 
+use super::super::code::Code;
 use super::super::cursor::{Cursor, Findings};
 use super::super::object::PolicyType;
 use super::super::object::calico::{EntityRule, ServiceAccountMatch, ServiceMatch};
-use super::super::problem::Cause;
 use super::super::syntax::{DNS_LABEL, DNS_SUBDOMAIN, is_dns_label, is_dns_subdomain};
 use super::rule::{Context, Family};
 use super::value::{Over, net, port, selector};
@@ -68,8 +68,8 @@ pub(super) fn entity(
 fn rule_selector(cursor: &Cursor<'_>, key: &str, out: &mut Findings) -> Option<String> {
     let field = cursor.field(key)?;
     if field.is_empty() {
-        let message = "is empty, which in a rule is no criterion; every endpoint is all()";
-        field.warning(out, Cause::Notice(message.to_owned()));
+        let message = "is empty, which in a rule is no condition";
+        field.told(out, Code::EmptySelector, message);
     }
     selector(&field, Over::Labels, out)
 }

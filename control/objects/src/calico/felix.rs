@@ -2,6 +2,7 @@
 
 use ipnet::IpNet;
 
+use super::super::code::Code;
 use super::super::cursor::{Cursor, Findings};
 use super::super::object::calico::{EndpointToHost, Failsafe, FelixConfiguration};
 use super::super::problem::Cause;
@@ -32,7 +33,7 @@ pub(in super::super) fn felix_configuration(
         && let Some(field) = metadata.field("name")
     {
         let message = "is neither default nor node.NAME, so no node uses this configuration";
-        field.warning(out, Cause::Notice(message.to_owned()));
+        field.told(out, Code::UnusedConfiguration, message);
     }
     let mut felix = FelixConfiguration::default();
     let Some(spec) = root.field("spec") else { return felix };
@@ -73,13 +74,13 @@ fn warn_of_unused_settings(spec: &Cursor<'_>, out: &mut Findings) {
     for (key, number) in [("vxlanVNI", 4096), ("vxlanPort", 4789)] {
         if let Some(field) = spec.field(key).filter(|it| it.node.value != Value::Integer(number)) {
             let message = format!("has no effect: it is always {number}");
-            field.warning(out, Cause::Notice(message));
+            field.told(out, Code::SettingWithoutEffect, message);
         }
     }
     for key in ["ipipEnabled", "vxlanEnabled"] {
         if let Some(field) = spec.field(key).filter(|it| it.node.value == Value::Boolean(false)) {
             let message = "has no effect: only the IPPools say what is encapsulated";
-            field.warning(out, Cause::Notice(message.to_owned()));
+            field.told(out, Code::SettingWithoutEffect, message);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! NetworkPolicy, GlobalNetworkPolicy and their staged kinds.
 
 use super::super::cursor::{Cursor, Findings};
+use super::super::intent;
 use super::super::object::calico::{Policy, StagedAction, Subject};
 use super::super::object::{Kind, PolicyType};
 use super::super::syntax::{DNS_LABEL, is_dns_label};
@@ -30,8 +31,12 @@ pub(in super::super) fn decode(
 ) -> (Policy, Option<Subject>) {
     root.mapping(out, OBJECT, &["status"]);
     let mut policy = Policy::default();
-    let Some(spec) = root.field("spec") else { return (policy, Some(Subject::default())) };
     let global = !kind.namespaced();
+    let Some(spec) = root.field("spec") else {
+        let selects = if global { "every endpoint" } else { "every endpoint of its namespace" };
+        intent::no_spec(root, selects, out);
+        return (policy, Some(Subject::default()));
+    };
     let mut read = SPEC.to_vec();
     if global {
         read.extend(GLOBAL_SPEC);
@@ -54,6 +59,7 @@ pub(in super::super) fn decode(
     }
     policy.ingress = rules(&spec, "ingress", context(PolicyType::Ingress), out);
     policy.egress = rules(&spec, "egress", context(PolicyType::Egress), out);
+    intent::rules_without_type(&spec, "types", policy.types.as_deref(), out);
     if global {
         let mut flag = |key| spec.field(key).and_then(|field| field.boolean(out)).unwrap_or(false);
         policy.apply_on_forward = flag("applyOnForward");

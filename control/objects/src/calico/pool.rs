@@ -6,9 +6,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use super::super::code::Code;
 use super::super::cursor::{Cursor, Findings};
 use super::super::object::{EncapsulationMode, IpPool};
-use super::super::problem::Cause;
 use super::super::tree::Value;
 use super::OBJECT;
 use super::value::{NET, Over, net, selector};
@@ -70,7 +70,7 @@ pub(in super::super) fn ip_pool(root: &Cursor<'_>, out: &mut Findings) -> Option
     {
         let message =
             "is not done: what pods of this pool send to outside keeps their own addresses";
-        field.warning(out, Cause::Notice(message.to_owned()));
+        field.told(out, Code::NoNatOutgoing, message);
     }
     Some(IpPool { cidr: cidr?, ipip_mode, vxlan_mode })
 }
@@ -113,7 +113,7 @@ fn check_modes(
             field.conflict(out, "a pool has IPIP or VXLAN, not both");
         } else if of_ipv6 {
             let message = "VXLAN between IPv6 addresses is not supported: pods of this pool are reached on their own node only";
-            field.warning(out, Cause::Notice(message.to_owned()));
+            field.told(out, Code::NoVxlanOfIpv6, message);
         }
     }
 }

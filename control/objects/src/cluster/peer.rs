@@ -1,10 +1,10 @@
 //! The pods and networks that cluster-wide policies name.
 
 use super::super::cursor::{Cursor, Findings};
+use super::super::intent;
 use super::super::label_selector::{LABEL_SELECTOR, label_selector};
 use super::super::object::cluster::{ClusterPeer, Pods};
 use super::super::object::{LabelSelector, PolicyType};
-use super::super::syntax::{CIDR, cidr};
 use super::super::tree::Value;
 use super::{Support, Version};
 
@@ -96,7 +96,7 @@ pub(super) fn peer(
     if networks.node.value == Value::Sequence(Vec::new()) {
         networks.expected(out, "at least one CIDR");
     }
-    let nets = networks.items(out, |item, out| item.parsed(out, CIDR, cidr));
+    let nets = networks.items(out, intent::net);
     Some(ClusterPeer::Networks(nets))
 }
 

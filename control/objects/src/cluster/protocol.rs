@@ -1,10 +1,10 @@
 //! Protocols and ports of cluster-wide policies.
 
+use super::super::code::Code;
 use super::super::cursor::{Cursor, Findings};
 use super::super::network_policy;
 use super::super::object::Protocol;
 use super::super::object::cluster::ClusterProtocol;
-use super::super::problem::Cause;
 use super::super::syntax::{PORT_NAME, PORT_NUMBER, is_port_name};
 use super::super::tree::{Entry, Value};
 use super::Support;
@@ -112,7 +112,7 @@ fn named(cursor: &Cursor<'_>, out: &mut Findings) -> Option<ClusterProtocol> {
     if !is_port_name(&name) {
         let message =
             format!("matches nothing: no pod has a port of this name, which is not {PORT_NAME}");
-        cursor.warning(out, Cause::Notice(message));
+        cursor.told(out, Code::NoSuchPort, message);
     }
     Some(ClusterProtocol::Named(name))
 }

@@ -61,7 +61,7 @@ fn anchors_and_aliases_repeat_as_much_as_the_file_is_long_and_little_more() {
 fn an_alias_bomb_is_no_yaml_and_says_so() {
     let text = format!("{POD}{}", bomb(9, "[x, x, x, x, x, x]"));
     insta::assert_snapshot!(read("file.yaml", &text).unwrap_err(), @r"
-    error: anchors and aliases repeat more than 1049135 bytes, the length of the file and 1048576: write out what they stand for
+    error[not-yaml]: anchors and aliases repeat more than 1049135 bytes, the length of the file and 1048576: write out what they stand for
       --> file.yaml:11:15
        |
     11 | a5: &a5 [*a4, *a4, *a4, *a4, *a4, *a4, *a4, *a4, *a4, *a4]
@@ -79,7 +79,7 @@ fn calicos_own_metadata_is_json_and_repeats_nothing() {
     };
     only(&policy(r#"{"name": "p", "labels": {"a": "b", "c": "b"}}"#));
     insta::assert_snapshot!(problems(&policy(r#"{"name": "p", "labels": {"a": &b "b", "c": *b}}"#)), @r#"
-    error: metadata.annotations["projectcalico.org/metadata"]: found the string "{\"name\": \"p\", \"labels\": {\"a\": &b \"b\", \"c\": *b}}", expected the metadata of Calico's own object as JSON, with legal labels
+    error[unexpected-value]: metadata.annotations["projectcalico.org/metadata"]: found the string "{\"name\": \"p\", \"labels\": {\"a\": &b \"b\", \"c\": *b}}", expected the metadata of Calico's own object as JSON, with legal labels
      --> file.yaml:6:33
       |
     6 |     projectcalico.org/metadata: '{"name": "p", "labels": {"a": &b "b", "c": *b}}'
@@ -112,7 +112,7 @@ fn an_object_is_no_larger_than_a_request_to_the_api_server() {
     let State::Invalid(known) = &manifest.entries[0].state else { panic!() };
     assert_eq!(known.addresses.len(), 1, "its address closes");
     insta::assert_snapshot!(problems(&text), @r"
-    error: found an object of 3145729 bytes as JSON, expected at most 3145728, the API server's limit: split it into several
+    error[unexpected-value]: found an object of 3145729 bytes as JSON, expected at most 3145728, the API server's limit: split it into several
      --> file.yaml:1:1
       = Pod d/p, document 1
     ");
@@ -156,7 +156,7 @@ fn annotations_are_no_longer_than_the_api_servers() {
     };
     let Object::Pod(_) = only(&text((256 << 10) - 2)) else { panic!() };
     insta::assert_snapshot!(problems(&text(256 << 10)), @r"
-    error: metadata.annotations: found 262146 bytes of keys and values, expected at most 262144, the API server's limit: keep long ones elsewhere
+    error[unexpected-value]: metadata.annotations: found 262146 bytes of keys and values, expected at most 262144, the API server's limit: keep long ones elsewhere
      --> file.yaml:6:16
       = Pod d/p, document 1
     ");

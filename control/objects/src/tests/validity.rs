@@ -285,7 +285,10 @@ fn a_field_that_a_spec_of_calicos_does_not_have_is_warned_of_as_calico_passes_it
         let text = calico(kind, fields);
         assert!(invalid(&text).is_none(), "{spec}");
         let told = super::problems(&text);
-        assert!(told.contains("warning: ") && !told.contains("error: "), "{spec}: {told}");
+        assert!(
+            told.contains("warning[ignored-field]: ") && !told.contains("error["),
+            "{spec}: {told}"
+        );
     }
     // A hint that Calico has and Manx does not use causes no message.
     let text = calico("GlobalNetworkPolicy", "performanceHints: [AssumeNeededOnEveryNode]");

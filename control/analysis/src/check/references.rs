@@ -1,8 +1,7 @@
 //! Names in manifests that no manifest defines. Each object is valid by itself; only all objects together show it.
 //!
-//! Selectors are not names: a selector that matches nothing may be meant for later pods. The exception is a rule's
-//! `namespaceSelector: global()`, which matches network sets and host endpoints, and these are usually defined in
-//! advance.
+//! A selector is no name. The exception is a rule's `namespaceSelector: global()`, which matches network sets and host
+//! endpoints: these are usually defined in advance.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -12,20 +11,26 @@ use manx_policy_compiler::model::Tier;
 use manx_policy_compiler::selector::{LabelSource, Selector};
 
 use manx_calculation::import::is_evaluated;
-use manx_objects::contents::{Contents, Stored};
+use manx_objects::State;
+use manx_objects::code::Code;
+use manx_objects::contents::Contents;
 use manx_objects::object::calico::{EntityRule, HostEndpoint, Rule};
 use manx_objects::object::{Kind, Object, ObjectKey, Pairs};
-use manx_objects::problem::{Cause, MOST_OF_OBJECT, Problem, Severity};
-use manx_objects::{State, Tally};
 
-/// A warning for every name without a definition, with the consequence. A definition that is not valid is reported
-/// elsewhere and counts as a definition here.
-pub fn undefined(contents: &Contents) -> Vec<Problem> {
+use super::report::Report;
+
+/// The namespaces that every cluster has.
+const ALWAYS_THERE: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+
+/// Reports every name without a definition, with the consequence. A definition that is not valid is reported elsewhere
+/// and counts as a definition here.
+pub(super) fn check<'a>(contents: &'a Contents, report: &mut Report<'a>) {
     let known = Known::new(contents);
-    let mut problems = Vec::new();
+    nodes_of_pods(contents, &known, report);
     for (key, stored) in &contents.objects {
         let State::Valid(object) = &stored.state else { continue };
-        let mut report = Report { key, stored, problems: &mut problems, tally: Tally::default() };
+        let names = &mut Names { key, report };
+        known.policys_namespace(key, names);
         match &**object {
             // A staged policy with the action Delete, Learn or Ignore is not evaluated.
             Object::CalicoPolicy(policy) if is_evaluated(policy.staged_action) => {
@@ -38,57 +43,76 @@ pub fn undefined(contents: &Contents) -> Vec<Problem> {
                     } else {
                         "it comes after every other tier, and denies what its policies do not decide"
                     };
-                    report.undefined("spec.tier", &format!("tier {tier}"), follows);
+                    names.undefined(
+                        "spec.tier",
+                        Code::NoSuchTier,
+                        &format!("tier {tier}"),
+                        follows,
+                    );
                 }
                 let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
-                known.rules(namespace, "spec.ingress", &policy.ingress, &mut report);
-                known.rules(namespace, "spec.egress", &policy.egress, &mut report);
+                known.rules(namespace, "spec.ingress", &policy.ingress, names);
+                known.rules(namespace, "spec.egress", &policy.egress, names);
             }
             Object::Profile(profile) => {
-                known.rules(None, "spec.ingress", &profile.ingress, &mut report);
-                known.rules(None, "spec.egress", &profile.egress, &mut report);
+                known.rules(None, "spec.ingress", &profile.ingress, names);
+                known.rules(None, "spec.egress", &profile.egress, names);
             }
-            Object::HostEndpoint(host) => known.host_endpoint(host, &mut report),
+            Object::HostEndpoint(host) => known.host_endpoint(host, names),
             _ => {}
         }
-        let untold = report.tally.beyond(MOST_OF_OBJECT);
-        problems.extend(
-            untold.map(|(severity, count)| Problem::of_untold(key, &stored.place, severity, count)),
-        );
     }
-    problems
 }
 
-/// Collects the undefined names of one object: the first ones, and the number of the others.
-struct Report<'a> {
-    key: &'a ObjectKey,
-    stored: &'a Stored,
-    problems: &'a mut Vec<Problem>,
-    tally: Tally,
-}
-
-impl Report<'_> {
-    fn undefined(&mut self, field: &str, what: &str, follows: &str) {
-        if self.tally.count(Severity::Warning) > MOST_OF_OBJECT {
-            return;
+/// Reports each node that pods name and that no object defines, at the first of these pods. If there are no nodes at
+/// all, they are not part of the input.
+fn nodes_of_pods<'a>(contents: &'a Contents, known: &Known<'a>, report: &mut Report<'a>) {
+    if !known.has_nodes() {
+        return;
+    }
+    let mut missing: BTreeMap<&str, (&ObjectKey, usize)> = BTreeMap::new();
+    for (key, stored) in contents.of_kind(Kind::Pod) {
+        let State::Valid(object) = &stored.state else { continue };
+        if let Object::Pod(pod) = &**object
+            && let Some(node) = &pod.node_name
+            && !known.has(Kind::Node, "", node)
+        {
+            missing.entry(node).or_insert((key, 0)).1 += 1;
         }
-        self.problems.push(Problem {
-            severity: Severity::Warning,
-            place: self.stored.place.clone(),
-            object: Some(self.key.clone()),
-            field: field.to_owned(),
-            cause: Cause::Undefined(format!("{what} is not defined: {follows}")),
-            line: None,
-        });
+    }
+    for (node, (key, pods)) in missing {
+        let follows = match pods {
+            1 => "no agent attaches the pod, and nothing is routed to it".to_owned(),
+            pods => format!(
+                "no agent attaches this pod and {} others, and nothing is routed to them",
+                pods - 1
+            ),
+        };
+        let what = format!("node {node}");
+        Names { key, report }.undefined("spec.nodeName", Code::NoSuchNode, &what, &follows);
+    }
+}
+
+/// Reports the undefined names of one object.
+struct Names<'r, 'a> {
+    key: &'a ObjectKey,
+    report: &'r mut Report<'a>,
+}
+
+impl Names<'_, '_> {
+    fn undefined(&mut self, field: &str, code: Code, what: &str, follows: &str) {
+        self.report.tell(self.key, field, code, format!("{what} is not defined: {follows}"));
     }
 }
 
 /// Everything that can be named.
 struct Known<'a> {
     contents: &'a Contents,
+    /// The namespaces that are defined, or that have anything but policies.
+    inhabited: BTreeSet<&'a str>,
     /// Namespaces and names of service accounts, including those that only pods name.
     accounts: BTreeSet<(&'a str, &'a str)>,
-    /// Namespaces and names of services that have endpoints.
+    /// Namespaces and names of services that have endpoints, or a selector of them.
     services: BTreeSet<(&'a str, &'a str)>,
     /// The labels of everything that has no namespace: global network sets and host endpoints.
     global: Vec<Inherited<'a>>,
@@ -113,6 +137,7 @@ impl<'a> Known<'a> {
     fn new(contents: &'a Contents) -> Self {
         let mut known = Self {
             contents,
+            inhabited: BTreeSet::new(),
             accounts: BTreeSet::new(),
             services: BTreeSet::new(),
             global: Vec::new(),
@@ -121,6 +146,11 @@ impl<'a> Known<'a> {
         let mut profiles: BTreeMap<&str, &Pairs> = BTreeMap::new();
         let mut hosts = Vec::new();
         for (key, stored) in &contents.objects {
+            if key.kind == Kind::Namespace {
+                known.inhabited.insert(&key.name);
+            } else if key.kind.namespaced() && !is_policy(key.kind) {
+                known.inhabited.insert(&key.namespace);
+            }
             if key.kind == Kind::ServiceAccount {
                 known.accounts.insert((&key.namespace, &key.name));
             }
@@ -130,6 +160,10 @@ impl<'a> Known<'a> {
                 continue;
             };
             match &**object {
+                Object::Workload(workload) => {
+                    let account = workload.template.service_account.as_deref();
+                    known.accounts.insert((&key.namespace, account.unwrap_or("default")));
+                }
                 Object::Pod(pod) => {
                     let account = pod.service_account.as_deref().unwrap_or("default");
                     known.accounts.insert((&key.namespace, account));
@@ -138,6 +172,10 @@ impl<'a> Known<'a> {
                     known.services.extend(
                         slice.service.as_deref().map(|service| (key.namespace.as_str(), service)),
                     );
+                }
+                // Its endpoints follow from its selector.
+                Object::Service(service) if !service.selector.is_empty() => {
+                    known.services.insert((&key.namespace, &key.name));
                 }
                 Object::NetworkSet(set) if !key.kind.namespaced() => {
                     known.global.push(Inherited { own: &set.labels, profiles: Vec::new() });
@@ -161,11 +199,11 @@ impl<'a> Known<'a> {
         self.contents.objects.contains_key(&ObjectKey { kind, namespace, name })
     }
 
-    fn host_endpoint(&self, host: &HostEndpoint, report: &mut Report<'_>) {
-        let nodes = self.contents.objects.keys().any(|key| key.kind == Kind::Node);
-        if nodes && !self.has(Kind::Node, "", &host.node) {
+    fn host_endpoint(&self, host: &HostEndpoint, names: &mut Names<'_, '_>) {
+        if self.has_nodes() && !self.has(Kind::Node, "", &host.node) {
             let what = format!("node {}", host.node);
-            report.undefined("spec.node", &what, "the host endpoint belongs to no node");
+            let follows = "the host endpoint belongs to no node";
+            names.undefined("spec.node", Code::NoSuchNode, &what, follows);
         }
         for (index, name) in host.profiles.iter().enumerate() {
             let made = name == "projectcalico-default-allow"
@@ -173,20 +211,48 @@ impl<'a> Known<'a> {
                 || name.strip_prefix("kns.").is_some_and(|namespace| self.has_namespace(namespace));
             if !made && !self.has(Kind::Profile, "", name) {
                 let field = format!("spec.profiles[{index}]");
-                report.undefined(&field, &format!("profile {name}"), "it denies");
+                let what = format!("profile {name}");
+                names.undefined(&field, Code::NoSuchProfile, &what, "it denies");
             }
         }
     }
 
+    fn has_nodes(&self) -> bool {
+        self.contents.of_kind(Kind::Node).next().is_some()
+    }
+
+    /// Whether a namespace is defined, or has an object.
     fn has_namespace(&self, name: &str) -> bool {
         let held = |key: &ObjectKey| key.kind.namespaced() && key.namespace == name;
         self.has(Kind::Namespace, "", name) || self.contents.objects.keys().any(held)
     }
 
-    fn rules(&self, namespace: Option<&str>, path: &str, rules: &[Rule], report: &mut Report<'_>) {
+    /// Reports a policy's namespace that is not defined and has nothing but policies. Folders often leave out the
+    /// namespaces: then only the place of the pods tells.
+    fn policys_namespace(&self, key: &ObjectKey, names: &mut Names<'_, '_>) {
+        let namespace = key.namespace.as_str();
+        if is_policy(key.kind)
+            && key.kind.namespaced()
+            && !self.inhabited.is_empty()
+            && !self.inhabited.contains(namespace)
+            && !ALWAYS_THERE.contains(&namespace)
+        {
+            let what = format!("namespace {namespace}");
+            let follows = "the policy selects nothing";
+            names.undefined("metadata.namespace", Code::NoSuchNamespace, &what, follows);
+        }
+    }
+
+    fn rules(
+        &self,
+        namespace: Option<&str>,
+        path: &str,
+        rules: &[Rule],
+        names: &mut Names<'_, '_>,
+    ) {
         for (index, rule) in rules.iter().enumerate() {
             for (side, entity) in [("source", &rule.source), ("destination", &rule.destination)] {
-                self.entity(namespace, &format!("{path}[{index}].{side}"), entity, report);
+                self.entity(namespace, &format!("{path}[{index}].{side}"), entity, names);
             }
         }
     }
@@ -196,7 +262,7 @@ impl<'a> Known<'a> {
         namespace: Option<&str>,
         path: &str,
         entity: &EntityRule,
-        report: &mut Report<'_>,
+        names: &mut Names<'_, '_>,
     ) {
         if let Some(service) = &entity.service {
             let of = service.namespace.as_deref().or(namespace).unwrap_or_default();
@@ -206,11 +272,12 @@ impl<'a> Known<'a> {
                 } else {
                     format!("service {of}/{}", service.name)
                 };
-                report.undefined(&format!("{path}.services"), &what, "it matches nothing");
+                let field = format!("{path}.services");
+                names.undefined(&field, Code::NoSuchService, &what, "it matches nothing");
             }
         }
-        let names = entity.service_accounts.iter().flat_map(|accounts| &accounts.names);
-        for (index, name) in names.enumerate() {
+        let accounts = entity.service_accounts.iter().flat_map(|accounts| &accounts.names);
+        for (index, name) in accounts.enumerate() {
             // A namespaceSelector may match any namespace.
             let own = namespace.filter(|_| entity.namespace_selector.is_none());
             let defined = match own {
@@ -223,13 +290,13 @@ impl<'a> Known<'a> {
                     None => format!("service account {name}, in any namespace,"),
                 };
                 let field = format!("{path}.serviceAccounts.names[{index}]");
-                report.undefined(&field, &what, "it matches nothing");
+                names.undefined(&field, Code::NoSuchServiceAccount, &what, "it matches nothing");
             }
         }
-        self.global_entity(path, entity, report);
+        self.global_entity(path, entity, names);
     }
 
-    fn global_entity(&self, path: &str, entity: &EntityRule, report: &mut Report<'_>) {
+    fn global_entity(&self, path: &str, entity: &EntityRule, names: &mut Names<'_, '_>) {
         let namespaces = entity.namespace_selector.as_deref().map(Selector::parse_namespace);
         if self.global_in_doubt || namespaces != Some(Ok(Selector::not_has(NAMESPACE))) {
             return;
@@ -239,16 +306,21 @@ impl<'a> Known<'a> {
             && !self.global.iter().any(|labels| selector.matches(labels))
         {
             let what = "a global network set or host endpoint that this selects";
-            report.undefined(&format!("{path}.namespaceSelector"), what, "it matches nothing");
+            let field = format!("{path}.namespaceSelector");
+            names.undefined(&field, Code::NoSuchNetworkSet, what, "it matches nothing");
         }
     }
+}
+
+fn is_policy(kind: Kind) -> bool {
+    kind.enforced_policy() || kind.staged()
 }
 
 #[cfg(test)]
 mod tests {
     use std::fmt::Write as _;
 
-    use super::undefined;
+    use crate::check::report::Report;
     use manx_objects::contents::Contents;
 
     /// The warnings of manifests without other problems, one per line.
@@ -256,7 +328,9 @@ mod tests {
         let contents = Contents::from_texts([("all.yaml", text)]);
         assert!(contents.problems.is_empty(), "{:#?}", contents.problems);
         let mut lines = String::new();
-        for problem in undefined(&contents) {
+        let mut report = Report::new(&contents);
+        super::check(&contents, &mut report);
+        for problem in report.finish() {
             writeln!(lines, "{}", problem.summary()).unwrap();
         }
         lines

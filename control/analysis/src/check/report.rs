@@ -1,0 +1,63 @@
+//! The problems that the checks find: of each object the first ones, and the number of the others.
+
+use std::collections::BTreeMap;
+
+use manx_objects::Tally;
+use manx_objects::code::Code;
+use manx_objects::contents::Contents;
+use manx_objects::object::ObjectKey;
+use manx_objects::problem::{Cause, MOST_OF_OBJECT, Problem};
+
+/// See the module.
+pub(super) struct Report<'a> {
+    contents: &'a Contents,
+    problems: BTreeMap<&'a ObjectKey, (Vec<Problem>, Tally)>,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(contents: &'a Contents) -> Self {
+        Self { contents, problems: BTreeMap::new() }
+    }
+
+    /// Reports a problem at a field of an object.
+    pub(super) fn tell(&mut self, key: &'a ObjectKey, field: &str, code: Code, message: String) {
+        let Some(stored) = self.contents.objects.get(key) else { return };
+        let (problems, tally) = self.problems.entry(key).or_default();
+        if tally.count(code.severity()) > MOST_OF_OBJECT {
+            return;
+        }
+        problems.push(Problem {
+            severity: code.severity(),
+            place: stored.place.clone(),
+            object: Some(key.clone()),
+            field: field.to_owned(),
+            cause: Cause::told(code, message),
+            line: None,
+        });
+    }
+
+    /// Whether a problem was reported at a field of an object, or below it.
+    pub(super) fn has_told(&self, key: &ObjectKey, field: &str) -> bool {
+        let problems = self.problems.get(key).map_or(&[][..], |(problems, _)| problems);
+        problems.iter().any(|problem| {
+            problem
+                .field
+                .strip_prefix(field)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        })
+    }
+
+    /// All of them, in the order of their objects.
+    pub(super) fn finish(self) -> Vec<Problem> {
+        let mut all = Vec::new();
+        for (key, (problems, tally)) in self.problems {
+            all.extend(problems);
+            let place = self.contents.objects.get(key).map(|stored| &stored.place);
+            all.extend(place.into_iter().flat_map(|place| {
+                let untold = tally.beyond(MOST_OF_OBJECT);
+                untold.map(move |(severity, count)| Problem::of_untold(key, place, severity, count))
+            }));
+        }
+        all
+    }
+}

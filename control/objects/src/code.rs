@@ -1,0 +1,240 @@
+//! The code of every problem: its name, how bad it is, what it means, and how to say what was meant.
+//!
+//! A name is stable: programs filter by it, and `docs/check.md` has a section of it with an example.
+
+use std::fmt;
+
+use super::problem::Severity::{self, Error, Warning};
+
+/// Defines [`Code`] from one table. A code's meaning is also its documentation.
+macro_rules! codes {
+    ($($code:ident $name:literal $severity:ident $meaning:literal $help:expr;)+) => {
+        /// What kind of problem it is.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Code {
+            $(#[doc = $meaning] $code,)+
+        }
+
+        impl Code {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &[Self] = &[$(Self::$code),+];
+
+            const fn row(self) -> Row {
+                match self {
+                    $(Self::$code => Row { name: $name, severity: $severity, meaning: $meaning, help: $help },)+
+                }
+            }
+        }
+    };
+}
+
+/// A row of the table.
+struct Row {
+    name: &'static str,
+    severity: Severity,
+    meaning: &'static str,
+    help: Option<&'static str>,
+}
+
+impl Code {
+    /// The name in messages, in JSON and in SARIF.
+    pub const fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// How bad every problem of this code is.
+    pub const fn severity(self) -> Severity {
+        self.row().severity
+    }
+
+    /// What it means, in one sentence.
+    pub const fn meaning(self) -> &'static str {
+        self.row().meaning
+    }
+
+    /// How to say what was meant. `None`: the problem itself says what was expected.
+    pub const fn help(self) -> Option<&'static str> {
+        self.row().help
+    }
+
+    /// The code of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|code| code.name() == name)
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+const CONTENT_UNKNOWN: Option<&str> = Some(
+    "its content is not known: an agent that starts now passes nothing, and a running agent keeps what it read before",
+);
+
+codes! {
+    // Files.
+    Unreadable "unreadable-file" Error
+        "A file or directory cannot be read." CONTENT_UNKNOWN;
+    NoManifest "no-manifest" Error
+        "A directory contains no manifest."
+        Some("name the files or the directory that hold the manifests");
+    NoObject "no-object" Error
+        "Nothing that was named contains an object that Manx reads."
+        Some("name the files or the directory that hold the manifests; if kubectl wrote them, it found nothing: check its namespace (-n, or -A for all) and the kinds");
+    EmptyList "empty-list" Warning
+        "A list has no items."
+        Some("kubectl found nothing: check its namespace (-n, or -A for all) and the kind; if there is nothing, remove the file");
+    EmptiedFile "emptied-file" Error
+        "A file that a running agent reads held objects and holds none any more; they stay in force." None;
+    ShrunkFile "shrunk-file" Error
+        "A file that a running agent reads has less content than before, and may be half written." None;
+    NotYaml "not-yaml" Error
+        "A file is neither YAML nor JSON, or exceeds a limit." CONTENT_UNKNOWN;
+    UnrenderedTemplate "unrendered-template" Error
+        "A file is a template of Helm, not a manifest."
+        Some("run `helm template RELEASE CHART | manx policy check -`, which checks what Helm makes of it");
+    NotAnObject "not-an-object" Error
+        "A document of a file that was named is no Kubernetes object."
+        Some("every object has apiVersion, kind and metadata: name only files that hold objects");
+    SkippedDocument "skipped-document" Warning
+        "A document in a directory is no Kubernetes object, and is skipped."
+        Some("if it is meant to be an object, it needs apiVersion, kind and metadata; if not, keep it elsewhere");
+    FurtherErrors "further-errors" Error
+        "An object or a file has more errors than are shown." None;
+    FurtherWarnings "further-warnings" Warning
+        "An object or a file has more warnings than are shown." None;
+
+    // Objects that are not valid.
+    DuplicateKey "duplicate-key" Error
+        "A mapping has a key twice." None;
+    NotJsonTypes "not-json-types" Error
+        "A document has keys, tags or merges that JSON's types do not allow." None;
+    UnexpectedValue "unexpected-value" Error
+        "A field has a value that it may not have." None;
+    BadSelector "bad-selector" Error
+        "A selector does not parse." None;
+    MissingField "missing-field" Error
+        "A required field is missing." None;
+    ConflictingFields "conflicting-fields" Error
+        "Fields exclude each other." None;
+    UnknownField "unknown-field" Error
+        "A policy has a field that its kind does not have, and that may have been meant to restrict it." None;
+    UnsupportedPolicy "unsupported-policy" Error
+        "An object is a policy of a kind that Manx does not read: it is not enforced."
+        Some("it has no effect: write it as a kind that Manx reads");
+    DuplicateObject "duplicate-object" Error
+        "An object is defined twice, differently." None;
+    RestsOnInvalid "rests-on-invalid" Error
+        "A policy or profile needs another object that is not valid." Some("correct the other object first");
+    OverlappingPools "overlapping-pools" Error
+        "Two pools have addresses in common." None;
+    OverlappingPodCidrs "overlapping-pod-cidrs" Error
+        "Pod CIDRs of two nodes have addresses in common."
+        Some("give each node podCIDRs of its own");
+
+    // What has no effect.
+    IgnoredField "ignored-field" Warning
+        "An object has a field that its kind does not have; it is ignored."
+        Some("correct its spelling or its place, or remove it");
+    IgnoredAnnotation "ignored-annotation" Warning
+        "An annotation has a value that it may not have; it is ignored."
+        Some("remove it, or correct it");
+    UnknownKind "unknown-kind" Warning
+        "An object is of a kind that Manx does not read; it is skipped." None;
+    RepeatedObject "repeated-object" Warning
+        "An object is defined twice, with the same content." Some("keep one of them");
+    UnsupportedRule "unsupported-rule" Warning
+        "A rule has a condition that Manx cannot decide, and fails closed."
+        Some("write the rule with pods, namespaces, nets and ports only");
+    HostPolicyNotEnforced "host-policy-not-enforced" Warning
+        "A host endpoint's policies are enforced for forwarded traffic only." None;
+    NoNatOutgoing "no-nat-outgoing" Warning
+        "A pool asks for NAT of what its pods send to the outside, which Manx does not do."
+        Some("say natOutgoing: false, and let the nodes' network do it");
+    NoVxlanOfIpv6 "no-vxlan-of-ipv6" Warning
+        "A pool asks for VXLAN between IPv6 addresses, which Manx does not do."
+        Some("say vxlanMode: Never, if the nodes' network routes IPv6 itself");
+    SettingWithoutEffect "setting-without-effect" Warning
+        "A setting of FelixConfiguration has no effect." Some("remove it");
+    UnusedConfiguration "unused-configuration" Warning
+        "No node obeys a FelixConfiguration of this name." Some("name it default, or node.NAME");
+    PortWithoutNumber "port-without-number" Warning
+        "A port of an EndpointSlice has no number, and is no port." Some("give it a number");
+
+    // Names that no object defines.
+    NoSuchNamespace "no-such-namespace" Warning
+        "A policy is in a namespace that no object defines: it selects nothing."
+        Some("correct metadata.namespace, or add the Namespace");
+    NoSuchNode "no-such-node" Warning
+        "An object names a node that no object defines."
+        Some("correct the node's name, or add the Node");
+    NoSuchTier "no-such-tier" Warning
+        "A policy is in a tier that no object defines."
+        Some("correct spec.tier, or add the Tier");
+    NoSuchProfile "no-such-profile" Warning
+        "A host endpoint names a profile that no object defines: it denies."
+        Some("correct the profile's name, or add the Profile");
+    NoSuchService "no-such-service" Warning
+        "A rule names a service without endpoints in the input: it matches nothing."
+        Some("correct the service's name and namespace, or add the Service with its EndpointSlices");
+    NoSuchServiceAccount "no-such-service-account" Warning
+        "A rule names a service account that no object defines and no pod has: it matches nothing."
+        Some("correct the account's name, or add the ServiceAccount");
+    NoSuchNetworkSet "no-such-network-set" Warning
+        "A rule selects global network sets or host endpoints, and there is none: it matches nothing."
+        Some("correct the selector, or add the set with its labels");
+    NoSuchPort "no-such-port" Warning
+        "A rule names a port that no container has where the rule looks: it matches nothing."
+        Some("give the container's port this name, or say its number");
+
+    // What is probably not meant.
+    SelectorMatchesNothing "selector-matches-nothing" Warning
+        "A selector matches no pod, host endpoint or network set of the input."
+        Some("correct the labels in the selector; labels of namespaces are known only if the input has the Namespaces");
+    SharedAddress "shared-address" Warning
+        "Two pods have one address."
+        Some("give each pod an address of its own, or remove the pod that is gone");
+    EmptySelector "empty-selector" Warning
+        "A rule of Calico has an empty selector, which there is no condition."
+        Some("remove it; to match every endpoint, say all()");
+    HostBits "host-bits" Warning
+        "A net has bits beyond its mask; they are ignored."
+        Some("say the net without these bits, or one address as /32 (/128)");
+    EmptySpec "empty-spec" Warning
+        "A policy has no spec: it selects everything, and allows nothing to it."
+        Some("if this is meant, say so: an empty selector and the types, with no rules");
+    PassSkipsPolicies "pass-skips-policies" Warning
+        "A Pass in Calico's tier default skips the NetworkPolicies of Kubernetes, which are in the same tier."
+        Some("to let Kubernetes' policies decide, put the policy into a tier of its own with an order below 1000000; to allow, say Allow");
+    SeparatePeers "separate-peers" Warning
+        "A podSelector and a namespaceSelector are two peers, of which one is enough."
+        Some("if both must hold, write them as one item: remove the second dash; if either is enough, say --allow separate-peers");
+    RulesWithoutType "rules-without-type" Warning
+        "A policy has rules of a direction that its policyTypes (Calico: types) do not name: they have no effect."
+        Some("add the direction to policyTypes (Calico: types), or remove the rules");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_words_and_distinct_and_meanings_are_one_sentence() {
+        let names: BTreeSet<&str> = Code::ALL.iter().map(|code| code.name()).collect();
+        assert_eq!(names.len(), Code::ALL.len());
+        for code in Code::ALL {
+            let word = |word: &str| {
+                !word.is_empty()
+                    && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+            };
+            assert!(code.name().split('-').all(word), "{code}");
+            assert!(code.meaning().ends_with('.'), "{code}");
+            assert!(code.help().is_none_or(|help| !help.ends_with('.')), "{code}");
+            assert_eq!(Code::from_name(code.name()), Some(*code));
+        }
+    }
+}
