@@ -206,7 +206,7 @@ codes! {
         "A policy has no spec: it selects everything, and allows nothing to it."
         Some("if this is meant, say so: an empty selector and the types, with no rules");
     PassSkipsPolicies "pass-skips-policies" Warning
-        "A Pass in Calico's tier default skips the NetworkPolicies of Kubernetes, which are in the same tier."
+        "A Pass in Calico's tier default skips Kubernetes' policies, which are in the same tier."
         Some("to let Kubernetes' policies decide, put the policy into a tier of its own with an order below 1000000; to allow, say Allow");
     SeparatePeers "separate-peers" Warning
         "A podSelector and a namespaceSelector are two peers, of which one is enough."

@@ -353,9 +353,10 @@ fn outline(value: &Value) -> String {
     let Value::Mapping(entries) = value else { return value.describe() };
     let keys: Vec<_> = entries.iter().take(SHOWN).map(|entry| shown(&entry.key)).collect();
     let more = if entries.len() > SHOWN { ", ..." } else { "" };
-    match keys.is_empty() {
-        true => "an empty mapping".to_owned(),
-        false => format!("a mapping with {}{more}", keys.join(", ")),
+    if keys.is_empty() {
+        "an empty mapping".to_owned()
+    } else {
+        format!("a mapping with {}{more}", keys.join(", "))
     }
 }
 

@@ -1,4 +1,4 @@
-//! `Pass` of Calico's policies in the tier `default`, which Kubernetes' NetworkPolicies share: it goes on after the
+//! `Pass` of Calico's policies in the tier `default`, which Kubernetes' policies share: it goes on after the
 //! tier, so these are not asked.
 
 use manx_objects::code::Code;

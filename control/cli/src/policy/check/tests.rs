@@ -171,7 +171,10 @@ fn the_codes_of_files_and_of_very_many_problems_are_produced() {
     assert_eq!(after(pod("a")), [Code::ShrunkFile]);
     assert_eq!(after(String::new()), [Code::EmptiedFile]);
 
-    let fields = |value: &str| (0..101).map(|n| format!("k{n}: {value}, ")).collect::<String>();
+    let fields = |value: &str| {
+        let fields: Vec<String> = (0..101).map(|n| format!("k{n}: {value}, ")).collect();
+        fields.concat()
+    };
     let pod = |rest: &str| format!("{{apiVersion: v1, kind: Pod, metadata: {{name: a}}, {rest}}}");
     fs::write(&file, pod(&fields("1"))).unwrap();
     assert_eq!(codes(&[&file]), [Code::IgnoredField, Code::FurtherWarnings].into());
