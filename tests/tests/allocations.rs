@@ -5,7 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use manx_analysis::references::undefined;
+use manx_analysis::check::problems;
 use manx_calculation::import::import;
 use manx_dataplane::packet::Offload;
 use manx_dataplane::port::memory::Frame;
@@ -243,7 +243,7 @@ fn a_manifest_costs_in_proportion_to_its_length() {
     for (name, text) in greedy() {
         let cost = allocations(|| {
             let contents = Contents::from_texts([("file.yaml", &*text)]);
-            drop((import(&contents), undefined(&contents)));
+            drop((import(&contents), problems(&contents)));
         });
         let most = 50 * (text.len() as u64 + (1 << 20));
         if cost.bytes > most {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::Manifests;
+use super::manifests::Manifests;
 use crate::Error;
 use crate::output;
 use manx_datastore::Read;

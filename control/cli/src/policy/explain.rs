@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Assume, Completed, tell_invalid};
+use super::assume::{Assume, Completed};
+use super::manifests::tell_invalid;
 use crate::Error;
 use crate::output::{self, Output};
 use crate::socket::Socket;

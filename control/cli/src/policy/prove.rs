@@ -9,7 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use manx_policy_compiler::resolve::LocalName;
 use serde::Serialize;
 
-use super::{Assume, Completed, Manifests, tell_invalid};
+use super::assume::{Assume, Completed};
+use super::manifests::{Manifests, tell_invalid};
 use crate::Error;
 use crate::output::{self, Output};
 use manx_analysis::proof::Proof;

@@ -1,0 +1,52 @@
+//! The manifests that a command of `manx policy` reads.
+
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::Error;
+use manx_datastore::{Read, read_with_texts};
+use manx_objects::contents::Contents;
+use manx_objects::problem::{Problem, Severity};
+
+/// The manifests that a command reads.
+#[derive(Debug, Clone, Args)]
+pub struct Manifests {
+    /// Enter subdirectories of directories, too
+    #[arg(long, short = 'R')]
+    pub recursive: bool,
+    /// Manifests; directories, of which *.yaml, *.yml and *.json are read and subdirectories are not entered; - is standard
+    /// input
+    #[arg(value_name = "DIR|FILE", required = true)]
+    pub paths: Vec<PathBuf>,
+}
+
+impl Manifests {
+    /// Reads them once.
+    pub(super) fn read(&self) -> Contents {
+        self.read_with_texts().contents
+    }
+
+    /// Reads them once, and keeps their texts.
+    pub(super) fn read_with_texts(&self) -> Read {
+        read_with_texts(self.paths.iter().map(PathBuf::as_path), self.recursive)
+    }
+}
+
+/// Prints the invalid objects, which fail closed. If not even all objects are known, it is an error.
+pub(super) fn tell_invalid(contents: &Contents) -> Result<(), Error> {
+    let errors = contents.problems.iter().filter(|problem| problem.severity == Severity::Error);
+    for problem in errors {
+        // If standard error is closed, there is no one to tell.
+        let _ = writeln!(io::stderr(), "{problem}");
+    }
+    if contents.in_sync {
+        return Ok(());
+    }
+    let problems: Vec<String> = contents.problems.iter().map(Problem::summary).collect();
+    Err(Error::Invalid(format!(
+        "not everything can be read, so it is not known what is in force: {}",
+        problems.join("; ")
+    )))
+}
