@@ -411,8 +411,8 @@ impl Tables {
     }
 
     /// Stores the next hops of all addresses of a /24 in these tables, while workers use them. `network`: the first address.
-    /// A flow from or to an address whose next hop changes looks both ends up again at its next packet; no other flow
-    /// notices. `false`: there is no room, and these tables are as they were. At most one thread at a time may call this.
+    /// A flow from or to an address whose next hop changes looks both ends up again at its next packet, and so do
+    /// flows of addresses that share its counter. `false`: there is no room, and these tables are as they were. At most one thread at a time may call this.
     #[must_use]
     pub fn store_next_hops(&self, network: Ipv4Addr, next_hops: &[EncodedNextHop; 256]) -> bool {
         let addresses = (0..=255).map(|low| network.to_bits() | low);

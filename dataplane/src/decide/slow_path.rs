@@ -1,5 +1,6 @@
 //! The complete decision for one packet: untracked policy, its flow or policy's verdict, fragments, routing, size.
 
+use super::address_lookup::current_epoch;
 use super::flow_decision::{FlowDecision, Outcome};
 use super::metadata::PacketRef;
 use super::route::route;
@@ -95,21 +96,22 @@ fn decide_unusual(
         None => tracked::decide_tracked(tables, state, metadata, now),
     };
     let entrance = metadata.entrance.back.0;
+    let ends = [parsed.source, parsed.destination].map(|end| end.to_bits() as u32);
+    let epoch = current_epoch(tables, ends);
     match parsed.fragment {
         Fragment::Whole => first(state),
         Fragment::First { .. } => {
             let decision = first(state);
             if !matches!(decision.outcome, Outcome::Handoff(_)) {
-                state.fragments.insert(parsed, entrance, tables.version, decision, now);
+                state.fragments.insert(parsed, entrance, epoch, decision, now);
             }
             decision
         }
         // The decision on the first fragment includes its source check, because the key names the entrance too. It
-        // is valid only under the tables that gave it: it names endpoints by an index that other tables may give to
-        // another endpoint.
+        // is valid only in its epoch: it names endpoints by an index that other tables may give to another endpoint, and
+        // next hops that a change of the tables in use may have replaced.
         Fragment::Later { .. } => {
-            match (state.fragments.lookup(parsed, entrance, tables.version, now), state.next_worker)
-            {
+            match (state.fragments.lookup(parsed, entrance, epoch, now), state.next_worker) {
                 (Some(Some(decision)), _) => decision,
                 // Another worker may have had the first fragment.
                 (None, (next, others)) if metadata.handoffs < others => {

@@ -38,7 +38,7 @@ pub struct PolicyStamp {
 
 /// The epoch in which a decision was made. While it is the current one, nothing that the decision rests on has
 /// changed, and nothing of it need be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromZeros)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, FromZeros)]
 #[repr(C)]
 pub struct Epoch {
     /// The low half of the version of the tables. 0: there are no tables.

@@ -2,6 +2,7 @@
 
 use ahash::RandomState;
 
+use crate::flow::Epoch;
 use crate::parse::{Fragment, Parsed};
 use crate::wire::address::Address;
 
@@ -20,8 +21,9 @@ struct Key {
     protocol: u8,
     /// Where the packet entered: fragments that entered elsewhere do not join it.
     origin: u32,
-    /// The version of the tables that decided. Other tables may mean something else by an endpoint or a rule.
-    version: u64,
+    /// When it was decided. In another epoch the addresses may lead elsewhere, and other tables may mean something else by
+    /// an endpoint or a rule.
+    epoch: Epoch,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +35,8 @@ struct Entry<T> {
 }
 
 /// A bounded table of decisions on first fragments. The key is source, destination, id, protocol, the packet's origin, and the
-/// version of the tables that decided. New tables therefore end all decisions, and the later fragments are dropped.
+/// epoch of the decision. New tables, and a change of one of the addresses in the tables in use, therefore end the decisions,
+/// and the later fragments are dropped.
 ///
 /// If first fragments of one key are decided differently while the first decision stands, the key has no decision until 30
 /// seconds after the last of them: it is not known to which of them a receiver joins the later fragments. (Two packets may
@@ -54,9 +57,9 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
     }
 
     /// Records the decision on a first fragment. Other packets are ignored.
-    pub fn insert(&mut self, parsed: &Parsed, origin: u32, version: u64, decision: T, now: u32) {
+    pub fn insert(&mut self, parsed: &Parsed, origin: u32, epoch: Epoch, decision: T, now: u32) {
         let Fragment::First { id } = parsed.fragment else { return };
-        let key = Key::new(parsed, id, origin, version);
+        let key = Key::new(parsed, id, origin, epoch);
         let bucket = self.bucket(&key);
         let expires = now.saturating_add(TIMEOUT);
         if let Some(entry) = bucket.iter_mut().flatten().find(|e| e.is_live(&key, now)) {
@@ -86,11 +89,11 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
         &mut self,
         parsed: &Parsed,
         origin: u32,
-        version: u64,
+        epoch: Epoch,
         now: u32,
     ) -> Option<Option<T>> {
         let Fragment::Later { id, .. } = parsed.fragment else { return None };
-        let key = Key::new(parsed, id, origin, version);
+        let key = Key::new(parsed, id, origin, epoch);
         let known = self.bucket(&key).iter().flatten().find(|entry| entry.is_live(&key, now))?;
         Some(known.decision)
     }
@@ -102,16 +105,9 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
 }
 
 impl Key {
-    fn new(parsed: &Parsed, id: u32, origin: u32, version: u64) -> Self {
+    fn new(parsed: &Parsed, id: u32, origin: u32, epoch: Epoch) -> Self {
         let protocol = if parsed.is_v4() { parsed.protocol } else { 0 };
-        Self {
-            source: parsed.source,
-            destination: parsed.destination,
-            id,
-            protocol,
-            origin,
-            version,
-        }
+        Self { source: parsed.source, destination: parsed.destination, id, protocol, origin, epoch }
     }
 }
 
@@ -128,6 +124,8 @@ mod tests {
     use super::*;
     use crate::parse::parse;
     use crate::wire::ipv4;
+
+    const EPOCH: Epoch = Epoch { version: 1, changes: 0 };
 
     /// An IPv4 UDP fragment at this offset in units of eight bytes, from a source told by one number.
     fn part(source: u8, id: u16, units: u16) -> Parsed {
@@ -153,14 +151,14 @@ mod tests {
     #[test]
     fn later_fragments_get_the_decision_of_the_first_until_it_expires() {
         let mut tracker = FragmentTracker::new(16);
-        assert_eq!(tracker.lookup(&part(1, 7, 2), 0, 1, 100), None, "none came");
-        tracker.insert(&part(1, 7, 0), 0, 1, 'a', 100);
-        assert_eq!(tracker.lookup(&part(1, 7, 2), 0, 1, 100), Some(Some('a')));
-        assert_eq!(tracker.lookup(&part(1, 7, 4), 0, 1, 129), Some(Some('a')));
-        assert_eq!(tracker.lookup(&part(1, 7, 4), 0, 1, 130), None);
-        tracker.insert(&part(1, 7, 0), 0, 1, 'b', 130);
+        assert_eq!(tracker.lookup(&part(1, 7, 2), 0, EPOCH, 100), None, "none came");
+        tracker.insert(&part(1, 7, 0), 0, EPOCH, 'a', 100);
+        assert_eq!(tracker.lookup(&part(1, 7, 2), 0, EPOCH, 100), Some(Some('a')));
+        assert_eq!(tracker.lookup(&part(1, 7, 4), 0, EPOCH, 129), Some(Some('a')));
+        assert_eq!(tracker.lookup(&part(1, 7, 4), 0, EPOCH, 130), None);
+        tracker.insert(&part(1, 7, 0), 0, EPOCH, 'b', 130);
         assert_eq!(
-            tracker.lookup(&part(1, 7, 4), 0, 1, 131),
+            tracker.lookup(&part(1, 7, 4), 0, EPOCH, 131),
             Some(Some('b')),
             "what expired is no contradiction"
         );
@@ -169,19 +167,33 @@ mod tests {
     #[test]
     fn fragments_of_other_packets_get_no_decision() {
         let mut tracker = FragmentTracker::new(16);
-        tracker.insert(&part(1, 7, 0), 5, 1, 'a', 0);
-        assert_eq!(tracker.lookup(&part(1, 8, 2), 5, 1, 0), None, "another id");
-        assert_eq!(tracker.lookup(&part(2, 7, 2), 5, 1, 0), None, "another source");
-        assert_eq!(tracker.lookup(&part(1, 7, 2), 6, 1, 0), None, "another origin");
-        assert_eq!(tracker.lookup(&part(1, 7, 2), 5, 2, 0), None, "other tables");
+        tracker.insert(&part(1, 7, 0), 5, EPOCH, 'a', 0);
+        assert_eq!(tracker.lookup(&part(1, 8, 2), 5, EPOCH, 0), None, "another id");
+        assert_eq!(tracker.lookup(&part(2, 7, 2), 5, EPOCH, 0), None, "another source");
+        assert_eq!(tracker.lookup(&part(1, 7, 2), 6, EPOCH, 0), None, "another origin");
         assert_eq!(
-            tracker.lookup(&Parsed { protocol: 6, ..part(1, 7, 3) }, 5, 1, 0),
+            tracker.lookup(&part(1, 7, 2), 5, Epoch { version: 2, ..EPOCH }, 0),
+            None,
+            "other tables"
+        );
+        let changed = Epoch { changes: 1, ..EPOCH };
+        assert_eq!(tracker.lookup(&part(1, 7, 2), 5, changed, 0), None, "a changed address");
+        assert_eq!(
+            tracker.lookup(&Parsed { protocol: 6, ..part(1, 7, 3) }, 5, EPOCH, 0),
             None,
             "another protocol"
         );
-        assert_eq!(tracker.lookup(&part(1, 7, 0), 5, 1, 0), None, "a first one is judged itself");
-        tracker.insert(&part(1, 9, 2), 5, 1, 'b', 0);
-        assert_eq!(tracker.lookup(&part(1, 9, 2), 5, 1, 0), None, "a later one decides nothing");
+        assert_eq!(
+            tracker.lookup(&part(1, 7, 0), 5, EPOCH, 0),
+            None,
+            "a first one is judged itself"
+        );
+        tracker.insert(&part(1, 9, 2), 5, EPOCH, 'b', 0);
+        assert_eq!(
+            tracker.lookup(&part(1, 9, 2), 5, EPOCH, 0),
+            None,
+            "a later one decides nothing"
+        );
     }
 
     #[test]
@@ -189,30 +201,30 @@ mod tests {
         let mut tracker = FragmentTracker::new(16);
         let first = part6(60, 0);
         assert_eq!(first.protocol, 17, "behind destination options");
-        tracker.insert(&first, 0, 1, 'a', 0);
-        assert_eq!(tracker.lookup(&part6(60, 4), 0, 1, 0), Some(Some('a')));
+        tracker.insert(&first, 0, EPOCH, 'a', 0);
+        assert_eq!(tracker.lookup(&part6(60, 4), 0, EPOCH, 0), Some(Some('a')));
     }
 
     #[test]
     fn contradicting_first_fragments_leave_no_decision() {
         let mut tracker = FragmentTracker::new(16);
-        tracker.insert(&part(1, 7, 0), 0, 1, 'a', 0);
-        tracker.insert(&part(1, 7, 0), 0, 1, 'a', 1);
+        tracker.insert(&part(1, 7, 0), 0, EPOCH, 'a', 0);
+        tracker.insert(&part(1, 7, 0), 0, EPOCH, 'a', 1);
         assert_eq!(
-            tracker.lookup(&part(1, 7, 2), 0, 1, 2),
+            tracker.lookup(&part(1, 7, 2), 0, EPOCH, 2),
             Some(Some('a')),
             "a duplicate changes nothing"
         );
-        tracker.insert(&part(1, 7, 0), 0, 1, 'b', 10);
-        assert_eq!(tracker.lookup(&part(1, 7, 2), 0, 1, 10), Some(None));
-        tracker.insert(&part(1, 7, 0), 0, 1, 'b', 20);
+        tracker.insert(&part(1, 7, 0), 0, EPOCH, 'b', 10);
+        assert_eq!(tracker.lookup(&part(1, 7, 2), 0, EPOCH, 10), Some(None));
+        tracker.insert(&part(1, 7, 0), 0, EPOCH, 'b', 20);
         assert_eq!(
-            tracker.lookup(&part(1, 7, 2), 0, 1, 49),
+            tracker.lookup(&part(1, 7, 2), 0, EPOCH, 49),
             Some(None),
             "saying it again does not help"
         );
-        tracker.insert(&part(1, 7, 0), 0, 1, 'b', 50);
-        assert_eq!(tracker.lookup(&part(1, 7, 2), 0, 1, 50), Some(Some('b')));
+        tracker.insert(&part(1, 7, 0), 0, EPOCH, 'b', 50);
+        assert_eq!(tracker.lookup(&part(1, 7, 2), 0, EPOCH, 50), Some(Some('b')));
     }
 
     #[test]
@@ -220,11 +232,11 @@ mod tests {
         let mut tracker = FragmentTracker::new(64);
         let (attacker, neighbour) = (5, 6);
         for n in 0..2000u16 {
-            tracker.insert(&part(9, n, 0), attacker, 1, 'a', 0);
+            tracker.insert(&part(9, n, 0), attacker, EPOCH, 'a', 0);
         }
         // Two of one bucket are half of it.
         let mut place = |n| {
-            let key = Key::new(&part(1, n, 0), n.into(), neighbour, 1);
+            let key = Key::new(&part(1, n, 0), n.into(), neighbour, EPOCH);
             tracker.bucket(&key).as_ptr()
         };
         let first = place(0);
@@ -232,13 +244,13 @@ mod tests {
             panic!("no two keys of one bucket")
         };
         for n in [0, second] {
-            tracker.insert(&part(1, n, 0), neighbour, 1, 'b', 1);
+            tracker.insert(&part(1, n, 0), neighbour, EPOCH, 'b', 1);
         }
         for n in 2000..4000 {
-            tracker.insert(&part(9, n, 0), attacker, 1, 'a', 2);
+            tracker.insert(&part(9, n, 0), attacker, EPOCH, 'a', 2);
         }
         for n in [0, second] {
-            assert_eq!(tracker.lookup(&part(1, n, 2), neighbour, 1, 2), Some(Some('b')), "{n}");
+            assert_eq!(tracker.lookup(&part(1, n, 2), neighbour, EPOCH, 2), Some(Some('b')), "{n}");
         }
     }
 
@@ -251,9 +263,9 @@ mod tests {
             for (now, (source, id, first)) in steps.into_iter().enumerate() {
                 let now = now as u32 / 8;
                 if first {
-                    tracker.insert(&part(source, id, 0), 0, 1, (source, id), now);
-                    prop_assert_eq!(tracker.lookup(&part(source, id, 2), 0, 1, now), Some(Some((source, id))), "the newest is kept");
-                } else if let Some(Some(found)) = tracker.lookup(&part(source, id, 2), 0, 1, now) {
+                    tracker.insert(&part(source, id, 0), 0, EPOCH, (source, id), now);
+                    prop_assert_eq!(tracker.lookup(&part(source, id, 2), 0, EPOCH, now), Some(Some((source, id))), "the newest is kept");
+                } else if let Some(Some(found)) = tracker.lookup(&part(source, id, 2), 0, EPOCH, now) {
                     prop_assert_eq!(found, (source, id));
                 }
             }

@@ -23,7 +23,7 @@ fn pods() -> String {
 }
 
 /// A datagram that may be fragmented.
-fn datagram(tuple: Tuple, len: usize) -> Vec<u8> {
+pub(crate) fn datagram(tuple: Tuple, len: usize) -> Vec<u8> {
     let data: Vec<u8> = (0..len).map(|n| (n % 251) as u8).collect();
     let mut bytes = tuple.data(&data);
     change_v4(&mut bytes, |ip| (ip.dont_fragment, ip.identification) = (false, 77));
@@ -49,7 +49,7 @@ fn joined_or_whole(deliveries: &[Delivery]) -> Vec<u8> {
 }
 
 /// The fragments of at most `mtu` bytes that a sender's kernel would make of a datagram.
-fn cut(bytes: &[u8], mtu: usize) -> Vec<Vec<u8>> {
+pub(crate) fn cut(bytes: &[u8], mtu: usize) -> Vec<Vec<u8>> {
     let room = (mtu - 20) / 8 * 8;
     let count = (bytes.len() - 20).div_ceil(room);
     bytes[20..]

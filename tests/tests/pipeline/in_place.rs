@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use crate::fragments::{cut, datagram};
 use ipnet::IpNet;
 use manx_calculation::topology::{Nowhere, Peer, Route};
 use manx_dataplane::flow::{Epoch, FlowEntry, Orientation};
@@ -104,6 +105,15 @@ fn a_route_that_changes_in_place_takes_its_own_flows_along_and_no_other() {
         let new = Tuple::new(B, FAR, UDP, if leads_to.is_empty() { 1000 } else { 1001 });
         assert_eq!(sent_to(&mut fabric, ("shop/b", &new.opening())), leads_to, "{route:?}");
     }
+    let pieces = cut(&datagram(to_far, 2500), 1400);
+    assert_eq!(sent_to(&mut fabric, ("shop/b", &pieces[0])), [UNDERLAY[1]]);
+    assert!(fabric.change_route(0, far, Route::Nowhere(Nowhere::Unclaimed)));
+    assert!(sent_to(&mut fabric, ("shop/b", &pieces[1])).is_empty(), "later fragments, too");
+    assert!(fabric.change_route(0, far, by_tunnel));
+    for piece in &pieces {
+        assert_eq!(sent_to(&mut fabric, ("shop/b", piece)), [UNDERLAY[1]]);
+    }
+
     let after = epochs(&mut fabric);
     assert_eq!(after[&false], before[&false], "the other flow has looked nothing up");
     assert_ne!(after[&true], before[&true], "its own flow has");
