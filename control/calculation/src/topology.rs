@@ -1,11 +1,13 @@
-//! Where every prefix leads, seen from one node. This is computed only from the Nodes and the pools. The worker's
-//! routes and the kernel's routes are both made from it, so they cannot disagree.
+//! Where every prefix leads, seen from one node. This is computed only from the Nodes, the pools, and the addresses that pods
+//! have outside of their nodes' blocks. The worker's routes and the kernel's routes are both made from it, so they cannot
+//! disagree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use manx_policy_compiler::model::ObjectName;
 
 use crate::block;
 use crate::import::{Cluster, Node, Overlap, Overlay, Pool};
@@ -15,13 +17,13 @@ use manx_objects::object::EncapsulationMode;
 /// Where a prefix leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
-    /// A block of this node: only its endpoints are reachable in it.
+    /// A block of this node, or an address that a pod of this node borrows: only its endpoints are reachable in it.
     Local,
     /// An address of this node itself.
     Node,
-    /// Another node's block, unencapsulated, by that node's address.
+    /// Another node's block or borrowed address, unencapsulated, by that node's address.
     Direct(IpAddr),
-    /// Another node's block, encapsulated to that node.
+    /// Another node's block or borrowed address, encapsulated to that node.
     Tunnel(Peer),
     /// Nowhere: such packets must never leave by the default route.
     Nowhere(Nowhere),
@@ -34,7 +36,7 @@ pub enum Route {
 pub enum Nowhere {
     /// It belongs to a pool and to no node.
     Unclaimed,
-    /// Two nodes claim it.
+    /// Two nodes claim it as a block, or pods of two nodes as their address.
     Contested,
     /// It belongs to a node and lies in no pool.
     Unpooled,
@@ -50,9 +52,9 @@ impl fmt::Display for Nowhere {
             Self::Unclaimed => "is part of an IPPool and of no node's pod CIDRs",
             Self::Contested => "is claimed by two nodes",
             Self::Unpooled => {
-                "is a node's pod CIDR that lies in no IPPool, so it is not known whether it is behind a tunnel"
+                "belongs to a node and lies in no IPPool, so it is not known whether it is behind a tunnel"
             }
-            Self::NoAddress => "is a pod CIDR of a node that has no address of this family",
+            Self::NoAddress => "belongs to a node that has no address of this family",
             Self::NoTunnel => "lies in an IPPool that asks for a tunnel, and only IPv4 travels in tunnels",
         })
     }
@@ -67,11 +69,11 @@ pub struct Peer {
     pub overlay: Overlay,
 }
 
-/// How the node itself reaches a block of pod addresses.
+/// How the node itself reaches a block of pod addresses, or one that a pod borrows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HostRoute {
-    /// Through Manx: a block of this node, one behind a tunnel, or one that leads nowhere. For a tunnel `source` is the
-    /// node's tunnel address, because the far node checks that the inner source is in one of this node's blocks.
+    /// Through Manx: what is of this node, behind a tunnel, or leads nowhere. For a tunnel `source` is the node's tunnel
+    /// address, because the far node checks that the inner source is in one of this node's blocks.
     Manx {
         /// The node's source address; the kernel chooses if absent.
         source: Option<IpAddr>,
@@ -88,7 +90,7 @@ pub enum HostRoute {
 pub struct Desired {
     /// The node's tunnel addresses.
     pub addresses: Vec<IpAddr>,
-    /// How each block is reached.
+    /// How each block and each borrowed address is reached.
     pub blocks: Vec<(IpNet, HostRoute)>,
     /// The node's own addresses; no host beyond the uplink has them.
     pub own: BTreeSet<IpAddr>,
@@ -99,7 +101,7 @@ pub struct Desired {
 pub struct Topology {
     /// Prefixes and where they lead.
     pub prefixes: BTreeMap<IpNet, Route>,
-    /// This node's blocks, which contain its pods' addresses.
+    /// This node's blocks, from which its pods get addresses.
     pub blocks: Vec<IpNet>,
     /// The node's own address of each block ([`block::tunnel_address`]), for its traffic to remote pods.
     pub tunnel_addresses: Vec<IpAddr>,
@@ -113,23 +115,47 @@ pub struct Topology {
     pub vxlan_macs: BTreeMap<Ipv4Addr, [u8; 6]>,
     /// Other nodes' blocks that lie in no pool, with the nodes. These blocks lead nowhere.
     pub unpooled: BTreeMap<IpNet, String>,
+    /// The borrowed addresses without a route to their pod.
+    pub unrouted: Unroutables,
+}
+
+/// Borrowed addresses without a route to their pod, each with a pod that has it.
+pub type Unroutables = BTreeMap<IpAddr, (Unrouted, ObjectName)>;
+
+/// Why a borrowed address has no route to its pod.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unrouted {
+    /// It is an address of this node.
+    IsOfNode(String),
+    /// This pod of another node has it, too.
+    Contested(ObjectName),
+    /// It lies in no pool.
+    Unpooled,
 }
 
 impl Topology {
     /// Whether another view differs only in [`Topology::prefixes`] and in what follows from these alone.
     pub(crate) fn differs_in_prefixes_alone(&self, other: &Self) -> bool {
-        let Self { prefixes: _, unpooled: _, vxlan_macs, senders, .. } = self;
+        let Self { prefixes: _, unpooled: _, unrouted: _, vxlan_macs, senders, .. } = self;
         let Self { blocks, tunnel_addresses, addresses, underlay, .. } = self;
         (vxlan_macs, senders, blocks) == (&other.vxlan_macs, &other.senders, &other.blocks)
             && (tunnel_addresses, addresses) == (&other.tunnel_addresses, &other.addresses)
             && *underlay == other.underlay
     }
 
-    /// The longest prefix that contains an address, and where it leads.
+    /// The longest prefix that contains an address, and where it leads. It takes a few lookups, however many prefixes there
+    /// are: of two prefixes that both contain the address, the longer sorts after the shorter. So the last one up to the
+    /// address either contains it, or lies in every one that does, and these are no longer than what both have in common.
     pub fn route(&self, address: IpAddr) -> (IpNet, Route) {
-        let around = self.prefixes.iter().filter(|(prefix, _)| prefix.contains(&address));
-        let longest = around.max_by_key(|(prefix, _)| prefix.prefix_len());
-        longest.map_or((address.into(), Route::World), |(prefix, route)| (*prefix, *route))
+        let mut bound = IpNet::from(address);
+        while let Some((prefix, route)) = self.prefixes.range(..=bound).next_back() {
+            if prefix.contains(&address) {
+                return (*prefix, *route);
+            }
+            let Some(shorter) = common_prefix(*prefix, bound) else { break };
+            bound = shorter;
+        }
+        (address.into(), Route::World)
     }
 
     /// The far ends of the tunnels by which packets leave, in order.
@@ -155,12 +181,25 @@ impl Topology {
 
     /// What is wrong with the cluster as this node sees it.
     pub fn problems(&self) -> impl Iterator<Item = String> {
-        self.unpooled.iter().map(|(block, node)| {
+        let blocks = self.unpooled.iter().map(|(block, node)| {
             format!(
                 "pod CIDR {block} of Node {node:?} lies in no IPPool, so it is not known whether it is behind a tunnel: \
                  not routed; make an IPPool around it (ipipMode: Never if it is not)"
             )
-        })
+        });
+        let addresses = self.unrouted.iter().map(|(address, (why, pod))| match why {
+            Unrouted::IsOfNode(node) => format!(
+                "address {address} of Pod {pod} is an address of Node {node:?}: not routed to the pod; give the pod another one"
+            ),
+            Unrouted::Contested(other) => format!(
+                "address {address} of Pod {pod} is that of Pod {other} on another node, too: not routed; give each pod its own"
+            ),
+            Unrouted::Unpooled => format!(
+                "address {address} of Pod {pod} lies in no pod CIDR of its node and in no IPPool, so it is not known whether it \
+                 is behind a tunnel: not routed; make an IPPool around it (ipipMode: Never if it is not)"
+            ),
+        });
+        blocks.chain(addresses)
     }
 
     /// What the node's own namespace must look like.
@@ -226,6 +265,18 @@ pub enum TopologyError {
     },
 }
 
+/// The longest prefix that contains two others. `None`: they are of two families.
+fn common_prefix(one: IpNet, other: IpNet) -> Option<IpNet> {
+    let most = one.prefix_len().min(other.prefix_len());
+    let (alike, address) = match (one.addr(), other.addr()) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => ((a.to_bits() ^ b.to_bits()).leading_zeros(), other),
+        (IpAddr::V6(a), IpAddr::V6(b)) => ((a.to_bits() ^ b.to_bits()).leading_zeros(), other),
+        _ => return None,
+    };
+    let length = most.min(alike as u8);
+    IpNet::new(address.addr(), length).ok().map(|net| net.trunc())
+}
+
 fn list(names: &[String], none: &str) -> String {
     if names.is_empty() { none.to_owned() } else { names.join(", ") }
 }
@@ -282,12 +333,23 @@ fn contested(cluster: &Cluster, name: &str) -> Result<BTreeSet<IpNet>, TopologyE
     Ok(contested)
 }
 
-/// The nodes that send tunnel packets to `here`, the node `name`: the destination's pool chooses the encapsulation.
-fn senders(cluster: &Cluster, name: &str, here: &Node) -> BTreeSet<Peer> {
+/// The nodes that send tunnel packets to `here`, the node `name`, which has the prefixes `own`: the destination's pool chooses
+/// the encapsulation, so one prefix stands for all of a pool and family.
+fn senders(
+    cluster: &Cluster,
+    name: &str,
+    here: &Node,
+    own: impl Iterator<Item = IpNet>,
+) -> BTreeSet<Peer> {
+    let by_pool = own.map(|prefix| {
+        let cidr = pool(cluster, &prefix).map(|pool| pool.cidr);
+        ((cidr, prefix.addr().is_ipv4()), prefix)
+    });
+    let own: BTreeMap<_, IpNet> = by_pool.collect();
     let others = cluster.nodes.iter().filter(|(other, _)| *other != name);
     others
-        .flat_map(|(_, remote)| here.pod_cidrs.iter().map(move |block| (remote, block)))
-        .filter_map(|(remote, block)| match route_to(cluster, remote, here, block) {
+        .flat_map(|(_, remote)| own.values().map(move |prefix| (remote, prefix)))
+        .filter_map(|(remote, prefix)| match route_to(cluster, remote, here, prefix) {
             Route::Tunnel(to) => Some(Peer { address: underlay_address(remote)?, ..to }),
             Route::Local | Route::Node | Route::Direct(_) | Route::Nowhere(_) | Route::World => {
                 None
@@ -302,6 +364,43 @@ fn underlay_address(node: &Node) -> Option<Ipv4Addr> {
         IpAddr::V4(v4) => Some(*v4),
         IpAddr::V6(_) => None,
     })
+}
+
+/// The routes of the borrowed addresses as seen from `here`, the node `name`, and those that have none to their pod. No
+/// pod takes an address of a node.
+fn borrowed(cluster: &Cluster, name: &str, here: &Node) -> (Vec<(IpNet, Route)>, Unroutables) {
+    let (mut routes, mut unrouted) = (Vec::new(), Unroutables::new());
+    if cluster.borrowed.is_empty() {
+        return (routes, unrouted);
+    }
+    let of_nodes = cluster.nodes.iter().flat_map(|(name, node)| {
+        let tunnel = node.pod_cidrs.iter().copied().filter_map(block::tunnel_address);
+        node.internal_ips.iter().copied().chain(tunnel).map(move |address| (address, name))
+    });
+    let of_nodes: BTreeMap<IpAddr, &String> = of_nodes.collect();
+    for (address, claimants) in &cluster.borrowed {
+        let mut each = claimants.iter();
+        let Some((pod, node)) = each.next() else { continue };
+        let prefix = IpNet::from(*address);
+        let other = each.find(|(_, other)| *other != node);
+        let (route, why) = match (of_nodes.get(address), other, cluster.nodes.get(node)) {
+            (Some(node), ..) => (None, Some(Unrouted::IsOfNode((*node).clone()))),
+            (None, Some((other, _)), _) => {
+                let why = Unrouted::Contested(other.clone());
+                (Some(Route::Nowhere(Nowhere::Contested)), Some(why))
+            }
+            (None, None, _) if node == name => (Some(Route::Local), None),
+            (None, None, Some(remote)) => {
+                let route = route_to(cluster, here, remote, &prefix);
+                let unpooled = route == Route::Nowhere(Nowhere::Unpooled);
+                (Some(route), unpooled.then_some(Unrouted::Unpooled))
+            }
+            (None, None, None) => (None, None),
+        };
+        routes.extend(route.map(|route| (prefix, route)));
+        unrouted.extend(why.map(|why| (*address, (why, pod.clone()))));
+    }
+    (routes, unrouted)
 }
 
 /// The topology as seen from node `name`.
@@ -330,10 +429,14 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
         remote_blocks().map(|(_, remote, block)| (*block, route_to(cluster, here, remote, block)));
     let contested = contested.into_iter().map(|it| (it, Route::Nowhere(Nowhere::Contested)));
     let own_blocks = here.pod_cidrs.iter().map(|block| (*block, Route::Local));
+    let (borrowed, unrouted) = borrowed(cluster, name, here);
+    let borrowed_here = borrowed.iter().filter(|(_, route)| *route == Route::Local);
+    let own = here.pod_cidrs.iter().chain(borrowed_here.map(|(prefix, _)| prefix)).copied();
+    let senders = senders(cluster, name, here, own);
     let own_addresses = here.internal_ips.iter().chain(&tunnel_addresses);
     let own_addresses = own_addresses.map(|ip| (IpNet::from(*ip), Route::Node));
     let sources = world.into_iter().chain(pools).chain(blocks_of_others);
-    let sources = sources.chain(contested).chain(own_blocks).chain(own_addresses);
+    let sources = sources.chain(contested).chain(own_blocks).chain(borrowed).chain(own_addresses);
     let prefixes = sources.map(|(prefix, route)| (prefix.trunc(), route)).collect();
     let unpooled = remote_blocks()
         .filter(|(.., block)| pool(cluster, block).is_none())
@@ -350,17 +453,20 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
         tunnel_addresses,
         addresses: here.internal_ips.clone(),
         underlay: underlay_address(here),
-        senders: senders(cluster, name, here),
+        senders,
         vxlan_macs,
         unpooled,
+        unrouted,
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
     use std::sync::Arc;
 
     use manx_policy_compiler::model::{HostEndpoint, Interface};
+    use proptest::prelude::*;
 
     use super::*;
 
@@ -523,6 +629,125 @@ mod tests {
             Route::Tunnel(Peer { address: "172.18.0.3".parse().unwrap(), overlay: Overlay::Ipip })
         );
         assert_eq!(seen.problems().count(), 0);
+    }
+
+    /// The cluster, with pods that borrow these addresses, each on its node.
+    fn with_borrowed(pods: &[(&str, &str)]) -> Cluster {
+        let mut cluster = cluster(EncapsulationMode::Always);
+        for (number, (address, node)) in pods.iter().enumerate() {
+            let claimants = cluster.borrowed.entry(address.parse().unwrap()).or_default();
+            claimants.insert(ObjectName::new("default", &number.to_string()), (*node).to_owned());
+        }
+        cluster
+    }
+
+    #[test]
+    fn a_borrowed_address_leads_to_its_pods_node_as_its_own_pool_says() {
+        let mut cluster = with_borrowed(&[
+            // Of no block; of the block of c; of a pool without tunnels; of no pool; of this node.
+            ("10.244.9.1", "b"),
+            ("10.244.3.9", "b"),
+            ("10.7.0.1", "b"),
+            ("192.0.2.1", "b"),
+            ("192.0.2.2", "a"),
+        ]);
+        let plain = Pool {
+            cidr: "10.7.0.0/16".parse().unwrap(),
+            overlay: Overlay::Ipip,
+            mode: EncapsulationMode::Never,
+        };
+        cluster.pools.push(plain);
+        let seen = topology(&cluster, "a").unwrap();
+        let b: Ipv4Addr = "172.18.0.3".parse().unwrap();
+        let by_ipip = Route::Tunnel(Peer { address: b, overlay: Overlay::Ipip });
+        for (address, route) in [
+            ("10.244.9.1", by_ipip),
+            ("10.244.3.9", by_ipip),
+            ("10.7.0.1", Route::Direct(b.into())),
+            ("192.0.2.1", Route::Nowhere(Nowhere::Unpooled)),
+            ("192.0.2.2", Route::Local),
+        ] {
+            let address: IpAddr = address.parse().unwrap();
+            assert_eq!(seen.route(address), (address.into(), route));
+        }
+        let problems: Vec<String> = seen.problems().collect();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].starts_with("address 192.0.2.1 of Pod default/3 lies in no pod CIDR"));
+        // On the node that lends it, it leads away.
+        let lender = topology(&cluster, "c").unwrap();
+        assert_eq!(lender.route("10.244.3.9".parse().unwrap()).1, by_ipip);
+        assert_eq!(lender.route("10.244.3.10".parse().unwrap()).1, Route::Local);
+    }
+
+    #[test]
+    fn an_address_of_two_nodes_pods_leads_nowhere_and_a_nodes_own_is_never_a_pods() {
+        let cluster = with_borrowed(&[
+            ("10.244.9.1", "b"),
+            ("10.244.9.1", "c"),
+            // Two pods of one node.
+            ("10.244.9.2", "b"),
+            ("10.244.9.2", "b"),
+            ("172.19.0.4", "b"),
+            ("172.18.0.2", "b"),
+            ("10.244.3.1", "b"),
+            ("10.244.1.1", "b"),
+        ]);
+        let seen = topology(&cluster, "a").unwrap();
+        let route = |address: &str| seen.route(address.parse().unwrap()).1;
+        let to = |address: &str| {
+            Route::Tunnel(Peer { address: address.parse().unwrap(), overlay: Overlay::Ipip })
+        };
+        assert_eq!(route("10.244.9.1"), Route::Nowhere(Nowhere::Contested));
+        assert_eq!(route("10.244.9.2"), to("172.18.0.3"));
+        assert_eq!(route("172.19.0.4"), Route::World);
+        assert_eq!(route("172.18.0.2"), Route::Node);
+        assert_eq!(route("10.244.3.1"), to("172.19.0.4"));
+        assert_eq!(route("10.244.1.1"), Route::Node);
+        assert_eq!(seen.problems().count(), 5, "{:?}", seen.unrouted);
+    }
+
+    #[test]
+    fn a_borrowed_address_in_a_tunnels_pool_makes_other_nodes_senders() {
+        let mut cluster = with_borrowed(&[("10.7.0.1", "a")]);
+        cluster.pools[0].mode = EncapsulationMode::Never;
+        assert_eq!(topology(&cluster, "a").unwrap().senders, BTreeSet::new());
+        let tunnels = Pool {
+            cidr: "10.7.0.0/16".parse().unwrap(),
+            overlay: Overlay::Vxlan,
+            mode: EncapsulationMode::Always,
+        };
+        cluster.pools.push(tunnels);
+        let senders = topology(&cluster, "a").unwrap().senders;
+        assert_eq!(senders.len(), 2);
+        assert!(senders.iter().all(|peer| peer.overlay == Overlay::Vxlan));
+    }
+
+    proptest! {
+        #[test]
+        fn a_route_is_the_longest_prefix_of_a_scan(
+            prefixes in prop::collection::btree_set((0_u32..1 << 12, 0_u8..=32, any::<bool>()), 0..40),
+            hosts in prop::collection::vec(0_u32..1 << 12, 20),
+        ) {
+            let address = |host: u32, v4: bool| -> IpAddr {
+                if v4 {
+                    Ipv4Addr::from_bits(0x0a00_0000 | host).into()
+                } else {
+                    Ipv6Addr::from_bits(0xfd << 120 | u128::from(host)).into()
+                }
+            };
+            let prefixes = prefixes.into_iter().map(|(host, length, v4)| {
+                let length = if v4 { length } else { length * 4 };
+                (IpNet::new(address(host, v4), length).unwrap().trunc(), Route::Local)
+            });
+            let seen = Topology { prefixes: prefixes.collect(), ..Topology::default() };
+            for address in hosts.iter().flat_map(|host| [true, false].map(|v4| address(*host, v4))) {
+                let around = seen.prefixes.keys().filter(|prefix| prefix.contains(&address));
+                let longest = around.max_by_key(|prefix| prefix.prefix_len());
+                let expected = longest
+                    .map_or((address.into(), Route::World), |prefix| (*prefix, Route::Local));
+                prop_assert_eq!(seen.route(address), expected);
+            }
+        }
     }
 
     const POOL: &str = "---\napiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: p}\nspec: {cidr: 10.244.0.0/16, ipipMode: Always}\n";

@@ -1,6 +1,7 @@
 //! What a change of the datastore costs: a pod of another node mostly a few stores into the image in use; a policy, a network
 //! set or the endpoints of a service that is named new tables; a node or a pool another topology, and mostly a few stores
-//! into the routes in use; everything else the whole way from the objects on.
+//! into the routes in use; a pod with an address outside of its node's blocks both. Everything else goes the whole way from
+//! the objects on.
 
 use manx_policy_compiler::compile::PodChange;
 use manx_policy_compiler::image::Image;
@@ -42,9 +43,10 @@ impl Calculation {
             let Some(change) = cluster.apply_delta(contents, key, before.as_ref()) else {
                 return NextStep::Import;
             };
+            routes |= matches!(change, Effect::Routes | Effect::Pod { routes: true, .. });
             // Once the image has missed a change it cannot take in another.
             match change {
-                Effect::Nothing => {}
+                Effect::Nothing | Effect::Routes => {}
                 change if !tables && self.change_in_place(image, &cluster.model, &change) => {
                     pods += 1;
                 }
@@ -53,7 +55,6 @@ impl Calculation {
                     tables = true;
                 }
                 Effect::Policy => tables = true,
-                Effect::Routes => routes = true,
             }
         }
         match (routes, tables) {
@@ -64,7 +65,7 @@ impl Calculation {
     }
 
     fn change_in_place(&mut self, image: &Image, model: &Model, effect: &Effect) -> bool {
-        let Effect::Pod { name, before, after } = effect else { return false };
+        let Effect::Pod { name, before, after, .. } = effect else { return false };
         let change = PodChange { name, before: before.as_deref(), after: after.as_deref() };
         self.compiler.update(image, model, change)
     }

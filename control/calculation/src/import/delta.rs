@@ -4,13 +4,13 @@
 //! import all of them. What these read apart from the object (the namespaces, and the invalid objects of the cluster)
 //! must be unchanged; otherwise the whole cluster is imported anew.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use manx_policy_compiler::model::{Endpoint, Model, ObjectName, Rule};
 
 use super::invalid_references::InvalidReferences;
-use super::{Cluster, member, network, overlap, overlapping_pools, owners, policy_name};
+use super::{Cluster, Node, member, network, overlap, overlapping_pools, owners, policy_name};
 use manx_objects::State;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey, Pod};
@@ -28,12 +28,18 @@ pub enum Effect {
         before: Option<Arc<Endpoint>>,
         /// The endpoint now, if it is one.
         after: Option<Arc<Endpoint>>,
+        /// Whether routes have changed with it: it borrows an address, or has one that another pod borrows.
+        routes: bool,
     },
     /// A policy or a network set came, went or changed, or the endpoints of a service that a policy names.
     Policy,
-    /// A node or a pool of addresses came, went or changed: routes may have changed, policy has not.
+    /// A node or a pool of addresses came, went or changed, or the node of a pod that borrows an address: routes may have
+    /// changed, policy has not.
     Routes,
 }
+
+/// An endpoint before and after a change.
+pub(super) type EndpointChange = (Option<Arc<Endpoint>>, Option<Arc<Endpoint>>);
 
 impl Cluster {
     /// Applies the change of one object from `before` to its state in `contents`; everything else must be as it was
@@ -105,11 +111,26 @@ impl Cluster {
         if pod.is_some_and(|pod| owners(key, pod).iter().any(is_broken)) {
             return None;
         }
-        Some(self.put_pod(name, pod))
+        let changed = self.put_pod(name.clone(), pod);
+        let before = match &changed {
+            Some((before, _)) => before.clone(),
+            None => self.model.endpoints.get(&name).cloned(),
+        };
+        let routes = self.refresh_borrowed(&name, before.as_deref());
+        Some(match changed {
+            Some((before, after)) => Effect::Pod { name, before, after, routes },
+            None if routes => Effect::Routes,
+            None => Effect::Nothing,
+        })
     }
 
-    /// Adds, replaces or removes a pod. An endpoint that has not changed is not touched.
-    pub(super) fn put_pod(&mut self, name: ObjectName, pod: Option<&Pod>) -> Effect {
+    /// Adds, replaces or removes a pod. Returns the endpoint before and after; `None` if it has not changed: then it is not
+    /// touched. The borrowed addresses are the caller's to refresh.
+    pub(super) fn put_pod(
+        &mut self,
+        name: ObjectName,
+        pod: Option<&Pod>,
+    ) -> Option<EndpointChange> {
         let pod = pod.filter(|pod| member::takes_part(pod));
         match pod.and_then(|pod| pod.node_name.clone()) {
             Some(node) => self.pods_by_node.insert(name.clone(), node),
@@ -118,13 +139,13 @@ impl Cluster {
         let before = self.model.endpoints.get(&name).cloned();
         let after = pod.and_then(|pod| member::endpoint(pod, &mut self.label_sets)).map(Arc::new);
         if before == after {
-            return Effect::Nothing;
+            return None;
         }
         match &after {
-            Some(after) => self.model.endpoints.insert(name.clone(), Arc::clone(after)),
+            Some(after) => self.model.endpoints.insert(name, Arc::clone(after)),
             None => self.model.endpoints.remove(&name),
         };
-        Effect::Pod { name, before, after }
+        Some((before, after))
     }
 
     /// Adds, replaces or removes a network set. A set in an invalid namespace would make policies doubtful.
@@ -193,6 +214,10 @@ impl Cluster {
             let at = self.pools.iter().position(|pool| *pool == before)?;
             self.pools.remove(at);
         }
+        let blocks = |nodes: &BTreeMap<String, Node>| {
+            nodes.get(&key.name).map(|node| node.pod_cidrs.clone())
+        };
+        let blocks_before = blocks(&self.nodes);
         match state.and_then(valid) {
             Some(Object::Node(node)) => {
                 self.nodes.insert(key.name.clone(), network::node(&key.name, node));
@@ -204,6 +229,9 @@ impl Cluster {
             }
             _ if key.kind == Kind::Node => _ = self.nodes.remove(&key.name),
             _ => {}
+        }
+        if key.kind == Kind::Node && blocks(&self.nodes) != blocks_before {
+            self.borrowed = self.all_borrowed();
         }
         let is_clear = match key.kind {
             Kind::Node => overlap::overlaps(&self.nodes).is_empty(),

@@ -12,6 +12,7 @@
 //!
 //! All of this is reported in [`Cluster::problems`].
 
+mod borrowed;
 mod calico;
 mod cluster;
 mod delta;
@@ -41,6 +42,7 @@ use manx_objects::object::{self, Kind, Object, ObjectKey};
 use manx_objects::problem::{Cause, Place, Problem};
 use manx_objects::{NAMESPACE_NAME, State};
 
+pub use borrowed::{Borrowed, Claimants};
 pub use calico::is_evaluated;
 pub use delta::Effect;
 pub use network::{Node, Overlay, Pool};
@@ -61,6 +63,8 @@ pub struct Cluster {
     /// The node of each pod that has one: endpoints, and pods that become endpoints when they have addresses. Pods on
     /// the host's network and finished pods are not included.
     pub pods_by_node: BTreeMap<ObjectName, String>,
+    /// The addresses of pods that lie in no block of their own nodes.
+    pub borrowed: Borrowed,
     /// The address pools, by CIDR.
     pub pools: Vec<Pool>,
     /// Names of the pools that are not valid or overlap. While there is one, it is not known which blocks are behind
@@ -111,6 +115,7 @@ pub fn import(contents: &Contents) -> Cluster {
     }
     cluster.apply_host_profiles(contents);
     cluster.apply_felix_configuration(contents, None);
+    cluster.borrowed = cluster.all_borrowed();
     cluster.pools.sort_by_key(|pool| pool.cidr);
     cluster.note_overlaps(contents);
     cluster.note_overlapping_pools(contents);

@@ -1,7 +1,7 @@
 //! Any stream of objects, taken in one change after the other, is the same as the objects that there are then.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -12,7 +12,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
+use crate::import::Overlay;
 use crate::import::import_for;
+use crate::topology::{Nowhere, Peer, Route, topology};
 use manx_datastore::Store;
 
 const NODE: &str = "n1";
@@ -202,6 +204,8 @@ fn pod() -> impl Strategy<Value = Event> {
         "nodeName: n2",
         "nodeName: n2",
         "nodeName: n2",
+        "nodeName: n1",
+        "nodeName: n3",
         "nodeName: n2, serviceAccountName: s",
         "nodeName: n2, hostNetwork: true",
     ]);
@@ -210,7 +214,15 @@ fn pod() -> impl Strategy<Value = Event> {
         "podIP: 10.2.0.2",
         "podIP: 10.2.0.9",
         "podIP: 10.1.0.2",
+        // Of no block, of no pool, of a node, and its tunnel address.
+        "podIP: 10.9.0.1",
+        "podIP: 10.9.0.1",
+        "podIPs: [{ip: 10.9.0.2}, {ip: 'fd00:9::3'}]",
+        "podIP: 192.0.2.1",
+        "podIP: 172.18.0.5",
+        "podIP: 10.2.0.1",
         "phase: Succeeded, podIP: 10.2.0.1",
+        "phase: Failed, podIP: 10.9.0.1",
         "podIPs: [{ip: 10.2.0.3}, {ip: 'fd00::3'}]",
         "phase: Pending",
         "podIP: x",
@@ -248,7 +260,7 @@ fn happen(directory: &Path, (name, text): &Event) {
 
 #[test]
 fn after_any_stream_of_objects_all_is_as_from_nothing() {
-    let [in_place, tables, routes, import] = [const { Cell::new(0) }; 4];
+    let [in_place, tables, routes, import, borrowed] = [const { Cell::new(0) }; 5];
     let event = prop_oneof![3 => pod(), 2 => other(&OBJECTS[..BY_THEMSELVES]), 1 => other(OBJECTS)];
     let events = vec(vec(event, 1..3), 1..24);
     let begin = OBJECTS.iter().map(|(name, texts)| {
@@ -268,6 +280,7 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
             let mut calculation = Calculation::default();
             let mut cluster = import_for(store.contents(), NODE);
             let mut image = calculation.compiler.compile(&cluster.model, &local);
+            let mut placed = topology(&cluster, NODE);
             for events in events {
                 for event in &events {
                     happen(directory.path(), event);
@@ -285,13 +298,19 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
                     }
                 };
                 count.set(count.get() + 1);
+                if matches!(left, NextStep::Routes { .. } | NextStep::Import) {
+                    placed = topology(&cluster, NODE);
+                }
                 if !matches!(left, NextStep::Nothing(_) | NextStep::Routes { tables: false }) {
                     image = calculation.compiler.compile(&cluster.model, &local);
                 }
                 let mut store = Store::new(directory.path());
                 store.refresh();
                 prop_assert_eq!(contents, store.contents(), "{:?}", changes);
-                prop_assert_eq!(&cluster, &import_for(contents, NODE), "{:?}", changes);
+                let anew = import_for(contents, NODE);
+                prop_assert_eq!(&cluster, &anew, "{:?}", changes);
+                prop_assert_eq!(&placed, &topology(&anew, NODE), "{:?}", changes);
+                borrowed.set(borrowed.get() + u32::from(!cluster.borrowed.is_empty()));
                 let fresh = Compiler::new().compile(&cluster.model, &local);
                 prop_assert_eq!(image.canonical_hash(), fresh.canonical_hash(), "{:?}", changes);
                 for name in &local {
@@ -304,6 +323,55 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
     let counts = [&in_place, &tables, &routes, &import].map(Cell::get);
     let least = counts.iter().sum::<u32>() / 40;
     assert!(counts.iter().all(|count| *count > least), "not every way is taken: {counts:?}");
+    assert!(borrowed.get() > least, "few pods borrow addresses: {borrowed:?}");
+}
+
+/// Pods of n2 and n3, each with one of these addresses, take as much as rests on their addresses.
+#[test]
+fn a_pod_costs_other_routes_only_if_it_or_another_borrows_its_address() {
+    const WITH: &[(&str, usize)] = &[("node-1", 0), ("node-2", 0), ("node-3", 0), ("pool", 1)];
+    let pod = |name: &str, node: &str, address: &str| {
+        let text = format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: a}}, spec: {{nodeName: {node}, containers: [{{name: c}}]}}, status: {{podIP: {address}}}}}"
+        );
+        (format!("pod-{name}"), text)
+    };
+    let mut texts: BTreeMap<String, String> = WITH
+        .iter()
+        .map(|(name, at)| ((*name).to_owned(), self::texts(name)[*at].to_owned()))
+        .collect();
+    texts.extend([("namespace".to_owned(), self::texts("namespace-a")[0].to_owned())]);
+    let contents = |texts: &BTreeMap<String, String>| {
+        Contents::from_texts(texts.iter().map(|(name, text)| (name.as_str(), text.as_str())))
+    };
+    let mut followed = Followed::of(contents(&texts));
+    let mut step = |name: &str, text: Option<(String, String)>| {
+        match text {
+            Some((file, text)) => texts.insert(file, text),
+            None => texts.remove(&format!("pod-{name}")),
+        };
+        let next = followed.become_contents(contents(&texts));
+        let route = topology(&followed.cluster, NODE).unwrap();
+        (next, route.prefixes.get(&"10.9.0.1/32".parse().unwrap()).copied())
+    };
+    let n2 = Route::Tunnel(Peer { address: [172, 18, 0, 3].into(), overlay: Overlay::Ipip });
+    let n3 = Route::Tunnel(Peer { address: [172, 18, 0, 5].into(), overlay: Overlay::Ipip });
+    let routes = NextStep::Routes { tables: false };
+    let contested = Route::Nowhere(Nowhere::Contested);
+    for (name, text, expected) in [
+        ("in", Some(pod("in", "n2", "10.2.0.5")), (NextStep::Nothing(1), None)),
+        ("in", None, (NextStep::Nothing(1), None)),
+        ("out", Some(pod("out", "n2", "10.9.0.1")), (routes, Some(n2))),
+        // It moves, and is in the image as it was.
+        ("out", Some(pod("out", "n3", "10.9.0.1")), (routes, Some(n3))),
+        ("too", Some(pod("too", "n2", "10.9.0.1")), (routes, Some(contested))),
+        ("out", None, (routes, Some(n2))),
+        ("in", Some(pod("in", "n2", "10.2.0.5")), (NextStep::Nothing(1), Some(n2))),
+        ("too", Some(pod("too", "n2", "10.2.0.6")), (routes, None)),
+        ("out", Some(pod("out", "n1", "10.9.0.1")), (routes, Some(Route::Local))),
+    ] {
+        assert_eq!(step(name, text), expected, "{name}");
+    }
 }
 
 /// A cluster of some of `OBJECTS`, each by the number of one of its texts.
@@ -316,7 +384,11 @@ struct Followed {
 
 impl Followed {
     fn from(objects: &[(&'static str, usize)]) -> Self {
-        let (contents, mut calculation) = (contents(objects), Calculation::default());
+        Self::of(contents(objects))
+    }
+
+    fn of(contents: Contents) -> Self {
+        let mut calculation = Calculation::default();
         let cluster = import_for(&contents, NODE);
         let image = calculation.compiler.compile(&cluster.model, &local());
         Self { contents, cluster, calculation, image }
@@ -324,13 +396,19 @@ impl Followed {
 
     #[track_caller]
     fn to(&mut self, objects: &[(&'static str, usize)]) -> NextStep {
-        let before = std::mem::replace(&mut self.contents, contents(objects));
+        self.become_contents(contents(objects))
+    }
+
+    #[track_caller]
+    fn become_contents(&mut self, contents: Contents) -> NextStep {
+        let before = std::mem::replace(&mut self.contents, contents);
         let keys = before.objects.keys().chain(self.contents.objects.keys());
         let differ = keys.filter(|key| before.objects.get(key) != self.contents.objects.get(key));
         let changes = differ.map(|key| (key.clone(), before.objects.get(key).cloned())).collect();
         let changes = Changes::Objects(changes);
         let Self { contents, cluster, calculation, image } = self;
         let left = calculation.apply_delta(image, cluster, contents, &changes);
+        assert!(left == NextStep::Import || *cluster == import_for(contents, NODE));
         if left == NextStep::Import {
             *cluster = import_for(contents, NODE);
         }
