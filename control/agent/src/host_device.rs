@@ -1,6 +1,7 @@
 //! The host port: `manx0` in the node's namespace, by which the node reaches pods and pods reach the node and beyond.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -121,18 +122,27 @@ impl HostDevice {
     ) -> Result<Reconciled, netlink::Error> {
         let mut changes = Reconciled::default();
         let mut wanted = BTreeSet::new();
+        // Many prefixes lead to few nodes.
+        let mut next_hops = BTreeMap::new();
         for (block, way) in &desired.blocks {
             match *way {
                 HostRoute::Manx { source } => {
                     wanted.insert(self.made.route(block.trunc(), source));
                 }
-                HostRoute::Node { address } => match netlink.next_hop(address).await? {
-                    Some(hop) => {
-                        let via = Some(hop.neighbour);
-                        wanted.insert(Route { via, ..Route::direct(block.trunc(), hop.device) });
+                HostRoute::Node { address } => {
+                    let hop = match next_hops.entry(address) {
+                        Entry::Occupied(known) => known.into_mut(),
+                        Entry::Vacant(new) => new.insert(netlink.next_hop(address).await?),
+                    };
+                    match hop {
+                        Some(hop) => {
+                            let via = Some(hop.neighbour);
+                            let route = Route::direct(block.trunc(), hop.device);
+                            wanted.insert(Route { via, ..route });
+                        }
+                        None => changes.unreachable.push(*block),
                     }
-                    None => changes.unreachable.push(*block),
-                },
+                }
             }
         }
         let present: BTreeSet<Route> = netlink.manx_routes().await?.into_iter().collect();
@@ -146,8 +156,9 @@ impl HostDevice {
             netlink.replace_route(route).await?;
             changes.set.push(*route);
         }
+        let destinations: BTreeSet<IpNet> = wanted.iter().map(|new| new.destination).collect();
         for route in present.difference(&wanted) {
-            if !wanted.iter().any(|new| new.destination == route.destination) {
+            if !destinations.contains(&route.destination) {
                 netlink.delete_route(route).await?;
                 changes.removed.push(*route);
             }

@@ -113,6 +113,10 @@ pub struct Attach {
     pub netns: PathBuf,
     /// Name of the interface to make (as `CNI_IFNAME`).
     pub interface: String,
+    /// The addresses that the pod gets, exactly these, at most one of a family (as CNI's `ips` capability and Calico's
+    /// annotation `cni.projectcalico.org/ipAddrs`). Empty: the agent takes one of each of the node's blocks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
 }
 
 /// See [`Call::Capture`].
@@ -189,7 +193,7 @@ pub struct Failure {
 pub enum ErrorKind {
     /// The request has another protocol version.
     Version,
-    /// The request cannot be parsed, or names something that does not exist.
+    /// The request cannot be parsed, or names something that does not exist or that another has.
     Invalid,
     /// No address is left in the node's blocks.
     Exhausted,

@@ -366,6 +366,18 @@ fn underlay_address(node: &Node) -> Option<Ipv4Addr> {
     })
 }
 
+impl Cluster {
+    /// The nodes' own addresses, those in their blocks included, with the nodes' names.
+    pub fn node_addresses(&self) -> BTreeMap<IpAddr, &str> {
+        let of_node = self.nodes.iter().flat_map(|(name, node)| {
+            let tunnel = node.pod_cidrs.iter().copied().filter_map(block::tunnel_address);
+            let own = node.internal_ips.iter().copied().chain(tunnel);
+            own.map(move |address| (address, name.as_str()))
+        });
+        of_node.collect()
+    }
+}
+
 /// The routes of the borrowed addresses as seen from `here`, the node `name`, and those that have none to their pod. No
 /// pod takes an address of a node.
 fn borrowed(cluster: &Cluster, name: &str, here: &Node) -> (Vec<(IpNet, Route)>, Unroutables) {
@@ -373,18 +385,14 @@ fn borrowed(cluster: &Cluster, name: &str, here: &Node) -> (Vec<(IpNet, Route)>,
     if cluster.borrowed.is_empty() {
         return (routes, unrouted);
     }
-    let of_nodes = cluster.nodes.iter().flat_map(|(name, node)| {
-        let tunnel = node.pod_cidrs.iter().copied().filter_map(block::tunnel_address);
-        node.internal_ips.iter().copied().chain(tunnel).map(move |address| (address, name))
-    });
-    let of_nodes: BTreeMap<IpAddr, &String> = of_nodes.collect();
+    let of_nodes = cluster.node_addresses();
     for (address, claimants) in &cluster.borrowed {
         let mut each = claimants.iter();
         let Some((pod, node)) = each.next() else { continue };
         let prefix = IpNet::from(*address);
         let other = each.find(|(_, other)| *other != node);
         let (route, why) = match (of_nodes.get(address), other, cluster.nodes.get(node)) {
-            (Some(node), ..) => (None, Some(Unrouted::IsOfNode((*node).clone()))),
+            (Some(node), ..) => (None, Some(Unrouted::IsOfNode((*node).to_owned()))),
             (None, Some((other, _)), _) => {
                 let why = Unrouted::Contested(other.clone());
                 (Some(Route::Nowhere(Nowhere::Contested)), Some(why))

@@ -143,8 +143,12 @@ impl Agent {
 
     /// Attaches a pod.
     pub async fn attach(&self, pod: &PodName, netns: &Path) -> Result<Attached, AgentError> {
-        let attach =
-            Attach { pod: pod.clone(), netns: netns.to_owned(), interface: "eth0".to_owned() };
+        let attach = Attach {
+            pod: pod.clone(),
+            netns: netns.to_owned(),
+            interface: "eth0".to_owned(),
+            addresses: Vec::new(),
+        };
         self.call(move |mut client| client.attach(attach)).await
     }
 

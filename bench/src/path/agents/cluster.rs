@@ -173,6 +173,7 @@ fn attach(folder: &FilePath, agent: &Agent, pod: &str) -> Result<PathEnd, Error>
         pod: PodName { namespace: NAMESPACE.to_owned(), name: pod.to_owned() },
         netns: folder.join(pod),
         interface: "eth0".to_owned(),
+        addresses: Vec::new(),
     })?;
     match attached.addresses.first() {
         Some(address) => Ok(PathEnd { netns, address: *address }),

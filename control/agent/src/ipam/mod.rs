@@ -2,7 +2,7 @@
 //!
 //! A node has at most one block of each family (Kubernetes, `Node.spec.podCIDRs`). What a block has for pods goes to them in
 //! turn: an address that was given back is the last to be given out again, so that peers which still speak to the old pod
-//! do not reach a new one.
+//! do not reach a new one. A caller may also name the addresses of a pod, of a block or of none: it gets these or an error.
 //!
 //! [`Ipam`] is the bookkeeping and does no I/O; [`store::Store`] keeps it in a file.
 
@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use manx_api::{ErrorKind, PodName};
-use manx_calculation::block::Block;
+use manx_calculation::block::{Block, TUNNEL};
 
 /// Why there is no address.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -40,14 +40,53 @@ pub enum Error {
         /// How many pods have one.
         pods: usize,
     },
+    /// Another pod has a named address.
+    #[error("address {address} is that of pod {holder}: name another, or detach that pod first")]
+    Taken {
+        /// The address.
+        address: IpAddr,
+        /// Who has it.
+        holder: PodName,
+    },
+    /// The node itself has a named address.
+    #[error("address {0} is the node's own in pod CIDR {1}: name another")]
+    Tunnel(IpAddr, IpNet),
+    /// No host can have a named address.
+    #[error(
+        "address {0} is not one that a host can have: expected a unicast address, not link-local or loopback"
+    )]
+    NotForHosts(IpAddr),
+    /// Two named addresses of one family.
+    #[error(
+        "the addresses {0} and {1} are of one family: name at most one for IPv4 and one for IPv6"
+    )]
+    TwoOfFamily(IpAddr, IpAddr),
+    /// The pod has other addresses than those that are named.
+    #[error(
+        "pod {pod} has the addresses {}, and not {}: detach it first to give it others",
+        list(.has),
+        list(.wanted)
+    )]
+    HasOthers {
+        /// The pod.
+        pod: PodName,
+        /// What it has.
+        has: Vec<IpAddr>,
+        /// What is named.
+        wanted: Vec<IpAddr>,
+    },
+}
+
+fn list(addresses: &[IpAddr]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl Error {
     /// The kind that the agent's socket reports.
     pub const fn kind(&self) -> ErrorKind {
         match self {
-            Self::NoBlock | Self::TwoBlocks(..) | Self::TooSmall(_) => ErrorKind::Invalid,
             Self::Exhausted { .. } => ErrorKind::Exhausted,
+            _ => ErrorKind::Invalid,
         }
     }
 }
@@ -90,7 +129,10 @@ impl Ipam {
         }
         let mut numbers = Vec::with_capacity(self.blocks.len());
         for block in &self.blocks {
-            let exhausted = || Error::Exhausted { block: block.net, pods: self.pods.len() };
+            let exhausted = || {
+                let pods = self.used.iter().filter(|address| block.net.contains(*address)).count();
+                Error::Exhausted { block: block.net, pods }
+            };
             numbers.push(block.next(&self.used).ok_or_else(exhausted)?);
         }
         let mut addresses = Vec::with_capacity(numbers.len());
@@ -103,6 +145,49 @@ impl Ipam {
         Ok(addresses)
     }
 
+    /// Gives the pod exactly these addresses, of a block or of none. All or nothing.
+    pub fn pin(&mut self, pod: &PodName, wanted: &[IpAddr]) -> Result<Vec<IpAddr>, Error> {
+        if let Some(has) = self.pods.get(pod) {
+            let alike = BTreeSet::from_iter(has) == BTreeSet::from_iter(wanted);
+            return if alike { Ok(has.clone()) } else { Err(self.has_others(pod, wanted)) };
+        }
+        self.check_pins(wanted)?;
+        self.used.extend(wanted);
+        self.pods.insert(pod.clone(), wanted.to_vec());
+        Ok(wanted.to_vec())
+    }
+
+    fn has_others(&self, pod: &PodName, wanted: &[IpAddr]) -> Error {
+        let has = self.pods.get(pod).cloned().unwrap_or_default();
+        Error::HasOthers { pod: pod.clone(), has, wanted: wanted.to_vec() }
+    }
+
+    /// Whether a pod that has none may have these addresses.
+    fn check_pins(&self, wanted: &[IpAddr]) -> Result<(), Error> {
+        for (at, address) in wanted.iter().enumerate() {
+            if !is_for_hosts(*address) {
+                return Err(Error::NotForHosts(*address));
+            }
+            let of_family = |other: &&IpAddr| other.is_ipv4() == address.is_ipv4();
+            if let Some(other) = wanted[..at].iter().find(of_family) {
+                return Err(Error::TwoOfFamily(*other, *address));
+            }
+            if let Some(block) = self.blocks.iter().find(|it| it.address(TUNNEL) == *address) {
+                return Err(Error::Tunnel(*address, block.net));
+            }
+            if let Some((holder, _)) = self.pods.iter().find(|(_, has)| has.contains(address)) {
+                return Err(Error::Taken { address: *address, holder: holder.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether these are one of each block, as [`Ipam::assign`] gives them.
+    fn is_of_blocks(&self, addresses: &[IpAddr]) -> bool {
+        addresses.len() == self.blocks.len()
+            && self.blocks.iter().zip(addresses).all(|(block, it)| block.number(*it).is_some())
+    }
+
     /// Takes the pod's addresses back and says which; empty if it has none.
     pub fn release(&mut self, pod: &PodName) -> Vec<IpAddr> {
         let addresses = self.pods.remove(pod).unwrap_or_default();
@@ -111,6 +196,14 @@ impl Ipam {
         }
         addresses
     }
+}
+
+fn is_for_hosts(address: IpAddr) -> bool {
+    let is_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.to_ipv4_mapped().is_some(),
+    };
+    !(is_local || address.is_unspecified() || address.is_loopback() || address.is_multicast())
 }
 
 #[cfg(test)]

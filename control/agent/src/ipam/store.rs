@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use super::{Block, Ipam};
 use manx_api::{ErrorKind, PodName};
 
-/// The file's version.
-const VERSION: u32 = 1;
+/// The version of the file that is written. Version 1, which has no pinned addresses, is read, too.
+const VERSION: u32 = 2;
 
 /// Why the bookkeeping cannot be kept.
 #[derive(Debug, thiserror::Error)]
@@ -119,6 +119,14 @@ impl Store {
         Ok(addresses)
     }
 
+    /// [`Ipam::pin`].
+    pub fn pin(&mut self, pod: &PodName, wanted: &[IpAddr]) -> Result<Vec<IpAddr>, Error> {
+        let mut next = self.ipam.clone();
+        let addresses = next.pin(pod, wanted)?;
+        self.become_saved(next)?;
+        Ok(addresses)
+    }
+
     /// [`Ipam::release`].
     pub fn release(&mut self, pod: &PodName) -> Result<Vec<IpAddr>, Error> {
         let mut next = self.ipam.clone();
@@ -144,7 +152,11 @@ impl Store {
 struct Saved {
     version: u32,
     blocks: Vec<SavedBlock>,
+    /// With one address of each block.
     pods: BTreeMap<String, Vec<IpAddr>>,
+    /// With other addresses, which the callers named.
+    #[serde(default)]
+    pinned: BTreeMap<String, Vec<IpAddr>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -154,6 +166,8 @@ struct SavedBlock {
 }
 
 fn save(path: &Path, ipam: &Ipam) -> io::Result<()> {
+    let saved = ipam.pods.iter().map(|(pod, addresses)| (pod.to_string(), addresses.clone()));
+    let (pods, pinned) = saved.partition(|(_, addresses)| ipam.is_of_blocks(addresses));
     let saved = Saved {
         version: VERSION,
         blocks: ipam
@@ -164,11 +178,8 @@ fn save(path: &Path, ipam: &Ipam) -> io::Result<()> {
                 last: block.address(block.last),
             })
             .collect(),
-        pods: ipam
-            .pods
-            .iter()
-            .map(|(pod, addresses)| (pod.to_string(), addresses.clone()))
-            .collect(),
+        pods,
+        pinned,
     };
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
@@ -192,10 +203,10 @@ fn save(path: &Path, ipam: &Ipam) -> io::Result<()> {
 }
 
 fn parse(bytes: &[u8]) -> Result<Ipam, String> {
-    let Saved { version, blocks, pods } =
+    let Saved { version, blocks, pods, pinned } =
         serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    if version != VERSION {
-        return Err(format!("it has version {version}, this manx reads version {VERSION}"));
+    if !(1..=VERSION).contains(&version) {
+        return Err(format!("it has version {version}, this manx reads versions up to {VERSION}"));
     }
     let net = |block: &SavedBlock| {
         block.cidr.parse::<IpNet>().map_err(|_| format!("{:?} is not a CIDR", block.cidr))
@@ -208,12 +219,7 @@ fn parse(bytes: &[u8]) -> Result<Ipam, String> {
         }
     }
     for (name, addresses) in pods {
-        let pod = match name.split_once('/') {
-            Some((namespace, name)) => {
-                PodName { namespace: namespace.to_owned(), name: name.to_owned() }
-            }
-            None => return Err(format!("{name:?} is not a pod's namespace/name")),
-        };
+        let pod = pod(&name)?;
         if addresses.len() != ipam.blocks.len() {
             return Err(format!(
                 "{pod} has {} addresses of {} blocks",
@@ -223,13 +229,36 @@ fn parse(bytes: &[u8]) -> Result<Ipam, String> {
         }
         for (block, address) in ipam.blocks.iter().zip(&addresses) {
             number(block, *address)?;
-            if !ipam.used.insert(*address) {
-                return Err(format!("{pod} is not the only pod with {address}"));
-            }
         }
-        ipam.pods.insert(pod, addresses);
+        adopt(&mut ipam, pod, addresses)?;
+    }
+    for (name, addresses) in pinned {
+        let pod = pod(&name)?;
+        if addresses.is_empty() {
+            return Err(format!("{pod} has no address"));
+        }
+        adopt(&mut ipam, pod, addresses)?;
     }
     Ok(ipam)
+}
+
+fn adopt(ipam: &mut Ipam, pod: PodName, addresses: Vec<IpAddr>) -> Result<(), String> {
+    if let Some(address) = addresses.iter().find(|address| ipam.used.contains(*address)) {
+        return Err(format!("{pod} is not the only pod with {address}"));
+    }
+    if ipam.pods.contains_key(&pod) {
+        return Err(format!("{pod} is there twice"));
+    }
+    ipam.pin(&pod, &addresses).map(drop).map_err(|error| error.to_string())
+}
+
+fn pod(name: &str) -> Result<PodName, String> {
+    match name.split_once('/') {
+        Some((namespace, name)) => {
+            Ok(PodName { namespace: namespace.to_owned(), name: name.to_owned() })
+        }
+        None => Err(format!("{name:?} is not a pod's namespace/name")),
+    }
 }
 
 fn number(block: &Block, address: IpAddr) -> Result<u128, String> {

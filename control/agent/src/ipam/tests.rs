@@ -144,6 +144,70 @@ fn refusals_name_the_block() {
     ");
 }
 
+fn addresses(texts: &[&str]) -> Vec<IpAddr> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+#[test]
+fn named_addresses_are_given_exactly_and_to_no_other_pod() {
+    let mut ipam = ipam(&["10.0.0.0/29", "fd00::/64"]);
+    let inside = addresses(&["10.0.0.2"]);
+    assert_eq!(ipam.pin(&pod(1), &inside).unwrap(), inside);
+    let outside = addresses(&["192.0.2.9", "fd09::9"]);
+    assert_eq!(ipam.pin(&pod(2), &outside).unwrap(), outside);
+    // Both again, in another order, and without naming them.
+    assert_eq!(ipam.pin(&pod(2), &addresses(&["fd09::9", "192.0.2.9"])).unwrap(), outside);
+    assert_eq!(ipam.assign(&pod(2)).unwrap(), outside);
+    // The turn goes past it.
+    assert_eq!(ipam.assign(&pod(3)).unwrap(), addresses(&["10.0.0.3", "fd00::2"]));
+    let refused = |wanted: &[&str]| {
+        let mut next = ipam.clone();
+        let error = next.pin(&pod(4), &addresses(wanted)).unwrap_err();
+        assert_eq!(next, ipam, "all or nothing");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        error.to_string()
+    };
+    let texts = [
+        refused(&["10.0.0.4", "fd09::9"]),
+        refused(&["10.0.0.3"]),
+        refused(&["10.0.0.1"]),
+        refused(&["10.0.0.4", "10.0.0.5"]),
+        refused(&["127.0.0.1"]),
+        refused(&["fe80::1"]),
+        ipam.pin(&pod(2), &inside).unwrap_err().to_string(),
+    ];
+    insta::assert_snapshot!(texts.join("\n"), @r"
+    address fd09::9 is that of pod default/pod-2: name another, or detach that pod first
+    address 10.0.0.3 is that of pod default/pod-3: name another, or detach that pod first
+    address 10.0.0.1 is the node's own in pod CIDR 10.0.0.0/29: name another
+    the addresses 10.0.0.4 and 10.0.0.5 are of one family: name at most one for IPv4 and one for IPv6
+    address 127.0.0.1 is not one that a host can have: expected a unicast address, not link-local or loopback
+    address fe80::1 is not one that a host can have: expected a unicast address, not link-local or loopback
+    pod default/pod-2 has the addresses 192.0.2.9, fd09::9, and not 10.0.0.2: detach it first to give it others
+    ");
+    assert_eq!(ipam.release(&pod(2)), outside);
+    assert_eq!(ipam.pin(&pod(4), &outside).unwrap(), outside);
+}
+
+#[test]
+fn named_addresses_are_in_the_file_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("addresses.json");
+    let blocks = nets(&["10.0.0.0/24", "fd00::/64"]);
+    let mut first = Store::open(&path, &blocks).unwrap();
+    for (number, wanted) in
+        [&["10.0.0.9"][..], &["192.0.2.9", "fd09::9"], &["10.0.0.255", "fd00::3"]]
+            .into_iter()
+            .enumerate()
+    {
+        first.pin(&pod(number as u32), &addresses(wanted)).unwrap();
+    }
+    first.assign(&pod(9)).unwrap();
+    let second = Store::open(&path, &blocks).unwrap();
+    assert_eq!(second.ipam, first.ipam);
+    assert_eq!(second.ipam.pods.len(), 4);
+}
+
 #[test]
 fn a_store_remembers_and_goes_on_in_turn() {
     let folder = tempfile::tempdir().unwrap();
@@ -196,13 +260,17 @@ fn a_damaged_file_is_refused_and_left_alone() {
     };
     let damaged = [
         String::new(),
-        state(r#""a/b":["10.0.0.9"]"#).replace("\"version\":1", "\"version\":2"),
+        state(r#""a/b":["10.0.0.9"]"#).replace("\"version\":1", "\"version\":3"),
         state(r#""a/b":["10.0.0.9"],"a/c":["10.0.0.9"]"#),
         state(r#""a/b":["10.0.0.1"]"#),
         state(r#""a/b":["10.0.1.9"]"#),
         state(r#""a/b":[]"#),
         state(r#""b":["10.0.0.9"]"#),
         state("").replace("10.0.0.9", "10.0.0.255"),
+        state(r#""a/b":["10.0.0.9"]},"pinned":{"a/c":["10.0.0.9"]"#),
+        state(r#""a/b":["10.0.0.9"]},"pinned":{"a/b":["10.9.0.9"]"#),
+        state(r#"},"pinned":{"a/b":[]"#),
+        state(r#"},"pinned":{"a/b":["10.0.0.1"]"#),
     ];
     let mut reasons = Vec::new();
     for text in damaged {
@@ -215,12 +283,16 @@ fn a_damaged_file_is_refused_and_left_alone() {
     }
     insta::assert_snapshot!(reasons.join("\n"), @r#"
     EOF while parsing a value at line 1 column 0
-    it has version 2, this manx reads version 1
+    it has version 3, this manx reads versions up to 2
     a/c is not the only pod with 10.0.0.9
     10.0.0.1 is not a pod's address of 10.0.0.0/24
     10.0.1.9 is not a pod's address of 10.0.0.0/24
     a/b has 0 addresses of 1 blocks
     "b" is not a pod's namespace/name
     10.0.0.255 is not a pod's address of 10.0.0.0/24
+    a/c is not the only pod with 10.0.0.9
+    a/b is there twice
+    a/b has no address
+    address 10.0.0.1 is the node's own in pod CIDR 10.0.0.0/24: name another
     "#);
 }

@@ -95,7 +95,7 @@ pub(crate) enum Done {
 /// See the module.
 pub(crate) struct Attachments {
     pods: BTreeMap<ObjectName, Pod>,
-    pub(super) addresses: ipam::store::Store,
+    addresses: ipam::store::Store,
     work: DeviceWork<Done>,
     namespace: Arc<AgentNamespace>,
     host_device: HostDevice,
@@ -235,6 +235,14 @@ impl Attachments {
         self.find(name)?;
         let Some(Pod::Attached(pod)) = self.pods.remove(name) else { return None };
         Some(pod)
+    }
+
+    /// The addresses of a pod: those that the request names, or else the next in turn.
+    pub(super) fn reserve(&mut self, attach: &Attach) -> Result<Vec<IpAddr>, ipam::store::Error> {
+        match &attach.addresses[..] {
+            [] => self.addresses.assign(&attach.pod),
+            wanted => self.addresses.pin(&attach.pod, wanted),
+        }
     }
 
     /// Takes a pod's addresses back.

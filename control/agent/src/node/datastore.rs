@@ -1,7 +1,7 @@
 //! The datastore as this node sees it: the objects, what they mean, and where the node stands among the others.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use crate::error::Error;
 use crate::settings::Settings;
@@ -9,6 +9,17 @@ use manx_calculation::import::{Cluster, Overlay, import_for};
 use manx_calculation::topology::{self, Topology, TopologyError};
 use manx_datastore::Source;
 use manx_objects::problem::Problem;
+use manx_policy_compiler::model::ObjectName;
+
+/// What has an address by the objects.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "address {address} is that of {holder} in the datastore: name another, or correct that object"
+)]
+pub(super) struct Holder {
+    address: IpAddr,
+    holder: String,
+}
 
 /// See the module.
 pub(crate) struct Datastore {
@@ -70,6 +81,24 @@ impl Datastore {
         }
         self.topology = topology;
         Ok(())
+    }
+
+    /// Why a pod may not have these addresses: a node has one, or the object of another pod does. The pod could send from
+    /// it, and would be taken for that one.
+    pub(super) fn holder(&self, pod: &ObjectName, addresses: &[IpAddr]) -> Option<Holder> {
+        let of_nodes = self.cluster.node_addresses();
+        addresses.iter().find_map(|address| {
+            let holder = match of_nodes.get(address) {
+                Some(node) => format!("Node {node:?}"),
+                None => {
+                    let endpoints = self.cluster.model.endpoints.iter();
+                    let mut others = endpoints.filter(|(name, _)| *name != pod);
+                    let (other, _) = others.find(|(_, it)| it.addresses.contains(address))?;
+                    format!("Pod {other}")
+                }
+            };
+            Some(Holder { address: *address, holder })
+        })
     }
 
     /// The nodes to which there is an IPIP tunnel.

@@ -18,6 +18,7 @@ use super::Agent;
 use super::attachments::{AttachedPod, Caller, Departure, Done, Made, PodRequest, Reply, Reserved};
 use crate::device_work::Completed;
 use crate::error::Error;
+use crate::ipam;
 use crate::pod_device::PodDevice;
 use crate::server::Outcome;
 use manx_api::{self as api, Attach, Attached, ErrorKind, Failure, Response};
@@ -36,18 +37,24 @@ impl Agent {
         }
     }
 
-    /// The first step: an address is reserved, and a thread makes the device. A repeated request for what is there gets its reply
+    /// The first step: addresses are reserved, those that the request names or the next in turn, and a thread makes the device. A repeated request for what is there gets its reply
     /// at once; another device of the pod goes first.
     fn begin_attach(&mut self, name: ObjectName, attach: Attach, caller: Caller) {
         if let Some(AttachedPod { device, local }) = self.attachments.find(&name) {
             if device.is(&attach.netns, &attach.interface) {
-                return reply(caller, Ok(attached(device, local.addresses.clone())));
+                let found = attached(device, local.addresses.clone());
+                let reserved = self.attachments.reserve(&attach);
+                let refused = |error: ipam::store::Error| failure(error.kind(), &error);
+                return reply(caller, reserved.map(|_| found).map_err(refused));
             }
             let departure = Departure { release: Some(attach.pod.clone()), reply: None };
             self.begin_detach(&name, departure);
             return self.submit(PodRequest::Attach(attach, caller));
         }
-        let addresses = match self.attachments.addresses.assign(&attach.pod) {
+        if let Some(holder) = self.datastore.holder(&name, &attach.addresses) {
+            return reply(caller, Err(failure(ErrorKind::Invalid, &holder)));
+        }
+        let addresses = match self.attachments.reserve(&attach) {
             Ok(addresses) => addresses,
             Err(error) => return reply(caller, Err(failure(error.kind(), &error))),
         };

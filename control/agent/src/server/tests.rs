@@ -114,7 +114,12 @@ impl Drop for Agent {
 
 fn attach(namespace: &str) -> Attach {
     let pod = PodName { namespace: namespace.to_owned(), name: "web".to_owned() };
-    Attach { pod, netns: "/run/netns/web".into(), interface: "eth0".to_owned() }
+    Attach {
+        pod,
+        netns: "/run/netns/web".into(),
+        interface: "eth0".to_owned(),
+        addresses: Vec::new(),
+    }
 }
 
 #[test]

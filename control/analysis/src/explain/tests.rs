@@ -87,11 +87,11 @@ fn the_way_is_the_one_that_the_nodes_route_by() {
     );
     assert_eq!(
         way(&tunnels, "c", "10.1.2.9", false),
-        "node n2 has no route to 10.1.2.9: 10.1.2.0/24 is its own pod CIDR, and none of its pods has the address"
+        "node n2 has no route to 10.1.2.9: 10.1.2.0/24 is its own, and none of its pods has the address"
     );
     assert_eq!(
         way(NODES, "c", "a", false),
-        "node n2 has no route to 10.1.1.2: 10.1.1.0/24 is a node's pod CIDR that lies in no IPPool, so it is not known whether \
+        "node n2 has no route to 10.1.1.2: 10.1.1.0/24 belongs to a node and lies in no IPPool, so it is not known whether \
          it is behind a tunnel"
     );
     let halves = pool("one", "10.1.1.0/24", "ipipMode: Always")

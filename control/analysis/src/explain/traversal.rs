@@ -148,7 +148,7 @@ impl<'a> NodeRoute<'a> {
         let Self { node, other, prefix, .. } = self;
         let why = match self.route {
             Route::Nowhere(why) => why.to_string(),
-            Route::Local => "is its own pod CIDR, and none of its pods has the address".to_owned(),
+            Route::Local => "is its own, and none of its pods has the address".to_owned(),
             Route::Node | Route::Direct(_) | Route::Tunnel(_) | Route::World => return None,
         };
         Some(format!("node {node} has no route {way} {other}: {prefix} {why}"))
@@ -173,10 +173,13 @@ fn mismatch(there: &NodeRoute<'_>, back: &NodeRoute<'_>) -> Option<String> {
     })
 }
 
-/// The objects that routes are made of: the nodes and the pools.
+/// The objects that routes are made of: the nodes, the pools, and pods with what decides whether they are endpoints.
 fn routed(contents: &Contents) -> Cluster {
-    let of_routes = contents.objects.iter();
-    let of_routes = of_routes.filter(|(key, _)| matches!(key.kind, Kind::Node | Kind::IpPool));
+    let of_routes = contents.objects.iter().filter(|(key, _)| {
+        let makes_endpoints =
+            matches!(key.kind, Kind::Pod | Kind::Namespace | Kind::ServiceAccount);
+        makes_endpoints || matches!(key.kind, Kind::Node | Kind::IpPool)
+    });
     import::import(&Contents {
         objects: of_routes.map(|(key, stored)| (key.clone(), stored.clone())).collect(),
         in_sync: contents.in_sync,

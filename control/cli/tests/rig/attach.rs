@@ -59,8 +59,8 @@ fn an_attachment_that_waits_holds_up_nothing_and_leaves_nothing_when_it_fails() 
     let netns = slow(&bench);
     let taken = taken_addresses(&bench);
     let call = |name: &str, netns: &Path, interface: &str| {
-        let attach =
-            Attach { pod: pod(name), netns: netns.to_owned(), interface: interface.to_owned() };
+        let (netns, interface) = (netns.to_owned(), interface.to_owned());
+        let attach = Attach { pod: pod(name), netns, interface, addresses: Vec::new() };
         let mut agent = Client::connect(Path::new(&socket)).unwrap();
         agent.attach(attach)
     };

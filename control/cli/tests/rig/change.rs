@@ -128,7 +128,8 @@ fn an_address_that_another_pod_gets_takes_no_connection_of_its_former_owner_alon
     fs::remove_file(folder.join("manifests/pod.demo.client.json")).unwrap();
     // Pods' namespaces are numbered by their pods' names.
     let netns = folder.join("ns/pod-0");
-    let attach = Attach { pod: name("other"), netns, interface: "eth0".to_owned() };
+    let attach =
+        Attach { pod: name("other"), netns, interface: "eth0".to_owned(), addresses: Vec::new() };
     assert_eq!(agent.attach(attach).unwrap().addresses, [address]);
     let write_pod = |app: &str| {
         let pod = format!(
