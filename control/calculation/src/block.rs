@@ -18,6 +18,15 @@ pub fn tunnel_address(block: IpNet) -> Option<IpAddr> {
     Block::new(block).map(|block| block.address(TUNNEL))
 }
 
+/// Whether an address is one that a pod can have at all: unicast, not link-local or loopback.
+pub fn is_for_pods(address: IpAddr) -> bool {
+    let is_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.to_ipv4_mapped().is_some(),
+    };
+    !(is_local || address.is_unspecified() || address.is_loopback() || address.is_multicast())
+}
+
 /// One block and how far the turn has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {

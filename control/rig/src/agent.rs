@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -141,13 +142,18 @@ impl Agent {
         }
     }
 
-    /// Attaches a pod.
-    pub async fn attach(&self, pod: &PodName, netns: &Path) -> Result<Attached, AgentError> {
+    /// Attaches a pod, which gets these addresses.
+    pub async fn attach(
+        &self,
+        pod: &PodName,
+        netns: &Path,
+        addresses: &[IpAddr],
+    ) -> Result<Attached, AgentError> {
         let attach = Attach {
             pod: pod.clone(),
             netns: netns.to_owned(),
             interface: "eth0".to_owned(),
-            addresses: Vec::new(),
+            addresses: addresses.to_vec(),
         };
         self.call(move |mut client| client.attach(attach)).await
     }

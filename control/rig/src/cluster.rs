@@ -19,6 +19,7 @@ use super::slices;
 use super::underlay::{self, Names};
 use super::workdir::{Workdir, WorkdirError};
 use manx_api::{Attached, PodName, Status};
+use manx_calculation::import;
 use manx_datastore::Store;
 use manx_linux::netlink;
 use manx_linux::private;
@@ -57,13 +58,28 @@ pub enum ClusterError {
         "{0} is new: a running rig takes no new nodes, pods or pools, only changes to those that it has; build it again with `manx rig run`"
     )]
     NewObject(String),
+    /// A change of a pod's addresses.
+    #[error(
+        "Pod {pod} has the address {address} now, and runs with {}: a running rig keeps its pods' addresses; build it again with `manx rig run`",
+        .has.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    OtherAddress {
+        /// The pod.
+        pod: PodName,
+        /// The address in the changed object.
+        address: IpAddr,
+        /// What it has.
+        has: Vec<IpAddr>,
+    },
 }
 
 impl ClusterError {
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Plan(_) | Self::Input(_) | Self::NewObject(_) => Fault::Input,
+            Self::Plan(_) | Self::Input(_) | Self::NewObject(_) | Self::OtherAddress { .. } => {
+                Fault::Input
+            }
             Self::Underlay(_) => Fault::Environment,
             // An agent ends with the same exit codes as every command.
             Self::Agent(AgentError::Ended { status, .. }) => match status.code() {
@@ -208,7 +224,7 @@ impl Cluster {
                 let (pod, node) = (name.clone(), pod.node.clone());
                 return Err(PlanError::UnknownNode { pod, node }.into());
             };
-            let attached = agent.attach(name, &names.pod(index)).await?;
+            let attached = agent.attach(name, &names.pod(index), &pod.addresses).await?;
             if let Some(id) = self.objects.place(name, &pod.node, &attached.addresses) {
                 live::write(&self.workdir.manifests(), &id, &self.objects.0[&id])?;
             }
@@ -281,6 +297,7 @@ impl Cluster {
 
     /// Applies changed objects and waits until the agents enforce them.
     pub async fn apply(&mut self, changed: Objects) -> Result<(), ClusterError> {
+        self.check_addresses(&changed)?;
         for (id, object) in changed.0 {
             let known = self.objects.0.contains_key(&id);
             if !known && matches!(id.kind, Kind::Node | Kind::Pod | Kind::IpPool) {
@@ -296,6 +313,21 @@ impl Cluster {
         }
         self.fill_slices()?;
         self.wait_in_sync().await
+    }
+
+    /// Whether changed pods keep the addresses that they run with. One that says none does.
+    fn check_addresses(&self, changed: &Objects) -> Result<(), ClusterError> {
+        let texts: Vec<String> = changed.0.values().map(ToString::to_string).collect();
+        let contents = Contents::from_texts(texts.iter().map(|text| ("changed", text.as_str())));
+        for (pod, spec) in pods(&contents) {
+            let Some(has) = self.attached.get(&pod).map(|attached| &attached.addresses) else {
+                continue;
+            };
+            if let Some(address) = spec.addresses.into_iter().find(|it| !has.contains(it)) {
+                return Err(ClusterError::OtherAddress { pod, address, has: has.clone() });
+            }
+        }
+        Ok(())
     }
 
     /// Updates the slices as the endpoint slice controller does: the endpoints of the services are the pods that they
@@ -357,7 +389,8 @@ pub fn pods(contents: &Contents) -> BTreeMap<PodName, PodSpec> {
             {
                 let name = PodName { namespace: key.namespace.clone(), name: key.name.clone() };
                 let ports = pod.containers.iter().flatten().map(port).collect();
-                Some((name, PodSpec { node: pod.node_name.clone(), ports }))
+                let addresses = import::pod_addresses(pod);
+                Some((name, PodSpec { node: pod.node_name.clone(), ports, addresses }))
             }
             _ => None,
         })

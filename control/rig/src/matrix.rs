@@ -209,8 +209,10 @@ mod tests {
             addresses: vec!["172.18.0.2/24".parse().unwrap()],
             pod_cidrs: vec!["10.1.1.0/24".parse().unwrap()],
         };
-        let web =
-            PodSpec { node: None, ports: [port(Protocol::Tcp, 9), port(Protocol::Udp, 53)].into() };
+        let web = PodSpec {
+            ports: [port(Protocol::Tcp, 9), port(Protocol::Udp, 53)].into(),
+            ..PodSpec::default()
+        };
         let pods = [(pod("a"), PodSpec::default()), (pod("web"), web)].into();
         let plan = plan(&[("n1".to_owned(), node)].into(), &pods, &Settings::default()).unwrap();
         let given = [

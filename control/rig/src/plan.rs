@@ -3,6 +3,7 @@
 //! Nodes whose `InternalIP`s share a subnet are on one segment (a bridge). If there are several segments, a router
 //! connects them. An outside host, which is not part of the cluster, is on the first segment.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::settings::Settings;
 use manx_api::PodName;
+use manx_calculation::block::{self, Block};
 
 /// The part of a Node object that the plan needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub struct PodSpec {
     pub node: Option<String>,
     /// The ports on which its containers listen.
     pub ports: BTreeSet<Port>,
+    /// The addresses that its object gives it, which it keeps. Empty: the plan takes one of each block of its node.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// A port on which a prober listens.
@@ -54,7 +58,8 @@ pub struct Plan {
     pub outside: Host,
     /// The pods that get a namespace.
     pub pods: BTreeMap<PodName, Pod>,
-    /// The router's routes: each node's pod ranges through that node. Empty if no router is needed.
+    /// The router's routes: each node's pod ranges, and its pods' addresses outside of these, through that node. Empty if
+    /// no router is needed.
     pub router: Vec<Route>,
 }
 
@@ -94,6 +99,8 @@ pub struct Pod {
     pub node: String,
     /// The ports on which it listens.
     pub ports: BTreeSet<Port>,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// Why no rig can be made from the objects.
@@ -160,11 +167,59 @@ pub enum PlanError {
         /// The node.
         node: String,
     },
+    /// A pod cannot keep an address that its object gives it.
+    #[error(
+        "Pod {pod} cannot keep its address {address}: {why}. Change it in the pod's status.podIPs; without any address there \
+         (or in its annotations) the rig chooses one"
+    )]
+    PodAddress {
+        /// The pod.
+        pod: PodName,
+        /// The address.
+        address: IpAddr,
+        /// Why.
+        why: AddressConflict,
+    },
+    /// No address is left for a pod.
+    #[error("podCIDR {block} of Node {node} has no address left for Pod {pod}: take a larger one")]
+    BlockFull {
+        /// The pod.
+        pod: PodName,
+        /// Its node.
+        node: String,
+        /// The block.
+        block: IpNet,
+    },
     /// There are no pods to send traffic between.
     #[error(
         "there is no Pod object with addresses of its own: a rig without pods has nothing to check"
     )]
     NoPods,
+}
+
+/// Why a pod cannot keep an address.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AddressConflict {
+    /// Other nodes could not reach it.
+    #[error(
+        "Node {0}, on which it runs, has no InternalIP of that family, by which others reach it"
+    )]
+    NoUnderlay(String),
+    /// It is a node's own address.
+    #[error("it is Node {0}'s own, in its status.addresses or as the second of its podCIDR")]
+    OfNode(String),
+    /// It is the outside host's address.
+    #[error("rig.yaml gives it to the outside host")]
+    OfOutside,
+    /// Another pod has it.
+    #[error("Pod {0} has it, too")]
+    OfPod(PodName),
+    /// It is not for pods.
+    #[error("expected a unicast address, not link-local or loopback")]
+    NotForPods,
+    /// The pod has another one of that family.
+    #[error("the pod has {0}, too, and expected is one of a family")]
+    SecondOfFamily(IpAddr),
 }
 
 /// Makes the plan. The same objects give the same plan.
@@ -175,8 +230,11 @@ pub fn plan(
 ) -> Result<Plan, PlanError> {
     check_nodes(nodes)?;
     let (mut segments, places) = segments(nodes)?;
-    let mut taken: BTreeSet<IpAddr> =
-        nodes.values().flat_map(|node| node.addresses.iter().map(IpNet::addr)).collect();
+    let mut pods = place(nodes, pods)?;
+    check_addresses(nodes, &pods, settings)?;
+    let of_nodes = nodes.values().flat_map(|node| node.addresses.iter().map(IpNet::addr));
+    let of_pods = pods.values().flat_map(|pod| &pod.addresses).copied();
+    let mut taken: BTreeSet<IpAddr> = of_nodes.chain(of_pods).collect();
     let outside_addresses = outside_addresses(&segments[0], settings, &mut taken)?;
     let routed = segments.len() > 1;
     if routed {
@@ -184,10 +242,11 @@ pub fn plan(
             segment.gateways = free_addresses(&segment.subnets, &mut taken, AddressChoice::First)?;
         }
     }
+    give_addresses(nodes, &mut pods, taken)?;
     let outside_routes = nodes
         .iter()
         .filter(|(name, _)| places[*name] == 0)
-        .flat_map(|(_, node)| pod_routes(node))
+        .flat_map(|(name, node)| pod_routes(name, node, &pods))
         .chain(default_routes(&segments[0]))
         .collect();
     let outside = Host { segment: 0, addresses: outside_addresses, routes: outside_routes };
@@ -199,15 +258,9 @@ pub fn plan(
             (name.clone(), Host { segment, addresses: node.addresses.clone(), routes })
         })
         .collect();
-    let router = if routed { nodes.values().flat_map(pod_routes).collect() } else { Vec::new() };
-    Ok(Plan {
-        mtu: settings.mtu,
-        segments,
-        nodes: hosts,
-        outside,
-        pods: place(nodes, pods)?,
-        router,
-    })
+    let routed = nodes.iter().filter(|_| routed);
+    let router = routed.flat_map(|(name, node)| pod_routes(name, node, &pods)).collect();
+    Ok(Plan { mtu: settings.mtu, segments, nodes: hosts, outside, pods, router })
 }
 
 fn check_nodes(nodes: &BTreeMap<String, NodeSpec>) -> Result<(), PlanError> {
@@ -370,13 +423,20 @@ fn outside_addresses(
         .collect()
 }
 
-/// The routes to a node's pod ranges through that node. A range of a family in which the node has no address cannot be
-/// reached.
-fn pod_routes(node: &NodeSpec) -> impl Iterator<Item = Route> + '_ {
-    node.pod_cidrs.iter().filter_map(|prefix| {
+/// The routes to a node's pod ranges through that node, and to its pods' addresses outside of these. A range of a family
+/// in which the node has no address cannot be reached.
+fn pod_routes<'a>(
+    name: &'a str,
+    node: &'a NodeSpec,
+    pods: &'a BTreeMap<PodName, Pod>,
+) -> impl Iterator<Item = Route> + 'a {
+    let of_pods = pods.values().filter(move |pod| pod.node == name).flat_map(|pod| &pod.addresses);
+    let outside = of_pods.map(|address| IpNet::from(*address));
+    let outside = outside.filter(|it| !node.pod_cidrs.iter().any(|block| block.contains(it)));
+    node.pod_cidrs.iter().copied().chain(outside).filter_map(|prefix| {
         let v4 = prefix.addr().is_ipv4();
         let via = node.addresses.iter().map(IpNet::addr).find(|ip| ip.is_ipv4() == v4)?;
-        Some(Route { prefix: *prefix, via })
+        Some(Route { prefix, via })
     })
 }
 
@@ -405,9 +465,72 @@ fn place(
                 }
                 None => turn.next().ok_or(PlanError::NoNodes)?,
             };
-            Ok((name.clone(), Pod { node: node.clone(), ports: pod.ports.clone() }))
+            let (node, ports, addresses) = (node.clone(), pod.ports.clone(), pod.addresses.clone());
+            Ok((name.clone(), Pod { node, ports, addresses }))
         })
         .collect()
+}
+
+/// Whether each pod can keep the addresses that its object gives it.
+fn check_addresses(
+    nodes: &BTreeMap<String, NodeSpec>,
+    pods: &BTreeMap<PodName, Pod>,
+    settings: &Settings,
+) -> Result<(), PlanError> {
+    let of_nodes = nodes.iter().flat_map(|(name, node)| {
+        let tunnel = node.pod_cidrs.iter().copied().filter_map(block::tunnel_address);
+        node.addresses.iter().map(IpNet::addr).chain(tunnel).map(move |address| (address, name))
+    });
+    let of_nodes: BTreeMap<IpAddr, &String> = of_nodes.collect();
+    let mut of_pods = BTreeMap::new();
+    for (name, pod) in pods {
+        for (at, address) in pod.addresses.iter().enumerate() {
+            let alike = |other: &IpAddr| other.is_ipv4() == address.is_ipv4();
+            let underlay = nodes.get(&pod.node).map_or(&[][..], |node| &node.addresses);
+            let why = if !block::is_for_pods(*address) {
+                AddressConflict::NotForPods
+            } else if let Some(other) = pod.addresses[..at].iter().find(|other| alike(other)) {
+                AddressConflict::SecondOfFamily(*other)
+            } else if !underlay.iter().any(|net| alike(&net.addr())) {
+                AddressConflict::NoUnderlay(pod.node.clone())
+            } else if let Some(node) = of_nodes.get(address) {
+                AddressConflict::OfNode((*node).clone())
+            } else if settings.outside.contains(address) {
+                AddressConflict::OfOutside
+            } else if let Some(other) = of_pods.insert(*address, name) {
+                AddressConflict::OfPod(other.clone())
+            } else {
+                continue;
+            };
+            return Err(PlanError::PodAddress { pod: name.clone(), address: *address, why });
+        }
+    }
+    Ok(())
+}
+
+/// Gives each pod without addresses one of each block of its node that nobody has.
+fn give_addresses(
+    nodes: &BTreeMap<String, NodeSpec>,
+    pods: &mut BTreeMap<PodName, Pod>,
+    mut taken: BTreeSet<IpAddr>,
+) -> Result<(), PlanError> {
+    let mut blocks: BTreeMap<IpNet, Block> = BTreeMap::new();
+    for (name, pod) in pods.iter_mut().filter(|(_, pod)| pod.addresses.is_empty()) {
+        for net in nodes.get(&pod.node).iter().flat_map(|node| &node.pod_cidrs) {
+            let full =
+                || PlanError::BlockFull { pod: name.clone(), node: pod.node.clone(), block: *net };
+            let block = match blocks.entry(*net) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(Block::new(*net).ok_or_else(full)?),
+            };
+            let number = block.next(&taken).ok_or_else(full)?;
+            block.last = number;
+            let address = block.address(number);
+            taken.insert(address);
+            pod.addresses.push(address);
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -515,6 +638,86 @@ mod tests {
         .unwrap();
         let on: Vec<&str> = plan.pods.values().map(|pod| pod.node.as_str()).collect();
         assert_eq!(on, ["n1", "n1", "n2", "n1"]);
+    }
+
+    fn make_with(
+        nodes: &[(&str, NodeSpec)],
+        pods: &[(&str, &str, &[&str])],
+        settings: &Settings,
+    ) -> Result<Plan, PlanError> {
+        let nodes = nodes.iter().map(|(name, node)| ((*name).to_owned(), node.clone())).collect();
+        let pods = pods.iter().map(|(pod, node, addresses)| {
+            let addresses = addresses.iter().map(|text| text.parse().unwrap()).collect();
+            let node = Some((*node).to_owned());
+            (name(pod), PodSpec { node, addresses, ..PodSpec::default() })
+        });
+        plan(&nodes, &pods.collect(), settings)
+    }
+
+    fn two_segments() -> [(&'static str, NodeSpec); 2] {
+        [
+            ("n1", node(&["172.18.0.2/24", "fd00::2/64"], &["10.1.1.0/24", "fd00:1::/64"])),
+            ("n2", node(&["172.19.0.2/24"], &["10.1.2.0/24"])),
+        ]
+    }
+
+    #[test]
+    fn pods_keep_their_addresses_and_the_others_get_some_that_nobody_has() {
+        let plan = make_with(
+            &two_segments(),
+            &[
+                ("a", "n1", &[]),
+                // In the block of a's node, outside of all, in its own node's, and on the underlay.
+                ("b", "n2", &["10.1.1.2"]),
+                ("c", "n1", &["192.168.7.9", "fd09::9"]),
+                ("d", "n2", &["10.1.2.200"]),
+                ("e", "n1", &["172.18.0.254"]),
+            ],
+            &Settings::default(),
+        )
+        .unwrap();
+        let has = |pod: &str| -> Vec<String> {
+            plan.pods[&name(pod)].addresses.iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(has("a"), ["10.1.1.3", "fd00:1::2"]);
+        assert_eq!(has("b"), ["10.1.1.2"]);
+        assert_eq!(has("c"), ["192.168.7.9", "fd09::9"]);
+        assert_eq!(plan.outside.addresses[0], "172.18.0.253/24".parse().unwrap());
+        let routes = |routes: &[Route]| -> Vec<String> {
+            routes.iter().map(|it| format!("{} via {}", it.prefix, it.via)).collect()
+        };
+        let near = [
+            "10.1.1.0/24 via 172.18.0.2",
+            "fd00:1::/64 via fd00::2",
+            "192.168.7.9/32 via 172.18.0.2",
+            "fd09::9/128 via fd00::2",
+            "172.18.0.254/32 via 172.18.0.2",
+        ];
+        let far = ["10.1.2.0/24 via 172.19.0.2", "10.1.1.2/32 via 172.19.0.2"];
+        assert_eq!(routes(&plan.router), [&near[..], &far].concat());
+        assert_eq!(routes(&plan.outside.routes)[..5], near);
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_kept_is_refused_with_the_reason() {
+        let refused = |pods: &[(&str, &str, &[&str])]| {
+            let settings =
+                Settings { outside: vec!["172.18.0.9".parse().unwrap()], ..Settings::default() };
+            make_with(&two_segments(), pods, &settings).unwrap_err().to_string()
+        };
+        insta::assert_snapshot!(
+            [
+                refused(&[("a", "n2", &["fd09::9"])]),
+                refused(&[("a", "n1", &["172.19.0.2"])]),
+                refused(&[("a", "n1", &["10.1.2.1"])]),
+                refused(&[("a", "n1", &["172.18.0.9"])]),
+                refused(&[("a", "n1", &["10.9.0.1"]), ("b", "n2", &["10.9.0.1"])]),
+                refused(&[("a", "n1", &["127.0.0.1"])]),
+                refused(&[("a", "n1", &["10.9.0.1", "10.9.0.2"])]),
+            ]
+            .join("\n"),
+            @""
+        );
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use manx_api::{ErrorKind, PodName};
-use manx_calculation::block::{Block, TUNNEL};
+use manx_calculation::block::{Block, TUNNEL, is_for_pods};
 
 /// Why there is no address.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -51,11 +51,11 @@ pub enum Error {
     /// The node itself has a named address.
     #[error("address {0} is the node's own in pod CIDR {1}: name another")]
     Tunnel(IpAddr, IpNet),
-    /// No host can have a named address.
+    /// No pod can have a named address.
     #[error(
-        "address {0} is not one that a host can have: expected a unicast address, not link-local or loopback"
+        "address {0} is not one that a pod can have: expected a unicast address, not link-local or loopback"
     )]
-    NotForHosts(IpAddr),
+    NotForPods(IpAddr),
     /// Two named addresses of one family.
     #[error(
         "the addresses {0} and {1} are of one family: name at most one for IPv4 and one for IPv6"
@@ -165,8 +165,8 @@ impl Ipam {
     /// Whether a pod that has none may have these addresses.
     fn check_pins(&self, wanted: &[IpAddr]) -> Result<(), Error> {
         for (at, address) in wanted.iter().enumerate() {
-            if !is_for_hosts(*address) {
-                return Err(Error::NotForHosts(*address));
+            if !is_for_pods(*address) {
+                return Err(Error::NotForPods(*address));
             }
             let of_family = |other: &&IpAddr| other.is_ipv4() == address.is_ipv4();
             if let Some(other) = wanted[..at].iter().find(of_family) {
@@ -196,14 +196,6 @@ impl Ipam {
         }
         addresses
     }
-}
-
-fn is_for_hosts(address: IpAddr) -> bool {
-    let is_local = match address {
-        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.to_ipv4_mapped().is_some(),
-    };
-    !(is_local || address.is_unspecified() || address.is_loopback() || address.is_multicast())
 }
 
 #[cfg(test)]

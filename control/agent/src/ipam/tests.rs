@@ -181,8 +181,8 @@ fn named_addresses_are_given_exactly_and_to_no_other_pod() {
     address 10.0.0.3 is that of pod default/pod-3: name another, or detach that pod first
     address 10.0.0.1 is the node's own in pod CIDR 10.0.0.0/29: name another
     the addresses 10.0.0.4 and 10.0.0.5 are of one family: name at most one for IPv4 and one for IPv6
-    address 127.0.0.1 is not one that a host can have: expected a unicast address, not link-local or loopback
-    address fe80::1 is not one that a host can have: expected a unicast address, not link-local or loopback
+    address 127.0.0.1 is not one that a pod can have: expected a unicast address, not link-local or loopback
+    address fe80::1 is not one that a pod can have: expected a unicast address, not link-local or loopback
     pod default/pod-2 has the addresses 192.0.2.9, fd09::9, and not 10.0.0.2: detach it first to give it others
     ");
     assert_eq!(ipam.release(&pod(2)), outside);

@@ -24,7 +24,7 @@ pub(super) fn service_account(pod: &object::Pod) -> &str {
 
 /// The pod as an endpoint; `None` while it has no address.
 pub(super) fn endpoint(pod: &object::Pod, label_sets: &mut LabelInterner) -> Option<Endpoint> {
-    let addresses = addresses(pod);
+    let addresses: BTreeSet<IpAddr> = addresses(pod).into_iter().collect();
     let containers = pod.containers.iter().chain(&pod.init_containers).flatten();
     let named_ports = containers
         .filter_map(|port| {
@@ -43,21 +43,21 @@ pub(super) fn endpoint(pod: &object::Pod, label_sets: &mut LabelInterner) -> Opt
     })
 }
 
-/// `status.podIPs`, or else `podIP`, or else the first annotation with an address. A pod that is being deleted and
+/// A pod's addresses: `status.podIPs`, or else `podIP`, or else the first annotation with an address. A pod that is being deleted and
 /// whose plugin has emptied its annotation (Calico's is `podIP`) has released its addresses, whatever its status says.
 ///
 /// Source: `libcalico-go`, the conversion of pods (`getPodIPs`, `IsFinished`).
-fn addresses(pod: &object::Pod) -> BTreeSet<IpAddr> {
+pub fn addresses(pod: &object::Pod) -> Vec<IpAddr> {
     let AnnotatedIps { pod_ips, pod_ip, aws_pod_ips } = &pod.annotated_ips;
     let emptied = |list: &Option<Vec<IpAddr>>| list.as_ref().is_some_and(Vec::is_empty);
     if pod.deleting && (emptied(pod_ip) || emptied(aws_pod_ips)) {
-        return BTreeSet::new();
+        return Vec::new();
     }
     if !pod.pod_ips.is_empty() {
-        return pod.pod_ips.iter().copied().collect();
+        return pod.pod_ips.clone();
     }
     if let Some(address) = pod.pod_ip {
-        return BTreeSet::from([address]);
+        return vec![address];
     }
     let mut annotated = [pod_ips, pod_ip, aws_pod_ips].into_iter().flatten();
     let list = annotated.find(|list| !list.is_empty());

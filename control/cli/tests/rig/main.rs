@@ -6,6 +6,7 @@ mod bench;
 mod capture;
 mod change;
 mod forged;
+mod kept;
 mod lost;
 mod mtu;
 mod privileges;
