@@ -716,7 +716,15 @@ mod tests {
                 refused(&[("a", "n1", &["10.9.0.1", "10.9.0.2"])]),
             ]
             .join("\n"),
-            @""
+            @r"
+            Pod default/a cannot keep its address fd09::9: Node n2, on which it runs, has no InternalIP of that family, by which others reach it (give it one). Change it in the pod's status.podIPs; without any address there (or in its annotations) the rig chooses one
+            Pod default/a cannot keep its address 172.19.0.2: it is Node n2's own, in its status.addresses or as the second of its podCIDR. Change it in the pod's status.podIPs; without any address there (or in its annotations) the rig chooses one
+            Pod default/a cannot keep its address 10.1.2.1: it is Node n2's own, in its status.addresses or as the second of its podCIDR. Change it in the pod's status.podIPs; without any address there (or in its annotations) the rig chooses one
+            Pod default/a cannot keep its address 172.18.0.9: rig.yaml gives it to the outside host. Change it in the pod's status.podIPs; without any address there (or in its annotations) the rig chooses one
+            Pod default/b cannot keep its address 10.9.0.1: Pod default/a has it, too. Change it in the pod's status.podIPs; without any address there (or in its annotations) the rig chooses one
+            Pod default/a cannot keep its address 127.0.0.1: expected a unicast address, not link-local or loopback. Change it in the pod's status.podIPs; without any address there (or in its annotations) the rig chooses one
+            Pod default/a cannot keep its address 10.9.0.2: the pod has 10.9.0.1, too, and expected is one of a family. Change it in the pod's status.podIPs; without any address there (or in its annotations) the rig chooses one
+            "
         );
     }
 
