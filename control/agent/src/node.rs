@@ -128,7 +128,9 @@ impl Agent {
     /// Takes a request. Its reply follows at once, or when the work that it asks for has ended.
     pub(super) fn handle(&mut self, PendingRequest { call, answer }: PendingRequest) {
         let outcome = match call {
-            Call::Attach(attach) => return self.submit(PodRequest::Attach(attach, answer)),
+            Call::Attach(attach) => {
+                return self.submit(PodRequest::Attach(Box::new(attach), answer));
+            }
             Call::Detach(pod) => return self.submit(PodRequest::Detach(pod, answer)),
             Call::Status => Outcome::Reply(Ok(Reply::Status(Box::new(self.status())))),
             Call::Explain(request) => self.explain(request),

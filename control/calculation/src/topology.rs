@@ -644,7 +644,7 @@ mod tests {
         let mut cluster = cluster(EncapsulationMode::Always);
         for (number, (address, node)) in pods.iter().enumerate() {
             let claimants = cluster.borrowed.entry(address.parse().unwrap()).or_default();
-            claimants.insert(ObjectName::new("default", &number.to_string()), (*node).to_owned());
+            claimants.insert(ObjectName::new("default", number.to_string()), (*node).to_owned());
         }
         cluster
     }

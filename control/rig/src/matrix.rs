@@ -276,14 +276,10 @@ spec: {podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53}]}]}
         };
         let contents = load(&objects);
         let plan = plan(&cluster::nodes(&contents), &cluster::pods(&contents), &settings).unwrap();
-        let blocks = cluster::nodes(&contents);
         let mut pods = BTreeMap::new();
-        for (index, (name, pod)) in plan.pods.iter().enumerate() {
-            let blocks = blocks[&pod.node].pod_cidrs.iter();
-            let given: Vec<IpAddr> =
-                blocks.map(|block| block.hosts().nth(index + 5).unwrap()).collect();
-            objects.place(name, &pod.node, &given);
-            pods.insert(name.clone(), given);
+        for (name, pod) in &plan.pods {
+            objects.place(name, &pod.node, &pod.addresses);
+            pods.insert(name.clone(), pod.addresses.clone());
         }
         let (slices, _) = slices::endpoint_slices(&objects);
         objects.0.extend(slices.0);

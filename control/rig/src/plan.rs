@@ -202,7 +202,7 @@ pub enum PlanError {
 pub enum AddressConflict {
     /// Other nodes could not reach it.
     #[error(
-        "Node {0}, on which it runs, has no InternalIP of that family, by which others reach it"
+        "Node {0}, on which it runs, has no InternalIP of that family, by which others reach it (give it one)"
     )]
     NoUnderlay(String),
     /// It is a node's own address.

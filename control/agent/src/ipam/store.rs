@@ -230,26 +230,26 @@ fn parse(bytes: &[u8]) -> Result<Ipam, String> {
         for (block, address) in ipam.blocks.iter().zip(&addresses) {
             number(block, *address)?;
         }
-        adopt(&mut ipam, pod, addresses)?;
+        adopt(&mut ipam, &pod, &addresses)?;
     }
     for (name, addresses) in pinned {
         let pod = pod(&name)?;
         if addresses.is_empty() {
             return Err(format!("{pod} has no address"));
         }
-        adopt(&mut ipam, pod, addresses)?;
+        adopt(&mut ipam, &pod, &addresses)?;
     }
     Ok(ipam)
 }
 
-fn adopt(ipam: &mut Ipam, pod: PodName, addresses: Vec<IpAddr>) -> Result<(), String> {
+fn adopt(ipam: &mut Ipam, pod: &PodName, addresses: &[IpAddr]) -> Result<(), String> {
     if let Some(address) = addresses.iter().find(|address| ipam.used.contains(*address)) {
         return Err(format!("{pod} is not the only pod with {address}"));
     }
-    if ipam.pods.contains_key(&pod) {
+    if ipam.pods.contains_key(pod) {
         return Err(format!("{pod} is there twice"));
     }
-    ipam.pin(&pod, &addresses).map(drop).map_err(|error| error.to_string())
+    ipam.pin(pod, addresses).map(drop).map_err(|error| error.to_string())
 }
 
 fn pod(name: &str) -> Result<PodName, String> {

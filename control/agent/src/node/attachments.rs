@@ -30,7 +30,7 @@ pub(crate) type Reply = (Caller, Response);
 /// What a caller wants of a pod.
 pub(crate) enum PodRequest {
     /// To be attached.
-    Attach(Attach, Caller),
+    Attach(Box<Attach>, Caller),
     /// To be detached, and its addresses released.
     Detach(PodName, Caller),
 }
@@ -38,7 +38,10 @@ pub(crate) enum PodRequest {
 impl PodRequest {
     /// The pod.
     pub(super) fn pod(&self) -> ObjectName {
-        let (Self::Attach(Attach { pod, .. }, _) | Self::Detach(pod, _)) = self;
+        let pod = match self {
+            Self::Attach(attach, _) => &attach.pod,
+            Self::Detach(pod, _) => pod,
+        };
         ObjectName::new(&pod.namespace, &pod.name)
     }
 

@@ -88,14 +88,13 @@ impl Datastore {
     pub(super) fn holder(&self, pod: &ObjectName, addresses: &[IpAddr]) -> Option<Holder> {
         let of_nodes = self.cluster.node_addresses();
         addresses.iter().find_map(|address| {
-            let holder = match of_nodes.get(address) {
-                Some(node) => format!("Node {node:?}"),
-                None => {
-                    let endpoints = self.cluster.model.endpoints.iter();
-                    let mut others = endpoints.filter(|(name, _)| *name != pod);
-                    let (other, _) = others.find(|(_, it)| it.addresses.contains(address))?;
-                    format!("Pod {other}")
-                }
+            let holder = if let Some(node) = of_nodes.get(address) {
+                format!("Node {node:?}")
+            } else {
+                let endpoints = self.cluster.model.endpoints.iter();
+                let mut others = endpoints.filter(|(name, _)| *name != pod);
+                let (other, _) = others.find(|(_, it)| it.addresses.contains(address))?;
+                format!("Pod {other}")
             };
             Some(Holder { address: *address, holder })
         })

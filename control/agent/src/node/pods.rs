@@ -29,7 +29,7 @@ impl Agent {
         let name = request.pod();
         match self.attachments.queue(&name, request) {
             Ok(()) => {}
-            Err(PodRequest::Attach(attach, caller)) => self.begin_attach(name, attach, caller),
+            Err(PodRequest::Attach(attach, caller)) => self.begin_attach(name, *attach, caller),
             Err(PodRequest::Detach(pod, caller)) => {
                 let reply = Some((caller, Ok(api::Reply::Detached)));
                 self.begin_detach(&name, Departure { release: Some(pod), reply });
@@ -49,7 +49,7 @@ impl Agent {
             }
             let departure = Departure { release: Some(attach.pod.clone()), reply: None };
             self.begin_detach(&name, departure);
-            return self.submit(PodRequest::Attach(attach, caller));
+            return self.submit(PodRequest::Attach(Box::new(attach), caller));
         }
         if let Some(holder) = self.datastore.holder(&name, &attach.addresses) {
             return reply(caller, Err(failure(ErrorKind::Invalid, &holder)));

@@ -336,21 +336,19 @@ fn a_pod_costs_other_routes_only_if_it_or_another_borrows_its_address() {
         );
         (format!("pod-{name}"), text)
     };
-    let mut texts: BTreeMap<String, String> = WITH
-        .iter()
-        .map(|(name, at)| ((*name).to_owned(), self::texts(name)[*at].to_owned()))
-        .collect();
-    texts.extend([("namespace".to_owned(), self::texts("namespace-a")[0].to_owned())]);
-    let contents = |texts: &BTreeMap<String, String>| {
-        Contents::from_texts(texts.iter().map(|(name, text)| (name.as_str(), text.as_str())))
+    let mut files: BTreeMap<String, String> =
+        WITH.iter().map(|(name, at)| ((*name).to_owned(), texts(name)[*at].to_owned())).collect();
+    files.extend([("namespace".to_owned(), texts("namespace-a")[0].to_owned())]);
+    let contents = |files: &BTreeMap<String, String>| {
+        Contents::from_texts(files.iter().map(|(name, text)| (name.as_str(), text.as_str())))
     };
-    let mut followed = Followed::of(contents(&texts));
+    let mut followed = Followed::of(contents(&files));
     let mut step = |name: &str, text: Option<(String, String)>| {
         match text {
-            Some((file, text)) => texts.insert(file, text),
-            None => texts.remove(&format!("pod-{name}")),
+            Some((file, text)) => files.insert(file, text),
+            None => files.remove(&format!("pod-{name}")),
         };
-        let next = followed.become_contents(contents(&texts));
+        let next = followed.become_contents(contents(&files));
         let route = topology(&followed.cluster, NODE).unwrap();
         (next, route.prefixes.get(&"10.9.0.1/32".parse().unwrap()).copied())
     };
