@@ -27,7 +27,7 @@ use manx_objects::object::{Node, Object, ObjectKey, Phase, Pod};
 use manx_objects::problem::Place;
 use serde_json::Value as Json;
 
-pub use manifest::merge;
+pub use manifest::{MANAGER, merge};
 use space::Space;
 
 /// How many pods are made of a workload if nothing else is wanted.

@@ -10,6 +10,12 @@ use manx_objects::object::{
 use saphyr::{Scalar, Yaml, YamlEmitter};
 use serde_json::{Map, Value as Json, json};
 
+/// The label of an `EndpointSlice` that names its writer, and this writer. A controller that follows the pods may replace
+/// the slice.
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// See [`MANAGED_BY`].
+pub const MANAGER: &str = "manx";
+
 /// Merges the fields of one object into another: mappings field by field, everything else as a whole.
 pub fn merge(object: &mut Json, fields: Json) {
     match (object, fields) {
@@ -173,7 +179,7 @@ fn of_slice(slice: &EndpointSlice) -> Json {
         .collect();
     let v6 = slice.addresses.first().is_some_and(IpAddr::is_ipv6);
     json!({
-        "metadata": { "labels": { "kubernetes.io/service-name": slice.service } },
+        "metadata": { "labels": { "kubernetes.io/service-name": slice.service, MANAGED_BY: MANAGER } },
         "addressType": if v6 { "IPv6" } else { "IPv4" },
         "endpoints": endpoints,
         "ports": ports,

@@ -16,7 +16,7 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label of a slice that names its writer: this rig, or the controller of the cluster that the manifests came from.
 /// Slices of other writers are not touched.
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-const OWN: &str = "manx-rig";
+const OWN: &str = manx_assume::MANAGER;
 const CONTROLLER: &str = "endpointslice-controller.k8s.io";
 
 /// The slices of all services with selectors, for the pods as they are now; and the keys of slices that a controller
