@@ -136,7 +136,7 @@ fn a_packet_in_memory_is_told_apart_by_stage() {
         ["Mpps", "batch", "decapsulate", "read", "guess", "forward", "send", "turns"]
     );
     for (part, name) in parts.iter().zip(names) {
-        let (value, tunnelled) = (part[1].as_f64().unwrap(), name == "unwrap");
+        let (value, tunnelled) = (part[1].as_f64().unwrap(), name == "decapsulate");
         // A sink that is dearer alone leaves the last two below nothing.
         assert!(value > 0.0 || tunnelled || ["send", "turns"].contains(&name), "{report:#}");
         assert!(!tunnelled || value == 0.0, "nothing came by a tunnel: {report:#}");

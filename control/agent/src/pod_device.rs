@@ -33,8 +33,8 @@ pub struct PodDevice {
     mtu: u32,
 }
 
-/// Makes the interface in the pod's namespace, which is at `path` (as `CNI_NETNS`), and gives it its addresses and a default route of each family. The pod's
-/// loopback interface is set up too.
+/// Makes the interface in the pod's namespace, which is at `path` (as `CNI_NETNS`), and gives it its addresses and a
+/// default route of each family. The pod's loopback interface is set up too.
 ///
 /// # Errors
 /// [`Error::Exists`] when the pod has an interface of this name: repeating an attachment is the caller's to recognise, by
@@ -103,13 +103,8 @@ impl PodDevice {
             && let Ok(netns) = netns::open(&self.netns)
             && netns::identity(&netns).is_ok_and(|found| found == self.identity)
         {
-            netlink::in_netns(&netns, async |netlink| {
-                let link = netlink.link(&self.interface).await?;
-                match link.filter(|link| link.index == self.made.index) {
-                    Some(link) => netlink.delete_link(link.index).await,
-                    None => Ok(()),
-                }
-            })?;
+            // By its index: a pod may have given it another name.
+            netlink::in_netns(&netns, async |netlink| netlink.delete_link(self.made.index).await)?;
         }
         self.made.remove(agent)
     }

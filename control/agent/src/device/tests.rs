@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
@@ -213,15 +214,23 @@ fn a_detached_device_is_gone_while_workers_still_hold_its_queues() {
     for device in devices() {
         let agent = AgentNamespace::create().unwrap();
         let pod = Pod::new(&["10.7.0.2"]);
-        let held: Vec<_> = (0..3)
-            .map(|_| {
-                let (attached, queues) =
-                    pod.attach_with(2, Polling::Adaptive, &agent, device).unwrap();
-                attached.detach(&agent).unwrap();
-                queues
-            })
-            .collect();
-        assert_eq!(held.len(), 3, "each had the name of the one before it");
+        let links = |change: &str| {
+            let changed = pod.run(|| Command::new("sh").args(["-c", change]).status().unwrap());
+            assert!(changed.success(), "{change}");
+            let of_pod = netns::open(&pod.path).unwrap();
+            let links = netlink::in_netns(&of_pod, async |netlink| netlink.links().await).unwrap();
+            links.len()
+        };
+        let none = links("true");
+        let mut held = Vec::new();
+        // A pod may also give it another name.
+        for change in ["true", "ip link set eth0 down && ip link set eth0 name mine", "true"] {
+            let (attached, queues) = pod.attach_with(2, Polling::Adaptive, &agent, device).unwrap();
+            assert_eq!(links(change), none + 1, "{device:?}");
+            attached.detach(&agent).unwrap();
+            held.push(queues);
+            assert_eq!(links("true"), none, "{device:?}: {change}");
+        }
     }
 }
 

@@ -99,7 +99,9 @@ fn endpoints(Agent { dataplane, attachments, .. }: &Agent) -> Vec<EndpointStatus
             addresses: local.addresses.clone(),
             port: dataplane.ports.name(local.port)?.to_owned(),
             device: device.device(),
-            enforced: tables.endpoint(local.index).is_some(),
+            enforced: tables
+                .endpoint(local.index)
+                .is_some_and(|endpoint| endpoint.attachment == local.attachment),
             ingress: policies(Direction::Ingress),
             egress: policies(Direction::Egress),
         })

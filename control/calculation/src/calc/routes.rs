@@ -189,8 +189,11 @@ fn differing_blocks(
             return None;
         }
         blocks.extend(around.subnets(BLOCK).ok()?);
+        if blocks.len() > MOST_IN_PLACE {
+            return None;
+        }
     }
-    (blocks.len() <= MOST_IN_PLACE).then_some(blocks)
+    Some(blocks)
 }
 
 /// The next hop of each address of a /24, by the longest prefix.
