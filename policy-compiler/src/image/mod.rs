@@ -14,6 +14,7 @@ mod batch;
 mod canonical;
 mod chain;
 mod change_counters;
+mod decisions;
 mod leaf;
 mod line;
 mod linear;
@@ -26,6 +27,7 @@ mod target;
 
 pub use batch::Lookup;
 pub use chain::{Chain, LocalPredicateSets};
+pub use decisions::{Decisions, Lookups, Run};
 pub(crate) use chain::{LINEAR, LocalEndpoint};
 pub(crate) use change_counters::ChangeCounters;
 pub(crate) use leaf::{LEAF_WIDTH, Leaf};

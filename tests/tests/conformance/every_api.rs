@@ -359,7 +359,7 @@ fn kubernetes_policy() -> BoxedStrategy<String> {
 }
 
 /// A cluster as text. A name may occur twice: then neither definition counts, which is a case of its own.
-fn cluster() -> impl Strategy<Value = String> {
+pub(super) fn cluster() -> impl Strategy<Value = String> {
     let policies = prop::collection::vec(
         prop_oneof![9 => calico_policy(), 2 => cluster_policy(), 1 => kubernetes_policy()],
         1..7,

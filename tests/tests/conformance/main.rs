@@ -11,6 +11,7 @@
 mod ablation;
 mod contract;
 mod every_api;
+mod matrix;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -41,7 +41,7 @@ impl Cluster {
 
     /// Applies Felix's configuration: for the node from `node.NAME`, otherwise from `default`. A configuration that is
     /// not valid may say Drop, so it counts as Drop; it closes none of Calico's failsafe ports.
-    pub(super) fn apply_felix_configuration(&mut self, contents: &Contents, node: Option<&str>) {
+    pub fn apply_felix_configuration(&mut self, contents: &Contents, node: Option<&str>) {
         let mut told = Vec::new();
         self.drops_to_node = false;
         for name in

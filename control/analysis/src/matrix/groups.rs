@@ -1,0 +1,167 @@
+//! Groups: ends of connections that policy cannot tell apart. Everything is computed once for each pair of groups.
+//!
+//! Law: two pods of one group have, in each family, one class (so every other end decides alike about them) and one chain
+//! in each direction (so they decide alike about every other end), and their nodes are of one kind.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use manx_calculation::import::Cluster;
+use manx_objects::contents::Contents;
+use manx_policy_compiler::image::{ChainId, Identity, Image};
+use manx_policy_compiler::model::{Direction, Family, ObjectName};
+
+/// Ends that policy cannot tell apart.
+#[derive(Debug, Clone)]
+pub(super) struct Group {
+    pub(super) place: Place,
+    /// By family, what the tables know of it; `None`: no address of that family.
+    pub(super) ends: [Option<End>; 2],
+}
+
+/// Where the ends of a group are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Pods, on nodes of this kind.
+    Pods { own: Option<usize> },
+    /// The node that a pod runs on.
+    OwnNode,
+    /// The other nodes of this kind.
+    Nodes(usize),
+    /// Outside of the cluster.
+    Outside,
+}
+
+/// What the tables know of an address.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct End {
+    pub(super) address: IpAddr,
+    pub(super) identity: Identity,
+    /// The chains of a pod, by direction; nodes and addresses outside have none.
+    pub(super) chains: Option<[ChainId; 2]>,
+}
+
+/// Nodes that policy cannot tell apart.
+#[derive(Debug, Clone)]
+pub(super) struct NodeKind {
+    /// The nodes.
+    pub(super) names: Vec<String>,
+    /// By family, the first address of the first of them.
+    pub(super) ends: [Option<End>; 2],
+    /// Whether the node accepts what its own pods send to it.
+    pub(super) accepts: bool,
+}
+
+/// What decides about an address, and what it decides: equal for all that policy cannot tell apart.
+type AddressKey = (Option<u32>, Option<[ChainId; 2]>, Option<Identity>);
+type Key = (Option<usize>, [Option<AddressKey>; 2]);
+
+/// A pod, or one of its addresses if policy tells them apart, with its group.
+#[derive(Debug)]
+pub(super) struct GroupedPod {
+    pub(super) name: ObjectName,
+    pub(super) address: Option<IpAddr>,
+    pub(super) group: usize,
+}
+
+/// The nodes by kind, and the kind of each node.
+pub(super) fn node_kinds(
+    image: &Image,
+    cluster: &mut Cluster,
+    contents: &Contents,
+) -> (Vec<NodeKind>, BTreeMap<String, usize>) {
+    let mut kinds: Vec<NodeKind> = Vec::new();
+    let mut numbers = BTreeMap::new();
+    let mut of_node = BTreeMap::new();
+    let nodes: Vec<(String, Vec<IpAddr>)> = cluster
+        .nodes
+        .iter()
+        .map(|(name, node)| (name.clone(), node.internal_ips.clone()))
+        .collect();
+    for (name, addresses) in nodes {
+        let ends = Family::ALL.map(|family| {
+            let address = addresses.iter().find(|it| Family::from_address(**it) == family);
+            address.map(|address| End::new(image, *address, None))
+        });
+        if ends.iter().all(Option::is_none) {
+            continue;
+        }
+        cluster.apply_felix_configuration(contents, Some(&name));
+        let accepts = !cluster.drops_to_node;
+        let key = (ends.map(|end| Some(image.class_of(end?.identity))), accepts);
+        let kind = *numbers.entry(key).or_insert_with(|| {
+            kinds.push(NodeKind { names: Vec::new(), ends, accepts });
+            kinds.len() - 1
+        });
+        kinds[kind].names.push(name.clone());
+        of_node.insert(name, kind);
+    }
+    (kinds, of_node)
+}
+
+/// The groups of all pods.
+pub(super) fn group_pods(
+    image: &Image,
+    cluster: &Cluster,
+    node_kinds: &BTreeMap<String, usize>,
+) -> (Vec<Group>, Vec<GroupedPod>) {
+    let (mut groups, mut pods) = (Vec::new(), Vec::new());
+    let mut numbers: BTreeMap<Key, usize> = BTreeMap::new();
+    let mut number = |own, ends: [Option<End>; 2]| {
+        let key = (own, ends.map(|end| Some(end?.key(image))));
+        *numbers.entry(key).or_insert_with(|| {
+            groups.push(Group { place: Place::Pods { own }, ends });
+            groups.len() - 1
+        })
+    };
+    for (name, endpoint) in cluster.model.endpoints.iter() {
+        let chains = Direction::ALL.map(|direction| image.chain(name, direction));
+        let [Some(ingress), Some(egress)] = chains else { continue };
+        let own = cluster.pods_by_node.get(name).and_then(|node| node_kinds.get(node)).copied();
+        let ends: Vec<End> = endpoint
+            .addresses
+            .iter()
+            .map(|address| End::new(image, *address, Some([ingress, egress])))
+            .collect();
+        let of_family = |family| {
+            let mut here = ends.iter().filter(move |end| end.family() == family);
+            let first = here.next().copied();
+            let alike = first.is_none_or(|first| here.all(|end| end.key(image) == first.key(image)));
+            (first, alike)
+        };
+        let families = Family::ALL.map(of_family);
+        if families.iter().all(|(_, alike)| *alike) {
+            let group = number(own, families.map(|(first, _)| first));
+            pods.push(GroupedPod { name: name.clone(), address: None, group });
+            continue;
+        }
+        for end in ends {
+            let ends = Family::ALL.map(|family| (end.family() == family).then_some(end));
+            let (address, group) = (Some(end.address), number(own, ends));
+            pods.push(GroupedPod { name: name.clone(), address, group });
+        }
+    }
+    (groups, pods)
+}
+
+impl End {
+    pub(super) fn new(image: &Image, address: IpAddr, chains: Option<[ChainId; 2]>) -> Self {
+        Self { address, identity: image.identity(address), chains }
+    }
+
+    pub(super) fn family(&self) -> Family {
+        Family::from_address(self.address)
+    }
+
+    /// A chain that is evaluated rule by rule looks at the identity of its own end.
+    fn key(&self, image: &Image) -> AddressKey {
+        let mut chains = self.chains.iter().flatten();
+        let looks = chains.any(|chain| image.is_linear(*chain));
+        (image.class_of(self.identity), self.chains, looks.then_some(self.identity))
+    }
+
+    /// The chain of one direction.
+    pub(super) fn chain(&self, direction: Direction) -> Option<ChainId> {
+        self.chains.map(|chains| chains[direction as usize])
+    }
+}

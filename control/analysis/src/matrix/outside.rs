@@ -1,0 +1,176 @@
+//! Addresses that are no pod's and no node's: each net that a policy or a network set names, and the rest of the world.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use manx_calculation::import::Cluster;
+use manx_objects::State;
+use manx_objects::contents::Contents;
+use manx_objects::object::Object;
+use manx_policy_compiler::image::Image;
+use manx_policy_compiler::model::{Family, Rule};
+
+use super::groups::End;
+
+/// The most nets that become parties.
+pub const MOST_NETS: usize = 24;
+
+/// Addresses of no network (RFC 5737, RFC 3849): the first choice for one that no object names.
+const DOCUMENTATION: [&str; 5] =
+    ["203.0.113.1", "198.51.100.1", "192.0.2.1", "2001:db8::1", "2001:db8:ffff::1"];
+
+/// Addresses outside that policy tells apart from all others.
+#[derive(Debug, Default)]
+pub(super) struct Outside {
+    /// By family, an address that no object names.
+    pub(super) rest: [Option<End>; 2],
+    /// Nets, in each case with an address of theirs that is in no smaller net and no object's. Nets of one class stand
+    /// together. A net of the class of the rest is not among them.
+    pub(super) nets: Vec<(Vec<IpNet>, End)>,
+    /// How many of these there are, if they are too many.
+    pub(super) too_many: Option<usize>,
+}
+
+impl Outside {
+    pub(super) fn new(image: &Image, cluster: &Cluster, contents: &Contents) -> Self {
+        let named = named_nets(cluster);
+        let mut all = named.clone();
+        all.extend(of_objects(cluster, contents));
+        let mut outside = Self::default();
+        for family in Family::ALL {
+            let address = unnamed(family, &all);
+            outside.rest[family as usize] = address.map(|address| End::new(image, address, None));
+        }
+        let mut by_class: BTreeMap<(Family, Option<u32>), usize> = BTreeMap::new();
+        for net in named.iter().filter(|net| net.prefix_len() > 0) {
+            let Some(address) = free(*net, &all) else { continue };
+            let end = End::new(image, address, None);
+            let class = |end: &End| image.class_of(end.identity);
+            let rest = outside.rest[end.family() as usize];
+            if rest.is_some_and(|rest| class(&rest) == class(&end)) {
+                continue;
+            }
+            let next = outside.nets.len();
+            let at = *by_class.entry((end.family(), class(&end))).or_insert(next);
+            if at == next {
+                outside.nets.push((Vec::new(), end));
+            }
+            outside.nets[at].0.push(*net);
+        }
+        if outside.nets.len() > MOST_NETS {
+            outside.too_many = Some(outside.nets.len());
+            outside.nets.clear();
+        }
+        outside
+    }
+}
+
+/// The nets that rules and network sets name.
+fn named_nets(cluster: &Cluster) -> BTreeSet<IpNet> {
+    let model = &cluster.model;
+    let rules = model.policies.values().flat_map(|policy| {
+        let lists = [&policy.ingress, &policy.egress];
+        lists.into_iter().flatten().flatten()
+    });
+    let of_rule = |rule: &Rule| -> Vec<IpNet> {
+        let ends = [&rule.source, &rule.destination];
+        let entities = ends.into_iter().flat_map(|end| end.entities.iter().flatten());
+        entities.flat_map(|entity| entity.nets.iter().chain(&entity.not_nets)).copied().collect()
+    };
+    let of_sets = model.network_sets.values().flat_map(|set| set.nets.iter().copied());
+    rules.flat_map(of_rule).chain(of_sets).map(|net| net.trunc()).collect()
+}
+
+/// The addresses and nets of objects that are not rules or sets of nets.
+fn of_objects(cluster: &Cluster, contents: &Contents) -> BTreeSet<IpNet> {
+    let model = &cluster.model;
+    let mut addresses: BTreeSet<IpAddr> = BTreeSet::new();
+    for stored in contents.objects.values() {
+        match &stored.state {
+            State::Valid(object) => {
+                if let Object::Pod(pod) = &**object {
+                    addresses.extend(pod.every_address());
+                }
+            }
+            State::Invalid(invalid) => addresses.extend(&invalid.addresses),
+        }
+    }
+    addresses.extend(model.endpoints.values().flat_map(|pod| pod.addresses.iter()));
+    addresses.extend(model.host_endpoints.values().flat_map(|host| host.addresses.iter()));
+    let services = model.services.values().flat_map(|service| service.iter());
+    addresses.extend(services.flat_map(|some| some.addresses.iter()));
+    addresses.extend(cluster.nodes.values().flat_map(|node| node.internal_ips.iter()));
+    let blocks = cluster.nodes.values().flat_map(|node| node.pod_cidrs.iter());
+    let blocks = blocks.chain(cluster.pools.iter().map(|pool| &pool.cidr)).map(IpNet::trunc);
+    addresses.into_iter().map(IpNet::from).chain(blocks).collect()
+}
+
+/// An address that is in none of these nets, apart from those that contain every address.
+fn unnamed(family: Family, nets: &BTreeSet<IpNet>) -> Option<IpAddr> {
+    let documentation = DOCUMENTATION.iter().filter_map(|text| text.parse::<IpAddr>().ok());
+    let mut documentation = documentation.filter(|it| Family::from_address(*it) == family);
+    let is_free = |address: &IpAddr| {
+        !nets.iter().any(|net| net.prefix_len() > 0 && net.contains(address))
+    };
+    documentation.find(is_free).or_else(|| free(family.everything(), nets))
+}
+
+/// An address of a net that is in no smaller one of these.
+fn free(net: IpNet, nets: &BTreeSet<IpNet>) -> Option<IpAddr> {
+    let inner: Vec<&IpNet> =
+        nets.iter().filter(|inner| **inner != net && net.contains(*inner)).collect();
+    // Nets ascend, and none overlaps another in part: what is free begins where one of them ends.
+    let mut candidate = net.network();
+    for inner in inner {
+        if inner.contains(&candidate) {
+            match after(inner.broadcast()) {
+                Some(next) if net.contains(&next) => candidate = next,
+                _ => return None,
+            }
+        } else if inner.network() > candidate {
+            break;
+        }
+    }
+    Some(candidate)
+}
+
+fn after(address: IpAddr) -> Option<IpAddr> {
+    match address {
+        IpAddr::V4(address) => Some(IpAddr::V4(address.to_bits().checked_add(1)?.into())),
+        IpAddr::V6(address) => Some(IpAddr::V6(address.to_bits().checked_add(1)?.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nets(texts: &[&str]) -> BTreeSet<IpNet> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_free_address_is_in_no_smaller_net() {
+        let of = |net: &str, others: &[&str]| {
+            free(net.parse().unwrap(), &nets(others)).map(|address| address.to_string())
+        };
+        assert_eq!(of("10.0.0.0/8", &["10.0.0.0/8"]).as_deref(), Some("10.0.0.0"));
+        let first = ["10.0.0.0/8", "10.0.0.0/24", "10.0.0.0/32", "10.0.1.0/24", "10.9.0.0/16"];
+        assert_eq!(of("10.0.0.0/8", &first).as_deref(), Some("10.0.2.0"));
+        assert_eq!(of("10.0.0.0/24", &first).as_deref(), Some("10.0.0.1"));
+        assert_eq!(of("10.0.0.0/31", &["10.0.0.0/32", "10.0.0.1/32"]), None);
+        assert_eq!(of("255.255.255.255/32", &[]).as_deref(), Some("255.255.255.255"));
+        assert_eq!(of("fd00::/127", &["fd00::/128"]).as_deref(), Some("fd00::1"));
+    }
+
+    #[test]
+    fn the_rest_of_the_world_is_in_no_net_but_those_of_everything() {
+        let of = |others: &[&str]| unnamed(Family::V4, &nets(others)).unwrap().to_string();
+        assert_eq!(of(&["0.0.0.0/0", "10.0.0.0/8"]), "203.0.113.1");
+        assert_eq!(of(&["203.0.0.0/16", "198.51.100.1/32"]), "192.0.2.1");
+        assert_eq!(of(&["128.0.0.0/1", "0.0.0.0/2"]), "64.0.0.0");
+        assert_eq!(unnamed(Family::V4, &nets(&["0.0.0.0/1", "128.0.0.0/1"])), None);
+    }
+}

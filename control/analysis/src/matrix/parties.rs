@@ -1,0 +1,257 @@
+//! Parties: the rows and columns that people see.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use manx_calculation::import::Cluster;
+use manx_objects::State;
+use manx_objects::contents::Contents;
+use manx_objects::object::{Kind, Object, ObjectKey, Owner, Phase, Pod};
+use manx_policy_compiler::model::ObjectName;
+
+use super::groups::{Group, GroupedPod, NodeKind, Place};
+use super::outside::Outside;
+
+/// A row and column of the matrix: ends that policy cannot tell apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Party {
+    /// What it is.
+    pub kind: PartyKind,
+    /// Its pods, if it consists of pods.
+    pub pods: Vec<ObjectName>,
+    /// Its group. Parties of one group have equal rows and columns.
+    pub group: usize,
+}
+
+/// What a party is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PartyKind {
+    /// All pods of a workload.
+    Workload {
+        /// The namespace.
+        namespace: String,
+        /// The kind of the controller.
+        kind: String,
+        /// Its name.
+        name: String,
+    },
+    /// A pod, with an address if policy tells its addresses apart.
+    Pod(ObjectName, Option<IpAddr>),
+    /// The node that the pod at the other end runs on.
+    OwnNode,
+    /// Nodes, apart from the one that the pod at the other end runs on.
+    Nodes(Vec<String>),
+    /// Addresses of these nets that belong to no smaller net and to no object.
+    Nets(Vec<IpNet>),
+    /// Addresses that no object names, with the ones that were asked about.
+    Outside(Vec<IpAddr>),
+}
+
+/// A pod that is no party.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LeftOut {
+    /// Why.
+    pub why: &'static str,
+    /// The pod.
+    pub pod: ObjectName,
+}
+
+impl Party {
+    /// Its namespace; empty if it has none.
+    pub fn namespace(&self) -> &str {
+        match &self.kind {
+            PartyKind::Workload { namespace, .. } => namespace,
+            PartyKind::Pod(name, _) => &name.namespace,
+            _ => "",
+        }
+    }
+
+    /// Whether it consists of pods.
+    pub fn is_pods(&self) -> bool {
+        !self.pods.is_empty()
+    }
+
+    /// The names by which a filter finds it.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.pods.iter().map(ObjectName::to_string).collect();
+        match &self.kind {
+            PartyKind::Workload { namespace, name, .. } => names.push(format!("{namespace}/{name}")),
+            PartyKind::Pod(..) => {}
+            PartyKind::OwnNode => names.push("node".to_owned()),
+            PartyKind::Nodes(nodes) => {
+                names.push("node".to_owned());
+                names.extend(nodes.iter().map(|node| format!("node/{node}")));
+            }
+            PartyKind::Nets(nets) => names.extend(nets.iter().map(IpNet::to_string)),
+            PartyKind::Outside(_) => names.push("outside".to_owned()),
+        }
+        names
+    }
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            PartyKind::Workload { namespace, kind, name } => {
+                write!(f, "{namespace}/{kind} {name} ({})", self.pods.len())
+            }
+            PartyKind::Pod(name, None) => name.fmt(f),
+            PartyKind::Pod(name, Some(address)) => write!(f, "{name} at {address}"),
+            PartyKind::OwnNode => f.write_str("its own node"),
+            PartyKind::Nodes(nodes) => several(f, "another node", "other nodes", nodes),
+            PartyKind::Nets(nets) => several(f, "net", "nets", nets),
+            PartyKind::Outside(_) => f.write_str("outside"),
+        }
+    }
+}
+
+/// At most three of them by name.
+fn several<T: fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    one: &str,
+    many: &str,
+    all: &[T],
+) -> fmt::Result {
+    const MOST: usize = 3;
+    let named: Vec<String> = all.iter().take(MOST).map(T::to_string).collect();
+    let word = if all.len() == 1 { one } else { many };
+    write!(f, "{word} {}", named.join(", "))?;
+    match all.len().saturating_sub(MOST) {
+        0 => Ok(()),
+        more => write!(f, " and {more} more"),
+    }
+}
+
+/// The parties of pods: a workload whose pods are all of one group is one party.
+pub(super) fn of_pods(contents: &Contents, pods: Vec<GroupedPod>) -> Vec<Party> {
+    type Workload = (String, String, String);
+    let mut workloads: BTreeMap<Workload, Vec<GroupedPod>> = BTreeMap::new();
+    let mut parties = Vec::new();
+    for pod in pods {
+        match workload(contents, &pod.name) {
+            Some(owner) => {
+                let key = (pod.name.namespace.clone(), owner.name, owner.kind);
+                workloads.entry(key).or_default().push(pod);
+            }
+            None => parties.push(single(pod)),
+        }
+    }
+    for ((namespace, name, kind), pods) in workloads {
+        let first = pods.first().map(|pod| pod.group);
+        if pods.iter().all(|pod| Some(pod.group) == first && pod.address.is_none()) {
+            let kind = PartyKind::Workload { namespace, kind, name };
+            let group = first.unwrap_or_default();
+            let pods = pods.into_iter().map(|pod| pod.name).collect();
+            parties.push(Party { kind, pods, group });
+        } else {
+            parties.extend(pods.into_iter().map(single));
+        }
+    }
+    let by_name = |party: &Party| (party.namespace().to_owned(), party.names().pop());
+    parties.sort_by_cached_key(by_name);
+    parties
+}
+
+fn single(GroupedPod { name, address, group }: GroupedPod) -> Party {
+    Party { pods: vec![name.clone()], kind: PartyKind::Pod(name, address), group }
+}
+
+/// What controls a pod in the end: the Deployment of its `ReplicaSet`, the `CronJob` of its Job.
+fn workload(contents: &Contents, pod: &ObjectName) -> Option<Owner> {
+    let object = |kind: Kind, name: &str| {
+        let (namespace, name) = (pod.namespace.clone(), name.to_owned());
+        match &contents.objects.get(&ObjectKey { kind, namespace, name })?.state {
+            State::Valid(object) => Some(&**object),
+            State::Invalid(_) => None,
+        }
+    };
+    let Object::Pod(wire) = object(Kind::Pod, &pod.name)? else { return None };
+    let mut owner = wire.owner.clone()?;
+    // An owner that owns itself ends nothing, so the steps are counted.
+    for _ in 0..2 {
+        let kinds = Kind::ALL.into_iter();
+        let mut kinds = kinds.filter(|kind| matches!(kind, Kind::Workload(_)));
+        let above = kinds.find(|kind| kind.name() == owner.kind).and_then(|kind| {
+            match object(kind, &owner.name)? {
+                Object::Workload(workload) => workload.owner.clone(),
+                _ => None,
+            }
+        });
+        match above.or_else(|| deployment(wire, &owner)) {
+            Some(above) => owner = above,
+            None => break,
+        }
+    }
+    Some(owner)
+}
+
+/// The Deployment of a `ReplicaSet` that the objects do not have: its name ends in the pods' template hash.
+fn deployment(pod: &Pod, owner: &Owner) -> Option<Owner> {
+    let hash = pod.labels.get("pod-template-hash").filter(|_| owner.kind == "ReplicaSet")?;
+    let name = owner.name.strip_suffix(hash.as_str())?.strip_suffix('-')?.to_owned();
+    Some(Owner { kind: "Deployment".to_owned(), name })
+}
+
+/// Adds the own node, and the other nodes by kind.
+pub(super) fn add_nodes(parties: &mut Vec<Party>, groups: &mut Vec<Group>, nodes: &[NodeKind]) {
+    let mut add = |kind, group| {
+        parties.push(Party { kind, pods: Vec::new(), group: groups.len() });
+        groups.push(group);
+    };
+    let Some(first) = nodes.first() else { return };
+    add(PartyKind::OwnNode, Group { place: Place::OwnNode, ends: first.ends });
+    for (index, kind) in nodes.iter().enumerate() {
+        let group = Group { place: Place::Nodes(index), ends: kind.ends };
+        add(PartyKind::Nodes(kind.names.clone()), group);
+    }
+}
+
+/// Adds the nets and the rest of the world.
+pub(super) fn add_outside(parties: &mut Vec<Party>, groups: &mut Vec<Group>, outside: &Outside) {
+    let mut add = |kind, ends| {
+        parties.push(Party { kind, pods: Vec::new(), group: groups.len() });
+        groups.push(Group { place: Place::Outside, ends });
+    };
+    for (nets, end) in &outside.nets {
+        let ends = if end.address.is_ipv4() { [Some(*end), None] } else { [None, Some(*end)] };
+        add(PartyKind::Nets(nets.clone()), ends);
+    }
+    let addresses: Vec<IpAddr> = outside.rest.iter().flatten().map(|end| end.address).collect();
+    if !addresses.is_empty() {
+        add(PartyKind::Outside(addresses), outside.rest);
+    }
+}
+
+/// The pods that are no endpoints.
+pub(super) fn left_out(contents: &Contents, cluster: &Cluster) -> Vec<LeftOut> {
+    let mut left_out: Vec<LeftOut> = contents
+        .of_kind(Kind::Pod)
+        .filter_map(|(key, stored)| {
+            let pod = ObjectName::new(&key.namespace, &key.name);
+            if cluster.model.endpoints.contains_key(&pod) {
+                return None;
+            }
+            let why = match &stored.state {
+                State::Invalid(_) => "not valid, so nothing passes",
+                State::Valid(object) => match &**object {
+                    Object::Pod(pod) if pod.host_network => "on the host's network: it is its node",
+                    Object::Pod(pod)
+                        if matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed)) =>
+                    {
+                        "finished"
+                    }
+                    Object::Pod(pod) if pod.every_address().is_empty() => "without an address",
+                    _ => {
+                        "no endpoint: released, or its namespace or service account is not valid"
+                    }
+                },
+            };
+            Some(LeftOut { why, pod })
+        })
+        .collect();
+    left_out.sort();
+    left_out
+}

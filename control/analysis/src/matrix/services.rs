@@ -1,0 +1,290 @@
+//! Sets of services: which packets pass, in a normal form.
+
+use std::fmt;
+
+use manx_policy_compiler::model::{Family, ICMP, ICMPV6, Protocol};
+use manx_policy_compiler::image::{Decisions, PathId, Run};
+use manx_oracle::Packet;
+
+/// Protocols, as numbers, that are never among [`KINDS`]' last.
+const OWN_KIND: [u8; 5] = [6, 17, 132, ICMP, ICMPV6];
+
+/// The names of the kinds of service, in order: three with ports, ICMP with types, the rest with protocol numbers.
+pub const KINDS: [&str; 5] = ["TCP", "UDP", "SCTP", "ICMP", "other protocols"];
+
+/// The kind of ICMP among [`KINDS`].
+pub const OF_ICMP: usize = 3;
+
+/// The kind of the other protocols among [`KINDS`].
+pub const OF_OTHERS: usize = 4;
+
+/// A set of 16-bit keys: disjoint ranges, ascending, both ends included, none next to another.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Keys(Vec<(u16, u16)>);
+
+impl Keys {
+    /// Every key.
+    pub fn all() -> Self {
+        Self(vec![(0, u16::MAX)])
+    }
+
+    /// The keys of the runs whose path is wanted.
+    fn from_runs(runs: &[Run], wanted: impl Fn(PathId) -> bool) -> Self {
+        let mut keys: Vec<(u16, u16)> = Vec::new();
+        for run in runs.iter().filter(|run| wanted(run.path)) {
+            match keys.last_mut() {
+                Some((_, last)) if *last != u16::MAX && *last + 1 == run.first => *last = run.last,
+                _ => keys.push((run.first, run.last)),
+            }
+        }
+        Self(keys)
+    }
+
+    /// The ranges.
+    pub fn ranges(&self) -> &[(u16, u16)] {
+        &self.0
+    }
+
+    /// Whether it is every key.
+    pub fn is_all(&self) -> bool {
+        self.0 == [(0, u16::MAX)]
+    }
+
+    /// Whether the set contains a key.
+    pub fn contains(&self, key: u16) -> bool {
+        self.0.iter().any(|(first, last)| (first..=last).contains(&&key))
+    }
+
+    fn complement(&self) -> Self {
+        let mut gaps = Vec::new();
+        let mut next = Some(0);
+        for (first, last) in &self.0 {
+            if let Some(next) = next.filter(|next| next < first) {
+                gaps.push((next, first - 1));
+            }
+            next = last.checked_add(1);
+        }
+        gaps.extend(next.map(|next| (next, u16::MAX)));
+        Self(gaps)
+    }
+
+    fn intersection(&self, other: &Self) -> Self {
+        let mut both = Vec::new();
+        for (first, last) in &self.0 {
+            for (other_first, other_last) in &other.0 {
+                let (first, last) = (*first.max(other_first), *last.min(other_last));
+                if first <= last {
+                    both.push((first, last));
+                }
+            }
+        }
+        Self(both)
+    }
+}
+
+/// Which packets pass: keys by [kind](KINDS). Equal sets are equal values, and their texts are equal.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Services(pub [Keys; 5]);
+
+impl Services {
+    /// Every packet.
+    pub fn all() -> Self {
+        Self(std::array::from_fn(|_| Keys::all()))
+    }
+
+    /// The packets for which a chain's path is wanted.
+    pub(super) fn from_decisions(decisions: &Decisions, wanted: impl Fn(PathId) -> bool) -> Self {
+        let [tcp, udp, sctp] = &decisions.ports;
+        let kinds = [tcp, udp, sctp, &decisions.icmp, &decisions.others];
+        Self(kinds.map(|runs| Keys::from_runs(runs, &wanted)))
+    }
+
+    /// What is in both.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        Self(std::array::from_fn(|kind| self.0[kind].intersection(&other.0[kind])))
+    }
+
+    /// Whether no packet is in it.
+    pub fn is_none(&self) -> bool {
+        self.0.iter().all(|keys| keys.0.is_empty())
+    }
+
+    /// Whether every packet is in it.
+    pub fn is_all(&self) -> bool {
+        self.0.iter().all(Keys::is_all)
+    }
+
+    /// Whether a packet with this key is in it.
+    pub fn contains(&self, kind: usize, key: u16) -> bool {
+        self.0.get(kind).is_some_and(|keys| keys.contains(key))
+    }
+
+    /// What is not in it.
+    #[must_use]
+    pub fn complement(&self) -> Self {
+        Self(std::array::from_fn(|kind| self.0[kind].complement()))
+    }
+
+    /// A packet of the set, if it has one: to a port that people know if there is one.
+    pub fn example(&self, family: Family) -> Option<Packet> {
+        const KNOWN: [u16; 4] = [80, 443, 53, 8080];
+        let (kind, keys) = self.0.iter().enumerate().find(|(_, keys)| !keys.0.is_empty())?;
+        let known = KNOWN.into_iter().find(|port| kind < OF_ICMP && keys.contains(*port));
+        let first = keys.0.iter().map(|(first, last)| (*first).max(1).min(*last)).next();
+        Some(packet(kind, known.or(first)?, family))
+    }
+}
+
+/// The packet of a [kind](KINDS) with this key, from the source port that is asked about.
+pub fn packet(kind: usize, key: u16, family: Family) -> Packet {
+    match (Protocol::ALL.get(kind), key.to_be_bytes()) {
+        (Some(protocol), _) => Packet::to_port(protocol.number(), Some(key)),
+        (None, [icmp_type, code]) if kind == OF_ICMP => {
+            let number = if family == Family::V4 { ICMP } else { ICMPV6 };
+            Packet::icmp(number, icmp_type, code)
+        }
+        (None, [_, number]) => Packet::bare(number),
+    }
+}
+
+impl fmt::Display for Services {
+    /// `all`, `none`, or the shorter of what is in it (`TCP 80, 443-445; UDP 53`) and what is not (`all but UDP 53`).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_none() {
+            return f.write_str("none");
+        }
+        if self.is_all() {
+            return f.write_str("all");
+        }
+        let (inside, outside) = (listed(self), listed(&self.complement()));
+        if inside.len() <= outside.len() + "all but ".len() {
+            f.write_str(&inside)
+        } else {
+            write!(f, "all but {outside}")
+        }
+    }
+}
+
+fn listed(services: &Services) -> String {
+    let kinds = services.0.iter().enumerate().filter(|(_, keys)| !keys.0.is_empty());
+    let texts = kinds.map(|(kind, keys)| {
+        if keys.is_all() {
+            return KINDS[kind].to_owned();
+        }
+        let ranges = keys.0.iter();
+        match kind {
+            OF_ICMP => format!("ICMP {}", ranges.flat_map(|it| icmp(*it)).collect::<Vec<_>>().join(", ")),
+            OF_OTHERS => {
+                format!("protocol {}", ranges.filter_map(|it| numbers(*it)).collect::<Vec<_>>().join(", "))
+            }
+            _ => format!("{} {}", KINDS[kind], ranges.map(|it| range(*it)).collect::<Vec<_>>().join(", ")),
+        }
+    });
+    texts.collect::<Vec<_>>().join("; ")
+}
+
+fn range((first, last): (u16, u16)) -> String {
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
+}
+
+/// Types with all their codes as `8` or `8-12`, others with their codes as `3/1` or `3/1-4`.
+fn icmp((first, last): (u16, u16)) -> Vec<String> {
+    let ([from, first_code], [to, last_code]) = (first.to_be_bytes(), last.to_be_bytes());
+    let coded = |icmp_type: u8, first: u8, last: u8| {
+        format!("{icmp_type}/{}", range((first.into(), last.into())))
+    };
+    let is_whole = |from: u8, to: u8| (from, to) == (0, u8::MAX);
+    if from == to && !is_whole(first_code, last_code) {
+        return vec![coded(from, first_code, last_code)];
+    }
+    let mut texts = Vec::new();
+    let mut whole = (u16::from(from), u16::from(to));
+    if first_code != 0 {
+        texts.push(coded(from, first_code, u8::MAX));
+        whole.0 += 1;
+    }
+    let tail = (last_code != u8::MAX).then(|| coded(to, 0, last_code));
+    if tail.is_some() {
+        whole.1 = whole.1.saturating_sub(1);
+    }
+    if whole.0 <= whole.1 {
+        texts.push(range(whole));
+    }
+    texts.extend(tail);
+    texts
+}
+
+/// Protocol numbers, without those at either end that are a kind of their own.
+fn numbers((first, last): (u16, u16)) -> Option<String> {
+    let mut others = (first..=last.min(u8::MAX.into()))
+        .filter(|number| !OWN_KIND.iter().any(|own| u16::from(*own) == *number));
+    let first = others.next()?;
+    Some(range((first, others.next_back().unwrap_or(first))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(ranges: &[(u16, u16)]) -> Keys {
+        Keys(ranges.to_vec())
+    }
+
+    fn services(kinds: [&[(u16, u16)]; 5]) -> Services {
+        Services(kinds.map(keys))
+    }
+
+    const ALL: &[(u16, u16)] = &[(0, u16::MAX)];
+
+    #[test]
+    fn a_set_has_one_text_and_it_is_the_shorter_one() {
+        let none: &[(u16, u16)] = &[];
+        for (kinds, text) in [
+            ([none; 5], "none"),
+            ([ALL; 5], "all"),
+            ([&[(80, 80), (443, 445)], &[(53, 53)], none, none, none], "TCP 80, 443-445; UDP 53"),
+            ([ALL, none, none, none, none], "TCP"),
+            ([&[(0, 79), (81, 65535)], ALL, ALL, ALL, ALL], "all but TCP 80"),
+            ([none, none, none, &[(0x0800, 0x08ff)], none], "ICMP 8"),
+            ([none, none, none, &[(0x0301, 0x0301), (0x0304, 0x0306)], none], "ICMP 3/1, 3/4-6"),
+            ([none, none, none, &[(0x0304, 0x0602)], none], "ICMP 3/4-255, 4-5, 6/0-2"),
+            ([none, none, none, none, &[(47, 47), (57, 58)]], "protocol 47, 57"),
+            ([none, none, none, none, ALL], "other protocols"),
+        ] {
+            assert_eq!(services(kinds).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn set_operations_agree_with_membership() {
+        let sets = [
+            keys(&[]),
+            keys(ALL),
+            keys(&[(0, 0), (5, 9)]),
+            keys(&[(3, 6), (9, 9), (65535, 65535)]),
+            keys(&[(1, 65534)]),
+        ];
+        for one in &sets {
+            for other in &sets {
+                let (both, not) = (one.intersection(other), one.complement());
+                for key in (0..12).chain(65_530..=65_535) {
+                    assert_eq!(both.contains(key), one.contains(key) && other.contains(key));
+                    assert_eq!(not.contains(key), !one.contains(key));
+                }
+                assert_eq!(not.complement(), *one);
+            }
+        }
+    }
+
+    #[test]
+    fn an_example_is_a_packet_of_the_set() {
+        let web = services([&[(79, 81)], &[], &[], &[], &[]]);
+        assert_eq!(web.example(Family::V4), Some(Packet::to_port(6, Some(80))));
+        assert_eq!(Services::default().example(Family::V4), None);
+        let echo = services([&[], &[], &[], &[(0x0800, 0x0800)], &[]]);
+        assert_eq!(echo.example(Family::V6), Some(Packet::icmp(58, 8, 0)));
+        let other = web.complement().example(Family::V4);
+        assert_eq!(other, Some(Packet::to_port(6, Some(443))));
+    }
+}

@@ -1,0 +1,201 @@
+//! Everything that a chain decides about a peer, as runs of ports: one row of the tables, read whole.
+
+use super::lines::Lines;
+use super::packet_key::{KEYED, OTHERS};
+use super::tables::Image;
+use crate::common::{ChainId, Identity, PathId};
+use crate::model::{Family, Protocol, Shown, Transport, icmp_of};
+use crate::resolve::{Ports, ResolvedEnd};
+
+/// Keys from the first to the last, both included, that lead to one path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// The first key.
+    pub first: u16,
+    /// The last key.
+    pub last: u16,
+    /// The path.
+    pub path: PathId,
+}
+
+/// What a chain decides about the packets of a peer that come from one source port. The runs of each list are ascending
+/// and leave out no key. Packets that show no key (later fragments) are not included.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decisions {
+    /// By destination port, for each of [`Protocol::ALL`].
+    pub ports: [Vec<Run>; 3],
+    /// The ICMP of the family, by type (the upper byte) and code.
+    pub icmp: Vec<Run>,
+    /// The other protocols, by number. TCP, UDP, SCTP and both ICMPs have the path of a neighbour and mean nothing.
+    pub others: Vec<Run>,
+    /// Whether another source port may lead to another path.
+    pub by_source: bool,
+}
+
+/// The place where an image looks up a peer's packets. Law: chains and peers with one place are decided alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Lookups {
+    /// There is none: an end is not known, and everything is denied.
+    Nowhere,
+    /// A row.
+    Row(u32),
+    /// The chain is evaluated rule by rule.
+    Rules {
+        /// The chain.
+        chain: ChainId,
+        /// The local end.
+        local: Identity,
+        /// The class of the peer.
+        class: u32,
+    },
+}
+
+/// The keys and source ports at which something changes, by table.
+#[derive(Default)]
+struct Bounds {
+    keys: [Vec<u32>; OTHERS],
+    sources: Vec<u32>,
+}
+
+impl Image {
+    /// The class of an identity: peers of one class are decided alike by every chain. `None` if the tables do not know
+    /// it.
+    pub fn class_of(&self, identity: Identity) -> Option<u32> {
+        self.class(identity).map(|class| class as u32)
+    }
+
+    /// The place of a chain, its local end and a peer.
+    pub fn lookups(&self, chain: ChainId, local: Identity, peer: Identity) -> Lookups {
+        let class = self.class_of(peer).filter(|_| local != Identity::UNKNOWN);
+        let Some(class) = class else { return Lookups::Nowhere };
+        match self.cell(chain, class as usize) {
+            None => Lookups::Nowhere,
+            Some(_) if self.is_linear(chain) => Lookups::Rules { chain, local, class },
+            Some(row) => Lookups::Row(row),
+        }
+    }
+
+    /// Everything that a chain decides between its local end and a peer of this family, for packets from one source
+    /// port.
+    pub fn decisions(
+        &self,
+        chain: ChainId,
+        local: Identity,
+        peer: Identity,
+        family: Family,
+        source: u16,
+    ) -> Decisions {
+        let mut bounds = Bounds::default();
+        match self.lookups(chain, local, peer) {
+            Lookups::Nowhere => {}
+            Lookups::Row(row) => bounds.add_row(&self.lines, row),
+            Lookups::Rules { .. } => self.add_rules(&mut bounds, chain),
+        }
+        let path = |transport| self.classify(chain, local, peer, transport);
+        let by_key = |table: usize, keys: &[u32]| {
+            let keys = keys.iter().filter_map(|key| u16::try_from(*key).ok());
+            runs(keys.chain([0]), |key| path(packet(table, family, key, source)))
+        };
+        let icmp = KEYED.iter().position(|number| *number == icmp_of(family)).unwrap_or(OTHERS - 1);
+        let others = (0..=u16::from(u8::MAX)).filter(|number| {
+            let number = u8::try_from(*number).unwrap_or(u8::MAX);
+            !KEYED.contains(&number)
+        });
+        Decisions {
+            ports: [0, 1, 2].map(|table| by_key(table, &bounds.keys[table])),
+            icmp: by_key(icmp, &bounds.keys[icmp]),
+            others: runs(others, |number| {
+                path(Transport::bare(u8::try_from(number).unwrap_or(u8::MAX)))
+            }),
+            by_source: bounds.sources.iter().any(|source| *source > 0),
+        }
+    }
+
+    /// The bounds of all rules of a chain that is evaluated rule by rule.
+    fn add_rules(&self, bounds: &mut Bounds, chain: ChainId) {
+        let Some(linear) = self.linear.get(&chain) else { return };
+        for step in &linear.steps.steps {
+            let rule = &*step.rule;
+            for icmp in [rule.icmp, rule.not_icmp].into_iter().flatten() {
+                let Some(kind) = icmp.kind.map(u32::from) else { continue };
+                let (first, last) = match icmp.code.map(u32::from) {
+                    Some(code) => (kind << 8 | code, kind << 8 | code),
+                    None => (kind << 8, kind << 8 | 0xff),
+                };
+                bounds.keys[3].extend([first, last + 1]);
+                bounds.keys[4].extend([first, last + 1]);
+            }
+            let is_ingress = linear.direction == crate::model::Direction::Ingress;
+            for (end, is_source) in [(&rule.local, !is_ingress), (&rule.peer, is_ingress)] {
+                for (first, last) in self.ranges(end) {
+                    let range = [u32::from(first), u32::from(last) + 1];
+                    if is_source {
+                        bounds.sources.extend(range);
+                    } else {
+                        bounds.keys[..3].iter_mut().for_each(|keys| keys.extend(range));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The port ranges that an end of a rule names.
+    fn ranges(&self, end: &ResolvedEnd) -> Vec<(u16, u16)> {
+        let named = end.entities.iter().flat_map(|entity| entity.ports.iter().flatten());
+        let mut ranges = Vec::new();
+        for ports in named.chain(&end.not_ports) {
+            match ports {
+                Ports::Range(first, last) => ranges.push((*first, *last)),
+                Ports::Set(set) => {
+                    let possible = self.peers.predicates.possible_ports.get(*set as usize);
+                    let possible = possible.into_iter().flatten();
+                    ranges.extend(possible.map(|(_, port, _)| (*port, *port)));
+                }
+            }
+        }
+        ranges
+    }
+}
+
+impl Bounds {
+    fn add_row(&mut self, lines: &Lines, row: u32) {
+        for (table, keys) in self.keys.iter_mut().enumerate() {
+            let mut bounds = [Vec::new(), Vec::new()];
+            lines.bounds(row, table, &mut bounds);
+            let [of_keys, of_sources] = bounds;
+            keys.extend(of_keys);
+            self.sources.extend(of_sources);
+        }
+    }
+}
+
+/// The packet of a table with this key.
+fn packet(table: usize, family: Family, key: u16, source: u16) -> Transport {
+    match Protocol::ALL.get(table) {
+        Some(protocol) => Transport::ports(*protocol, source, key),
+        None => {
+            let [kind, code] = key.to_be_bytes();
+            Transport { protocol: icmp_of(family), shown: Shown::Icmp { kind, code } }
+        }
+    }
+}
+
+/// The runs between these starts, up to the greatest key. The first start becomes 0.
+fn runs(starts: impl Iterator<Item = u16>, path: impl Fn(u16) -> PathId) -> Vec<Run> {
+    let mut starts: Vec<u16> = starts.collect();
+    starts.sort_unstable();
+    starts.dedup();
+    let mut runs: Vec<Run> = Vec::new();
+    for start in starts {
+        let path = path(start);
+        match runs.last_mut() {
+            Some(run) if run.path == path => {}
+            Some(run) => {
+                run.last = start - 1;
+                runs.push(Run { first: start, last: u16::MAX, path });
+            }
+            None => runs.push(Run { first: 0, last: u16::MAX, path }),
+        }
+    }
+    runs
+}
