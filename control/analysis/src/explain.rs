@@ -1,17 +1,26 @@
 //! Whether a connection passes by the objects alone: finds the parties of a request, their packet and the interfaces on
 //! its path, and calls the oracle.
 
+mod ends;
 mod traversal;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use manx_api::explain::{ExplainRequest, Explanation, PacketSpec};
+use manx_api::trace::Trace;
+use manx_calculation::import::policy_name;
 use manx_objects::State;
-use manx_objects::contents::Contents;
+use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{Kind, Object, ObjectKey, Phase};
+use manx_oracle::verdict::name;
 use manx_oracle::{Oracle, Packet, Party, Shown};
 use traversal::Traversal;
+
+use crate::matrix::unnamed_addresses;
+
+/// Names an address that no object names.
+const OUTSIDE: &str = "outside";
 
 /// Whether a connection passes by these objects, and why. `assumed` holds the addresses that the caller assumed for
 /// objects without one. `uplink` is the name of the nodes' uplink if the request names none. `Err` says which party is
@@ -22,35 +31,91 @@ pub fn explain(
     assumed: &BTreeMap<ObjectKey, Vec<IpAddr>>,
     uplink: &str,
 ) -> Result<Explanation, String> {
-    let oracle = Oracle::new(&contents.objects);
-    let mut stand_ins = Vec::new();
-    let from = parties(&request.from, contents, &oracle, &mut stand_ins)?;
-    let to = parties(&request.to, contents, &oracle, &mut stand_ins)?;
-    let Some((from, to)) = in_one_family(&from, &to, request.ipv6) else {
-        return Err(format!(
-            "{} and {} have no addresses of {} family",
-            request.from,
-            request.to,
-            if request.ipv6 { "the IPv6" } else { "one" }
-        ));
-    };
-    let packet = packet(request.packet, to.address().is_ipv4(), request.source_port);
-    let given: Vec<_> = assumed.values().flatten().copied().collect();
-    let mut unsure: Vec<String> = [&from, &to]
-        .into_iter()
-        .filter(|party| given.contains(&party.address()))
-        .map(ToString::to_string)
-        .collect();
-    unsure.dedup();
-    let uplink = request.uplink.as_deref().unwrap_or(uplink);
-    let traversal = Traversal::new(contents, &oracle, &from, &to, uplink)?;
-    let [leaving, arriving] = traversal.crossings(packet);
-    let story = oracle.explain((&from, leaving), (&to, arriving), packet);
-    let story = match traversal.no_route() {
-        Some(why) => story.without_route(why.to_owned(), request.routes),
-        None => story,
-    };
-    Ok(Explanation { story, assumed: unsure, stand_ins })
+    Explainer::new(contents, assumed, uplink).explain(request)
+}
+
+/// The objects, prepared for several requests.
+#[derive(Debug)]
+pub struct Explainer<'a> {
+    contents: &'a Contents,
+    assumed: &'a BTreeMap<ObjectKey, Vec<IpAddr>>,
+    uplink: &'a str,
+    oracle: Oracle,
+    /// Where each policy is written, by the name that traces have.
+    places: BTreeMap<String, String>,
+}
+
+impl<'a> Explainer<'a> {
+    /// See [`explain`].
+    pub fn new(
+        contents: &'a Contents,
+        assumed: &'a BTreeMap<ObjectKey, Vec<IpAddr>>,
+        uplink: &'a str,
+    ) -> Self {
+        let policies = contents.objects.iter().filter(|(key, _)| policy_name(key).is_some());
+        let place = |(key, stored): (_, &Stored)| (name(key), stored.place.to_string());
+        let places = policies.map(place).collect();
+        Self { contents, assumed, uplink, oracle: Oracle::new(&contents.objects), places }
+    }
+
+    /// The ends that a text names, one by one, in the form of requests: the endpoints of `svc/NAMESPACE/NAME`, the pods
+    /// or nodes that fit a pattern with `*` or `?`, and otherwise the text itself. `Err`: there are none.
+    pub fn ends(&self, text: &str) -> Result<Vec<String>, String> {
+        ends::ends(text, self.contents, &self.oracle)
+    }
+
+    /// Whether a connection passes, and why.
+    pub fn explain(&self, request: &ExplainRequest) -> Result<Explanation, String> {
+        let Self { contents, assumed, uplink, oracle, .. } = self;
+        let mut stand_ins = Vec::new();
+        let from = parties(&request.from, contents, oracle, &mut stand_ins)?;
+        let to = parties(&request.to, contents, oracle, &mut stand_ins)?;
+        let Some((from, to)) = in_one_family(&from, &to, request.ipv6) else {
+            return Err(format!(
+                "{} and {} have no addresses of {} family",
+                request.from,
+                request.to,
+                if request.ipv6 { "the IPv6" } else { "one" }
+            ));
+        };
+        let packet = packet(request.packet, to.address().is_ipv4(), request.source_port);
+        let given: Vec<_> = assumed.values().flatten().copied().collect();
+        let mut unsure: Vec<String> = [&from, &to]
+            .into_iter()
+            .filter(|party| given.contains(&party.address()))
+            .map(ToString::to_string)
+            .collect();
+        unsure.dedup();
+        let uplink = request.uplink.as_deref().unwrap_or(uplink);
+        let traversal = Traversal::new(contents, oracle, &from, &to, uplink)?;
+        let [leaving, arriving] = traversal.crossings(packet);
+        let mut story = oracle.explain((&from, leaving), (&to, arriving), packet);
+        self.cite(&mut story);
+        let story = match traversal.no_route() {
+            Some(why) => story.without_route(why.to_owned(), request.routes),
+            None => story,
+        };
+        Ok(Explanation { story, assumed: unsure, stand_ins })
+    }
+
+    /// Adds where each policy is written.
+    fn cite(&self, story: &mut Trace) {
+        for side in story.sides_mut() {
+            if let Some(rule) = &mut side.rule {
+                let is_its = |kind: &Kind| {
+                    kind.name() == rule.kind && kind.api_versions()[0] == rule.api_version
+                };
+                if let Some(kind) = Kind::ALL.into_iter().find(is_its) {
+                    let (namespace, called) = (rule.namespace.clone(), rule.name.clone());
+                    let key = ObjectKey { kind, namespace, name: called };
+                    rule.place = self.places.get(&name(&key)).cloned();
+                }
+            }
+            for policy in side.tiers.iter_mut().flat_map(|tier| &mut tier.policies) {
+                policy.place = self.places.get(&policy.name).cloned();
+            }
+        }
+    }
 }
 
 /// The packet in one family, from this source port.
@@ -66,13 +131,22 @@ pub fn packet(spec: PacketSpec, v4: bool, source: u16) -> Packet {
 }
 
 /// The parties that a text names: a pod or node, once for each of its addresses. An address names the pod or node that
-/// has it. A pod on the host's network is its node, which `stand_ins` then says. `Err` says why the text names no party.
+/// has it; `outside` is an address of each family that no object names. A pod on the host's network is its node, which
+/// `stand_ins` then says. `Err` says why the text names no party.
 fn parties(
     text: &str,
     contents: &Contents,
     oracle: &Oracle,
     stand_ins: &mut Vec<String>,
 ) -> Result<Vec<Party>, String> {
+    if text == OUTSIDE {
+        let outside = unnamed_addresses(contents);
+        return if outside.is_empty() {
+            Err(format!("{OUTSIDE} is nowhere: the manifests name every address"))
+        } else {
+            Ok(outside.into_iter().map(Party::Address).collect())
+        };
+    }
     if let Ok(address) = text.parse::<IpAddr>() {
         let everybody = oracle.pods().chain(nodes(contents, |_| true));
         let mut having: Vec<Party> = everybody.filter(|party| party.address() == address).collect();
@@ -152,7 +226,7 @@ fn no_pod(key: &ObjectKey, contents: &Contents) -> String {
     let State::Valid(object) = (match contents.objects.get(key) {
         None => {
             return format!(
-                "{key} is not in the manifests; expected NAMESPACE/POD, POD of the namespace default, node/NAME or an address"
+                "{key} is not in the manifests; expected NAMESPACE/POD, POD of the namespace default, node/NAME, svc/NAMESPACE/NAME, outside or an address"
             );
         }
         Some(stored) => &stored.state,

@@ -11,4 +11,5 @@
 pub mod check;
 pub mod explain;
 pub mod matrix;
+mod pattern;
 pub mod proof;

@@ -74,6 +74,9 @@ pub struct DecidingRule {
     pub direction: String,
     /// Its index in the list.
     pub index: usize,
+    /// Where its object is written: file, line and column.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
 }
 
 /// A policy that cannot be evaluated, because it is not valid.
@@ -108,6 +111,9 @@ pub struct PolicySteps {
     pub order: Option<f64>,
     /// Whether it is only reported.
     pub staged: bool,
+    /// Where it is written: file, line and column.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
     /// The evaluated rules, in order.
     pub rules: Vec<RuleStep>,
 }
@@ -156,6 +162,13 @@ pub struct StageTrace {
 }
 
 impl Trace {
+    /// What happened at every place on the path.
+    pub fn sides_mut(&mut self) -> impl Iterator<Item = &mut SideTrace> {
+        let interfaces = [&mut self.leaving, &mut self.arriving].into_iter().flatten();
+        let stages = interfaces.flat_map(|interface| &mut interface.stages);
+        [&mut self.egress, &mut self.ingress].into_iter().chain(stages.map(|stage| &mut stage.side))
+    }
+
     /// The same trace if there is no route. If that `counts`, the packet is denied; if not, it is said beside the verdict.
     #[must_use]
     pub fn without_route(self, why: String, counts: bool) -> Self {
@@ -204,7 +217,9 @@ impl SideTrace {
             for policy in &tier.policies {
                 let order = self::order(policy.order);
                 let staged = if policy.staged { ", staged" } else { "" };
-                writeln!(f, "    {}, order {order}{staged}", policy.name)?;
+                let place = policy.place.as_ref();
+                let place = place.map(|place| format!(" ({place})")).unwrap_or_default();
+                writeln!(f, "    {}, order {order}{staged}{place}", policy.name)?;
                 steps(f, "      ", direction, &policy.rules)?;
             }
         }

@@ -108,6 +108,7 @@ fn deciding_rule(rule: &RuleName) -> DecidingRule {
         name: name.clone(),
         direction: rule.direction.to_string(),
         index: rule.index,
+        place: None,
     }
 }
 
@@ -158,6 +159,7 @@ impl Watch for Writer {
             name: name(&policy.key),
             order: policy.order.is_finite().then_some(policy.order),
             staged: policy.staged,
+            place: None,
             rules: Vec::new(),
         };
         if let Some(tier) = self.tiers.last_mut() {
@@ -167,7 +169,9 @@ impl Watch for Writer {
 
     fn profile(&mut self, name: &str) {
         let name = name.to_owned();
-        self.profiles.push(PolicySteps { name, order: None, staged: false, rules: Vec::new() });
+        let steps =
+            PolicySteps { name, order: None, staged: false, place: None, rules: Vec::new() };
+        self.profiles.push(steps);
     }
 
     fn rule(&mut self, rule: &Rule, mismatch: Option<Mismatch>) {

@@ -24,7 +24,7 @@ impl fmt::Display for RuleName {
 
 /// The name for users: Kubernetes' own policies have their bare name, others also their kind. Counters, denials in the
 /// log and `manx status` spell policies and rules in the same way.
-pub(super) fn name(key: &ObjectKey) -> String {
+pub fn name(key: &ObjectKey) -> String {
     match key.kind {
         Kind::NetworkPolicy => format!("{}/{}", key.namespace, key.name),
         Kind::CalicoNetworkPolicy => format!("Calico {key}"),

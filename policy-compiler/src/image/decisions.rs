@@ -4,7 +4,7 @@ use super::lines::Lines;
 use super::packet_key::{KEYED, OTHERS};
 use super::tables::Image;
 use crate::common::{ChainId, Identity, PathId};
-use crate::model::{Family, Protocol, Shown, Transport, icmp_of};
+use crate::model::{Direction, Family, Protocol, Transport, icmp_of};
 use crate::resolve::{Ports, ResolvedEnd};
 
 /// Keys from the first to the last, both included, that lead to one path.
@@ -125,7 +125,7 @@ impl Image {
                 bounds.keys[3].extend([first, last + 1]);
                 bounds.keys[4].extend([first, last + 1]);
             }
-            let is_ingress = linear.direction == crate::model::Direction::Ingress;
+            let is_ingress = linear.direction == Direction::Ingress;
             for (end, is_source) in [(&rule.local, !is_ingress), (&rule.peer, is_ingress)] {
                 for (first, last) in self.ranges(end) {
                     let range = [u32::from(first), u32::from(last) + 1];
@@ -171,13 +171,11 @@ impl Bounds {
 
 /// The packet of a table with this key.
 fn packet(table: usize, family: Family, key: u16, source: u16) -> Transport {
-    match Protocol::ALL.get(table) {
-        Some(protocol) => Transport::ports(*protocol, source, key),
-        None => {
-            let [kind, code] = key.to_be_bytes();
-            Transport { protocol: icmp_of(family), shown: Shown::Icmp { kind, code } }
-        }
+    if let Some(protocol) = Protocol::ALL.get(table) {
+        return Transport::ports(*protocol, source, key);
     }
+    let [kind, code] = key.to_be_bytes();
+    Transport::icmp(icmp_of(family), kind, code)
 }
 
 /// The runs between these starts, up to the greatest key. The first start becomes 0.

@@ -27,9 +27,9 @@ mod target;
 
 pub use batch::Lookup;
 pub use chain::{Chain, LocalPredicateSets};
-pub use decisions::{Decisions, Lookups, Run};
 pub(crate) use chain::{LINEAR, LocalEndpoint};
 pub(crate) use change_counters::ChangeCounters;
+pub use decisions::{Decisions, Lookups, Run};
 pub(crate) use leaf::{LEAF_WIDTH, Leaf};
 pub(crate) use line::{Line, WIDTH};
 pub(crate) use linear::Linear;

@@ -82,6 +82,52 @@ proptest! {
     }
 
     #[test]
+    fn a_row_read_whole_says_what_each_packet_is_told(
+        model in model(),
+        budget in prop_oneof![1 => Just(usize::MAX), 1 => Just(0)],
+        source in prop_oneof![Just(49_152), Just(80u16), 0u16..100],
+        asked in vec((any::<prop::sample::Index>(), select(&KNOWN[..]), select(&KNOWN[..]), transport()), 1..200),
+    ) {
+        let image = Compiler::with_budget(budget).compile(&model, &some_local(&model));
+        let chains = image.chains.len();
+        prop_assume!(chains > 0);
+        for (chain, local, peer, transport) in asked {
+            let chain = ChainId(chain.index(chains) as u32);
+            let (local, peer) = (image.identity_v4(local), image.identity_v4(peer));
+            let decisions = image.decisions(chain, local, peer, Family::V4, source);
+            let (runs, key) = match (Protocol::from_number(transport.protocol), transport.shown) {
+                (Some(of), Shown::Ports { destination, .. }) => {
+                    (&decisions.ports[of as usize], destination)
+                }
+                (None, Shown::Icmp { kind, code }) if transport.protocol == ICMP => {
+                    (&decisions.icmp, u16::from_be_bytes([kind, code]))
+                }
+                (None, _) if ![ICMP, ICMPV6].contains(&transport.protocol) => {
+                    (&decisions.others, transport.protocol.into())
+                }
+                _ => continue,
+            };
+            let shown = match transport.shown {
+                Shown::Ports { destination, .. } => Shown::Ports { source, destination },
+                other => other,
+            };
+            let told = image.classify(chain, local, peer, Transport { shown, ..transport });
+            let run = runs.iter().find(|run| (run.first..=run.last).contains(&key)).unwrap();
+            prop_assert_eq!(run.path, told, "{:?} {}", decisions, transport);
+            let whole = runs.windows(2).all(|two| two[0].last + 1 == two[1].first && two[0].path != two[1].path);
+            prop_assert!(whole && runs[0].first == 0 && runs[runs.len() - 1].last == u16::MAX);
+            if !decisions.by_source {
+                let other = match transport.shown {
+                    Shown::Ports { destination, .. } => Shown::Ports { source: source ^ 0x55, destination },
+                    other => other,
+                };
+                let other = image.classify(chain, local, peer, Transport { shown: other, ..transport });
+                prop_assert_eq!(other, told, "by another source port");
+            }
+        }
+    }
+
+    #[test]
     fn side_by_side_is_as_one_by_one(
         model in model(),
         budget in prop_oneof![3 => Just(usize::MAX), 1 => Just(0)],

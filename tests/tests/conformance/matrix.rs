@@ -155,7 +155,9 @@ fn boundaries(services: &Services) -> Vec<(usize, u16)> {
         let around: BTreeSet<u16> =
             ends.flat_map(|key| [key.saturating_sub(1), key, key.saturating_add(1)]).collect();
         let is_other = |key: &u16| kind != OF_OTHERS || ![1, 6, 17, 58, 132].contains(key);
-        keys.extend(around.into_iter().filter(|key| *key <= most && is_other(key)).map(|key| (kind, key)));
+        keys.extend(
+            around.into_iter().filter(|key| *key <= most && is_other(key)).map(|key| (kind, key)),
+        );
     }
     keys
 }
@@ -166,7 +168,11 @@ fn check(text: &str, seen: &Seen) -> Result<(), TestCaseError> {
     let oracle = Oracle::new(&contents.objects);
     prop_assert_eq!(
         matrix.pods,
-        oracle.pods().map(|pod| pod.to_string().split(' ').next().map(str::to_owned)).collect::<BTreeSet<_>>().len()
+        oracle
+            .pods()
+            .map(|pod| pod.to_string().split(' ').next().map(str::to_owned))
+            .collect::<BTreeSet<_>>()
+            .len()
     );
     Law::new(&matrix, &oracle, text, seen).every_pair()
 }
@@ -176,7 +182,9 @@ fn every_cell_is_what_the_oracle_says_of_every_pair() {
     let seen = Seen::default();
     let cases = config(2).cases;
     let result = counting_runner(Config { cases, ..config(1) })
-        .run(&generate::cluster(), |cluster| check(&format!("{}{NODES}", cluster.to_yaml()), &seen));
+        .run(&generate::cluster(), |cluster| {
+            check(&format!("{}{NODES}", cluster.to_yaml()), &seen)
+        });
     if let Err(error) = result {
         panic!("{error}");
     }

@@ -117,9 +117,7 @@ pub(super) fn pair(nodes: &[NodeKind], family: Family, from: &Group, to: &Group)
     match (from.place, to.place) {
         (Place::Pods { .. }, Place::Pods { .. } | Place::Outside)
         | (Place::Outside, Place::Pods { .. }) => Some(Pair::Policy(end(from)?, end(to)?)),
-        (Place::OwnNode, Place::Pods { own }) => {
-            of_node(own?).and(end(to)).map(|_| Pair::OwnNode)
-        }
+        (Place::OwnNode, Place::Pods { own }) => of_node(own?).and(end(to)).map(|_| Pair::OwnNode),
         (Place::Pods { own }, Place::OwnNode) => {
             let ends = Pair::Policy(end(from)?, of_node(own?)?);
             Some(if nodes.get(own?)?.accepts { ends } else { Pair::Dropped })

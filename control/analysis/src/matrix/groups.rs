@@ -114,7 +114,7 @@ pub(super) fn group_pods(
             groups.len() - 1
         })
     };
-    for (name, endpoint) in cluster.model.endpoints.iter() {
+    for (name, endpoint) in &*cluster.model.endpoints {
         let chains = Direction::ALL.map(|direction| image.chain(name, direction));
         let [Some(ingress), Some(egress)] = chains else { continue };
         let own = cluster.pods_by_node.get(name).and_then(|node| node_kinds.get(node)).copied();
@@ -126,7 +126,8 @@ pub(super) fn group_pods(
         let of_family = |family| {
             let mut here = ends.iter().filter(move |end| end.family() == family);
             let first = here.next().copied();
-            let alike = first.is_none_or(|first| here.all(|end| end.key(image) == first.key(image)));
+            let alike =
+                first.is_none_or(|first| here.all(|end| end.key(image) == first.key(image)));
             (first, alike)
         };
         let families = Family::ALL.map(of_family);

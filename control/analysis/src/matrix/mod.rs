@@ -21,12 +21,14 @@ mod view;
 mod why;
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use manx_calculation::import::{Cluster, import};
 use manx_objects::contents::Contents;
 use manx_oracle::Packet;
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::Image;
+use manx_policy_compiler::model::Family;
 use manx_policy_compiler::resolve::LocalName;
 
 use cells::Cells;
@@ -38,7 +40,7 @@ pub use outside::MOST_NETS;
 pub use parties::{LeftOut, Party, PartyKind};
 pub use services::{KINDS, Keys, OF_ICMP, OF_OTHERS, Services, packet};
 pub use view::{Block, Filter, Line, View, fold};
-pub use why::{SideWhy, Why};
+pub use why::Whys;
 
 /// Bytes of rows that the image may hold: it has rows for every pod of the cluster, not for those of one node.
 const BUDGET: usize = 4 << 30;
@@ -56,8 +58,6 @@ pub struct Matrix {
     pub too_many_nets: Option<usize>,
     /// Whether a host endpoint exists, whose policy is not in the matrix.
     pub has_host_endpoints: bool,
-    /// Whether an address outside could be chosen that no object names.
-    pub has_outside: bool,
     groups: Vec<Group>,
     node_kinds: Vec<NodeKind>,
     cells: Cells,
@@ -75,6 +75,11 @@ pub struct Cell {
     pub v6: Option<u32>,
 }
 
+/// An address of each family that no object names, if there is one.
+pub fn unnamed_addresses(contents: &Contents) -> Vec<IpAddr> {
+    outside::unnamed_addresses(&import(contents), contents)
+}
+
 impl Matrix {
     /// The matrix of these objects.
     pub fn new(contents: &Contents) -> Self {
@@ -83,7 +88,12 @@ impl Matrix {
         let image = Compiler::with_budget(BUDGET).compile(&cluster.model, &pods);
         let (node_kinds, kind_of_node) = groups::node_kinds(&image, &mut cluster, contents);
         let (mut groups, grouped) = groups::group_pods(&image, &cluster, &kind_of_node);
-        let outside = Outside::new(&image, &cluster, contents);
+        let mut outside = Outside::new(&image, &cluster, contents);
+        for family in Family::ALL {
+            if !groups.iter().any(|group| group.ends[family as usize].is_some()) {
+                outside.forget(family);
+            }
+        }
         let mut parties = parties::of_pods(contents, grouped);
         parties::add_nodes(&mut parties, &mut groups, &node_kinds);
         parties::add_outside(&mut parties, &mut groups, &outside);
@@ -93,7 +103,6 @@ impl Matrix {
             pods: pods.len(),
             too_many_nets: outside.too_many,
             has_host_endpoints: !cluster.model.host_endpoints.is_empty(),
-            has_outside: outside.rest.iter().any(Option::is_some),
             places: Places::new(contents),
             parties,
             groups,

@@ -65,6 +65,19 @@ impl Outside {
         }
         outside
     }
+
+    /// Leaves out a family that no pod has.
+    pub(super) fn forget(&mut self, family: Family) {
+        self.rest[family as usize] = None;
+        self.nets.retain(|(_, end)| end.family() != family);
+    }
+}
+
+/// An address of each family that is in no net of the objects, if there is one.
+pub(super) fn unnamed_addresses(cluster: &Cluster, contents: &Contents) -> Vec<IpAddr> {
+    let mut all = named_nets(cluster);
+    all.extend(of_objects(cluster, contents));
+    Family::ALL.into_iter().filter_map(|family| unnamed(family, &all)).collect()
 }
 
 /// The nets that rules and network sets name.
@@ -111,9 +124,8 @@ fn of_objects(cluster: &Cluster, contents: &Contents) -> BTreeSet<IpNet> {
 fn unnamed(family: Family, nets: &BTreeSet<IpNet>) -> Option<IpAddr> {
     let documentation = DOCUMENTATION.iter().filter_map(|text| text.parse::<IpAddr>().ok());
     let mut documentation = documentation.filter(|it| Family::from_address(*it) == family);
-    let is_free = |address: &IpAddr| {
-        !nets.iter().any(|net| net.prefix_len() > 0 && net.contains(address))
-    };
+    let is_free =
+        |address: &IpAddr| !nets.iter().any(|net| net.prefix_len() > 0 && net.contains(address));
     documentation.find(is_free).or_else(|| free(family.everything(), nets))
 }
 

@@ -78,7 +78,9 @@ impl Party {
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.pods.iter().map(ObjectName::to_string).collect();
         match &self.kind {
-            PartyKind::Workload { namespace, name, .. } => names.push(format!("{namespace}/{name}")),
+            PartyKind::Workload { namespace, name, .. } => {
+                names.push(format!("{namespace}/{name}"));
+            }
             PartyKind::Pod(..) => {}
             PartyKind::OwnNode => names.push("node".to_owned()),
             PartyKind::Nodes(nodes) => {
@@ -244,9 +246,7 @@ pub(super) fn left_out(contents: &Contents, cluster: &Cluster) -> Vec<LeftOut> {
                         "finished"
                     }
                     Object::Pod(pod) if pod.every_address().is_empty() => "without an address",
-                    _ => {
-                        "no endpoint: released, or its namespace or service account is not valid"
-                    }
+                    _ => "no endpoint: released, or its namespace or service account is not valid",
                 },
             };
             Some(LeftOut { why, pod })

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use manx_policy_compiler::model::{Family, ICMP, ICMPV6, Protocol};
-use manx_policy_compiler::image::{Decisions, PathId, Run};
 use manx_oracle::Packet;
+use manx_policy_compiler::image::{Decisions, PathId, Run};
+use manx_policy_compiler::model::{Family, ICMP, ICMPV6, Protocol};
 
 /// Protocols, as numbers, that are never among [`KINDS`]' last.
 const OWN_KIND: [u8; 5] = [6, 17, 132, ICMP, ICMPV6];
@@ -174,11 +174,20 @@ fn listed(services: &Services) -> String {
         }
         let ranges = keys.0.iter();
         match kind {
-            OF_ICMP => format!("ICMP {}", ranges.flat_map(|it| icmp(*it)).collect::<Vec<_>>().join(", ")),
-            OF_OTHERS => {
-                format!("protocol {}", ranges.filter_map(|it| numbers(*it)).collect::<Vec<_>>().join(", "))
+            OF_ICMP => {
+                format!("ICMP {}", ranges.flat_map(|it| icmp(*it)).collect::<Vec<_>>().join(", "))
             }
-            _ => format!("{} {}", KINDS[kind], ranges.map(|it| range(*it)).collect::<Vec<_>>().join(", ")),
+            OF_OTHERS => {
+                format!(
+                    "protocol {}",
+                    ranges.filter_map(|it| numbers(*it)).collect::<Vec<_>>().join(", ")
+                )
+            }
+            _ => format!(
+                "{} {}",
+                KINDS[kind],
+                ranges.map(|it| range(*it)).collect::<Vec<_>>().join(", ")
+            ),
         }
     });
     texts.collect::<Vec<_>>().join("; ")

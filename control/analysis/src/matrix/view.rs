@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use manx_policy_compiler::model::Family;
 
-use super::{Cell, Matrix, Why};
+use super::{Cell, Matrix, Whys};
+use crate::pattern::fits;
 
 /// Which pairs are shown. An empty list is every party.
 #[derive(Debug, Clone, Default)]
@@ -29,12 +30,13 @@ pub struct View<'a> {
 }
 
 /// What is shown of a cell. Cells with equal ones are shown together.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
     /// The services.
     pub cell: Cell,
-    /// What decides, in each family that the cell has, if that was asked for.
-    pub why: Vec<Why>,
+    /// What decides at the source and at the destination, in each family that the cell has, if that was asked for:
+    /// numbers for the blocks' [`Whys`]. Families that agree are one.
+    pub why: Vec<[usize; 2]>,
     /// The destinations.
     pub destinations: Vec<usize>,
 }
@@ -77,6 +79,11 @@ impl<'a> View<'a> {
         view
     }
 
+    /// Whether every destination of every source is shown.
+    pub fn is_whole(&self) -> bool {
+        self.filter.namespaces.is_empty() && self.filter.to.is_empty()
+    }
+
     /// The cell of a pair, if it exists and the filter shows it.
     pub fn cell(&self, from: usize, to: usize) -> Option<Cell> {
         let shown = self.filter.namespaces.is_empty()
@@ -92,80 +99,67 @@ impl<'a> View<'a> {
 
     /// The rows, equal ones joined, in the order of their first sources. Sources are joined only if what decides is
     /// equal too, if `why`.
-    pub fn blocks(&self, why: bool) -> Vec<Block> {
-        // The key of a row: for each destination what is shown. A pod's own cell may be anything.
-        let mut rows: HashMap<Vec<u64>, usize> = HashMap::new();
-        let mut joined: Vec<Vec<usize>> = Vec::new();
-        let mut numbers: HashMap<(usize, usize), u64> = HashMap::new();
-        let mut values: HashMap<(Cell, Option<Vec<Why>>), u64> = HashMap::new();
-        let mut whys: HashMap<u64, (Cell, Vec<Why>)> = HashMap::new();
-        for source in &self.sources {
-            let row: Vec<u64> = self
-                .destinations
-                .iter()
-                .map(|to| self.number(*source, *to, why, &mut numbers, &mut values, &mut whys))
-                .collect();
-            let next = joined.len();
-            let block = *rows.entry(row).or_insert(next);
-            if block == next {
-                joined.push(Vec::new());
+    pub fn blocks(&self, why: bool) -> (Vec<Block>, Whys) {
+        let mut rows: HashMap<Vec<usize>, usize> = HashMap::new();
+        let mut joined: Vec<(Vec<usize>, Vec<usize>)> = Vec::new();
+        let mut of_source: HashMap<(usize, bool), usize> = HashMap::new();
+        let mut values = Values::new(why);
+        // Parties of one group have equal columns: each is read once.
+        let mut columns: HashMap<(usize, bool), usize> = HashMap::new();
+        let mut distinct: Vec<usize> = Vec::new();
+        let mut column_of: Vec<usize> = Vec::new();
+        for to in &self.destinations {
+            let next = distinct.len();
+            let column = *columns.entry(self.alike(*to)).or_insert(next);
+            if column == next {
+                distinct.push(*to);
             }
-            joined[block].push(*source);
+            column_of.push(column);
         }
-        let mut rows: Vec<(Vec<u64>, usize)> = rows.into_iter().collect();
-        rows.sort_by_key(|(_, block)| *block);
-        let blocks = rows.into_iter().zip(joined);
-        blocks.map(|((row, _), sources)| self.block(sources, &row, &whys)).collect()
+        for source in &self.sources {
+            let known = of_source.get(&self.alike(*source)).copied();
+            let block = known.unwrap_or_else(|| {
+                let values = &mut values;
+                let row = distinct.iter().map(|to| self.number(*source, *to, values));
+                let row: Vec<usize> = row.collect();
+                let next = joined.len();
+                let block = *rows.entry(row.clone()).or_insert(next);
+                if block == next {
+                    joined.push((Vec::new(), row));
+                }
+                of_source.insert(self.alike(*source), block);
+                block
+            });
+            joined[block].0.push(*source);
+        }
+        let whole = |row: Vec<usize>| -> Vec<usize> {
+            column_of.iter().map(|column| row[*column]).collect()
+        };
+        let blocks = joined.into_iter();
+        let blocks =
+            blocks.map(|(sources, row)| self.block(sources, &whole(row), &values)).collect();
+        (blocks, values.whys)
+    }
+
+    /// What a row or column of a party depends on.
+    fn alike(&self, party: usize) -> (usize, bool) {
+        (self.matrix.group(party), self.is_in_namespace(party))
     }
 
     /// The number of what is shown of a pair; 0 if nothing is. A pod has a number with itself, as with another pod of
     /// its group: so rows of one group are equal.
-    fn number(
-        &self,
-        from: usize,
-        to: usize,
-        why: bool,
-        numbers: &mut HashMap<(usize, usize), u64>,
-        values: &mut HashMap<(Cell, Option<Vec<Why>>), u64>,
-        whys: &mut HashMap<u64, (Cell, Vec<Why>)>,
-    ) -> u64 {
-        let groups = (self.matrix.group(from), self.matrix.group(to));
-        if !self.filter.namespaces.is_empty()
-            && !self.is_in_namespace(from)
-            && !self.is_in_namespace(to)
-        {
+    fn number(&self, from: usize, to: usize, values: &mut Values) -> usize {
+        let is_shown = self.filter.namespaces.is_empty()
+            || self.is_in_namespace(from)
+            || self.is_in_namespace(to);
+        if !is_shown {
             return 0;
         }
-        if let Some(number) = numbers.get(&groups) {
-            return *number;
-        }
-        let number = self.matrix.between(groups.0, groups.1).map_or(0, |cell| {
-            let reasons = why.then(|| self.whys(groups, cell));
-            let next = values.len() as u64 + 1;
-            let number = *values.entry((cell, reasons.clone())).or_insert(next);
-            whys.entry(number).or_insert_with(|| (cell, reasons.unwrap_or_default()));
-            number
-        });
-        numbers.insert(groups, number);
-        number
+        values.number(self.matrix, self.matrix.group(from), self.matrix.group(to))
     }
 
-    fn whys(&self, (from, to): (usize, usize), cell: Cell) -> Vec<Why> {
-        let families = Family::ALL.into_iter().zip([cell.v4, cell.v6]);
-        let families = families.filter_map(|(family, number)| number.map(|_| family));
-        let mut whys: Vec<Why> =
-            families.filter_map(|family| self.matrix.why_between(from, to, family)).collect();
-        whys.dedup();
-        whys
-    }
-
-    fn block(
-        &self,
-        sources: Vec<usize>,
-        row: &[u64],
-        shown: &HashMap<u64, (Cell, Vec<Why>)>,
-    ) -> Block {
-        let mut by_number: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    fn block(&self, sources: Vec<usize>, row: &[usize], values: &Values) -> Block {
+        let mut by_number: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         let mut order = Vec::new();
         for (destination, number) in self.destinations.iter().zip(row) {
             let exists = sources.iter().any(|from| self.cell(*from, *destination).is_some());
@@ -180,12 +174,45 @@ impl<'a> View<'a> {
         }
         let (mut lines, mut none) = (Vec::new(), Vec::new());
         for number in order {
-            let Some((cell, why)) = shown.get(&number) else { continue };
+            let Some((cell, whys)) = values.all.get(number - 1) else { continue };
             let destinations = by_number.remove(&number).unwrap_or_default();
-            let line = Line { cell: *cell, why: why.clone(), destinations };
+            let line = Line { cell: *cell, why: whys.clone(), destinations };
             if self.matrix.is_none(*cell) { none.push(line) } else { lines.push(line) }
         }
         Block { sources, lines, none }
+    }
+}
+
+/// What is shown of pairs of groups, by numbers from 1.
+struct Values {
+    numbers: HashMap<(Cell, Vec<[usize; 2]>), usize>,
+    all: Vec<(Cell, Vec<[usize; 2]>)>,
+    /// Whether what decides is shown, too.
+    with_why: bool,
+    whys: Whys,
+}
+
+impl Values {
+    fn new(with_why: bool) -> Self {
+        Self { numbers: HashMap::new(), all: Vec::new(), with_why, whys: Whys::default() }
+    }
+
+    fn number(&mut self, matrix: &Matrix, from: usize, to: usize) -> usize {
+        matrix.between(from, to).map_or(0, |cell| {
+            let mut whys = Vec::new();
+            if self.with_why {
+                let families = Family::ALL.into_iter().zip([cell.v4, cell.v6]);
+                let families = families.filter_map(|(family, number)| number.map(|_| family));
+                whys.extend(families.filter_map(|it| self.whys.numbers(matrix, from, to, it)));
+                whys.dedup();
+            }
+            let next = self.all.len() + 1;
+            let number = *self.numbers.entry((cell, whys.clone())).or_insert(next);
+            if number == next {
+                self.all.push((cell, whys));
+            }
+            number
+        })
     }
 }
 
@@ -217,30 +244,4 @@ pub fn fold(matrix: &Matrix, parties: &[usize], all: &[usize]) -> Vec<String> {
         }
     }
     names
-}
-
-/// Whether a name fits a pattern, in which `*` stands for any text and `?` for one character.
-pub(super) fn fits(pattern: &str, name: &str) -> bool {
-    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
-    let (mut at, mut from) = (0, 0);
-    // Where the last star was, and up to where it has taken the name.
-    let mut star: Option<(usize, usize)> = None;
-    while from < name.len() {
-        match pattern.get(at) {
-            Some('*') => {
-                star = Some((at, from));
-                at += 1;
-            }
-            Some(wanted) if *wanted == '?' || *wanted == name[from] => {
-                at += 1;
-                from += 1;
-            }
-            _ => {
-                let Some((star_at, taken)) = star else { return false };
-                star = Some((star_at, taken + 1));
-                (at, from) = (star_at + 1, taken + 1);
-            }
-        }
-    }
-    pattern[at..].iter().all(|rest| *rest == '*')
 }

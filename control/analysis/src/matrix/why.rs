@@ -1,40 +1,81 @@
 //! Why: what decides at either end of a cell, and the oracle's explanation of a packet of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use manx_api::trace::Trace;
 use manx_calculation::import::policy_name;
 use manx_objects::contents::Contents;
 use manx_oracle::{Oracle, Packet, Party as OracleParty};
-use manx_policy_compiler::image::Lookups;
+use manx_policy_compiler::image::{ChainId, Lookups, PathId};
 use manx_policy_compiler::model::{Direction, Family, ObjectName, PolicyName, Reason, Verdict};
 
+use super::Matrix;
 use super::cells::{Pair, pair};
 use super::groups::End;
 use super::parties::PartyKind;
 use super::services::Services;
-use super::Matrix;
 
-/// What decides at one end, for the packets of each rule.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SideWhy {
-    /// The packets.
-    pub services: Services,
-    /// Whether they pass here.
-    pub allowed: bool,
-    /// What decides.
-    pub reason: String,
+/// What decides at the ends of many cells, as texts by number. Each place of the tables is read once.
+#[derive(Debug, Default)]
+pub struct Whys {
+    texts: Vec<String>,
+    numbers: HashMap<String, usize>,
+    of_place: HashMap<(Family, Lookups), usize>,
 }
 
-/// What decides at both ends, in one family.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Why {
-    /// At the source.
-    pub egress: Vec<SideWhy>,
-    /// At the destination.
-    pub ingress: Vec<SideWhy>,
+impl Whys {
+    /// The numbers of what decides between two groups, at the source and at the destination. `None`: there is no such
+    /// pair.
+    pub fn numbers(
+        &mut self,
+        matrix: &Matrix,
+        from: usize,
+        to: usize,
+        family: Family,
+    ) -> Option<[usize; 2]> {
+        let (from, to) = (matrix.groups.get(from)?, matrix.groups.get(to)?);
+        let ends = match pair(&matrix.node_kinds, family, from, to)? {
+            Pair::OwnNode => [NO_POD, "a node always reaches its own pods"],
+            Pair::Dropped => {
+                [NO_POD, "the node accepts nothing from its own pods (defaultEndpointToHostAction)"]
+            }
+            Pair::Policy(from, to) => {
+                let egress = self.side(matrix, Direction::Egress, &from, &to);
+                return Some([egress, self.side(matrix, Direction::Ingress, &to, &from)]);
+            }
+        };
+        Some(ends.map(|text| self.intern(text.to_owned())))
+    }
+
+    /// The text of a number.
+    pub fn text(&self, number: usize) -> &str {
+        self.texts.get(number).map_or("", String::as_str)
+    }
+
+    fn side(&mut self, matrix: &Matrix, direction: Direction, local: &End, peer: &End) -> usize {
+        let Some(chain) = local.chain(direction) else { return self.intern(NO_POD.to_owned()) };
+        let place = matrix.image.lookups(chain, local.identity, peer.identity);
+        if let Some(known) = self.of_place.get(&(local.family(), place)) {
+            return *known;
+        }
+        let number = self.intern(matrix.reasons(chain, local, peer));
+        self.of_place.insert((local.family(), place), number);
+        number
+    }
+
+    fn intern(&mut self, text: String) -> usize {
+        let next = self.texts.len();
+        let number = *self.numbers.entry(text.clone()).or_insert(next);
+        if number == next {
+            self.texts.push(text);
+        }
+        number
+    }
 }
+
+/// What decides where nothing does.
+const NO_POD: &str = "no policy of pods applies: it is no pod";
 
 /// Where each policy is defined.
 #[derive(Debug)]
@@ -42,9 +83,10 @@ pub(super) struct Places(BTreeMap<PolicyName, String>);
 
 impl Places {
     pub(super) fn new(contents: &Contents) -> Self {
-        let policies = contents.objects.iter().filter_map(|(key, stored)| {
-            Some((policy_name(key)?, stored.place.to_string()))
-        });
+        let policies = contents
+            .objects
+            .iter()
+            .filter_map(|(key, stored)| Some((policy_name(key)?, stored.place.to_string())));
         Self(policies.collect())
     }
 
@@ -60,79 +102,34 @@ impl Places {
         match reason {
             Reason::Rule(rule, Verdict::Allow) => format!("allowed by {rule}{place}"),
             Reason::Rule(rule, Verdict::Deny) => format!("denied by {rule}{place}"),
-            Reason::Unknown(_) => "an address of a pod that is not valid, or of one of these".to_owned(),
+            Reason::Unknown(_) => {
+                "an address of a pod that is not valid, or of one of these".to_owned()
+            }
             other => format!("{other}{place}"),
         }
     }
 }
 
 impl Matrix {
-    /// What decides between two parties, in a family that both have.
-    pub fn why(&self, from: usize, to: usize, family: Family) -> Option<Why> {
-        self.cell(from, to)?;
-        self.why_between(self.group(from), self.group(to), family)
-    }
-
-    /// What decides between two groups.
-    pub fn why_between(&self, from: usize, to: usize, family: Family) -> Option<Why> {
-        let (from, to) = (self.groups.get(from)?, self.groups.get(to)?);
-        let whole = |allowed, reason: &str| {
-            vec![SideWhy { services: Services::all(), allowed, reason: reason.to_owned() }]
-        };
-        let no_pod = || whole(true, "no policy of pods applies: it is no pod");
-        Some(match pair(&self.node_kinds, family, from, to)? {
-            Pair::OwnNode => {
-                Why { egress: no_pod(), ingress: whole(true, "a node always reaches its own pods") }
-            }
-            Pair::Dropped => Why {
-                egress: no_pod(),
-                ingress: whole(
-                    false,
-                    "the node accepts nothing from its own pods (defaultEndpointToHostAction)",
-                ),
-            },
-            Pair::Policy(from, to) => Why {
-                egress: self.side(Direction::Egress, &from, &to).unwrap_or_else(no_pod),
-                ingress: self.side(Direction::Ingress, &to, &from).unwrap_or_else(no_pod),
-            },
-        })
-    }
-
-    /// What the chain of `local` decides, by reason; what it allows comes first.
-    fn side(&self, direction: Direction, local: &End, peer: &End) -> Option<Vec<SideWhy>> {
-        let chain = local.chain(direction)?;
+    /// What a chain decides, by reason; what it allows comes first.
+    fn reasons(&self, chain: ChainId, local: &End, peer: &End) -> String {
         let (family, source) = (local.family(), Packet::EPHEMERAL);
-        let (local, peer) = (local.identity, peer.identity);
-        let decisions = self.image.decisions(chain, local, peer, family, source);
-        let mut reasons: BTreeMap<(bool, String), Vec<_>> = BTreeMap::new();
+        let decisions = self.image.decisions(chain, local.identity, peer.identity, family, source);
+        let mut reasons: BTreeMap<(bool, String), Vec<PathId>> = BTreeMap::new();
         let runs = decisions.ports.iter().chain([&decisions.icmp, &decisions.others]).flatten();
         for run in runs {
             let path = self.image.path(run.path);
             let text = self.places.text(&path.decision.reason);
-            let key = (path.verdict != Verdict::Allow, text);
-            reasons.entry(key).or_default().push(run.path);
+            reasons.entry((path.verdict != Verdict::Allow, text)).or_default().push(run.path);
         }
-        let side = |((denied, reason), paths): ((bool, String), Vec<_>)| SideWhy {
-            services: Services::from_decisions(&decisions, |path| paths.contains(&path)),
-            allowed: !denied,
-            reason,
-        };
-        Some(reasons.into_iter().map(side).collect())
-    }
-
-    /// The places of both ends in the tables: pairs with equal places and equal verdicts have one [`Why`].
-    pub fn why_key(&self, from: usize, to: usize, family: Family) -> Option<[Option<Lookups>; 2]> {
-        let (from, to) = (self.groups.get(from)?, self.groups.get(to)?);
-        let place = |direction, local: &End, peer: &End| {
-            Some(self.image.lookups(local.chain(direction)?, local.identity, peer.identity))
-        };
-        Some(match pair(&self.node_kinds, family, from, to)? {
-            Pair::OwnNode => [None, None],
-            Pair::Dropped => [None, Some(Lookups::Nowhere)],
-            Pair::Policy(from, to) => {
-                [place(Direction::Egress, &from, &to), place(Direction::Ingress, &to, &from)]
-            }
-        })
+        if reasons.len() == 1 {
+            return reasons.into_keys().map(|(_, reason)| reason).collect();
+        }
+        let texts = reasons.into_iter().map(|((_, reason), paths)| {
+            let services = Services::from_decisions(&decisions, |path| paths.contains(&path));
+            format!("{services}: {reason}")
+        });
+        texts.collect::<Vec<_>>().join("; ")
     }
 
     /// The oracle's explanations of a cell: of a packet that passes, and of one that does not, if there are such.

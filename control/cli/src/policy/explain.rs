@@ -1,14 +1,18 @@
 //! `manx policy explain`.
 
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
+use comfy_table::Cell;
 
 use super::assume::{Assume, Completed};
 use super::manifests::tell_invalid;
 use crate::Error;
 use crate::output::{self, Output};
 use crate::socket::Socket;
+use manx_analysis::explain::Explainer;
 use manx_api::explain::{ExplainRequest, Explanation, PacketSpec};
 use manx_datastore::read_paths;
 use manx_oracle::Packet;
@@ -19,7 +23,8 @@ const UPLINK: &str = "eth0";
 /// The settings of `manx policy explain`.
 #[derive(Debug, Clone, Args)]
 pub struct Explain {
-    /// Source: NAMESPACE/POD, POD, node/NAME or an address
+    /// Source: NAMESPACE/POD, POD, node/NAME, outside or an address; svc/NAMESPACE/NAME is each of its endpoints, and with
+    /// * and ? it is each pod or node that fits
     #[arg(long, value_name = "PARTY")]
     pub from: String,
     /// Destination, in the same form
@@ -50,16 +55,19 @@ pub struct Explain {
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take it for the command's own description")]
     pub socket: Socket,
-    /// Directories of manifests, and manifests [default: what the running agent has loaded]
+    /// Enter subdirectories of directories, too
+    #[arg(long, short = 'R')]
+    pub recursive: bool,
+    /// Directories of manifests, and manifests; - is standard input [default: what the running agent has loaded]
     #[arg(value_name = "DIR|FILE")]
     pub paths: Vec<PathBuf>,
 }
 
 impl Explain {
-    fn request(&self) -> ExplainRequest {
+    fn request(&self, from: &str, to: &str) -> ExplainRequest {
         ExplainRequest {
-            from: self.from.clone(),
-            to: self.to.clone(),
+            from: from.to_owned(),
+            to: to.to_owned(),
             packet: self.port,
             source_port: self.source_port,
             ipv6: self.ipv6,
@@ -69,34 +77,101 @@ impl Explain {
     }
 }
 
-/// Prints what decides. Exit code 0 if the connection passes, 1 if it does not, 2 if that is not known.
+/// What decides: of one connection, or of each of several.
+#[derive(Debug)]
+enum Answer {
+    One(Box<Explanation>),
+    Several(Vec<Explanation>),
+}
+
+/// Prints what decides. Exit code 0 if the connections pass, 1 if one does not, 2 if that is not known.
 pub fn run(explain: &Explain) -> Result<(), Error> {
-    let explanation = if explain.paths.is_empty() {
-        by_agent(explain)?
+    let answer = if explain.paths.is_empty() {
+        Answer::One(Box::new(by_agent(explain)?))
     } else {
-        let contents = read_paths(explain.paths.iter().map(PathBuf::as_path), false);
+        let paths = explain.paths.iter().map(PathBuf::as_path);
+        let contents = read_paths(paths, explain.recursive);
         tell_invalid(&contents)?;
         let Some(completed) = explain.assume.complete(contents)? else { return Ok(()) };
         explain_by_manifests(explain, &completed).map_err(Error::Invalid)?
     };
-    match explain.output {
-        Output::Text => output::print(&explanation.to_string())?,
-        Output::Json => output::print_json(&explanation)?,
+    let (passes, text) = match &answer {
+        Answer::One(one) => (one.story.allowed, one.to_string()),
+        Answer::Several(all) => (all.iter().all(|one| one.story.allowed), short(all)),
+    };
+    match (explain.output, &answer) {
+        (Output::Text, _) => output::print(&text)?,
+        (Output::Json, Answer::One(one)) => output::print_json(one)?,
+        (Output::Json, Answer::Several(all)) => output::print_json(all)?,
     }
-    if explanation.story.allowed { Ok(()) } else { Err(Error::Deviation) }
+    if passes { Ok(()) } else { Err(Error::Deviation) }
 }
 
 fn by_agent(explain: &Explain) -> Result<Explanation, Error> {
+    for end in [&explain.from, &explain.to] {
+        if end.contains(['*', '?']) || end.starts_with("svc/") {
+            return Err(Error::Invalid(format!(
+                "{end} stands for several ends, and an agent explains one connection: name one end, or give manifests"
+            )));
+        }
+    }
     let agent = explain.socket.connect().map_err(|error| match error {
         Error::Environment(text) => Error::Environment(format!("{text}; or give manifests")),
         other => other,
     });
-    Ok(agent?.explain(ExplainRequest { routes: true, ..explain.request() })?)
+    let request = explain.request(&explain.from, &explain.to);
+    Ok(agent?.explain(ExplainRequest { routes: true, ..request })?)
 }
 
-fn explain_by_manifests(explain: &Explain, completed: &Completed) -> Result<Explanation, String> {
+fn explain_by_manifests(explain: &Explain, completed: &Completed) -> Result<Answer, String> {
     let Completed { contents, assumed } = completed;
-    manx_analysis::explain::explain(&explain.request(), contents, &assumed.addresses, UPLINK)
+    let explainer = Explainer::new(contents, &assumed.addresses, UPLINK);
+    let (from, to) = (explainer.ends(&explain.from)?, explainer.ends(&explain.to)?);
+    if let ([from], [to]) = (from.as_slice(), to.as_slice()) {
+        return explainer.explain(&explain.request(from, to)).map(|one| Answer::One(Box::new(one)));
+    }
+    let mut all = Vec::new();
+    for from in &from {
+        for to in to.iter().filter(|to| *to != from) {
+            all.push(explainer.explain(&explain.request(from, to))?);
+        }
+    }
+    Ok(Answer::Several(all))
+}
+
+/// A line for each connection: both ends, the verdict, and what decides where it stops.
+fn short(all: &[Explanation]) -> String {
+    let rows = all.iter().map(|Explanation { story, .. }| {
+        let stages = story.leaving.iter().chain(&story.arriving);
+        let mut sides = vec![("egress", &story.egress), ("ingress", &story.ingress)];
+        let stages = stages.flat_map(|interface| &interface.stages);
+        let enforced = stages.filter(|stage| stage.enforced && stage.decides);
+        sides.extend(enforced.map(|stage| (stage.stage.as_str(), &stage.side)));
+        let denies = sides.into_iter().find(|(_, side)| !side.allowed);
+        let why = match (denies, &story.no_route) {
+            (Some((place, side)), _) => format!("{place}: {}", side.why),
+            (None, Some(why)) => format!("no route: {why}"),
+            (None, None) => story.ingress.why.clone(),
+        };
+        let verdict = if story.allowed { "ALLOWED" } else { "DENIED" };
+        [&story.from, &story.to, &verdict.to_owned(), &why].map(Cell::new)
+    });
+    let mut text = output::table(["from", "to", "verdict", "why"], &[], rows.collect());
+    let stand_ins: BTreeSet<&String> = all.iter().flat_map(|one| &one.stand_ins).collect();
+    let assumed: BTreeSet<&str> =
+        all.iter().flat_map(|one| one.assumed.iter().map(String::as_str)).collect();
+    // Writing to a String cannot fail.
+    if !stand_ins.is_empty() || !assumed.is_empty() {
+        let _ = writeln!(text);
+    }
+    for stand_in in stand_ins {
+        let _ = writeln!(text, "{stand_in}");
+    }
+    if !assumed.is_empty() {
+        let assumed = assumed.into_iter().collect::<Vec<_>>().join(", ");
+        let _ = writeln!(text, "no address in the manifests, assumed: {assumed}");
+    }
+    text
 }
 
 #[cfg(test)]
@@ -143,16 +218,56 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
             routes: false,
             assume: Assume::default(),
             uplink: None,
+            recursive: false,
             paths: Vec::new(),
         }
     }
 
+    fn one(explain: &Explain, completed: &Completed) -> Result<Explanation, String> {
+        match explain_by_manifests(explain, completed)? {
+            Answer::One(one) => Ok(*one),
+            Answer::Several(all) => panic!("{}", short(&all)),
+        }
+    }
+
     fn explain(explain: &Explain) -> Result<Explanation, String> {
-        explain_by_manifests(explain, &completed(NODES))
+        one(explain, &completed(NODES))
     }
 
     fn completed(text: &str) -> Completed {
         Completed::new(Contents::from_texts([("objects.yaml", text)]), None).unwrap()
+    }
+
+    const SERVICES: &str = "
+---
+{apiVersion: v1, kind: Service, metadata: {name: sliced}, spec: {ports: [{port: 80}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: sliced-1, labels: {kubernetes.io/service-name: sliced}}, addressType: IPv4, endpoints: [{addresses: [10.1.1.2]}, {addresses: [198.51.100.7]}], ports: [{port: 80}]}
+---
+{apiVersion: v1, kind: Service, metadata: {name: selecting}, spec: {selector: {app: b}, ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: nobody}, spec: {selector: {app: none}, ports: [{port: 80}]}}
+";
+
+    fn several(from: &str, to: &str, port: &str) -> String {
+        let text = format!("{NODES}{SERVICES}");
+        match explain_by_manifests(&asked(from, to, port), &completed(&text)) {
+            Ok(Answer::Several(all)) => short(&all),
+            Ok(Answer::One(one)) => one.to_string().lines().next().unwrap().to_owned(),
+            Err(error) => error,
+        }
+    }
+
+    #[test]
+    fn patterns_and_services_get_a_short_answer_for_each_pair() {
+        insta::assert_snapshot!("patterns", several("*/*", "default/b", "tcp/81"));
+        insta::assert_snapshot!("a_service", several("a", "svc/default/sliced", "tcp/81"));
+        insta::assert_snapshot!(several("a", "svc/default/selecting", "tcp/80"), @"default/a (10.1.1.3) -> default/b (10.1.1.2), TCP from port 49152 to port 80: ALLOWED");
+        insta::assert_snapshot!(several("a", "svc/default/nobody", "tcp/80"), @"the service default/nobody has no endpoint");
+        insta::assert_snapshot!(several("a", "svc/default/none", "tcp/80"), @"there is no Service or EndpointSlice of default/none in the manifests");
+        insta::assert_snapshot!(several("a", "svc/x", "tcp/80"), @"svc/x is no service: expected svc/NAMESPACE/NAME");
+        insta::assert_snapshot!(several("z*", "b", "tcp/80"), @"no pod and no node fits z*; found default/a, default/b, far/c");
+        insta::assert_snapshot!(several("outside", "b", "tcp/80"), @"203.0.113.1 -> default/b (10.1.1.2), TCP from port 49152 to port 80: ALLOWED");
     }
 
     fn says(from: &str, to: &str, port: &str) -> String {
@@ -172,7 +287,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
 
         ingress of default/b (10.1.1.2): isolated by default/only-80, and no rule allows it
           tier default, order 1000000, then Deny
-            default/only-80, order 1000
+            default/only-80, order 1000 (objects.yaml:20:1)
               ingress[0] Allow: no match: ports: TCP 80
 
         no address in the manifests, assumed: default/a (10.1.1.3)
@@ -194,7 +309,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
 
     fn at_hosts(from: &str, to: &str, port: &str) -> Explanation {
         let objects = format!("{NODES}{HOSTS}").replace("port: 80}", "endPort: 99, port: 1}");
-        explain_by_manifests(&asked(from, to, port), &completed(&objects)).unwrap()
+        one(&asked(from, to, port), &completed(&objects)).unwrap()
     }
 
     #[test]
@@ -228,11 +343,10 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
         let completed_objects = completed(&objects);
         let uplink = Some("ens1".to_owned());
         let explain = Explain { uplink, ..asked("far/c", "b", "tcp/83") };
-        let arriving =
-            explain_by_manifests(&explain, &completed_objects).unwrap().story.arriving.unwrap();
+        let arriving = one(&explain, &completed_objects).unwrap().story.arriving.unwrap();
         assert_eq!((arriving.host_endpoint, arriving.allowed), (None, true));
         let tunnelled = completed(&objects.replace("ipipMode: Never", "ipipMode: Always"));
-        let story = explain_by_manifests(&asked("far/c", "b", "tcp/83"), &tunnelled).unwrap().story;
+        let story = one(&asked("far/c", "b", "tcp/83"), &tunnelled).unwrap().story;
         assert_eq!(story.arriving.unwrap().interface, "its tunnels");
     }
 
@@ -242,7 +356,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
         let rule = &json["arriving"]["stages"][2]["rule"];
         let expected = serde_json::json!({
             "kind": "GlobalNetworkPolicy", "api_version": "projectcalico.org/v3", "namespace": "",
-            "name": "forwarded", "direction": "ingress", "index": 0,
+            "name": "forwarded", "direction": "ingress", "index": 0, "place": "objects.yaml:32:1",
         });
         assert_eq!(*rule, expected, "{json:#}");
         let denied = serde_json::to_value(explain(&asked("a", "b", "tcp/81")).unwrap()).unwrap();
@@ -279,7 +393,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
 
     #[test]
     fn who_cannot_be_asked_about_is_said_why() {
-        insta::assert_snapshot!(says("nobody", "b", "tcp/80"), @"Pod default/nobody is not in the manifests; expected NAMESPACE/POD, POD of the namespace default, node/NAME or an address");
+        insta::assert_snapshot!(says("nobody", "b", "tcp/80"), @"Pod default/nobody is not in the manifests; expected NAMESPACE/POD, POD of the namespace default, node/NAME, svc/NAMESPACE/NAME, outside or an address");
         insta::assert_snapshot!(says("x", "b", "tcp/80"), @"Pod default/x is not valid, so it is no endpoint and nothing passes");
         insta::assert_snapshot!(says("node/n9", "b", "tcp/80"), @"there is no node n9 with an InternalIP in the manifests");
         insta::assert_snapshot!(says("b", "fd00:9::9", "tcp/80"), @"b and fd00:9::9 have no addresses of one family");
@@ -330,7 +444,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
         let completed = Completed { contents, assumed: manx_assume::Assumed::default() };
         let counted = Explain { routes: true, ..asked("a", "b", "tcp/80") };
         for (explain, allowed) in [(asked("a", "b", "tcp/80"), true), (counted, false)] {
-            let explanation = explain_by_manifests(&explain, &completed).unwrap();
+            let explanation = one(&explain, &completed).unwrap();
             assert_eq!(explanation.story.allowed, allowed);
             let told = explanation.to_string();
             let second = told.lines().nth(1).unwrap();

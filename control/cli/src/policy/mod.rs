@@ -4,6 +4,7 @@ pub mod assume;
 pub mod check;
 pub mod explain;
 pub mod manifests;
+pub mod matrix;
 pub mod prove;
 
 use clap::{Args, Subcommand};
@@ -25,6 +26,8 @@ pub enum Command {
     Check(check::Check),
     /// Tell whether a connection passes, and what decided, tier by tier and rule by rule
     Explain(explain::Explain),
+    /// Tell who reaches whom on which ports, every pair
+    Matrix(matrix::MatrixOf),
     /// Prove the tables of every node: each cell says what the objects say, or here is a packet
     Prove(prove::Prove),
 }
@@ -34,6 +37,7 @@ pub fn run(policy: &Policy) -> Result<(), Error> {
     match &policy.command {
         Command::Check(check) => check::run(check),
         Command::Explain(explain) => explain::run(explain),
+        Command::Matrix(matrix) => matrix::run(matrix),
         Command::Prove(prove) => prove::run(prove),
     }
 }

@@ -1,0 +1,57 @@
+//! Patterns of names: `*` stands for any text, `?` for one character.
+
+/// Whether a text is a pattern and not a name.
+pub(crate) fn is_pattern(text: &str) -> bool {
+    text.contains(['*', '?'])
+}
+
+/// Whether a name fits a pattern, in which `*` stands for any text and `?` for one character.
+pub(crate) fn fits(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), name.chars().collect());
+    let (mut at, mut from) = (0, 0);
+    // Where the last star was, and up to where it has taken the name.
+    let mut star: Option<(usize, usize)> = None;
+    while from < name.len() {
+        match pattern.get(at) {
+            Some('*') => {
+                star = Some((at, from));
+                at += 1;
+            }
+            Some(wanted) if *wanted == '?' || *wanted == name[from] => {
+                at += 1;
+                from += 1;
+            }
+            _ => {
+                let Some((star_at, taken)) = star else { return false };
+                star = Some((star_at, taken + 1));
+                (at, from) = (star_at + 1, taken + 1);
+            }
+        }
+    }
+    pattern[at..].iter().all(|rest| *rest == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_is_any_text_and_a_question_mark_one_character() {
+        for (pattern, name, expected) in [
+            ("shop/*", "shop/web-1", true),
+            ("*/web-*", "shop/web-1", true),
+            ("*/web-*", "shop/api-web", false),
+            ("shop/web-?", "shop/web-1", true),
+            ("shop/web-?", "shop/web-10", false),
+            ("*a*a*", "banana", true),
+            ("*aa*", "banana", false),
+            ("", "", true),
+            ("*", "", true),
+            ("?", "", false),
+            ("web", "web-1", false),
+        ] {
+            assert_eq!(fits(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+}

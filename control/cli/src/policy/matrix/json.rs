@@ -1,0 +1,127 @@
+//! The matrix for programs.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::shown::Shown;
+use manx_analysis::matrix::{Keys, Matrix, Party, PartyKind, Services};
+
+/// The version of the form: it grows when a field changes its meaning or goes.
+const SCHEMA_VERSION: u32 = 1;
+
+/// The output.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report<'a> {
+    schema_version: u32,
+    /// The source port of the packets.
+    source_port: u16,
+    parties: Vec<PartyReport>,
+    /// What cells refer to.
+    services: Vec<ServicesReport>,
+    cells: Vec<CellReport>,
+    notes: &'a [String],
+}
+
+#[derive(Serialize)]
+struct PartyReport {
+    name: String,
+    kind: &'static str,
+    namespace: String,
+    pods: Vec<String>,
+}
+
+/// Ranges with both ends.
+#[derive(Serialize)]
+struct ServicesReport {
+    ports: String,
+    tcp: Vec<(u16, u16)>,
+    udp: Vec<(u16, u16)>,
+    sctp: Vec<(u16, u16)>,
+    /// Type × 256 + code.
+    icmp: Vec<(u16, u16)>,
+    /// Numbers of other protocols.
+    protocols: Vec<(u16, u16)>,
+}
+
+/// What each of some sources reaches at each of some destinations. A pod is never meant with itself.
+#[derive(Serialize)]
+struct CellReport {
+    from: Vec<String>,
+    to: Vec<String>,
+    ports: String,
+    /// Indexes of services; absent: the family has no such pair.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ipv4: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ipv6: Option<usize>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    why: Vec<String>,
+}
+
+/// The text.
+pub(super) fn render(shown: &Shown<'_>) -> Result<String, String> {
+    let matrix = shown.matrix;
+    let mut numbers: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut services = Vec::new();
+    let mut number = |wire: u32| {
+        *numbers.entry(wire).or_insert_with(|| {
+            services.push(ServicesReport::new(matrix.services(wire)));
+            services.len() - 1
+        })
+    };
+    let mut cells = Vec::new();
+    let (blocks, whys) = shown.view.blocks(shown.why);
+    for block in blocks {
+        for line in block.lines.iter().chain(&block.none) {
+            cells.push(CellReport {
+                from: shown.names(&block.sources),
+                to: shown.names(&line.destinations),
+                ports: matrix.text(line.cell),
+                ipv4: line.cell.v4.map(&mut number),
+                ipv6: line.cell.v6.map(&mut number),
+                why: Shown::whys(line, &whys),
+            });
+        }
+    }
+    let report = Report {
+        schema_version: SCHEMA_VERSION,
+        source_port: Matrix::source_port(),
+        parties: matrix.parties.iter().map(PartyReport::new).collect(),
+        services,
+        cells,
+        notes: &shown.notes,
+    };
+    let text = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
+    Ok(text + "\n")
+}
+
+impl PartyReport {
+    fn new(party: &Party) -> Self {
+        Self {
+            name: party.to_string(),
+            kind: match party.kind {
+                PartyKind::Workload { .. } => "workload",
+                PartyKind::Pod(..) => "pod",
+                PartyKind::OwnNode => "own-node",
+                PartyKind::Nodes(_) => "nodes",
+                PartyKind::Nets(_) => "nets",
+                PartyKind::Outside(_) => "outside",
+            },
+            namespace: party.namespace().to_owned(),
+            pods: party.pods.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl ServicesReport {
+    fn new(services: &Services) -> Self {
+        let [tcp, udp, sctp, icmp, protocols] =
+            services.0.each_ref().map(|keys: &Keys| keys.ranges().to_vec());
+        // The ranges of other protocols are of numbers up to 255.
+        let within = |(first, last): (u16, u16)| (first, last.min(u8::MAX.into()));
+        let protocols = protocols.into_iter().map(within).collect();
+        Self { ports: services.to_string(), tcp, udp, sctp, icmp, protocols }
+    }
+}

@@ -1,0 +1,130 @@
+//! `manx policy matrix`: every pair, in the forms that people and programs read.
+//!
+//! `text`, `csv`, `json`, `markdown`, `html` (a page of its own) and `svg` (a graph). What holds of all pairs is in
+//! `notes`.
+
+mod csv;
+mod html;
+mod json;
+mod markdown;
+mod notes;
+mod shown;
+mod svg;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::io::{self, Write as _};
+
+use clap::{Args, ValueEnum};
+
+use self::shown::Shown;
+use super::assume::{Assume, Completed};
+use super::manifests::{Manifests, tell_invalid};
+use crate::Error;
+use crate::output;
+use manx_analysis::matrix::{Filter, Matrix, View};
+
+/// The settings of `manx policy matrix`.
+#[derive(Debug, Clone, Args)]
+pub struct MatrixOf {
+    /// Only these sources: NAMESPACE/POD, NAMESPACE/WORKLOAD, node, node/NAME, outside or a net; * and ? stand for
+    /// any text and any character. May be repeated
+    #[arg(long, value_name = "PATTERN")]
+    pub from: Vec<String>,
+    /// Only these destinations, in the same form. May be repeated
+    #[arg(long, value_name = "PATTERN")]
+    pub to: Vec<String>,
+    /// Only pairs with an end in this namespace. May be repeated
+    #[arg(long, short, value_name = "NAMESPACE")]
+    pub namespace: Vec<String>,
+    /// Tell for each pair what decides at either end, and where it is written
+    #[arg(long)]
+    pub why: bool,
+    /// Form of the matrix
+    #[arg(long, short, value_enum, default_value_t)]
+    pub output: Form,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub assume: Assume,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub manifests: Manifests,
+}
+
+/// The forms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Form {
+    /// A table, or a list where a table is too wide
+    #[default]
+    Text,
+    /// A line for each pair
+    Csv,
+    /// JSON for programs
+    Json,
+    /// A table for documents
+    Markdown,
+    /// One page that needs nothing else: filter by namespace, click a cell
+    Html,
+    /// A graph
+    Svg,
+}
+
+/// Prints the matrix. Exit code 0 if it could be made, 2 if not everything can be read or no party fits.
+pub fn run(asked: &MatrixOf) -> Result<(), Error> {
+    let contents = asked.manifests.read();
+    tell_invalid(&contents)?;
+    let Some(completed) = asked.assume.complete(contents)? else { return Ok(()) };
+    let (text, notes) = render(asked, &completed).map_err(Error::Invalid)?;
+    if asked.output == Form::Csv {
+        for note in notes {
+            // If standard error is closed, there is no one to tell.
+            let _ = writeln!(io::stderr(), "{note}");
+        }
+    }
+    output::print(&text)
+}
+
+/// The text and the notes, which every form but CSV holds.
+fn render(asked: &MatrixOf, completed: &Completed) -> Result<(String, Vec<String>), String> {
+    let Completed { contents, assumed } = completed;
+    let matrix = Matrix::new(contents);
+    let filter = Filter {
+        from: asked.from.clone(),
+        to: asked.to.clone(),
+        namespaces: asked.namespace.clone(),
+    };
+    let view = View::new(&matrix, &filter);
+    if matrix.pods == 0 {
+        let message = "nothing to show: there is no pod in the manifests; name the ones that hold pods or workloads";
+        return Err(message.to_owned());
+    }
+    for (empty, option) in [
+        (view.sources.is_empty(), "--from and --namespace"),
+        (view.destinations.is_empty(), "--to and --namespace"),
+    ] {
+        if empty {
+            return Err(format!(
+                "no party fits {option}; expected NAMESPACE/POD, NAMESPACE/WORKLOAD, node, outside or a net, such as {}",
+                matrix
+                    .parties
+                    .iter()
+                    .filter_map(|party| party.names().pop())
+                    .take(3)
+                    .collect::<Vec<_>>()
+                    .join(", ")
+            ));
+        }
+    }
+    let notes = notes::notes(&matrix, &assumed.addresses);
+    let shown = Shown { matrix: &matrix, view, why: asked.why, notes };
+    let text = match asked.output {
+        Form::Text => text::render(&shown),
+        Form::Csv => csv::render(&shown),
+        Form::Json => json::render(&shown)?,
+        Form::Markdown => markdown::render(&shown),
+        Form::Html => html::render(&shown, contents)?,
+        Form::Svg => svg::render(&shown),
+    };
+    Ok((text, shown.notes))
+}
