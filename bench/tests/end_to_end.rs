@@ -195,6 +195,7 @@ fn what_can_be_measured_is_listed_each_row_once() {
         "flows-1k",
         "cluster",
         "change",
+        "matrix",
     ] {
         assert!(rows.contains(&row), "{row} in {stdout}");
     }

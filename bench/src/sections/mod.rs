@@ -8,11 +8,13 @@
 //! - [`attach`]: how long it takes to attach many pods, and what waits meanwhile, on real devices;
 //! - [`pipeline`]: what a packet costs, without devices;
 //! - [`policy_scale`]: what compiling, changing and looking up large policy costs;
-//! - [`change`]: what a change of one object costs the control thread.
+//! - [`change`]: what a change of one object costs the control thread;
+//! - [`matrix`]: what it costs to tell who reaches whom in a whole cluster.
 
 pub mod attach;
 pub mod change;
 pub mod fairness;
+pub mod matrix;
 pub mod pipeline;
 pub mod policy_scale;
 pub mod side_by_side;
@@ -34,7 +36,7 @@ pub struct Section {
 }
 
 /// All sections, in the order of measuring.
-pub const SECTIONS: [Section; 6] = [
+pub const SECTIONS: [Section; 7] = [
     Section {
         name: "side-by-side",
         description: "Manx beside others, on real devices, in turn",
@@ -70,6 +72,12 @@ pub const SECTIONS: [Section; 6] = [
         description: "what a change of one object costs the control thread",
         rows: change::rows,
         measure: change::measure,
+    },
+    Section {
+        name: "matrix",
+        description: "who reaches whom in a whole cluster",
+        rows: matrix::rows,
+        measure: matrix::measure,
     },
 ];
 

@@ -69,7 +69,7 @@ fn the_page_filters_and_tells_what_a_cell_says() {
     fs::write(&page, output.stdout).unwrap();
 
     let whole = dom(&page, &profile, "");
-    assert!(whole.contains("5 sources, 5 destinations"), "{whole}");
+    assert!(whole.contains("6 sources, 6 destinations"), "{whole}");
     assert!(whole.contains("Click a cell"), "{whole}");
     assert!(whole.contains("<option value=\"kube-system\">"), "{whole}");
 
