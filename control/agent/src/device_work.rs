@@ -4,8 +4,8 @@
 //! of work therefore runs on a thread that may block, and its result comes back to the control loop as an event. Status,
 //! datastore and publication go on meanwhile.
 //!
-//! A thread works for one pod. At most [`THREADS`] work at once; more wait in order of arrival. Work that hangs (a namespace on
-//! a mount that does not answer) gives its place to the next after [`SLOW`].
+//! A thread works for one pod. At most [`THREADS`] work at once; more wait in order of arrival. Work that hangs (a namespace
+//! on a mount that does not answer) gives its place to the next after [`SLOW`]. The removal of a device counts as done then.
 
 use std::sync::Arc;
 use std::thread;
@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use manx_policy_compiler::model::ObjectName;
 use tokio::sync::{Semaphore, mpsc};
+use tokio::task::{JoinError, JoinHandle};
 
 use super::device::AgentNamespace;
 
@@ -48,32 +49,78 @@ impl<C: Send + 'static> DeviceWork<C> {
         (Self { namespace, threads, completed }, receiver)
     }
 
-    /// Runs `work` for a pod on a thread that may block; one [`Completed`] follows. Call within the runtime.
+    /// Runs `work` for a pod on a thread that may block; one [`Completed`] with what it returns follows. Call within the
+    /// runtime.
     pub(super) fn start(
         &self,
         pod: ObjectName,
         work: impl FnOnce(&AgentNamespace) -> C + Send + 'static,
     ) {
-        let (namespace, threads) = (Arc::clone(&self.namespace), Arc::clone(&self.threads));
-        let completed = self.completed.clone();
+        let (running, completed) = (self.run(work), self.completed.clone());
         tokio::spawn(async move {
-            // The semaphore is never closed.
-            let place = threads.acquire_owned().await;
-            let mut thread = tokio::task::spawn_blocking(move || work(&namespace));
-            let ended = if let Ok(ended) = tokio::time::timeout(SLOW, &mut thread).await {
-                ended
-            } else {
-                drop(place);
-                thread.await
+            let result = match running.await {
+                Ran::Ended(ended) => ended,
+                Ran::Slow(thread) => thread.await,
             };
-            // An agent that stops cancels what has not begun, and waits for the rest no longer than a moment.
-            if let Some(result) =
-                ended.map_or_else(|it| it.try_into_panic().ok().map(Err), |it| Some(Ok(it)))
-            {
-                let _ = completed.send(Completed { pod, result });
-            }
+            send(&completed, pod, result);
         });
     }
+
+    /// The same, and [`Completed`] with `done` follows when the work has ended or is [`SLOW`].
+    pub(super) fn start_bounded(
+        &self,
+        pod: ObjectName,
+        work: impl FnOnce(&AgentNamespace) + Send + 'static,
+        done: C,
+    ) {
+        let (running, completed) = (self.run(work), self.completed.clone());
+        tokio::spawn(async move {
+            let result = match running.await {
+                Ran::Ended(ended) => ended.map(|()| done),
+                Ran::Slow(_) => Ok(done),
+            };
+            send(&completed, pod, result);
+        });
+    }
+
+    /// Runs `work` when a thread is free. It gives its place to other work once it is [`SLOW`].
+    fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&AgentNamespace) -> T + Send + 'static,
+    ) -> impl Future<Output = Ran<T>> + Send + 'static {
+        let (namespace, threads) = (Arc::clone(&self.namespace), Arc::clone(&self.threads));
+        async move {
+            // The semaphore is never closed.
+            let _place = threads.acquire_owned().await;
+            let mut thread = tokio::task::spawn_blocking(move || work(&namespace));
+            match tokio::time::timeout(SLOW, &mut thread).await {
+                Ok(ended) => Ran::Ended(ended),
+                Err(_) => Ran::Slow(thread),
+            }
+        }
+    }
+}
+
+/// What has become of work in [`SLOW`].
+enum Ran<T> {
+    Ended(Result<T, JoinError>),
+    Slow(JoinHandle<T>),
+}
+
+/// Tells the control loop. An agent that stops cancels what has not begun, and waits for the rest no longer than a moment.
+fn send<C>(
+    completed: &mpsc::UnboundedSender<Completed<C>>,
+    pod: ObjectName,
+    ended: Result<C, JoinError>,
+) {
+    let result = match ended {
+        Ok(result) => Ok(result),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => Err(panic),
+            Err(_cancelled) => return,
+        },
+    };
+    let _ = completed.send(Completed { pod, result });
 }
 
 #[cfg(test)]
@@ -102,6 +149,13 @@ mod tests {
             work.start(ObjectName::new("goes", "on"), |_| false);
             let first = completed.recv().await.unwrap();
             assert_eq!((first.pod, first.result.unwrap()), (ObjectName::new("goes", "on"), false));
+            // Work that need not end is done although it hangs.
+            let behind = Arc::clone(&hung);
+            let hangs = move |_: &AgentNamespace| drop(behind.lock());
+            work.start_bounded(ObjectName::new("is", "removed"), hangs, false);
+            let second = completed.recv().await.unwrap();
+            assert_eq!(second.pod, ObjectName::new("is", "removed"));
+            assert!(!second.result.unwrap());
             drop(release);
             for _ in 0..THREADS {
                 assert!(completed.recv().await.unwrap().result.unwrap());

@@ -19,7 +19,7 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 pub(super) use self::attachments::Done;
-use self::attachments::{Attachments, PodRequest};
+use self::attachments::{AttachRequest, Attachments, PodRequest};
 use self::dataplane::Dataplane;
 pub(super) use self::datastore::Datastore;
 use super::device_work::Completed;
@@ -70,7 +70,7 @@ impl Agent {
                 self.publish();
                 return false;
             }
-            NextStep::Routes { tables } => tables,
+            NextStep::Routes { tables, .. } => tables,
             NextStep::Import => {
                 self.datastore.import();
                 true
@@ -126,10 +126,11 @@ impl Agent {
     }
 
     /// Takes a request. Its reply follows at once, or when the work that it asks for has ended.
-    pub(super) fn handle(&mut self, PendingRequest { call, answer }: PendingRequest) {
+    pub(super) fn handle(&mut self, PendingRequest { call, netns, answer }: PendingRequest) {
         let outcome = match call {
             Call::Attach(attach) => {
-                return self.submit(PodRequest::Attach(Box::new(attach), answer));
+                return self
+                    .submit(PodRequest::Attach(Box::new(AttachRequest { attach, netns }), answer));
             }
             Call::Detach(pod) => return self.submit(PodRequest::Detach(pod, answer)),
             Call::Status => Outcome::Reply(Ok(Reply::Status(Box::new(self.status())))),

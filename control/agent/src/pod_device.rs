@@ -1,9 +1,7 @@
 //! A pod's interface.
 
-use std::fs;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use manx_dataplane::port::tun;
@@ -27,7 +25,7 @@ pub enum Preference {
 pub struct PodDevice {
     netns: PathBuf,
     /// Holds the namespace's identity, not the namespace: a descriptor kept would keep it and the device alive.
-    identity: (u64, u64),
+    identity: netns::Identity,
     interface: String,
     made: CreatedDevice,
     mtu: u32,
@@ -88,12 +86,10 @@ impl PodDevice {
         self.mtu
     }
 
-    /// Whether this is the interface that a repeated attachment asks for: at the same path, in the same namespace (it may
-    /// have been made anew there), of the same name.
-    pub fn is(&self, netns: &Path, interface: &str) -> bool {
-        // Opening a path may take for ever, looking at it does not.
-        let identity = || fs::metadata(netns).ok().map(|found| (found.dev(), found.ino()));
-        self.netns == netns && self.interface == interface && identity() == Some(self.identity)
+    /// Whether this is the interface that a repeated attachment asks for: at the same path, in the namespace that is there
+    /// now (it may have been made anew), of the same name.
+    pub fn is(&self, path: &Path, netns: Option<netns::Identity>, interface: &str) -> bool {
+        self.netns == path && netns == Some(self.identity) && self.interface == interface
     }
 
     /// Removes the interface, even while workers hold its queues: the next one may have its name at once. Repeating it, or

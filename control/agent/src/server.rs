@@ -24,6 +24,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use manx_api::{Call, ErrorKind, Failure, Reply, Request, Response};
+use manx_linux::netns::Identity;
 use manx_linux::private;
 
 /// Connections served at once; more wait in the socket's backlog. A caller that attaches a pod holds one until the pod is
@@ -36,6 +37,8 @@ const REST: Duration = Duration::from_millis(100);
 pub struct PendingRequest {
     /// The call.
     pub call: Call,
+    /// The network namespace that a call to attach names by its path, if there is one.
+    pub netns: Option<Identity>,
     /// Takes the outcome. It is closed if the client has gone away.
     pub answer: oneshot::Sender<Outcome>,
 }
@@ -296,7 +299,16 @@ async fn submit(
         let message = "the agent is stopping and answers no more".to_owned();
         Outcome::Reply(Err(Failure { kind: ErrorKind::Internal, message }))
     };
-    if requests.send(PendingRequest { call, answer }).await.is_err() {
+    let netns = match &call {
+        // Looking at a path may take for ever, so it is not the agent's control loop that does it.
+        Call::Attach(attach) => unless_gone(stream, tokio::fs::metadata(&attach.netns))
+            .await?
+            .ok()
+            .as_ref()
+            .map(Identity::from),
+        _ => None,
+    };
+    if requests.send(PendingRequest { call, netns, answer }).await.is_err() {
         return Ok(stopping());
     }
     unless_gone(stream, answered).await.map(|answer| answer.unwrap_or_else(|_| stopping()))

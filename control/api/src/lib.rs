@@ -220,6 +220,9 @@ pub struct Status {
     pub tables: u64,
     /// How often a pod of another node was changed in tables in use.
     pub changed_in_place: u64,
+    /// How often routes were changed in tables in use.
+    #[serde(default)]
+    pub routes_changed_in_place: u64,
     /// Objects that are not valid: where, and why. Each fails closed.
     pub invalid: Vec<String>,
     /// What is valid but has less effect than its author may believe.

@@ -40,6 +40,7 @@ fn render(status: &manx_api::Status) -> String {
         datastore,
         tables,
         changed_in_place,
+        routes_changed_in_place,
         invalid,
         warnings,
         known_endpoints,
@@ -61,7 +62,7 @@ fn render(status: &manx_api::Status) -> String {
     let _ = writeln!(text, "node {node}, manx {version}, up {up}");
     let _ = writeln!(
         text,
-        "datastore {sync} at {datastore}: {known_endpoints} endpoints, {known_policies} policies; tables published {tables} times, pods changed in them {changed_in_place} times"
+        "datastore {sync} at {datastore}: {known_endpoints} endpoints, {known_policies} policies; tables published {tables} times, changed in place {changed_in_place} times for pods and {routes_changed_in_place} times for routes"
     );
     let _ = writeln!(text, "{}", tables_line(policy, verification));
     if let manx_api::Verification::Refuted(refutation) = verification {
@@ -262,6 +263,7 @@ mod tests {
             datastore: "0f1e2d3c4b5a6978".to_owned(),
             tables: 12,
             changed_in_place: 34,
+            routes_changed_in_place: 2,
             invalid: vec!["policies.yaml, document 2, NetworkPolicy default/web: spec.ingress[0].ports[0].port: 0".to_owned()],
             warnings: vec!["hosts.yaml, HostEndpoint h: in part NOT ENFORCED".to_owned()],
             known_endpoints: 6,

@@ -1,7 +1,7 @@
 //! Both kinds of device, with sockets at their ends and nothing but a copying loop between their queues.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -26,6 +26,11 @@ const LONG: Duration = Duration::from_secs(5);
 /// The kinds that this environment allows.
 fn devices() -> Vec<Device> {
     if tun_allowed() { vec![Device::Tun, Device::Veth] } else { vec![Device::Veth] }
+}
+
+/// The identity of the namespace at a path.
+fn there(path: &Path) -> Option<netns::Identity> {
+    fs::metadata(path).ok().as_ref().map(netns::Identity::from)
 }
 
 fn ips(texts: &[&str]) -> Vec<IpAddr> {
@@ -312,11 +317,11 @@ fn a_namespace_made_anew_at_the_same_path_is_another() {
     let (device, _queues) = pod.attach(&agent, Device::Veth).unwrap();
     // While the namespace is held, no other one gets its number.
     let _old = netns::open(&pod.path).unwrap();
-    assert!(device.is(&pod.path, "eth0"));
+    assert!(device.is(&pod.path, there(&pod.path), "eth0"));
     netns::delete(&pod.path).unwrap();
-    assert!(!device.is(&pod.path, "eth0"));
+    assert!(!device.is(&pod.path, there(&pod.path), "eth0"));
     netns::create_named(&pod.path).unwrap();
-    assert!(!device.is(&pod.path, "eth0"));
+    assert!(!device.is(&pod.path, there(&pod.path), "eth0"));
 }
 
 #[test]
@@ -328,7 +333,10 @@ fn a_name_that_is_taken_is_refused_and_nothing_is_left_behind() {
         let agent = AgentNamespace::create().unwrap();
         let pod = Pod::new(&["10.7.0.2"]);
         let (first, _queues) = pod.attach(&agent, device).unwrap();
-        assert!(first.is(&pod.path, "eth0") && !first.is(&pod.path, "net1"));
+        assert!(
+            first.is(&pod.path, there(&pod.path), "eth0")
+                && !first.is(&pod.path, there(&pod.path), "net1")
+        );
         let error = pod.attach(&agent, device).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert_eq!(

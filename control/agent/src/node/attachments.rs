@@ -1,6 +1,6 @@
 //! Attachments: the pods of this node, their addresses, the devices that hold them and the node, and device work under way.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -20,37 +20,49 @@ use crate::settings::Settings;
 use manx_api::{Attach, PodName, Response};
 use manx_calculation::calc::{self, Local};
 use manx_calculation::topology::{Desired, Topology};
+use manx_linux::netns;
 
 /// Takes the reply to a request. A client that went away has closed it.
 pub(crate) type Caller = oneshot::Sender<Outcome>;
 
-/// Who gets which reply.
-pub(crate) type Reply = (Caller, Response);
+/// A caller and the reply that it gets.
+pub(crate) type Answered = (Caller, Response);
 
 /// What a caller wants of a pod.
 pub(crate) enum PodRequest {
     /// To be attached.
-    Attach(Box<Attach>, Caller),
+    Attach(Box<AttachRequest>, Caller),
     /// To be detached, and its addresses released.
     Detach(PodName, Caller),
+}
+
+/// A pod's attachment.
+pub(crate) struct AttachRequest {
+    pub(crate) attach: Attach,
+    /// The namespace that was at the path of the request when it came.
+    pub(crate) netns: Option<netns::Identity>,
 }
 
 impl PodRequest {
     /// The pod.
     pub(super) fn pod(&self) -> ObjectName {
         let pod = match self {
-            Self::Attach(attach, _) => &attach.pod,
+            Self::Attach(request, _) => &request.attach.pod,
             Self::Detach(pod, _) => pod,
         };
         ObjectName::new(&pod.namespace, &pod.name)
     }
 
-    /// Whether no caller waits for it any more, and `next`, a later request for the same pod, makes it needless. Without a
-    /// `next`, an attachment that no caller waits for is needless.
-    pub(super) fn is_needless(&self, next: Option<&Self>) -> bool {
+    /// Whether it is an attachment that no caller waits for any more. A detachment is done all the same.
+    pub(super) fn is_abandoned(&self) -> bool {
+        matches!(self, Self::Attach(_, caller) if caller.is_closed())
+    }
+
+    /// Whether `next`, a later request for the same pod, does all that this one is still to do.
+    fn is_replaced_by(&self, next: &Self) -> bool {
         match self {
-            Self::Attach(_, caller) => caller.is_closed(),
-            Self::Detach(_, caller) => caller.is_closed() && matches!(next, Some(Self::Detach(..))),
+            Self::Attach(..) => self.is_abandoned(),
+            Self::Detach(_, caller) => caller.is_closed() && matches!(next, Self::Detach(..)),
         }
     }
 }
@@ -81,7 +93,7 @@ pub(crate) struct Reserved {
 pub(crate) struct Departure {
     /// Whose addresses are released; `None`: the pod keeps them.
     pub(super) release: Option<PodName>,
-    pub(super) reply: Option<Reply>,
+    pub(super) reply: Option<Answered>,
 }
 
 /// A pod's device, or why there is none.
@@ -102,7 +114,7 @@ pub(crate) struct Attachments {
     work: DeviceWork<Done>,
     namespace: Arc<AgentNamespace>,
     host_device: HostDevice,
-    /// The node's own device: pods' are like it, but for names, addresses and MTU.
+    /// The node's own device, with the uplink's MTU: pods' are like it, but for names, addresses and MTU.
     pattern: DeviceSpec<'static>,
     /// The last number of an attachment.
     last: u32,
@@ -169,7 +181,7 @@ impl Attachments {
         match self.pods.get_mut(name) {
             Some(Pod::UnderWay(waiting)) => {
                 // Callers give up and try again, and must not pile up behind work that hangs.
-                waiting.retain(|earlier| !earlier.is_needless(Some(&request)));
+                waiting.retain(|earlier| !earlier.is_replaced_by(&request));
                 waiting.push_back(request);
                 Ok(())
             }
@@ -199,16 +211,16 @@ impl Attachments {
         });
     }
 
-    /// Has a thread remove a pod's device.
+    /// Has a thread remove a pod's device. If that hangs, the device goes with its queues, which the workers have given up.
     pub(super) fn start_removal(&mut self, name: &ObjectName, device: PodDevice, then: Departure) {
         self.pods.insert(name.clone(), Pod::UnderWay(VecDeque::new()));
         let pod = name.clone();
-        self.work.start(name.clone(), move |namespace| {
+        let remove = move |namespace: &AgentNamespace| {
             if let Err(error) = device.detach(namespace) {
                 tracing::warn!(%pod, %error, "the pod's interface could not be removed");
             }
-            Done::Removed(then)
-        });
+        };
+        self.work.start_bounded(name.clone(), remove, Done::Removed(then));
     }
 
     /// The work for a pod has ended. Returns the requests that waited for it.
@@ -257,8 +269,11 @@ impl Attachments {
 
     /// The lowest endpoint index that no attached pod has.
     fn free_index(&self) -> u32 {
-        let is_free = |index: &u32| self.attached().all(|(_, pod)| pod.local.index != *index);
-        (0..=self.pods.len() as u32).find(is_free).unwrap_or_default()
+        let taken: BTreeSet<u32> = self.attached().map(|(_, pod)| pod.local.index).collect();
+        (0..)
+            .zip(&taken)
+            .find(|(index, taken)| index != *taken)
+            .map_or(taken.len() as u32, |it| it.0)
     }
 
     /// The MTU that fits every tunnel that there is, and IPIP, which is Calico's default.
@@ -283,6 +298,45 @@ impl Attachments {
     pub(super) fn remove_host(&self) {
         if let Err(error) = self.host_device.detach(&self.namespace) {
             tracing::warn!(%error, "the node's own routes could not be removed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod() -> PodName {
+        PodName { namespace: "shop".to_owned(), name: "web".to_owned() }
+    }
+
+    fn attach() -> (PodRequest, oneshot::Receiver<Outcome>) {
+        let (caller, waits) = oneshot::channel();
+        let (netns, interface) = ("/run/netns/web".into(), "eth0".to_owned());
+        let attach = Attach { pod: pod(), netns, interface, addresses: Vec::new() };
+        (PodRequest::Attach(Box::new(AttachRequest { attach, netns: None }), caller), waits)
+    }
+
+    fn detach() -> (PodRequest, oneshot::Receiver<Outcome>) {
+        let (caller, waits) = oneshot::channel();
+        (PodRequest::Detach(pod(), caller), waits)
+    }
+
+    #[test]
+    fn only_a_request_without_a_caller_gives_way_and_a_detachment_only_to_a_detachment() {
+        let (later_attach, later_detach) = (attach(), detach());
+        for (make, by_attach, by_detach, abandoned) in [
+            (attach as fn() -> (PodRequest, oneshot::Receiver<Outcome>), true, true, true),
+            (detach, false, true, false),
+        ] {
+            let (request, waits) = make();
+            assert!(!request.is_replaced_by(&later_attach.0));
+            assert!(!request.is_replaced_by(&later_detach.0));
+            assert!(!request.is_abandoned());
+            drop(waits);
+            assert_eq!(request.is_replaced_by(&later_attach.0), by_attach);
+            assert_eq!(request.is_replaced_by(&later_detach.0), by_detach);
+            assert_eq!(request.is_abandoned(), abandoned);
         }
     }
 }

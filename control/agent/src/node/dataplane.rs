@@ -52,6 +52,8 @@ pub(super) struct Dataplane {
     pub(super) routes: Vec<(IpNet, NextHop)>,
     /// How often pods have changed in tables that were in use.
     pub(super) changed_in_place: u64,
+    /// How often routes have changed in tables that were in use.
+    pub(super) routes_changed_in_place: u64,
 }
 
 impl Dataplane {
@@ -89,6 +91,7 @@ impl Dataplane {
             tables: Arc::new(Tables::closed()),
             routes: Vec::new(),
             changed_in_place: 0,
+            routes_changed_in_place: 0,
         })
     }
 
@@ -101,7 +104,7 @@ impl Dataplane {
         let Datastore { source, cluster, .. } = datastore;
         let image = &self.tables.image;
         let next = self.calculation.apply_delta(image, cluster, source.contents(), changes);
-        if let NextStep::Nothing(pods) = next {
+        if let NextStep::Nothing(pods) | NextStep::Routes { pods, .. } = next {
             self.changed_in_place += pods;
         }
         next
@@ -141,6 +144,7 @@ impl Dataplane {
         let (calculation, inputs) = self.inputs(datastore, locals);
         let stored = calculation.change_routes(&tables, &inputs);
         if stored {
+            self.routes_changed_in_place += 1;
             self.routes = self.calculation.current_routes().collect();
         }
         stored

@@ -2,10 +2,10 @@
 //!
 //! Attaching has three steps. The control loop reserves an address; a thread that may block makes the device
 //! ([`DeviceWork`](crate::device_work::DeviceWork)); the control loop commits: it takes the device as a port and publishes
-//! tables that name the pod. The caller gets its reply after that, so the pod's policy is in force; if the tables were refuted
-//! (`--verify-tables`), nothing passes the pod. Detaching goes the other way
-//! round. Work for many pods runs at once; requests for one pod run one after the other, in order of arrival. What fails
-//! leaves nothing: neither a device nor an address.
+//! tables that name the pod. The caller gets its reply after that, so the pod's policy is in force; if the tables were
+//! refuted (`--verify-tables`), nothing passes the pod. Detaching goes the other way round. Work for many pods runs at
+//! once; requests for one pod run one after the other, in order of arrival. What fails leaves nothing: neither a device
+//! nor an address.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -15,7 +15,9 @@ use manx_dataplane::tables::PortId;
 use manx_policy_compiler::model::ObjectName;
 
 use super::Agent;
-use super::attachments::{AttachedPod, Caller, Departure, Done, Made, PodRequest, Reply, Reserved};
+use super::attachments::{
+    Answered, AttachRequest, AttachedPod, Caller, Departure, Done, Made, PodRequest, Reserved,
+};
 use crate::device_work::Completed;
 use crate::error::Error;
 use crate::ipam;
@@ -29,7 +31,7 @@ impl Agent {
         let name = request.pod();
         match self.attachments.queue(&name, request) {
             Ok(()) => {}
-            Err(PodRequest::Attach(attach, caller)) => self.begin_attach(name, *attach, caller),
+            Err(PodRequest::Attach(request, caller)) => self.begin_attach(name, *request, caller),
             Err(PodRequest::Detach(pod, caller)) => {
                 let reply = Some((caller, Ok(api::Reply::Detached)));
                 self.begin_detach(&name, Departure { release: Some(pod), reply });
@@ -37,31 +39,33 @@ impl Agent {
         }
     }
 
-    /// The first step: addresses are reserved, those that the request names or the next in turn, and a thread makes the device. A repeated request for what is there gets its reply
-    /// at once; another device of the pod goes first.
-    fn begin_attach(&mut self, name: ObjectName, attach: Attach, caller: Caller) {
+    /// The first step: addresses are reserved, those that the request names or the next in turn, and a thread makes the
+    /// device. A repeated request for what is there gets its reply at once; another device of the pod goes first.
+    fn begin_attach(&mut self, name: ObjectName, request: AttachRequest, caller: Caller) {
+        let AttachRequest { attach, netns } = &request;
         if let Some(AttachedPod { device, local }) = self.attachments.find(&name) {
-            if device.is(&attach.netns, &attach.interface) {
+            if device.is(&attach.netns, *netns, &attach.interface) {
                 let found = attached(device, local.addresses.clone());
-                let reserved = self.attachments.reserve(&attach);
+                let reserved = self.attachments.reserve(attach);
                 let refused = |error: ipam::store::Error| failure(error.kind(), &error);
                 return reply(caller, reserved.map(|_| found).map_err(refused));
             }
             let departure = Departure { release: Some(attach.pod.clone()), reply: None };
             self.begin_detach(&name, departure);
-            return self.submit(PodRequest::Attach(Box::new(attach), caller));
+            return self.submit(PodRequest::Attach(Box::new(request), caller));
         }
         if let Some(holder) = self.datastore.holder(&name, &attach.addresses) {
             return reply(caller, Err(failure(ErrorKind::Invalid, &holder)));
         }
-        let addresses = match self.attachments.reserve(&attach) {
+        let addresses = match self.attachments.reserve(attach) {
             Ok(addresses) => addresses,
             Err(error) => return reply(caller, Err(failure(error.kind(), &error))),
         };
         let mtu = self.attachments.pod_mtu(&self.datastore.topology);
         // Where there is VXLAN, a pod's super-packets have as many segments as its socket sends at once.
         let segments = self.datastore.has_vxlan().then(|| vxlan::segments_at_once(mtu));
-        self.attachments.start_attach(name, Reserved { attach, caller, addresses, mtu }, segments);
+        let reserved = Reserved { attach: request.attach, caller, addresses, mtu };
+        self.attachments.start_attach(name, reserved, segments);
     }
 
     /// First nothing leads to the pod, then its port goes, then its device, on a thread; the address may be another pod's only
@@ -107,14 +111,15 @@ impl Agent {
         for (caller, response) in replies {
             reply(caller, response);
         }
-        for request in requests.into_iter().filter(|request| !request.is_needless(None)) {
+        for request in requests.into_iter().filter(|request| !request.is_abandoned()) {
             self.submit(request);
         }
     }
 
     /// Takes a device that was made as a port, and its pod as an endpoint. Where there is no port, the device goes first, and
-    /// the caller is told then. Returns the reply of a pod that is attached.
-    fn adopt(&mut self, name: ObjectName, reserved: Reserved, made: Made) -> Option<Reply> {
+    /// the caller is told then. A device that no caller waits for any more goes, too. Returns the reply of a pod that is
+    /// attached.
+    fn adopt(&mut self, name: ObjectName, reserved: Reserved, made: Made) -> Option<Answered> {
         let Reserved { attach: Attach { pod, .. }, caller, addresses, .. } = reserved;
         let (device, queues) = match made {
             Ok(made) => made,
@@ -124,6 +129,12 @@ impl Agent {
                 return None;
             }
         };
+        if caller.is_closed() {
+            tracing::info!(%pod, "the caller that attached it has gone; its device goes, too");
+            let departure = Departure { release: Some(pod), reply: None };
+            self.attachments.start_removal(&name, device, departure);
+            return None;
+        }
         let port = match self.dataplane.ports.attach(format!("pod:{pod}"), queues) {
             Ok(port) => port,
             Err(error) => {

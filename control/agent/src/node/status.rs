@@ -40,6 +40,7 @@ impl Agent {
             datastore: format!("{:016x}", datastore.source.contents().fingerprint),
             tables: dataplane.tables.version,
             changed_in_place: dataplane.changed_in_place,
+            routes_changed_in_place: dataplane.routes_changed_in_place,
             invalid: invalid(self),
             warnings: summaries(datastore, Severity::Warning).collect(),
             known_endpoints: datastore.cluster.model.endpoints.len(),

@@ -81,7 +81,7 @@ impl Agent {
                     loop {
                         tokio::select! {
                             question = inbox.recv() => {
-                                let PendingRequest { call, answer: sender } = question.unwrap();
+                                let PendingRequest { call, answer: sender, .. } = question.unwrap();
                                 if let Some(answer) = answer(call) {
                                     let _ = sender.send(answer);
                                 }

@@ -21,6 +21,8 @@ pub enum NextStep {
     /// The cluster says what the objects say. The topology is to be calculated, and then tables if `tables` says so or
     /// [`Calculation::change_routes`] cannot store the change.
     Routes {
+        /// How many pods changed in the image.
+        pods: u64,
         /// Tables are to be made in any case.
         tables: bool,
     },
@@ -58,7 +60,7 @@ impl Calculation {
             }
         }
         match (routes, tables) {
-            (true, tables) => NextStep::Routes { tables },
+            (true, tables) => NextStep::Routes { pods, tables },
             (false, true) => NextStep::Tables,
             (false, false) => NextStep::Nothing(pods),
         }

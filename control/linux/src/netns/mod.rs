@@ -9,7 +9,7 @@
 
 pub mod sysctl;
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -173,9 +173,21 @@ pub fn same(a: impl AsFd, b: impl AsFd) -> io::Result<bool> {
 
 /// Device and inode of a namespace. No two namespaces have the same at one time, but a later one may get the inode of
 /// one that has ended.
-pub fn identity(netns: impl AsFd) -> io::Result<(u64, u64)> {
-    let metadata = File::from(netns.as_fd().try_clone_to_owned()?).metadata()?;
-    Ok((metadata.dev(), metadata.ino()))
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl From<&Metadata> for Identity {
+    fn from(metadata: &Metadata) -> Self {
+        Self { device: metadata.dev(), inode: metadata.ino() }
+    }
+}
+
+/// The identity of an open namespace.
+pub fn identity(netns: impl AsFd) -> io::Result<Identity> {
+    Ok(Identity::from(&File::from(netns.as_fd().try_clone_to_owned()?).metadata()?))
 }
 
 /// Runs `work` in the namespace, in a thread of its own, and waits for it. Sockets and devices that it opens always

@@ -301,7 +301,7 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
                 if matches!(left, NextStep::Routes { .. } | NextStep::Import) {
                     placed = topology(&cluster, NODE);
                 }
-                if !matches!(left, NextStep::Nothing(_) | NextStep::Routes { tables: false }) {
+                if !matches!(left, NextStep::Nothing(_) | NextStep::Routes { tables: false, .. }) {
                     image = calculation.compiler.compile(&cluster.model, &local);
                 }
                 let mut store = Store::new(directory.path());
@@ -354,7 +354,7 @@ fn a_pod_costs_other_routes_only_if_it_or_another_borrows_its_address() {
     };
     let n2 = Route::Tunnel(Peer { address: [172, 18, 0, 3].into(), overlay: Overlay::Ipip });
     let n3 = Route::Tunnel(Peer { address: [172, 18, 0, 5].into(), overlay: Overlay::Ipip });
-    let routes = NextStep::Routes { tables: false };
+    let routes = NextStep::Routes { pods: 0, tables: false };
     let contested = Route::Nowhere(Nowhere::Contested);
     for (name, text, expected) in [
         ("in", Some(pod("in", "n2", "10.2.0.5")), (NextStep::Nothing(1), None)),
@@ -410,7 +410,7 @@ impl Followed {
         if left == NextStep::Import {
             *cluster = import_for(contents, NODE);
         }
-        if !matches!(left, NextStep::Nothing(_) | NextStep::Routes { tables: false }) {
+        if !matches!(left, NextStep::Nothing(_) | NextStep::Routes { tables: false, .. }) {
             *image = calculation.compiler.compile(&cluster.model, &local());
         }
         let fresh = Compiler::new().compile(&cluster.model, &local());
@@ -445,10 +445,10 @@ fn an_object_takes_as_much_as_rests_on_it() {
     assert_eq!(left(&[("namespace-a", 0), ("tier", 0)], ("calico", 0)), NextStep::Tables);
     assert_eq!(left(&[("namespace-a", 0), ("tier", 2)], ("calico", 0)), NextStep::Import);
     assert_eq!(left(&[("namespace-b", 0)], ("slice", 0)), NextStep::Nothing(0));
-    assert_eq!(left(&[("node-1", 0)], ("node-2", 0)), NextStep::Routes { tables: false });
+    assert_eq!(left(&[("node-1", 0)], ("node-2", 0)), NextStep::Routes { pods: 0, tables: false });
     assert_eq!(left(&[("node-1", 0)], ("node-2", 1)), NextStep::Import);
     assert_eq!(left(&[("pool-2", 0)], ("pool", 0)), NextStep::Import);
-    assert_eq!(left(&[("pool-2", 0)], ("pool", 2)), NextStep::Routes { tables: false });
+    assert_eq!(left(&[("pool-2", 0)], ("pool", 2)), NextStep::Routes { pods: 0, tables: false });
     assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice", 0)), NextStep::Tables);
     assert_eq!(left(&[("namespace-b", 0), ("calico", 1)], ("slice-2", 1)), NextStep::Nothing(0));
     assert_eq!(left(&[("namespace-a", 0), ("global", 0)], ("set", 0)), NextStep::Tables);
