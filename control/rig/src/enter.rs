@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::signal::SigSet;
 
 use super::supervisor::SELF;
 use super::workdir::Workdir;
@@ -51,6 +52,10 @@ pub fn become_in(netns: &Path, host_name: Option<&str>, command: &[OsString]) ->
         if let Err(errno) = named {
             return EnterError::Namespace { path: "uts".into(), source: errno.into() };
         }
+    }
+    // The supervisor blocks signals, and a program inherits what is blocked (signal(7)): SIGTERM could not stop an agent.
+    if let Err(errno) = SigSet::empty().thread_set_mask() {
+        return EnterError::Namespace { path: "signals".into(), source: errno.into() };
     }
     let (program, arguments) = split(command);
     let mut command = Command::new(program);

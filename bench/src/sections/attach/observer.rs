@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct Observed {
     /// When it answered.
     pub(super) answers: Vec<Instant>,
-    /// When an answer first had tables of another version.
+    /// When an answer had tables of another version than the one before it.
     pub(super) publications: Vec<Instant>,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn observe(mut agent: Client, stop: &AtomicBool) -> Result<Observed, 
         let tables = agent.status()?.tables;
         let now = Instant::now();
         observed.answers.push(now);
-        if version.replace(tables) != Some(tables) {
+        if version.replace(tables).is_some_and(|before| before != tables) {
             observed.publications.push(now);
             if stopped.is_some() {
                 return Ok(observed);

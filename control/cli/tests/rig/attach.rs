@@ -5,6 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use manx_api::client::Client;
 use manx_api::{Attach, PodName};
@@ -101,4 +102,37 @@ fn an_attachment_that_waits_holds_up_nothing_and_leaves_nothing_when_it_fails() 
     assert_eq!(attached(&bench), before);
     assert_eq!(taken_addresses(&bench), taken, "no address stays taken");
     assert_eq!(interfaces(&bench, &before), found, "no interface stays");
+}
+
+#[test]
+fn an_agent_stops_although_device_work_hangs() {
+    let Some(bench) = Bench::new() else { return };
+    bench.keep_open(&[]);
+    let (socket, netns, before) = (bench.socket(0), slow(&bench), attached(&bench));
+    let agent = PathBuf::from("/proc").join(bench.process("node --name node-1"));
+    let mut client = Client::connect(Path::new(&socket)).unwrap();
+    thread::scope(|scope| {
+        let interface = "eth0".to_owned();
+        let attach = Attach { pod: pod("hangs"), netns, interface, addresses: Vec::new() };
+        let waiting = scope.spawn(move || client.attach(attach));
+        // The address is taken before the work begins.
+        let start = Instant::now();
+        while !taken_addresses(&bench).to_string().contains("hangs") {
+            assert!(start.elapsed() < Duration::from_secs(5) && !waiting.is_finished());
+            thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(attached(&bench), before);
+        bench.signal("TERM", "node --name node-1");
+        assert!(waiting.join().unwrap().is_err());
+        let start = Instant::now();
+        let is_over = || {
+            let state = fs::read_to_string(agent.join("stat"));
+            // A zombie has ended.
+            state.map_or(true, |it| it.rsplit(')').next().unwrap().starts_with(" Z"))
+        };
+        while !is_over() {
+            assert!(start.elapsed() < Duration::from_secs(10), "it waits for what hangs");
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
 }

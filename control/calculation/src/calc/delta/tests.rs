@@ -354,19 +354,19 @@ fn a_pod_costs_other_routes_only_if_it_or_another_borrows_its_address() {
     };
     let n2 = Route::Tunnel(Peer { address: [172, 18, 0, 3].into(), overlay: Overlay::Ipip });
     let n3 = Route::Tunnel(Peer { address: [172, 18, 0, 5].into(), overlay: Overlay::Ipip });
-    let routes = NextStep::Routes { pods: 0, tables: false };
+    let routes = |pods| NextStep::Routes { pods, tables: false };
     let contested = Route::Nowhere(Nowhere::Contested);
     for (name, text, expected) in [
         ("in", Some(pod("in", "n2", "10.2.0.5")), (NextStep::Nothing(1), None)),
         ("in", None, (NextStep::Nothing(1), None)),
-        ("out", Some(pod("out", "n2", "10.9.0.1")), (routes, Some(n2))),
+        ("out", Some(pod("out", "n2", "10.9.0.1")), (routes(1), Some(n2))),
         // It moves, and is in the image as it was.
-        ("out", Some(pod("out", "n3", "10.9.0.1")), (routes, Some(n3))),
-        ("too", Some(pod("too", "n2", "10.9.0.1")), (routes, Some(contested))),
-        ("out", None, (routes, Some(n2))),
+        ("out", Some(pod("out", "n3", "10.9.0.1")), (routes(0), Some(n3))),
+        ("too", Some(pod("too", "n2", "10.9.0.1")), (routes(1), Some(contested))),
+        ("out", None, (routes(1), Some(n2))),
         ("in", Some(pod("in", "n2", "10.2.0.5")), (NextStep::Nothing(1), Some(n2))),
-        ("too", Some(pod("too", "n2", "10.2.0.6")), (routes, None)),
-        ("out", Some(pod("out", "n1", "10.9.0.1")), (routes, Some(Route::Local))),
+        ("too", Some(pod("too", "n2", "10.2.0.6")), (routes(1), None)),
+        ("out", Some(pod("out", "n1", "10.9.0.1")), (routes(1), Some(Route::Local))),
     ] {
         assert_eq!(step(name, text), expected, "{name}");
     }

@@ -1,6 +1,7 @@
 use std::cell::Cell;
 
 use manx_dataplane::tables::Connections;
+use manx_policy_compiler::model::ObjectName;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -40,11 +41,16 @@ fn step() -> impl Strategy<Value = Step> {
     (prefix, prop::option::weighted(0.7, route))
 }
 
+/// An address that an attached pod has, within blocks that change.
+const ATTACHED: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 7);
+
 fn with_inputs<T>(topology: &Topology, then: impl FnOnce(&Inputs<'_>) -> T) -> T {
+    let (name, addresses) = (ObjectName::new("shop", "web"), vec![ATTACHED.into()]);
+    let local = Local { index: 0, attachment: 1, port: PortId(5), addresses, mtu: 1480 };
     then(&Inputs {
         cluster: &Cluster::default(),
         topology,
-        locals: &BTreeMap::new(),
+        locals: &BTreeMap::from([(&name, &local)]),
         underlay: &Underlay {
             vxlan: None,
             mtu: 1500,
@@ -76,7 +82,9 @@ fn routes_stored_in_place_are_those_made_anew_and_every_change_is_counted() {
     let (in_place, anew) = (Cell::new(0), Cell::new(0));
     let config = Config { cases: 48, failure_persistence: None, ..Config::default() };
     let law = |steps: Vec<Vec<Step>>| {
-        let addresses = edges(steps.iter().flatten().map(|(prefix, _)| prefix));
+        let attached = IpNet::from(IpAddr::from(ATTACHED));
+        let changed = steps.iter().flatten().map(|(prefix, _)| prefix);
+        let addresses = edges(changed.chain([&attached]));
         let mut topology = Topology {
             underlay: Some(Ipv4Addr::new(172, 18, 0, 2)),
             senders: PEERS.into(),
@@ -119,6 +127,7 @@ fn routes_stored_in_place_are_those_made_anew_and_every_change_is_counted() {
                 let NextHop::Tunnel(index) = next_hop else { return Err(next_hop) };
                 Ok(tables.tunnel(index).map(|tunnel| tunnel.remote))
             };
+            prop_assert_eq!(tables.next_hop(IpAddr::from(ATTACHED).into()), NextHop::Endpoint(0));
             for address in &addresses {
                 prop_assert_eq!(meaning(&tables, address), meaning(&fresh, address), "{}", address);
             }
