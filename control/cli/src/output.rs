@@ -30,12 +30,31 @@ pub fn print(text: &str) -> Result<(), Error> {
     }
 }
 
-/// Prints `value` as indented JSON on standard output.
+/// The version of all JSON outputs (docs/json.md): it grows when a field changes its meaning or goes.
+const SCHEMA_VERSION: u32 = 1;
+
+#[derive(Serialize)]
+struct Versioned<'a, T> {
+    #[serde(rename = "schemaVersion")]
+    schema_version: u32,
+    #[serde(flatten)]
+    value: &'a T,
+}
+
+/// `value`, which is a struct or a map, as indented JSON with its `schemaVersion`.
+pub fn versioned_json(value: &impl Serialize) -> Result<String, Error> {
+    json(&Versioned { schema_version: SCHEMA_VERSION, value })
+}
+
+/// Prints `value`, which is a struct or a map, as indented JSON with its `schemaVersion` on standard output.
 pub fn print_json(value: &impl Serialize) -> Result<(), Error> {
-    let mut text =
-        serde_json::to_string_pretty(value).map_err(|error| Error::Failed(error.to_string()))?;
-    text.push('\n');
-    print(&text)
+    print(&versioned_json(value)?)
+}
+
+/// `value` as indented JSON.
+pub fn json(value: &impl Serialize) -> Result<String, Error> {
+    let text = serde_json::to_string_pretty(value);
+    text.map(|text| text + "\n").map_err(|error| Error::Failed(error.to_string()))
 }
 
 /// Whether standard output is a terminal, and colours are wanted (<https://no-color.org>).

@@ -70,7 +70,7 @@ pub fn run(check: &Check) -> Result<(), Error> {
     match check.output {
         Form::Text => output::print(&report.text())?,
         Form::Json => output::print_json(&report)?,
-        Form::Sarif => output::print_json(&sarif::log(&problems))?,
+        Form::Sarif => output::print(&output::json(&sarif::log(&problems))?)?,
     }
     let fine = report.errors == 0 && (report.warnings == 0 || !check.strict);
     if fine { Ok(()) } else { Err(Error::Refused) }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use comfy_table::Cell;
+use serde::Serialize;
 
 use super::assume::{Assume, Completed};
 use super::manifests::tell_invalid;
@@ -84,6 +85,12 @@ enum Answer {
     Several(Vec<Explanation>),
 }
 
+/// What decides, of each of several connections.
+#[derive(Serialize)]
+struct Explanations<'a> {
+    explanations: &'a [Explanation],
+}
+
 /// Prints what decides. Exit code 0 if the connections pass, 1 if one does not, 2 if that is not known.
 pub fn run(explain: &Explain) -> Result<(), Error> {
     let answer = if explain.paths.is_empty() {
@@ -102,7 +109,9 @@ pub fn run(explain: &Explain) -> Result<(), Error> {
     match (explain.output, &answer) {
         (Output::Text, _) => output::print(&text)?,
         (Output::Json, Answer::One(one)) => output::print_json(one)?,
-        (Output::Json, Answer::Several(all)) => output::print_json(all)?,
+        (Output::Json, Answer::Several(all)) => {
+            output::print_json(&Explanations { explanations: all })?
+        }
     }
     if passes { Ok(()) } else { Err(Error::Deviation) }
 }

@@ -6,6 +6,7 @@ mod bench;
 mod capture;
 mod change;
 mod forged;
+mod json;
 mod kept;
 mod lost;
 mod mtu;

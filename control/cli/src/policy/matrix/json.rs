@@ -5,16 +5,14 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::shown::Shown;
+use crate::Error;
+use crate::output;
 use manx_analysis::matrix::{Keys, Matrix, Party, PartyKind, Services};
-
-/// The version of the form: it grows when a field changes its meaning or goes.
-const SCHEMA_VERSION: u32 = 1;
 
 /// The output.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report<'a> {
-    schema_version: u32,
     /// The source port of the packets.
     source_port: u16,
     parties: Vec<PartyReport>,
@@ -61,7 +59,7 @@ struct CellReport {
 }
 
 /// The text.
-pub(super) fn render(shown: &Shown<'_>) -> Result<String, String> {
+pub(super) fn render(shown: &Shown<'_>) -> Result<String, Error> {
     let matrix = shown.matrix;
     let mut numbers: BTreeMap<u32, usize> = BTreeMap::new();
     let mut services = Vec::new();
@@ -86,15 +84,13 @@ pub(super) fn render(shown: &Shown<'_>) -> Result<String, String> {
         }
     }
     let report = Report {
-        schema_version: SCHEMA_VERSION,
         source_port: Matrix::source_port(),
         parties: matrix.parties.iter().map(PartyReport::new).collect(),
         services,
         cells,
         notes: &shown.notes,
     };
-    let text = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
-    Ok(text + "\n")
+    output::versioned_json(&report)
 }
 
 impl PartyReport {

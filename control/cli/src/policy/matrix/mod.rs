@@ -75,7 +75,7 @@ pub fn run(asked: &MatrixOf) -> Result<(), Error> {
     let contents = asked.manifests.read();
     tell_invalid(&contents)?;
     let Some(completed) = asked.assume.complete(contents)? else { return Ok(()) };
-    let (text, notes) = render(asked, &completed).map_err(Error::Invalid)?;
+    let (text, notes) = render(asked, &completed)?;
     if asked.output == Form::Csv {
         for note in notes {
             // If standard error is closed, there is no one to tell.
@@ -86,7 +86,7 @@ pub fn run(asked: &MatrixOf) -> Result<(), Error> {
 }
 
 /// The text and the notes, which every form but CSV holds.
-fn render(asked: &MatrixOf, completed: &Completed) -> Result<(String, Vec<String>), String> {
+fn render(asked: &MatrixOf, completed: &Completed) -> Result<(String, Vec<String>), Error> {
     let Completed { contents, assumed } = completed;
     let matrix = Matrix::new(contents);
     let filter = Filter {
@@ -97,14 +97,14 @@ fn render(asked: &MatrixOf, completed: &Completed) -> Result<(String, Vec<String
     let view = View::new(&matrix, &filter);
     if matrix.pods == 0 {
         let message = "nothing to show: there is no pod in the manifests; name the ones that hold pods or workloads";
-        return Err(message.to_owned());
+        return Err(Error::Invalid(message.to_owned()));
     }
     for (empty, option) in [
         (view.sources.is_empty(), "--from and --namespace"),
         (view.destinations.is_empty(), "--to and --namespace"),
     ] {
         if empty {
-            return Err(format!(
+            return Err(Error::Invalid(format!(
                 "no party fits {option}; expected NAMESPACE/POD, NAMESPACE/WORKLOAD, node, outside or a net, such as {}",
                 matrix
                     .parties
@@ -113,7 +113,7 @@ fn render(asked: &MatrixOf, completed: &Completed) -> Result<(String, Vec<String
                     .take(3)
                     .collect::<Vec<_>>()
                     .join(", ")
-            ));
+            )));
         }
     }
     let notes = notes::notes(&matrix, &assumed.addresses);
@@ -123,7 +123,7 @@ fn render(asked: &MatrixOf, completed: &Completed) -> Result<(String, Vec<String
         Form::Csv => csv::render(&shown),
         Form::Json => json::render(&shown)?,
         Form::Markdown => markdown::render(&shown),
-        Form::Html => html::render(&shown, contents)?,
+        Form::Html => html::render(&shown, contents).map_err(Error::Failed)?,
         Form::Svg => svg::render(&shown),
     };
     Ok((text, shown.notes))

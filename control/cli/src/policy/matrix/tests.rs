@@ -47,7 +47,8 @@ fn completed(name: &str, text: &str) -> Completed {
 }
 
 fn of(asked: &MatrixOf, name: &str, text: &str) -> Result<String, String> {
-    render(asked, &completed(name, text)).map(|(text, _)| text)
+    let rendered = render(asked, &completed(name, text));
+    rendered.map(|(text, _)| text).map_err(|error| error.to_string())
 }
 
 fn shop(asked: &MatrixOf) -> String {
