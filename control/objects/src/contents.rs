@@ -13,7 +13,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem;
 
 use crate::cursor::Tally;
-use crate::object::{Kind, Object, ObjectKey};
+use crate::object::{Kind, Object, ObjectKey, Owner, Pairs};
 use crate::problem::{Cause, MOST_OF_OBJECT, Place, Problem, Severity};
 use crate::read::{Entry, Invalid, State, read};
 
@@ -100,6 +100,34 @@ impl Contents {
         all.take_while(move |(key, _)| (key.kind, &key.namespace) == (end.kind, &end.namespace))
     }
 
+    /// The valid object of a key.
+    pub fn valid(&self, key: &ObjectKey) -> Option<&Object> {
+        match &self.objects.get(key)?.state {
+            State::Valid(object) => Some(object),
+            State::Invalid(_) => None,
+        }
+    }
+
+    /// What controls a pod in the end: the Deployment of its `ReplicaSet`, the `CronJob` of its Job.
+    pub fn workload(&self, pod: &ObjectKey) -> Option<Owner> {
+        let Object::Pod(wire) = self.valid(pod)? else { return None };
+        let mut owner = wire.owner.clone()?;
+        // Two steps lead to the end of every chain of controllers; an owner may own itself.
+        for _ in 0..2 {
+            let kind = Kind::ALL.into_iter().find(|kind| kind.name() == owner.kind);
+            let key = |kind| ObjectKey { kind, name: owner.name.clone(), ..pod.clone() };
+            let above = match kind.and_then(|kind| self.valid(&key(kind))) {
+                Some(Object::Workload(workload)) => workload.owner.clone(),
+                _ => deployment(&wire.labels, &owner),
+            };
+            match above {
+                Some(above) => owner = above,
+                None => break,
+            }
+        }
+        Some(owner)
+    }
+
     /// Replaces the definition of an object and returns the previous one. If both are equal, only the place changes.
     pub fn put(&mut self, entry: &Entry) -> Option<Stored> {
         let Some(stored) = self.objects.get_mut(&entry.key) else {
@@ -111,6 +139,13 @@ impl Contents {
             if stored.state == entry.state { stored.state.clone() } else { entry.state.clone() };
         Some(mem::replace(stored, Stored { state, place: entry.place.clone() }))
     }
+}
+
+/// The Deployment of a `ReplicaSet` that is no object here: its name ends in the pods' template hash.
+fn deployment(pod: &Pairs, owner: &Owner) -> Option<Owner> {
+    let hash = pod.get("pod-template-hash").filter(|_| owner.kind == "ReplicaSet")?;
+    let name = owner.name.strip_suffix(hash.as_str())?.strip_suffix('-')?.to_owned();
+    Some(Owner { kind: "Deployment".to_owned(), name })
 }
 
 impl Assembly {

@@ -34,7 +34,7 @@ const ASKS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(75);
 
 /// What happened to a probe.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Observed {
     /// One of the three results that can be expected.

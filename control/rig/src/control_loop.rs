@@ -1,6 +1,7 @@
 //! The life of the cluster's process: it builds the rig, reports that, and then answers requests on
 //! the rig's socket.
 
+use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt;
@@ -23,6 +24,9 @@ use super::prober::Prober;
 use super::report::{self, ProberReport, Report};
 use super::setup::Setup;
 use super::workdir::Workdir;
+use manx_api::PodName;
+use manx_objects::contents::Contents;
+use manx_objects::object::{Kind, ObjectKey};
 use manx_oracle::Oracle;
 
 /// Receives the events of a rig.
@@ -154,7 +158,7 @@ async fn probe(cluster: &Cluster, events: &Events) {
     let mut report = Report {
         rig: cluster.workdir.name().to_owned(),
         as_expected: probes.iter().all(Finding::as_expected),
-        probers: probers(cluster),
+        probers: probers(cluster, &contents),
         probes,
         rules: report::rules(&statuses),
         drops: report::drops(&statuses),
@@ -174,17 +178,23 @@ async fn probe(cluster: &Cluster, events: &Events) {
     let _ = events.send(Event::Report(Box::new(report)));
 }
 
-fn probers(cluster: &Cluster) -> std::collections::BTreeMap<Prober, ProberReport> {
-    let of = |prober: &Prober| match prober {
-        Prober::Pod(pod) => (
-            cluster.plan.pods.get(pod).map(|pod| pod.node.clone()),
-            cluster.attached.get(pod).map(|attached| attached.device),
-        ),
-        Prober::Node(_) | Prober::Outside => (None, None),
-    };
+fn probers(cluster: &Cluster, contents: &Contents) -> BTreeMap<Prober, ProberReport> {
     let entries = cluster.addresses.iter().map(|(prober, addresses)| {
-        let (node, device) = of(prober);
-        (prober.clone(), ProberReport { addresses: addresses.clone(), node, device })
+        let addresses = addresses.clone();
+        let Prober::Pod(pod) = prober else {
+            let report = ProberReport { addresses, node: None, workload: None, device: None };
+            return (prober.clone(), report);
+        };
+        let PodName { namespace, name } = pod.clone();
+        let workload = contents.workload(&ObjectKey { kind: Kind::Pod, namespace, name });
+        let report = ProberReport {
+            addresses,
+            node: cluster.plan.pods.get(pod).map(|pod| pod.node.clone()),
+            workload: workload
+                .map(|owner| format!("{}/{} {}", pod.namespace, owner.kind, owner.name)),
+            device: cluster.attached.get(pod).map(|attached| attached.device),
+        };
+        (prober.clone(), report)
     });
     entries.collect()
 }

@@ -4,7 +4,7 @@
 //! with it. Inside, the [`cluster`] builds the [`underlay`], starts an [`agent`] for each node and a process for each
 //! [`prober`], and attaches the pods through the agents' sockets. Every pair of probers is probed ([`check`]), and the
 //! results are compared with what the oracle expects of the same objects ([`matrix`]). The [`caller`] prints the
-//! [`report`].
+//! [`report`], in which what is equal stands together ([`truth`]).
 //!
 //! No pod is probed from itself, because that traffic never leaves its namespace.
 
@@ -33,5 +33,7 @@ pub mod setup;
 pub mod slices;
 pub mod supervisor;
 pub mod template;
+pub mod truth;
+mod truth_text;
 pub mod underlay;
 pub mod workdir;

@@ -1,18 +1,15 @@
 //! Renders a report for users: plain words, and colours if standard output is a terminal.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::net::IpAddr;
 
 use comfy_table::{Attribute, Cell as TableCell, Color, ContentArrangement, Table, presets};
 
 use super::check::{Finding, Observed};
 use super::matrix::Outcome;
 use super::measure::Measured;
-use super::prober::Prober;
 use super::report::Report;
-use super::service::Service;
-use manx_api::Device;
+use super::truth::{self, Seen};
+use super::truth_text;
 
 /// How to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,9 +23,6 @@ pub struct Style {
 /// How many lines of deviations are printed; the export has all.
 const DEVIATIONS: usize = 40;
 
-/// A column of the truth table: the family (if it matters), the service, and whether the port is closed.
-type Column = (bool, Service, bool);
-
 /// The whole report.
 pub fn text(report: &Report, style: Style) -> String {
     let mut out = String::new();
@@ -40,7 +34,7 @@ pub fn text(report: &Report, style: Style) -> String {
     out
 }
 
-fn table(style: Style) -> Table {
+pub(super) fn table(style: Style) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_width(style.width);
@@ -53,110 +47,22 @@ fn table(style: Style) -> Table {
 }
 
 /// comfy-table pads every column; the spaces at the end are removed.
-fn push_table(out: &mut String, table: &Table) {
+pub(super) fn push_table(out: &mut String, table: &Table) {
     for line in table.lines() {
         let _ = writeln!(out, " {}", line.trim_end());
     }
 }
 
-/// Writes one table for each destination; sources with equal results share a row.
+/// Writes who the probers are, and the truth table.
 fn truth(out: &mut String, report: &Report, style: Style) {
-    let mut destinations: BTreeMap<&Prober, Vec<&Finding>> = BTreeMap::new();
-    for finding in &report.probes {
-        destinations.entry(&finding.cell.destination).or_default().push(finding);
-    }
-    for (destination, findings) in destinations {
-        let _ = writeln!(out, "to {}", introduced(report, destination));
-        let columns = columns(&findings);
-        let both =
-            findings.iter().map(|finding| family(finding)).collect::<BTreeSet<_>>().len() > 1;
-        let mut table = table(style);
-        let heads = columns.iter().map(|column| TableCell::new(head(*column, both)));
-        table.set_header([TableCell::new("from")].into_iter().chain(heads));
-        for (sources, row) in rows(&findings, &columns) {
-            let cells = row.into_iter().map(|finding| outcome(finding, style));
-            table.add_row([TableCell::new(sources.join(", "))].into_iter().chain(cells));
-        }
-        push_table(out, &table);
-        out.push('\n');
-    }
+    let cells = report.probes.iter().map(|it| (truth::place(&it.cell), Seen::of(it))).collect();
+    let blocks = truth::group(cells, &report.probers);
+    truth_text::push_probers(out, &report.probers, style);
+    truth_text::push_blocks(out, &blocks, &report.probers, style, |seen| outcome(seen, style));
 }
 
-fn introduced(report: &Report, prober: &Prober) -> String {
-    let Some(details) = report.probers.get(prober) else { return prober.to_string() };
-    let ips: Vec<String> = details.addresses.iter().map(IpAddr::to_string).collect();
-    let on = details.node.as_ref().map(|node| format!(", on {node}")).unwrap_or_default();
-    let device = match details.device {
-        Some(Device::Tun) => ", TUN",
-        Some(Device::Veth) => ", veth",
-        None => "",
-    };
-    format!("{prober} ({}{on}{device})", ips.join(", "))
-}
-
-fn family(finding: &Finding) -> bool {
-    finding.cell.address.is_ipv6()
-}
-
-fn columns(findings: &[&Finding]) -> Vec<Column> {
-    let all: BTreeSet<Column> = findings
-        .iter()
-        .map(|finding| (family(finding), finding.cell.service, !finding.cell.listening))
-        .collect();
-    let mut columns: Vec<Column> = all.into_iter().collect();
-    columns.sort_by_key(|(v6, service, closed)| (*closed, *service, *v6));
-    columns
-}
-
-fn head((v6, service, closed): Column, both: bool) -> String {
-    let family = match (both, v6) {
-        (false, _) => "",
-        (true, false) => " v4",
-        (true, true) => " v6",
-    };
-    let closed = if closed { " closed" } else { "" };
-    let service = match service {
-        Service::Echo => "echo".to_owned(),
-        Service::Port(port) => port.to_string(),
-    };
-    format!("{service}{family}{closed}")
-}
-
-/// The sources, and the result in each column.
-type Row<'a> = (Vec<String>, Vec<Option<&'a Finding>>);
-
-/// The rows: the sources, and the result in each column. Sources with equal results share a row, in the order of the
-/// first one.
-fn rows<'a>(findings: &[&'a Finding], columns: &[Column]) -> Vec<Row<'a>> {
-    let mut by_source: BTreeMap<&Prober, BTreeMap<Column, &'a Finding>> = BTreeMap::new();
-    for finding in findings {
-        let column = (family(finding), finding.cell.service, !finding.cell.listening);
-        by_source.entry(&finding.cell.source).or_default().insert(column, finding);
-    }
-    let mut rows: Vec<Row<'a>> = Vec::new();
-    for (source, found) in by_source {
-        let row: Vec<Option<&Finding>> =
-            columns.iter().map(|column| found.get(column).copied()).collect();
-        let alike = |other: &Vec<Option<&Finding>>| {
-            other.iter().zip(&row).all(|(a, b)| match (a, b) {
-                (Some(a), Some(b)) => {
-                    a.observed == b.observed && a.cell.expected == b.cell.expected
-                }
-                (None, None) => true,
-                _ => false,
-            })
-        };
-        match rows.iter_mut().find(|(_, other)| alike(other)) {
-            Some((sources, _)) => sources.push(source.to_string()),
-            None => rows.push((vec![source.to_string()], row)),
-        }
-    }
-    rows
-}
-
-fn outcome(finding: Option<&Finding>, style: Style) -> TableCell {
-    let Some(finding) = finding else { return TableCell::new("-") };
-    let (word, colour) = match &finding.observed {
+fn outcome(seen: &Seen, style: Style) -> TableCell {
+    let (word, colour) = match &seen.observed {
         Observed::Clear(Outcome::Allowed) => ("allowed", Color::Green),
         Observed::Clear(Outcome::Denied) => ("denied", Color::Red),
         Observed::Clear(Outcome::Refused) => ("refused", Color::Yellow),
@@ -164,12 +70,12 @@ fn outcome(finding: Option<&Finding>, style: Style) -> TableCell {
         Observed::Wrong(_) => ("wrong", Color::Magenta),
         Observed::Error(_) => ("failed", Color::Magenta),
     };
-    let cell = if finding.as_expected() {
+    let cell = if seen.as_expected() {
         TableCell::new(word)
     } else {
         TableCell::new(format!("{}!", word.to_uppercase()))
     };
-    match (style.colour, finding.as_expected()) {
+    match (style.colour, seen.as_expected()) {
         (false, _) => cell,
         (true, true) => cell.fg(colour),
         (true, false) => cell.fg(colour).add_attributes(vec![Attribute::Bold, Attribute::Reverse]),
@@ -281,17 +187,19 @@ mod tests {
     use super::*;
     use crate::matrix::Cell;
     use crate::plan::Port;
+    use crate::prober::Prober;
     use crate::report::{Counted, ProberReport};
-    use manx_api::PodName;
+    use crate::service::Service;
+    use manx_api::{Device, PodName};
     use manx_policy_compiler::model::Protocol;
 
     fn pod(name: &str) -> Prober {
         Prober::Pod(PodName { namespace: "shop".to_owned(), name: name.to_owned() })
     }
 
-    fn finding(source: Prober, number: u16, expected: Outcome, observed: Observed) -> Finding {
+    fn finding(source: &str, number: u16, expected: Outcome, observed: Observed) -> Finding {
         let cell = Cell {
-            source,
+            source: Prober::from(source.to_owned()),
             destination: pod("db"),
             address: "10.1.1.3".parse().unwrap(),
             service: Service::Port(Port { protocol: Protocol::Tcp, number }),
@@ -303,28 +211,44 @@ mod tests {
         Finding { cell, observed, from, denied_by: None, tries: 1 }
     }
 
+    fn prober(number: u8, node: Option<&str>, workload: Option<&str>) -> ProberReport {
+        ProberReport {
+            addresses: vec![[10, 1, 1, number].into()],
+            node: node.map(str::to_owned),
+            workload: workload.map(str::to_owned),
+            device: node.map(|_| Device::Tun),
+        }
+    }
+
     fn report() -> Report {
         let clear =
             |source, port, outcome| finding(source, port, outcome, Observed::Clear(outcome));
-        let db = ProberReport {
-            addresses: vec!["10.1.1.3".parse().unwrap()],
-            node: Some("n1".to_owned()),
-            device: Some(Device::Tun),
-        };
+        let web = Some("shop/Deployment web");
+        let mut probes = vec![
+            clear("shop/api", 5432, Outcome::Allowed),
+            clear("shop/api", 9187, Outcome::Allowed),
+            clear("shop/api", 9, Outcome::Refused),
+            finding("shop/x", 5432, Outcome::Denied, Observed::Clear(Outcome::Allowed)),
+            finding("shop/x", 9187, Outcome::Denied, Observed::Clear(Outcome::Allowed)),
+            finding("shop/x", 9, Outcome::Denied, Observed::Lost),
+        ];
+        for source in ["shop/web-1", "shop/web-2", "node/n1", "outside"] {
+            probes.extend([5432, 9187, 9].map(|port| clear(source, port, Outcome::Denied)));
+        }
         Report {
             rig: "shop".to_owned(),
             as_expected: false,
-            probers: [(pod("db"), db)].into(),
-            probes: vec![
-                clear(pod("api"), 5432, Outcome::Allowed),
-                clear(pod("api"), 9, Outcome::Refused),
-                clear(pod("web"), 5432, Outcome::Denied),
-                clear(pod("web"), 9, Outcome::Denied),
-                clear(Prober::Outside, 5432, Outcome::Denied),
-                clear(Prober::Outside, 9, Outcome::Denied),
-                finding(pod("x"), 5432, Outcome::Denied, Observed::Clear(Outcome::Allowed)),
-                finding(pod("x"), 9, Outcome::Denied, Observed::Lost),
-            ],
+            probers: [
+                (Prober::Node("n1".to_owned()), prober(1, None, None)),
+                (Prober::Outside, prober(9, None, None)),
+                (pod("api"), prober(2, Some("n1"), None)),
+                (pod("db"), prober(3, Some("n1"), None)),
+                (pod("web-1"), prober(4, Some("n1"), web)),
+                (pod("web-2"), prober(5, Some("n1"), web)),
+                (pod("x"), prober(6, Some("n1"), None)),
+            ]
+            .into(),
+            probes,
             rules: vec![
                 Counted { rule: "shop/db ingress[0]".into(), verdict: "allow".into(), packets: 12 },
                 Counted { rule: "isolated".into(), verdict: "deny".into(), packets: 4 },

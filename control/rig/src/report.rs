@@ -42,6 +42,8 @@ pub struct ProberReport {
     pub addresses: Vec<IpAddr>,
     /// The node of a pod.
     pub node: Option<String>,
+    /// What controls a pod: `NAMESPACE/KIND NAME`.
+    pub workload: Option<String>,
     /// How the pod is attached.
     pub device: Option<Device>,
 }
