@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use manx_policy_compiler::model::Protocol;
 
 use super::agent::{Agent, AgentError, LOOK, Start};
+use super::check::Finding;
 use super::event::Fault;
 use super::live::{self, InputError, Objects};
 use super::matrix::{self, Addresses};
@@ -114,6 +115,8 @@ pub struct Cluster {
     pub agents: Vec<Arc<Agent>>,
     /// How the pods are attached.
     pub attached: BTreeMap<PodName, Attached>,
+    /// What the last run found.
+    pub last: Option<Vec<Finding>>,
     /// The live objects.
     objects: Objects,
 }
@@ -140,6 +143,7 @@ impl Cluster {
             workdir,
             setup,
             plan,
+            last: None,
             objects,
         };
         cluster.place_pods()?;

@@ -12,6 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Mutex, mpsc};
 
+use super::changes;
 use super::check::{self, Finding};
 use super::cluster::{Cluster, ClusterError};
 use super::crossings::Crossings;
@@ -106,13 +107,13 @@ async fn handle_request(stream: UnixStream, cluster: &Mutex<Cluster>) -> io::Res
     let working = async move {
         match request {
             Request::Check => {
-                let cluster = cluster.lock().await;
-                probe(&cluster, &events).await;
+                let mut cluster = cluster.lock().await;
+                probe(&mut cluster, &events).await;
             }
             Request::Apply(objects) => {
                 let mut cluster = cluster.lock().await;
                 match cluster.apply(Objects::from_json(&objects)).await {
-                    Ok(()) => probe(&cluster, &events).await,
+                    Ok(()) => probe(&mut cluster, &events).await,
                     Err(error) => drop(events.send(failed(&error))),
                 }
             }
@@ -124,8 +125,8 @@ async fn handle_request(stream: UnixStream, cluster: &Mutex<Cluster>) -> io::Res
     }
 }
 
-/// Probes everything, compares, and reports.
-async fn probe(cluster: &Cluster, events: &Events) {
+/// Probes everything, compares, also with the run before, and reports.
+async fn probe(cluster: &mut Cluster, events: &Events) {
     let start = Instant::now();
     let contents = cluster.contents();
     let oracle = Oracle::new(&contents.objects);
@@ -155,10 +156,12 @@ async fn probe(cluster: &Cluster, events: &Events) {
             Err(error) => return drop(events.send(failed(&error.into()))),
         }
     }
+    let last = cluster.last.replace(probes.clone());
     let mut report = Report {
         rig: cluster.workdir.name().to_owned(),
         as_expected: probes.iter().all(Finding::as_expected),
         probers: probers(cluster, &contents),
+        changes: last.map(|last| changes::changes(&last, &probes)),
         probes,
         rules: report::rules(&statuses),
         drops: report::drops(&statuses),

@@ -10,6 +10,7 @@
 
 pub mod agent;
 pub mod caller;
+pub mod changes;
 pub mod check;
 pub mod cluster;
 pub mod command;

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use comfy_table::{Attribute, Cell as TableCell, Color, ContentArrangement, Table, presets};
 
+use super::changes::{self, Change};
 use super::check::{Finding, Observed};
 use super::matrix::Outcome;
 use super::measure::Measured;
@@ -18,6 +19,8 @@ pub struct Style {
     pub colour: bool,
     /// The width in columns.
     pub width: u16,
+    /// Whether the whole truth table is printed, where there was a run before, after what has changed.
+    pub whole: bool,
 }
 
 /// How many lines of deviations are printed; the export has all.
@@ -26,7 +29,12 @@ const DEVIATIONS: usize = 40;
 /// The whole report.
 pub fn text(report: &Report, style: Style) -> String {
     let mut out = String::new();
-    truth(&mut out, report, style);
+    if let Some(changes) = &report.changes {
+        changed(&mut out, changes, report, style);
+    }
+    if style.whole || report.changes.is_none() {
+        truth(&mut out, report, style);
+    }
     counters(&mut out, report, style);
     samples(&mut out, &report.samples, style);
     deviations(&mut out, report, style);
@@ -61,19 +69,44 @@ fn truth(out: &mut String, report: &Report, style: Style) {
     truth_text::push_blocks(out, &blocks, &report.probers, style, |seen| outcome(seen, style));
 }
 
+/// Writes the cells that say something else than in the run before.
+fn changed(out: &mut String, changes: &[Change], report: &Report, style: Style) {
+    let cells = report.probes.len();
+    if changes.is_empty() {
+        let _ = writeln!(out, "nothing changed in the truth table of {cells} cells\n");
+        return;
+    }
+    let _ = writeln!(out, "{} cells of {cells} changed in the truth table", changes.len());
+    let blocks = truth::group(changes::cells(changes), &report.probers);
+    truth_text::push_workloads(out, &report.probers, style, Some(&blocks));
+    truth_text::push_blocks(out, &blocks, &report.probers, style, |(before, after)| {
+        let said = |seen: &Option<Seen>| seen.as_ref().map_or("nothing".to_owned(), word);
+        let cell = TableCell::new(format!("{} -> {}", said(before), said(after)));
+        after.as_ref().map_or_else(|| cell.clone(), |after| coloured(cell.clone(), after, style))
+    });
+}
+
 fn outcome(seen: &Seen, style: Style) -> TableCell {
-    let (word, colour) = match &seen.observed {
-        Observed::Clear(Outcome::Allowed) => ("allowed", Color::Green),
-        Observed::Clear(Outcome::Denied) => ("denied", Color::Red),
-        Observed::Clear(Outcome::Refused) => ("refused", Color::Yellow),
-        Observed::Lost => ("lost", Color::Magenta),
-        Observed::Wrong(_) => ("wrong", Color::Magenta),
-        Observed::Error(_) => ("failed", Color::Magenta),
+    coloured(TableCell::new(word(seen)), seen, style)
+}
+
+/// What was seen; a deviation stands out.
+fn word(seen: &Seen) -> String {
+    let word = match &seen.observed {
+        Observed::Clear(outcome) => outcome.name(),
+        Observed::Lost => "lost",
+        Observed::Wrong(_) => "wrong",
+        Observed::Error(_) => "failed",
     };
-    let cell = if seen.as_expected() {
-        TableCell::new(word)
-    } else {
-        TableCell::new(format!("{}!", word.to_uppercase()))
+    if seen.as_expected() { word.to_owned() } else { format!("{}!", word.to_uppercase()) }
+}
+
+fn coloured(cell: TableCell, seen: &Seen, style: Style) -> TableCell {
+    let colour = match &seen.observed {
+        Observed::Clear(Outcome::Allowed) => Color::Green,
+        Observed::Clear(Outcome::Denied) => Color::Red,
+        Observed::Clear(Outcome::Refused) => Color::Yellow,
+        Observed::Lost | Observed::Wrong(_) | Observed::Error(_) => Color::Magenta,
     };
     match (style.colour, seen.as_expected()) {
         (false, _) => cell,
@@ -249,6 +282,7 @@ mod tests {
             ]
             .into(),
             probes,
+            changes: None,
             rules: vec![
                 Counted { rule: "shop/db ingress[0]".into(), verdict: "allow".into(), packets: 12 },
                 Counted { rule: "isolated".into(), verdict: "deny".into(), packets: 4 },
@@ -268,13 +302,32 @@ mod tests {
 
     #[test]
     fn a_report_reads_like_this() {
-        insta::assert_snapshot!(text(&report(), Style { colour: false, width: 100 }));
+        insta::assert_snapshot!(text(&report(), Style { colour: false, width: 100, whole: false }));
+    }
+
+    #[test]
+    fn what_changed_since_the_run_before_reads_like_this() {
+        let mut report = report();
+        let mut before = report.probes.clone();
+        for finding in before.iter_mut().filter(|it| it.cell.source != Prober::Outside) {
+            finding.cell.expected = Outcome::Refused;
+            finding.observed = Observed::Clear(Outcome::Refused);
+        }
+        report.changes = Some(changes::changes(&before, &report.probes));
+        (report.rules, report.samples) = (Vec::new(), Vec::new());
+        let style = Style { colour: false, width: 100, whole: false };
+        let changed = text(&report, style);
+        report.changes = Some(Vec::new());
+        let same = text(&report, style);
+        let whole = text(&report, Style { whole: true, ..style });
+        assert!(whole.contains("to shop/db") && !same.contains("to shop/db"));
+        insta::assert_snapshot!(format!("{changed}{same}"));
     }
 
     #[test]
     fn colours_are_only_where_they_are_wanted() {
-        let plain = text(&report(), Style { colour: false, width: 100 });
-        let coloured = text(&report(), Style { colour: true, width: 100 });
+        let plain = text(&report(), Style { colour: false, width: 100, whole: false });
+        let coloured = text(&report(), Style { colour: true, width: 100, whole: false });
         assert!(!plain.contains('\u{1b}'));
         assert!(coloured.contains('\u{1b}'));
     }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::changes::Change;
 use super::check::Finding;
 use super::measure::Measured;
 use super::prober::Prober;
@@ -23,6 +24,9 @@ pub struct Report {
     pub probers: BTreeMap<Prober, ProberReport>,
     /// Every probe.
     pub probes: Vec<Finding>,
+    /// The cells that say something else than in the run before; absent in the first run of a rig.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Vec<Change>>,
     /// Packets of all nodes by the rule, or the missing rule, that decided.
     pub rules: Vec<Counted>,
     /// Dropped packets of all nodes and ports, by reason.

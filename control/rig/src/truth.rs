@@ -91,6 +91,11 @@ pub struct Block<V> {
 }
 
 impl<V> Block<V> {
+    /// The destination, if there is only one. It may be named among the sources of any row: it is no source of its own.
+    pub fn alone(&self) -> Option<&End> {
+        if let [only] = &self.destinations[..] { Some(only) } else { None }
+    }
+
     /// All columns of the block.
     pub fn columns(&self) -> BTreeSet<Column> {
         self.rows.iter().flat_map(|(_, row)| row.keys().copied()).collect()

@@ -37,9 +37,28 @@ pub(super) fn push_probers(out: &mut String, probers: &Probers, style: Style) {
             push_folded(out, &format!("{prober} ({})", list(&report.addresses)), &pods, width);
         }
     }
+    push_workloads::<()>(out, probers, style, None);
+}
+
+/// Writes the pods of each workload that blocks name, or of all.
+pub(super) fn push_workloads<V>(
+    out: &mut String,
+    probers: &Probers,
+    style: Style,
+    of: Option<&[Block<V>]>,
+) {
+    let mut named = BTreeSet::new();
+    for block in of.unwrap_or_default() {
+        let alone = block.alone();
+        named.extend(names(&block.destinations, None, probers));
+        named.extend(block.rows.iter().flat_map(|(sources, _)| names(sources, alone, probers)));
+    }
     for (workload, pods) in workloads(probers) {
-        let names: Vec<String> = pods.iter().map(ToString::to_string).collect();
-        push_folded(out, &whole(workload, pods.len()), &names, width);
+        let whole = whole(workload, pods.len());
+        if of.is_none() || named.contains(&whole) {
+            let names: Vec<String> = pods.iter().map(ToString::to_string).collect();
+            push_folded(out, &whole, &names, usize::from(style.width));
+        }
     }
     out.push('\n');
 }
@@ -132,7 +151,7 @@ pub(super) fn push_blocks<V: Eq>(
     for block in blocks {
         let destinations = fold(&names(&block.destinations, None, probers), NAMES);
         let _ = writeln!(out, "to {}", destinations.replace('\n', "\n   "));
-        let alone = if let [only] = &block.destinations[..] { Some(only) } else { None };
+        let alone = block.alone();
         let columns = columns(block);
         let heads = columns.iter().map(|columns| {
             let heads: Vec<String> = columns.iter().map(|column| head(*column, both)).collect();
@@ -205,7 +224,7 @@ mod tests {
 
     /// What a block says once its names are printed, folded and read again.
     fn reread(block: Block<u8>, probers: &Probers) -> Block<u8> {
-        let alone = if let [only] = &block.destinations[..] { Some(only.clone()) } else { None };
+        let alone = block.alone().cloned();
         let again = |all: &[End], alone: Option<&End>| {
             let text = fold(&names(all, alone, probers), NAMES).replace('\n', " ");
             text.split(", ").flat_map(|name| ends(name, probers)).collect::<Vec<End>>()

@@ -53,7 +53,7 @@ pub(super) fn run(settings: &Run) -> Result<(), Error> {
     let bounds = Bounds { timeout: settings.timeout, ttl: settings.ttl };
     let checked = build_and_check(settings, &workdir, held, bounds, &mut screen);
     screen.clear();
-    finish(&checked?, settings.output)
+    finish(&checked?, settings.output, true)
 }
 
 fn build_and_check(
@@ -166,16 +166,17 @@ pub(super) fn apply(settings: &Apply) -> Result<(), Error> {
     let request = Request::Apply(objects.0.into_values().collect());
     let report = caller::send_request(&workdir, &request, &mut screen);
     screen.clear();
-    finish(&report?, settings.output)
+    finish(&report?, settings.output, settings.table)
 }
 
-/// Prints a report. A deviation makes the command fail.
-fn finish(report: &Report, output: Output) -> Result<(), Error> {
+/// Prints a report. If there was a run before, the text has what changed since, and the truth table if `table`. A
+/// deviation makes the command fail.
+pub(super) fn finish(report: &Report, output: Output, table: bool) -> Result<(), Error> {
     match output {
         Output::Json => print_json(report)?,
         Output::Text => {
             let width = console_width().unwrap_or(PIPED_WIDTH);
-            print(&render::text(report, Style { colour: is_coloured(), width }))?;
+            print(&render::text(report, Style { colour: is_coloured(), width, whole: table }))?;
         }
     }
     if report.as_expected { Ok(()) } else { Err(Error::Deviation) }
