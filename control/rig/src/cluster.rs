@@ -13,8 +13,10 @@ use super::check::Finding;
 use super::event::Fault;
 use super::live::{self, InputError, Objects};
 use super::matrix::{self, Addresses};
+use super::more_ports;
 use super::plan::{self, NodeSpec, Plan, PlanError, PodSpec, Port};
 use super::prober::{HOST_PORTS, Prober, Process};
+use super::settings::Settings;
 use super::setup::{NodeState, PodState, Setup, State};
 use super::slices;
 use super::underlay::{self, Names};
@@ -130,7 +132,8 @@ impl Cluster {
         let setup = Setup::read(&workdir)?;
         let objects = Objects::read(&workdir.manifests())?;
         let contents = Store::load(workdir.manifests());
-        let plan = plan::plan(&nodes(&contents), &pods(&contents), &setup.settings)?;
+        let pods = pods(&contents, &setup.settings)?;
+        let plan = plan::plan(&nodes(&contents), &pods, &setup.settings)?;
         let names = Names::new(&workdir.names());
         progress("network", 0, 1);
         underlay::build(&plan, &names).await?;
@@ -323,7 +326,7 @@ impl Cluster {
     fn check_addresses(&self, changed: &Objects) -> Result<(), ClusterError> {
         let texts: Vec<String> = changed.0.values().map(ToString::to_string).collect();
         let contents = Contents::from_texts(texts.iter().map(|text| ("changed", text.as_str())));
-        for (pod, spec) in pods(&contents) {
+        for (pod, spec) in pod_specs(&contents) {
             let Some(has) = self.attached.get(&pod).map(|attached| &attached.addresses) else {
                 continue;
             };
@@ -383,8 +386,18 @@ pub fn nodes(contents: &Contents) -> BTreeMap<String, NodeSpec> {
         .collect()
 }
 
+/// The Pod objects that get a namespace, with the ports that the settings add.
+pub fn pods(
+    contents: &Contents,
+    settings: &Settings,
+) -> Result<BTreeMap<PodName, PodSpec>, PlanError> {
+    let mut pods = pod_specs(contents);
+    more_ports::add(&settings.ports, contents, &mut pods)?;
+    Ok(pods)
+}
+
 /// The Pod objects that get a namespace: not on the host's network and not finished.
-pub fn pods(contents: &Contents) -> BTreeMap<PodName, PodSpec> {
+fn pod_specs(contents: &Contents) -> BTreeMap<PodName, PodSpec> {
     valid(contents)
         .filter_map(|(key, object)| match object {
             Object::Pod(pod)

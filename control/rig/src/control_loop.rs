@@ -21,6 +21,7 @@ use super::export;
 use super::live::Objects;
 use super::matrix;
 use super::measure;
+use super::policy_ports::PolicyPorts;
 use super::prober::Prober;
 use super::report::{self, ProberReport, Report};
 use super::setup::Setup;
@@ -130,12 +131,11 @@ async fn probe(cluster: &mut Cluster, events: &Events) {
     let start = Instant::now();
     let contents = cluster.contents();
     let oracle = Oracle::new(&contents.objects);
-    let cells = matrix::cells(&Crossings {
-        plan: &cluster.plan,
-        addresses: &cluster.addresses,
-        contents: &contents,
-        oracle: &oracle,
-    });
+    let (plan, addresses) = (&cluster.plan, &cluster.addresses);
+    let listening = |prober: &Prober| matrix::listening(plan, prober);
+    let policy_ports = PolicyPorts::find(&contents, addresses, listening);
+    let crossings = Crossings { plan, addresses, contents: &contents, oracle: &oracle };
+    let cells = matrix::cells(&crossings, &policy_ports);
     let total = cells.len();
     let probes = check::check(cells.clone(), &cluster.probers, &cluster.agents, |done| {
         let _ = events.send(Event::Progress { step: "probe".to_owned(), done, total });
@@ -165,6 +165,7 @@ async fn probe(cluster: &mut Cluster, events: &Events) {
         probes,
         rules: report::rules(&statuses),
         drops: report::drops(&statuses),
+        notes: policy_ports.note().into_iter().collect(),
         samples,
         elapsed_ms,
         export: None,

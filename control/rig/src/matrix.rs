@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::crossings::Crossings;
 use super::plan::{Plan, Port};
+use super::policy_ports::PolicyPorts;
 use super::prober::{HOST_PORTS, Prober};
 use super::service::Service;
 use manx_oracle::Packet;
@@ -69,15 +70,16 @@ pub fn addresses(plan: &Plan, pods: &BTreeMap<manx_api::PodName, Vec<IpAddr>>) -
 }
 
 /// All cells: to each pod from every other pod, from its own node and from outside; and from each pod to its own node
-/// and to the outside. There is one for every port of the destination, for one closed port of each protocol that the
-/// destination has (TCP always), and for an echo, in every family that both have. No pod is probed from itself, because
-/// that traffic never leaves its namespace.
-pub fn cells(crossings: &Crossings<'_>) -> Vec<Cell> {
+/// and to the outside. There is one for every port of the destination, for each port that policies name there, for one
+/// closed port of each protocol that the destination has (TCP always), and for an echo, in every family that both have.
+/// No pod is probed from itself, because that traffic never leaves its namespace.
+pub fn cells(crossings: &Crossings<'_>, policy_ports: &PolicyPorts) -> Vec<Cell> {
     let Crossings { plan, addresses, oracle, .. } = crossings;
     let mut cells = Vec::new();
     for (source, destination, ports) in pairs(plan) {
         for (from, to) in families(addresses, &source, &destination) {
-            for (service, listening) in services(&ports) {
+            let named = policy_ports.probed.get(&destination);
+            for (service, listening) in services(&ports, named.into_iter().flatten()) {
                 let packet = packet(service, to.is_ipv4());
                 let judgement =
                     oracle.judge(&judged(&source, from), &judged(&destination, to), packet);
@@ -115,10 +117,11 @@ fn pairs(plan: &Plan) -> Vec<(Prober, Prober, BTreeSet<Port>)> {
         let node = Prober::Node(pod.node.clone());
         let others = plan.pods.keys().filter(|other| *other != name).cloned().map(Prober::Pod);
         for source in others.chain([node.clone(), Prober::Outside]) {
-            pairs.push((source, here.clone(), pod.ports.clone()));
+            pairs.push((source, here.clone(), listening(plan, &here)));
         }
         for host in [node, Prober::Outside] {
-            pairs.push((here.clone(), host, HOST_PORTS.into()));
+            let ports = listening(plan, &host);
+            pairs.push((here.clone(), host, ports));
         }
     }
     pairs
@@ -137,21 +140,28 @@ fn families<'a>(
     })
 }
 
-/// The services to probe at a prober with these ports, and whether it will answer.
-fn services(ports: &BTreeSet<Port>) -> Vec<(Service, bool)> {
+/// The ports on which a prober listens.
+pub fn listening(plan: &Plan, prober: &Prober) -> BTreeSet<Port> {
+    match prober {
+        Prober::Pod(pod) => plan.pods.get(pod).map(|pod| pod.ports.clone()).unwrap_or_default(),
+        Prober::Node(_) | Prober::Outside => HOST_PORTS.into(),
+    }
+}
+
+/// The services to probe at a prober with these ports, where policies name others, and whether it will answer.
+fn services<'a>(
+    ports: &'a BTreeSet<Port>,
+    named: impl Iterator<Item = &'a Port>,
+) -> BTreeMap<Service, bool> {
     let has = |protocol| ports.iter().any(|port| port.protocol == protocol);
-    let closed: Vec<Port> = Protocol::ALL
+    let closed = Protocol::ALL
         .into_iter()
         .filter(|protocol| *protocol == Protocol::Tcp || has(*protocol))
-        .filter_map(|protocol| closed_port(ports, protocol))
-        .collect();
-    let mut services: Vec<(Service, bool)> = ports
-        .iter()
-        .map(|port| (Service::Port(*port), true))
-        .chain(closed.into_iter().map(|port| (Service::Port(port), false)))
-        .collect();
-    services.push((Service::Echo, true));
-    services
+        .filter_map(|protocol| closed_port(ports, protocol));
+    let open = |port: &Port| ports.contains(port);
+    let all = ports.iter().chain(named).copied().chain(closed);
+    let services = all.map(|port| (Service::Port(port), open(&port)));
+    services.chain([(Service::Echo, true)]).collect()
 }
 
 /// A port of the protocol on which nothing listens: 9 (discard), or the next free one.
@@ -234,6 +244,11 @@ metadata: {name: dns-only}
 spec: {podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53}]}]}
 ";
 
+    fn named_ports(crossings: &Crossings<'_>) -> PolicyPorts {
+        let Crossings { plan, addresses, contents, .. } = crossings;
+        PolicyPorts::find(contents, addresses, |prober| listening(plan, prober))
+    }
+
     #[test]
     fn every_pair_is_asked_for_every_port_a_closed_one_and_an_echo() {
         let (plan, addresses) = two_pods();
@@ -241,7 +256,7 @@ spec: {podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53}]}]}
         let oracle = Oracle::new(&contents.objects);
         let crossings =
             Crossings { plan: &plan, addresses: &addresses, contents: &contents, oracle: &oracle };
-        let cells = cells(&crossings);
+        let cells = cells(&crossings, &named_ports(&crossings));
         let lines: Vec<String> = cells
             .iter()
             .map(|cell| {
@@ -275,7 +290,8 @@ spec: {podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53}]}]}
             Store::load(folder.path())
         };
         let contents = load(&objects);
-        let plan = plan(&cluster::nodes(&contents), &cluster::pods(&contents), &settings).unwrap();
+        let pods = cluster::pods(&contents, &settings).unwrap();
+        let plan = plan(&cluster::nodes(&contents), &pods, &settings).unwrap();
         let mut pods = BTreeMap::new();
         for (name, pod) in &plan.pods {
             objects.place(name, &pod.node, &pod.addresses);
@@ -300,7 +316,7 @@ spec: {podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53}]}]}
                 contents: &contents,
                 oracle: &oracle,
             };
-            for cell in cells(&crossings) {
+            for cell in cells(&crossings, &named_ports(&crossings)) {
                 let (packet, source_port) = match cell.service {
                     Service::Port(port) => {
                         (PacketSpec::Protocol(port.protocol.number(), Some(port.number)), 49152)

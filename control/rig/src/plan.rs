@@ -190,6 +190,16 @@ pub enum PlanError {
         /// The block.
         block: IpNet,
     },
+    /// `rig.yaml` adds ports to no pod.
+    #[error(
+        "{at}: no pod matches {wanted}: expected a pod or workload of that name, or pods with those labels, that are not finished"
+    )]
+    PortsOfNoPod {
+        /// The place in `rig.yaml`.
+        at: String,
+        /// The workload or selector.
+        wanted: String,
+    },
     /// There are no pods to send traffic between.
     #[error(
         "there is no Pod object with addresses of its own: a rig without pods has nothing to check"

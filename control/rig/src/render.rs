@@ -37,6 +37,9 @@ pub fn text(report: &Report, style: Style) -> String {
     }
     counters(&mut out, report, style);
     samples(&mut out, &report.samples, style);
+    for note in &report.notes {
+        let _ = writeln!(out, "{note}\n");
+    }
     deviations(&mut out, report, style);
     summary(&mut out, report);
     out
@@ -288,6 +291,7 @@ mod tests {
                 Counted { rule: "isolated".into(), verdict: "deny".into(), packets: 4 },
             ],
             drops: [("policy-ingress".to_owned(), 4)].into(),
+            notes: vec!["7 ports are not probed".to_owned()],
             samples: vec![Measured {
                 path: "same node".to_owned(),
                 source: pod("api"),

@@ -31,6 +31,9 @@ pub struct Report {
     pub rules: Vec<Counted>,
     /// Dropped packets of all nodes and ports, by reason.
     pub drops: BTreeMap<String, u64>,
+    /// What was not probed, in a line each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// Throughput and latency.
     pub samples: Vec<Measured>,
     /// How long the probing took, in milliseconds.

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::more_ports::{self, MorePorts};
 use manx_objects::tree::{Node, Position, Value};
 use manx_objects::yaml;
 
@@ -20,11 +21,13 @@ pub struct Settings {
     pub outside: Vec<IpAddr>,
     /// `samples`: whether throughput and latency are measured.
     pub samples: bool,
+    /// `ports`: ports on which pods listen and that no container declares.
+    pub ports: Vec<MorePorts>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { mtu: 1500, outside: Vec::new(), samples: true }
+        Self { mtu: 1500, outside: Vec::new(), samples: true, ports: Vec::new() }
     }
 }
 
@@ -59,9 +62,11 @@ impl Settings {
                 "mtu" => settings.mtu = mtu(&entry.node)?,
                 "outside" => settings.outside = addresses(&entry.node)?,
                 "samples" => settings.samples = boolean(&entry.node)?,
+                "ports" => settings.ports = more_ports::parse(&entry.node)?,
                 key => {
-                    let message =
-                        format!("the key `{key}` is unknown: expected mtu, outside or samples");
+                    let message = format!(
+                        "the key `{key}` is unknown: expected mtu, outside, samples or ports"
+                    );
                     return Err(SettingsError { at: Some(entry.at), message });
                 }
             }
@@ -70,7 +75,7 @@ impl Settings {
     }
 }
 
-fn wrong(node: &Node, expected: &str) -> SettingsError {
+pub(super) fn wrong(node: &Node, expected: &str) -> SettingsError {
     let message = format!("expected {expected}, found {}", node.value.describe());
     SettingsError { at: Some(node.at), message }
 }
@@ -130,7 +135,19 @@ mod tests {
                 said("speed: 9"),
                 said("- mtu"),
                 said("mtu: 1500\nmtu: 1400"),
-                said("mtu: [")
+                said("mtu: ["),
+                said("ports: {shop/web: 80}"),
+                said("ports: [80]"),
+                said("ports: [{ports: [80]}]"),
+                said("ports: [{workload: shop/web, selector: {app: web}, ports: [80]}]"),
+                said("ports: [{workload: shop/web, namespace: shop, ports: [80]}]"),
+                said("ports: [{workload: a/b/c, ports: [80]}]"),
+                said("ports: [{workload: shop/web}]"),
+                said("ports:\n- workload: shop/web\n  ports: [0]"),
+                said("ports: [{workload: shop/web, ports: [80/ICMP]}]"),
+                said("ports: [{selector: {app: 3}, ports: [80]}]"),
+                said("ports: [{selector: {}, ports: [80]}]"),
+                said("ports: [{pods: web, ports: [80]}]")
             ]
             .join("\n")
         );

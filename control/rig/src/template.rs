@@ -48,7 +48,8 @@ mod tests {
         let live = tempfile::tempdir().unwrap();
         input.objects.write(live.path()).unwrap();
         let contents = Store::load(live.path());
-        let plan = plan(&nodes(&contents), &pods(&contents), &input.settings).unwrap();
+        let pods = pods(&contents, &input.settings).unwrap();
+        let plan = plan(&nodes(&contents), &pods, &input.settings).unwrap();
         assert_eq!((plan.nodes.len(), plan.pods.len()), (2, 3));
     }
 

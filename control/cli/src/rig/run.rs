@@ -125,7 +125,7 @@ fn prepare(settings: &Run, mut input: Input, workdir: &Workdir) -> Result<(), Er
         input.settings.samples = false;
     }
     let contents = Store::load(workdir.manifests());
-    let (nodes, pods) = (cluster::nodes(&contents), cluster::pods(&contents));
+    let (nodes, pods) = (cluster::nodes(&contents), cluster::pods(&contents, &input.settings)?);
     plan::plan(&nodes, &pods, &input.settings)?;
     let exports = private::temporary().map_err(|error| {
         Error::Environment(format!(
