@@ -149,7 +149,9 @@ pub async fn check(
             let Ok((index, result)) = result else { continue };
             done += 1;
             progress(settled + done);
-            note(&mut findings[index], result);
+            let finding = &mut findings[index];
+            let meant = probers.get(&finding.cell.destination).map(|process| process.name());
+            note(finding, meant.unwrap_or_default(), result);
         }
         for ask in 1..=ASKS {
             book.refresh(agents).await;
@@ -199,7 +201,8 @@ fn send(
     sent
 }
 
-fn note(finding: &mut Finding, result: TaskResult) {
+/// Notes the result. `meant` is the process that should answer.
+fn note(finding: &mut Finding, meant: &str, result: TaskResult) {
     finding.tries += 1;
     finding.denied_by = None;
     let ProbeResult { from, answer } = match result {
@@ -211,7 +214,6 @@ fn note(finding: &mut Finding, result: TaskResult) {
         },
     };
     finding.from = from;
-    let meant = finding.cell.destination.to_string();
     finding.observed = match answer {
         ProbeReply::From(None) => Observed::Clear(Outcome::Allowed),
         ProbeReply::From(Some(name)) if name == meant => Observed::Clear(Outcome::Allowed),
@@ -279,7 +281,7 @@ mod tests {
 
     fn see(finding: &mut Finding, answer: ProbeReply) {
         let from = Some("10.1.1.2:40000".parse().unwrap());
-        note(finding, TaskResult::Probed(ProbeResult { from, answer }));
+        note(finding, "d/b", TaskResult::Probed(ProbeResult { from, answer }));
     }
 
     #[test]
@@ -300,7 +302,8 @@ mod tests {
     fn an_echo_has_no_ports_whatever_the_denial_says() {
         let mut finding = finding(Service::Echo);
         let from = Some("10.1.1.2:0".parse().unwrap());
-        note(&mut finding, TaskResult::Probed(ProbeResult { from, answer: ProbeReply::Silence }));
+        see(&mut finding, ProbeReply::Silence);
+        finding.from = from;
         assert!(confirm(&mut finding, &book(&denial(1, 77, 0))));
     }
 

@@ -197,7 +197,9 @@ impl Cluster {
         let outside: Vec<IpAddr> = at(&self.plan.outside);
         let mut wanted = vec![(Prober::Outside, names.outside(), hosts.clone(), outside)];
         for (index, (node, host)) in self.plan.nodes.iter().enumerate() {
-            wanted.push((Prober::Node(node.clone()), names.node(index), hosts.clone(), at(host)));
+            let on_node = self.plan.host_pods.values().filter(|pod| pod.node == *node);
+            let ports = on_node.flat_map(|pod| &pod.ports).chain(&hosts).copied().collect();
+            wanted.push((Prober::Node(node.clone()), names.node(index), ports, at(host)));
         }
         for (index, (pod, planned)) in self.plan.pods.iter().enumerate() {
             let prober = Prober::Pod(pod.clone());
@@ -210,6 +212,12 @@ impl Cluster {
                 .await
                 .map_err(|error| ClusterError::Prober(prober.clone(), error))?;
             self.probers.insert(prober, Arc::new(process));
+        }
+        for pod in self.plan.host_pods.keys() {
+            let prober = Prober::Pod(pod.clone());
+            if let Some(process) = self.probers.get(&self.plan.acting(&prober)).cloned() {
+                self.probers.insert(prober, process);
+            }
         }
         progress("pods", total, total);
         Ok(())
@@ -316,6 +324,9 @@ impl Cluster {
                 let addresses = self.attached.get(&pod).map(|a| a.addresses.as_slice());
                 self.objects.place(&pod, &planned.node, addresses.unwrap_or_default());
             }
+            if let Some(host) = self.plan.host_pods.get(&pod).filter(|_| id.kind == Kind::Pod) {
+                self.objects.place(&pod, &host.node, &[]);
+            }
             live::write(&self.workdir.manifests(), &id, &self.objects.0[&id])?;
         }
         self.fill_slices()?;
@@ -386,7 +397,7 @@ pub fn nodes(contents: &Contents) -> BTreeMap<String, NodeSpec> {
         .collect()
 }
 
-/// The Pod objects that get a namespace, with the ports that the settings add.
+/// The Pod objects that run, with the ports that the settings add.
 pub fn pods(
     contents: &Contents,
     settings: &Settings,
@@ -396,18 +407,16 @@ pub fn pods(
     Ok(pods)
 }
 
-/// The Pod objects that get a namespace: not on the host's network and not finished.
+/// The Pod objects that are not finished.
 fn pod_specs(contents: &Contents) -> BTreeMap<PodName, PodSpec> {
     valid(contents)
         .filter_map(|(key, object)| match object {
-            Object::Pod(pod)
-                if !pod.host_network
-                    && !matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed)) =>
-            {
+            Object::Pod(pod) if !matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed)) => {
                 let name = PodName { namespace: key.namespace.clone(), name: key.name.clone() };
                 let ports = pod.containers.iter().flatten().map(port).collect();
                 let addresses = import::pod_addresses(pod);
-                Some((name, PodSpec { node: pod.node_name.clone(), ports, addresses }))
+                let (node, host_network) = (pod.node_name.clone(), pod.host_network);
+                Some((name, PodSpec { node, ports, addresses, host_network }))
             }
             _ => None,
         })

@@ -132,10 +132,10 @@ async fn probe(cluster: &mut Cluster, events: &Events) {
     let contents = cluster.contents();
     let oracle = Oracle::new(&contents.objects);
     let (plan, addresses) = (&cluster.plan, &cluster.addresses);
-    let listening = |prober: &Prober| matrix::listening(plan, prober);
-    let policy_ports = PolicyPorts::find(&contents, addresses, listening);
+    let policy_ports = PolicyPorts::find(&contents, plan, addresses);
     let crossings = Crossings { plan, addresses, contents: &contents, oracle: &oracle };
     let cells = matrix::cells(&crossings, &policy_ports);
+    let notes = [plan.note_of_ports(), policy_ports.note(), matrix::note_of_unanswered(&crossings)];
     let total = cells.len();
     let probes = check::check(cells.clone(), &cluster.probers, &cluster.agents, |done| {
         let _ = events.send(Event::Progress { step: "probe".to_owned(), done, total });
@@ -165,7 +165,7 @@ async fn probe(cluster: &mut Cluster, events: &Events) {
         probes,
         rules: report::rules(&statuses),
         drops: report::drops(&statuses),
-        notes: policy_ports.note().into_iter().collect(),
+        notes: notes.into_iter().flatten().collect(),
         samples,
         elapsed_ms,
         export: None,
@@ -193,7 +193,7 @@ fn probers(cluster: &Cluster, contents: &Contents) -> BTreeMap<Prober, ProberRep
         let workload = contents.workload(&ObjectKey { kind: Kind::Pod, namespace, name });
         let report = ProberReport {
             addresses,
-            node: cluster.plan.pods.get(pod).map(|pod| pod.node.clone()),
+            node: cluster.plan.node_of(pod).cloned(),
             workload: workload
                 .map(|owner| format!("{}/{} {}", pod.namespace, owner.kind, owner.name)),
             device: cluster.attached.get(pod).map(|attached| attached.device),

@@ -65,9 +65,31 @@ impl Crossings<'_> {
         out.into_iter().chain(at(destination, arrives, Direction::Ingress)).collect()
     }
 
+    /// The source address of a probe: a node sends through a tunnel from its address in its pods' range. `None` if the
+    /// probe would have no answer: a node that answers a pod through a tunnel does so from the address that was asked,
+    /// and the far node takes only pods' and tunnel addresses from there.
+    pub fn source_address(
+        &self,
+        (source, from): (&Prober, IpAddr),
+        (destination, to): (&Prober, IpAddr),
+    ) -> Option<IpAddr> {
+        let (leaves, arrives) = (self.node(source), self.node(destination));
+        match (source, destination) {
+            _ if leaves == arrives => Some(from),
+            (Prober::Node(node), Prober::Pod(_)) if self.encapsulated(leaves, arrives, to) => {
+                let tunnels = &self.plan.nodes.get(node)?.tunnels;
+                tunnels.iter().copied().find(|it| it.is_ipv4() == to.is_ipv4())
+            }
+            (Prober::Pod(_), Prober::Node(_)) => {
+                (!self.encapsulated(arrives, leaves, from)).then_some(from)
+            }
+            _ => Some(from),
+        }
+    }
+
     fn node<'p>(&'p self, prober: &'p Prober) -> Option<&'p str> {
         match prober {
-            Prober::Pod(name) => self.plan.pods.get(name).map(|pod| pod.node.as_str()),
+            Prober::Pod(name) => self.plan.node_of(name).map(String::as_str),
             Prober::Node(name) => Some(name),
             Prober::Outside => None,
         }

@@ -19,6 +19,7 @@ mod crossings;
 pub mod enter;
 pub mod event;
 pub mod export;
+pub mod host_pods;
 pub mod live;
 pub mod matrix;
 pub mod measure;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::crossings::Crossings;
 use super::plan::{Plan, Port};
 use super::policy_ports::PolicyPorts;
-use super::prober::{HOST_PORTS, Prober};
+use super::prober::Prober;
 use super::service::Service;
 use manx_oracle::Packet;
 
@@ -62,7 +62,12 @@ pub type Addresses = BTreeMap<Prober, Vec<IpAddr>>;
 /// The addresses of all probers: those of the plan, and those that the pods were given.
 pub fn addresses(plan: &Plan, pods: &BTreeMap<manx_api::PodName, Vec<IpAddr>>) -> Addresses {
     let hosts = plan.nodes.iter().map(|(name, host)| (Prober::Node(name.clone()), host));
+    let host_pods = plan
+        .host_pods
+        .iter()
+        .filter_map(|(pod, host)| Some((Prober::Pod(pod.clone()), plan.nodes.get(&host.node)?)));
     hosts
+        .chain(host_pods)
         .chain([(Prober::Outside, &plan.outside)])
         .map(|(prober, host)| (prober, host.addresses.iter().map(ipnet::IpNet::addr).collect()))
         .chain(pods.iter().map(|(pod, ips)| (Prober::Pod(pod.clone()), ips.clone())))
@@ -72,35 +77,25 @@ pub fn addresses(plan: &Plan, pods: &BTreeMap<manx_api::PodName, Vec<IpAddr>>) -
 /// All cells: to each pod from every other pod, from its own node and from outside; and from each pod to its own node
 /// and to the outside. There is one for every port of the destination, for each port that policies name there, for one
 /// closed port of each protocol that the destination has (TCP always), and for an echo, in every family that both have.
-/// No pod is probed from itself, because that traffic never leaves its namespace.
+/// No pod is probed from itself, because that traffic never leaves its namespace; nor are hosts from hosts, because that
+/// traffic does not pass Manx.
 pub fn cells(crossings: &Crossings<'_>, policy_ports: &PolicyPorts) -> Vec<Cell> {
-    let Crossings { plan, addresses, oracle, .. } = crossings;
     let mut cells = Vec::new();
-    for (source, destination, ports) in pairs(plan) {
-        for (from, to) in families(addresses, &source, &destination) {
-            let named = policy_ports.probed.get(&destination);
-            for (service, listening) in services(&ports, named.into_iter().flatten()) {
-                let packet = packet(service, to.is_ipv4());
-                let judgement =
-                    oracle.judge(&judged(&source, from), &judged(&destination, to), packet);
-                let passed = crossings.judge((&source, from), (&destination, to), packet);
-                let refusal = passed.iter().find(|verdict| !verdict.allows());
-                let mut because =
-                    format!("egress: {}; ingress: {}", judgement.egress, judgement.ingress);
-                if let Some(refusal) = refusal {
-                    let _ = write!(because, "; at a node's interface: {refusal}");
-                }
-                let expected = match (judgement.allowed() && refusal.is_none(), listening) {
-                    (true, true) => Outcome::Allowed,
-                    (true, false) => Outcome::Refused,
-                    (false, _) => Outcome::Denied,
+    for (source, destination) in pairs(crossings.plan) {
+        let services = services(crossings.plan, &destination, policy_ports);
+        for (from, to) in families(crossings.addresses, &source, &destination) {
+            for (service, listening) in &services {
+                let ends = ((&source, from), (&destination, to));
+                let Some((expected, because)) = expect(crossings, ends, *service, *listening)
+                else {
+                    continue;
                 };
                 cells.push(Cell {
                     source: source.clone(),
                     destination: destination.clone(),
                     address: to,
-                    service,
-                    listening,
+                    service: *service,
+                    listening: *listening,
                     expected,
                     because,
                 });
@@ -110,18 +105,65 @@ pub fn cells(crossings: &Crossings<'_>, policy_ports: &PolicyPorts) -> Vec<Cell>
     cells
 }
 
-fn pairs(plan: &Plan) -> Vec<(Prober, Prober, BTreeSet<Port>)> {
+/// A prober and the address that it uses.
+type Using<'a> = (&'a Prober, IpAddr);
+
+/// What the oracle expects, and the reason. `None`: there would be no answer.
+fn expect(
+    crossings: &Crossings<'_>,
+    ((source, from), (destination, to)): (Using<'_>, Using<'_>),
+    service: Service,
+    listening: bool,
+) -> Option<(Outcome, String)> {
+    let (source, destination) = (crossings.plan.acting(source), crossings.plan.acting(destination));
+    let from = crossings.source_address((&source, from), (&destination, to))?;
+    let packet = packet(service, to.is_ipv4());
+    let judgement =
+        crossings.oracle.judge(&judged(&source, from), &judged(&destination, to), packet);
+    let passed = crossings.judge((&source, from), (&destination, to), packet);
+    let refusal = passed.iter().find(|verdict| !verdict.allows());
+    let mut because = format!("egress: {}; ingress: {}", judgement.egress, judgement.ingress);
+    if let Some(refusal) = refusal {
+        let _ = write!(because, "; at a node's interface: {refusal}");
+    }
+    let expected = match (judgement.allowed() && refusal.is_none(), listening) {
+        (true, true) => Outcome::Allowed,
+        (true, false) => Outcome::Refused,
+        (false, _) => Outcome::Denied,
+    };
+    Some((expected, because))
+}
+
+/// Says how many pairs are not probed because there would be no answer.
+pub fn note_of_unanswered(crossings: &Crossings<'_>) -> Option<String> {
+    let unanswered = pairs(crossings.plan).into_iter().filter(|(source, destination)| {
+        let acting = (crossings.plan.acting(source), crossings.plan.acting(destination));
+        families(crossings.addresses, source, destination).any(|(from, to)| {
+            crossings.source_address((&acting.0, from), (&acting.1, to)).is_none()
+        })
+    });
+    let count = unanswered.count();
+    (count > 0).then(|| {
+        format!(
+            "{count} pairs are not probed: from a pod to one on another node's network, where the answer would go through a \
+             tunnel and come from the node's own address, which tunnels do not carry"
+        )
+    })
+}
+
+fn pairs(plan: &Plan) -> Vec<(Prober, Prober)> {
     let mut pairs = Vec::new();
     for (name, pod) in &plan.pods {
         let here = Prober::Pod(name.clone());
         let node = Prober::Node(pod.node.clone());
-        let others = plan.pods.keys().filter(|other| *other != name).cloned().map(Prober::Pod);
+        let others = plan.pods.keys().filter(|other| *other != name);
+        let others = others.chain(plan.host_pods.keys()).cloned().map(Prober::Pod);
         for source in others.chain([node.clone(), Prober::Outside]) {
-            pairs.push((source, here.clone(), listening(plan, &here)));
+            pairs.push((source, here.clone()));
         }
-        for host in [node, Prober::Outside] {
-            let ports = listening(plan, &host);
-            pairs.push((here.clone(), host, ports));
+        let hosts = plan.host_pods.keys().cloned().map(Prober::Pod);
+        for host in hosts.chain([node, Prober::Outside]) {
+            pairs.push((here.clone(), host));
         }
     }
     pairs
@@ -140,28 +182,20 @@ fn families<'a>(
     })
 }
 
-/// The ports on which a prober listens.
-pub fn listening(plan: &Plan, prober: &Prober) -> BTreeSet<Port> {
-    match prober {
-        Prober::Pod(pod) => plan.pods.get(pod).map(|pod| pod.ports.clone()).unwrap_or_default(),
-        Prober::Node(_) | Prober::Outside => HOST_PORTS.into(),
-    }
-}
-
-/// The services to probe at a prober with these ports, where policies name others, and whether it will answer.
-fn services<'a>(
-    ports: &'a BTreeSet<Port>,
-    named: impl Iterator<Item = &'a Port>,
-) -> BTreeMap<Service, bool> {
+/// The services to probe at a prober, and whether it will answer. What another prober with the same address serves is
+/// probed there.
+fn services(plan: &Plan, prober: &Prober, policy_ports: &PolicyPorts) -> BTreeMap<Service, bool> {
+    let (ports, there) = (plan.listening(prober), plan.listening_there(prober));
+    let named = policy_ports.probed.get(&plan.acting(prober)).into_iter().flatten();
     let has = |protocol| ports.iter().any(|port| port.protocol == protocol);
     let closed = Protocol::ALL
         .into_iter()
         .filter(|protocol| *protocol == Protocol::Tcp || has(*protocol))
-        .filter_map(|protocol| closed_port(ports, protocol));
-    let open = |port: &Port| ports.contains(port);
-    let all = ports.iter().chain(named).copied().chain(closed);
-    let services = all.map(|port| (Service::Port(port), open(&port)));
-    services.chain([(Service::Echo, true)]).collect()
+        .filter_map(|protocol| closed_port(&there, protocol));
+    let named = named.copied().filter(|port| !there.contains(port));
+    let closed = named.chain(closed).map(|port| (Service::Port(port), false));
+    let open = ports.iter().map(|port| (Service::Port(*port), true));
+    open.chain(closed).chain([(Service::Echo, true)]).collect()
 }
 
 /// A port of the protocol on which nothing listens: 9 (discard), or the next free one.
@@ -246,7 +280,7 @@ spec: {podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53}]}]}
 
     fn named_ports(crossings: &Crossings<'_>) -> PolicyPorts {
         let Crossings { plan, addresses, contents, .. } = crossings;
-        PolicyPorts::find(contents, addresses, |prober| listening(plan, prober))
+        PolicyPorts::find(contents, plan, addresses)
     }
 
     #[test]

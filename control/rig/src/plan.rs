@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use manx_policy_compiler::model::Protocol;
 use serde::{Deserialize, Serialize};
 
+use super::host_pods::{self, HostPod};
 use super::settings::Settings;
 use manx_api::PodName;
 use manx_calculation::block::{self, Block};
@@ -33,6 +34,8 @@ pub struct PodSpec {
     pub ports: BTreeSet<Port>,
     /// The addresses that its object gives it, which it keeps. Empty: the plan takes one of each block of its node.
     pub addresses: Vec<IpAddr>,
+    /// Whether it is on its host's network.
+    pub host_network: bool,
 }
 
 /// A port on which a prober listens.
@@ -58,6 +61,8 @@ pub struct Plan {
     pub outside: Host,
     /// The pods that get a namespace.
     pub pods: BTreeMap<PodName, Pod>,
+    /// The pods on their hosts' network.
+    pub host_pods: BTreeMap<PodName, HostPod>,
     /// The router's routes: each node's pod ranges, and its pods' addresses outside of these, through that node. Empty if
     /// no router is needed.
     pub router: Vec<Route>,
@@ -79,6 +84,8 @@ pub struct Host {
     pub segment: usize,
     /// Its addresses, with their subnets' prefix lengths.
     pub addresses: Vec<IpNet>,
+    /// A node's addresses in the ranges of its pods; from these it sends through tunnels.
+    pub tunnels: Vec<IpAddr>,
     /// Its routes to prefixes outside its own subnets.
     pub routes: Vec<Route>,
 }
@@ -240,7 +247,13 @@ pub fn plan(
 ) -> Result<Plan, PlanError> {
     check_nodes(nodes)?;
     let (mut segments, places) = segments(nodes)?;
-    let mut pods = place(nodes, pods)?;
+    let (host_pods, pods): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        pods.clone().into_iter().partition(|(_, pod)| pod.host_network);
+    if pods.is_empty() {
+        return Err(PlanError::NoPods);
+    }
+    let host_pods = host_pods::share_ports(place(nodes, &host_pods)?);
+    let mut pods = place(nodes, &pods)?;
     check_addresses(nodes, &pods, settings)?;
     let of_nodes = nodes.values().flat_map(|node| node.addresses.iter().map(IpNet::addr));
     let of_pods = pods.values().flat_map(|pod| &pod.addresses).copied();
@@ -259,18 +272,21 @@ pub fn plan(
         .flat_map(|(name, node)| pod_routes(name, node, &pods))
         .chain(default_routes(&segments[0]))
         .collect();
-    let outside = Host { segment: 0, addresses: outside_addresses, routes: outside_routes };
+    let (addresses, routes) = (outside_addresses, outside_routes);
+    let outside = Host { segment: 0, addresses, tunnels: Vec::new(), routes };
     let hosts = nodes
         .iter()
         .map(|(name, node)| {
             let segment = places[name];
             let routes = default_routes(&segments[segment]).collect();
-            (name.clone(), Host { segment, addresses: node.addresses.clone(), routes })
+            let tunnels = node.pod_cidrs.iter().copied().filter_map(block::tunnel_address);
+            let (addresses, tunnels) = (node.addresses.clone(), tunnels.collect());
+            (name.clone(), Host { segment, addresses, tunnels, routes })
         })
         .collect();
     let routed = nodes.iter().filter(|_| routed);
     let router = routed.flat_map(|(name, node)| pod_routes(name, node, &pods)).collect();
-    Ok(Plan { mtu: settings.mtu, segments, nodes: hosts, outside, pods, router })
+    Ok(Plan { mtu: settings.mtu, segments, nodes: hosts, outside, pods, host_pods, router })
 }
 
 fn check_nodes(nodes: &BTreeMap<String, NodeSpec>) -> Result<(), PlanError> {
@@ -461,9 +477,6 @@ fn place(
     nodes: &BTreeMap<String, NodeSpec>,
     pods: &BTreeMap<PodName, PodSpec>,
 ) -> Result<BTreeMap<PodName, Pod>, PlanError> {
-    if pods.is_empty() {
-        return Err(PlanError::NoPods);
-    }
     let mut turn = nodes.keys().cycle();
     pods.iter()
         .map(|(name, pod)| {

@@ -13,13 +13,11 @@ use manx_policy_compiler::model::{
 };
 
 use super::matrix::Addresses;
-use super::plan::Port;
+use super::plan::{Plan, Port};
 use super::prober::Prober;
 
 /// How many of these ports are probed at one prober.
 pub const MOST: usize = 8;
-/// The agent itself listens here on a node (RFC 7348's port).
-const VXLAN: Port = Port { protocol: Protocol::Udp, number: 4789 };
 
 /// The ports that policies name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,15 +29,12 @@ pub struct PolicyPorts {
 }
 
 impl PolicyPorts {
-    /// Finds them. The ports in `known` are probed in any case and do not count.
-    pub fn find(
-        contents: &Contents,
-        addresses: &Addresses,
-        known: impl Fn(&Prober) -> BTreeSet<Port>,
-    ) -> Self {
+    /// Finds them. Where something listens is probed in any case and does not count. A pod on its host's
+    /// network has the ports of its node.
+    pub fn find(contents: &Contents, plan: &Plan, addresses: &Addresses) -> Self {
         let model = import::import(contents).model;
         let mut found = Self::default();
-        for (prober, addresses) in addresses {
+        for (prober, addresses) in addresses.iter().filter(|(it, _)| plan.acting(it) == **it) {
             let target = Target::of(&model, prober, addresses);
             let mut ports = BTreeSet::new();
             for (_, policy) in model.policies.iter() {
@@ -51,10 +46,8 @@ impl PolicyPorts {
                     target.collect(rule, &mut ports);
                 }
             }
-            let known = known(prober);
-            let more = ports.difference(&known).filter(|port| {
-                port.number != 0 && (**port != VXLAN || !matches!(prober, Prober::Node(_)))
-            });
+            let known = plan.listening_there(prober);
+            let more = ports.difference(&known).filter(|port| port.number != 0);
             let (probed, rest): (Vec<_>, Vec<_>) = more.enumerate().partition(|(at, _)| *at < MOST);
             found.left_out += rest.len();
             found
@@ -153,6 +146,9 @@ impl<'m> Target<'m> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster;
+    use crate::plan::plan;
+    use crate::settings::Settings;
 
     const OBJECTS: &str = "
 {apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.1.1.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}
@@ -175,12 +171,10 @@ mod tests {
             party("node/n1", "172.18.0.2"),
             party("outside", "172.18.0.254"),
         ];
-        let web = Port { protocol: Protocol::Tcp, number: 8080 };
-        let known = |prober: &Prober| match prober {
-            Prober::Pod(pod) if pod.name == "web" => [web].into(),
-            _ => BTreeSet::new(),
-        };
-        let found = PolicyPorts::find(&contents, &addresses.into(), known);
+        let settings = Settings::default();
+        let pods = cluster::pods(&contents, &settings).unwrap();
+        let plan = plan(&cluster::nodes(&contents), &pods, &settings).unwrap();
+        let found = PolicyPorts::find(&contents, &plan, &addresses.into());
         let shown =
             found.probed.iter().filter(|(_, ports)| !ports.is_empty()).map(|(it, ports)| {
                 let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();

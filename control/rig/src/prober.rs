@@ -81,6 +81,7 @@ type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<TaskResult>>>>;
 /// A prober's process.
 #[derive(Debug)]
 pub struct Process {
+    name: String,
     #[expect(dead_code, reason = "held, so that no other code waits for it; it ends with the rig")]
     child: Child,
     commands: mpsc::UnboundedSender<Vec<u8>>,
@@ -133,7 +134,13 @@ impl Process {
         }
         let waiting = Waiting::default();
         tokio::spawn(deliver_results(events, waiting.clone()));
-        Ok(Self { child, commands, waiting, next: AtomicU64::new(0) })
+        let name = prober.to_string();
+        Ok(Self { name, child, commands, waiting, next: AtomicU64::new(0) })
+    }
+
+    /// The name that its servers answer with.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Sends the prober a task and waits for its result. If the process has ended, the task has failed.

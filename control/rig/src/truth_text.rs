@@ -26,7 +26,7 @@ pub(super) fn push_probers(out: &mut String, probers: &Probers, style: Style) {
                 let device = match of.device {
                     Some(Device::Tun) => ", TUN",
                     Some(Device::Veth) => ", veth",
-                    None => "",
+                    None => ", the node's network",
                 };
                 Some(format!("{other} ({}{device})", list(&of.addresses)))
             }
