@@ -6,7 +6,8 @@
 //! results are compared with what the oracle expects of the same objects ([`matrix`]). The [`caller`] prints the
 //! [`report`], in which what is equal stands together ([`truth`]).
 //!
-//! No pod is probed from itself, because that traffic never leaves its namespace.
+//! Pods on the host's network are their node ([`host_pods`]). No pod is probed from itself, because that traffic never
+//! leaves its namespace.
 
 pub mod agent;
 pub mod caller;

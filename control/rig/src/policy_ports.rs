@@ -37,7 +37,7 @@ impl PolicyPorts {
         for (prober, addresses) in addresses.iter().filter(|(it, _)| plan.acting(it) == **it) {
             let target = Target::of(&model, prober, addresses);
             let mut ports = BTreeSet::new();
-            for (_, policy) in model.policies.iter() {
+            for (_, policy) in &model.policies {
                 let selects = target.is_selected(policy);
                 for rule in policy.ingress.iter().flatten().filter(|_| selects) {
                     target.collect(rule, &mut ports);

@@ -79,7 +79,11 @@ fn changed(out: &mut String, changes: &[Change], report: &Report, style: Style) 
         let _ = writeln!(out, "nothing changed in the truth table of {cells} cells\n");
         return;
     }
-    let _ = writeln!(out, "{} cells of {cells} changed in the truth table", changes.len());
+    let _ = writeln!(
+        out,
+        "{} cells of {cells} changed in the truth table (- is no change)",
+        changes.len()
+    );
     let blocks = truth::group(changes::cells(changes), &report.probers);
     truth_text::push_workloads(out, &report.probers, style, Some(&blocks));
     truth_text::push_blocks(out, &blocks, &report.probers, style, |(before, after)| {

@@ -81,6 +81,9 @@ pub fn place(cell: &Cell) -> Place {
 /// A row: what each column says. A column that is absent has no cell.
 pub type Row<V> = BTreeMap<Column, V>;
 
+/// The rows of all sources.
+type Rows<V> = BTreeMap<End, Row<V>>;
+
 /// Destinations with equal columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block<V> {
@@ -104,15 +107,15 @@ impl<V> Block<V> {
 
 /// Groups cells. Pods of one workload come together first.
 pub fn group<V: Clone + Eq>(cells: BTreeMap<Place, V>, probers: &Probers) -> Vec<Block<V>> {
-    let mut table: BTreeMap<End, BTreeMap<End, Row<V>>> = BTreeMap::new();
+    let mut table: BTreeMap<End, Rows<V>> = BTreeMap::new();
     for ((source, destination, column), value) in cells {
         let ends = (end(&source, &destination, probers), end(&destination, &source, probers));
         let of_destination = table.entry(ends.1).or_default();
         of_destination.entry(ends.0).or_default().insert(column, value);
     }
-    let mut table: Vec<(End, BTreeMap<End, Row<V>>)> = table.into_iter().collect();
+    let mut table: Vec<(End, Rows<V>)> = table.into_iter().collect();
     table.sort_by_cached_key(|(end, _)| first_of_workload(end, probers));
-    let mut groups: Vec<(Vec<End>, BTreeMap<End, Row<V>>)> = Vec::new();
+    let mut groups: Vec<(Vec<End>, Rows<V>)> = Vec::new();
     for (end, rows) in table {
         match groups.iter_mut().find(|(ends, known)| alike((ends, known), (&end, &rows))) {
             Some((ends, known)) => {
@@ -136,10 +139,7 @@ pub fn group<V: Clone + Eq>(cells: BTreeMap<Place, V>, probers: &Probers) -> Vec
 }
 
 /// Whether a destination has the rows of a group. A pod has no row for itself, neither here nor there.
-fn alike<V: Eq>(
-    (ends, known): (&[End], &BTreeMap<End, Row<V>>),
-    (end, rows): (&End, &BTreeMap<End, Row<V>>),
-) -> bool {
+fn alike<V: Eq>((ends, known): (&[End], &Rows<V>), (end, rows): (&End, &Rows<V>)) -> bool {
     let only = if let [only] = ends { Some(only) } else { None };
     let excepted = |source: &&End| *source != end && Some(*source) != only;
     known.keys().chain(rows.keys()).filter(excepted).all(|it| known.get(it) == rows.get(it))

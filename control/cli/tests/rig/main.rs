@@ -14,6 +14,7 @@ mod privileges;
 mod proved;
 mod shared;
 mod stopped;
+mod table;
 mod takeover;
 mod traffic;
 mod whole;
