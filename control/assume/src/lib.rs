@@ -28,6 +28,7 @@ use manx_objects::problem::Place;
 use serde_json::Value as Json;
 
 pub use manifest::{MANAGER, merge};
+pub use services::endpoint_slices;
 use space::Space;
 
 /// How many pods are made of a workload if nothing else is wanted.

@@ -1,4 +1,4 @@
-//! The endpoints of services that have no `EndpointSlice`: the pods that a service's selector matches.
+//! The endpoints of services: the pods that a service's selector matches.
 //!
 //! A target port that is a name has each pod's own number, so pods with different numbers are in different slices.
 //!
@@ -7,14 +7,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use manx_objects::contents::Contents;
 use manx_objects::object::{
     EndpointSlice, Kind, Object, ObjectKey, Pairs, Pod, PortNumber, Protocol, Service, ServicePort,
 };
 use manx_objects::{Invalid, State};
 
-use crate::{Completion, list};
+use serde_json::Value as Json;
 
-/// Makes the slices. Policies that name a service of the namespace of one that is not valid deny.
+use crate::{Completion, list, manifest};
+
+/// Makes the slices of services that have none. Policies that name a service of the namespace of one that is not valid
+/// deny.
 pub(crate) fn make_slices(completion: &mut Completion<'_>) {
     let having: BTreeSet<(String, String)> = completion
         .valid()
@@ -35,12 +39,12 @@ pub(crate) fn make_slices(completion: &mut Completion<'_>) {
             continue;
         };
         let Object::Service(service) = &*object else { continue };
-        let slices = slices(completion, &key, service);
+        let slices = slices(completion.contents, &key, service);
         if !slices.is_empty() {
             made.push(format!("{}/{}", key.namespace, key.name));
         }
-        for (index, slice) in slices.into_iter().enumerate() {
-            completion.add(slice_key(&key, index), Object::EndpointSlice(slice));
+        for (key, slice) in slices {
+            completion.add(key, Object::EndpointSlice(slice));
         }
     }
     if !made.is_empty() {
@@ -51,17 +55,39 @@ pub(crate) fn make_slices(completion: &mut Completion<'_>) {
     }
 }
 
+/// The slices of all valid services with selectors, as manifests, for the pods as they are.
+pub fn endpoint_slices(contents: &Contents) -> BTreeMap<ObjectKey, Json> {
+    let services =
+        contents.of_kind(Kind::Service).filter_map(|(key, stored)| match &stored.state {
+            State::Valid(object) => Some((key, object)),
+            State::Invalid(_) => None,
+        });
+    let slices = services.flat_map(|(key, object)| match &**object {
+        Object::Service(service) => slices(contents, key, service),
+        _ => Vec::new(),
+    });
+    let manifest = |(key, slice)| {
+        let manifest = manifest::of_object(&key, &Object::EndpointSlice(slice));
+        (key, manifest)
+    };
+    slices.map(manifest).collect()
+}
+
 fn slice_key(service: &ObjectKey, index: usize) -> ObjectKey {
     let name = format!("{}-assumed-{index}", service.name);
     ObjectKey { kind: Kind::EndpointSlice, namespace: service.namespace.clone(), name }
 }
 
-fn slices(completion: &Completion<'_>, key: &ObjectKey, service: &Service) -> Vec<EndpointSlice> {
+fn slices(
+    contents: &Contents,
+    key: &ObjectKey,
+    service: &Service,
+) -> Vec<(ObjectKey, EndpointSlice)> {
     if service.selector.is_empty() {
         return Vec::new();
     }
     let mut groups: BTreeMap<(bool, Vec<(u8, u16)>), EndpointSlice> = BTreeMap::new();
-    for stored in completion.contents.of_kind_in(Kind::Pod, &key.namespace) {
+    for stored in contents.of_kind_in(Kind::Pod, &key.namespace) {
         let (_, State::Valid(object)) = (stored.0, &stored.1.state) else { continue };
         let Object::Pod(pod) = &**object else { continue };
         if crate::is_finished(pod) || !selects(&service.selector, &pod.labels) {
@@ -70,7 +96,7 @@ fn slices(completion: &Completion<'_>, key: &ObjectKey, service: &Service) -> Ve
         let ports: Vec<(Protocol, u16)> =
             service.ports.iter().filter_map(|port| target(port, pod)).collect();
         let numbers = ports.iter().map(|(protocol, port)| (*protocol as u8, *port)).collect();
-        for address in addresses(completion, pod) {
+        for address in addresses(contents, pod) {
             let slice = groups.entry((address.is_ipv6(), Vec::clone(&numbers)));
             let slice = slice.or_insert_with(|| EndpointSlice {
                 service: Some(key.name.clone()),
@@ -80,7 +106,8 @@ fn slices(completion: &Completion<'_>, key: &ObjectKey, service: &Service) -> Ve
             slice.addresses.insert(address);
         }
     }
-    groups.into_values().collect()
+    let slices = groups.into_values().enumerate();
+    slices.map(|(index, slice)| (slice_key(key, index), slice)).collect()
 }
 
 fn selects(selector: &Pairs, labels: &Pairs) -> bool {
@@ -88,13 +115,17 @@ fn selects(selector: &Pairs, labels: &Pairs) -> bool {
 }
 
 /// A pod's addresses; on the host's network those of its node.
-fn addresses(completion: &Completion<'_>, pod: &Pod) -> BTreeSet<IpAddr> {
+fn addresses(contents: &Contents, pod: &Pod) -> BTreeSet<IpAddr> {
     if !pod.host_network {
         return pod.every_address();
     }
-    let node = pod.node_name.as_ref();
-    let node = completion.nodes().find(|(key, _)| Some(&key.name) == node);
-    node.into_iter().flat_map(|(_, node)| node.internal_ips.clone()).collect()
+    let node = pod.node_name.clone().and_then(|name| {
+        contents.valid(&ObjectKey { kind: Kind::Node, namespace: String::new(), name })
+    });
+    match node {
+        Some(Object::Node(node)) => node.internal_ips.iter().copied().collect(),
+        _ => BTreeSet::new(),
+    }
 }
 
 /// The port of a pod for a service's port. A name that the pod gives to no port of the protocol is none.

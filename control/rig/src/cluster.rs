@@ -335,9 +335,7 @@ impl Cluster {
 
     /// Whether changed pods keep the addresses that they run with. One that says none does.
     fn check_addresses(&self, changed: &Objects) -> Result<(), ClusterError> {
-        let texts: Vec<String> = changed.0.values().map(ToString::to_string).collect();
-        let contents = Contents::from_texts(texts.iter().map(|text| ("changed", text.as_str())));
-        for (pod, spec) in pod_specs(&contents) {
+        for (pod, spec) in pod_specs(&changed.contents()) {
             let Some(has) = self.attached.get(&pod).map(|attached| &attached.addresses) else {
                 continue;
             };

@@ -184,6 +184,13 @@ impl Objects {
         self.0.insert(ObjectKey { kind, namespace, name: metadata("name") }, object);
     }
 
+    /// The objects, read and checked.
+    pub fn contents(&self) -> Contents {
+        let texts: Vec<(String, String)> =
+            self.0.iter().map(|(id, object)| (file(id), object.to_string())).collect();
+        Contents::from_texts(texts.iter().map(|(name, text)| (name.as_str(), text.as_str())))
+    }
+
     /// Removes an enforced policy and returns it.
     pub fn withhold(&mut self, policy: &PolicyWord) -> Result<(ObjectKey, Json), PolicyWordError> {
         let key = policy.find(self.0.keys())?;
@@ -310,6 +317,8 @@ spec: {podSelector: {}}
         let live = tempfile::tempdir().unwrap();
         input.objects.write(live.path()).unwrap();
         assert_eq!(Objects::read(live.path()).unwrap(), input.objects);
+        let keys: Vec<ObjectKey> = input.objects.contents().objects.into_keys().collect();
+        assert_eq!(keys, input.objects.0.into_keys().collect::<Vec<_>>());
     }
 
     #[test]

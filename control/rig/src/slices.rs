@@ -1,18 +1,12 @@
-//! The endpoint slice controller of the rig: makes the `EndpointSlices` of the services that have a selector.
+//! The endpoint slice controller of the rig: keeps the `EndpointSlices` of the services that have a selector.
 //!
-//! Source: Kubernetes documentation, "Service", "`EndpointSlices`": the endpoints are the pods of the service's
-//! namespace that match the selector. A target port that is a name has each pod's own number, so pods with different
-//! numbers are in different slices.
+//! They are those that are made up where the input has none ([`manx_assume::endpoint_slices`]), for the pods as they run.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use serde_json::{Value as Json, json};
+use std::collections::BTreeSet;
 
 use super::live::Objects;
 use manx_objects::object::{Kind, ObjectKey};
 
-/// The label of a slice that names its service.
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label of a slice that names its writer: this rig, or the controller of the cluster that the manifests came from.
 /// Slices of other writers are not touched.
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
@@ -22,45 +16,7 @@ const CONTROLLER: &str = "endpointslice-controller.k8s.io";
 /// The slices of all services with selectors, for the pods as they are now; and the keys of slices that a controller
 /// wrote and that are no longer among them.
 pub fn endpoint_slices(objects: &Objects) -> (Objects, BTreeSet<ObjectKey>) {
-    let mut slices = Objects::default();
-    for (key, service) in objects.0.iter().filter(|(key, _)| key.kind == Kind::Service) {
-        let selector = service["spec"]["selector"].as_object().filter(|it| !it.is_empty());
-        let Some(selector) = selector else { continue };
-        let selected = objects.0.iter().filter(|(pod, object)| {
-            let labels = &object["metadata"]["labels"];
-            pod.kind == Kind::Pod
-                && pod.namespace == key.namespace
-                && selector.iter().all(|(label, value)| labels[label] == *value)
-        });
-        let mut groups: BTreeMap<(bool, String), (Json, Vec<Json>)> = BTreeMap::new();
-        for (_, pod) in selected {
-            let ports = ports(service, pod);
-            for address in pod["status"]["podIPs"].as_array().into_iter().flatten() {
-                let Some(address) = address["ip"].as_str() else { continue };
-                let group = (address.contains(':'), ports.to_string());
-                let (_, endpoints) =
-                    groups.entry(group).or_insert_with(|| (ports.clone(), Vec::new()));
-                endpoints.push(json!({ "addresses": [address], "conditions": { "ready": true } }));
-            }
-        }
-        for (index, ((v6, _), (ports, endpoints))) in groups.into_iter().enumerate() {
-            let name = format!("{}-{index}", key.name);
-            let slice = json!({
-                "apiVersion": "discovery.k8s.io/v1",
-                "kind": "EndpointSlice",
-                "metadata": {
-                    "name": name,
-                    "namespace": key.namespace,
-                    "labels": { SERVICE_NAME: key.name, MANAGED_BY: OWN },
-                },
-                "addressType": if v6 { "IPv6" } else { "IPv4" },
-                "endpoints": endpoints,
-                "ports": ports,
-            });
-            let namespace = key.namespace.clone();
-            slices.0.insert(ObjectKey { kind: Kind::EndpointSlice, namespace, name }, slice);
-        }
-    }
+    let slices = Objects(manx_assume::endpoint_slices(&objects.contents()));
     let managed = objects.0.iter().filter(|(key, object)| {
         let manager = object["metadata"]["labels"][MANAGED_BY].as_str();
         key.kind == Kind::EndpointSlice && manager.is_some_and(|it| [OWN, CONTROLLER].contains(&it))
@@ -70,35 +26,14 @@ pub fn endpoint_slices(objects: &Objects) -> (Objects, BTreeSet<ObjectKey>) {
     (slices, stale)
 }
 
-/// The ports of a pod for a service: the target ports or, without these, the service's own ports. A name that the pod
-/// gives to no port of the protocol is left out.
-fn ports(service: &Json, pod: &Json) -> Json {
-    let listed = service["spec"]["ports"].as_array().into_iter().flatten();
-    let of_pod = listed.filter_map(|port| {
-        let protocol = port["protocol"].as_str().unwrap_or("TCP");
-        let target = match &port["targetPort"] {
-            Json::Null => port["port"].clone(),
-            Json::String(name) => named(pod, name, protocol)?,
-            number => number.clone(),
-        };
-        Some(json!({ "name": port["name"].as_str().unwrap_or(""), "protocol": protocol, "port": target }))
-    });
-    of_pod.collect()
-}
-
-fn named(pod: &Json, name: &str, protocol: &str) -> Option<Json> {
-    let containers = ["containers", "initContainers"];
-    let all = containers.iter().filter_map(|key| pod["spec"][key].as_array()).flatten();
-    let mut ports = all.filter_map(|container| container["ports"].as_array()).flatten();
-    let port = ports.find(|port| {
-        port["name"] == name && port["protocol"].as_str().unwrap_or("TCP") == protocol
-    })?;
-    Some(port["containerPort"].clone())
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value as Json, json};
+
     use super::*;
+
+    /// The label of a slice that names its service.
+    const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
     fn pod(name: &str, app: &str, http: u16, addresses: &[&str]) -> Json {
         let ips: Vec<Json> = addresses.iter().map(|ip| json!({ "ip": ip })).collect();

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use manx_calculation::import::Cluster;
 use manx_objects::State;
 use manx_objects::contents::Contents;
-use manx_objects::object::{Kind, Object, ObjectKey, Owner, Phase, Pod};
+use manx_objects::object::{Kind, Object, ObjectKey, Phase};
 use manx_policy_compiler::model::ObjectName;
 
 use super::groups::{Group, GroupedPod, NodeKind, Place};
@@ -133,7 +133,8 @@ pub(super) fn of_pods(contents: &Contents, pods: Vec<GroupedPod>) -> Vec<Party> 
     let mut workloads: BTreeMap<Workload, Vec<GroupedPod>> = BTreeMap::new();
     let mut parties = Vec::new();
     for pod in pods {
-        match workload(contents, &pod.name) {
+        let ObjectName { namespace, name } = pod.name.clone();
+        match contents.workload(&ObjectKey { kind: Kind::Pod, namespace, name }) {
             Some(owner) => {
                 let key = (pod.name.namespace.clone(), owner.name, owner.kind);
                 workloads.entry(key).or_default().push(pod);
@@ -159,42 +160,6 @@ pub(super) fn of_pods(contents: &Contents, pods: Vec<GroupedPod>) -> Vec<Party> 
 
 fn single(GroupedPod { name, address, group }: GroupedPod) -> Party {
     Party { pods: vec![name.clone()], kind: PartyKind::Pod(name, address), group }
-}
-
-/// What controls a pod in the end: the Deployment of its `ReplicaSet`, the `CronJob` of its Job.
-fn workload(contents: &Contents, pod: &ObjectName) -> Option<Owner> {
-    let object = |kind: Kind, name: &str| {
-        let (namespace, name) = (pod.namespace.clone(), name.to_owned());
-        match &contents.objects.get(&ObjectKey { kind, namespace, name })?.state {
-            State::Valid(object) => Some(&**object),
-            State::Invalid(_) => None,
-        }
-    };
-    let Object::Pod(wire) = object(Kind::Pod, &pod.name)? else { return None };
-    let mut owner = wire.owner.clone()?;
-    // An owner that owns itself ends nothing, so the steps are counted.
-    for _ in 0..2 {
-        let kinds = Kind::ALL.into_iter();
-        let mut kinds = kinds.filter(|kind| matches!(kind, Kind::Workload(_)));
-        let above = kinds.find(|kind| kind.name() == owner.kind).and_then(|kind| {
-            match object(kind, &owner.name)? {
-                Object::Workload(workload) => workload.owner.clone(),
-                _ => None,
-            }
-        });
-        match above.or_else(|| deployment(wire, &owner)) {
-            Some(above) => owner = above,
-            None => break,
-        }
-    }
-    Some(owner)
-}
-
-/// The Deployment of a `ReplicaSet` that the objects do not have: its name ends in the pods' template hash.
-fn deployment(pod: &Pod, owner: &Owner) -> Option<Owner> {
-    let hash = pod.labels.get("pod-template-hash").filter(|_| owner.kind == "ReplicaSet")?;
-    let name = owner.name.strip_suffix(hash.as_str())?.strip_suffix('-')?.to_owned();
-    Some(Owner { kind: "Deployment".to_owned(), name })
 }
 
 /// Adds the own node, and the other nodes by kind.
