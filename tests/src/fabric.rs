@@ -542,6 +542,7 @@ fn node(index: usize, name: &str) -> (String, NodeObject) {
             block(format!("fd44:{}::/64", index + 1)),
         ],
         vxlan_mac: vxlan_mac(index),
+        ..NodeObject::default()
     };
     (name.to_owned(), object)
 }

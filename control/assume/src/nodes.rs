@@ -24,6 +24,7 @@ pub(crate) fn make_nodes(completion: &mut Completion<'_>) -> Result<(), Refusal>
             labels: labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
             pod_cidrs: Vec::new(),
             internal_ips: Vec::new(),
+            external_ips: Vec::new(),
             calico_address: None,
             vxlan_mac: None,
         };

@@ -99,7 +99,7 @@ impl Space {
         match object {
             Object::Node(node) => {
                 self.blocks.extend(&node.pod_cidrs);
-                self.addresses.extend(&node.internal_ips);
+                self.addresses.extend(node.internal_ips.iter().chain(&node.external_ips));
                 self.addresses.extend(node.calico_address.map(|net| net.addr()));
             }
             Object::Pod(pod) => {

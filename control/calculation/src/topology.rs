@@ -483,7 +483,7 @@ mod tests {
             internal_ips: vec![ip.parse().unwrap()],
             subnet: Some(subnet.parse::<IpNet>().unwrap().trunc()),
             pod_cidrs: vec![block.parse().unwrap()],
-            vxlan_mac: [0; 6],
+            ..Node::default()
         }
     }
 

@@ -41,6 +41,7 @@ pub(super) fn node(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -
         labels: metadata.labels.clone(),
         pod_cidrs: Vec::new(),
         internal_ips: Vec::new(),
+        external_ips: Vec::new(),
         calico_address: calico_address(root, metadata, out),
         vxlan_mac: vxlan_mac(root, metadata, out),
     };
@@ -62,21 +63,35 @@ pub(super) fn node(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -
         && status.mapping(out, &["addresses"], NODE_STATUS_IGNORED)
         && let Some(addresses) = status.field("addresses")
     {
-        node.internal_ips = addresses.items(out, node_address);
+        for (kind, address) in addresses.items(out, node_address) {
+            match kind {
+                AddressType::Internal => node.internal_ips.push(address),
+                AddressType::External => node.external_ips.push(address),
+            }
+        }
     }
     node
 }
 
-/// Reads an `InternalIP`. Addresses of other types are not used, and may be no IP addresses.
-fn node_address(cursor: &Cursor<'_>, out: &mut Findings) -> Option<IpAddr> {
+/// The types of address that are used.
+enum AddressType {
+    Internal,
+    External,
+}
+
+/// Reads an `InternalIP` or `ExternalIP`. Addresses of other types are not used, and may be no IP addresses.
+fn node_address(cursor: &Cursor<'_>, out: &mut Findings) -> Option<(AddressType, IpAddr)> {
     if !cursor.mapping(out, &["type", "address"], &[]) {
         return None;
     }
     let types = "InternalIP or another type of address";
-    if cursor.required(out, "type", types)?.string(out, types)? != "InternalIP" {
-        return None;
-    }
-    cursor.required(out, "address", ADDRESS)?.parsed(out, ADDRESS, address)
+    let kind = match cursor.required(out, "type", types)?.string(out, types)? {
+        "InternalIP" => AddressType::Internal,
+        "ExternalIP" => AddressType::External,
+        _ => return None,
+    };
+    let address = cursor.required(out, "address", ADDRESS)?.parsed(out, ADDRESS, address)?;
+    Some((kind, address))
 }
 
 fn calico_address(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -> Option<IpNet> {

@@ -12,7 +12,7 @@ use super::selector::{Language, Selector};
 use manx_objects::State;
 use manx_objects::contents::Stored;
 use manx_objects::object::calico::{HostEndpoint, NetworkSet};
-use manx_objects::object::{Kind, LabelSelector, Object, ObjectKey, Pairs, Phase, Pod};
+use manx_objects::object::{Kind, LabelSelector, Node, Object, ObjectKey, Pairs, Phase, Pod};
 
 /// The kind of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -181,6 +181,10 @@ pub(super) struct Members {
     pub(super) closed_addresses: BTreeSet<IpAddr>,
     /// The namespaces that are known.
     pub(super) namespaces: BTreeSet<String>,
+    /// The labels of each node, and all of its addresses.
+    nodes: Vec<(Pairs, BTreeSet<IpAddr>)>,
+    /// Whether there is a node that is not valid: its labels and addresses are not known.
+    unknown_node: bool,
 }
 
 impl Members {
@@ -199,6 +203,9 @@ impl Members {
                         (Some(member), _) => members.list.push(member),
                         (None, addresses) => members.closed_addresses.extend(addresses),
                     },
+                    Object::Node(node) => {
+                        members.nodes.push((node.labels.clone(), node_addresses(node)));
+                    }
                     Object::HostEndpoint(host) => {
                         members.list.push(surroundings.host_endpoint(key, host));
                     }
@@ -213,6 +220,7 @@ impl Members {
                         members.invalid_addresses.extend(&invalid.addresses);
                         members.closed_addresses.extend(&invalid.addresses);
                     }
+                    Kind::Node => members.unknown_node = true,
                     Kind::NetworkSet | Kind::GlobalNetworkSet => {
                         let labels = invalid.labels.clone();
                         let set = labels.map(|labels| NetworkSet { labels, nets: Vec::new() });
@@ -237,6 +245,13 @@ impl Members {
             }
         }
         members
+    }
+
+    /// The addresses of the nodes that a selector matches; `None` if these are not known.
+    pub(super) fn addresses_of_nodes(&self, selector: &LabelSelector) -> Option<BTreeSet<IpAddr>> {
+        let matching = self.nodes.iter().filter(|(labels, _)| selected(selector, labels));
+        let addresses = matching.flat_map(|(_, addresses)| addresses).copied().collect();
+        (!self.unknown_node).then_some(addresses)
     }
 
     /// All members that have this address.
@@ -388,6 +403,20 @@ impl<'a> Surroundings<'a> {
         member.named_ports = host.ports.iter().cloned().collect();
         member
     }
+}
+
+/// The addresses of a node: those that its object lists, and the one that it keeps for itself in each block of pods'
+/// addresses, which is the second. A block of fewer than four addresses has no room for pods, and none for that.
+fn node_addresses(node: &Node) -> BTreeSet<IpAddr> {
+    let listed = node.internal_ips.iter().chain(&node.external_ips).copied();
+    let noted = node.calico_address.map(|net| net.addr());
+    let blocks =
+        node.pod_cidrs.iter().filter(|block| block.prefix_len() + 2 <= block.max_prefix_len());
+    let second = blocks.map(|block| match block.network() {
+        IpAddr::V4(first) => IpAddr::from((u32::from(first) + 1).to_be_bytes()),
+        IpAddr::V6(first) => IpAddr::from((u128::from(first) + 1).to_be_bytes()),
+    });
+    listed.chain(noted).chain(second).collect()
 }
 
 /// The addresses of a pod: none on the host's network, or when it has finished.

@@ -87,7 +87,7 @@ pub(super) fn read(objects: &BTreeMap<ObjectKey, Stored>, preparer: &Preparer<'_
         let policy = match &stored.state {
             State::Valid(object) => match &**object {
                 Object::NetworkPolicy(wire) => kubernetes(key, wire),
-                Object::ClusterNetworkPolicy(wire) => Some(cluster(key, wire)),
+                Object::ClusterNetworkPolicy(wire) => Some(cluster(key, wire, preparer)),
                 Object::CalicoPolicy(wire) => calico(key, wire, preparer),
                 _ => None,
             },
@@ -137,7 +137,11 @@ fn is_evaluated(key: &ObjectKey, action: Option<StagedAction>) -> bool {
 }
 
 /// It applies to the directions for which it has rules. A rule that could not be converted keeps its index.
-fn cluster(key: &ObjectKey, wire: &object::ClusterNetworkPolicy) -> Policy {
+fn cluster(
+    key: &ObjectKey,
+    wire: &object::ClusterNetworkPolicy,
+    preparer: &Preparer<'_>,
+) -> Policy {
     let pods = wire.subject.clone();
     let subject = Set::new(None, move |member| {
         member.is_pod_in(&pods.namespaces) && member.is_pod_of(&pods.pods)
@@ -145,7 +149,7 @@ fn cluster(key: &ObjectKey, wire: &object::ClusterNetworkPolicy) -> Policy {
     let rules = |listed: &[object::cluster::ClusterRule]| -> Option<Vec<Rule>> {
         let rules = listed.iter().enumerate();
         (!listed.is_empty())
-            .then(|| rules.map(|(index, rule)| Preparer::cluster(index, rule)).collect())
+            .then(|| rules.map(|(index, rule)| preparer.cluster(index, rule)).collect())
     };
     let mut policy = Policy::empty(key, subject);
     policy.tier = match wire.tier {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use ipnet::IpNet;
+
 use super::members::{Member, Members, Role};
 use super::rules::{CalicoTerms, ClusterPeer, Entity, KubernetesPeer, Rule, Terms};
 use super::selector::{self, Language, Selector};
@@ -104,30 +106,36 @@ impl Preparer<'_> {
 
     /// A rule of a cluster-wide policy. If it contains something that cannot be decided here, an Accept is dropped, and
     /// Deny and Pass deny everything.
-    pub(super) fn cluster(index: usize, wire: &cluster::ClusterRule) -> Rule {
+    pub(super) fn cluster(&self, index: usize, wire: &cluster::ClusterRule) -> Rule {
         let action = match wire.action {
             ClusterAction::Accept => Action::Allow,
             ClusterAction::Deny => Action::Deny,
             ClusterAction::Pass => Action::Pass,
         };
-        let ClusterMatch::Of { peers, protocols } = &wire.matches else {
-            return match action {
-                Action::Allow => Rule { index, action, terms: Terms::Nothing },
-                _ => Rule { index, action: Action::Deny, terms: Terms::Everything },
-            };
+        let closed = match action {
+            Action::Allow => Rule { index, action, terms: Terms::Nothing },
+            _ => Rule { index, action: Action::Deny, terms: Terms::Everything },
         };
-        let sets = peers.iter().map(|peer| match peer {
-            cluster::ClusterPeer::Networks(nets) => ClusterPeer::Networks(nets.clone()),
-            cluster::ClusterPeer::Pods(pods) => {
-                let pods = pods.clone();
-                ClusterPeer::Pods(Set::new(None, move |member| {
-                    member.is_pod_in(&pods.namespaces) && member.is_pod_of(&pods.pods)
-                }))
-            }
+        let ClusterMatch::Of { peers, protocols } = &wire.matches else { return closed };
+        let sets = peers.iter().map(|peer| {
+            Some(match peer {
+                cluster::ClusterPeer::Networks(nets) => ClusterPeer::Networks(nets.clone()),
+                cluster::ClusterPeer::Nodes(labels) => {
+                    let addresses = self.members.addresses_of_nodes(labels)?;
+                    ClusterPeer::Networks(addresses.into_iter().map(IpNet::from).collect())
+                }
+                cluster::ClusterPeer::Pods(pods) => {
+                    let pods = pods.clone();
+                    ClusterPeer::Pods(Set::new(None, move |member| {
+                        member.is_pod_in(&pods.namespaces) && member.is_pod_of(&pods.pods)
+                    }))
+                }
+            })
         });
+        let Some(sets) = sets.collect() else { return closed };
         let terms = Terms::Cluster {
             wire: peers.clone(),
-            peers: sets.collect(),
+            peers: sets,
             protocols: protocols.clone().unwrap_or_default(),
         };
         Rule { index, action, terms }

@@ -174,6 +174,7 @@ fn kubernetes_peer(peer: &Peer) -> String {
 fn cluster_peer(peer: &ClusterPeer) -> String {
     match peer {
         ClusterPeer::Networks(nets) => format!("networks {}", join(nets, ToString::to_string)),
+        ClusterPeer::Nodes(selector) => format!("nodes {}", labels(selector)),
         ClusterPeer::Pods(pods) => {
             format!("namespaces {} and pods {}", labels(&pods.namespaces), labels(&pods.pods))
         }

@@ -57,6 +57,10 @@ const SURROUNDINGS: &str = "
 ---
 {apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: w2, namespace: a, labels: {kubernetes.io/service-name: web}}, addressType: IPv6, endpoints: [{addresses: ['fd00::4']}], ports: [{protocol: TCP}]}
 ---
+{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {zone: a}}, spec: {podCIDRs: [10.1.0.0/24, 'fd00:1::/64']}, status: {addresses: [{type: InternalIP, address: 172.16.0.1}, {type: ExternalIP, address: 192.0.2.10}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n2, labels: {zone: b}}, spec: {podCIDR: 10.2.0.0/30}, status: {addresses: [{type: InternalIP, address: 172.16.0.2}, {type: InternalIP, address: 'fd00::7'}]}}
+---
 {apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: early}, spec: {order: 10}}
 ---
 {apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: lenient}, spec: {defaultAction: Pass}}
@@ -67,7 +71,8 @@ const SURROUNDINGS: &str = "
 ";
 
 /// Invalid objects; a cluster has some of them.
-const BROKEN: [&str; 6] = [
+const BROKEN: [&str; 7] = [
+    "{apiVersion: v1, kind: Node, metadata: {name: bad, labels: {zone: a}}, spec: {podCIDR: 5}}",
     "{apiVersion: v1, kind: Pod, metadata: {name: bad, namespace: a}, spec: {nodeName: 5}, status: {podIP: 10.0.0.9}}",
     "{apiVersion: projectcalico.org/v3, kind: GlobalNetworkSet, metadata: {name: bad, labels: {app: q}}, spec: {nets: [x]}}",
     "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: bad, namespace: b}, addressType: x}",
@@ -285,7 +290,11 @@ fn cluster_rule(key: &'static str) -> BoxedStrategy<String> {
         prop_oneof![
             4 => pods(),
             2 => Just("networks: [10.0.0.0/30, '2001:db8::/32']".to_owned()),
-            1 => Just("nodes: {}".to_owned()),
+            1 => select(&[
+                "nodes: {}",
+                "nodes: {matchLabels: {zone: a}}",
+                "nodes: {matchExpressions: [{key: zone, operator: NotIn, values: [a]}]}",
+            ][..]).prop_map(ToOwned::to_owned),
         ]
         .boxed()
     } else {
@@ -306,7 +315,7 @@ fn cluster_rule(key: &'static str) -> BoxedStrategy<String> {
     );
     (select(&["Accept", "Deny", "Pass"][..]), prop::collection::vec(peers, 1..3), protocols)
         .prop_map(move |(action, peers, mut protocols)| {
-            if peers.iter().any(|peer| peer.contains("networks")) {
+            if peers.iter().any(|peer| peer.contains("networks") || peer.contains("nodes")) {
                 protocols.retain(|protocol| !protocol.contains("Named"));
             }
             let peers: Vec<_> = peers.iter().map(|peer| format!("{{{peer}}}")).collect();
@@ -397,7 +406,12 @@ pub(super) fn cluster() -> impl Strategy<Value = String> {
     })
 }
 
-const PEERS: [&str; 14] = [
+const PEERS: [&str; 19] = [
+    "10.1.0.1",
+    "10.1.0.2",
+    "10.2.0.1",
+    "172.16.0.2",
+    "192.0.2.10",
     "10.0.0.1",
     "10.0.0.2",
     "10.0.0.3",

@@ -50,7 +50,7 @@ fn populate(cluster: &mut Cluster, nodes: u32) -> Result<(), Failure> {
             internal_ips: vec![Ipv4Addr::from_bits(underlay(node)).into()],
             subnet: None,
             pod_cidrs: POOLS.into_iter().map(block).collect::<Result<_, _>>()?,
-            vxlan_mac: [0; 6],
+            ..NodeObject::default()
         };
         cluster.nodes.insert(format!("node-{node}"), object);
     }

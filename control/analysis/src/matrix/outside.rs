@@ -36,15 +36,16 @@ pub(super) struct Outside {
 impl Outside {
     pub(super) fn new(image: &Image, cluster: &Cluster, contents: &Contents) -> Self {
         let named = named_nets(cluster);
-        let mut all = named.clone();
-        all.extend(of_objects(cluster, contents));
+        let of_objects = of_objects(cluster, contents);
+        let all: BTreeSet<IpNet> = named.union(&of_objects).copied().collect();
         let mut outside = Self::default();
         for family in Family::ALL {
             let address = unnamed(family, &all);
             outside.rest[family as usize] = address.map(|address| End::new(image, address, None));
         }
         let mut by_class: BTreeMap<(Family, Option<u32>), usize> = BTreeMap::new();
-        for net in named.iter().filter(|net| net.prefix_len() > 0) {
+        // What is an object's address is no net outside: a policy's `nodes` are named as nets of one address.
+        for net in named.difference(&of_objects).filter(|net| net.prefix_len() > 0) {
             let Some(address) = free(*net, &all) else { continue };
             let end = End::new(image, address, None);
             let class = |end: &End| image.class_of(end.identity);
@@ -114,7 +115,7 @@ fn of_objects(cluster: &Cluster, contents: &Contents) -> BTreeSet<IpNet> {
     addresses.extend(model.host_endpoints.values().flat_map(|host| host.addresses.iter()));
     let services = model.services.values().flat_map(|service| service.iter());
     addresses.extend(services.flat_map(|some| some.addresses.iter()));
-    addresses.extend(cluster.nodes.values().flat_map(|node| node.internal_ips.iter()));
+    addresses.extend(cluster.nodes.values().flat_map(|node| node.addresses.iter()));
     let blocks = cluster.nodes.values().flat_map(|node| node.pod_cidrs.iter());
     let blocks = blocks.chain(cluster.pools.iter().map(|pool| &pool.cidr)).map(IpNet::trunc);
     addresses.into_iter().map(IpNet::from).chain(blocks).collect()

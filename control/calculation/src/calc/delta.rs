@@ -45,10 +45,10 @@ impl Calculation {
             let Some(change) = cluster.apply_delta(contents, key, before.as_ref()) else {
                 return NextStep::Import;
             };
-            routes |= matches!(change, Effect::Routes | Effect::Pod { routes: true, .. });
+            routes |= matches!(change, Effect::Routes { .. } | Effect::Pod { routes: true, .. });
             // Once the image has missed a change it cannot take in another.
             match change {
-                Effect::Nothing | Effect::Routes => {}
+                Effect::Nothing | Effect::Routes { policy: false } => {}
                 change if !tables && self.change_in_place(image, &cluster.model, &change) => {
                     pods += 1;
                 }
@@ -56,7 +56,7 @@ impl Calculation {
                     self.compiler.invalidate();
                     tables = true;
                 }
-                Effect::Policy => tables = true,
+                Effect::Policy | Effect::Routes { policy: true } => tables = true,
             }
         }
         match (routes, tables) {

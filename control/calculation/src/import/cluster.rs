@@ -2,26 +2,43 @@
 //!
 //! Source: network-policy-api, `ClusterNetworkPolicySpec`.
 
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
 use manx_policy_compiler::model::{
     Action, Entity, Hook, KUBERNETES, ORCHESTRATOR, Order, Policy, PortMatch, Protocol, Rule,
     RuleEnd,
 };
 use manx_policy_compiler::selector::Selector;
 
-use super::kubernetes::pods_in;
+use super::Node;
+use super::kubernetes::{label_selector, pods_in};
 use manx_objects::object::ClusterNetworkPolicy;
 use manx_objects::object::cluster::{
     ClusterAction, ClusterMatch, ClusterPeer, ClusterProtocol, ClusterRule, ClusterTier, Pods,
 };
 
+/// The nodes that `nodes` may mean; `None` if one of them is not valid, so that it is not known which.
+pub(super) type Nodes<'a> = Option<&'a BTreeMap<String, Node>>;
+
+/// Whether a rule of the policy names nodes.
+pub(super) fn names_nodes(wire: &ClusterNetworkPolicy) -> bool {
+    wire.egress.iter().any(|rule| match &rule.matches {
+        ClusterMatch::Of { peers, .. } => {
+            peers.iter().any(|peer| matches!(peer, ClusterPeer::Nodes(_)))
+        }
+        ClusterMatch::Unsupported => false,
+    })
+}
+
 /// The policy. It applies to the directions for which it has rules.
-pub(super) fn import(wire: &ClusterNetworkPolicy) -> Policy {
+pub(super) fn import(wire: &ClusterNetworkPolicy, nodes: Nodes<'_>) -> Policy {
     let tier = match wire.tier {
         ClusterTier::Admin => "kube-admin",
         ClusterTier::Baseline => "kube-baseline",
     };
     let rules = |wire: &[ClusterRule], end: fn(&mut Rule) -> &mut RuleEnd| {
-        let rules = (0..).zip(wire).flat_map(|(index, it)| rule(index, it, end));
+        let rules = (0..).zip(wire).flat_map(|(index, it)| rule(index, it, nodes, end));
         (!wire.is_empty()).then(|| rules.collect())
     };
     Policy {
@@ -45,35 +62,56 @@ pub(super) fn subject(wire: Option<&Pods>) -> Selector {
 
 /// The rules that one rule becomes, one for each protocol. If the rule cannot be decided here, an Accept becomes no
 /// rule, and Deny and Pass deny everything.
-fn rule(index: u32, wire: &ClusterRule, end: fn(&mut Rule) -> &mut RuleEnd) -> Vec<Rule> {
+fn rule(
+    index: u32,
+    wire: &ClusterRule,
+    nodes: Nodes<'_>,
+    end: fn(&mut Rule) -> &mut RuleEnd,
+) -> Vec<Rule> {
     let action = match wire.action {
         ClusterAction::Accept => Action::Allow,
         ClusterAction::Deny => Action::Deny,
         ClusterAction::Pass => Action::Pass,
     };
-    let ClusterMatch::Of { peers, protocols } = &wire.matches else {
+    let decided = match &wire.matches {
+        ClusterMatch::Of { peers, protocols } => {
+            let entities: Option<Vec<Entity>> =
+                peers.iter().map(|peer| entity(peer, nodes)).collect();
+            entities.map(|entities| (entities, protocols))
+        }
+        ClusterMatch::Unsupported => None,
+    };
+    let Some((entities, protocols)) = decided else {
         return match action {
             Action::Allow => Vec::new(),
             _ => vec![Rule::every_packet(index, Action::Deny)],
         };
     };
     let mut rule = Rule::every_packet(index, action);
-    end(&mut rule).entities = Some(peers.iter().map(entity).collect());
+    end(&mut rule).entities = Some(entities);
     match protocols {
         Some(protocols) => by_protocol(&rule, protocols),
         None => vec![rule],
     }
 }
 
-fn entity(wire: &ClusterPeer) -> Entity {
-    match wire {
+/// What a peer means. `None`: that is not known.
+fn entity(wire: &ClusterPeer, nodes: Nodes<'_>) -> Option<Entity> {
+    let entity = match wire {
         ClusterPeer::Pods(pods) => {
             Entity { selector: Some(subject(Some(pods))), ..Entity::default() }
         }
         ClusterPeer::Networks(nets) => {
-            Entity { nets: nets.iter().map(ipnet::IpNet::trunc).collect(), ..Entity::default() }
+            Entity { nets: nets.iter().map(IpNet::trunc).collect(), ..Entity::default() }
         }
-    }
+        ClusterPeer::Nodes(labels) => {
+            let selector = label_selector(labels);
+            let fits = |node: &&Node| selector.matches(&node.labels);
+            let addresses = nodes?.values().filter(fits).flat_map(|node| &node.addresses);
+            Entity { nets: addresses.copied().map(IpNet::from).collect(), ..Entity::default() }
+        }
+    };
+    Some(entity)
 }
 
 /// The rule for each protocol that is listed with ports, and one for the named ports, which have a protocol of their

@@ -5,10 +5,12 @@
 //! must be unchanged; otherwise the whole cluster is imported anew.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use manx_policy_compiler::model::{Endpoint, Model, ObjectName, Rule};
+use manx_policy_compiler::model::{Endpoint, Labels, Model, ObjectName, Rule};
 
+use super::cluster::names_nodes;
 use super::invalid_references::InvalidReferences;
 use super::{Cluster, Node, member, network, overlap, overlapping_pools, owners, policy_name};
 use manx_objects::State;
@@ -34,8 +36,11 @@ pub enum Effect {
     /// A policy or a network set came, went or changed, or the endpoints of a service that a policy names.
     Policy,
     /// A node or a pool of addresses came, went or changed, or the node of a pod that borrows an address: routes may have
-    /// changed, policy has not.
-    Routes,
+    /// changed.
+    Routes {
+        /// A policy means other nodes, or other addresses of theirs.
+        policy: bool,
+    },
 }
 
 /// An endpoint before and after a change.
@@ -119,7 +124,7 @@ impl Cluster {
         let routes = self.refresh_borrowed(&name, before.as_deref());
         Some(match changed {
             Some((before, after)) => Effect::Pod { name, before, after, routes },
-            None if routes => Effect::Routes,
+            None if routes => Effect::Routes { policy: false },
             None => Effect::Nothing,
         })
     }
@@ -218,6 +223,7 @@ impl Cluster {
             nodes.get(&key.name).map(|node| node.pod_cidrs.clone())
         };
         let blocks_before = blocks(&self.nodes);
+        let seen_before = self.nodes.get(&key.name).map(seen_by_policy);
         match state.and_then(valid) {
             Some(Object::Node(node)) => {
                 self.nodes.insert(key.name.clone(), network::node(&key.name, node));
@@ -237,7 +243,26 @@ impl Cluster {
             Kind::Node => overlap::overlaps(&self.nodes).is_empty(),
             _ => overlapping_pools(contents).is_empty(),
         };
-        is_clear.then_some(Effect::Routes)
+        let is_seen = self.nodes.get(&key.name).map(seen_by_policy) != seen_before;
+        let policy = is_clear && is_seen && self.import_policies_of_nodes(contents)?;
+        is_clear.then_some(Effect::Routes { policy })
+    }
+
+    /// Imports the policies that name nodes. Returns whether one has changed. `None` if one has a problem.
+    fn import_policies_of_nodes(&mut self, contents: &Contents) -> Option<bool> {
+        let mut changed = false;
+        for kind in
+            [Kind::ClusterNetworkPolicy, Kind::AdminNetworkPolicy, Kind::BaselineAdminNetworkPolicy]
+        {
+            for (key, stored) in contents.of_kind(kind) {
+                if let Some(Object::ClusterNetworkPolicy(policy)) = valid(&stored.state)
+                    && names_nodes(policy)
+                {
+                    changed |= self.apply_policy(contents, key, Some(stored))? == Effect::Policy;
+                }
+            }
+        }
+        Some(changed)
     }
 
     /// Applies a changed slice. If it now belongs to another service, both services change.
@@ -270,6 +295,11 @@ impl Cluster {
         }
         effect
     }
+}
+
+/// What policy sees of a node.
+fn seen_by_policy(node: &Node) -> (Labels, BTreeSet<IpAddr>) {
+    (node.labels.clone(), node.addresses.clone())
 }
 
 fn valid(state: &State) -> Option<&Object> {

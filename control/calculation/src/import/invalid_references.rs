@@ -20,6 +20,8 @@ pub(super) struct InvalidReferences<'a> {
     services: BTreeSet<&'a str>,
     /// Tiers. No object, valid or not, changes a built-in tier.
     tiers: BTreeSet<&'a str>,
+    /// Whether there is a node that is not valid.
+    node: bool,
 }
 
 impl<'a> InvalidReferences<'a> {
@@ -37,6 +39,7 @@ impl<'a> InvalidReferences<'a> {
                 .map(|key| key.name.as_str())
                 .filter(|name| Tier::built_in(name).is_none())
                 .collect(),
+            node: invalid(Kind::Node).next().is_some(),
             ..Self::default()
         };
         let sets =
@@ -69,6 +72,11 @@ impl<'a> InvalidReferences<'a> {
     /// Whether a selector matches a set whose networks are not known.
     pub(super) fn set(&self, selector: &Selector, model: &Model) -> bool {
         self.sets.iter().any(|(name, set)| selector.matches(&model.set_view(name, set)))
+    }
+
+    /// Whether there is a node whose labels and addresses are not known.
+    pub(super) fn any_node(&self) -> bool {
+        self.node
     }
 
     /// Whether there is a set that any selector may match.

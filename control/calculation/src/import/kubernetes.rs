@@ -68,6 +68,11 @@ pub(super) fn pods_in(
     ])
 }
 
+/// A label selector, of labels alone.
+pub(super) fn label_selector(wire: &object::LabelSelector) -> Selector {
+    labels("", wire)
+}
+
 /// A label selector over keys with a prefix.
 fn labels(prefix: &str, wire: &object::LabelSelector) -> Selector {
     let key = |key: &str| format!("{prefix}{key}");

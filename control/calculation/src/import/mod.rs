@@ -205,7 +205,16 @@ impl Cluster {
             Object::NetworkPolicy(wire) if is_evaluated(wire.staged_action) => {
                 (kubernetes::import(&key.namespace, wire), None)
             }
-            Object::ClusterNetworkPolicy(wire) => (cluster::import(wire), None),
+            Object::ClusterNetworkPolicy(wire) => {
+                let nodes = (!references.any_node()).then_some(&self.nodes);
+                let policy = cluster::import(wire, nodes);
+                if nodes.is_none() && cluster::names_nodes(wire) {
+                    let message = "a Node is not valid, so it is not known which `nodes` its rules mean: those that \
+                                   accept do not apply, the others deny everything";
+                    self.problem(key, stored, Code::RestsOnInvalid, message.to_owned());
+                }
+                (policy, None)
+            }
             Object::CalicoPolicy(wire) if is_evaluated(wire.staged_action) => {
                 calico::import(wire, context)
             }

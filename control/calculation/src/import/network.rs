@@ -1,10 +1,14 @@
 //! Nodes and address pools, as routing sees them.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use sha1::{Digest, Sha1};
 
+use manx_policy_compiler::model::Labels;
+
+use crate::block;
 use manx_objects::object::{self, EncapsulationMode};
 
 /// A node as routing sees it.
@@ -12,6 +16,10 @@ use manx_objects::object::{self, EncapsulationMode};
 pub struct Node {
     /// The addresses at which other nodes reach it: Calico's annotation first if there is one, then `InternalIPs`.
     pub internal_ips: Vec<IpAddr>,
+    /// All addresses by which policy knows it: those, `ExternalIPs`, and its own address in each of its blocks.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Its labels.
+    pub labels: Labels,
     /// The subnet of its first address, from Calico's annotation, for the comparison of `CrossSubnet`.
     pub subnet: Option<IpNet>,
     /// The blocks that its pods get addresses from.
@@ -58,7 +66,11 @@ pub(super) fn node(name: &str, node: &object::Node) -> Node {
             internal_ips.push(address);
         }
     }
+    let tunnel = node.pod_cidrs.iter().copied().filter_map(block::tunnel_address);
+    let others = node.external_ips.iter().copied().chain(tunnel);
     Node {
+        addresses: internal_ips.iter().copied().chain(others).collect(),
+        labels: node.labels.clone(),
         internal_ips,
         subnet: node.calico_address.map(|net| net.trunc()),
         pod_cidrs: node.pod_cidrs.clone(),

@@ -1,6 +1,6 @@
 //! The cluster-wide policies of `policy.networking.k8s.io`.
 //!
-//! If a rule contains something that cannot be decided here (nodes, domain names, any field newer than this reader), it
+//! If a rule contains something that cannot be decided here (domain names, any field newer than this reader), it
 //! is [`ClusterMatch::Unsupported`] and causes a warning, so that it can fail closed, as the API requires of
 //! implementations. Anything that no version of the API accepts is an error and makes the whole policy invalid.
 //!
@@ -36,6 +36,8 @@ struct Version {
     protocols: (&'static str, ReadProtocol),
     /// Whether `namespaceSelector` is required next to `podSelector`.
     namespace_selector: bool,
+    /// Whether peers may have the form of v0.1.0, with a `namespaceSelector` within `namespaces`.
+    nested_namespaces: bool,
 }
 
 const V1ALPHA2: Version = Version {
@@ -47,6 +49,7 @@ const V1ALPHA2: Version = Version {
     ],
     protocols: ("protocols", protocol),
     namespace_selector: false,
+    nested_namespaces: false,
 };
 const ADMIN: Version = Version {
     tier: Some(ClusterTier::Admin),
@@ -57,6 +60,7 @@ const ADMIN: Version = Version {
     ],
     protocols: ("ports", port_v1alpha1),
     namespace_selector: true,
+    nested_namespaces: true,
 };
 const BASELINE: Version = Version {
     tier: Some(ClusterTier::Baseline),
@@ -228,7 +232,7 @@ fn filled_list<'a>(
     Some(field)
 }
 
-/// Checks that a rule with networks names no ports by name, because networks have none.
+/// Checks that a rule with networks or nodes names no ports by name, because these have none.
 fn check_names(
     rule: &Cursor<'_>,
     protocols_key: &str,
@@ -236,13 +240,19 @@ fn check_names(
     protocols: Option<&[ClusterProtocol]>,
     out: &mut Findings,
 ) {
-    let networks = peers.iter().any(|peer| matches!(peer, ClusterPeer::Networks(_)));
+    let nameless = |peer: &ClusterPeer| match peer {
+        ClusterPeer::Networks(_) => Some("networks"),
+        ClusterPeer::Nodes(_) => Some("nodes"),
+        ClusterPeer::Pods(_) => None,
+    };
     let names = protocols
         .is_some_and(|list| list.iter().any(|one| matches!(one, ClusterProtocol::Named(_))));
-    if networks
+    if let Some(nameless) = peers.iter().find_map(nameless)
         && names
         && let Some(field) = rule.field(protocols_key)
     {
-        field.conflict(out, "named ports may not be used together with networks: these have none");
+        let message =
+            format!("named ports may not be used together with {nameless}: these have none");
+        field.conflict(out, &message);
     }
 }

@@ -1,4 +1,4 @@
-//! The pods and networks that cluster-wide policies name.
+//! The pods, networks and nodes that cluster-wide policies name.
 
 use super::super::cursor::{Cursor, Findings};
 use super::super::intent;
@@ -80,17 +80,20 @@ pub(super) fn peer(
     }
     let known: &[&str] = match direction {
         PolicyType::Ingress => &["namespaces", "pods"],
-        PolicyType::Egress => &["namespaces", "pods", "networks"],
+        PolicyType::Egress => &["namespaces", "pods", "networks", "nodes"],
     };
     if !support.fields(cursor, known, out) {
         return None;
     }
     if let Some(field) = cursor.field("namespaces") {
-        let namespaces = peer_selector(&field, support, out)?;
+        let namespaces = namespaces(&field, version, support, out)?;
         return Some(ClusterPeer::Pods(Pods { namespaces, pods: LabelSelector::default() }));
     }
     if let Some(pods) = cursor.field("pods") {
         return peer_pods(&pods, version, support, out).map(ClusterPeer::Pods);
+    }
+    if let Some(nodes) = cursor.field("nodes") {
+        return peer_selector(&nodes, support, out).map(ClusterPeer::Nodes);
     }
     let networks = cursor.field("networks")?;
     if networks.node.value == Value::Sequence(Vec::new()) {
@@ -110,6 +113,16 @@ fn peer_pods(
         cursor.expected(out, "a mapping");
         return None;
     }
+    if version.nested_namespaces
+        && let Some(field) = cursor.field("namespaces")
+    {
+        if !support.fields(cursor, &["namespaces", "podSelector"], out) {
+            return None;
+        }
+        let namespaces = namespaces(&field, version, support, out)?;
+        let pods = cursor.required(out, "podSelector", POD_SELECTOR)?;
+        return Some(Pods { namespaces, pods: peer_selector(&pods, support, out)? });
+    }
     if !support.fields(cursor, PODS, out) {
         return None;
     }
@@ -119,6 +132,23 @@ fn peer_pods(
     };
     let pods = cursor.required(out, "podSelector", POD_SELECTOR)?;
     Some(Pods { namespaces, pods: peer_selector(&pods, support, out)? })
+}
+
+/// Reads the namespaces of a peer: a label selector; or, as v0.1.0 of the API had it, a `namespaceSelector`. What else that
+/// version had there (`sameLabels`, `notSameLabels`) is not supported.
+fn namespaces(
+    cursor: &Cursor<'_>,
+    version: &Version,
+    support: &mut Support,
+    out: &mut Findings,
+) -> Option<LabelSelector> {
+    match cursor.field("namespaceSelector") {
+        Some(field) if version.nested_namespaces => {
+            support.fields(cursor, &["namespaceSelector"], out).then_some(())?;
+            peer_selector(&field, support, out)
+        }
+        _ => peer_selector(cursor, support, out),
+    }
 }
 
 fn peer_selector(

@@ -125,6 +125,45 @@ egress:
     }
 }
 
+#[test]
+fn nodes_are_named_by_their_labels() {
+    for (kind, head) in [
+        ("ClusterNetworkPolicy", HEAD),
+        ("AdminNetworkPolicy", "priority: 1\nsubject: {namespaces: {}}\n"),
+        ("BaselineAdminNetworkPolicy", "subject: {namespaces: {}}\n"),
+    ] {
+        let action = if kind == "ClusterNetworkPolicy" { "Accept" } else { "Allow" };
+        let rules = format!(
+            "egress: [{{action: {action}, to: [{{nodes: {{matchLabels: {{a: b}}}}}}, {{nodes: {{}}}}]}}]"
+        );
+        let policy = policy(kind, &format!("{head}{rules}"));
+        let peers = vec![ClusterPeer::Nodes(labels("a", "b")), ClusterPeer::Nodes(all())];
+        let matches = ClusterMatch::Of { peers, protocols: None };
+        assert_eq!(policy.egress, [rule_of(None, ClusterAction::Accept, matches)], "{kind}");
+    }
+}
+
+/// The form of v0.1.0 of the API.
+#[test]
+fn peers_of_v1alpha1_may_nest_the_selector_of_namespaces() {
+    let rules = "
+priority: 3
+subject: {namespaces: {}}
+ingress:
+- action: Allow
+  from:
+  - namespaces: {namespaceSelector: {matchLabels: {a: b}}}
+  - pods: {namespaces: {namespaceSelector: {matchLabels: {a: b}}}, podSelector: {matchLabels: {c: d}}}
+";
+    let policy = policy("AdminNetworkPolicy", rules);
+    let peers = vec![
+        ClusterPeer::Pods(Pods { namespaces: labels("a", "b"), pods: all() }),
+        ClusterPeer::Pods(Pods { namespaces: labels("a", "b"), pods: labels("c", "d") }),
+    ];
+    let matches = ClusterMatch::Of { peers, protocols: None };
+    assert_eq!(policy.ingress, [rule_of(None, ClusterAction::Accept, matches)]);
+}
+
 /// Rules that cannot be decided here, each with its messages: no such rule is read as if the field were absent.
 #[test]
 fn what_cannot_be_decided_is_never_passed_over() {
@@ -132,7 +171,8 @@ fn what_cannot_be_decided_is_never_passed_over() {
         text("ClusterNetworkPolicy", &format!("{HEAD}{direction}: [{rule}]"))
     };
     let texts = [
-        ("nodes", rule("egress", "{action: Accept, to: [{namespaces: {}}, {nodes: {}}]}")),
+        ("nodes_of_ingress", rule("ingress", "{action: Deny, from: [{nodes: {}}]}")),
+        ("nodes_field", rule("egress", "{action: Deny, to: [{nodes: {nodeSelector: {}}}]}")),
         ("domain_names", rule("egress", "{action: Accept, to: [{domainNames: [example.com]}]}")),
         (
             "networks_of_ingress",
@@ -175,11 +215,29 @@ fn what_cannot_be_decided_is_never_passed_over() {
             ),
         ),
         (
-            "v1alpha1_nodes",
+            "v1alpha1_port_empty",
             text(
                 "AdminNetworkPolicy",
                 "priority: 1\nsubject: {namespaces: {}}\negress: [{action: Deny, to: [{nodes: {}}], ports: [{}]}]",
             ),
+        ),
+        (
+            "v1alpha1_same_labels",
+            text(
+                "AdminNetworkPolicy",
+                "priority: 1\nsubject: {namespaces: {}}\negress: [{action: Deny, to: [{namespaces: {sameLabels: [a]}}]}]",
+            ),
+        ),
+        (
+            "v1alpha1_not_same_labels",
+            text(
+                "AdminNetworkPolicy",
+                "priority: 1\nsubject: {namespaces: {}}\negress: [{action: Deny, to: [{pods: {namespaces: {namespaceSelector: {}, notSameLabels: [a]}, podSelector: {}}}]}]",
+            ),
+        ),
+        (
+            "v1alpha2_nested_namespaces",
+            rule("ingress", "{action: Deny, from: [{namespaces: {namespaceSelector: {}}}]}"),
         ),
     ];
     for (name, text) in &texts {

@@ -70,7 +70,7 @@ pub enum ClusterMatch {
         /// `protocols` (`ports` in v1alpha1); `None` is every packet.
         protocols: Option<Vec<ClusterProtocol>>,
     },
-    /// The rule contains something that Manx cannot decide (nodes, domain names, anything newer than this reader): an
+    /// The rule contains something that Manx cannot decide (domain names, anything newer than this reader): an
     /// Accept counts as absent, Deny and Pass count as a Deny of everything.
     Unsupported,
 }
@@ -82,6 +82,8 @@ pub enum ClusterPeer {
     Pods(Pods),
     /// `networks` of an egress rule: any of them.
     Networks(Vec<IpNet>),
+    /// `nodes` of an egress rule: the nodes that have these labels.
+    Nodes(LabelSelector),
 }
 
 /// One entry of `protocols`.

@@ -397,6 +397,8 @@ pub struct Node {
     pub pod_cidrs: Vec<IpNet>,
     /// `status.addresses` of type `InternalIP`, in order.
     pub internal_ips: Vec<IpAddr>,
+    /// `status.addresses` of type `ExternalIP`, in order.
+    pub external_ips: Vec<IpAddr>,
     /// The annotation `projectcalico.org/IPv4Address` with its prefix length (32 if it has none); the address keeps its
     /// host bits.
     pub calico_address: Option<IpNet>,

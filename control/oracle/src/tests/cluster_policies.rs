@@ -1,12 +1,13 @@
 //! ClusterNetworkPolicy, and the kinds that it replaced.
 
 use super::cluster::{Cluster, SCTP, TCP, UDP, db, ingress, lab, node, pairs, rule, stranger, web};
-use crate::Packet;
+use crate::{Packet, Party};
+use manx_objects::Invalid;
 use manx_objects::object::calico::Action;
 use manx_objects::object::cluster::{
     ClusterAction, ClusterMatch, ClusterPeer, ClusterProtocol, ClusterRule, ClusterTier, Pods,
 };
-use manx_objects::object::{ClusterNetworkPolicy, Kind, LabelSelector, Object, Protocol};
+use manx_objects::object::{ClusterNetworkPolicy, Kind, LabelSelector, Node, Object, Protocol};
 
 fn labels(key: &str, value: &str) -> LabelSelector {
     LabelSelector { match_labels: pairs(&[(key, value)]), match_expressions: vec![] }
@@ -45,6 +46,51 @@ fn with(cluster: Cluster, name: &str, policy: ClusterNetworkPolicy) -> Cluster {
 
 fn admin(rules: Vec<ClusterRule>) -> Cluster {
     with(Cluster::new(), "p", policy(ClusterTier::Admin, 5, rules))
+}
+
+#[test]
+fn nodes_are_all_addresses_of_the_nodes_with_these_labels() {
+    let of_node = |zone: &str, number: u8| {
+        Object::Node(Node {
+            labels: pairs(&[("zone", zone)]),
+            pod_cidrs: vec![format!("10.2.{number}.0/24").parse().unwrap()],
+            internal_ips: vec![[172, 18, 0, number].into()],
+            external_ips: vec![[192, 0, 2, number].into()],
+            calico_address: None,
+            vxlan_mac: None,
+        })
+    };
+    let nodes = ClusterPeer::Nodes(labels("zone", "a"));
+    let egress = vec![of(ClusterAction::Deny, vec![nodes])];
+    let web = pods(labels("team", "a"), labels("app", "web"));
+    let policy = ClusterNetworkPolicy {
+        tier: ClusterTier::Admin,
+        priority: 5,
+        subject: web,
+        ingress: vec![],
+        egress,
+    };
+    let cluster = with(Cluster::new(), "p", policy).with(Kind::Node, "x", of_node("a", 2)).with(
+        Kind::Node,
+        "y",
+        of_node("b", 3),
+    );
+    for (address, expected) in [
+        ([172, 18, 0, 2], false),
+        ([192, 0, 2, 2], false),
+        // Its own in its block.
+        ([10, 2, 2, 1], false),
+        ([10, 2, 2, 2], true),
+        ([172, 18, 0, 3], true),
+        ([192, 0, 2, 3], true),
+        ([10, 2, 3, 1], true),
+    ] {
+        let to = Party::Address(address.into());
+        assert_eq!(cluster.allows(&self::web(), &to, 80), expected, "{address:?}");
+    }
+    // Which nodes are meant is not known.
+    let invalid = cluster.invalid(Kind::Node, "z", Invalid::default());
+    assert!(!invalid.allows(&self::web(), &Party::Address([172, 18, 0, 3].into()), 80));
 }
 
 #[test]

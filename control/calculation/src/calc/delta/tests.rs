@@ -56,6 +56,7 @@ const OBJECTS: &[(&str, &[&str])] = &[
         "cluster",
         &[
             "{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: k}, spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: db}}}}]}]}}",
+            "{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: k}, spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, egress: [{action: Accept, to: [{nodes: {matchLabels: {role: edge}}}]}, {action: Deny, to: [{nodes: {}}]}]}}",
         ],
     ),
     (
@@ -101,6 +102,8 @@ const OBJECTS: &[(&str, &[&str])] = &[
             "{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.2.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}",
             "{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.1.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}",
             "{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDRs: [10.2.0.0/24, 'fd00:2::/64']}, status: {addresses: [{type: InternalIP, address: 172.18.0.4}]}}",
+            "{apiVersion: v1, kind: Node, metadata: {name: n2, labels: {role: edge}}, spec: {podCIDR: 10.2.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}",
+            "{apiVersion: v1, kind: Node, metadata: {name: n2, labels: {role: edge}}, spec: {podCIDR: 10.2.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}, {type: ExternalIP, address: 192.0.2.7}]}}",
         ],
     ),
     (
