@@ -233,19 +233,27 @@ pub(super) mod tests {
         Column { closed: number > 3, service: Service::Port(port), v6: number % 2 == 1 }
     }
 
-    /// Tables whose cells depend on what few kinds of ends there are, with some cells that differ and some that miss.
+    /// Tables whose cells depend on what few kinds of ends there are, with some cells that differ and some that miss, and
+    /// perhaps with probes between pods and the nodes of others.
     pub(crate) fn tables() -> impl Strategy<Value = BTreeMap<Place, u8>> {
         let all: Vec<Prober> = probers().into_keys().collect();
         let count = all.len();
         let kinds = vec(0..3_usize, count);
         let verdicts = vec(0..2_u8, 9);
         let odd = btree_map((0..count, 0..count, 0..6_u16), prop::option::of(0..2_u8), 0..4);
-        (kinds, verdicts, odd).prop_map(move |(kinds, verdicts, odd)| {
+        (kinds, verdicts, odd, any::<bool>()).prop_map(move |(kinds, verdicts, odd, far)| {
+            let probers = probers();
+            let far_node = |prober: &Prober, other: &Prober| {
+                matches!(end(prober, other, &probers), End::Prober(Prober::Node(_)))
+            };
             let mut cells = BTreeMap::new();
             for (from, source) in all.iter().enumerate() {
                 for (to, destination) in all.iter().enumerate() {
                     let pods = [source, destination].map(|it| matches!(it, Prober::Pod(_)));
                     if from == to || pods == [false, false] {
+                        continue;
+                    }
+                    if !far && (far_node(source, destination) || far_node(destination, source)) {
                         continue;
                     }
                     for number in 0..6 {

@@ -117,6 +117,35 @@ fn names(ends: &[End], alone: Option<&End>, probers: &Probers) -> Vec<String> {
     names
 }
 
+/// The words for all sources that have no other row: of every pod, its own node and the outside host, or of every pod.
+const OTHERS: [&str; 2] = ["all others", "all other pods"];
+/// So many sources are named.
+const NAMED: usize = 3;
+
+/// The ends that [`OTHERS`] mean.
+fn universes(probers: &Probers) -> [BTreeSet<End>; 2] {
+    let pods = probers.keys().filter(|prober| matches!(prober, Prober::Pod(_)));
+    let pods: BTreeSet<End> = pods.cloned().map(End::Prober).collect();
+    let hosts = [End::OwnNode, End::Prober(Prober::Outside)];
+    [pods.iter().cloned().chain(hosts).collect(), pods]
+}
+
+/// The names of the sources of each row. The row with the most has all others, if every source has a row.
+fn sources<V>(block: &Block<V>, probers: &Probers) -> Vec<Vec<String>> {
+    let alone = block.alone();
+    let all = block.rows.iter().map(|(sources, _)| names(sources, alone, probers));
+    let mut all: Vec<Vec<String>> = all.collect();
+    let alone_pod = alone.filter(|it| matches!(it.prober(), Some(Prober::Pod(_))));
+    let with_row = block.rows.iter().flat_map(|(sources, _)| sources).chain(alone_pod);
+    let with_row: BTreeSet<End> = with_row.cloned().collect();
+    let word = universes(probers).iter().position(|universe| *universe == with_row);
+    let most = all.iter_mut().max_by_key(|names| names.len()).filter(|it| it.len() > NAMED);
+    if let (Some(word), Some(most)) = (word, most) {
+        *most = vec![OTHERS[word].to_owned()];
+    }
+    all
+}
+
 /// Joins items by commas, in lines of at most `width` columns where no item is longer.
 fn fold(items: &[String], width: usize) -> String {
     let mut text = String::new();
@@ -151,7 +180,6 @@ pub(super) fn push_blocks<V: Eq>(
     for block in blocks {
         let destinations = fold(&names(&block.destinations, None, probers), NAMES);
         let _ = writeln!(out, "to {}", destinations.replace('\n', "\n   "));
-        let alone = block.alone();
         let columns = columns(block);
         let heads = columns.iter().map(|columns| {
             let heads: Vec<String> = columns.iter().map(|column| head(*column, both)).collect();
@@ -160,11 +188,11 @@ pub(super) fn push_blocks<V: Eq>(
         let mut table = table(style);
         table.set_content_arrangement(ContentArrangement::Disabled);
         table.set_header([Cell::new("from")].into_iter().chain(heads));
-        for (sources, row) in &block.rows {
+        for ((_, row), sources) in block.rows.iter().zip(sources(block, probers)) {
             let cells = columns
                 .iter()
                 .map(|columns| row.get(&columns[0]).map_or_else(|| Cell::new("-"), &show));
-            let sources = Cell::new(fold(&names(sources, alone, probers), NAMES));
+            let sources = Cell::new(fold(&sources, NAMES));
             table.add_row([sources].into_iter().chain(cells));
         }
         push_table(out, &table);
@@ -204,6 +232,8 @@ fn head(column: Column, both: bool) -> String {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
 
     use super::*;
     use crate::truth;
@@ -224,14 +254,34 @@ mod tests {
 
     /// What a block says once its names are printed, folded and read again.
     fn reread(block: Block<u8>, probers: &Probers) -> Block<u8> {
-        let alone = block.alone().cloned();
-        let again = |all: &[End], alone: Option<&End>| {
-            let text = fold(&names(all, alone, probers), NAMES).replace('\n', " ");
+        let read = |names: &[String]| {
+            let text = fold(names, NAMES).replace('\n', " ");
             text.split(", ").flat_map(|name| ends(name, probers)).collect::<Vec<End>>()
         };
-        let rows = block.rows.into_iter();
-        let rows = rows.map(|(sources, row)| (again(&sources, alone.as_ref()), row)).collect();
-        Block { destinations: again(&block.destinations, None), rows }
+        let printed = sources(&block, probers);
+        let is_rest = |names: &[String]| OTHERS.iter().position(|word| names == [*word]);
+        let named: BTreeSet<End> =
+            printed.iter().filter(|it| is_rest(it).is_none()).flat_map(|it| read(it)).collect();
+        let again = |names: &Vec<String>| match is_rest(names) {
+            Some(word) => universes(probers)[word].difference(&named).cloned().collect(),
+            None => read(names),
+        };
+        let rows = block.rows.into_iter().zip(&printed);
+        let rows = rows.map(|((_, row), names)| (again(names), row)).collect();
+        Block { destinations: read(&names(&block.destinations, None, probers)), rows }
+    }
+
+    #[test]
+    fn the_tables_of_these_tests_have_rows_for_all_others() {
+        let mut runner = TestRunner::deterministic();
+        let mut printed = BTreeSet::new();
+        for _ in 0..200 {
+            let cells = tables().new_tree(&mut runner).unwrap().current();
+            for block in truth::group(cells, &probers()) {
+                printed.extend(sources(&block, &probers()).into_iter().flatten());
+            }
+        }
+        assert!(OTHERS.iter().all(|word| printed.contains(*word)), "{printed:?}");
     }
 
     proptest! {
