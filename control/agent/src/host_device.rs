@@ -57,13 +57,12 @@ impl HostDevice {
 
     fn forward(&self) -> Result<(), Error> {
         netns::run_in(&self.netns, || {
-            sysctl::set("ipv4/ip_forward", "1")?;
+            sysctl::apply(sysctl::FORWARD)?;
             // Manx checks the sources of packets that it sends to the node; the kernel's check knows nothing of tunnels.
             sysctl::set(&format!("ipv4/conf/{NAME}/rp_filter"), "0")?;
             // Manx's own ICMP errors come from the tunnel address, which is the node's too: the kernel takes such a source
             // for forged otherwise.
-            sysctl::set(&format!("ipv4/conf/{NAME}/accept_local"), "1")?;
-            sysctl::set_if_present("ipv6/conf/all/forwarding", "1")
+            sysctl::set(&format!("ipv4/conf/{NAME}/accept_local"), "1")
         })?
         .map_err(netlink::Error::from)?;
         Ok(())

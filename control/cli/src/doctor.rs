@@ -19,13 +19,17 @@ pub struct Doctor {
 
 /// Prints what the environment allows. Exit code 3 if the rig cannot run.
 pub fn run(doctor: &Doctor) -> Result<(), Error> {
-    let report = doctor::examine()
-        .map_err(|error| Error::Failed(format!("nothing could be examined: {error}")))?;
+    let report = examine()?;
     match doctor.output {
         Output::Text => output::print(&render(&report))?,
         Output::Json => output::print_json(&report)?,
     }
     if report.rig { Ok(()) } else { Err(Error::Obstructed) }
+}
+
+/// What the environment allows.
+pub(crate) fn examine() -> Result<Report, Error> {
+    doctor::examine().map_err(|error| Error::Failed(format!("nothing could be examined: {error}")))
 }
 
 fn render(report: &Report) -> String {

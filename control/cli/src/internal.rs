@@ -18,6 +18,8 @@ pub struct Internal {
 pub enum Command {
     /// Try what the environment allows and print it as JSON
     DoctorProbe,
+    /// The half of it that is tried inside of a user namespace
+    DoctorProbeInside,
     /// The rig's own processes.
     #[command(flatten)]
     Rig(rig::Internal),
@@ -27,11 +29,15 @@ pub enum Command {
 pub fn run(internal: Internal) -> Result<(), Error> {
     match internal.command {
         Command::DoctorProbe => {
-            let text = serde_json::to_string(&doctor::probe())
-                .map_err(|error| Error::Failed(error.to_string()))?;
-            println!("{text}");
-            Ok(())
+            print(&doctor::probe().map_err(|error| Error::Failed(error.to_string()))?)
         }
+        Command::DoctorProbeInside => print(&doctor::probe_inside()),
         Command::Rig(command) => rig::run_internal(command),
     }
+}
+
+fn print(found: &doctor::Found) -> Result<(), Error> {
+    let text = serde_json::to_string(found).map_err(|error| Error::Failed(error.to_string()))?;
+    println!("{text}");
+    Ok(())
 }

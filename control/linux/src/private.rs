@@ -123,12 +123,16 @@ pub fn of_rigs() -> Result<PathBuf, Error> {
     checked(temporary()?.join(format!("manx-{}", geteuid())))
 }
 
-/// The folder for temporary files (`TMPDIR`), in which the caller can make folders of its own.
+/// The folder for temporary files (`TMPDIR`), in which the caller can make folders of its own. It need not exist: an image
+/// of a container may consist of one program.
 ///
 /// Errors: it belongs to neither the caller nor root, or other users can remove the caller's files there.
 pub fn temporary() -> Result<PathBuf, Error> {
     let temporary = std::env::temp_dir();
-    let metadata = fs::metadata(&temporary).map_err(at(&temporary))?;
+    let metadata = match fs::metadata(&temporary) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(temporary),
+        found => found.map_err(at(&temporary))?,
+    };
     if metadata.uid() != 0 && metadata.uid() != geteuid().as_raw() {
         return Err(Error::Foreign { path: temporary, owner: metadata.uid() });
     }
@@ -157,8 +161,9 @@ fn checked(folder: PathBuf) -> Result<PathBuf, Error> {
     }
 }
 
-/// A new folder for results, with an unpredictable name, mode 0700. It is not removed.
+/// A new folder for results, with an unpredictable name, mode 0700. It is not removed. A missing `within` is made.
 pub fn make_unpredictable(within: &Path, prefix: &str) -> io::Result<PathBuf> {
+    DirBuilder::new().recursive(true).mode(0o700).create(within)?;
     let private = fs::Permissions::from_mode(0o700);
     let folder = tempfile::Builder::new().prefix(prefix).permissions(private).tempdir_in(within)?;
     Ok(folder.keep())

@@ -16,22 +16,20 @@ use std::fs;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::mount::{MsFlags, mount};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, getegid, geteuid, setsid};
+use nix::unistd::{Pid, setsid};
 
 use super::workdir::{Workdir, WorkdirError};
-use manx_linux::doctor::{Lack, network_namespaces_refused, user_namespaces_refused};
+use manx_linux::doctor::Lack;
+use manx_linux::sandbox;
 
 /// This program, even if its file has been replaced.
 pub const SELF: &str = "/proc/self/exe";
@@ -88,12 +86,11 @@ pub fn supervise(workdir: &Workdir, bounds: Bounds) -> Result<bool, SuperviseErr
     setsid().map_err(system("a session of its own"))?;
     fs::write(workdir.pid(), std::process::id().to_string()).map_err(system("the pid file"))?;
     let signals = block_signals()?;
-    let result = enter_user_namespace().and_then(|()| start_next("rig-init", workdir)).and_then(
-        |mut init| {
-            fs::write(workdir.init_pid(), init.id().to_string()).map_err(system("the pid file"))?;
-            watch(&mut init, &signals, bounds)
-        },
-    );
+    let entered = sandbox::enter_user_namespace().map_err(SuperviseError::Refused);
+    let result = entered.and_then(|()| start_next("rig-init", workdir)).and_then(|mut init| {
+        fs::write(workdir.init_pid(), init.id().to_string()).map_err(system("the pid file"))?;
+        watch(&mut init, &signals, bounds)
+    });
     // After init has ended, everything inside is dead; only the folder has to be removed.
     workdir.remove()?;
     drop(held);
@@ -108,26 +105,6 @@ fn block_signals() -> Result<SignalFd, SuperviseError> {
     set.thread_block().map_err(system("signals"))?;
     SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .map_err(system("signals"))
-}
-
-/// Makes the user root of a user namespace, whose next child is the first process of a pid namespace.
-fn enter_user_namespace() -> Result<(), SuperviseError> {
-    let (uid, gid) = (geteuid(), getegid());
-    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWPID)
-        .map_err(|errno| SuperviseError::Refused(user_namespaces_refused("unshare", errno)))?;
-    // Without CAP_SETGID in the parent namespace a group can be mapped only after setgroups is denied
-    // (user_namespaces(7)).
-    for (path, text) in [
-        ("/proc/self/setgroups", "deny".to_owned()),
-        ("/proc/self/uid_map", format!("0 {uid} 1")),
-        ("/proc/self/gid_map", format!("0 {gid} 1")),
-    ] {
-        fs::write(path, text).map_err(|error| {
-            let errno = Errno::from_raw(error.raw_os_error().unwrap_or(0));
-            SuperviseError::Refused(user_namespaces_refused(&format!("writing {path}"), errno))
-        })?;
-    }
-    Ok(())
 }
 
 /// Starts the next process of the chain. It inherits stdout, to which the cluster reports.
@@ -197,14 +174,7 @@ pub fn init(workdir: &Workdir) -> Result<bool, SuperviseError> {
     if workdir.hold()?.is_some() {
         return Ok(false);
     }
-    unshare(
-        CloneFlags::CLONE_NEWNS
-            | CloneFlags::CLONE_NEWNET
-            | CloneFlags::CLONE_NEWUTS
-            | CloneFlags::CLONE_NEWIPC,
-    )
-    .map_err(|errno| SuperviseError::Refused(network_namespaces_refused("unshare", errno)))?;
-    mount_all(workdir)?;
+    sandbox::enter_other_namespaces(&workdir.names()).map_err(SuperviseError::Refused)?;
     let cluster = start_next("rig-cluster", workdir)?;
     let cluster = Pid::from_raw(cluster.id().cast_signed());
     loop {
@@ -215,18 +185,4 @@ pub fn init(workdir: &Workdir) -> Result<bool, SuperviseError> {
             Err(errno) => return Err(system("wait")(errno)),
         }
     }
-}
-
-fn mount_all(workdir: &Workdir) -> Result<(), SuperviseError> {
-    let none = None::<&str>;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
-        .map_err(|errno| SuperviseError::Refused(network_namespaces_refused("mount", errno)))?;
-    let names = workdir.names();
-    mount(Some("manx"), &names, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, none)
-        .map_err(|errno| SuperviseError::Refused(network_namespaces_refused("mount", errno)))?;
-    // With this mount, commands in the rig see the rig's processes. In a container whose /proc is partly covered the
-    // kernel refuses it; nothing in the rig itself needs it.
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    let _ = mount(Some("proc"), Path::new("/proc"), Some("proc"), flags, none);
-    Ok(())
 }

@@ -120,26 +120,15 @@ async fn add_route(netlink: &Netlink, route: Route, device: u32) -> Result<(), n
     netlink.replace_static_route(&route).await
 }
 
-/// Prepares a namespace of the rig: loopback, and no rate limit for the ICMP errors of closed ports (the kernel's
-/// `ip-sysctl.rst`: one per second and destination, which parallel probes would exceed).
+/// Prepares a namespace of the rig.
 async fn prepare_namespace(netlink: &Netlink) -> Result<(), netlink::Error> {
     let lo = netlink.existing("lo").await?;
     netlink.set_up(lo.index).await?;
-    sysctl::set_if_present("ipv4/icmp_ratelimit", "0")?;
-    sysctl::set_if_present("ipv6/icmp/ratelimit", "0")?;
-    for key in ["all", "default"] {
-        sysctl::set_if_present(&format!("ipv6/conf/{key}/accept_dad"), "0")?;
-        sysctl::set_if_present(&format!("ipv4/conf/{key}/rp_filter"), "0")?;
-    }
-    Ok(())
+    Ok(sysctl::apply(sysctl::RIG)?)
 }
 
 /// Makes the calling thread's namespace forward packets.
 fn forward() -> Result<(), sysctl::Error> {
-    sysctl::set("ipv4/ip_forward", "1")?;
-    // The bridges are only wires: no packet filter of the machine should see what crosses them.
-    for family in ["ip", "ip6", "arp"] {
-        sysctl::set_if_present(&format!("bridge/bridge-nf-call-{family}tables"), "0")?;
-    }
-    sysctl::set_if_present("ipv6/conf/all/forwarding", "1")
+    sysctl::apply(sysctl::FORWARD)?;
+    sysctl::apply(sysctl::PLAIN_BRIDGES)
 }

@@ -97,16 +97,7 @@ impl AgentNamespace {
     /// Makes it, with IPv6 and forwarding off, and no answer to ARP.
     pub fn create() -> Result<Self, Error> {
         let netns = netns::create()?;
-        netns::run_in(&netns, || {
-            for scope in ["all", "default"] {
-                sysctl::set_if_present(&format!("ipv6/conf/{scope}/disable_ipv6"), "1")?;
-                sysctl::set_if_present(&format!("ipv6/conf/{scope}/forwarding"), "0")?;
-                // 8: never answer, whatever the address (the kernel's ip-sysctl.rst).
-                sysctl::set(&format!("ipv4/conf/{scope}/arp_ignore"), "8")?;
-            }
-            sysctl::set("ipv4/ip_forward", "0")
-        })?
-        .map_err(netlink::Error::from)?;
+        netns::run_in(&netns, || sysctl::apply(sysctl::SILENT))?.map_err(netlink::Error::from)?;
         Ok(Self { netns, made: AtomicU32::new(0) })
     }
 

@@ -11,7 +11,7 @@ use crate::node::PodDevice;
 use crate::output::{Output, is_coloured, print, print_json};
 use manx_api::Device;
 use manx_datastore::Store;
-use manx_linux::doctor;
+use manx_linux::doctor::{self, Capability};
 use manx_linux::private;
 use manx_rig::caller::{self, Listener, Running};
 use manx_rig::cluster;
@@ -45,15 +45,35 @@ pub(super) fn run(settings: &Run) -> Result<(), Error> {
     }
     let workdir = Workdir::from_name(&rig_name(settings)?)?;
     let held = workdir.create()?;
-    let prepared = prepare(settings, input, &workdir);
-    if let Err(error) = prepared {
-        workdir.remove()?;
-        return Err(error);
-    }
+    let environment = match prepare(settings, input, &workdir).and_then(|()| check_environment()) {
+        Ok(environment) => environment,
+        Err(error) => {
+            workdir.remove()?;
+            return Err(error);
+        }
+    };
     let bounds = Bounds { timeout: settings.timeout, ttl: settings.ttl };
     let checked = build_and_check(settings, &workdir, held, bounds, &mut screen);
     screen.clear();
-    finish(&checked?, settings.output, true)
+    let report = checked?;
+    let is_veth = report.probers.values().any(|prober| prober.device == Some(Device::Veth));
+    if is_veth
+        && settings.pod_device == PodDevice::Auto
+        && let Some(lack) = environment.lack(Capability::Tun)
+    {
+        // Why pods are attached by veth pairs, and how to get TUN devices.
+        screen.note(&lack.to_string());
+    }
+    finish(&report, settings.output, true)
+}
+
+/// What `manx doctor` finds. An obstacle to the rig ends the command with the sentence that `doctor` says.
+fn check_environment() -> Result<doctor::Report, Error> {
+    let report = crate::doctor::examine()?;
+    match report.obstacle() {
+        None => Ok(report),
+        Some(lack) => Err(lack.into()),
+    }
 }
 
 fn build_and_check(
@@ -65,9 +85,6 @@ fn build_and_check(
 ) -> Result<Report, Error> {
     let running = Running::start(workdir, held, bounds, screen)?;
     let report = caller::send_request(workdir, &Request::Check, screen)?;
-    if report.probers.values().any(|prober| prober.device == Some(Device::Veth)) {
-        tell_of_veth(settings, screen);
-    }
     if settings.keep {
         running.keep().map_err(|error| Error::Failed(error.to_string()))?;
         let name = workdir.name();
@@ -78,16 +95,6 @@ fn build_and_check(
         ));
     }
     Ok(report)
-}
-
-/// Says once that pods are attached by veth pairs, why, and how to get TUN devices.
-fn tell_of_veth(settings: &Run, screen: &mut Screen) {
-    if settings.pod_device == PodDevice::Auto
-        && let Ok(report) = doctor::examine()
-        && let Some(lack) = report.lack(doctor::Capability::Tun)
-    {
-        screen.note(&lack.to_string());
-    }
 }
 
 /// The rig's name: the given one, or the directory's or file's without characters that are not allowed.

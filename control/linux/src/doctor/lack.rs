@@ -12,6 +12,10 @@ pub enum Capability {
     UserNamespaces,
     /// Network, mount, pid, IPC and host name namespaces, links and mounts in them.
     NetworkNamespaces,
+    /// The settings of these namespaces, under `/proc/sys/net`, can be written.
+    Settings,
+    /// Folders for rigs and for what they leave.
+    Folders,
     /// `/dev/net/tun` opens and makes devices that carry TCP super-packets.
     Tun,
     /// TUN devices carry UDP super-packets too.
@@ -37,6 +41,8 @@ impl Capability {
             Self::Kernel => "kernel",
             Self::UserNamespaces => "user-namespaces",
             Self::NetworkNamespaces => "network-namespaces",
+            Self::Settings => "settings",
+            Self::Folders => "folders",
             Self::Tun => "tun",
             Self::TunUdpOffload => "tun-udp-offload",
             Self::PacketSockets => "packet-sockets",
@@ -53,6 +59,8 @@ impl Capability {
         match self {
             Self::UserNamespaces
             | Self::NetworkNamespaces
+            | Self::Settings
+            | Self::Folders
             | Self::PacketSockets
             | Self::RawSockets
             | Self::NoIpipModule => true,

@@ -1,9 +1,11 @@
 //! What this environment allows, the consequence of each lack, and the command that provides the missing capability.
 //!
 //! The result of a check is what was found, or a [`Lack`]. Every command that needs the capability prints the text of
-//! that lack. What can only be found out by trying is tried by a child process ([`probe`]), in namespaces that end with
-//! it.
+//! that lack. What can only be found out by trying is tried by child processes ([`probe`]), in namespaces that end with
+//! them.
 
+mod container;
+mod folders;
 mod lack;
 mod machine;
 mod namespaces;
@@ -12,14 +14,13 @@ mod sockets;
 mod tun;
 
 use std::io;
-use std::process::{Command, Stdio};
 
 use serde::Serialize;
 
 pub use self::lack::{Capability, Check, Lack};
 pub use self::machine::{no_ipip_module, usable_cores};
 pub use self::namespaces::{network_namespaces_refused, user_namespaces_refused};
-pub use self::probe::{Found, probe};
+pub use self::probe::{Found, probe, probe_inside};
 pub use self::sockets::{packet_sockets_refused, raw_sockets_refused};
 pub use self::tun::{tun, tun_opens};
 
@@ -75,6 +76,12 @@ impl Report {
 }
 
 impl Report {
+    /// What the rig needs and does not find: the first of it, or nothing if the rig can run.
+    pub fn obstacle(&self) -> Option<Lack> {
+        let mut needed = self.checks.iter().filter(|entry| entry.capability.needed_by_rig());
+        needed.find_map(|entry| self.lack(entry.capability))
+    }
+
     /// The lack of a capability, if it is missing.
     pub fn lack(&self, capability: Capability) -> Option<Lack> {
         let entry = self.checks.iter().find(|entry| entry.capability == capability)?;
@@ -88,19 +95,9 @@ impl Report {
 /// # Errors
 /// The probing child cannot be started, or its output cannot be parsed.
 pub fn examine() -> io::Result<Report> {
-    // /proc/self/exe rather than a path: the file may have been replaced.
-    let output = Command::new("/proc/self/exe")
-        .args(["internal", "doctor-probe"])
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()?;
-    let mut found: Found = serde_json::from_slice(&output.stdout).map_err(|error| {
-        io::Error::other(format!(
-            "the probing process ended with {} and no answer ({error})",
-            output.status
-        ))
-    })?;
+    let mut found = probe::run("doctor-probe")?;
     found.extend([
+        (Capability::Folders, folders::folders()),
         (Capability::Kernel, machine::kernel()),
         (Capability::NoIpipModule, no_ipip_module()),
         (Capability::IoUring, machine::io_uring()),

@@ -2,11 +2,12 @@
 
 use nix::errno::Errno;
 
+use super::container::Confinement;
 use super::lack::{Capability, Lack};
-use super::machine::{read_number, seccomp};
+use super::machine::read_number;
+use crate::netns::sysctl;
 
 /// The settings that decide whether a user may have namespaces.
-#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 #[derive(Debug, Clone, Copy, Default)]
 struct Circumstances {
     /// `kernel.apparmor_restrict_unprivileged_userns` (Ubuntu 23.10 and later): the namespace is made, but without
@@ -16,8 +17,8 @@ struct Circumstances {
     clone_disabled: bool,
     /// `user.max_user_namespaces` is 0.
     none_left: bool,
-    /// A seccomp filter is active, as in a container.
-    filtered: bool,
+    /// What a container's runtime takes away.
+    confinement: Confinement,
 }
 
 impl Circumstances {
@@ -27,22 +28,24 @@ impl Circumstances {
                 == Some(1),
             clone_disabled: read_number("/proc/sys/kernel/unprivileged_userns_clone") == Some(0),
             none_left: read_number("/proc/sys/user/max_user_namespaces") == Some(0),
-            filtered: seccomp() == 2,
+            confinement: Confinement::read(),
         }
     }
 
-    fn remedy(self, errno: Errno) -> &'static str {
-        let denied = matches!(errno, Errno::EPERM | Errno::EACCES);
-        match errno {
+    fn remedy(self, errno: Errno) -> String {
+        let denied = matches!(errno, Errno::EPERM | Errno::EACCES | Errno::EROFS);
+        if denied
+            && !self.none_left
+            && let Some(options) = self.confinement.options()
+        {
+            return options;
+        }
+        let remedy = match errno {
             Errno::EINVAL | Errno::ENOSYS => {
                 "boot a kernel that is built with CONFIG_USER_NS and CONFIG_NET_NS"
             }
             Errno::EOPNOTSUPP => "load the drivers: sudo modprobe -a veth bridge",
             _ if self.none_left => "to allow it: sudo sysctl -w user.max_user_namespaces=15000",
-            _ if denied && self.filtered => {
-                "in a container, give it what it lacks: docker run --security-opt seccomp=unconfined --security-opt \
-                 apparmor=unconfined (or --privileged)"
-            }
             _ if denied && self.clone_disabled => {
                 "to allow it: sudo sysctl -w kernel.unprivileged_userns_clone=1"
             }
@@ -51,7 +54,8 @@ impl Circumstances {
                  kernel.apparmor_restrict_unprivileged_userns=0"
             }
             _ => "run it outside of the chroot or the security profile that forbids it, or as root",
-        }
+        };
+        remedy.to_owned()
     }
 }
 
@@ -63,6 +67,17 @@ pub fn user_namespaces_refused(step: &str, errno: Errno) -> Lack {
 /// The sentence if, in a user namespace or as root, the other namespaces or something in them are refused.
 pub fn network_namespaces_refused(step: &str, errno: Errno) -> Lack {
     refused(Capability::NetworkNamespaces, step, errno, Circumstances::read())
+}
+
+/// The sentence if a setting of a namespace of the caller's own cannot be written.
+pub(super) fn settings_refused(error: &sysctl::Error) -> Lack {
+    let errno = error.source.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
+    Lack {
+        capability: Capability::Settings,
+        found: format!("{} cannot be {} ({})", error.path.display(), error.verb, errno.desc()),
+        cost: "nodes cannot be made to forward packets, nor the kernel to leave them to Manx; the rig cannot run".to_owned(),
+        remedy: Circumstances::read().remedy(errno),
+    }
 }
 
 fn refused(capability: Capability, step: &str, errno: Errno, circumstances: Circumstances) -> Lack {
@@ -80,7 +95,7 @@ fn refused(capability: Capability, step: &str, errno: Errno, circumstances: Circ
         capability,
         found: format!("{what} ({step}: {})", errno.desc()),
         cost: cost.to_owned(),
-        remedy: circumstances.remedy(errno).to_owned(),
+        remedy: circumstances.remedy(errno),
     }
 }
 
@@ -91,11 +106,12 @@ mod tests {
     #[test]
     fn each_cause_has_its_command() {
         let ordinary = Circumstances::default();
+        let confinement = Confinement { filtered: true, covered: true, profiled: false };
         let cases = [
             ("unshare", Errno::ENOSPC, Circumstances { none_left: true, ..ordinary }),
             ("unshare", Errno::EPERM, Circumstances { clone_disabled: true, ..ordinary }),
             ("uid_map", Errno::EACCES, Circumstances { apparmor: true, ..ordinary }),
-            ("unshare", Errno::EPERM, Circumstances { filtered: true, ..ordinary }),
+            ("unshare", Errno::EPERM, Circumstances { confinement, ..ordinary }),
             ("unshare", Errno::EINVAL, ordinary),
             ("making interfaces", Errno::EOPNOTSUPP, ordinary),
             ("unshare", Errno::EPERM, ordinary),

@@ -1,8 +1,9 @@
-//! The checks by trying, in a process of its own that ends afterwards, so that nothing is left behind.
+//! The checks by trying, in processes of their own that end afterwards, so that nothing is left behind.
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::Reception;
@@ -10,14 +11,13 @@ use manx_dataplane::port::ipip_raw::IpipRaw;
 use manx_dataplane::port::link::Link;
 use manx_dataplane::port::packet::{PacketPort, Receipt};
 use nix::errno::Errno;
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, unshare};
-use nix::unistd::{getegid, geteuid};
+use nix::unistd::geteuid;
 
 use super::lack::{Capability, Check, Lack};
 use super::{namespaces, sockets, tun};
 use crate::netlink::{self, Peer, Veth};
-use crate::netns;
+use crate::netns::{self, sysctl};
+use crate::sandbox;
 
 /// The loopback interface's index, the same in every network namespace.
 const LOOPBACK: u32 = 1;
@@ -25,71 +25,72 @@ const LOOPBACK: u32 = 1;
 /// What was tried, with the results. What could not be tried is absent.
 pub type Found = Vec<(Capability, Check)>;
 
-/// Tries everything in namespaces like those of the rig. Call it in a process with a single thread; it changes the
-/// process permanently.
-pub fn probe() -> Found {
+/// Runs `manx internal STAGE` and reads what it found.
+pub(super) fn run(stage: &str) -> io::Result<Found> {
+    // /proc/self/exe rather than a path: the file may have been replaced.
+    let output = Command::new("/proc/self/exe")
+        .args(["internal", stage])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()?;
+    serde_json::from_slice(&output.stdout).map_err(|error| {
+        io::Error::other(format!(
+            "the probing process ended with {} and no answer ({error})",
+            output.status
+        ))
+    })
+}
+
+/// Enters a user and a pid namespace as the supervisor of a rig does, and tries the rest in a child. Call it in a process
+/// with a single thread; it changes the process permanently.
+pub fn probe() -> io::Result<Found> {
     let outside = tun::tun_opens();
-    let user = enter_user_namespace();
+    let user = sandbox::enter_user_namespace()
+        .map(|()| "this user is root of a user and a pid namespace of its own".to_owned());
     // Root continues without a user namespace.
     let go_on = user.is_ok() || geteuid().is_root();
     let mut found = vec![(Capability::UserNamespaces, user)];
-    let network = if go_on { Some(enter_other_namespaces()) } else { None };
-    let inside = matches!(network, Some(Ok(_)));
-    found.extend(network.map(|network| (Capability::NetworkNamespaces, network)));
+    if go_on {
+        found.extend(run("doctor-probe-inside")?);
+    }
+    if let Err(lack) = outside
+        && !found.iter().any(|(capability, _)| *capability == Capability::Tun)
+    {
+        // If it opens, it is still not known whether it makes devices.
+        found.push((Capability::Tun, Err(lack)));
+    }
+    Ok(found)
+}
+
+/// Enters the other namespaces of a rig and tries what a rig does there. Call it as [`probe`].
+pub fn probe_inside() -> Found {
+    let network = try_namespaces();
+    let inside = network.is_ok();
+    let mut found = vec![(Capability::NetworkNamespaces, network)];
     if inside {
+        found.push((Capability::Settings, try_settings()));
         // As for an agent in the rig: opened in these namespaces, with the rights that the process has in them.
         found.extend(try_tun());
         found.push((Capability::PacketSockets, try_packet_sockets()));
         found.push((Capability::RawSockets, try_raw_sockets()));
         found.push((Capability::Ipv6, try_ipv6()));
-    } else if let Err(lack) = outside {
-        // If it opens, it is still not known whether it makes devices.
-        found.push((Capability::Tun, Err(lack)));
     }
     found
 }
 
-/// Becomes root of a user namespace. Without `CAP_SETGID` a group can be mapped only after setgroups is denied
-/// (`user_namespaces(7)`).
-fn enter_user_namespace() -> Check {
-    let refused = |step: &str| {
-        let step = step.to_owned();
-        move |errno| namespaces::user_namespaces_refused(&step, errno)
-    };
-    let (user, group) = (geteuid(), getegid());
-    unshare(CloneFlags::CLONE_NEWUSER).map_err(refused("unshare"))?;
-    for (file, text) in [
-        ("setgroups", "deny".to_owned()),
-        ("uid_map", format!("0 {user} 1")),
-        ("gid_map", format!("0 {group} 1")),
-    ] {
-        fs::write(Path::new("/proc/self").join(file), text)
-            .map_err(|error| errno(&error))
-            .map_err(refused(file))?;
-    }
-    Ok("this user is root of a user namespace of its own".to_owned())
+/// A folder that exists, for a mount that only the probe sees.
+fn place() -> PathBuf {
+    let temporary = std::env::temp_dir();
+    if temporary.is_dir() { temporary } else { "/sys".into() }
 }
 
-/// Enters the other namespaces and does what needs capabilities in them: this shows whether `AppArmor` removed the
+/// Enters the namespaces and does what needs capabilities in them: this shows whether `AppArmor` removed the
 /// capabilities.
-fn enter_other_namespaces() -> Check {
-    let refused = |step: &str| {
-        let step = step.to_owned();
-        move |errno| namespaces::network_namespaces_refused(&step, errno)
-    };
-    unshare(
-        CloneFlags::CLONE_NEWNS
-            | CloneFlags::CLONE_NEWNET
-            | CloneFlags::CLONE_NEWUTS
-            | CloneFlags::CLONE_NEWIPC,
-    )
-    .map_err(refused("unshare"))?;
-    let none = None::<&str>;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
-        .map_err(refused("making mounts private"))?;
-    let place = std::env::temp_dir();
-    mount(Some("manx"), &place, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, none)
-        .map_err(refused("mounting a tmpfs"))?;
+fn try_namespaces() -> Check {
+    let refused =
+        |step: &'static str| move |errno| namespaces::network_namespaces_refused(step, errno);
+    let place = place();
+    sandbox::enter_other_namespaces(&place)?;
     let configured = netns::current().map_err(netlink::Error::from).and_then(|here| {
         netlink::in_netns(&here, async |netlink| {
             netlink.set_up(LOOPBACK).await?;
@@ -105,6 +106,16 @@ fn enter_other_namespaces() -> Check {
         .map_err(|error| error.errno())
         .map_err(refused("naming a network namespace"))?;
     Ok("network, mount, IPC and host name namespaces can be made and set up".to_owned())
+}
+
+/// Sets what a rig and its agents set, in the calling process's network namespace.
+fn try_settings() -> Check {
+    [sysctl::RIG, sysctl::FORWARD, sysctl::PLAIN_BRIDGES, sysctl::SILENT]
+        .into_iter()
+        .try_for_each(sysctl::apply)
+        .and_then(|()| sysctl::make_ipv6_static("lo"))
+        .map_err(|error| namespaces::settings_refused(&error))?;
+    Ok("settings of these namespaces can be written".to_owned())
 }
 
 fn try_tun() -> Found {
@@ -155,8 +166,4 @@ fn try_ipv6() -> Check {
         cost: "pods have IPv4 addresses only".to_owned(),
         remedy: "boot without ipv6.disable=1".to_owned(),
     })
-}
-
-fn errno(error: &io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw)
 }

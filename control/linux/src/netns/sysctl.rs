@@ -64,6 +64,51 @@ pub fn read(key: &str) -> Result<String, Error> {
     }
 }
 
+/// Settings and their values. Those of IPv4 are in every kernel; others may be missing.
+pub type Settings = [(&'static str, &'static str)];
+
+/// For a namespace of the rig. There is no rate limit for the ICMP errors of closed ports (the kernel's
+/// `ip-sysctl.rst`: one per second and destination, which parallel probes would exceed), addresses are usable at once,
+/// and a packet's source may be reached by another interface.
+pub const RIG: &Settings = &[
+    ("ipv4/icmp_ratelimit", "0"),
+    ("ipv6/icmp/ratelimit", "0"),
+    ("ipv6/conf/all/accept_dad", "0"),
+    ("ipv6/conf/default/accept_dad", "0"),
+    ("ipv4/conf/all/rp_filter", "0"),
+    ("ipv4/conf/default/rp_filter", "0"),
+];
+
+/// For a namespace that forwards packets.
+pub const FORWARD: &Settings = &[("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")];
+
+/// For a namespace whose bridges are only wires: no packet filter sees what crosses them.
+pub const PLAIN_BRIDGES: &Settings = &[
+    ("bridge/bridge-nf-call-iptables", "0"),
+    ("bridge/bridge-nf-call-ip6tables", "0"),
+    ("bridge/bridge-nf-call-arptables", "0"),
+];
+
+/// For a namespace whose kernel passes nothing on and answers nothing: no forwarding, no IPv6, no ARP (8: never answer,
+/// whatever the address; the kernel's `ip-sysctl.rst`).
+pub const SILENT: &Settings = &[
+    ("ipv6/conf/all/disable_ipv6", "1"),
+    ("ipv6/conf/default/disable_ipv6", "1"),
+    ("ipv6/conf/all/forwarding", "0"),
+    ("ipv6/conf/default/forwarding", "0"),
+    ("ipv4/conf/all/arp_ignore", "8"),
+    ("ipv4/conf/default/arp_ignore", "8"),
+    ("ipv4/ip_forward", "0"),
+];
+
+/// Sets all of `settings`, in order.
+pub fn apply(settings: &Settings) -> Result<(), Error> {
+    for (key, value) in settings {
+        if key.starts_with("ipv4/") { set(key, value) } else { set_if_present(key, value) }?;
+    }
+    Ok(())
+}
+
 /// Makes an interface's IPv6 as static as its IPv4: no duplicate address detection (its addresses, including the
 /// link-local one, are usable at once), no router solicitations, nothing learned from advertisements (RFC 4862,
 /// sections 5.4 and 5.5; the kernel's `ip-sysctl.rst`). Call it before the interface is set up. A kernel without IPv6
