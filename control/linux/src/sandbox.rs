@@ -10,13 +10,13 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
 
-use crate::doctor::{Lack, network_namespaces_refused, user_namespaces_refused};
+use crate::doctor::{Lack, network_namespaces_refused, user_namespaces_refusal};
 
 /// Makes the user root of a user namespace, whose next child is the first process of a pid namespace.
 pub fn enter_user_namespace() -> Result<(), Lack> {
-    let (user, group) = (geteuid(), getegid());
+    let (user, group, refused) = (geteuid(), getegid(), user_namespaces_refusal());
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWPID)
-        .map_err(|errno| user_namespaces_refused("unshare", errno))?;
+        .map_err(|errno| refused("unshare", errno))?;
     // Without CAP_SETGID in the parent namespace a group can be mapped only after setgroups is denied
     // (user_namespaces(7)).
     for (path, text) in [
@@ -26,7 +26,7 @@ pub fn enter_user_namespace() -> Result<(), Lack> {
     ] {
         fs::write(path, text).map_err(|error| {
             let errno = error.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
-            user_namespaces_refused(&format!("writing {path}"), errno)
+            refused(&format!("writing {path}"), errno)
         })?;
     }
     Ok(())

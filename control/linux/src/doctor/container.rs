@@ -3,8 +3,9 @@
 use std::fs;
 
 use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::unistd::geteuid;
 
-use super::machine::seccomp;
+use super::machine::{may_set_file_capabilities, seccomp};
 
 /// What keeps a process from namespaces and their settings in a container.
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
@@ -16,6 +17,8 @@ pub(super) struct Confinement {
     pub(super) covered: bool,
     /// An `AppArmor` profile is enforced.
     pub(super) profiled: bool,
+    /// It is root without `CAP_SETFCAP`, and so may not map itself (`user_namespaces(7)`).
+    pub(super) unmappable: bool,
 }
 
 impl Confinement {
@@ -26,6 +29,7 @@ impl Confinement {
             filtered: seccomp() == 2,
             covered: statvfs("/proc/sys").is_ok_and(|at| at.flags().contains(FsFlags::ST_RDONLY)),
             profiled: label.contains("(enforce)"),
+            unmappable: geteuid().is_root() && !may_set_file_capabilities(),
         }
     }
 
@@ -34,37 +38,42 @@ impl Confinement {
         let rows = [
             (
                 self.filtered,
-                ["seccomp=unconfined", "seccomp=unconfined", "seccompProfile: {type: Unconfined}"],
+                "--security-opt seccomp=unconfined",
+                "--security-opt seccomp=unconfined",
+                "seccompProfile: {type: Unconfined}",
             ),
-            (self.covered, ["unmask=ALL", "systempaths=unconfined", "procMount: Unmasked"]),
+            (
+                self.covered,
+                "--security-opt unmask=ALL",
+                "--security-opt systempaths=unconfined",
+                "procMount: Unmasked",
+            ),
             (
                 self.profiled,
-                [
-                    "apparmor=unconfined",
-                    "apparmor=unconfined",
-                    "appArmorProfile: {type: Unconfined}",
-                ],
+                "--security-opt apparmor=unconfined",
+                "--security-opt apparmor=unconfined",
+                "appArmorProfile: {type: Unconfined}",
+            ),
+            (
+                self.unmappable,
+                "--cap-add SETFCAP",
+                "--cap-add SETFCAP",
+                "capabilities: {add: [SETFCAP]}",
             ),
         ];
-        let found: Vec<_> =
-            rows.into_iter().filter_map(|(found, row)| found.then_some(row)).collect();
-        if found.is_empty() {
-            return None;
+        let (mut podman, mut docker, mut fields) = (Vec::new(), Vec::new(), Vec::new());
+        for (_, for_podman, for_docker, field) in rows.into_iter().filter(|row| row.0) {
+            podman.push(for_podman);
+            docker.push(for_docker);
+            fields.push(field);
         }
-        let column = |runtime: usize| found.iter().map(move |row| row[runtime]);
-        let flags = |runtime| {
-            column(runtime)
-                .map(|option| format!("--security-opt {option}"))
-                .collect::<Vec<_>>()
-                .join(" ")
-        };
-        let fields = column(2).collect::<Vec<_>>().join(", ");
-        Some(format!(
-            "in a container: podman run {}; or docker run {}; or in a Kubernetes pod, spec: {{hostUsers: false}} and the container's \
-             securityContext: {{{fields}}}",
-            flags(0),
-            flags(1),
-        ))
+        let (podman, docker, fields) = (podman.join(" "), docker.join(" "), fields.join(", "));
+        (!fields.is_empty()).then(|| {
+            format!(
+                "in a container: podman run {podman}; or docker run {docker}; or in a Kubernetes pod, spec: {{hostUsers: false}} and \
+                 the container's securityContext: {{{fields}}}"
+            )
+        })
     }
 }
 
@@ -74,13 +83,19 @@ mod tests {
 
     #[test]
     fn each_confinement_has_its_options() {
-        let usual = Confinement { filtered: true, covered: true, profiled: false };
+        let usual = Confinement { filtered: true, covered: true, ..Confinement::default() };
         let told = [
             usual,
             Confinement { profiled: true, ..usual },
             Confinement { filtered: false, ..usual },
+            Confinement { unmappable: true, ..Confinement::default() },
         ];
-        insta::assert_snapshot!(told.map(|it| it.options().unwrap()).join("\n"), @"");
+        insta::assert_snapshot!(told.map(|it| it.options().unwrap()).join("\n"), @r"
+        in a container: podman run --security-opt seccomp=unconfined --security-opt unmask=ALL; or docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined; or in a Kubernetes pod, spec: {hostUsers: false} and the container's securityContext: {seccompProfile: {type: Unconfined}, procMount: Unmasked}
+        in a container: podman run --security-opt seccomp=unconfined --security-opt unmask=ALL --security-opt apparmor=unconfined; or docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined --security-opt apparmor=unconfined; or in a Kubernetes pod, spec: {hostUsers: false} and the container's securityContext: {seccompProfile: {type: Unconfined}, procMount: Unmasked, appArmorProfile: {type: Unconfined}}
+        in a container: podman run --security-opt unmask=ALL; or docker run --security-opt systempaths=unconfined; or in a Kubernetes pod, spec: {hostUsers: false} and the container's securityContext: {procMount: Unmasked}
+        in a container: podman run --cap-add SETFCAP; or docker run --cap-add SETFCAP; or in a Kubernetes pod, spec: {hostUsers: false} and the container's securityContext: {capabilities: {add: [SETFCAP]}}
+        ");
         assert_eq!(Confinement::default().options(), None);
     }
 }

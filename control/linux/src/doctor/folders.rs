@@ -56,8 +56,10 @@ mod tests {
 
     #[test]
     fn a_folder_that_cannot_be_made_has_its_sentence() {
-        // No user makes files below /proc.
-        let told = usable(Ok("/proc/manx/rigs".into()), "XDG_RUNTIME_DIR").unwrap_err();
-        insta::assert_snapshot!(told, @"");
+        // A device holds no folders.
+        let told = usable(Ok("/dev/null/rigs".into()), "XDG_RUNTIME_DIR").unwrap_err();
+        insta::assert_snapshot!(told, @r"
+        /dev/null/rigs: Not a directory (os error 20): a rig has no place for its sockets, or for what a deviation leaves; set XDG_RUNTIME_DIR to a folder of your own; in a container: --tmpfs /run --tmpfs /tmp
+        ");
     }
 }

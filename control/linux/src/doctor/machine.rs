@@ -79,7 +79,7 @@ fn judge_io_uring(answer: io::Result<()>, setting: Option<u64>) -> Check {
         ),
         _ => (
             format!("io_uring_setup is refused ({error})"),
-            "in a container, allow it in the seccomp profile (docker run --security-opt seccomp=unconfined)",
+            "in a container, allow it in the seccomp profile (podman or docker run --security-opt seccomp=unconfined)",
         ),
     };
     Err(Lack {
@@ -113,11 +113,21 @@ fn judge_ipip(loaded: bool) -> Check {
 
 /// The process's seccomp mode (proc(5)): 0 none, 1 strict, 2 filter.
 pub(super) fn seccomp() -> u64 {
-    fs::read_to_string("/proc/self/status")
-        .unwrap_or_default()
-        .lines()
-        .find_map(|line| line.strip_prefix("Seccomp:")?.trim().parse().ok())
-        .unwrap_or(0)
+    status("Seccomp").and_then(|mode| mode.parse().ok()).unwrap_or(0)
+}
+
+/// Whether this process has `CAP_SETFCAP`.
+pub(super) fn may_set_file_capabilities() -> bool {
+    const SETFCAP: u32 = 31;
+    let effective = status("CapEff").and_then(|bits| u64::from_str_radix(&bits, 16).ok());
+    effective.unwrap_or(0) & (1 << SETFCAP) != 0
+}
+
+/// A field of `/proc/self/status`.
+fn status(field: &str) -> Option<String> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
+    let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+    lines.find(|(name, _)| *name == field).map(|(_, value)| value.trim().to_owned())
 }
 
 /// The number in a file, if the file exists and holds one.
@@ -153,7 +163,7 @@ mod tests {
         the kernel is "5.4.0-1", older than 5.15: Manx is not tried on it; boot Linux 5.15 or newer
         one core may be used: the worker shares it with the pods' own programs, so throughput is a fraction; widen the affinity (taskset -c 0-N), the container's --cpus or the machine
         kernel.io_uring_disabled is 2: small packets to pods are written one by one: some three for every five with it; to allow it: sudo sysctl -w kernel.io_uring_disabled=0
-        io_uring_setup is refused (Function not implemented (os error 38)): small packets to pods are written one by one: some three for every five with it; in a container, allow it in the seccomp profile (docker run --security-opt seccomp=unconfined)
+        io_uring_setup is refused (Function not implemented (os error 38)): small packets to pods are written one by one: some three for every five with it; in a container, allow it in the seccomp profile (podman or docker run --security-opt seccomp=unconfined)
         the kernel's ipip module is loaded: it takes Manx's tunnel packets apart a second time, or answers them with errors; the agent does not start; to unload it: sudo ip link delete tunl0; sudo modprobe -r ipip
         "#);
         assert!(

@@ -19,7 +19,7 @@ use serde::Serialize;
 
 pub use self::lack::{Capability, Check, Lack};
 pub use self::machine::{no_ipip_module, usable_cores};
-pub use self::namespaces::{network_namespaces_refused, user_namespaces_refused};
+pub use self::namespaces::{network_namespaces_refused, user_namespaces_refusal};
 pub use self::probe::{Found, probe, probe_inside};
 pub use self::sockets::{packet_sockets_refused, raw_sockets_refused};
 pub use self::tun::{tun, tun_opens};

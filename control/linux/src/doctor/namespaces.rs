@@ -33,11 +33,14 @@ impl Circumstances {
     }
 
     fn remedy(self, errno: Errno) -> String {
-        let denied = matches!(errno, Errno::EPERM | Errno::EACCES | Errno::EROFS);
-        if denied
-            && !self.none_left
-            && let Some(options) = self.confinement.options()
-        {
+        let denied = matches!(errno, Errno::EPERM | Errno::EACCES);
+        let confinement = match errno {
+            // It is the mount, and nothing else that confines.
+            Errno::EROFS => Confinement { covered: true, ..Confinement::default() },
+            Errno::EPERM | Errno::EACCES if !self.none_left => self.confinement,
+            _ => Confinement::default(),
+        };
+        if let Some(options) = confinement.options() {
             return options;
         }
         let remedy = match errno {
@@ -59,9 +62,11 @@ impl Circumstances {
     }
 }
 
-/// The sentence if a user namespace is refused: by `step` (`unshare`, the writing of the user map, …) with `errno`.
-pub fn user_namespaces_refused(step: &str, errno: Errno) -> Lack {
-    refused(Capability::UserNamespaces, step, errno, Circumstances::read())
+/// Makes the sentence if a user namespace is refused: by a step (`unshare`, the writing of the user map, …) with an error.
+/// Call this before the first step, which changes what can be read of the causes.
+pub fn user_namespaces_refusal() -> impl Fn(&str, Errno) -> Lack {
+    let circumstances = Circumstances::read();
+    move |step, errno| refused(Capability::UserNamespaces, step, errno, circumstances)
 }
 
 /// The sentence if, in a user namespace or as root, the other namespaces or something in them are refused.
@@ -75,7 +80,8 @@ pub(super) fn settings_refused(error: &sysctl::Error) -> Lack {
     Lack {
         capability: Capability::Settings,
         found: format!("{} cannot be {} ({})", error.path.display(), error.verb, errno.desc()),
-        cost: "nodes cannot be made to forward packets, nor the kernel to leave them to Manx; the rig cannot run".to_owned(),
+        cost: "the rig cannot run, since its kernel would neither forward what it must nor leave the rest to Manx"
+            .to_owned(),
         remedy: Circumstances::read().remedy(errno),
     }
 }
@@ -106,7 +112,7 @@ mod tests {
     #[test]
     fn each_cause_has_its_command() {
         let ordinary = Circumstances::default();
-        let confinement = Confinement { filtered: true, covered: true, profiled: false };
+        let confinement = Confinement { filtered: true, covered: true, ..Confinement::default() };
         let cases = [
             ("unshare", Errno::ENOSPC, Circumstances { none_left: true, ..ordinary }),
             ("unshare", Errno::EPERM, Circumstances { clone_disabled: true, ..ordinary }),
@@ -114,6 +120,7 @@ mod tests {
             ("unshare", Errno::EPERM, Circumstances { confinement, ..ordinary }),
             ("unshare", Errno::EINVAL, ordinary),
             ("making interfaces", Errno::EOPNOTSUPP, ordinary),
+            ("a setting", Errno::EROFS, Circumstances { confinement, ..ordinary }),
             ("unshare", Errno::EPERM, ordinary),
         ];
         let mut told: Vec<String> = cases
@@ -130,9 +137,10 @@ mod tests {
         a user namespace in which this user is root cannot be made (unshare: No space left on device): the rig cannot run, since its nodes and pods are namespaces that belong to it; to allow it: sudo sysctl -w user.max_user_namespaces=15000
         a user namespace in which this user is root cannot be made (unshare: Operation not permitted): the rig cannot run, since its nodes and pods are namespaces that belong to it; to allow it: sudo sysctl -w kernel.unprivileged_userns_clone=1
         a user namespace in which this user is root cannot be made (uid_map: Permission denied): the rig cannot run, since its nodes and pods are namespaces that belong to it; AppArmor takes the capabilities away; to allow it: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0
-        a user namespace in which this user is root cannot be made (unshare: Operation not permitted): the rig cannot run, since its nodes and pods are namespaces that belong to it; in a container, give it what it lacks: docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined (or --privileged)
+        a user namespace in which this user is root cannot be made (unshare: Operation not permitted): the rig cannot run, since its nodes and pods are namespaces that belong to it; in a container: podman run --security-opt seccomp=unconfined --security-opt unmask=ALL; or docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined; or in a Kubernetes pod, spec: {hostUsers: false} and the container's securityContext: {seccompProfile: {type: Unconfined}, procMount: Unmasked}
         a user namespace in which this user is root cannot be made (unshare: Invalid argument): the rig cannot run, since its nodes and pods are namespaces that belong to it; boot a kernel that is built with CONFIG_USER_NS and CONFIG_NET_NS
         a user namespace in which this user is root cannot be made (making interfaces: Operation not supported on transport endpoint): the rig cannot run, since its nodes and pods are namespaces that belong to it; load the drivers: sudo modprobe -a veth bridge
+        a user namespace in which this user is root cannot be made (a setting: Read-only file system): the rig cannot run, since its nodes and pods are namespaces that belong to it; in a container: podman run --security-opt unmask=ALL; or docker run --security-opt systempaths=unconfined; or in a Kubernetes pod, spec: {hostUsers: false} and the container's securityContext: {procMount: Unmasked}
         a user namespace in which this user is root cannot be made (unshare: Operation not permitted): the rig cannot run, since its nodes and pods are namespaces that belong to it; run it outside of the chroot or the security profile that forbids it, or as root
         network namespaces cannot be made and set up (lo up: Operation not permitted): neither can a rig be built nor a pod be attached by veth; AppArmor takes the capabilities away; to allow it: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0
         ");

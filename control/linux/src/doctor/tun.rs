@@ -67,7 +67,7 @@ fn lack(error: &io::Error, node: Option<Node>, user: u32) -> Lack {
         (io::ErrorKind::NotFound, _) => (
             format!("{DEVICE} is not there"),
             format!(
-                "to make it: sudo modprobe tun; in a container, add the device (docker run --device {DEVICE})"
+                "to make it: sudo modprobe tun; in a container, add the device (podman or docker run --device {DEVICE})"
             ),
         ),
         _ => {
@@ -137,7 +137,7 @@ mod tests {
         /dev/net/tun may not be opened (mode 0600, owner 0, this user 1000): pods are attached by veth pairs, which carry less; to allow it: sudo chmod 0666 /dev/net/tun
         /dev/net/tun may not be opened (mode 0600, owner outside of this user namespace): pods are attached by veth pairs, which carry less; to allow it: sudo chmod 0666 /dev/net/tun
         /dev/net/tun opens and makes no device (Operation not permitted (os error 1)): pods are attached by veth pairs, which carry less; it takes CAP_NET_ADMIN; in a container: docker run --cap-add NET_ADMIN
-        /dev/net/tun is not there: pods are attached by veth pairs, which carry less; to make it: sudo modprobe tun; in a container, add the device (docker run --device /dev/net/tun)
+        /dev/net/tun is not there: pods are attached by veth pairs, which carry less; to make it: sudo modprobe tun; in a container, add the device (podman or docker run --device /dev/net/tun)
         /dev/net/tun does not open (No such device (os error 19)): pods are attached by veth pairs, which carry less; to load the driver: sudo modprobe tun
         ");
     }
