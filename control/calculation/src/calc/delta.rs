@@ -47,16 +47,19 @@ impl Calculation {
             };
             routes |= matches!(change, Effect::Routes { .. } | Effect::Pod { routes: true, .. });
             // Once the image has missed a change it cannot take in another.
-            match change {
+            match &change {
                 Effect::Nothing | Effect::Routes { policy: false } => {}
-                change if !tables && self.change_in_place(image, &cluster.model, &change) => {
+                Effect::Policy | Effect::Routes { policy: true } => tables = true,
+                // Once the image has missed a change it cannot take in another.
+                Effect::Pod { .. }
+                    if !tables && self.change_in_place(image, &cluster.model, &change) =>
+                {
                     pods += 1;
                 }
                 Effect::Pod { .. } => {
                     self.compiler.invalidate();
                     tables = true;
                 }
-                Effect::Policy | Effect::Routes { policy: true } => tables = true,
             }
         }
         match (routes, tables) {

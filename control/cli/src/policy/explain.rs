@@ -110,7 +110,7 @@ pub fn run(explain: &Explain) -> Result<(), Error> {
         (Output::Text, _) => output::print(&text)?,
         (Output::Json, Answer::One(one)) => output::print_json(one)?,
         (Output::Json, Answer::Several(all)) => {
-            output::print_json(&Explanations { explanations: all })?
+            output::print_json(&Explanations { explanations: all })?;
         }
     }
     if passes { Ok(()) } else { Err(Error::Deviation) }
