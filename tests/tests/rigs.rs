@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use manx_calculation::import;
 use manx_datastore::Store;
+use manx_objects::code::Code;
 use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, ObjectKey};
 
@@ -61,7 +62,9 @@ fn every_folder_is_a_rig_of_the_list() {
 fn no_rig_has_a_problem() {
     for rig in RIGS {
         let cluster = import::import(&load(rig));
-        let problems: Vec<String> = cluster.problems.iter().map(ToString::to_string).collect();
+        // The tests of manx policy check list the rigs in which peers stand beside each other on purpose.
+        let problems = cluster.problems.iter().filter(|it| it.code() != Code::SeparatePeers);
+        let problems: Vec<String> = problems.map(ToString::to_string).collect();
         if rig == "host-endpoints" {
             // The only reported problems are policies that a node cannot enforce because it shares its uplink with the
             // kernel.

@@ -46,7 +46,6 @@ impl Calculation {
                 return NextStep::Import;
             };
             routes |= matches!(change, Effect::Routes { .. } | Effect::Pod { routes: true, .. });
-            // Once the image has missed a change it cannot take in another.
             match &change {
                 Effect::Nothing | Effect::Routes { policy: false } => {}
                 Effect::Policy | Effect::Routes { policy: true } => tables = true,
