@@ -15,6 +15,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use super::Error;
 use super::socket::Socket;
 use manx_linux::private;
+use manx_rig::setup::{NodeState, State};
 
 /// Block type of a packet (pcapng, section 4.3, "Enhanced Packet Block").
 const PACKET_BLOCK: u32 = 6;
@@ -56,7 +57,8 @@ pub fn run(capture: &Capture) -> Result<(), Error> {
     // From here on signals are read from a descriptor, so that none interrupts the writing of a packet.
     let signals =
         signals().map_err(|errno| Error::Failed(format!("signals cannot be taken: {errno}")))?;
-    let stream = capture.socket.connect()?.capture(capture.port.clone())?;
+    let stream =
+        capture.socket.connect(|rig| node_of(rig, &capture.port))?.capture(capture.port.clone())?;
     let mut out: Box<dyn Write> = if capture.write.as_os_str() == "-" {
         Box::new(io::stdout().lock())
     } else {
@@ -76,6 +78,12 @@ pub fn run(capture: &Capture) -> Result<(), Error> {
     // If even this cannot be printed, there is no one to tell.
     let _ = writeln!(io::stderr(), "{packets} packets captured");
     Ok(())
+}
+
+/// The node of a rig's pod.
+fn node_of<'s>(rig: &'s State, pod: &str) -> Option<&'s NodeState> {
+    let pod = rig.pods.iter().find(|known| known.name.to_string() == pod)?;
+    rig.nodes.iter().find(|node| node.name == pod.node)
 }
 
 fn signals() -> Result<SignalFd, Errno> {

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::Error;
+use super::{Error, rig};
 use manx_api::client::Client;
 use manx_linux::private;
+use manx_rig::setup::{NodeState, State};
 
 /// The agent's socket.
 #[derive(Debug, Clone, Default, Args)]
@@ -17,19 +18,52 @@ pub struct Socket {
     /// The runtime folder is /run/manx for root and manx in the user's own (`$XDG_RUNTIME_DIR`) for others.
     #[arg(long, env = "MANX_SOCKET", value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// The agent's node, where several run on one machine
+    /// The agent's node, where several run on one machine or in a rig
     #[arg(long, value_name = "NODE", conflicts_with = "socket")]
     pub node: Option<String>,
+    /// The rig whose agent it is; `manx rig list` shows those that run
+    #[arg(long, value_name = "RIG", conflicts_with = "socket")]
+    pub rig: Option<String>,
 }
 
 impl Socket {
-    /// Connects to the agent.
-    pub fn connect(&self) -> Result<Client, Error> {
-        let path = match &self.socket {
-            Some(path) => path.clone(),
-            None => self.path(&runtime_folder()?)?,
+    /// Connects to the agent. If a rig is named, and no node of it, the node is `usual`, or the rig's only one.
+    pub fn connect(
+        &self,
+        usual: impl FnOnce(&State) -> Option<&NodeState>,
+    ) -> Result<Client, Error> {
+        let path = match (&self.socket, self.named_rig()?) {
+            (Some(path), _) => path.clone(),
+            (None, Some(rig)) => self.node_of(&rig, usual)?.socket.clone(),
+            (None, None) => self.path(&runtime_folder()?)?,
         };
         Ok(Client::connect(&path)?)
+    }
+
+    /// The rig, if one is named.
+    pub fn named_rig(&self) -> Result<Option<State>, Error> {
+        let rig = self.rig.as_deref().map(|name| rig::state(&rig::chosen(Some(name))?));
+        rig.transpose()
+    }
+
+    fn node_of<'s>(
+        &self,
+        rig: &'s State,
+        usual: impl FnOnce(&'s State) -> Option<&'s NodeState>,
+    ) -> Result<&'s NodeState, Error> {
+        let found = match (&self.node, rig.nodes.as_slice()) {
+            (Some(name), nodes) => nodes.iter().find(|node| node.name == *name),
+            (None, [only]) => Some(only),
+            (None, _) => usual(rig),
+        };
+        found.ok_or_else(|| {
+            let names: Vec<&str> = rig.nodes.iter().map(|node| node.name.as_str()).collect();
+            let problem = match &self.node {
+                Some(name) => format!("rig {} has no node {name}", rig.name),
+                None => format!("rig {} has several agents", rig.name),
+            };
+            Error::Invalid(format!("{problem}: choose one by --node ({})", names.join(", ")))
+        })
     }
 
     /// The agent's socket in the runtime folder.
@@ -48,7 +82,7 @@ impl Socket {
         match found.as_slice() {
             [one] => Ok(one.clone()),
             [] => Err(Error::Environment(format!(
-                "no agent's socket is in {}: start an agent with `manx node`, or name its socket by --socket",
+                "no agent's socket is in {}: start an agent with `manx node`, or name its socket by --socket, or a rig by --rig",
                 folder.display()
             ))),
             several => {
@@ -84,6 +118,32 @@ pub fn of_node(folder: &Path, node: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_agent_of_a_rig_is_its_nodes_or_the_usual_one() {
+        let node = |name: &str| NodeState {
+            name: name.to_owned(),
+            addresses: Vec::new(),
+            socket: format!("/{name}").into(),
+        };
+        let rig = |nodes: &[&str]| State {
+            name: "shop".to_owned(),
+            source: PathBuf::new(),
+            built_s: 0,
+            nodes: nodes.iter().map(|name| node(name)).collect(),
+            pods: Vec::new(),
+            outside: Vec::new(),
+        };
+        let (any, named) =
+            (Socket::default(), Socket { node: Some("b".to_owned()), ..Socket::default() });
+        let (one, two) = (rig(&["a"]), rig(&["a", "b"]));
+        assert_eq!(any.node_of(&one, |_| None).unwrap().name, "a");
+        assert_eq!(any.node_of(&two, |rig| rig.nodes.last()).unwrap().name, "b");
+        assert_eq!(named.node_of(&two, |rig| rig.nodes.first()).unwrap().name, "b");
+        let said = |socket: &Socket, rig| socket.node_of(rig, |_| None).unwrap_err().to_string();
+        insta::assert_snapshot!(said(&any, &two), @"rig shop has several agents: choose one by --node (a, b)");
+        insta::assert_snapshot!(said(&named, &one), @"rig shop has no node b: choose one by --node (a)");
+    }
 
     #[test]
     fn a_socket_is_its_nodes_or_the_only_one() {

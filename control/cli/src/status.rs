@@ -1,15 +1,19 @@
 //! `manx status`.
 
 use std::fmt::{Display, Write as _};
+use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use clap::Args;
 use comfy_table::{Cell, Color};
+use serde::Serialize;
 
 use super::Error;
 use super::output::{self, Output, table};
 use super::socket::Socket;
+use manx_api::client::Client;
+use manx_rig::setup::State;
 
 /// The settings of `manx status`.
 #[derive(Debug, Clone, Args)]
@@ -22,13 +26,55 @@ pub struct Status {
     pub output: Output,
 }
 
-/// Prints what an agent does.
+/// All agents of a rig, as JSON.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Agents {
+    schema_version: u32,
+    /// Of the agents that answer, in the order of the nodes.
+    agents: Vec<manx_api::Status>,
+}
+
+/// Prints what an agent does, or each agent of a rig.
 pub fn run(status: &Status) -> Result<(), Error> {
-    let answer = status.socket.connect()?.status()?;
+    if status.socket.node.is_none()
+        && let Some(rig) = status.socket.named_rig()?
+    {
+        return of_rig(&rig, status.output);
+    }
+    let answer = status.socket.connect(|_| None)?.status()?;
     match status.output {
         Output::Text => output::print(&render(&answer)),
         Output::Json => output::print_json(&answer),
     }
+}
+
+/// Prints what each agent of a rig does. One that does not answer makes the command fail, after the others.
+fn of_rig(rig: &State, form: Output) -> Result<(), Error> {
+    let (mut agents, mut silent) = (Vec::new(), false);
+    for node in &rig.nodes {
+        match Client::connect(&node.socket).and_then(|mut agent| agent.status()) {
+            Ok(status) => agents.push(status),
+            Err(error) => {
+                silent = true;
+                // If standard error is closed, there is no one to tell.
+                let _ = writeln!(
+                    io::stderr(),
+                    "manx: node {}: {error}; `manx rig status {}` tells whether it has ended",
+                    node.name,
+                    rig.name
+                );
+            }
+        }
+    }
+    match form {
+        Output::Text => {
+            let texts: Vec<String> = agents.iter().map(render).collect();
+            output::print(&texts.join("\n\n"))?;
+        }
+        Output::Json => output::print_json(&Agents { schema_version: 1, agents })?,
+    }
+    if silent { Err(Error::Deviation) } else { Ok(()) }
 }
 
 fn render(status: &manx_api::Status) -> String {

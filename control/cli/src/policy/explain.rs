@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -17,6 +18,7 @@ use manx_analysis::explain::Explainer;
 use manx_api::explain::{ExplainRequest, Explanation, PacketSpec};
 use manx_datastore::read_paths;
 use manx_oracle::Packet;
+use manx_rig::setup::{NodeState, State};
 
 /// The name of a node's uplink if none is given.
 const UPLINK: &str = "eth0";
@@ -95,6 +97,10 @@ struct Explanations<'a> {
 pub fn run(explain: &Explain) -> Result<(), Error> {
     let answer = if explain.paths.is_empty() {
         Answer::One(Box::new(by_agent(explain)?))
+    } else if let Some(rig) = &explain.socket.rig {
+        return Err(Error::Invalid(format!(
+            "--rig {rig} asks an agent, and manifests are given, too: leave one of them out"
+        )));
     } else {
         let paths = explain.paths.iter().map(PathBuf::as_path);
         let contents = read_paths(paths, explain.recursive);
@@ -116,6 +122,11 @@ pub fn run(explain: &Explain) -> Result<(), Error> {
     if passes { Ok(()) } else { Err(Error::Deviation) }
 }
 
+/// Every agent of a rig has all objects.
+fn any_that_listens(rig: &State) -> Option<&NodeState> {
+    rig.nodes.iter().find(|node| UnixStream::connect(&node.socket).is_ok()).or(rig.nodes.first())
+}
+
 fn by_agent(explain: &Explain) -> Result<Explanation, Error> {
     for end in [&explain.from, &explain.to] {
         if end.contains(['*', '?']) || end.starts_with("svc/") {
@@ -124,7 +135,7 @@ fn by_agent(explain: &Explain) -> Result<Explanation, Error> {
             )));
         }
     }
-    let agent = explain.socket.connect().map_err(|error| match error {
+    let agent = explain.socket.connect(any_that_listens).map_err(|error| match error {
         Error::Environment(text) => Error::Environment(format!("{text}; or give manifests")),
         other => other,
     });

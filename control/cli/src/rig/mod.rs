@@ -1,5 +1,6 @@
 //! `manx rig`: the commands of the rig.
 
+mod chosen;
 mod internal;
 mod run;
 mod screen;
@@ -10,12 +11,13 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use self::chosen::chosen_to_change;
+pub(crate) use self::chosen::{chosen, state};
 pub use self::internal::{Internal, run_internal};
 use super::Error;
 use super::node::{PodDevice, UplinkMode, parse_workers};
 use super::output::{self, Output};
 use super::policy::assume::Assume;
-use manx_linux::private;
 use manx_rig::caller::{self, CallError};
 use manx_rig::event::Fault;
 use manx_rig::live::InputError;
@@ -23,7 +25,7 @@ use manx_rig::plan::PlanError;
 use manx_rig::policy_word::PolicyWord;
 use manx_rig::setup::State;
 use manx_rig::template;
-use manx_rig::workdir::{self, Workdir, WorkdirError};
+use manx_rig::workdir::{self, WorkdirError};
 
 /// `manx rig ...`.
 #[derive(Debug, Args)]
@@ -208,43 +210,6 @@ pub fn run(rig: Rig) -> Result<(), Error> {
     }
 }
 
-/// The rig that has to be changed or ended. Root's rigs belong to everybody who is root here, so root has to name the
-/// rig: otherwise one person could end another's rig.
-fn chosen_to_change(name: Option<&str>) -> Result<Workdir, Error> {
-    choose(name, private::is_shared_by_root())
-}
-
-/// The rig that the user means.
-fn chosen(name: Option<&str>) -> Result<Workdir, Error> {
-    choose(name, false)
-}
-
-/// The named rig, or the only one, unless a name is required.
-fn choose(name: Option<&str>, to_be_named: bool) -> Result<Workdir, Error> {
-    if let Some(name) = name {
-        let workdir = Workdir::from_name(name)?;
-        return if workdir.is_running()? {
-            Ok(workdir)
-        } else {
-            Err(WorkdirError::NotRunning(name.to_owned()).into())
-        };
-    }
-    let mut running = workdir::running()?;
-    let names = running.iter().map(Workdir::name).collect::<Vec<&str>>().join(", ");
-    match (running.pop(), running.len()) {
-        (None, _) => Err(Error::Invalid(
-            "no rig is running: `manx rig run --keep DIR` leaves one running".to_owned(),
-        )),
-        (Some(_), _) if to_be_named => Err(Error::Invalid(format!(
-            "root's rigs are those of everybody who is root here ({names}): name the one that is meant"
-        ))),
-        (Some(only), 0) => Ok(only),
-        (Some(_), _) => {
-            Err(Error::Invalid(format!("several rigs are running ({names}): say which is meant")))
-        }
-    }
-}
-
 fn list() -> Result<(), Error> {
     for workdir in workdir::running()? {
         // A rig that is still being built has no state.
@@ -264,7 +229,7 @@ fn list() -> Result<(), Error> {
 
 fn status(named: &Named) -> Result<(), Error> {
     let workdir = chosen(named.rig.as_deref())?;
-    let state = State::read(&workdir)?;
+    let state = state(&workdir)?;
     let ips = |ips: &[std::net::IpAddr]| {
         ips.iter().map(ToString::to_string).collect::<Vec<String>>().join(", ")
     };

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use clap::ValueEnum;
 
+use super::chosen::{chosen_to_change, state};
 use super::screen::Screen;
-use super::{Apply, Error, Exec, Run, chosen_to_change};
+use super::{Apply, Error, Exec, Run};
 use crate::node::PodDevice;
 use crate::output::{Output, is_coloured, print, print_json};
 use manx_api::Device;
@@ -199,7 +200,7 @@ fn console_width() -> Option<u16> {
 /// `manx rig exec`: ends with the exit code of the command.
 pub(super) fn exec(settings: &Exec) -> Result<(), Error> {
     let workdir = chosen_to_change(settings.rig.as_deref())?;
-    let state = State::read(&workdir)?;
+    let state = state(&workdir)?;
     let prober = Prober::from(settings.party.clone());
     let netns = netns(&state, &Names::new(&workdir.names()), &prober).ok_or_else(|| {
         Error::Invalid(format!(

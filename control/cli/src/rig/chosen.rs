@@ -1,0 +1,54 @@
+//! The rig that a command is about: the named one, or the only one that runs.
+
+use super::Error;
+use manx_linux::private;
+use manx_rig::setup::State;
+use manx_rig::workdir::{self, Workdir, WorkdirError};
+
+/// The rig that has to be changed or ended. Root's rigs belong to everybody who is root here, so root has to name the
+/// rig: otherwise one person could end another's rig.
+pub(super) fn chosen_to_change(name: Option<&str>) -> Result<Workdir, Error> {
+    choose(name, private::is_shared_by_root())
+}
+
+/// The rig that the user means.
+pub(crate) fn chosen(name: Option<&str>) -> Result<Workdir, Error> {
+    choose(name, false)
+}
+
+/// The nodes, pods and addresses of a running rig.
+pub(crate) fn state(workdir: &Workdir) -> Result<State, Error> {
+    if !workdir.state().exists() {
+        return Err(Error::Invalid(format!(
+            "rig {} is still being built: try again when `manx rig list` shows its nodes",
+            workdir.name()
+        )));
+    }
+    Ok(State::read(workdir)?)
+}
+
+/// The named rig, or the only one, unless a name is required.
+fn choose(name: Option<&str>, to_be_named: bool) -> Result<Workdir, Error> {
+    if let Some(name) = name {
+        let workdir = Workdir::from_name(name)?;
+        return if workdir.is_running()? {
+            Ok(workdir)
+        } else {
+            Err(WorkdirError::NotRunning(name.to_owned()).into())
+        };
+    }
+    let mut running = workdir::running()?;
+    let names = running.iter().map(Workdir::name).collect::<Vec<&str>>().join(", ");
+    match (running.pop(), running.len()) {
+        (None, _) => Err(Error::Invalid(
+            "no rig is running: `manx rig run --keep DIR` leaves one running".to_owned(),
+        )),
+        (Some(_), _) if to_be_named => Err(Error::Invalid(format!(
+            "root's rigs are those of everybody who is root here ({names}): name the one that is meant"
+        ))),
+        (Some(only), 0) => Ok(only),
+        (Some(_), _) => {
+            Err(Error::Invalid(format!("several rigs are running ({names}): say which is meant")))
+        }
+    }
+}
