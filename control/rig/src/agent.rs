@@ -4,9 +4,11 @@ use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use super::supervisor::{SELF, this_program};
 use super::underlay::UPLINK;
@@ -37,7 +39,7 @@ pub enum AgentError {
         /// The node.
         node: String,
         /// Its exit status.
-        status: std::process::ExitStatus,
+        status: ExitStatus,
         /// The last lines of its log.
         log: String,
     },
@@ -69,6 +71,25 @@ pub struct Start<'a> {
     pub log: PathBuf,
     /// More arguments of `manx node`.
     pub extra: &'a [String],
+}
+
+/// Whether the agent of a node runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentState {
+    /// The node.
+    pub node: String,
+    /// How it ended, if it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<AgentEnd>,
+}
+
+/// How an agent ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentEnd {
+    /// Its exit status or signal, in words.
+    pub status: String,
+    /// The last lines of its log.
+    pub log: Vec<String>,
 }
 
 /// A running agent.
@@ -119,12 +140,24 @@ impl Agent {
 
     /// Returns an error if it has ended.
     pub fn check_alive(&self) -> Result<(), AgentError> {
+        let Some((status, lines)) = self.ended() else { return Ok(()) };
+        Err(AgentError::Ended { node: self.node.clone(), status, log: lines.join("\n") })
+    }
+
+    /// Whether it runs, or how it ended.
+    pub fn state(&self) -> AgentState {
+        let ended = self.ended().map(|(status, log)| AgentEnd { status: status.to_string(), log });
+        AgentState { node: self.node.clone(), ended }
+    }
+
+    /// Its exit status and the last lines of its log, if it has ended.
+    fn ended(&self) -> Option<(ExitStatus, Vec<String>)> {
         let ended = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
-        let Ok(Some(status)) = ended else { return Ok(()) };
+        let status = ended.ok().flatten()?;
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
-        let log = lines[lines.len().saturating_sub(LAST_LINES)..].join("\n");
-        Err(AgentError::Ended { node: self.node.clone(), status, log })
+        let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+        Some((status, last.iter().map(ToString::to_string).collect()))
     }
 
     /// Waits until it listens.

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdin, Stdio};
 use std::time::Duration;
 
+use super::agent::AgentState;
 use super::event::{Event, Fault, Request};
 use super::report::Report;
 use super::supervisor::{Bounds, KEEP, this_program};
@@ -12,6 +13,8 @@ use super::workdir::{Workdir, WorkdirLock};
 
 /// How long a rig may take to end.
 const GONE: Duration = Duration::from_secs(5);
+/// How long a rig may take to say which agents run.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why a rig does not do what was requested.
 #[derive(Debug, thiserror::Error)]
@@ -116,7 +119,7 @@ fn relay(event: Event, listener: &mut dyn Listener) {
     match event {
         Event::Progress { step, done, total } => listener.progress(&step, done, total),
         Event::Note(line) => listener.note(&line),
-        Event::Ready | Event::Report(_) | Event::Failed { .. } => {}
+        Event::Ready | Event::Report(_) | Event::Agents(_) | Event::Failed { .. } => {}
     }
 }
 
@@ -126,18 +129,38 @@ pub fn send_request(
     request: &Request,
     listener: &mut dyn Listener,
 ) -> Result<Report, CallError> {
-    let mut stream = UnixStream::connect(workdir.socket())?;
-    let mut line = serde_json::to_vec(request).map_err(io::Error::from)?;
-    line.push(b'\n');
-    stream.write_all(&line)?;
-    for line in BufReader::new(stream).lines() {
-        match serde_json::from_str(&line?).map_err(io::Error::from)? {
+    for event in events(workdir, request, None)? {
+        match event? {
             Event::Report(report) => return Ok(*report),
             Event::Failed { fault, message } => return Err(CallError::Failed { fault, message }),
             event => relay(event, listener),
         }
     }
     Err(CallError::Ended(String::new()))
+}
+
+/// Which agents of a running rig run.
+pub fn agents(workdir: &Workdir) -> Result<Vec<AgentState>, CallError> {
+    match events(workdir, &Request::Agents, Some(PATIENCE))?.next() {
+        Some(Ok(Event::Agents(agents))) => Ok(agents),
+        Some(Err(error)) => Err(error.into()),
+        Some(Ok(_)) | None => Err(CallError::Ended(String::new())),
+    }
+}
+
+/// Sends a request and returns the events that answer it, each within `patience`.
+fn events(
+    workdir: &Workdir,
+    request: &Request,
+    patience: Option<Duration>,
+) -> io::Result<impl Iterator<Item = io::Result<Event>>> {
+    let mut stream = UnixStream::connect(workdir.socket())?;
+    stream.set_read_timeout(patience)?;
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let lines = BufReader::new(stream).lines();
+    Ok(lines.map(|line| serde_json::from_str(&line?).map_err(io::Error::from)))
 }
 
 /// Ends a running rig and waits until it has ended.

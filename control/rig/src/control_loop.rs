@@ -12,6 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Mutex, mpsc};
 
+use super::agent::Agent;
 use super::changes;
 use super::check::{self, Finding};
 use super::cluster::{Cluster, ClusterError};
@@ -60,13 +61,14 @@ async fn run_control_loop(workdir: Workdir) -> io::Result<()> {
     };
     let listener = UnixListener::bind(&socket)?;
     std::fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
+    let agents = cluster.lock().await.agents.clone();
     emit(&Event::Ready);
     loop {
         let (stream, _) = listener.accept().await?;
-        let cluster = cluster.clone();
+        let (cluster, agents) = (cluster.clone(), agents.clone());
         tokio::spawn(async move {
             // A caller that disconnects does not affect others.
-            let _ = handle_request(stream, &cluster).await;
+            let _ = handle_request(stream, &cluster, &agents).await;
         });
     }
 }
@@ -85,7 +87,11 @@ fn failed(error: &ClusterError) -> Event {
 }
 
 /// Handles one request and sends the events that answer it.
-async fn handle_request(stream: UnixStream, cluster: &Mutex<Cluster>) -> io::Result<()> {
+async fn handle_request(
+    stream: UnixStream,
+    cluster: &Mutex<Cluster>,
+    agents: &[Arc<Agent>],
+) -> io::Result<()> {
     let (read_half, mut write_half) = stream.into_split();
     let mut read_half = BufReader::new(read_half);
     let mut line = String::new();
@@ -107,6 +113,10 @@ async fn handle_request(stream: UnixStream, cluster: &Mutex<Cluster>) -> io::Res
     };
     let working = async move {
         match request {
+            Request::Agents => {
+                let states = agents.iter().map(|agent| agent.state()).collect();
+                drop(events.send(Event::Agents(states)));
+            }
             Request::Check => {
                 let mut cluster = cluster.lock().await;
                 probe(&mut cluster, &events).await;

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::agent::AgentState;
 use super::report::Report;
 
 /// An event of a rig.
@@ -24,6 +25,8 @@ pub enum Event {
     Ready,
     /// What the probes saw.
     Report(Box<Report>),
+    /// Which agents run.
+    Agents(Vec<AgentState>),
     /// The rig cannot go on.
     Failed {
         /// Whose fault it is.
@@ -53,4 +56,6 @@ pub enum Request {
     Check,
     /// Apply these objects (JSON), and then do the same as [`Request::Check`].
     Apply(Vec<serde_json::Value>),
+    /// Say which agents run. It does not wait for probes.
+    Agents,
 }

@@ -3,6 +3,7 @@
 mod chosen;
 mod internal;
 mod run;
+mod running;
 mod screen;
 
 use std::ffi::OsString;
@@ -11,21 +12,19 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use self::chosen::chosen_to_change;
 pub(crate) use self::chosen::{chosen, state};
 pub use self::internal::{Internal, run_internal};
 use super::Error;
 use super::node::{PodDevice, UplinkMode, parse_workers};
 use super::output::{self, Output};
 use super::policy::assume::Assume;
-use manx_rig::caller::{self, CallError};
+use manx_rig::caller::CallError;
 use manx_rig::event::Fault;
 use manx_rig::live::InputError;
 use manx_rig::plan::PlanError;
 use manx_rig::policy_word::PolicyWord;
-use manx_rig::setup::State;
 use manx_rig::template;
-use manx_rig::workdir::{self, WorkdirError};
+use manx_rig::workdir::WorkdirError;
 
 /// `manx rig ...`.
 #[derive(Debug, Args)]
@@ -44,10 +43,14 @@ pub enum Command {
     Exec(Exec),
     /// Apply manifests to a rig left running, and probe it again
     Apply(Apply),
-    /// List the rigs that run
-    List,
-    /// Show the nodes, pods and addresses of a rig left running
-    Status(Named),
+    /// List the rigs that run, and which of their agents have ended
+    List {
+        /// Form of the list
+        #[arg(long, short, value_enum, default_value_t = Output::Text)]
+        output: Output,
+    },
+    /// Show the nodes, pods and addresses of a rig left running, and which agents have ended
+    Status(Shown),
     /// End a rig
     ///
     /// A user's rigs are seen and ended by that user. Root's are those of everybody who is root here: there the rig has to be named.
@@ -141,6 +144,17 @@ pub struct Named {
     pub rig: Option<String>,
 }
 
+/// The settings of `manx rig status`.
+#[derive(Debug, Args)]
+pub struct Shown {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub named: Named,
+    /// Form of the report
+    #[arg(long, short, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
 fn parse_duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -197,64 +211,14 @@ pub fn run(rig: Rig) -> Result<(), Error> {
         Command::Run(settings) => run::run(&settings),
         Command::Exec(settings) => run::exec(&settings),
         Command::Apply(settings) => run::apply(&settings),
-        Command::List => list(),
-        Command::Status(named) => status(&named),
-        Command::Down(named) => {
-            let workdir = chosen_to_change(named.rig.as_deref())?;
-            Ok(caller::down(&workdir)?)
-        }
+        Command::List { output } => running::list(output),
+        Command::Status(shown) => running::status(&shown),
+        Command::Down(named) => running::down(&named),
         Command::Init { directory } => {
             template::write(&directory).map_err(|error| Error::Invalid(error.to_string()))?;
             output::print(&format!("{0} is a rig: `manx rig run {0}`\n", directory.display()))
         }
     }
-}
-
-fn list() -> Result<(), Error> {
-    for workdir in workdir::running()? {
-        // A rig that is still being built has no state.
-        output::print(&match State::read(&workdir) {
-            Ok(state) => format!(
-                "{}: {} nodes, {} pods, from {}\n",
-                state.name,
-                state.nodes.len(),
-                state.pods.len(),
-                state.source.display()
-            ),
-            Err(_) => format!("{}: being built\n", workdir.name()),
-        })?;
-    }
-    Ok(())
-}
-
-fn status(named: &Named) -> Result<(), Error> {
-    let workdir = chosen(named.rig.as_deref())?;
-    let state = state(&workdir)?;
-    let ips = |ips: &[std::net::IpAddr]| {
-        ips.iter().map(ToString::to_string).collect::<Vec<String>>().join(", ")
-    };
-    let mut lines = vec![
-        format!(
-            "rig {} from {}, files in {}",
-            state.name,
-            state.source.display(),
-            workdir.path().display()
-        ),
-        format!("outside: {}", ips(&state.outside)),
-    ];
-    for node in &state.nodes {
-        lines.push(format!(
-            "node/{}: {}; agent at {}",
-            node.name,
-            ips(&node.addresses),
-            node.socket.display()
-        ));
-        for pod in state.pods.iter().filter(|pod| pod.node == node.name) {
-            lines.push(format!("  {}: {} ({})", pod.name, ips(&pod.addresses), pod.device));
-        }
-    }
-    lines.push(String::new());
-    output::print(&lines.join("\n"))
 }
 
 #[cfg(test)]

@@ -143,7 +143,7 @@ impl Bench {
 impl Drop for Bench {
     fn drop(&mut self) {
         // A failed test must not leave a rig running either.
-        let _ = self.command(&["rig", "down", "demo"]).stderr(Stdio::null()).status();
+        let _ = self.command(&["rig", "down", "demo"]).output();
     }
 }
 

@@ -1,6 +1,7 @@
 //! The commands for a rig that is left running.
 
 use std::process::Output;
+use std::time::{Duration, Instant};
 
 use crate::bench::{Bench, json};
 
@@ -60,4 +61,75 @@ fn the_commands_of_an_agent_find_it_by_the_name_of_the_rig() {
     let unknown = bench.manx(&["status", "--rig", "nobody"]);
     assert_eq!(unknown.status.code(), Some(2));
     assert!(said(&unknown).contains("no rig named nobody is running"), "{}", said(&unknown));
+}
+
+#[test]
+fn an_agent_that_has_ended_is_told_with_its_status_and_its_last_words() {
+    let Some(bench) = Bench::new() else { return };
+    assert_eq!(out(&bench.manx(&["rig", "list"])), "");
+    assert_eq!(bench.run(&["--keep", "--ttl", "5m"]).status.code(), Some(0));
+    let list = json(&bench.manx(&["rig", "list", "-o", "json"]));
+    assert_eq!((&list["schemaVersion"], &list["rigs"][0]["phase"]), (&1.into(), &"running".into()));
+    assert_eq!(list["rigs"][0]["name"], "demo");
+    let status = || json(&bench.manx(&["rig", "status", "-o", "json"]));
+    let before = status();
+    assert_eq!(before["schemaVersion"], 1);
+    assert_eq!(before["pods"].as_array().unwrap().len(), 3);
+    for node in before["nodes"].as_array().unwrap() {
+        assert_eq!(node["agent"]["phase"], "running", "{node}");
+    }
+    assert!(!out(&bench.manx(&["rig", "status"])).contains("ENDED"));
+
+    bench.signal("KILL", "node --name node-2");
+    let start = Instant::now();
+    let after = loop {
+        let after = status();
+        if after["nodes"][1]["agent"]["phase"] != "running" {
+            break after;
+        }
+        assert!(start.elapsed() < Duration::from_secs(5), "{after}");
+    };
+    assert_eq!(after["nodes"][0]["agent"]["phase"], "running");
+    let agent = &after["nodes"][1]["agent"];
+    assert_eq!(agent["phase"], "ended");
+    assert_eq!(agent["status"], "signal: 9 (SIGKILL)");
+    let last = agent["log"].as_array().unwrap().last().unwrap().as_str().unwrap();
+    for command in [["rig", "status"], ["rig", "list"]] {
+        let text = out(&bench.manx(&command));
+        assert!(text.contains("THE AGENT OF node-2 HAS ENDED (signal: 9 (SIGKILL))"), "{text}");
+        assert!(text.contains(last) && !text.contains("THE AGENT OF node-1"), "{text}");
+    }
+    let silent = bench.manx(&["status", "--rig", "demo"]);
+    assert_eq!(silent.status.code(), Some(1));
+    assert!(out(&silent).contains("node node-1,"), "{}", out(&silent));
+    assert!(said(&silent).contains("manx: node node-2: no agent listens"), "{}", said(&silent));
+
+    let down = bench.manx(&["rig", "down", "demo"]);
+    let since = before["since"].as_str().unwrap();
+    let expected = format!("rig demo is ended: 2 nodes, 3 pods, up since {since} (");
+    assert!(out(&down).starts_with(&expected), "{}", out(&down));
+    bench.assert_nothing_left();
+}
+
+#[test]
+fn one_of_several_rigs_has_to_be_named() {
+    let Some(bench) = Bench::new() else { return };
+    for name in ["one", "two"] {
+        assert_eq!(bench.run(&["--keep", "--ttl", "5m", "--name", name]).status.code(), Some(0));
+    }
+    for command in ["down", "status"] {
+        let output = bench.manx(&["rig", command]);
+        assert_eq!(output.status.code(), Some(2), "{command}");
+        assert!(said(&output).contains("one, two"), "{command}: {}", said(&output));
+    }
+    let names = |list: &serde_json::Value| {
+        let rigs = list["rigs"].as_array().unwrap().iter();
+        rigs.map(|rig| rig["name"].as_str().unwrap().to_owned()).collect::<Vec<String>>()
+    };
+    let list = || json(&bench.manx(&["rig", "list", "-o", "json"]));
+    assert_eq!(names(&list()), ["one", "two"]);
+    assert_eq!(bench.manx(&["rig", "down", "one"]).status.code(), Some(0));
+    assert_eq!(names(&list()), ["two"]);
+    assert_eq!(bench.manx(&["rig", "down", "two"]).status.code(), Some(0));
+    bench.assert_nothing_left();
 }

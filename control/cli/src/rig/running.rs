@@ -1,0 +1,222 @@
+//! `manx rig list`, `status` and `down`.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use humantime::{format_duration, format_rfc3339_seconds};
+use serde::Serialize;
+
+use super::chosen::{chosen, chosen_to_change, state};
+use super::{Error, Named, Shown};
+use crate::output::{self, Output};
+use manx_rig::agent::{AgentEnd, AgentState};
+use manx_rig::caller;
+use manx_rig::setup::{NodeState, PodState, State};
+use manx_rig::workdir::{self, Workdir};
+
+/// The version of the JSON.
+const SCHEMA_VERSION: u32 = 1;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct List {
+    schema_version: u32,
+    rigs: Vec<Listed>,
+}
+
+/// A rig in the list.
+#[derive(Serialize)]
+#[serde(tag = "phase", rename_all = "camelCase")]
+enum Listed {
+    /// It is still being built.
+    Building { name: String },
+    /// It is built.
+    Running(Details),
+}
+
+#[derive(Serialize)]
+struct Single {
+    #[serde(rename = "schemaVersion")]
+    schema_version: u32,
+    #[serde(flatten)]
+    rig: Details,
+}
+
+/// A rig that is built.
+#[derive(Serialize)]
+struct Details {
+    name: String,
+    source: PathBuf,
+    folder: PathBuf,
+    /// When it was built (RFC 3339).
+    since: String,
+    outside: Vec<IpAddr>,
+    nodes: Vec<Node>,
+    pods: Vec<PodState>,
+}
+
+#[derive(Serialize)]
+struct Node {
+    #[serde(flatten)]
+    node: NodeState,
+    agent: Agent,
+}
+
+/// An agent as far as the rig knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "phase", rename_all = "camelCase")]
+enum Agent {
+    Running,
+    Ended(AgentEnd),
+    /// The rig does not answer.
+    Unknown {
+        reason: String,
+    },
+}
+
+/// `manx rig list`.
+pub(super) fn list(form: Output) -> Result<(), Error> {
+    let mut rigs = Vec::new();
+    for workdir in workdir::running()? {
+        rigs.push(match State::read(&workdir) {
+            Ok(state) => Listed::Running(details(&workdir, state)),
+            Err(_) => Listed::Building { name: workdir.name().to_owned() },
+        });
+    }
+    match form {
+        Output::Text => output::print(&rigs.iter().map(listed).collect::<String>()),
+        Output::Json => output::print_json(&List { schema_version: SCHEMA_VERSION, rigs }),
+    }
+}
+
+/// `manx rig status`.
+pub(super) fn status(shown: &Shown) -> Result<(), Error> {
+    let workdir = chosen(shown.named.rig.as_deref())?;
+    let rig = details(&workdir, state(&workdir)?);
+    match shown.output {
+        Output::Text => output::print(&text(&rig)),
+        Output::Json => output::print_json(&Single { schema_version: SCHEMA_VERSION, rig }),
+    }
+}
+
+/// `manx rig down`.
+pub(super) fn down(named: &Named) -> Result<(), Error> {
+    let workdir = chosen_to_change(named.rig.as_deref())?;
+    let state = State::read(&workdir).ok();
+    caller::down(&workdir)?;
+    let name = workdir.name();
+    output::print(&match state {
+        Some(state) => format!(
+            "rig {name} is ended: {}, up since {} ({})\n",
+            counts(state.nodes.len(), state.pods.len()),
+            since(&state),
+            format_duration(age(&state))
+        ),
+        None => format!("rig {name} is ended: it was still being built\n"),
+    })
+}
+
+fn details(workdir: &Workdir, state: State) -> Details {
+    let agents = caller::agents(workdir).map_err(|error| error.to_string());
+    let agent = |node: &str| match &agents {
+        Ok(agents) => agent_of(agents, node),
+        Err(reason) => Agent::Unknown { reason: reason.clone() },
+    };
+    let since = since(&state);
+    let State { name, source, built_s: _, nodes, pods, outside } = state;
+    let nodes = nodes.into_iter().map(|node| Node { agent: agent(&node.name), node }).collect();
+    Details { name, source, folder: workdir.path().to_owned(), since, outside, nodes, pods }
+}
+
+fn agent_of(agents: &[AgentState], node: &str) -> Agent {
+    match agents.iter().find(|agent| agent.node == node).map(|agent| &agent.ended) {
+        Some(None) => Agent::Running,
+        Some(Some(end)) => Agent::Ended(end.clone()),
+        None => Agent::Unknown { reason: "the rig has no agent of this node".to_owned() },
+    }
+}
+
+fn built(state: &State) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(state.built_s)
+}
+
+fn since(state: &State) -> String {
+    format_rfc3339_seconds(built(state)).to_string()
+}
+
+/// In whole seconds.
+fn age(state: &State) -> Duration {
+    let age = SystemTime::now().duration_since(built(state)).unwrap_or_default();
+    Duration::from_secs(age.as_secs())
+}
+
+fn counts(nodes: usize, pods: usize) -> String {
+    let of = |count, what| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    format!("{}, {}", of(nodes, "node"), of(pods, "pod"))
+}
+
+fn listed(rig: &Listed) -> String {
+    match rig {
+        Listed::Building { name } => format!("{name}: being built\n"),
+        Listed::Running(rig) => {
+            let counts = counts(rig.nodes.len(), rig.pods.len());
+            let mut text = format!(
+                "{}: {counts}, from {}, since {}\n",
+                rig.name,
+                rig.source.display(),
+                rig.since
+            );
+            for Node { node, agent } in &rig.nodes {
+                text.push_str(&trouble(&node.name, agent));
+            }
+            text
+        }
+    }
+}
+
+/// What is wrong with an agent, if anything is.
+fn trouble(node: &str, agent: &Agent) -> String {
+    match agent {
+        Agent::Running => String::new(),
+        Agent::Unknown { reason } => {
+            format!("  whether the agent of {node} runs is not known: {reason}\n")
+        }
+        Agent::Ended(AgentEnd { status, log }) => {
+            let mut text =
+                format!("  THE AGENT OF {node} HAS ENDED ({status}); the last lines of its log:\n");
+            for line in log {
+                // Writing to a String cannot fail.
+                let _ = writeln!(text, "    {line}");
+            }
+            text
+        }
+    }
+}
+
+fn ips(ips: &[IpAddr]) -> String {
+    ips.iter().map(ToString::to_string).collect::<Vec<String>>().join(", ")
+}
+
+fn text(rig: &Details) -> String {
+    let path = |path: &Path| path.display().to_string();
+    let mut text = format!(
+        "rig {} from {}, since {}, files in {}\noutside: {}\n",
+        rig.name,
+        path(&rig.source),
+        rig.since,
+        path(&rig.folder),
+        ips(&rig.outside)
+    );
+    for Node { node, agent } in &rig.nodes {
+        let (addresses, socket) = (ips(&node.addresses), path(&node.socket));
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "node/{}: {addresses}; agent at {socket}", node.name);
+        text.push_str(&trouble(&node.name, agent));
+        for pod in rig.pods.iter().filter(|pod| pod.node == node.name) {
+            let _ = writeln!(text, "  {}: {} ({})", pod.name, ips(&pod.addresses), pod.device);
+        }
+    }
+    text
+}
