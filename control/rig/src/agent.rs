@@ -1,15 +1,16 @@
 //! A node's agent: a process of its own in the node's namespace, and its socket.
 
-use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::bounded_log;
 use super::supervisor::{SELF, this_program};
 use super::underlay::UPLINK;
 use manx_api::client::{Client, Error};
@@ -21,6 +22,8 @@ const START: Duration = Duration::from_secs(20);
 pub const LOOK: Duration = Duration::from_millis(20);
 /// How many lines of a dead agent's log are shown.
 const LAST_LINES: usize = 8;
+/// How long a dead agent's last lines may take to its log.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Why an agent does not do what it should.
 #[derive(Debug, thiserror::Error)]
@@ -99,13 +102,16 @@ pub struct Agent {
     socket: PathBuf,
     log: PathBuf,
     child: Mutex<Child>,
+    /// Copies what the agent prints into its log.
+    copier: JoinHandle<()>,
 }
 
 impl Agent {
     /// Starts an agent in its node's namespace, under the node's name.
     pub fn start(start: &Start<'_>) -> Result<Self, AgentError> {
         let failed = |source| AgentError::Start { node: start.node.to_owned(), source };
-        let log = File::create(&start.log).map_err(failed)?;
+        let (from_agent, log) = io::pipe().map_err(failed)?;
+        let path = start.log.clone();
         let child = this_program()
             .args(["internal", "enter", "--uts-name", start.node])
             .arg(start.netns)
@@ -120,11 +126,14 @@ impl Agent {
             .stderr(log)
             .spawn()
             .map_err(failed)?;
+        let copier =
+            thread::spawn(move || bounded_log::copy(from_agent, &path, bounded_log::FILE_SIZE));
         Ok(Self {
             node: start.node.to_owned(),
             socket: start.socket.clone(),
             log: start.log.clone(),
             child: Mutex::new(child),
+            copier,
         })
     }
 
@@ -154,10 +163,13 @@ impl Agent {
     fn ended(&self) -> Option<(ExitStatus, Vec<String>)> {
         let ended = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
         let status = ended.ok().flatten()?;
-        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
-        Some((status, last.iter().map(ToString::to_string).collect()))
+        let asked = Instant::now();
+        while !self.copier.is_finished() && asked.elapsed() < LAST_WORDS {
+            thread::sleep(LOOK);
+        }
+        let mut lines = bounded_log::lines(&self.log).unwrap_or_default();
+        lines.drain(..lines.len().saturating_sub(LAST_LINES));
+        Some((status, lines))
     }
 
     /// Waits until it listens.

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::bounded_log;
 use super::check::Finding;
 use super::cluster::Cluster;
 use super::command::{Probe, Task};
@@ -41,7 +42,7 @@ pub async fn export(
     }
     // The logs come last, so that they include the repeated probes.
     for agent in &cluster.agents {
-        copy(agent.log(), &folder.join(format!("{}.log", agent.node())))?;
+        copy_log(agent.log(), &folder.join(format!("{}.log", agent.node())))?;
     }
     Ok(folder)
 }
@@ -55,7 +56,7 @@ pub fn export_logs(workdir: &Workdir, exports: &Path) -> io::Result<Option<PathB
     }
     let folder = folder(exports, workdir.name())?;
     for (index, log) in logs {
-        copy(&log, &folder.join(format!("agent-{index}.log")))?;
+        copy_log(&log, &folder.join(format!("agent-{index}.log")))?;
     }
     copy_folder(&workdir.manifests(), &folder.join("manifests"))?;
     Ok(Some(folder))
@@ -72,6 +73,12 @@ fn write_json(path: &Path, value: &impl serde::Serialize) -> io::Result<()> {
 
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     io::copy(&mut File::open(from)?, &mut private::create(to)?).map(drop)
+}
+
+fn copy_log(from: &Path, to: &Path) -> io::Result<()> {
+    let mut text = bounded_log::lines(from)?.join("\n");
+    text.push('\n');
+    private::write_new(to, text.as_bytes())
 }
 
 fn copy_folder(from: &Path, to: &Path) -> io::Result<()> {

@@ -10,6 +10,7 @@
 //! leaves its namespace.
 
 pub mod agent;
+pub mod bounded_log;
 pub mod caller;
 pub mod changes;
 pub mod check;

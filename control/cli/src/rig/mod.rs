@@ -2,6 +2,7 @@
 
 mod chosen;
 mod internal;
+mod logs;
 mod run;
 mod running;
 mod screen;
@@ -51,6 +52,8 @@ pub enum Command {
     },
     /// Show the nodes, pods and addresses of a rig left running, and which agents have ended
     Status(Shown),
+    /// Print the agents' logs
+    Logs(Logs),
     /// End a rig
     ///
     /// A user's rigs are seen and ended by that user. Root's are those of everybody who is root here: there the rig has to be named.
@@ -144,6 +147,22 @@ pub struct Named {
     pub rig: Option<String>,
 }
 
+/// The settings of `manx rig logs`.
+#[derive(Debug, Args)]
+pub struct Logs {
+    /// The node; without it, the logs of all nodes, each line with its node
+    pub node: Option<String>,
+    /// The rig; may be left out where only one runs
+    #[arg(long)]
+    pub rig: Option<String>,
+    /// Go on with each line that follows, until the rig ends
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Print only so many of the last lines of each node
+    #[arg(long, value_name = "N")]
+    pub tail: Option<usize>,
+}
+
 /// The settings of `manx rig status`.
 #[derive(Debug, Args)]
 pub struct Shown {
@@ -213,6 +232,7 @@ pub fn run(rig: Rig) -> Result<(), Error> {
         Command::Apply(settings) => run::apply(&settings),
         Command::List { output } => running::list(output),
         Command::Status(shown) => running::status(&shown),
+        Command::Logs(settings) => logs::logs(&settings),
         Command::Down(named) => running::down(&named),
         Command::Init { directory } => {
             template::write(&directory).map_err(|error| Error::Invalid(error.to_string()))?;

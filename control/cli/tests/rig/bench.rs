@@ -4,7 +4,7 @@ use manx_fixtures::skip::{Need, skip};
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;

@@ -1,6 +1,7 @@
 //! The commands for a rig that is left running.
 
-use std::process::Output;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::bench::{Bench, json};
@@ -132,4 +133,42 @@ fn one_of_several_rigs_has_to_be_named() {
     assert_eq!(names(&list()), ["two"]);
     assert_eq!(bench.manx(&["rig", "down", "two"]).status.code(), Some(0));
     bench.assert_nothing_left();
+}
+
+#[test]
+fn logs_are_the_agents_and_are_followed_until_the_rig_ends() {
+    let Some(bench) = Bench::new() else { return };
+    assert_eq!(bench.run(&["--keep", "--ttl", "5m"]).status.code(), Some(0));
+    let logs = |more: &[&str]| bench.manx(&[&["rig", "logs", "--rig", "demo"], more].concat());
+    let one = out(&logs(&["node-2"]));
+    for line in one.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert!(line["timestamp"].is_string(), "{line}");
+    }
+    assert_eq!(out(&logs(&["node/node-2"])), one);
+    let all = out(&logs(&[]));
+    assert!(all.lines().all(|line| line.starts_with("node-")), "{all}");
+    let of = |node: &str| all.lines().filter(|line| line.starts_with(node)).count();
+    assert!(of("node-1: ") > 1 && of("node-2: ") == one.lines().count(), "{all}");
+    assert_eq!(out(&logs(&["node-2", "--tail", "1"])).trim_end(), one.lines().last().unwrap());
+    let unknown = logs(&["node-9"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(said(&unknown).contains("expected one of node-1, node-2"), "{}", said(&unknown));
+
+    let mut follower = bench
+        .command(&["rig", "logs", "-f", "--tail", "0", "node-1"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
+    // The rig's probes are denied anew, and the agent logs that.
+    let change = bench.folder.path().join("change.yaml");
+    std::fs::write(&change, "{apiVersion: v1, kind: Namespace, metadata: {name: new}}").unwrap();
+    let apply = ["rig", "apply", "--rig", "demo", change.to_str().unwrap()];
+    assert_eq!(bench.manx(&apply).status.code(), Some(0));
+    let line = lines.next().unwrap().unwrap();
+    assert!(line.contains("\"denied\""), "{line}");
+    assert_eq!(bench.manx(&["rig", "down", "demo"]).status.code(), Some(0));
+    lines.for_each(drop);
+    assert!(follower.wait().unwrap().success());
 }

@@ -1,0 +1,93 @@
+//! `manx rig logs`.
+
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use super::chosen::{chosen, state};
+use super::{Error, Logs};
+use crate::output;
+use manx_rig::bounded_log::{LogReader, NewLines};
+use manx_rig::setup::State;
+use manx_rig::workdir::Workdir;
+
+/// The interval at which a log is read again.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// A node's log.
+struct Log {
+    /// The node's name, before each line if there are several logs.
+    prefix: String,
+    node: String,
+    reader: LogReader,
+}
+
+/// Prints the logs, node by node; with `-f` then each line that follows, until the rig ends.
+pub(super) fn logs(settings: &Logs) -> Result<(), Error> {
+    let workdir = chosen(settings.rig.as_deref())?;
+    let mut logs = open(&workdir, &state(&workdir)?, settings.node.as_deref())?;
+    for log in &mut logs {
+        let mut new = log.read()?;
+        if let Some(tail) = settings.tail {
+            new.lines.drain(..new.lines.len().saturating_sub(tail));
+        }
+        log.print(&new)?;
+    }
+    // The rig is asked before the logs are read, so that its last lines are printed.
+    let mut running = settings.follow;
+    while running {
+        std::thread::sleep(AGAIN);
+        running = workdir.is_running()?;
+        for log in &mut logs {
+            let new = log.read()?;
+            log.print(&new)?;
+        }
+    }
+    Ok(())
+}
+
+fn open(workdir: &Workdir, state: &State, node: Option<&str>) -> Result<Vec<Log>, Error> {
+    let wanted = node.map(|node| node.strip_prefix("node/").unwrap_or(node));
+    let names: Vec<&str> = state.nodes.iter().map(|node| node.name.as_str()).collect();
+    let is_wanted = |name: &str| wanted.is_none_or(|wanted| wanted == name);
+    let chosen: Vec<(usize, &str)> =
+        names.iter().copied().enumerate().filter(|(_, name)| is_wanted(name)).collect();
+    if chosen.is_empty() {
+        return Err(Error::Invalid(format!(
+            "rig {} has no node {}: expected one of {}",
+            state.name,
+            wanted.unwrap_or_default(),
+            names.join(", ")
+        )));
+    }
+    let several = chosen.len() > 1;
+    let open = |(index, node): (usize, &str)| {
+        let reader =
+            LogReader::open(&workdir.agent_log(index)).map_err(|error| failed(node, &error))?;
+        let prefix = if several { format!("{node}: ") } else { String::new() };
+        Ok(Log { prefix, node: node.to_owned(), reader })
+    };
+    chosen.into_iter().map(open).collect()
+}
+
+fn failed(node: &str, error: &io::Error) -> Error {
+    Error::Failed(format!("the log of node {node} cannot be read: {error}"))
+}
+
+impl Log {
+    fn read(&mut self) -> Result<NewLines, Error> {
+        self.reader.new_lines().map_err(|error| failed(&self.node, &error))
+    }
+
+    fn print(&self, new: &NewLines) -> Result<(), Error> {
+        if new.lost {
+            // If standard error is closed, there is no one to tell.
+            let _ = writeln!(
+                io::stderr(),
+                "manx: the log of node {} was written faster than it is read: lines are missing here",
+                self.node
+            );
+        }
+        let lines = new.lines.iter().map(|line| format!("{}{line}\n", self.prefix));
+        output::print(&lines.collect::<String>())
+    }
+}
