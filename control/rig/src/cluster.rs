@@ -10,11 +10,13 @@ use manx_policy_compiler::model::Protocol;
 
 use super::agent::{Agent, AgentError, LOOK, Start};
 use super::check::Finding;
+use super::deletion::{self, DeletionError};
 use super::event::Fault;
 use super::live::{self, InputError, Objects};
 use super::matrix::{self, Addresses};
 use super::more_ports;
 use super::plan::{self, NodeSpec, Plan, PlanError, PodSpec, Port};
+use super::policy_word::PolicyWord;
 use super::prober::{HOST_PORTS, Prober, Process};
 use super::settings::Settings;
 use super::setup::{NodeState, PodState, Setup, State};
@@ -27,7 +29,7 @@ use manx_datastore::Store;
 use manx_linux::netlink;
 use manx_linux::private;
 use manx_objects::contents::Contents;
-use manx_objects::object::{self, Kind, Object, Phase};
+use manx_objects::object::{self, Kind, Object, ObjectKey, Phase};
 
 /// How long the agents may take to enforce what the manifests say.
 const SYNC: Duration = Duration::from_secs(30);
@@ -56,6 +58,9 @@ pub enum ClusterError {
     /// The agents do not enforce the manifests in time.
     #[error("the agents do not enforce the manifests after {SYNC:?}: {0}")]
     NotInSync(String),
+    /// A deletion that is not made.
+    #[error(transparent)]
+    Deletion(#[from] DeletionError),
     /// A change that `manx rig apply` cannot make.
     #[error(
         "{0} is new: a running rig takes no new nodes, pods or pools, only changes to those that it has; build it again with `manx rig run`"
@@ -80,9 +85,11 @@ impl ClusterError {
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Plan(_) | Self::Input(_) | Self::NewObject(_) | Self::OtherAddress { .. } => {
-                Fault::Input
-            }
+            Self::Plan(_)
+            | Self::Input(_)
+            | Self::NewObject(_)
+            | Self::OtherAddress { .. }
+            | Self::Deletion(_) => Fault::Input,
             Self::Underlay(_) => Fault::Environment,
             // An agent ends with the same exit codes as every command.
             Self::Agent(AgentError::Ended { status, .. }) => match status.code() {
@@ -333,6 +340,21 @@ impl Cluster {
         self.wait_in_sync().await
     }
 
+    /// Deletes the objects that are named and waits until the agents no longer enforce them. Returns what was deleted.
+    pub async fn delete(
+        &mut self,
+        words: &[PolicyWord],
+    ) -> Result<BTreeSet<ObjectKey>, ClusterError> {
+        let keys = deletion::find(&self.objects, words)?;
+        for key in &keys {
+            live::remove(&self.workdir.manifests(), key)?;
+            self.objects.0.remove(key);
+        }
+        self.fill_slices()?;
+        self.wait_in_sync().await?;
+        Ok(keys)
+    }
+
     /// Whether changed pods keep the addresses that they run with. One that says none does.
     fn check_addresses(&self, changed: &Objects) -> Result<(), ClusterError> {
         for (pod, spec) in pod_specs(&changed.contents()) {
@@ -421,7 +443,7 @@ fn pod_specs(contents: &Contents) -> BTreeMap<PodName, PodSpec> {
         .collect()
 }
 
-fn valid(contents: &Contents) -> impl Iterator<Item = (&object::ObjectKey, &Object)> {
+fn valid(contents: &Contents) -> impl Iterator<Item = (&ObjectKey, &Object)> {
     contents.objects.iter().filter_map(|(key, stored)| match &stored.state {
         manx_objects::State::Valid(object) => Some((key, &**object)),
         manx_objects::State::Invalid(_) => None,

@@ -23,6 +23,7 @@ use super::live::Objects;
 use super::matrix;
 use super::measure;
 use super::policy_ports::PolicyPorts;
+use super::policy_word::PolicyWord;
 use super::prober::Prober;
 use super::report::{self, ProberReport, Report};
 use super::setup::Setup;
@@ -125,6 +126,20 @@ async fn handle_request(
                 let mut cluster = cluster.lock().await;
                 match cluster.apply(Objects::from_json(&objects)).await {
                     Ok(()) => probe(&mut cluster, &events).await,
+                    Err(error) => drop(events.send(failed(&error))),
+                }
+            }
+            Request::Delete(words) => {
+                // Parsing cannot fail.
+                let words: Vec<PolicyWord> = words.iter().flat_map(|word| word.parse()).collect();
+                let mut cluster = cluster.lock().await;
+                match cluster.delete(&words).await {
+                    Ok(keys) => {
+                        for key in keys {
+                            let _ = events.send(Event::Note(format!("deleted {key}")));
+                        }
+                        probe(&mut cluster, &events).await;
+                    }
                     Err(error) => drop(events.send(failed(&error))),
                 }
             }

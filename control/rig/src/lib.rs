@@ -18,6 +18,7 @@ pub mod cluster;
 pub mod command;
 pub mod control_loop;
 mod crossings;
+pub mod deletion;
 pub mod enter;
 pub mod event;
 pub mod export;

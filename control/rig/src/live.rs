@@ -112,8 +112,26 @@ pub struct Manifests {
     pub warnings: Vec<String>,
 }
 
+/// Reads the manifests of files, directories (not their `rig.yaml`) and standard input (`-`).
+pub fn read_paths(paths: &[PathBuf]) -> Result<Manifests, InputError> {
+    let mut files = Vec::new();
+    for path in paths {
+        files.extend(manx_datastore::manifests(path, false).map_err(at(path))?);
+    }
+    files.retain(|file| file.file_name() != Some(settings::FILE.as_ref()));
+    let manifests = read_files(&files)?;
+    if manifests.objects.0.is_empty() {
+        let names: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+        return Err(InputError::Manifests(format!(
+            "{}: no object of a kind that Manx reads; expected manifests",
+            names.join(", ")
+        )));
+    }
+    Ok(manifests)
+}
+
 /// Reads manifests.
-pub fn read_files(files: &[PathBuf]) -> Result<Manifests, InputError> {
+fn read_files(files: &[PathBuf]) -> Result<Manifests, InputError> {
     let mut texts = Vec::new();
     for path in files {
         let text = fs::read_to_string(path).map_err(at(path))?;

@@ -25,6 +25,27 @@ pub enum PolicyWordError {
     Ambiguous(Vec<String>),
 }
 
+/// Why a name with its kind does not name exactly one object.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ObjectWordError {
+    /// There is no such object.
+    #[error("there is no {0}")]
+    Unknown(String),
+    /// The kind is missing, or Manx does not read it.
+    #[error(
+        "{0} has no kind that Manx reads: expected KIND/NAME or KIND/NAMESPACE/NAME, e.g. NetworkPolicy/shop/web, or a file"
+    )]
+    Kind(String),
+    /// Several objects have the name.
+    #[error("{word} names several objects; write one of: {}", .names.join(", "))]
+    Ambiguous {
+        /// What was written.
+        word: String,
+        /// The names of the objects.
+        names: Vec<String>,
+    },
+}
+
 fn or_none(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
@@ -61,6 +82,29 @@ impl PolicyWord {
         }
     }
 
+    /// The object in `keys`, of whatever kind, that the name means. The name has to begin with the kind.
+    pub fn find_object<'k>(
+        &self,
+        keys: impl Iterator<Item = &'k ObjectKey>,
+    ) -> Result<ObjectKey, ObjectWordError> {
+        let (Some(kind), 2..=3) = (self.0.first(), self.0.len()) else {
+            return Err(ObjectWordError::Kind(self.to_string()));
+        };
+        if !Kind::ALL.iter().any(|known| is_kind(kind, *known)) {
+            return Err(ObjectWordError::Kind(self.to_string()));
+        }
+        let meant: Vec<&ObjectKey> =
+            keys.filter(|key| is_kind(kind, key.kind) && self.names(key)).collect();
+        match meant[..] {
+            [one] => Ok(one.clone()),
+            [] => Err(ObjectWordError::Unknown(self.to_string())),
+            _ => {
+                let names = meant.iter().map(|key| full_name(key)).collect();
+                Err(ObjectWordError::Ambiguous { word: self.to_string(), names })
+            }
+        }
+    }
+
     fn names(&self, key: &ObjectKey) -> bool {
         let words: Vec<&str> = self.0.iter().map(String::as_str).collect();
         match words[..] {
@@ -85,6 +129,12 @@ fn is_kind(word: &str, kind: Kind) -> bool {
         || word.eq_ignore_ascii_case(&format!("{}.{}", kind.name(), group(kind)))
 }
 
+impl From<&ObjectKey> for PolicyWord {
+    fn from(key: &ObjectKey) -> Self {
+        Self(full_name(key).split('/').map(str::to_owned).collect())
+    }
+}
+
 /// The unique name of an object: with the group if the kind's name alone is ambiguous.
 fn full_name(key: &ObjectKey) -> String {
     let ObjectKey { kind, namespace, name } = key;
@@ -102,8 +152,8 @@ mod tests {
         ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
-    fn find(word: &str) -> Result<String, PolicyWordError> {
-        let keys = [
+    fn keys() -> [ObjectKey; 9] {
+        [
             key(Kind::NetworkPolicy, "shop", "web"),
             key(Kind::CalicoNetworkPolicy, "shop", "web"),
             key(Kind::NetworkPolicy, "shop", "db"),
@@ -112,7 +162,12 @@ mod tests {
             key(Kind::ClusterNetworkPolicy, "", "banned"),
             key(Kind::StagedGlobalNetworkPolicy, "", "staged"),
             key(Kind::Pod, "shop", "pod"),
-        ];
+            key(Kind::Pod, "shop", "db"),
+        ]
+    }
+
+    fn find(word: &str) -> Result<String, PolicyWordError> {
+        let keys = keys();
         let word: PolicyWord = word.parse().unwrap();
         word.find(keys.iter()).map(|key| full_name(&key))
     }
@@ -148,5 +203,30 @@ mod tests {
         assert!(!unknown.contains("staged") && !unknown.contains("Pod"), "{unknown}");
         assert_eq!(unknown, said("shop/pod"));
         assert_eq!(unknown, said("a/b/c/d"));
+    }
+
+    #[test]
+    fn an_object_is_named_with_its_kind() {
+        let find = |word: &str| {
+            let word: PolicyWord = word.parse().unwrap();
+            word.find_object(keys().iter())
+        };
+        for (word, meant) in [
+            ("pod/db", "Pod/shop/db"),
+            ("Pod/shop/db", "Pod/shop/db"),
+            ("StagedGlobalNetworkPolicy/staged", "StagedGlobalNetworkPolicy/staged"),
+        ] {
+            assert_eq!(find(word).map(|key| full_name(&key)).as_deref(), Ok(meant), "{word}");
+        }
+        for key in keys() {
+            assert_eq!(find(&PolicyWord::from(&key).to_string()), Ok(key));
+        }
+        let said = |word: &str| find(word).unwrap_err().to_string();
+        insta::assert_snapshot!(said("Pod/blog/db"), @"there is no Pod/blog/db");
+        insta::assert_snapshot!(said("NetworkPolicy/db"), @"NetworkPolicy/db names several objects; write one of: NetworkPolicy.networking.k8s.io/shop/db, NetworkPolicy.networking.k8s.io/blog/db");
+        insta::assert_snapshot!(said("shop/db"), @"shop/db has no kind that Manx reads: expected KIND/NAME or KIND/NAMESPACE/NAME, e.g. NetworkPolicy/shop/web, or a file");
+        for word in ["db", "policies.yaml", "Pod/a/b/c", "Shop/db"] {
+            assert_eq!(find(word), Err(ObjectWordError::Kind(word.to_owned())));
+        }
     }
 }

@@ -44,6 +44,10 @@ pub enum Command {
     Exec(Exec),
     /// Apply manifests to a rig left running, and probe it again
     Apply(Apply),
+    /// Delete objects from a rig left running, and probe it again
+    ///
+    /// All or none: if one of them is not there, nothing is deleted.
+    Delete(Delete),
     /// List the rigs that run, and which of their agents have ended
     List {
         /// Form of the list
@@ -115,7 +119,7 @@ pub struct Run {
 pub struct Exec {
     /// NAMESPACE/POD, POD, node/NAME or outside
     pub party: String,
-    /// The rig; may be left out where only one runs (not by root for exec, apply and down)
+    /// The rig; may be left out where only one runs (not by root for exec, apply, delete and down)
     #[arg(long)]
     pub rig: Option<String>,
     /// The command
@@ -126,12 +130,29 @@ pub struct Exec {
 /// The settings of `manx rig apply`.
 #[derive(Debug, Args)]
 pub struct Apply {
-    /// Manifests
-    #[arg(required = true, value_name = "FILE")]
+    /// Manifests; directories of them; - is standard input
+    #[arg(required = true, value_name = "DIR|FILE")]
     pub files: Vec<PathBuf>,
-    /// The rig; may be left out where only one runs (not by root for exec, apply and down)
+    /// The rig; may be left out where only one runs (not by root for exec, apply, delete and down)
     #[arg(long)]
     pub rig: Option<String>,
+    /// Form of the report
+    #[arg(long, short, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// The settings of `manx rig delete`.
+#[derive(Debug, Args)]
+pub struct Delete {
+    /// Manifests whose objects go (- is standard input), or KIND/NAME, KIND/NAMESPACE/NAME
+    #[arg(required = true, value_name = "FILE|KIND/NAME")]
+    pub what: Vec<String>,
+    /// The rig; may be left out where only one runs (not by root)
+    #[arg(long)]
+    pub rig: Option<String>,
+    /// Print the whole truth table, too, after what changed in it
+    #[arg(long)]
+    pub table: bool,
     /// Print the whole truth table, too, after what changed in it
     #[arg(long)]
     pub table: bool,
@@ -143,7 +164,7 @@ pub struct Apply {
 /// A rig by name.
 #[derive(Debug, Args)]
 pub struct Named {
-    /// The rig; may be left out where only one runs (not by root for exec, apply and down)
+    /// The rig; may be left out where only one runs (not by root for exec, apply, delete and down)
     pub rig: Option<String>,
 }
 
@@ -230,6 +251,7 @@ pub fn run(rig: Rig) -> Result<(), Error> {
         Command::Run(settings) => run::run(&settings),
         Command::Exec(settings) => run::exec(&settings),
         Command::Apply(settings) => run::apply(&settings),
+        Command::Delete(settings) => run::delete(&settings),
         Command::List { output } => running::list(output),
         Command::Status(shown) => running::status(&shown),
         Command::Logs(settings) => logs::logs(&settings),

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 
 use super::chosen::{chosen_to_change, state};
 use super::screen::Screen;
-use super::{Apply, Error, Exec, Run};
+use super::{Apply, Delete, Error, Exec, Run};
 use crate::node::PodDevice;
 use crate::output::{Output, is_coloured, print, print_json};
 use manx_api::Device;
@@ -20,6 +20,7 @@ use manx_rig::enter;
 use manx_rig::event::Request;
 use manx_rig::live::{self, Input, Manifests};
 use manx_rig::plan;
+use manx_rig::policy_word::PolicyWord;
 use manx_rig::prober::Prober;
 use manx_rig::render::{self, Style};
 use manx_rig::report::Report;
@@ -165,7 +166,7 @@ fn agent_arguments(settings: &Run) -> Vec<String> {
 
 /// `manx rig apply`.
 pub(super) fn apply(settings: &Apply) -> Result<(), Error> {
-    let Manifests { objects, warnings, .. } = live::read_files(&settings.files)?;
+    let Manifests { objects, warnings, .. } = live::read_paths(&settings.files)?;
     let workdir = chosen_to_change(settings.rig.as_deref())?;
     let mut screen = Screen::new();
     for warning in &warnings {
@@ -173,6 +174,24 @@ pub(super) fn apply(settings: &Apply) -> Result<(), Error> {
     }
     let request = Request::Apply(objects.0.into_values().collect());
     let report = caller::send_request(&workdir, &request, &mut screen);
+    screen.clear();
+    finish(&report?, settings.output, settings.table)
+}
+
+/// `manx rig delete`.
+pub(super) fn delete(settings: &Delete) -> Result<(), Error> {
+    let mut words = Vec::new();
+    for what in &settings.what {
+        if what == "-" || Path::new(what).exists() {
+            let Manifests { objects, .. } = live::read_paths(&[what.into()])?;
+            words.extend(objects.0.keys().map(|key| PolicyWord::from(key).to_string()));
+        } else {
+            words.push(what.clone());
+        }
+    }
+    let workdir = chosen_to_change(settings.rig.as_deref())?;
+    let mut screen = Screen::new();
+    let report = caller::send_request(&workdir, &Request::Delete(words), &mut screen);
     screen.clear();
     finish(&report?, settings.output, settings.table)
 }

@@ -1,10 +1,10 @@
 //! The commands for a rig that is left running.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::bench::{Bench, json};
+use crate::bench::{Bench, deviations, json};
 
 /// What a command prints on standard output.
 fn out(output: &Output) -> String {
@@ -171,4 +171,73 @@ fn logs_are_the_agents_and_are_followed_until_the_rig_ends() {
     assert_eq!(bench.manx(&["rig", "down", "demo"]).status.code(), Some(0));
     lines.for_each(drop);
     assert!(follower.wait().unwrap().success());
+}
+
+/// Allows everything to web.
+const OPEN: &str = "
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: open, namespace: demo}, spec: {podSelector: {}, ingress: [{}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: front, namespace: demo}, spec: {selector: {app: web}, ports: [{port: 80}]}}
+";
+
+#[test]
+fn what_standard_input_applies_is_deleted_again_all_or_none() {
+    let Some(bench) = Bench::new() else { return };
+    assert_eq!(bench.run(&["--keep", "--ttl", "5m"]).status.code(), Some(0));
+    let with_input = |command: &str, more: &[&str], input: &str| {
+        let mut child = bench
+            .command(&[&["rig", command, "--rig", "demo", "-o", "json"], more].concat())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    };
+    let delete = |what: &[&str]| with_input("delete", what, "");
+    let reaches = |output: &Output| {
+        let report = json(output);
+        assert_eq!(output.status.code(), Some(0), "{:?}", deviations(&report));
+        let of = |probe: &&serde_json::Value| {
+            probe["source"] == "demo/stranger" && probe["destination"] == "demo/web"
+        };
+        let probes = report["probes"].as_array().unwrap();
+        probes.iter().filter(of).any(|probe| probe["observed"]["clear"] == "allowed")
+    };
+    let refused = |output: &Output, text: &str| {
+        assert_eq!(output.status.code(), Some(2), "{}", said(output));
+        assert!(said(output).contains(text), "{}", said(output));
+    };
+    assert!(reaches(&with_input("apply", &["-"], OPEN)));
+    refused(&with_input("apply", &["-"], "# nothing"), "no object of a kind that Manx reads");
+
+    // What is not there is named, and what is there stays.
+    refused(
+        &delete(&["NetworkPolicy/demo/open", "NetworkPolicy/demo/opne", "Service/shop/front"]),
+        "there is no NetworkPolicy/demo/opne; there is no Service/shop/front; nothing is deleted",
+    );
+    refused(&delete(&["demo/open"]), "expected KIND/NAME");
+    refused(&delete(&["NetworkPolicy/demo/open", "Pod/demo/web"]), "keeps its nodes, pods");
+    let manifests = bench.folder.path().join("manx/rigs/demo/manifests");
+    let there = |part: &str| {
+        let mut names = std::fs::read_dir(&manifests).unwrap().map(|it| it.unwrap().file_name());
+        names.any(|name| name.to_string_lossy().contains(part))
+    };
+    assert!(there("networkpolicy.demo.open.json"));
+
+    let deleted = delete(&["networkpolicy/open"]);
+    assert!(!reaches(&deleted));
+    assert!(said(&deleted).contains("deleted NetworkPolicy demo/open"), "{}", said(&deleted));
+    assert!(!there("networkpolicy.demo.open.json"));
+    // All objects of a file; one of them is gone already.
+    refused(
+        &with_input("delete", &["-"], OPEN),
+        "there is no NetworkPolicy.networking.k8s.io/demo/open;",
+    );
+    assert!(there("service.demo.front") && there("endpointslice.demo.front"));
+    assert!(reaches(&with_input("apply", &["-"], OPEN)));
+    assert!(!reaches(&with_input("delete", &["-"], OPEN)));
+    // The endpoints go with their service.
+    assert!(!there("demo.front"));
 }

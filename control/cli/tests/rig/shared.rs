@@ -11,7 +11,7 @@ const SCRIPT: &str = r#"
 mount -t tmpfs tmpfs /run || exit 9
 if [ -n "$2" ]; then mkdir -m 755 /run/user && mkdir -m 700 "$2" && export XDG_RUNTIME_DIR="$2" || exit 9; fi
 "$0" rig run "$1" --keep --ttl 5m --no-samples >/dev/null || exit 8
-for command in "down" "apply $1/nodes.yaml" "exec demo/web -- true" "status" "down demo" "down demo"; do
+for command in "down" "apply $1/nodes.yaml" "delete $1/policies.yaml" "exec demo/web -- true" "status" "down demo" "down demo"; do
     "$0" rig $command >/dev/null 2>/run/said
     echo "$command: $? $(cat /run/said)"
 done
@@ -42,7 +42,7 @@ fn nobody_ends_or_changes_a_rig_with(bench: &Bench, session: &str) {
     assert_eq!(
         said,
         format!(
-            "down: {named}\napply DIR/nodes.yaml: {named}\nexec demo/web -- true: {named}\nstatus: 0 \ndown demo: 0 \n\
+            "down: {named}\napply DIR/nodes.yaml: {named}\ndelete DIR/policies.yaml: {named}\nexec demo/web -- true: {named}\nstatus: 0 \ndown demo: 0 \n\
              down demo: 2 manx: no rig named demo is running: `manx rig list` shows those that are\n"
         )
     );
