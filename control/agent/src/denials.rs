@@ -20,6 +20,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// The last denials.
 pub(super) struct Denials {
     kept: VecDeque<Denial>,
+    /// All that were noted, kept or not.
+    noted: u64,
     period: Instant,
     /// Lines of this period, by source: no more sources than lines.
     lines: HashMap<IpAddr, u32>,
@@ -31,6 +33,7 @@ impl Default for Denials {
     fn default() -> Self {
         Self {
             kept: VecDeque::new(),
+            noted: 0,
             period: Instant::now(),
             lines: HashMap::new(),
             all_lines: 0,
@@ -62,6 +65,7 @@ impl Denials {
             self.kept.pop_front();
         }
         self.kept.push_back(denial);
+        self.noted += 1;
     }
 
     /// Counts a denial of a packet from `source`, and tells whether it has a line in the log.
@@ -85,6 +89,19 @@ impl Denials {
             self.silent += 1;
         }
         admitted
+    }
+
+    /// How many there were.
+    pub(super) fn noted(&self) -> u64 {
+        self.noted
+    }
+
+    /// Those after the first `point`, oldest first, and how many of them are no longer kept.
+    pub(super) fn since(&self, point: u64) -> (Vec<Denial>, u64) {
+        let kept = self.kept.len() as u64;
+        let wanted = self.noted.saturating_sub(point);
+        let denials = self.kept.iter().skip(kept.saturating_sub(wanted) as usize);
+        (denials.cloned().collect(), wanted.saturating_sub(kept))
     }
 
     /// The kept ones, oldest first.
@@ -180,5 +197,17 @@ mod tests {
         }
         let all = denials.all();
         assert_eq!((all.len(), all[0].source_port), (KEPT, 10));
+        let noted = denials.noted();
+        assert_eq!(noted, KEPT as u64 + 10);
+        let since = |point| {
+            let (denials, forgotten) = denials.since(point);
+            (denials.len() as u64, forgotten)
+        };
+        assert_eq!([since(noted), since(noted - 3)], [(0, 0), (3, 0)]);
+        assert_eq!(
+            [since(10), since(4), since(0)],
+            [10, 4, 0].map(|point| (KEPT as u64, 10 - point))
+        );
+        assert_eq!(since(noted + 5), (0, 0), "of another agent");
     }
 }

@@ -139,6 +139,10 @@ impl Agent {
                 self.read_reports();
                 Outcome::Reply(Ok(Reply::Denials(self.dataplane.denials.all())))
             }
+            Call::Flows(point) => {
+                self.read_reports();
+                Outcome::Reply(Ok(Reply::Flows(Box::new(self.flows(point)))))
+            }
             Call::Capture(what) => self.dataplane.capture(&what, &self.datastore.node),
         };
         // A client that went away no longer waits.

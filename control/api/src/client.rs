@@ -11,8 +11,8 @@ use nix::unistd::geteuid;
 
 use crate::explain::{ExplainRequest, Explanation};
 use crate::{
-    self as api, Attach, Attached, Call, Capture, Denial, ErrorKind, Failure, PodName, Reply,
-    Request, Response, Status,
+    self as api, Attach, Attached, Call, Capture, Denial, ErrorKind, Failure, Flows, PodName,
+    Reply, Request, Response, Status,
 };
 
 /// How long an agent may take to answer.
@@ -174,6 +174,14 @@ impl Client {
         }
     }
 
+    /// [`Call::Flows`].
+    pub fn flows(&mut self, denied_since: Option<u64>) -> Result<Flows, Error> {
+        match self.call(Call::Flows(denied_since))? {
+            Reply::Flows(flows) => Ok(*flows),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     /// [`Call::Capture`]: the stream then carries the pcapng file, and pauses while nothing is captured. Closing (or
     /// shutting down) the stream ends the capture.
     pub fn capture(mut self, port: String) -> Result<UnixStream, Error> {
@@ -206,6 +214,7 @@ impl Client {
             Reply::Status(_) => "status",
             Reply::Explained(_) => "explained",
             Reply::Denials(_) => "denials",
+            Reply::Flows(_) => "flows",
             Reply::Capturing => "capturing",
         };
         self.protocol(format!("it answered `{name}` to another call"))

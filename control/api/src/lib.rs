@@ -85,6 +85,9 @@ pub enum Call {
     Explain(ExplainRequest),
     /// The last denied flows, oldest first (a bounded buffer).
     Denials,
+    /// The flows of the workers' tables, and the flows denied since a point that an earlier reply names
+    /// ([`Flows::denied`]); without a point no denied flows.
+    Flows(Option<u64>),
     /// Stream a port's packets: after the reply the connection carries a pcapng file until either side closes it.
     Capture(Capture),
 }
@@ -143,6 +146,8 @@ pub enum Reply {
     Explained(Box<Explanation>),
     /// The reply to [`Call::Denials`].
     Denials(Vec<Denial>),
+    /// The reply to [`Call::Flows`].
+    Flows(Box<Flows>),
     /// The reply to [`Call::Capture`]: the pcapng file follows.
     Capturing,
 }
@@ -393,6 +398,31 @@ pub struct FlowStatus {
     pub packets: [u64; 2],
     /// Seconds since the last packet.
     pub idle_s: u64,
+    /// The rule, or the reason, by which the source's egress policy allowed it, if that is this node's to decide.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub egress: Option<String>,
+    /// The same of the destination's ingress policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ingress: Option<String>,
+}
+
+/// The reply to [`Call::Flows`].
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Flows {
+    /// Flows in the tables, at most [`MAX_FLOWS`] of each worker, in no order.
+    pub flows: Vec<FlowStatus>,
+    /// How many flows are in the tables and not in `flows`.
+    pub more: u64,
+    /// The flows denied since the point of the request, oldest first.
+    pub denials: Vec<Denial>,
+    /// How many flows have been denied: the point for the next request.
+    pub denied: u64,
+    /// How many denied flows since the point of the request are no longer kept.
+    pub forgotten: u64,
+    /// How many denied flows the workers have not reported since the agent started, because there were too many.
+    pub unreported: u64,
+    /// How many live flows were evicted from the tables since the agent started.
+    pub evicted: u64,
 }
 
 /// Packets that one rule (or the lack of one) decided.

@@ -21,12 +21,16 @@ pub enum Output {
 
 /// Prints `text` on standard output. It is no error if the reader has closed the pipe (`| head`).
 pub fn print(text: &str) -> Result<(), Error> {
+    print_while_read(text).map(drop)
+}
+
+/// Prints `text` on standard output. False: the reader has closed the pipe.
+pub fn print_while_read(text: &str) -> Result<bool, Error> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::Failed(format!("standard output cannot be written: {error}")))
-        }
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Error::Failed(format!("standard output cannot be written: {error}"))),
     }
 }
 

@@ -377,6 +377,8 @@ mod tests {
                 verdict: "allow".to_owned(),
                 packets: [12, 9],
                 idle_s: 3,
+                egress: None,
+                ingress: None,
             }],
             rules: vec![
                 manx_api::RuleCount { rule: "default/web-from-front ingress[0]".to_owned(), verdict: "allow".to_owned(), packets: 2092 },

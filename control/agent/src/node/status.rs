@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use manx_dataplane::counters::{Counter, PortCounters};
+use manx_dataplane::counters::{Counter, PortCounters, WorkerCounters};
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::flow::{self, FlowDirection, FlowEntry};
 use manx_dataplane::tables::NextHop;
-use manx_dataplane::worker::{Handle, Workers};
+use manx_dataplane::worker::Handle;
 use manx_policy_compiler::image::{Counts, Image};
 use manx_policy_compiler::model::{self, Direction, Noted, ObjectName, Verdict};
 
@@ -19,7 +19,7 @@ use super::datastore::Datastore;
 use super::ports::Port;
 use crate::verify::Verifier;
 use manx_api::{
-    EndpointStatus, FlowStatus, MAX_FLOWS, NotedCount, PodName, PolicyStatus, PortStatus,
+    EndpointStatus, FlowStatus, Flows, MAX_FLOWS, NotedCount, PodName, PolicyStatus, PortStatus,
     RouteStatus, RuleCount, Status, WorkerStatus,
 };
 use manx_objects::problem::{Problem, Severity};
@@ -49,11 +49,31 @@ impl Agent {
             routes: routes(self),
             ports: dataplane.ports.attached.values().map(port_status).collect(),
             workers: dataplane.ports.workers.iter().map(worker).collect(),
-            flows: flows(&dataplane.ports.workers, self.started.elapsed().as_secs()),
+            flows: flows(dataplane, self.started.elapsed().as_secs()),
             rules: rules(dataplane),
             noted: noted(dataplane),
             policy: policy(&dataplane.tables.image),
             verification: verification.cloned().unwrap_or_default(),
+        }
+    }
+
+    /// The flows, and those denied since a point.
+    pub(super) fn flows(&self, point: Option<u64>) -> Flows {
+        let denied = self.dataplane.denials.noted();
+        let (denials, forgotten) = self.dataplane.denials.since(point.unwrap_or(denied));
+        let flows = flows(&self.dataplane, self.started.elapsed().as_secs());
+        let sum = |read: fn(&WorkerCounters) -> &Counter| {
+            self.dataplane.ports.workers.iter().map(|worker| read(worker.counters()).read()).sum()
+        };
+        let in_tables: u64 = sum(|it| &it.flows);
+        Flows {
+            more: in_tables.saturating_sub(flows.len() as u64),
+            flows,
+            denials,
+            denied,
+            forgotten,
+            unreported: sum(|it| &it.reports_lost),
+            evicted: sum(|it| &it.evictions),
         }
     }
 }
@@ -170,7 +190,9 @@ fn worker(worker: &Handle) -> WorkerStatus {
 }
 
 /// Copies from the workers; none of one that does not answer in time (it looks for commands once a turn).
-fn flows(workers: &Workers, now: u64) -> Vec<FlowStatus> {
+fn flows(Dataplane { calculation, ports, .. }: &Dataplane, now: u64) -> Vec<FlowStatus> {
+    let workers = &ports.workers;
+    let rule = |slot: u32| calculation.reason(slot).map(ToString::to_string);
     let (reply, flows) = crossbeam::channel::bounded(workers.len());
     workers.flows(MAX_FLOWS, &reply);
     let deadline = Instant::now() + ANSWER;
@@ -190,6 +212,8 @@ fn flows(workers: &Workers, now: u64) -> Vec<FlowStatus> {
             verdict: if flow.verdict == flow::Verdict::Allow { "allow" } else { "deny" }.to_owned(),
             packets: [packets(FlowDirection::Original), packets(FlowDirection::Reply)],
             idle_s: now.saturating_sub(u64::from(flow.last_seen())),
+            egress: rule(flow.counters.egress),
+            ingress: rule(flow.counters.ingress),
         }
     };
     copies.flatten().map(|flow| one(&flow)).collect()

@@ -45,6 +45,7 @@ fn answer(call: Call) -> Option<Outcome> {
             Err(Failure { kind: ErrorKind::Internal, message })
         }))),
         Call::Explain(request) => Some(failed(ErrorKind::Invalid, &request.from)),
+        Call::Flows(_) => Some(Outcome::Reply(Ok(Reply::Flows(Box::default())))),
         Call::Denials => Some(Outcome::Reply(Ok(Reply::Denials(vec![])))),
         Call::Capture(capture) if capture.port == "nothing" => {
             Some(failed(ErrorKind::Invalid, "there is no port nothing"))
@@ -234,7 +235,7 @@ fn what_is_no_request_is_told_why_and_the_connection_goes_on() {
     }
     insta::assert_snapshot!(told.join("\n"), @r"
     Version: the request speaks version 9 of the agent's protocol, this agent (manx 0.1.0) speaks version 1: use the manx that the agent was started from
-    Invalid: a message that does not parse: unknown variant `fly`, expected one of `attach`, `detach`, `status`, `explain`, `denials`, `capture` at line 1 column 25
+    Invalid: a message that does not parse: unknown variant `fly`, expected one of `attach`, `detach`, `status`, `explain`, `denials`, `flows`, `capture` at line 1 column 25
     Invalid: a message that does not parse: expected ident at line 1 column 2
     Denials([])
     ");

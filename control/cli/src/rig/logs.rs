@@ -30,7 +30,9 @@ pub(super) fn logs(settings: &Logs) -> Result<(), Error> {
         if let Some(tail) = settings.tail {
             new.lines.drain(..new.lines.len().saturating_sub(tail));
         }
-        log.print(&new)?;
+        if !log.print(&new)? {
+            return Ok(());
+        }
     }
     // The rig is asked before the logs are read, so that its last lines are printed.
     let mut running = settings.follow;
@@ -39,7 +41,7 @@ pub(super) fn logs(settings: &Logs) -> Result<(), Error> {
         running = workdir.is_running()?;
         for log in &mut logs {
             let new = log.read()?;
-            log.print(&new)?;
+            running &= log.print(&new)?;
         }
     }
     Ok(())
@@ -78,7 +80,8 @@ impl Log {
         self.reader.new_lines().map_err(|error| failed(&self.node, &error))
     }
 
-    fn print(&self, new: &NewLines) -> Result<(), Error> {
+    /// False: nobody reads any more.
+    fn print(&self, new: &NewLines) -> Result<bool, Error> {
         if new.lost {
             // If standard error is closed, there is no one to tell.
             let _ = writeln!(
@@ -88,6 +91,6 @@ impl Log {
             );
         }
         let lines = new.lines.iter().map(|line| format!("{}{line}\n", self.prefix));
-        output::print(&lines.collect::<String>())
+        output::print_while_read(&lines.collect::<String>())
     }
 }

@@ -6,6 +6,7 @@ mod logs;
 mod run;
 mod running;
 mod screen;
+mod watch;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -58,6 +59,8 @@ pub enum Command {
     Status(Shown),
     /// Print the agents' logs
     Logs(Logs),
+    /// Show allowed and denied flows as they come, with the rules that decided
+    Watch(Watch),
     /// End a rig
     ///
     /// A user's rigs are seen and ended by that user. Root's are those of everybody who is root here: there the rig has to be named.
@@ -184,6 +187,17 @@ pub struct Logs {
     pub tail: Option<usize>,
 }
 
+/// The settings of `manx rig watch`.
+#[derive(Debug, Args)]
+pub struct Watch {
+    /// The rig; may be left out where only one runs
+    #[arg(long)]
+    pub rig: Option<String>,
+    /// Form of the lines; json prints JSON Lines
+    #[arg(long, short, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
 /// The settings of `manx rig status`.
 #[derive(Debug, Args)]
 pub struct Shown {
@@ -255,6 +269,7 @@ pub fn run(rig: Rig) -> Result<(), Error> {
         Command::List { output } => running::list(output),
         Command::Status(shown) => running::status(&shown),
         Command::Logs(settings) => logs::logs(&settings),
+        Command::Watch(settings) => watch::watch(&settings),
         Command::Down(named) => running::down(&named),
         Command::Init { directory } => {
             template::write(&directory).map_err(|error| Error::Invalid(error.to_string()))?;

@@ -241,3 +241,61 @@ fn what_standard_input_applies_is_deleted_again_all_or_none() {
     // The endpoints go with their service.
     assert!(!there("demo.front"));
 }
+
+#[test]
+fn flows_are_watched_with_the_rules_that_decide() {
+    let Some(bench) = Bench::new() else { return };
+    assert_eq!(bench.run(&["--keep", "--ttl", "5m"]).status.code(), Some(0));
+    let watch = |form: &str| {
+        let mut child = bench
+            .command(&["rig", "watch", "--rig", "demo", "-o", form])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut begun = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut begun).unwrap();
+        assert!(begun.contains("from now on"), "{begun}");
+        child
+    };
+    let watchers = ["text", "json"].map(watch);
+    // The rig's probes are the traffic: client (on the other node) and stranger (on web's node) to web's port.
+    let change = bench.folder.path().join("change.yaml");
+    std::fs::write(&change, "{apiVersion: v1, kind: Namespace, metadata: {name: new}}").unwrap();
+    let apply = ["rig", "apply", "--rig", "demo", change.to_str().unwrap()];
+    assert_eq!(bench.manx(&apply).status.code(), Some(0));
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(bench.manx(&["rig", "down", "demo"]).status.code(), Some(0));
+    let [text, lines] = watchers.map(|watcher| {
+        let output = watcher.wait_with_output().unwrap();
+        assert!(output.status.success());
+        out(&output)
+    });
+    let of = |source: &str| {
+        let wanted = format!("{source} -> demo/web tcp/8080 ");
+        let found: Vec<&str> = text.lines().filter(|line| line.contains(&wanted)).collect();
+        assert_eq!(found.len(), 1, "{source}: {text}");
+        found[0].to_owned()
+    };
+    let (allowed, denied) = (of("demo/client"), of("demo/stranger"));
+    assert!(allowed.contains(" allowed "), "{allowed}");
+    assert!(
+        allowed.ends_with("by no policy selects it for egress; demo/web ingress[0]"),
+        "{allowed}"
+    );
+    assert!(denied.contains(" DENIED  "), "{denied}");
+    assert!(denied.ends_with("by isolated by demo/web for ingress, no rule allows"), "{denied}");
+    let lines: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().all(|line| line["schemaVersion"] == 1));
+    let found = |verdict: &str, source: &str| {
+        lines.iter().any(|line| {
+            line["verdict"] == verdict
+                && line["source"]["name"] == source
+                && line["destination"]["name"] == "demo/web"
+                && line["destination"]["port"] == 8080
+                && line["protocol"] == "tcp"
+        })
+    };
+    assert!(found("allowed", "demo/client") && found("denied", "demo/stranger"), "{lines:#?}");
+}
