@@ -55,6 +55,12 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Error> {
     print(&versioned_json(value)?)
 }
 
+/// `value`, which is a struct or a map, as a line of JSON with its `schemaVersion`.
+pub fn json_line(value: &impl Serialize) -> Result<String, Error> {
+    let text = serde_json::to_string(&Versioned { schema_version: SCHEMA_VERSION, value });
+    text.map(|text| text + "\n").map_err(|error| Error::Failed(error.to_string()))
+}
+
 /// `value` as indented JSON.
 pub fn json(value: &impl Serialize) -> Result<String, Error> {
     let text = serde_json::to_string_pretty(value);

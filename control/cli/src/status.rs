@@ -28,9 +28,7 @@ pub struct Status {
 
 /// All agents of a rig, as JSON.
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
 struct Agents {
-    schema_version: u32,
     /// Of the agents that answer, in the order of the nodes.
     agents: Vec<manx_api::Status>,
 }
@@ -72,7 +70,7 @@ fn of_rig(rig: &State, form: Output) -> Result<(), Error> {
             let texts: Vec<String> = agents.iter().map(render).collect();
             output::print(&texts.join("\n\n"))?;
         }
-        Output::Json => output::print_json(&Agents { schema_version: 1, agents })?,
+        Output::Json => output::print_json(&Agents { agents })?,
     }
     if silent { Err(Error::Deviation) } else { Ok(()) }
 }

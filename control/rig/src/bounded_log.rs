@@ -118,7 +118,7 @@ mod tests {
         let sizes = fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().metadata().unwrap());
         assert_eq!(sizes.map(|it| it.len()).collect::<Vec<u64>>(), [SMALL, SMALL]);
         // Longer than a file may be: it is kept, in pieces.
-        copy([b'x'; 200_000].as_slice(), &path, SMALL);
+        copy(vec![b'x'; 200_000].as_slice(), &path, SMALL);
         assert!(fs::metadata(&path).unwrap().len() <= LINE);
     }
 

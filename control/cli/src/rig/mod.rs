@@ -139,6 +139,9 @@ pub struct Apply {
     /// The rig; may be left out where only one runs (not by root for exec, apply, delete and down)
     #[arg(long)]
     pub rig: Option<String>,
+    /// Print the whole truth table, too, after what changed in it
+    #[arg(long)]
+    pub table: bool,
     /// Form of the report
     #[arg(long, short, value_enum, default_value_t = Output::Text)]
     pub output: Output,
@@ -153,9 +156,6 @@ pub struct Delete {
     /// The rig; may be left out where only one runs (not by root)
     #[arg(long)]
     pub rig: Option<String>,
-    /// Print the whole truth table, too, after what changed in it
-    #[arg(long)]
-    pub table: bool,
     /// Print the whole truth table, too, after what changed in it
     #[arg(long)]
     pub table: bool,

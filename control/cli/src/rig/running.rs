@@ -16,32 +16,19 @@ use manx_rig::caller;
 use manx_rig::setup::{NodeState, PodState, State};
 use manx_rig::workdir::{self, Workdir};
 
-/// The version of the JSON.
-const SCHEMA_VERSION: u32 = 1;
-
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
 struct List {
-    schema_version: u32,
     rigs: Vec<Listed>,
 }
 
 /// A rig in the list.
 #[derive(Serialize)]
-#[serde(tag = "phase", rename_all = "camelCase")]
+#[serde(tag = "phase", rename_all = "snake_case")]
 enum Listed {
     /// It is still being built.
     Building { name: String },
     /// It is built.
     Running(Details),
-}
-
-#[derive(Serialize)]
-struct Single {
-    #[serde(rename = "schemaVersion")]
-    schema_version: u32,
-    #[serde(flatten)]
-    rig: Details,
 }
 
 /// A rig that is built.
@@ -66,7 +53,7 @@ struct Node {
 
 /// An agent as far as the rig knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(tag = "phase", rename_all = "camelCase")]
+#[serde(tag = "phase", rename_all = "snake_case")]
 enum Agent {
     Running,
     Ended(AgentEnd),
@@ -87,7 +74,7 @@ pub(super) fn list(form: Output) -> Result<(), Error> {
     }
     match form {
         Output::Text => output::print(&rigs.iter().map(listed).collect::<String>()),
-        Output::Json => output::print_json(&List { schema_version: SCHEMA_VERSION, rigs }),
+        Output::Json => output::print_json(&List { rigs }),
     }
 }
 
@@ -97,7 +84,7 @@ pub(super) fn status(shown: &Shown) -> Result<(), Error> {
     let rig = details(&workdir, state(&workdir)?);
     match shown.output {
         Output::Text => output::print(&text(&rig)),
-        Output::Json => output::print_json(&Single { schema_version: SCHEMA_VERSION, rig }),
+        Output::Json => output::print_json(&rig),
     }
 }
 

@@ -224,7 +224,7 @@ fn lines(
     }
     let left_out = std::mem::take(missing);
     if left_out > 0 {
-        text.push_str(&line::show_missing(left_out, form));
+        text.push_str(&line::show_missing(left_out, form)?);
     }
     Ok(text)
 }

@@ -8,15 +8,12 @@ use serde::Serialize;
 
 use super::{Decided, Ends};
 use crate::Error;
-use crate::output::Output;
+use crate::output::{self, Output};
 use manx_rig::setup::State;
-
-/// The version of the JSON.
-const SCHEMA_VERSION: u32 = 1;
 
 /// What policy says of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "snake_case")]
 pub(super) enum Verdict {
     Allowed,
     Denied,
@@ -58,9 +55,7 @@ struct End {
 
 /// See the module.
 #[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
 pub(super) struct Line {
-    schema_version: u32,
     /// RFC 3339.
     time: String,
     verdict: Verdict,
@@ -78,9 +73,7 @@ pub(super) struct Line {
 
 /// Flows that are not shown.
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
 struct Missing {
-    schema_version: u32,
     missing: u64,
 }
 
@@ -92,7 +85,6 @@ impl Line {
             port: (port != 0).then_some(port),
         };
         Self {
-            schema_version: SCHEMA_VERSION,
             time: format_rfc3339_millis(decided.at).to_string(),
             verdict: decided.verdict,
             source: end(ends.source),
@@ -105,9 +97,7 @@ impl Line {
 
     pub(super) fn show(&self, form: Output) -> Result<String, Error> {
         match form {
-            Output::Json => serde_json::to_string(self)
-                .map(|line| line + "\n")
-                .map_err(|error| Error::Failed(error.to_string())),
+            Output::Json => output::json_line(self),
             Output::Text => Ok(self.text()),
         }
     }
@@ -146,15 +136,12 @@ fn protocol(number: u8) -> String {
 }
 
 /// How many flows are not shown.
-pub(super) fn show_missing(missing: u64, form: Output) -> String {
+pub(super) fn show_missing(missing: u64, form: Output) -> Result<String, Error> {
     match form {
-        Output::Json => {
-            let line = Missing { schema_version: SCHEMA_VERSION, missing };
-            serde_json::to_string(&line).unwrap_or_default() + "\n"
-        }
-        Output::Text => format!(
+        Output::Json => output::json_line(&Missing { missing }),
+        Output::Text => Ok(format!(
             "up to {missing} flows are missing here: there were more than the agents keep or one interval shows\n"
-        ),
+        )),
     }
 }
 
@@ -195,13 +182,13 @@ mod tests {
             line(47, ("fd00::1", 0), [Some("c egress[0]"), None], Verdict::Denied),
         ];
         let text: String = lines.iter().map(|line| line.show(Output::Text).unwrap()).collect();
-        insta::assert_snapshot!(text + &show_missing(7, Output::Text), @r"
+        insta::assert_snapshot!(text + &show_missing(7, Output::Text).unwrap(), @r"
         2023-11-14T22:13:20.123Z allowed shop/web -> 10.9.9.9 tcp/443 by a egress[0]; b ingress[1]
         2023-11-14T22:13:20.123Z DENIED  shop/web -> shop/web icmp by isolated by b
         2023-11-14T22:13:20.123Z DENIED  shop/web -> fd00::1 protocol/47 by c egress[0]
         up to 7 flows are missing here: there were more than the agents keep or one interval shows
         ");
-        let json = lines[0].show(Output::Json).unwrap() + &show_missing(7, Output::Json);
+        let json = lines[0].show(Output::Json).unwrap() + &show_missing(7, Output::Json).unwrap();
         insta::assert_snapshot!(json, @r#"
         {"schemaVersion":1,"time":"2023-11-14T22:13:20.123Z","verdict":"allowed","source":{"name":"shop/web","address":"10.244.1.2","port":40000},"destination":{"address":"10.9.9.9","port":443},"protocol":"tcp","egress":"a egress[0]","ingress":"b ingress[1]"}
         {"schemaVersion":1,"missing":7}
