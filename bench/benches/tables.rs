@@ -44,8 +44,8 @@ fn app(namespace: usize, index: usize) -> Selector {
     ])
 }
 
-/// `pods` pods of [`APPS`] apps in [`NAMESPACES`] namespaces; for each app of each namespace a policy that lets the next app
-/// and a block in, on a port and on a range.
+/// `pods` pods of [`APPS`] apps in [`NAMESPACES`] namespaces; for each app of each namespace a policy that lets the
+/// next app and a block in, on a port and on a range.
 fn model(pods: usize) -> Model {
     let mut model = Model::default();
     for namespace in 0..NAMESPACES {

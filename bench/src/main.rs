@@ -26,8 +26,8 @@ use manx_bench::sections::{self, SECTIONS, pipeline};
 
 /// Measure Manx beside others, in turn, and by itself; write a table and a chart
 ///
-/// Everything happens in namespaces of its own and ends with this program. Rows that need a program that is not installed are not
-/// measured, and the report says so.
+/// Everything happens in namespaces of its own and ends with this program. Rows that need a program that is not
+/// installed are not measured, and the report says so.
 #[derive(Debug, Parser)]
 #[command(name = "manx bench", bin_name = "manx bench", version, max_term_width = 100)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -54,8 +54,8 @@ struct Arguments {
     /// Rules in each of the two policies besides the one that allows the traffic, and in the kernel's filters
     #[arg(long, default_value_t = 1000, value_name = "N")]
     rules: usize,
-    /// Where the workers of the agents run: a core, `ends` (each on the core of the end on its node) or `scheduler`. Default: the
-    /// third core that this process may use, else `ends`
+    /// Where the workers of the agents run: a core, `ends` (each on the core of the end on its node) or `scheduler`.
+    /// Default: the third core that this process may use, else `ends`
     #[arg(long, value_name = "CORE")]
     agent_core: Option<Placement>,
     /// Also compare every cell of the large tables with the reference

@@ -21,7 +21,8 @@ pub struct Settings {
     pub packets: u64,
     /// The number of objects that change, one after the other.
     pub changes: usize,
-    /// The number of rules in each of the two policies besides the one that allows the traffic, and in the kernel's filters.
+    /// The number of rules in each of the two policies besides the one that allows the traffic, and in the kernel's
+    /// filters.
     pub rules: usize,
     /// Which part runs on which core.
     pub cores: Cores,

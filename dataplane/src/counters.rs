@@ -50,8 +50,8 @@ pub struct PortCounters {
 }
 
 impl PortCounters {
-    /// Packets that came by this port and were dropped for `reason`. [`DropReason::TransmitRefused`] counts packets that
-    /// were to leave by this port and that its device refused; a super-packet counts as its segments.
+    /// Packets that came by this port and were dropped for `reason`. [`DropReason::TransmitRefused`] counts packets
+    /// that were to leave by this port and that its device refused; a super-packet counts as its segments.
     #[inline]
     pub fn dropped(&self, reason: DropReason) -> &Counter {
         &self.drops[reason as usize]

@@ -2,8 +2,8 @@
 
 use crate::wire::Malformed;
 
-/// Declares the reasons, each with its name in status, logs and metrics. The list of all reasons and their names come from the same
-/// lines, so that a new reason cannot be left out of either.
+/// Declares the reasons, each with its name in status, logs and metrics. The list of all reasons and their names come
+/// from the same lines, so that a new reason cannot be left out of either.
 macro_rules! drop_reasons {
     ($($(#[$doc:meta])* $reason:ident = $name:literal,)*) => {
         /// Why a packet was dropped. The discriminant indexes the drop counters.
@@ -68,8 +68,8 @@ drop_reasons! {
     IcmpErrorUnmatched = "icmp-error-unmatched",
     /// A destination that is never forwarded: multicast, broadcast, link-local, loopback, unspecified.
     NotForwardable = "not-forwardable",
-    /// A super-packet that falls into more segments than any MTU explains: of UDP more than 128, of TCP more than 512, or of
-    /// TCP more than 64 that are shorter than 68 bytes.
+    /// A super-packet that falls into more segments than any MTU explains: of UDP more than 128, of TCP more than 512,
+    /// or of TCP more than 64 that are shorter than 68 bytes.
     TooManySegments = "too-many-segments",
     /// Every buffer is in flight.
     NoBuffer = "no-buffer",

@@ -31,8 +31,8 @@ pub struct PolicyView {
 }
 
 /// A flow before and after its destination is translated (Calico documentation, "Apply policy to services exposed
-/// externally as cluster IPs" and "preDNAT"): policy before destination NAT sees the original, all other policy sees the
-/// translated flow. Policy sees a source as it was sent.
+/// externally as cluster IPs" and "preDNAT"): policy before destination NAT sees the original, all other policy sees
+/// the translated flow. Policy sees a source as it was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PolicyViews {
     /// As the packet came.

@@ -3,11 +3,11 @@
 use crate::parse::decrement_ttl;
 use crate::tables::{EncodedNextHop, NextHopPair};
 
-/// What is changed in a packet that goes on. The fast path, the slow path, later fragments and ICMP errors get it from the
-/// decision on their flow; the pipeline applies it where it forwards.
+/// What is changed in a packet that goes on. The fast path, the slow path, later fragments and ICMP errors get it from
+/// the decision on their flow; the pipeline applies it where it forwards.
 ///
-/// Translation of an address or a port will be a further field, [`Rewrite::between`] the place that reads it from the flow,
-/// and [`Rewrite::apply`] the place that carries it out.
+/// Translation of an address or a port will be a further field, [`Rewrite::between`] the place that reads it from the
+/// flow, and [`Rewrite::apply`] the place that carries it out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rewrite {
     /// The hop limit (TTL) goes down by one.

@@ -1,5 +1,5 @@
-//! Measures the cycles that each stage of a batch takes. It measures only while a reader asks for it, because reading the
-//! cycle counter twice a stage costs as much as a packet.
+//! Measures the cycles that each stage of a batch takes. It measures only while a reader asks for it, because reading
+//! the cycle counter twice a stage costs as much as a packet.
 
 use std::sync::Arc;
 

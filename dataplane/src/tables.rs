@@ -1,8 +1,8 @@
 //! The tables that a worker decides by: one value, published whole.
 //!
-//! A worker holds one `Arc<Tables>` and takes the next one between batches, so that every packet is decided by one of them.
-//! Before the first publication it holds [`Tables::closed`], which lets nothing pass. Identities and next hops of addresses may
-//! change in place ([`Tables::changes`]); nothing else does.
+//! A worker holds one `Arc<Tables>` and takes the next one between batches, so that every packet is decided by one of
+//! them. Before the first publication it holds [`Tables::closed`], which lets nothing pass. Identities and next hops of
+//! addresses may change in place ([`Tables::changes`]); nothing else does.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use zerocopy::FromZeros;
 use crate::encapsulation::{Encapsulation, Outer};
 use crate::wire::address::Address;
 
-/// A port of the worker. The number is the port's from attach to detach, and is given to another only when no tables in use
-/// and no unread report can mean the former one.
+/// A port of the worker. The number is the port's from attach to detach, and is given to another only when no tables in
+/// use and no unread report can mean the former one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub u16);
 
@@ -32,7 +32,8 @@ pub enum NextHop {
     Unreachable,
     /// This node itself: its own addresses, behind the host port.
     Node,
-    /// The world, behind the host port or the uplink: other networks, and pods of other nodes that need no encapsulation.
+    /// The world, behind the host port or the uplink: other networks, and pods of other nodes that need no
+    /// encapsulation.
     Host,
     /// An endpoint of this node, an index into [`Tables::endpoints`].
     Endpoint(u32),
@@ -123,8 +124,8 @@ pub struct Endpoint {
     pub ingress: ChainId,
     /// The chain for packets from it.
     pub egress: ChainId,
-    /// A number, from 1, for the meaning of both chains. No other meaning has it, of this endpoint or of another one that had
-    /// its addresses.
+    /// A number, from 1, for the meaning of both chains. No other meaning has it, of this endpoint or of another one
+    /// that had its addresses.
     pub revision: u32,
 }
 
@@ -191,8 +192,8 @@ pub struct Connections {
     pub established: Established,
 }
 
-/// Policy for this node's own interfaces (Calico documentation, "Host endpoints"), as far as their packets pass here, and for
-/// what pods send to the node itself.
+/// Policy for this node's own interfaces (Calico documentation, "Host endpoints"), as far as their packets pass here,
+/// and for what pods send to the node itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostPolicy {
     /// For packets outside of tunnels, if a host endpoint governs the interface.
@@ -210,7 +211,8 @@ pub struct HostPolicy {
 pub struct InterfaceChains {
     /// For packets that are forwarded (`applyOnForward`).
     pub forward: [ChainId; 2],
-    /// The other chains, which exist only where Manx owns the uplink; elsewhere the kernel carries the node's own packets.
+    /// The other chains, which exist only where Manx owns the uplink; elsewhere the kernel carries the node's own
+    /// packets.
     pub owned: Option<OwnedChains>,
 }
 
@@ -258,7 +260,8 @@ pub const TUNNELS_OF_A_NODE: u32 = 2;
 
 /// The tunnels whose packets are accepted, by the address of the other end and the encapsulation.
 ///
-/// A hash table with four times as many places as tunnels, so that a lookup seldom reads more than one. Its hash is random.
+/// A hash table with four times as many places as tunnels, so that a lookup seldom reads more than one. Its hash is
+/// random.
 #[derive(Debug, Clone, Default)]
 pub struct Peers {
     places: Box<[(u64, u32)]>,
@@ -326,8 +329,8 @@ impl FromIterator<((Ipv4Addr, Encapsulation), u32)> for Peers {
 /// Everything a decision reads.
 #[derive(Debug, Clone)]
 pub struct Tables {
-    /// The number of the publication, from 1: no two tables that a worker gets have the same. A flow that was checked under
-    /// another version looks everything up again.
+    /// The number of the publication, from 1: no two tables that a worker gets have the same. A flow that was checked
+    /// under another version looks everything up again.
     pub version: u64,
     /// The classifier.
     pub image: Arc<Image>,
@@ -335,7 +338,8 @@ pub struct Tables {
     pub routes: Arc<PrefixMap>,
     /// By index; an endpoint keeps its index while it lives.
     pub endpoints: Vec<Option<Endpoint>>,
-    /// By index; a peer keeps its index while it is known. Tunnels to one node are side by side: see [`TUNNELS_OF_A_NODE`].
+    /// By index; a peer keeps its index while it is known. Tunnels to one node are side by side: see
+    /// [`TUNNELS_OF_A_NODE`].
     pub tunnels: Vec<Option<Tunnel>>,
     /// The index of each peer's tunnel of each kind.
     pub peers: Peers,
@@ -410,9 +414,10 @@ impl Tables {
         }
     }
 
-    /// Stores the next hops of all addresses of a /24 in these tables, while workers use them. `network`: the first address.
-    /// A flow from or to an address whose next hop changes looks both ends up again at its next packet, and so do
-    /// flows of addresses that share its counter. `false`: there is no room, and these tables are as they were. At most one thread at a time may call this.
+    /// Stores the next hops of all addresses of a /24 in these tables, while workers use them. `network`: the first
+    /// address. A flow from or to an address whose next hop changes looks both ends up again at its next packet, and so
+    /// do flows of addresses that share its counter. `false`: there is no room, and these tables are as they were. At
+    /// most one thread at a time may call this.
     #[must_use]
     pub fn store_next_hops(&self, network: Ipv4Addr, next_hops: &[EncodedNextHop; 256]) -> bool {
         let addresses = (0..=255).map(|low| network.to_bits() | low);

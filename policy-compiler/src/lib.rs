@@ -20,16 +20,16 @@
 //! ([`Compiler::update`](compile::Compiler::update)). New predicates and changed network sets change the addresses that
 //! they concern. A changed policy costs the rows of the lists that it is in. Everything else is compiled anew.
 //!
-//! There is no I/O here, no clock, no async, no unsafe code, and no randomness that affects results (only hash seeds). A
-//! large compilation uses a second thread (`common/join.rs`); the result does not depend on it.
+//! There is no I/O here, no clock, no async, no unsafe code, and no randomness that affects results (only hash seeds).
+//! A large compilation uses a second thread (`common/join.rs`); the result does not depend on it.
 //!
 //! **Not supported**: HTTP matches and domain names (the import fails closed on them).
 //!
-//! **Several members may have one address** (a pod that is being deleted and its successor, a pod inside a network set). The
-//! address is in a set if any of its members is. A port name holds for an address if one member that has the address both
-//! matches the rule's selector and gives the name that number: the named ports of a member that the selector does not
-//! match do not count for another member. The local end of a pod's packet is that pod, even if another member has its
-//! address.
+//! **Several members may have one address** (a pod that is being deleted and its successor, a pod inside a network
+//! set). The address is in a set if any of its members is. A port name holds for an address if one member that has the
+//! address both matches the rule's selector and gives the name that number: the named ports of a member that the
+//! selector does not match do not count for another member. The local end of a pod's packet is that pod, even if
+//! another member has its address.
 
 pub mod check;
 mod common;

@@ -1,7 +1,7 @@
 //! Two nodes on one underlay: real workers, which the test runs turn by turn, over ports in memory.
 //!
-//! The real calculation makes the tables from manifests in text. Pods may have any addresses. Each address is routed to the pod's node:
-//! IPv4 by the tunnel, IPv6 through the nodes' kernels, as in pools without a tunnel.
+//! The real calculation makes the tables from manifests in text. Pods may have any addresses. Each address is routed to
+//! the pod's node: IPv4 by the tunnel, IPv6 through the nodes' kernels, as in pools without a tunnel.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -43,8 +43,8 @@ pub const RAW: PortId = PortId(1);
 pub const UPLINK: PortId = PortId(200);
 const FIRST_POD: u16 = 2;
 const QUEUE: usize = 1024;
-/// Ticks that a batch takes at most: far more than any does, because builds for tests are slow and often interrupted, and what they
-/// show must not depend on the machine.
+/// Ticks that a batch takes at most: far more than any does, because builds for tests are slow and often interrupted,
+/// and what they show must not depend on the machine.
 const BATCH_TICKS: u64 = 100_000_000;
 
 /// A packet that came out.
@@ -61,8 +61,8 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Sends a packet to the port. Its addresses and ports select the worker. The two directions of a flow are hashed differently, so they
-    /// mostly go to two workers.
+    /// Sends a packet to the port. Its addresses and ports select the worker. The two directions of a flow are hashed
+    /// differently, so they mostly go to two workers.
     fn inject(&self, bytes: &[u8], offload: Offload) -> bool {
         self.inject_at(spread(bytes), bytes, offload)
     }
@@ -353,8 +353,8 @@ impl Fabric {
         fabric
     }
 
-    /// Replaces the manifests, and publishes. New pods are attached. A pod that is gone stays attached until it is detached; it loses
-    /// addresses that another pod has got.
+    /// Replaces the manifests, and publishes. New pods are attached. A pod that is gone stays attached until it is
+    /// detached; it loses addresses that another pod has got.
     pub fn apply(&mut self, yaml: &str) {
         self.load(yaml);
         self.publish();
@@ -490,8 +490,8 @@ impl Fabric {
         self.settle()
     }
 
-    /// Runs both nodes, and carries packets between them (by the tunnel, and IPv6 through the kernels), until no packet moves any more.
-    /// Returns the packets that came out elsewhere.
+    /// Runs both nodes, and carries packets between them (by the tunnel, and IPv6 through the kernels), until no packet
+    /// moves any more. Returns the packets that came out elsewhere.
     pub fn settle(&mut self) -> Vec<Delivery> {
         let mut deliveries = Vec::new();
         loop {

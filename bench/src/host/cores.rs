@@ -8,7 +8,8 @@ use nix::unistd::Pid;
 /// The cores of the parts of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cores {
-    /// The core of the sender's thread. Kernel forwarding mostly runs here too, because a veth delivers in the sender's context.
+    /// The core of the sender's thread. Kernel forwarding mostly runs here too, because a veth delivers in the sender's
+    /// context.
     pub sender: usize,
     /// The core of the receiver's thread.
     pub receiver: usize,
@@ -62,7 +63,8 @@ impl Cores {
         }
     }
 
-    /// The core of the worker of a node; `None`: the scheduler's choice. `holds_receiver`: whether the receiver is on that node.
+    /// The core of the worker of a node; `None`: the scheduler's choice. `holds_receiver`: whether the receiver is on
+    /// that node.
     pub fn worker_core(&self, holds_receiver: bool) -> Option<usize> {
         match self.agent {
             Placement::On(core) => Some(core),
@@ -73,8 +75,9 @@ impl Cores {
         }
     }
 
-    /// The cores of all workers of a node: first the [worker's core](Self::worker_core), then the cores of neither end, then the
-    /// receiver's and the sender's. Each core comes once, so there may be fewer than `workers`. None if the scheduler places them.
+    /// The cores of all workers of a node: first the [worker's core](Self::worker_core), then the cores of neither end,
+    /// then the receiver's and the sender's. Each core comes once, so there may be fewer than `workers`. None if the
+    /// scheduler places them.
     pub fn worker_cores(&self, holds_receiver: bool, workers: usize) -> Vec<usize> {
         let ends = [self.receiver, self.sender];
         let free = allowed().into_iter().filter(|core| !ends.contains(core));

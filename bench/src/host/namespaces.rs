@@ -14,11 +14,11 @@ use crate::error::{Error, errno, io as io_error};
 /// Where the bench mounts a file system of its own, so that its files go with the namespace however the process ends.
 const SCRATCH: &str = "/dev/shm";
 
-/// Moves the process into namespaces of its own. It must have a single thread. Everything that is made in the namespaces goes with
-/// the process and its children.
+/// Moves the process into namespaces of its own. It must have a single thread. Everything that is made in the
+/// namespaces goes with the process and its children.
 ///
-/// Root gets a network and a mount namespace. Any other user also gets a user namespace and is root in it (`user_namespaces(7)`:
-/// the groups are given up before the group map may be written).
+/// Root gets a network and a mount namespace. Any other user also gets a user namespace and is root in it
+/// (`user_namespaces(7)`: the groups are given up before the group map may be written).
 pub fn enter() -> Result<(), Error> {
     let (uid, gid) = (Uid::effective(), Gid::effective());
     let mut flags = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;

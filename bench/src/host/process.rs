@@ -77,8 +77,8 @@ impl Drop for Process {
     }
 }
 
-/// Has the kernel kill the calling process when the thread ends that started it by [`Process::start`]. So a run that is interrupted
-/// leaves nothing behind.
+/// Has the kernel kill the calling process when the thread ends that started it by [`Process::start`]. So a run that is
+/// interrupted leaves nothing behind.
 ///
 /// # Errors
 /// The parent has already ended.

@@ -1,4 +1,5 @@
-//! System calls without a safe wrapper of the needed shape: batches of datagrams, features of a device, and a scheduling policy.
+//! System calls without a safe wrapper of the needed shape: batches of datagrams, features of a device, and a
+//! scheduling policy.
 //!
 //! This is the only module of the crate with `unsafe` in it.
 #![expect(unsafe_code, reason = "system calls; every block argues its safety")]
@@ -55,8 +56,9 @@ impl Batch {
         let Some(vector) = self.vectors.get(datagram) else { return };
         let len = bytes.len().min(vector.iov_len.saturating_sub(at));
         if len > 0 {
-            // SAFETY: `at + len` is at most the length of this vector's buffer, which lives as long as `self`. `&mut self` is the
-            // only access to it, and `bytes` cannot lie in it, because no reference to it is ever given away.
+            // SAFETY: `at + len` is at most the length of this vector's buffer, which lives as long as `self`. `&mut
+            // self` is the only access to it, and `bytes` cannot lie in it, because no reference to it is ever given
+            // away.
             unsafe {
                 let to = vector.iov_base.cast::<u8>().add(at);
                 ptr::copy_nonoverlapping(bytes.as_ptr(), to, len);
@@ -90,8 +92,8 @@ impl Batch {
     }
 }
 
-/// Has the calling thread run only while no other thread wants its core (`sched(7)`, `SCHED_IDLE`). A thread that wakes up there
-/// runs at once.
+/// Has the calling thread run only while no other thread wants its core (`sched(7)`, `SCHED_IDLE`). A thread that wakes
+/// up there runs at once.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -113,8 +115,9 @@ const ETHTOOL_SFEATURES: u32 = 0x3b;
 const ETH_SS_FEATURES: u32 = 4;
 const ETH_GSTRING_LEN: usize = 32;
 
-/// Switches features of an interface off, as `ethtool -K IFACE FEATURE off` does. The interface is in the calling thread's
-/// namespace. (linux/ethtool.h: the names of the features are a set of strings; the number of a feature is its place in it.)
+/// Switches features of an interface off, as `ethtool -K IFACE FEATURE off` does. The interface is in the calling
+/// thread's namespace. (linux/ethtool.h: the names of the features are a set of strings; the number of a feature is its
+/// place in it.)
 ///
 /// # Errors
 /// The interface or a feature does not exist, or the kernel refuses.
@@ -171,8 +174,8 @@ fn ethtool(fd: RawFd, interface: &str, data: &mut [u32]) -> io::Result<()> {
         *to = from.cast_signed();
     }
     request.ifr_ifru.ifru_data = data.as_mut_ptr().cast();
-    // SAFETY: the request is a whole ifreq. Its data has the shape and length of the command in its first word (each caller lays
-    // it out), and both outlive the call.
+    // SAFETY: the request is a whole ifreq. Its data has the shape and length of the command in its first word (each
+    // caller lays it out), and both outlive the call.
     let returned = unsafe { libc::ioctl(fd, libc::SIOCETHTOOL, ptr::from_mut(&mut request)) };
     if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -25,8 +25,8 @@ struct Arguments {
     program: Vec<String>,
 }
 
-/// Becomes another program in a network namespace (or in this one) and on some cores. It ends with its parent. Returns only with an
-/// error. The caller must have a single thread.
+/// Becomes another program in a network namespace (or in this one) and on some cores. It ends with its parent. Returns
+/// only with an error. The caller must have a single thread.
 pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
     let arguments = Arguments::parse_from(arguments);
     process::end_with_parent().map_err(|error| error.to_string())?;

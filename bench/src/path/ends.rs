@@ -32,7 +32,8 @@ pub trait Path: Debug {
     /// The two ends.
     fn ends(&self) -> &PathEnds;
 
-    /// Lets the processes that carry the path run, or halts them, so that they take no time from what is measured meanwhile.
+    /// Lets the processes that carry the path run, or halts them, so that they take no time from what is measured
+    /// meanwhile.
     ///
     /// # Errors
     /// A process has ended.

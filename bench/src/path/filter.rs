@@ -1,5 +1,5 @@
-//! The packet filters of the kernel, with rules like those of Manx's policies: connection tracking first, then one rule after the
-//! other. The last rule allows the traffic.
+//! The packet filters of the kernel, with rules like those of Manx's policies: connection tracking first, then one rule
+//! after the other. The last rule allows the traffic.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

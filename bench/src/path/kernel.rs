@@ -19,8 +19,8 @@ const VXLAN: &str = "vxlan0";
 const LEFT: u8 = 2;
 const RIGHT: u8 = 3;
 
-/// Kernel routing: left - veth - router - veth - right, without connection tracking and rules, or with a filter of this many rules
-/// in the router.
+/// Kernel routing: left - veth - router - veth - right, without connection tracking and rules, or with a filter of this
+/// many rules in the router.
 pub fn routing(filter: Option<(Filter, usize)>) -> Result<KernelPath, Error> {
     let (left, router, right) = (namespace()?, namespace()?, namespace()?);
     for (end, name, host) in [(&left, "left", 1), (&right, "right", 2)] {
@@ -54,8 +54,8 @@ pub enum TunnelEnds {
 
 /// A VXLAN device at each end of one veth pair.
 ///
-/// Tunnel segmentation is off, so that the veth pair carries the packets that a wire would carry. With `super_packets` it is on, and
-/// the veth pair carries super-packets whole.
+/// Tunnel segmentation is off, so that the veth pair carries the packets that a wire would carry. With `super_packets`
+/// it is on, and the veth pair carries super-packets whole.
 pub fn vxlan(super_packets: bool, ends: TunnelEnds) -> Result<KernelPath, Error> {
     let (left, right) = (namespace()?, namespace()?);
     add_veth(&left, "eth0", &right, "eth0", MTU)?;

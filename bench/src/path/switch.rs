@@ -1,7 +1,8 @@
-//! Paths through userspace switches of other projects, over veth pairs like those of Manx: Open vSwitch with its userspace
-//! datapath, and DPDK's testpmd. Both forward frames between two ports and know no policy.
+//! Paths through userspace switches of other projects, over veth pairs like those of Manx: Open vSwitch with its
+//! userspace datapath, and DPDK's testpmd. Both forward frames between two ports and know no policy.
 //!
-//! Neither completes partial checksums, so the ends send complete ones. The exception is Open vSwitch with super-packets.
+//! Neither completes partial checksums, so the ends send complete ones. The exception is Open vSwitch with
+//! super-packets.
 
 use std::fs::File;
 use std::net::Ipv4Addr;

@@ -65,8 +65,8 @@ impl TcpStreams {
         Ok(Self { connections: connections.collect::<Result<_, _>>()?, target })
     }
 
-    /// Sends for `length` as fast as possible, or `pace` gigabits per second in each stream; returns the gigabits of payload that
-    /// the receiver read per second. It may be none.
+    /// Sends for `length` as fast as possible, or `pace` gigabits per second in each stream; returns the gigabits of
+    /// payload that the receiver read per second. It may be none.
     pub fn send(self, pace: Option<f64>, length: Duration, cores: Cores) -> Result<f64, Error> {
         let pace = pace.map(|gigabits| gigabits * 1e9 / 8.0);
         let bytes = rate_of_arrival(length, |over, arrived| {
@@ -250,7 +250,8 @@ fn ask_for(socket: &UdpSocket, length: Duration) -> RoundTrips {
     trips
 }
 
-/// Sends a packet with this number and waits for its answer; returns whether it came. Late answers to earlier packets are ignored.
+/// Sends a packet with this number and waits for its answer; returns whether it came. Late answers to earlier packets
+/// are ignored.
 fn ask(asking: &UdpSocket, number: u64) -> bool {
     let mut buffer = [0; SMALL];
     let name = number.to_be_bytes();
@@ -295,8 +296,8 @@ fn udp_sockets(ends: &PathEnds) -> Result<(UdpSocket, UdpSocket), Error> {
         io::Result::Ok(socket)
     })?
     .map_err(io_error("the sender cannot bind"))?;
-    // A receiver that loses its core for a moment should not lose packets that have arrived. Only root may ask for more than
-    // net.core.rmem_max; both sides of a comparison get the same.
+    // A receiver that loses its core for a moment should not lose packets that have arrived. Only root may ask for more
+    // than net.core.rmem_max; both sides of a comparison get the same.
     if setsockopt(&receiving, RcvBufForce, &RECEIVE_BUFFER).is_err() {
         setsockopt(&receiving, RcvBuf, &RECEIVE_BUFFER)
             .map_err(errno("no larger receive buffer"))?;

@@ -1,5 +1,5 @@
-//! The report as a picture: a bar for each ratio, from 1 on a logarithmic axis, with its spread and a mark at its goal. A figure
-//! without a ratio is shown as a share of its goal.
+//! The report as a picture: a bar for each ratio, from 1 on a logarithmic axis, with its spread and a mark at its goal.
+//! A figure without a ratio is shown as a share of its goal.
 
 use std::fmt::Write as _;
 

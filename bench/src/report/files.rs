@@ -10,7 +10,8 @@ use super::figures::Report;
 use super::table;
 use crate::error::{Error, io};
 
-/// Writes `results.json`, `results.md` and `results.svg` into an existing folder. Older files of these names are replaced.
+/// Writes `results.json`, `results.md` and `results.svg` into an existing folder. Older files of these names are
+/// replaced.
 pub fn write(report: &Report, folder: &Path) -> Result<(), Error> {
     let json = serde_json::to_string_pretty(report)
         .map_err(|error| io("the results are no JSON")(std::io::Error::other(error)))?;

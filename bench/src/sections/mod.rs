@@ -1,7 +1,7 @@
 //! The sections of the bench: rows that are measured together.
 //!
-//! Each section has two functions: `rows` lists what it can measure, `measure` measures the chosen rows and adds their figures to the
-//! run. Its folder holds the table of its rows in `rows.rs`.
+//! Each section has two functions: `rows` lists what it can measure, `measure` measures the chosen rows and adds their
+//! figures to the run. Its folder holds the table of its rows in `rows.rs`.
 //!
 //! - [`side_by_side`]: Manx on real devices beside the kernel and other programs;
 //! - [`fairness`]: what a pod's attack leaves its neighbour, on real devices;

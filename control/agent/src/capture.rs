@@ -22,13 +22,13 @@ use manx_api::{ErrorKind, Failure};
 
 /// Bytes of a packet that are kept: all of it.
 const SNAPLEN: usize = 65_535;
-/// Copies of a capture that wait for its writer. More are lost: the file tells how many before the next packet, the log how
-/// many in all.
+/// Copies of a capture that wait for its writer. More are lost: the file tells how many before the next packet, the log
+/// how many in all.
 const WAITING: usize = 4096;
 /// Bytes of them: 256 super-packets.
 const WAITING_BYTES: usize = 16 << 20;
-/// Bytes of all captures' copies. Four whose clients do not read take all of it; then others lose packets, and no memory is
-/// taken beyond it.
+/// Bytes of all captures' copies. Four whose clients do not read take all of it; then others lose packets, and no
+/// memory is taken beyond it.
 const ALL_WAITING_BYTES: usize = 64 << 20;
 /// Pieces of a file, of 64 KiB or one packet each, that wait for its client.
 const PIECES: usize = 4;
@@ -55,7 +55,8 @@ pub(super) fn room() -> Arc<CopyBudget> {
     CopyBudget::new(ALL_WAITING_BYTES)
 }
 
-/// Starts a capture of all workers' queues, without waiting for the workers: that is for the capture's own thread. One port may have several.
+/// Starts a capture of all workers' queues, without waiting for the workers: that is for the capture's own thread. One
+/// port may have several.
 pub(super) fn start(workers: Vec<Commands>, source: Source, room: &Arc<CopyBudget>) -> Outcome {
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (copier, tap) = capture(SNAPLEN, WAITING, room.part(WAITING_BYTES), clock);

@@ -10,8 +10,8 @@ use manx_api::Denial;
 
 /// Denials kept.
 const KEPT: usize = 65_536;
-/// Log lines about one source in one period. Further lines are left out, and the next period says how many. So one source
-/// cannot drown the lines of others.
+/// Log lines about one source in one period. Further lines are left out, and the next period says how many. So one
+/// source cannot drown the lines of others.
 const LINES: u32 = 20;
 /// Log lines about all sources in one period.
 const ALL_LINES: u32 = 1_000;

@@ -1,11 +1,12 @@
 //! Device work off the control loop.
 //!
-//! To make or remove a pod's device takes milliseconds in the kernel, and longer while other namespaces come and go. Each piece
-//! of work therefore runs on a thread that may block, and its result comes back to the control loop as an event. Status,
-//! datastore and publication go on meanwhile.
+//! To make or remove a pod's device takes milliseconds in the kernel, and longer while other namespaces come and go.
+//! Each piece of work therefore runs on a thread that may block, and its result comes back to the control loop as an
+//! event. Status, datastore and publication go on meanwhile.
 //!
-//! A thread works for one pod. At most [`THREADS`] work at once; more wait in order of arrival. Work that hangs (a namespace
-//! on a mount that does not answer) gives its place to the next after [`SLOW`]. The removal of a device counts as done then.
+//! A thread works for one pod. At most [`THREADS`] work at once; more wait in order of arrival. Work that hangs (a
+//! namespace on a mount that does not answer) gives its place to the next after [`SLOW`]. The removal of a device
+//! counts as done then.
 
 use std::sync::Arc;
 use std::thread;
@@ -17,8 +18,8 @@ use tokio::task::{JoinError, JoinHandle};
 
 use super::device::AgentNamespace;
 
-/// Threads that make or remove devices at once. The kernel makes one network device at a time (`rtnl_lock`), so that more
-/// threads gain little.
+/// Threads that make or remove devices at once. The kernel makes one network device at a time (`rtnl_lock`), so that
+/// more threads gain little.
 const THREADS: usize = 8;
 
 /// Work that takes longer than this waits for something else than the kernel's devices.
@@ -49,8 +50,8 @@ impl<C: Send + 'static> DeviceWork<C> {
         (Self { namespace, threads, completed }, receiver)
     }
 
-    /// Runs `work` for a pod on a thread that may block; one [`Completed`] with what it returns follows. Call within the
-    /// runtime.
+    /// Runs `work` for a pod on a thread that may block; one [`Completed`] with what it returns follows. Call within
+    /// the runtime.
     pub(super) fn start(
         &self,
         pod: ObjectName,
@@ -107,7 +108,8 @@ enum Ran<T> {
     Slow(JoinHandle<T>),
 }
 
-/// Tells the control loop. An agent that stops cancels what has not begun, and waits for the rest no longer than a moment.
+/// Tells the control loop. An agent that stops cancels what has not begun, and waits for the rest no longer than a
+/// moment.
 fn send<C>(
     completed: &mpsc::UnboundedSender<Completed<C>>,
     pod: ObjectName,

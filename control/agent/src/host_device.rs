@@ -58,10 +58,11 @@ impl HostDevice {
     fn forward(&self) -> Result<(), Error> {
         netns::run_in(&self.netns, || {
             sysctl::apply(sysctl::FORWARD)?;
-            // Manx checks the sources of packets that it sends to the node; the kernel's check knows nothing of tunnels.
+            // Manx checks the sources of packets that it sends to the node; the kernel's check knows nothing of
+            // tunnels.
             sysctl::set(&format!("ipv4/conf/{NAME}/rp_filter"), "0")?;
-            // Manx's own ICMP errors come from the tunnel address, which is the node's too: the kernel takes such a source
-            // for forged otherwise.
+            // Manx's own ICMP errors come from the tunnel address, which is the node's too: the kernel takes such a
+            // source for forged otherwise.
             sysctl::set(&format!("ipv4/conf/{NAME}/accept_local"), "1")
         })?
         .map_err(netlink::Error::from)?;
@@ -165,7 +166,8 @@ impl HostDevice {
         Ok(changes)
     }
 
-    /// Removes the rules, the routes that leave by other interfaces, and what closing the queues (which goes first) does not remove.
+    /// Removes the rules, the routes that leave by other interfaces, and what closing the queues (which goes first)
+    /// does not remove.
     pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
         netlink::in_netns(&self.netns, async |netlink| {
             netlink.set_refusals(&BTreeSet::new()).await?;

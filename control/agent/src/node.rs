@@ -1,8 +1,10 @@
-//! The agent's state in three parts, and what each event does to them. One thread owns it; nothing in it is shared or locked.
+//! The agent's state in three parts, and what each event does to them. One thread owns it; nothing in it is shared or
+//! locked.
 //!
 //! - [`Datastore`]: the objects, and what they mean for this node. It knows no other part.
 //! - [`Dataplane`]: workers, ports, and the tables that it makes of the datastore and of the pods that are attached.
-//! - [`Attachments`]: the pods of this node, their addresses and devices, and device work under way. It knows no other part.
+//! - [`Attachments`]: the pods of this node, their addresses and devices, and device work under way. It knows no other
+//!   part.
 //!
 //! What takes more than one part is here, in `pods` and in `status`.
 
@@ -44,8 +46,8 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Starts the workers and makes the node's own ports on the uplink; then what the datastore says is in force. Returns the receiver of
-    /// device work that has ended, too.
+    /// Starts the workers and makes the node's own ports on the uplink; then what the datastore says is in force.
+    /// Returns the receiver of device work that has ended, too.
     pub(super) fn start(
         settings: &Settings,
         datastore: Datastore,

@@ -35,8 +35,8 @@ pub struct PodDevice {
 /// default route of each family. The pod's loopback interface is set up too.
 ///
 /// # Errors
-/// [`Error::Exists`] when the pod has an interface of this name: repeating an attachment is the caller's to recognise, by
-/// [`PodDevice::is`]. Nothing is left behind after an error.
+/// [`Error::Exists`] when the pod has an interface of this name: repeating an attachment is the caller's to recognise,
+/// by [`PodDevice::is`]. Nothing is left behind after an error.
 pub fn attach(
     agent: &AgentNamespace,
     path: &Path,
@@ -86,14 +86,14 @@ impl PodDevice {
         self.mtu
     }
 
-    /// Whether this is the interface that a repeated attachment asks for: at the same path, in the namespace that is there
-    /// now (it may have been made anew), of the same name.
+    /// Whether this is the interface that a repeated attachment asks for: at the same path, in the namespace that is
+    /// there now (it may have been made anew), of the same name.
     pub fn is(&self, path: &Path, netns: Option<netns::Identity>, interface: &str) -> bool {
         self.netns == path && netns == Some(self.identity) && self.interface == interface
     }
 
-    /// Removes the interface, even while workers hold its queues: the next one may have its name at once. Repeating it, or
-    /// a pod whose namespace is gone, is no error.
+    /// Removes the interface, even while workers hold its queues: the next one may have its name at once. Repeating it,
+    /// or a pod whose namespace is gone, is no error.
     pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
         if self.made.device == Device::Tun
             && let Ok(netns) = netns::open(&self.netns)

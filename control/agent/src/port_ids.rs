@@ -1,10 +1,10 @@
 //! Port numbers, used again once nothing can mean the old port.
 //!
 //! Two things may still mean a port that control has let go of: tables that a worker judges by, and a report of a
-//! worker that it failed, which control has not read yet. Flow entries name attachments, not ports. So a number rests, from its
-//! [`Detach`](manx_dataplane::worker::Command::Detach) on, until every worker has handed back the tables that were the last ones
-//! then: it did so after the detachment, and whatever it reported before has been read. (Packets of the old port that one worker
-//! has handed off to another are dropped before that one attaches the new port.)
+//! worker that it failed, which control has not read yet. Flow entries name attachments, not ports. So a number rests,
+//! from its [`Detach`](manx_dataplane::worker::Command::Detach) on, until every worker has handed back the tables that
+//! were the last ones then: it did so after the detachment, and whatever it reported before has been read. (Packets of
+//! the old port that one worker has handed off to another are dropped before that one attaches the new port.)
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -4,8 +4,8 @@ use std::io;
 
 use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
 
-/// Each capability that is needed for as long as pods come and go, and what for. The workers' threads give these up, too: all that
-/// they do, they do by descriptors that are open.
+/// Each capability that is needed for as long as pods come and go, and what for. The workers' threads give these up,
+/// too: all that they do, they do by descriptors that are open.
 const KEPT: [(CapabilitySet, &str); 3] = [
     (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN to enter the pods' network namespaces"),
     (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN to make devices, addresses and routes"),

@@ -1,8 +1,8 @@
 //! The agent's socket: takes requests, brings answers.
 //!
-//! The server knows the protocol and nothing of the agent. It sends each request, with a channel for the outcome, through
-//! one channel to the agent. The agent's single-threaded control loop takes requests between its other events, and sends each
-//! outcome when it is there: at once, or when the work that the request asks for has ended.
+//! The server knows the protocol and nothing of the agent. It sends each request, with a channel for the outcome,
+//! through one channel to the agent. The agent's single-threaded control loop takes requests between its other events,
+//! and sends each outcome when it is there: at once, or when the work that the request asks for has ended.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -27,8 +27,8 @@ use manx_api::{Call, ErrorKind, Failure, Reply, Request, Response};
 use manx_linux::netns::Identity;
 use manx_linux::private;
 
-/// Connections served at once; more wait in the socket's backlog. A caller that attaches a pod holds one until the pod is
-/// attached, and a node has some 110 pods (Kubernetes, "Considerations for large clusters").
+/// Connections served at once; more wait in the socket's backlog. A caller that attaches a pod holds one until the pod
+/// is attached, and a node has some 110 pods (Kubernetes, "Considerations for large clusters").
 const CONNECTIONS: usize = 512;
 /// How long the listener rests when the process has no descriptor left for a connection.
 const REST: Duration = Duration::from_millis(100);
@@ -47,11 +47,11 @@ pub struct PendingRequest {
 pub enum Outcome {
     /// To every call but a capture, or a capture refused.
     Reply(Response),
-    /// To a call whose answer takes long and needs nothing of the agent's own: it is made on another thread, one at a time, so
-    /// that many callers take no more than one core and a stopping agent waits for no more than one answer.
+    /// To a call whose answer takes long and needs nothing of the agent's own: it is made on another thread, one at a
+    /// time, so that many callers take no more than one core and a stopping agent waits for no more than one answer.
     Later(Box<dyn FnOnce() -> Response + Send>),
-    /// To [`Call::Capture`]: the pcapng file, piece by piece. The end of the channel is the end of the file; a client that
-    /// has enough closes it.
+    /// To [`Call::Capture`]: the pcapng file, piece by piece. The end of the channel is the end of the file; a client
+    /// that has enough closes it.
     Stream(mpsc::Receiver<Vec<u8>>),
 }
 
@@ -108,9 +108,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `path`, with mode 0600 from the first instant; the folder is made (0700) if it is not there, and has to be
-    /// the caller's own ([`private::examine`]). A socket without a listener is replaced, one with a listener is not.
-    /// Call within a tokio runtime.
+    /// Listens at `path`, with mode 0600 from the first instant; the folder is made (0700) if it is not there, and has
+    /// to be the caller's own ([`private::examine`]). A socket without a listener is replaced, one with a listener is
+    /// not. Call within a tokio runtime.
     pub fn bind(path: &Path) -> Result<Self, Error> {
         let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
         let address = UnixAddr::new(path).map_err(|_| Error::PathTooLong(path.to_owned()))?;
@@ -314,8 +314,8 @@ async fn submit(
     unless_gone(stream, answered).await.map(|answer| answer.unwrap_or_else(|_| stopping()))
 }
 
-/// Waits for something on behalf of a client. Nothing is sent to the agent meanwhile: readable now means that the client has
-/// gone (or talks out of turn).
+/// Waits for something on behalf of a client. Nothing is sent to the agent meanwhile: readable now means that the
+/// client has gone (or talks out of turn).
 async fn unless_gone<T>(
     stream: &mut UnixStream,
     awaited: impl Future<Output = T>,

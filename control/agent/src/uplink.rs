@@ -46,8 +46,8 @@ pub(super) async fn find(netlink: &Netlink, name: &str) -> Result<netlink::Link,
     Ok(link)
 }
 
-/// Opens the tunnel ports on the uplink `link`, a queue for each worker. With packet sockets the raw sockets only send; without,
-/// the first one receives too: each would receive every packet.
+/// Opens the tunnel ports on the uplink `link`, a queue for each worker. With packet sockets the raw sockets only send;
+/// without, the first one receives too: each would receive every packet.
 pub(super) fn open(
     link: &netlink::Link,
     packet_socket: bool,

@@ -1,7 +1,7 @@
 //! Tables are proved before they are published, if the agent is told so (`--verify-tables`).
 //!
-//! Tables that are refuted are never published: those before stay in force, and where there are none nothing passes. It is
-//! the control thread that proves, so whatever else is asked of the agent waits meanwhile; packets do not.
+//! Tables that are refuted are never published: those before stay in force, and where there are none nothing passes. It
+//! is the control thread that proves, so whatever else is asked of the agent waits meanwhile; packets do not.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

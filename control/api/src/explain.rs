@@ -21,7 +21,8 @@ pub struct ExplainRequest {
     pub ipv6: bool,
     /// The name of the nodes' uplink, by which host endpoints find it. If absent, the agent's own, or `eth0`.
     pub uplink: Option<String>,
-    /// Whether a packet to which no route leads counts as denied. If not, the trace says so beside the verdict of policy.
+    /// Whether a packet to which no route leads counts as denied. If not, the trace says so beside the verdict of
+    /// policy.
     pub routes: bool,
 }
 

@@ -169,7 +169,8 @@ impl Trace {
         [&mut self.egress, &mut self.ingress].into_iter().chain(stages.map(|stage| &mut stage.side))
     }
 
-    /// The same trace if there is no route. If that `counts`, the packet is denied; if not, it is said beside the verdict.
+    /// The same trace if there is no route. If that `counts`, the packet is denied; if not, it is said beside the
+    /// verdict.
     #[must_use]
     pub fn without_route(self, why: String, counts: bool) -> Self {
         let [allowed, intended] = [self.allowed, self.intended].map(|passes| passes && !counts);

@@ -18,8 +18,8 @@ const BLOCK_V6: u8 = 64;
 const PART_V4: u8 = 26;
 const PART_V6: u8 = 122;
 
-/// Gives a block of each family to the nodes that have none: a free part of a pool of the input, or else of a range that
-/// the input does not name.
+/// Gives a block of each family to the nodes that have none: a free part of a pool of the input, or else of a range
+/// that the input does not name.
 pub(crate) fn assign_blocks(completion: &mut Completion<'_>) -> Result<(), Refusal> {
     let without = completion.nodes().filter(|(_, node)| node.pod_cidrs.is_empty());
     let without: Vec<String> = without.map(|(key, _)| key.name.clone()).collect();

@@ -1,10 +1,10 @@
 //! What manifests leave to a cluster.
 //!
-//! A person's manifests are rarely a whole cluster: a `GitOps` folder has Deployments and no pods, a dump has no `IPPool`, a
-//! chart has no Node. [`complete`] adds what a cluster's controllers would make (pods of workloads, endpoints of
-//! services), and makes up what only an administrator knows (nodes, pools, addresses). What the input has is never
-//! changed. What is made up collides with no address of the input, and with no net that a rule of the input names: a
-//! verdict about it is the verdict about any such pod or node.
+//! A person's manifests are rarely a whole cluster: a `GitOps` folder has Deployments and no pods, a dump has no
+//! `IPPool`, a chart has no Node. [`complete`] adds what a cluster's controllers would make (pods of workloads,
+//! endpoints of services), and makes up what only an administrator knows (nodes, pools, addresses). What the input has
+//! is never changed. What is made up collides with no address of the input, and with no net that a rule of the input
+//! names: a verdict about it is the verdict about any such pod or node.
 //!
 //! Everything that was added is in [`Assumed`]: a line for people, and manifests that can be put beside the input.
 

@@ -10,8 +10,8 @@ use manx_objects::object::{
 use saphyr::{Scalar, Yaml, YamlEmitter};
 use serde_json::{Map, Value as Json, json};
 
-/// The label of an `EndpointSlice` that names its writer, and this writer. A controller that follows the pods may replace
-/// the slice.
+/// The label of an `EndpointSlice` that names its writer, and this writer. A controller that follows the pods may
+/// replace the slice.
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// See [`MANAGED_BY`].
 pub const MANAGER: &str = "manx";

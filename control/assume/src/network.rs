@@ -1,4 +1,5 @@
-//! Pools around the pods' addresses: without one, Manx does not know whether a block is behind a tunnel, and sends nothing.
+//! Pools around the pods' addresses: without one, Manx does not know whether a block is behind a tunnel, and sends
+//! nothing.
 
 use std::net::IpAddr;
 
@@ -12,7 +13,8 @@ const SHORTEST: [u8; 2] = [12, 32];
 const OF_ADDRESSES: [u8; 2] = [24, 64];
 
 /// Makes pools for the blocks and addresses that lie in none: one of each family that holds all of these, if it is not
-/// much larger and holds nothing else that the input names. Otherwise one for each block, and for the addresses of a /24.
+/// much larger and holds nothing else that the input names. Otherwise one for each block, and for the addresses of a
+/// /24.
 pub(crate) fn make_pools(completion: &mut Completion<'_>) {
     if completion
         .contents

@@ -83,8 +83,8 @@ impl Space {
         self.addresses.range(net.network()..=net.broadcast()).copied()
     }
 
-    /// Whether `range` is free: no object has an address in it, and no net of a rule with a prefix of `smallest` bits or
-    /// more means one.
+    /// Whether `range` is free: no object has an address in it, and no net of a rule with a prefix of `smallest` bits
+    /// or more means one.
     fn is_free(&self, range: IpNet, smallest: u8) -> bool {
         self.addresses_in(range).next().is_none()
             && !self.blocks.iter().any(|block| overlap(*block, range))
@@ -162,8 +162,8 @@ fn overlap(a: IpNet, b: IpNet) -> bool {
     a.contains(&b) || b.contains(&a)
 }
 
-/// Private ranges, in the order in which they are tried: the usual ones first. IPv4: 65,536 addresses each (RFC 1918, RFC
-/// 6598, RFC 2544); IPv6: /48 of unique local addresses (RFC 4193).
+/// Private ranges, in the order in which they are tried: the usual ones first. IPv4: 65,536 addresses each (RFC 1918,
+/// RFC 6598, RFC 2544); IPv6: /48 of unique local addresses (RFC 4193).
 fn ranges(user: User, v4: bool) -> Box<dyn Iterator<Item = IpNet>> {
     if v4 {
         let net = |[a, b]: [u8; 2]| Ipv4Net::new(Ipv4Addr::new(a, b, 0, 0), 16).ok().map(IpNet::V4);

@@ -304,8 +304,8 @@ const PARTS: &[&str] = &[
 ];
 
 proptest! {
-    /// What is completed is complete: completing it again adds nothing. Manifests beside the input read as the completed
-    /// contents. What the input has is never changed. No address is given twice.
+    /// What is completed is complete: completing it again adds nothing. Manifests beside the input read as the
+    /// completed contents. What the input has is never changed. No address is given twice.
     #[test]
     fn laws_of_completion(chosen in proptest::collection::vec(any::<bool>(), PARTS.len())) {
         let parts: Vec<&str> =

@@ -1,7 +1,7 @@
 //! The pods that the controllers of workloads would make.
 //!
-//! Labels, service account, ports and host network are the template's. A pod's name is the workload's with a number: the
-//! hash in the name of a Deployment's pod, and the label `pod-template-hash`, are known to a cluster only.
+//! Labels, service account, ports and host network are the template's. A pod's name is the workload's with a number:
+//! the hash in the name of a Deployment's pod, and the label `pod-template-hash`, are known to a cluster only.
 //!
 //! Source: Kubernetes documentation, "Workloads".
 
@@ -140,8 +140,8 @@ fn without_pods(completion: &Completion<'_>) -> Vec<(ObjectKey, Workload)> {
         .collect()
 }
 
-/// The workload that an owner reference means. If the `ReplicaSet` of a Deployment or the Job of a `CronJob` is not in the
-/// input, its name leads to the owner: that one's name, a dash, and a hash or a time.
+/// The workload that an owner reference means. If the `ReplicaSet` of a Deployment or the Job of a `CronJob` is not in
+/// the input, its name leads to the owner: that one's name, a dash, and a hash or a time.
 fn controlled_by<'a>(
     namespace: &str,
     owner: &Owner,

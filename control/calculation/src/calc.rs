@@ -1,7 +1,7 @@
 //! The calculation: cluster, topology and this node's attachments to the dataplane's tables.
 //!
-//! It depends on the current state only, never on the way there, but for what must outlive a table: indexes of tunnels, the
-//! revisions by which a flow tells that its policy has changed, and what rules counted.
+//! It depends on the current state only, never on the way there, but for what must outlive a table: indexes of tunnels,
+//! the revisions by which a flow tells that its policy has changed, and what rules counted.
 
 mod delta;
 mod routes;
@@ -130,8 +130,8 @@ struct Counted {
     base: u64,
 }
 
-/// Slots that no tables name are kept up to as many as those that they do name, and this many at least: a policy that comes
-/// back goes on counting where it stopped.
+/// Slots that no tables name are kept up to as many as those that they do name, and this many at least: a policy that
+/// comes back goes on counting where it stopped.
 const KEPT_SLOTS: usize = 1024;
 
 impl Calculation {
@@ -222,7 +222,8 @@ impl Calculation {
         HostPolicy { native, tunnelled, drops_to_node, revision }
     }
 
-    /// The revision of a policy with this hash: the one before if the policy is the same, else one with the next number.
+    /// The revision of a policy with this hash: the one before if the policy is the same, else one with the next
+    /// number.
     fn renumber(&mut self, before: Option<Revision>, hash: u64) -> Revision {
         if let Some(before) = before.filter(|before| before.hash == hash) {
             return before;
@@ -246,9 +247,10 @@ impl Calculation {
         }
     }
 
-    /// No worker uses tables up to version `unused` any more. If too many slots are named only by such, they are folded:
-    /// their counts, which `read` tells, go into [`Calculation::former`], and the slots are for other rules. Flows remember
-    /// slots, so all are judged again by the next tables, which are the first to give those slots to others.
+    /// No worker uses tables up to version `unused` any more. If too many slots are named only by such, they are
+    /// folded: their counts, which `read` tells, go into [`Calculation::former`], and the slots are for other rules.
+    /// Flows remember slots, so all are judged again by the next tables, which are the first to give those slots to
+    /// others.
     pub fn fold(&mut self, unused: u64, read: impl Fn(u32) -> u64) {
         if self.counted.len() <= self.named + self.named.max(KEPT_SLOTS) {
             return;
@@ -303,8 +305,8 @@ impl Calculation {
     }
 }
 
-/// What judges packets of an interface that a host endpoint governs: those of forwarded ones, and all others if the uplink is
-/// Manx's own.
+/// What judges packets of an interface that a host endpoint governs: those of forwarded ones, and all others if the
+/// uplink is Manx's own.
 fn interface_chains(image: &Image, host: &ObjectName, owned: bool) -> InterfaceChains {
     let chain =
         |stage, direction| image.chain_at(host, stage, direction).unwrap_or(ChainId::MISSING);

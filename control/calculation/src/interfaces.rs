@@ -1,8 +1,8 @@
 //! Which host endpoints govern this node's interfaces.
 //!
 //! Source: Calico documentation, "Host endpoints": one that names an interface comes before one that is found by its
-//! addresses, and that before `interfaceName: "*"`, which is for all interfaces; of equals the first by name. Where none of
-//! these governs an interface, one that is not valid may be meant, and does.
+//! addresses, and that before `interfaceName: "*"`, which is for all interfaces; of equals the first by name. Where
+//! none of these governs an interface, one that is not valid may be meant, and does.
 
 use manx_policy_compiler::model::{HostEndpoint, Interface, Model};
 

@@ -7,8 +7,8 @@
 //! - [`topology`]: where every prefix leads, seen from one node.
 //! - [`calc`]: the tables of the dataplane, made anew or changed in place.
 //!
-//! Everything here is calculated from its arguments: no files, no clock, no system call. The oracle, which judges the result,
-//! shares no code with this crate.
+//! Everything here is calculated from its arguments: no files, no clock, no system call. The oracle, which judges the
+//! result, shares no code with this crate.
 
 pub mod block;
 pub mod calc;

@@ -1,6 +1,6 @@
-//! Where every prefix leads, seen from one node. This is computed only from the Nodes, the pools, and the addresses that pods
-//! have outside of their nodes' blocks. The worker's routes and the kernel's routes are both made from it, so they cannot
-//! disagree.
+//! Where every prefix leads, seen from one node. This is computed only from the Nodes, the pools, and the addresses
+//! that pods have outside of their nodes' blocks. The worker's routes and the kernel's routes are both made from it, so
+//! they cannot disagree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -72,8 +72,8 @@ pub struct Peer {
 /// How the node itself reaches a block of pod addresses, or one that a pod borrows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HostRoute {
-    /// Through Manx: what is of this node, behind a tunnel, or leads nowhere. For a tunnel `source` is the node's tunnel
-    /// address, because the far node checks that the inner source is in one of this node's blocks.
+    /// Through Manx: what is of this node, behind a tunnel, or leads nowhere. For a tunnel `source` is the node's
+    /// tunnel address, because the far node checks that the inner source is in one of this node's blocks.
     Manx {
         /// The node's source address; the kernel chooses if absent.
         source: Option<IpAddr>,
@@ -143,9 +143,10 @@ impl Topology {
             && *underlay == other.underlay
     }
 
-    /// The longest prefix that contains an address, and where it leads. It takes a few lookups, however many prefixes there
-    /// are: of two prefixes that both contain the address, the longer sorts after the shorter. So the last one up to the
-    /// address either contains it, or lies in every one that does, and these are no longer than what both have in common.
+    /// The longest prefix that contains an address, and where it leads. It takes a few lookups, however many prefixes
+    /// there are: of two prefixes that both contain the address, the longer sorts after the shorter. So the last one up
+    /// to the address either contains it, or lies in every one that does, and these are no longer than what both have
+    /// in common.
     pub fn route(&self, address: IpAddr) -> (IpNet, Route) {
         let mut bound = IpNet::from(address);
         while let Some((prefix, route)) = self.prefixes.range(..=bound).next_back() {
@@ -333,8 +334,8 @@ fn contested(cluster: &Cluster, name: &str) -> Result<BTreeSet<IpNet>, TopologyE
     Ok(contested)
 }
 
-/// The nodes that send tunnel packets to `here`, the node `name`, which has the prefixes `own`: the destination's pool chooses
-/// the encapsulation, so one prefix stands for all of a pool and family.
+/// The nodes that send tunnel packets to `here`, the node `name`, which has the prefixes `own`: the destination's pool
+/// chooses the encapsulation, so one prefix stands for all of a pool and family.
 fn senders(
     cluster: &Cluster,
     name: &str,

@@ -38,7 +38,8 @@ pub struct Node {
     /// What a worker without packets does
     #[arg(long, env = "MANX_POLL", value_enum, default_value_t = Poll::Adaptive)]
     pub poll: Poll,
-    /// How many workers carry packets, each a thread with its own queue of every device [default: 1, or one for each core of --pin]
+    /// How many workers carry packets, each a thread with its own queue of every device [default: 1, or one for each
+    /// core of --pin]
     #[arg(long, env = "MANX_WORKERS", value_name = "N", value_parser = parse_workers)]
     pub workers: Option<usize>,
     /// Core to pin each worker to, in order; not more than there are workers

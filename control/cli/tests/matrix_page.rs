@@ -1,5 +1,5 @@
-//! The page of `manx policy matrix --output html` in a real browser: it is opened from a file, filters, and tells what a
-//! clicked cell says. The fragment of the address is the page's state, so a click needs no driver.
+//! The page of `manx policy matrix --output html` in a real browser: it is opened from a file, filters, and tells what
+//! a clicked cell says. The fragment of the address is the page's state, so a click needs no driver.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs;

@@ -123,8 +123,8 @@ pub fn of_rigs() -> Result<PathBuf, Error> {
     checked(temporary()?.join(format!("manx-{}", geteuid())))
 }
 
-/// The folder for temporary files (`TMPDIR`), in which the caller can make folders of its own. It need not exist: an image
-/// of a container may consist of one program.
+/// The folder for temporary files (`TMPDIR`), in which the caller can make folders of its own. It need not exist: an
+/// image of a container may consist of one program.
 ///
 /// Errors: it belongs to neither the caller nor root, or other users can remove the caller's files there.
 pub fn temporary() -> Result<PathBuf, Error> {

@@ -336,8 +336,8 @@ fn is_template(line: &str) -> bool {
     begins && line.contains("}}")
 }
 
-/// Whether a document without a known kind may be meant as an object, or as a list of some. An API version alone does not
-/// tell: Helm's `Chart.yaml` has one. (One of policies never gets here.)
+/// Whether a document without a known kind may be meant as an object, or as a list of some. An API version alone does
+/// not tell: Helm's `Chart.yaml` has one. (One of policies never gets here.)
 fn resembles_object(node: &Node) -> bool {
     match &node.value {
         Value::Sequence(items) => {

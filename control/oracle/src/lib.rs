@@ -6,7 +6,8 @@
 //! traffic, and the conformance tests compare the compiled tables with them.
 //!
 //! The layers, in order:
-//! - [`packet`]: what a packet shows. `selector`: Calico's selector language. `matching`: Kubernetes' selectors and blocks.
+//! - [`packet`]: what a packet shows. `selector`: Calico's selector language. `matching`: Kubernetes' selectors and
+//!   blocks.
 //! - `members`: which member has an address, and the labels that selectors see. `services`: the endpoints of services.
 //! - `prepare`, `rules`: rules as they were written; which term of a rule a packet does not fit.
 //! - `policies`, `tiers`, `selecting`, `profiles`: which policies apply to which endpoint, in which order.

@@ -110,8 +110,8 @@ pub enum VerdictReason {
         /// Whether it allows. Pass in a profile denies.
         allowed: bool,
     },
-    /// These policies of a tier select the endpoint in this direction, none of their rules decided, and the tier's default
-    /// action is Deny.
+    /// These policies of a tier select the endpoint in this direction, none of their rules decided, and the tier's
+    /// default action is Deny.
     TierEnd {
         /// The tier.
         tier: String,

@@ -51,7 +51,8 @@ pub fn become_in(netns: &Path, host_name: Option<&str>, command: &[OsString]) ->
         // Only a prompt shows it. A container's seccomp filter may refuse it.
         let _ = unshare(CloneFlags::CLONE_NEWUTS).and_then(|()| nix::unistd::sethostname(name));
     }
-    // The supervisor blocks signals, and a program inherits what is blocked (signal(7)): SIGTERM could not stop an agent.
+    // The supervisor blocks signals, and a program inherits what is blocked (signal(7)): SIGTERM could not stop an
+    // agent.
     if let Err(errno) = SigSet::empty().thread_set_mask() {
         return EnterError::Namespace { path: "signals".into(), source: errno.into() };
     }

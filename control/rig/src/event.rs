@@ -56,8 +56,8 @@ pub enum Request {
     Check,
     /// Apply these objects (JSON), and then do the same as [`Request::Check`].
     Apply(Vec<serde_json::Value>),
-    /// Delete the objects with these names ([`PolicyWord`](super::policy_word::PolicyWord), with the kind), all or none,
-    /// and then do the same as [`Request::Check`].
+    /// Delete the objects with these names ([`PolicyWord`](super::policy_word::PolicyWord), with the kind), all or
+    /// none, and then do the same as [`Request::Check`].
     Delete(Vec<String>),
     /// Say which agents run. It does not wait for probes.
     Agents,

@@ -77,8 +77,8 @@ pub fn addresses(plan: &Plan, pods: &BTreeMap<manx_api::PodName, Vec<IpAddr>>) -
 /// All cells: to each pod from every other pod, from its own node and from outside; and from each pod to its own node
 /// and to the outside. There is one for every port of the destination, for each port that policies name there, for one
 /// closed port of each protocol that the destination has (TCP always), and for an echo, in every family that both have.
-/// No pod is probed from itself, because that traffic never leaves its namespace; nor are hosts from hosts, because that
-/// traffic does not pass Manx.
+/// No pod is probed from itself, because that traffic never leaves its namespace; nor are hosts from hosts, because
+/// that traffic does not pass Manx.
 pub fn cells(crossings: &Crossings<'_>, policy_ports: &PolicyPorts) -> Vec<Cell> {
     let mut cells = Vec::new();
     for (source, destination) in pairs(crossings.plan) {

@@ -63,8 +63,8 @@ pub struct Plan {
     pub pods: BTreeMap<PodName, Pod>,
     /// The pods on their hosts' network.
     pub host_pods: BTreeMap<PodName, HostPod>,
-    /// The router's routes: each node's pod ranges, and its pods' addresses outside of these, through that node. Empty if
-    /// no router is needed.
+    /// The router's routes: each node's pod ranges, and its pods' addresses outside of these, through that node. Empty
+    /// if no router is needed.
     pub router: Vec<Route>,
 }
 
@@ -449,8 +449,8 @@ fn outside_addresses(
         .collect()
 }
 
-/// The routes to a node's pod ranges through that node, and to its pods' addresses outside of these. A range of a family
-/// in which the node has no address cannot be reached.
+/// The routes to a node's pod ranges through that node, and to its pods' addresses outside of these. A range of a
+/// family in which the node has no address cannot be reached.
 fn pod_routes<'a>(
     name: &'a str,
     node: &'a NodeSpec,

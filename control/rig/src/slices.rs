@@ -1,6 +1,7 @@
 //! The endpoint slice controller of the rig: keeps the `EndpointSlices` of the services that have a selector.
 //!
-//! They are those that are made up where the input has none ([`manx_assume::endpoint_slices`]), for the pods as they run.
+//! They are those that are made up where the input has none ([`manx_assume::endpoint_slices`]), for the pods as they
+//! run.
 
 use std::collections::BTreeSet;
 

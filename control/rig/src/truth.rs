@@ -1,8 +1,8 @@
 //! The truth table in groups: destinations with equal columns share a block, and sources with equal rows share a row.
 //!
-//! Law: [`expand`] of the blocks is the cells that they were made of. A pod is never probed from itself, so a pod may be
-//! source and destination of one block: that means the other pairs. A node is "the node" of the pod at the other end, so
-//! pods of different nodes can be alike.
+//! Law: [`expand`] of the blocks is the cells that they were made of. A pod is never probed from itself, so a pod may
+//! be source and destination of one block: that means the other pairs. A node is "the node" of the pod at the other
+//! end, so pods of different nodes can be alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -233,8 +233,8 @@ pub(super) mod tests {
         Column { closed: number > 3, service: Service::Port(port), v6: number % 2 == 1 }
     }
 
-    /// Tables whose cells depend on what few kinds of ends there are, with some cells that differ and some that miss, and
-    /// perhaps with probes between pods and the nodes of others.
+    /// Tables whose cells depend on what few kinds of ends there are, with some cells that differ and some that miss,
+    /// and perhaps with probes between pods and the nodes of others.
     pub(crate) fn tables() -> impl Strategy<Value = BTreeMap<Place, u8>> {
         let all: Vec<Prober> = probers().into_keys().collect();
         let count = all.len();

@@ -107,8 +107,8 @@ fn decide_unusual(
             }
             decision
         }
-        // The decision on the first fragment includes its source check, because the key names the entrance too. It
-        // is valid only in its epoch: it names endpoints by an index that other tables may give to another endpoint, and
+        // The decision on the first fragment includes its source check, because the key names the entrance too. It is
+        // valid only in its epoch: it names endpoints by an index that other tables may give to another endpoint, and
         // next hops that a change of the tables in use may have replaced.
         Fragment::Later { .. } => {
             match (state.fragments.lookup(parsed, entrance, epoch, now), state.next_worker) {

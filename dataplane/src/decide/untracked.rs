@@ -1,11 +1,11 @@
-//! Untracked policy (`doNotTrack`): it decides a packet before connection tracking. The decision is not kept in a flow, and
-//! replies are decided by themselves.
+//! Untracked policy (`doNotTrack`): it decides a packet before connection tracking. The decision is not kept in a flow,
+//! and replies are decided by themselves.
 //!
 //! Such policy is evaluated only on an uplink that Manx owns
 //! ([`InterfaceChains::owned`](crate::tables::InterfaceChains)). An agent shares the uplink with the kernel and
 //! publishes no such chains. So this file, `untracked_hook.rs`, `Role::Uplink` and the chains of
-//! [`OwnedChains`](crate::tables::OwnedChains) wait for a mode in which Manx owns the uplink; until then only tests and the
-//! bench reach them.
+//! [`OwnedChains`](crate::tables::OwnedChains) wait for a mode in which Manx owns the uplink; until then only tests and
+//! the bench reach them.
 
 use manx_policy_compiler::model::{Shown, Transport};
 

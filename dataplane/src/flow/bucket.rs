@@ -99,8 +99,8 @@ impl Place {
     }
 }
 
-/// The tag of a hash: 16 bits that do not choose its first bucket while there are fewer than 2^48 buckets. Never 0, which
-/// marks a free way.
+/// The tag of a hash: 16 bits that do not choose its first bucket while there are fewer than 2^48 buckets. Never 0,
+/// which marks a free way.
 #[inline]
 pub(super) fn tag(hash: u64) -> u16 {
     ((hash >> 48) as u16).max(1)

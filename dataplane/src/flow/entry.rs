@@ -104,8 +104,8 @@ pub struct SecondLine {
     v6: [u64; 3],
     /// What the verdict rests on.
     pub policy_stamp: PolicyStamp,
-    /// The attachments of source and destination, each 0 if it is not a local endpoint. The numbers of endpoints and ports
-    /// are used again, those of attachments are not.
+    /// The attachments of source and destination, each 0 if it is not a local endpoint. The numbers of endpoints and
+    /// ports are used again, those of attachments are not.
     pub attachments: [u32; 2],
     /// By direction.
     upper_traffic: [HalfTraffic; 2],
@@ -193,8 +193,8 @@ impl FirstLine {
         self.last_seen
     }
 
-    /// Whether the flow has been silent for longer than its state's timeout. The answer is never early, and late by less
-    /// than two seconds, because the clock counts seconds.
+    /// Whether the flow has been silent for longer than its state's timeout. The answer is never early, and late by
+    /// less than two seconds, because the clock counts seconds.
     #[inline]
     pub fn is_expired(&self, now: u32) -> bool {
         // Time never goes back. If it did, the second comparison would still be right.
@@ -302,8 +302,8 @@ pub struct FlowMut<'a> {
     first: &'a mut FirstLine,
     /// The part that is seldom needed.
     pub second: &'a mut SecondLine,
-    /// The table's slots and the flow's own slot, which is always in the list of its owner that its state asks for. `None`:
-    /// the flow is in no table.
+    /// The table's slots and the flow's own slot, which is always in the list of its owner that its state asks for.
+    /// `None`: the flow is in no table.
     list_slot: Option<(&'a mut Slots, u32)>,
 }
 
@@ -317,8 +317,8 @@ impl<'a> FlowMut<'a> {
         Self { first, second, list_slot: queued }
     }
 
-    /// Makes it the flow of a first packet with the orientation `original`. The flow is denied, has an empty stamp and no
-    /// next hops until the caller sets what was decided. The packet is not counted: see [`FlowMut::record_packet`].
+    /// Makes it the flow of a first packet with the orientation `original`. The flow is denied, has an empty stamp and
+    /// no next hops until the caller sets what was decided. The packet is not counted: see [`FlowMut::record_packet`].
     #[inline]
     pub fn open(&mut self, key: &FlowKey, original: Orientation, flags: TcpFlags, now: u32) {
         let standing = self.first.eviction_class;

@@ -25,8 +25,9 @@ pub enum Orientation {
 #[derive(Debug, Clone, Copy, Eq)]
 #[repr(C)]
 pub struct FlowKey {
-    /// From the lowest bits up: the low end's port and IPv4 address, the protocol, and the ICMP type. For a query and its
-    /// reply it is the type of the packet that comes from the low end. IPv6: the last half of the low end's address.
+    /// From the lowest bits up: the low end's port and IPv4 address, the protocol, and the ICMP type. For a query and
+    /// its reply it is the type of the packet that comes from the low end. IPv6: the last half of the low end's
+    /// address.
     first: u64,
     /// The high end's port and IPv4 address. IPv6: both ports, protocol, type and [`IS_V6`].
     second: u64,
@@ -140,10 +141,10 @@ impl FlowKey {
         }
     }
 
-    /// The key of an ICMP query, such as an echo request, or of its reply (RFC 792; RFC 4443, section 4). `types` are the
-    /// type of the packet and the type of the packets in the other direction. The port of the side that asks is the
-    /// identifier, and the port of the other side is the identifier's complement. So two hosts that ask each other with one
-    /// identifier have two flows, and a request can never pass as a reply.
+    /// The key of an ICMP query, such as an echo request, or of its reply (RFC 792; RFC 4443, section 4). `types` are
+    /// the type of the packet and the type of the packets in the other direction. The port of the side that asks is the
+    /// identifier, and the port of the other side is the identifier's complement. So two hosts that ask each other with
+    /// one identifier have two flows, and a request can never pass as a reply.
     #[inline]
     pub fn query(
         source: Address,
@@ -182,8 +183,8 @@ impl FlowKey {
         (self.upper() >> ICMP_TYPE) as u8
     }
 
-    /// The code of an ICMP [`message`](Self::message). `None`: the key is that of a [`query`](Self::query) and its reply,
-    /// whose code is 0.
+    /// The code of an ICMP [`message`](Self::message). `None`: the key is that of a [`query`](Self::query) and its
+    /// reply, whose code is 0.
     #[inline]
     pub fn icmp_code(&self) -> Option<u8> {
         // A query's ports are complements of each other, a message's are its code.

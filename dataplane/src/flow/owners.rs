@@ -133,8 +133,8 @@ impl Owners {
         self.last
     }
 
-    /// An owner that has more than its share, if possible the last one. There is one while the table is full and `owner`
-    /// has less than its share.
+    /// An owner that has more than its share, if possible the last one. There is one while the table is full and
+    /// `owner` has less than its share.
     #[inline(never)]
     fn over_share_owner(&self, owner: Owner, flows: u32) -> Owner {
         let share = self.share_among(self.holders + u32::from(flows == 0));

@@ -37,8 +37,8 @@ pub struct Shards {
 const BUCKETS_PER_FLOW: usize = 8;
 
 impl Shards {
-    /// Shards for tables that hold `flows` flows together. They take at most 128 bytes for each flow. Errors: no address
-    /// space.
+    /// Shards for tables that hold `flows` flows together. They take at most 128 bytes for each flow. Errors: no
+    /// address space.
     pub fn new(flows: usize) -> io::Result<Self> {
         let buckets = flows.clamp(1, 1 << 30).next_power_of_two() * BUCKETS_PER_FLOW;
         Ok(Self { random: RandomState::new(), buckets: ZeroedPages::new(buckets, Pages::Small)? })
@@ -85,8 +85,8 @@ impl Shards {
     }
 }
 
-/// The shard of a hash within its bucket: 9 bits that do not choose the bucket while there are at most 2^47 buckets. Never
-/// [`ALL_OTHERS`].
+/// The shard of a hash within its bucket: 9 bits that do not choose the bucket while there are at most 2^47 buckets.
+/// Never [`ALL_OTHERS`].
 fn tag(hash: u64) -> u16 {
     ((hash >> 55) as u16).max(1)
 }
@@ -251,8 +251,9 @@ mod tests {
     }
 
     proptest! {
-        /// Three workers open and close flows of six shards in each of four buckets. A worker that has a flow owns its shard all
-        /// the time, shards whose flows are closed have no owner, and the owner that a worker is told can open the flow.
+        /// Three workers open and close flows of six shards in each of four buckets. A worker that has a flow owns its
+        /// shard all the time, shards whose flows are closed have no owner, and the owner that a worker is told can
+        /// open the flow.
         #[test]
         fn a_worker_that_has_a_flow_owns_its_shard(
             steps in prop::collection::vec((1u64..7, 0u64..4, 0u8..3, any::<bool>()), 1..100),

@@ -2,8 +2,8 @@
 //!
 //! States and timeouts are those of Calico's connection tracking: opening 20 s, established 3600 s, both halves closed
 //! 30 s, reset 40 s, UDP 60 s, ICMP 5 s, anything else 600 s. Sequence numbers are not checked: a segment forged from
-//! outside the window could advance a state, which shortens or lengthens a silence but admits nothing, because every SYN
-//! is judged and every other packet is admitted by addresses and ports alone.
+//! outside the window could advance a state, which shortens or lengthens a silence but admits nothing, because every
+//! SYN is judged and every other packet is admitted by addresses and ports alone.
 
 use zerocopy::FromZeros;
 
@@ -109,14 +109,15 @@ pub enum FlowState {
 pub enum Admission {
     /// The packet belongs to the flow: the cached verdict is valid.
     Cached,
-    /// A SYN of the initiator: evaluate policy again in the flow's original direction, even if the stamp has not changed.
+    /// A SYN of the initiator: evaluate policy again in the flow's original direction, even if the stamp has not
+    /// changed.
     Judge,
     /// A SYN of the replying side while the flow is live: evaluate policy for this packet alone, in the packet's own
-    /// direction. The entry stays as it is: a reply must not carry a forbidden connection, and a stray SYN must not end a
-    /// live one.
+    /// direction. The entry stays as it is: a reply must not carry a forbidden connection, and a stray SYN must not end
+    /// a live one.
     JudgeAlone,
-    /// A SYN after the sender's half was closed or the flow was reset: evaluate policy as for a new flow. If it is allowed,
-    /// the new entry replaces this one; if not, this one stays as it is.
+    /// A SYN after the sender's half was closed or the flow was reset: evaluate policy as for a new flow. If it is
+    /// allowed, the new entry replaces this one; if not, this one stays as it is.
     Recycle,
 }
 
@@ -168,8 +169,8 @@ impl FlowState {
 
     /// The state after a flow's first packet.
     ///
-    /// A TCP flow whose first packet is not a SYN is picked up: it has the short timeout until the other side speaks, so
-    /// that stray segments cannot fill the table with long-lived entries.
+    /// A TCP flow whose first packet is not a SYN is picked up: it has the short timeout until the other side speaks,
+    /// so that stray segments cannot fill the table with long-lived entries.
     #[inline]
     pub const fn first(protocol: u8, flags: TcpFlags) -> Self {
         match protocol {
@@ -369,8 +370,8 @@ mod tests {
     const SYN_ACK: TcpFlags = TcpFlags(0x12);
     const FIN_ACK: TcpFlags = TcpFlags(0x11);
 
-    /// A state, then the state after it by: ACK, FIN+ACK, SYN+ACK, RST of the original side; then by those of the replying
-    /// side.
+    /// A state, then the state after it by: ACK, FIN+ACK, SYN+ACK, RST of the original side; then by those of the
+    /// replying side.
     const TRANSITIONS: [(FlowState, [FlowState; 4], [FlowState; 4]); 9] = [
         (
             SynSent,

@@ -6,12 +6,12 @@
 //! ```
 //! The two lines of an entry lie in two arrays, because most packets need only the first line: so no line that is not
 //! needed is fetched, or takes room in a cache. Entries are dense, so a thousand flows touch the pages of a thousand
-//! entries, whatever the capacity. There are at least two ways for each entry, and an entry goes to its alternate bucket
-//! when its first one is nearly full. So a pair of buckets is practically never full before the table is.
+//! entries, whatever the capacity. There are at least two ways for each entry, and an entry goes to its alternate
+//! bucket when its first one is nearly full. So a pair of buckets is practically never full before the table is.
 //!
 //! When the table is full, an owner that has its share or more gives up a flow: the oldest that is not established, and
-//! only then an established one that was silent for long. So a flood of SYNs replaces itself, and takes nothing from other
-//! owners.
+//! only then an established one that was silent for long. So a flood of SYNs replaces itself, and takes nothing from
+//! other owners.
 
 use std::io;
 use std::sync::Arc;
@@ -86,9 +86,9 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// A table for `capacity` flows, at least 1 and at most 2^30 (other values are clamped). It takes about 144 bytes for
-    /// each flow that it has held at once, and at most another 32 for each flow of its capacity, in steps of a huge page if
-    /// the system has them. Errors: no address space.
+    /// A table for `capacity` flows, at least 1 and at most 2^30 (other values are clamped). It takes about 144 bytes
+    /// for each flow that it has held at once, and at most another 32 for each flow of its capacity, in steps of a huge
+    /// page if the system has them. Errors: no address space.
     pub fn new(capacity: usize, seed: HashSeed) -> io::Result<Self> {
         let random = match seed.0 {
             None => RandomState::new(),
@@ -150,8 +150,8 @@ impl FlowTable {
         self.buckets.prefetch(self.first_bucket(hash));
     }
 
-    /// Guesses the slot of a flow, for a batch whose buckets were all prefetched ([`FlowTable::prefetch`]). If a flow has
-    /// been inserted since, [`FlowTable::lookup_guessed`] may not find the flow, but never finds another one.
+    /// Guesses the slot of a flow, for a batch whose buckets were all prefetched ([`FlowTable::prefetch`]). If a flow
+    /// has been inserted since, [`FlowTable::lookup_guessed`] may not find the flow, but never finds another one.
     #[inline]
     pub fn guess(&self, hash: u64) -> Guess {
         let bucket = &self.buckets[self.first_bucket(hash)];
@@ -178,8 +178,8 @@ impl FlowTable {
         way.map_or(Guess::NONE, |way| Guess(bucket.slots[way]))
     }
 
-    /// Prefetches the flow of this key at its guessed slot, for a batch. If the flow is probably new, prefetches the flow
-    /// that must be evicted for it.
+    /// Prefetches the flow of this key at its guessed slot, for a batch. If the flow is probably new, prefetches the
+    /// flow that must be evicted for it.
     #[inline]
     pub fn prefetch_guessed(&self, key: &FlowKey, guess: Guess, victims: &mut Victims) {
         if guess == Guess::NONE {
@@ -254,8 +254,8 @@ impl FlowTable {
         shards.open(hash, *own).err()
     }
 
-    /// Stores a flow of an owner: `write` opens it, or copies it into its place. `found` comes from [`FlowTable::find`] of
-    /// its key; a flow that was found is replaced. It always succeeds, and returns what was evicted.
+    /// Stores a flow of an owner: `write` opens it, or copies it into its place. `found` comes from [`FlowTable::find`]
+    /// of its key; a flow that was found is replaced. It always succeeds, and returns what was evicted.
     #[inline]
     pub fn insert(
         &mut self,

@@ -293,8 +293,8 @@ proptest! {
         prop_assert_eq!(table.hash(&there), table.hash(&back));
     }
 
-    /// A worker owns a shard while it has a flow of it, even as flows expire, are evicted or replaced. A bucket of shards
-    /// without flows has no owner.
+    /// A worker owns a shard while it has a flow of it, even as flows expire, are evicted or replaced. A bucket of
+    /// shards without flows has no owner.
     #[test]
     fn a_shard_has_an_owner_exactly_while_it_has_flows(
         capacity in 1usize..40,
@@ -328,8 +328,8 @@ proptest! {
         }
     }
 
-    /// Compares the table with a plain map: only the flows that the table says it evicted are missing, `len`, `iter` and
-    /// `lookup` agree, and the eviction lists are in order.
+    /// Compares the table with a plain map: only the flows that the table says it evicted are missing, `len`, `iter`
+    /// and `lookup` agree, and the eviction lists are in order.
     #[test]
     fn the_table_is_a_map_with_timeouts_and_bounded_size(
         capacity in 1usize..40,

@@ -12,12 +12,13 @@ const END: u8 = 0;
 const NO_OPERATION: u8 = 1;
 const COPIED: u8 = 0x80;
 
-/// Appends the packet to `into` in pieces of at most `mtu` bytes, in order; in one piece if it fits. Its layer-4 checksum is
-/// completed first, because no piece can do that.
+/// Appends the packet to `into` in pieces of at most `mtu` bytes, in order; in one piece if it fits. Its layer-4
+/// checksum is completed first, because no piece can do that.
 ///
-/// All or nothing: after an error `into` is as it was and every buffer is in `pool`. [`DropReason::TooBig`]: it must not
-/// be fragmented (DF, IPv6), or `mtu` leaves less than eight bytes. [`DropReason::NoBuffer`]. [`DropReason::Malformed`]: not a
-/// whole IPv4 packet, options that overrun, or a super-packet, which has to be segmented instead.
+/// All or nothing: after an error `into` is as it was and every buffer is in `pool`. [`DropReason::TooBig`]: it must
+/// not be fragmented (DF, IPv6), or `mtu` leaves less than eight bytes. [`DropReason::NoBuffer`].
+/// [`DropReason::Malformed`]: not a whole IPv4 packet, options that overrun, or a super-packet, which has to be
+/// segmented instead.
 pub fn fragment(
     mut packet: Packet,
     mtu: usize,
@@ -123,7 +124,8 @@ fn copied_options(mut options: &[u8], into: &mut [u8]) -> Result<usize, Malforme
 }
 
 impl Plan {
-    /// Makes `piece` the fragment with the payload of `whole` from `start` on, as much as fits. Returns how much that is.
+    /// Makes `piece` the fragment with the payload of `whole` from `start` on, as much as fits. Returns how much that
+    /// is.
     fn fill(&self, piece: &mut Packet, whole: &[u8], start: usize) -> usize {
         let header_len = self.later_header_len;
         let left = self.payload_len - start;

@@ -6,8 +6,8 @@ use crate::flow::Epoch;
 use crate::parse::{Fragment, Parsed};
 use crate::wire::address::Address;
 
-/// Seconds for which a first fragment's decision stands: as long as Linux keeps fragments (`ipfrag_time`). RFC 1122, section
-/// 3.3.2 recommends 60 to 120 to a receiver.
+/// Seconds for which a first fragment's decision stands: as long as Linux keeps fragments (`ipfrag_time`). RFC 1122,
+/// section 3.3.2 recommends 60 to 120 to a receiver.
 const TIMEOUT: u32 = 30;
 /// Places where a key may be.
 const WAYS: usize = 4;
@@ -21,8 +21,8 @@ struct Key {
     protocol: u8,
     /// Where the packet entered: fragments that entered elsewhere do not join it.
     origin: u32,
-    /// When it was decided. In another epoch the addresses may lead elsewhere, and other tables may mean something else by
-    /// an endpoint or a rule.
+    /// When it was decided. In another epoch the addresses may lead elsewhere, and other tables may mean something else
+    /// by an endpoint or a rule.
     epoch: Epoch,
 }
 
@@ -34,15 +34,15 @@ struct Entry<T> {
     expires: u32,
 }
 
-/// A bounded table of decisions on first fragments. The key is source, destination, id, protocol, the packet's origin, and the
-/// epoch of the decision. New tables, and a change of one of the addresses in the tables in use, therefore end the decisions,
-/// and the later fragments are dropped.
+/// A bounded table of decisions on first fragments. The key is source, destination, id, protocol, the packet's origin,
+/// and the epoch of the decision. New tables, and a change of one of the addresses in the tables in use, therefore end
+/// the decisions, and the later fragments are dropped.
 ///
-/// If first fragments of one key are decided differently while the first decision stands, the key has no decision until 30
-/// seconds after the last of them: it is not known to which of them a receiver joins the later fragments. (Two packets may
-/// have the same id within that time, RFC 4963; both are dropped, so that neither passes by the other's decision.) A full
-/// bucket removes the decision that expires first among those of the origin that would have most; its later fragments are
-/// dropped. So each of two origins has half of a bucket. Time is in seconds from any fixed moment.
+/// If first fragments of one key are decided differently while the first decision stands, the key has no decision until
+/// 30 seconds after the last of them: it is not known to which of them a receiver joins the later fragments. (Two
+/// packets may have the same id within that time, RFC 4963; both are dropped, so that neither passes by the other's
+/// decision.) A full bucket removes the decision that expires first among those of the origin that would have most; its
+/// later fragments are dropped. So each of two origins has half of a bucket. Time is in seconds from any fixed moment.
 #[derive(Debug)]
 pub struct FragmentTracker<T> {
     hasher: RandomState,
@@ -83,8 +83,8 @@ impl<T: Copy + PartialEq> FragmentTracker<T> {
         }
     }
 
-    /// The decision on the first fragment of a later one; `Some(None)` if several were decided differently. `None`: no decision
-    /// stands, or it is no later fragment.
+    /// The decision on the first fragment of a later one; `Some(None)` if several were decided differently. `None`: no
+    /// decision stands, or it is no later fragment.
     pub fn lookup(
         &mut self,
         parsed: &Parsed,

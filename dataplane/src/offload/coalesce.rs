@@ -9,21 +9,22 @@ use crate::packet::{Checksum, Offload, Packet, Pool, Segmentation};
 const MAX_LEN: usize = 65_535;
 /// Streams that are followed at once in a batch. One more closes one of them.
 const RUNS: usize = 8;
-/// The most datagrams in a super-packet: what a socket that takes super-packets accepts (the kernel's `UDP_GRO_CNT_MAX`).
+/// The most datagrams in a super-packet: what a socket that takes super-packets accepts (the kernel's
+/// `UDP_GRO_CNT_MAX`).
 const DATAGRAMS: u16 = 64;
 
-/// Merges the TCP segments and the UDP datagrams of a batch, in place: each run of consecutive ones becomes one super-packet,
-/// in the buffer and at the place of the first one. The other buffers return to `pool`.
+/// Merges the TCP segments and the UDP datagrams of a batch, in place: each run of consecutive ones becomes one
+/// super-packet, in the buffer and at the place of the first one. The other buffers return to `pool`.
 ///
 /// Segments merge if their headers are equal in every byte that segmentation does not derive. The sequence number must
-/// follow on. The IPv4 identification counts up by one, or stays the same if Don't Fragment makes it meaningless (RFC 6864,
-/// section 4.1). The lengths are equal; a shorter segment ends the run, and so do PSH and FIN. Only the first may have CWR.
-/// Never merged are SYN, RST, URG, pure acknowledgements, empty datagrams and those without a checksum, fragments, and
-/// packets that are super-packets already. A checksum that is not verified yet is verified here. A packet with a wrong one
-/// stays alone and unchanged.
+/// follow on. The IPv4 identification counts up by one, or stays the same if Don't Fragment makes it meaningless (RFC
+/// 6864, section 4.1). The lengths are equal; a shorter segment ends the run, and so do PSH and FIN. Only the first may
+/// have CWR. Never merged are SYN, RST, URG, pure acknowledgements, empty datagrams and those without a checksum,
+/// fragments, and packets that are super-packets already. A checksum that is not verified yet is verified here. A
+/// packet with a wrong one stays alone and unchanged.
 ///
-/// Packets of one connection keep their order; those of different connections may change it. Only kinds of super-packets
-/// that the port `takes` are made. Packets for a port that takes any begin with their IP header.
+/// Packets of one connection keep their order; those of different connections may change it. Only kinds of
+/// super-packets that the port `takes` are made. Packets for a port that takes any begin with their IP header.
 pub fn coalesce(batch: &mut Vec<Packet>, takes: Capabilities, pool: &mut Pool) {
     let mut runs = Runs { takes, open: Default::default(), turn: 0 };
     let mut kept = 0;
@@ -40,8 +41,8 @@ pub fn coalesce(batch: &mut Vec<Packet>, takes: Capabilities, pool: &mut Pool) {
     batch.drain(kept..).for_each(|packet| pool.put(packet));
 }
 
-/// Whether a batch may hold what [`coalesce`] merges. Its first and last packets tell: a TCP segment, or two datagrams of one
-/// flow, as in a batch of many datagrams. A sender of few datagrams loses too little to look at each packet.
+/// Whether a batch may hold what [`coalesce`] merges. Its first and last packets tell: a TCP segment, or two datagrams
+/// of one flow, as in a batch of many datagrams. A sender of few datagrams loses too little to look at each packet.
 #[inline]
 pub fn may_coalesce(batch: &[Packet]) -> bool {
     match batch {
@@ -76,7 +77,8 @@ struct Runs {
 }
 
 impl Runs {
-    /// Appends a packet to its run and returns `true`; or prepares the runs for the packet to stay at `place`, behind `before`.
+    /// Appends a packet to its run and returns `true`; or prepares the runs for the packet to stay at `place`, behind
+    /// `before`.
     fn append_or_prepare(
         &mut self,
         before: &mut [Packet],
@@ -169,7 +171,8 @@ fn is_whole(packet: &mut Packet, headers: &Headers) -> bool {
     }
 }
 
-/// Whether a segment or a datagram can be the first of a run: it carries data, and no flag that ends a run or means more than data.
+/// Whether a segment or a datagram can be the first of a run: it carries data, and no flag that ends a run or means
+/// more than data.
 pub(super) fn opens(bytes: &[u8], headers: &Headers) -> bool {
     const ECE: u8 = 0x40;
     let only_data =
@@ -233,8 +236,8 @@ impl Run {
         self.same_connection(head, header, &self.headers)
     }
 
-    /// Whether a segment of the same connection follows on. Its headers, at the start of `header`, have the same shape, and it
-    /// has this many bytes of payload.
+    /// Whether a segment of the same connection follows on. Its headers, at the start of `header`, have the same shape,
+    /// and it has this many bytes of payload.
     pub(super) fn continues(&self, head: &[u8], header: &[u8], len: usize) -> bool {
         let Headers { v6, protocol, transport, payload } = self.headers;
         if len == 0 || len > self.size {

@@ -34,8 +34,8 @@ impl Shape {
         Self::parse(bytes).unwrap_or(Self::Unknown)
     }
 
-    /// Reads the packet by the same views as [`parse`](crate::parse::parse). `parse` itself would sum the IPv4 header again, and
-    /// does not report an authentication header, which must not be repeated.
+    /// Reads the packet by the same views as [`parse`](crate::parse::parse). `parse` itself would sum the IPv4 header
+    /// again, and does not report an authentication header, which must not be repeated.
     fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let (v6, protocol, transport) = match bytes.first().ok_or(Malformed)? >> 4 {
             4 => ipv4(bytes)?,
@@ -101,7 +101,8 @@ impl Headers {
         sum(self.addresses(headers)) + u32::from(self.protocol) + (len & 0xffff) + (len >> 16)
     }
 
-    /// Whether the transport checksum in the packet is right. UDP over IPv4 may have none (RFC 768), which is right too.
+    /// Whether the transport checksum in the packet is right. UDP over IPv4 may have none (RFC 768), which is right
+    /// too.
     pub(super) fn verify(&self, bytes: &[u8]) -> bool {
         let at = self.transport + self.checksum_offset();
         if self.protocol == UDP && bytes[at..at + 2] == [0; 2] {

@@ -25,9 +25,9 @@ pub(crate) fn header_len(segment: &[u8]) -> Option<usize> {
     }
 }
 
-/// Joins TCP segments by the rules of [`coalesce`](super::coalesce::coalesce). `bytes` holds the first segment, `first` bytes
-/// long, and behind it the payload of the others in order. `others` holds their headers, each as long as the first one's. The
-/// payload of each is as long as the first one's, except for the last.
+/// Joins TCP segments by the rules of [`coalesce`](super::coalesce::coalesce). `bytes` holds the first segment, `first`
+/// bytes long, and behind it the payload of the others in order. `others` holds their headers, each as long as the
+/// first one's. The payload of each is as long as the first one's, except for the last.
 ///
 /// Joins as many as possible, from the first on; the rest of `bytes` stays as it is. `None`: nothing can be joined, and
 /// nothing is changed.

@@ -1,11 +1,13 @@
-//! Super-packets: cut into segments for links that cannot cut them, and put together from segments that arrive one by one.
+//! Super-packets: cut into segments for links that cannot cut them, and put together from segments that arrive one by
+//! one.
 //!
-//! [`segment::segment`] does what a device does with `VIRTIO_NET_HDR_GSO_*`; [`coalesce::coalesce`] does what the kernel's GRO
-//! does. Each undoes the other: segment then coalesce gives the super-packet again (its checksum in partial form), and
-//! coalesce then segment gives the packets that came.
+//! [`segment::segment`] does what a device does with `VIRTIO_NET_HDR_GSO_*`; [`coalesce::coalesce`] does what the
+//! kernel's GRO does. Each undoes the other: segment then coalesce gives the super-packet again (its checksum in
+//! partial form), and coalesce then segment gives the packets that came.
 //!
-//! The boundaries of datagrams are kept, because they are part of the meaning. All datagrams of a super-packet but the last have
-//! one length, which its metadata holds. For a socket that has not asked for super-packets (`UDP_GRO`) the kernel cuts them again.
+//! The boundaries of datagrams are kept, because they are part of the meaning. All datagrams of a super-packet but the
+//! last have one length, which its metadata holds. For a socket that has not asked for super-packets (`UDP_GRO`) the
+//! kernel cuts them again.
 
 use crate::packet::{Packet, SegmentKind};
 
@@ -25,8 +27,8 @@ const LEAST_MTU: u32 = 68;
 /// - UDP: `UDP_SEGMENT` takes 128 datagrams at once (Linux 6.9, and stable releases of older kernels such as 6.8.8; 64
 ///   before).
 /// - TCP with segments shorter than the least MTU: Linux sends at least 48 bytes behind the basic TCP header
-///   (`TCP_MIN_SND_MSS`), which is 88 bytes on a wire. Shorter segments that were received (a terminal's key strokes) may have
-///   been coalesced by GRO, which takes them from the 64 packets of one poll.
+///   (`TCP_MIN_SND_MSS`), which is 88 bytes on a wire. Shorter segments that were received (a terminal's key strokes)
+///   may have been coalesced by GRO, which takes them from the 64 packets of one poll.
 /// - Other TCP: 512, which is 64 KB in segments of 128 bytes. Linux's own least path MTU is 552
 ///   (`net.ipv4.route.min_pmtu`), which gives 128 segments.
 pub(crate) fn most_segments(kind: SegmentKind, unit: u32) -> u32 {

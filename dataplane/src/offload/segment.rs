@@ -4,13 +4,14 @@ use super::headers::{CWR, FIN, FLAGS, Headers, PSH, Shape, TCP, UDP, ipv4_id, se
 use crate::drop_reason::DropReason;
 use crate::packet::{Checksum, Packet, Pool, Segmentation};
 
-/// Cuts a packet into segments of at most `mtu` bytes, and appends them to `out` in order, each with complete checksums. A
-/// packet that is no super-packet passes with its checksum completed. Segment before encapsulation: this does not look
-/// through tunnel headers, and `mtu` is what the tunnel leaves.
+/// Cuts a packet into segments of at most `mtu` bytes, and appends them to `out` in order, each with complete
+/// checksums. A packet that is no super-packet passes with its checksum completed. Segment before encapsulation: this
+/// does not look through tunnel headers, and `mtu` is what the tunnel leaves.
 ///
-/// Every segment repeats all headers with their options. IPv4 identifications count up from the packet's own. TCP's FIN and PSH
-/// stay with the last segment, CWR with the first (RFC 3168, section 6.1.2). TCP segments become shorter if `mtu` requires
-/// it; datagrams cannot. An unverified checksum is verified first, because a new one would hide an error.
+/// Every segment repeats all headers with their options. IPv4 identifications count up from the packet's own. TCP's FIN
+/// and PSH stay with the last segment, CWR with the first (RFC 3168, section 6.1.2). TCP segments become shorter if
+/// `mtu` requires it; datagrams cannot. An unverified checksum is verified first, because a new one would hide an
+/// error.
 ///
 /// Errors give the packet back and append nothing: [`DropReason::TooBig`] (does not fit `mtu`: answer the sender),
 /// [`DropReason::Malformed`] (not what its metadata says, or a wrong checksum), [`DropReason::NoBuffer`].

@@ -313,8 +313,8 @@ proptest! {
         prop_assert_eq!(pool.available(), 255, "every other buffer is back");
     }
 
-    /// Streams with gaps, retransmissions, flags, odd sizes and corruption, of both protocols, interleaved: whatever was
-    /// merged falls apart into exactly what came, in each connection's order, and is what the port takes.
+    /// Streams with gaps, retransmissions, flags, odd sizes and corruption, of both protocols, interleaved: whatever
+    /// was merged falls apart into exactly what came, in each connection's order, and is what the port takes.
     #[test]
     fn coalesce_then_segment_gives_each_connection_as_it_came(
         template in template(true),
@@ -368,8 +368,8 @@ proptest! {
         prop_assert_eq!(pool.available(), 256);
     }
 
-    /// Whatever happens in a stream of segments whose payload stands in one piece: joined is what coalescing joins first, in the
-    /// same form, and what is behind it stays as it was.
+    /// Whatever happens in a stream of segments whose payload stands in one piece: joined is what coalescing joins
+    /// first, in the same form, and what is behind it stays as it was.
     #[test]
     fn join_gives_the_first_packet_that_coalesce_gives(
         template in template(true),

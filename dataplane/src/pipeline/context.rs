@@ -25,8 +25,8 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Forwards a packet: rewrites it, and puts it into the queue of its link's port. `is_ready`: the packet is finished
-    /// and fits the link.
+    /// Forwards a packet: rewrites it, and puts it into the queue of its link's port. `is_ready`: the packet is
+    /// finished and fits the link.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as Outbox::queue")]
     pub(super) fn forward(

@@ -6,8 +6,8 @@ const PLACES: usize = 4096;
 /// A denied flow that continues is reported again after this time.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// A direct-mapped cache of flow hashes: a flow may be reported twice. A new flow is left out only if its hash is that of
-/// a flow reported lately.
+/// A direct-mapped cache of flow hashes: a flow may be reported twice. A new flow is left out only if its hash is that
+/// of a flow reported lately.
 pub(crate) struct RecentDenials(Box<[(u64, Duration)]>);
 
 impl Default for RecentDenials {

@@ -48,8 +48,9 @@ impl Outbox {
         slot.push(packet, segments, bytes);
     }
 
-    /// Prepares a packet for its port (cuts segments or fragments, completes checksums, adds the outer header of a `tunnel`)
-    /// and queues it. The hop limit was changed and policy evaluated before. `header_len`: the bytes that each segment repeats.
+    /// Prepares a packet for its port (cuts segments or fragments, completes checksums, adds the outer header of a
+    /// `tunnel`) and queues it. The hop limit was changed and policy evaluated before. `header_len`: the bytes that
+    /// each segment repeats.
     #[inline(never)]
     pub(crate) fn prepare_and_queue(
         &mut self,
@@ -71,8 +72,8 @@ impl Outbox {
             }
         };
         if as_it_is {
-            // A super-packet that the kernel cuts is sent early: its receiver works meanwhile, and its payload is still in
-            // the cache.
+            // A super-packet that the kernel cuts is sent early: its receiver works meanwhile, and its payload is still
+            // in the cache.
             let segments = packet.segments(header_len);
             return self.encapsulate_and_queue(slot, pool, packet, segments, header_len, tunnel);
         }
@@ -109,8 +110,8 @@ impl Outbox {
             .map_err(|packet| discard(pool, packet, DropReason::Malformed))
     }
 
-    /// Queues a packet into a tunnel, as [`Outbox::queue`] does without one. Errors: the packet, if it has no room for the
-    /// outer header.
+    /// Queues a packet into a tunnel, as [`Outbox::queue`] does without one. Errors: the packet, if it has no room for
+    /// the outer header.
     #[inline(never)]
     pub(crate) fn queue_encapsulated(
         &mut self,
@@ -121,8 +122,8 @@ impl Outbox {
         self.encapsulate_and_push(tunnel, slot, packet, 0, 1, 0)
     }
 
-    /// Adds the outer header of a tunnel and queues the packet, as [`Outbox::push`] does. `repeated`: how many bytes longer
-    /// than the packet its segments are together. Errors: the packet, if it has no room for the outer header.
+    /// Adds the outer header of a tunnel and queues the packet, as [`Outbox::push`] does. `repeated`: how many bytes
+    /// longer than the packet its segments are together. Errors: the packet, if it has no room for the outer header.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as `encapsulate_and_queue`")]
     fn encapsulate_and_push(
@@ -145,9 +146,9 @@ impl Outbox {
         Ok(())
     }
 
-    /// Puts into `pieces` what a wire of this MTU would carry: the packet, its segments, its fragments, or the fragments of
-    /// its segments (a datagram that is too long is cut into fragments, not shortened). A packet that must not be cut was
-    /// answered before.
+    /// Puts into `pieces` what a wire of this MTU would carry: the packet, its segments, its fragments, or the
+    /// fragments of its segments (a datagram that is too long is cut into fragments, not shortened). A packet that must
+    /// not be cut was answered before.
     #[inline(never)]
     fn split(
         &mut self,

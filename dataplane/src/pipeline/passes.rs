@@ -1,6 +1,6 @@
-//! The passes of a batch through the pipeline. Each pass does one thing for all packets of the batch, and prefetches the
-//! memory that the next pass reads: a packet's bucket of the flow table once its key is known, and its flow some packets
-//! before it is decided.
+//! The passes of a batch through the pipeline. Each pass does one thing for all packets of the batch, and prefetches
+//! the memory that the next pass reads: a packet's bucket of the flow table once its key is known, and its flow some
+//! packets before it is decided.
 
 use std::io;
 use std::sync::Arc;
@@ -108,8 +108,9 @@ impl Pipeline {
     }
 
     /// Takes a batch through the passes, up to the queues of the ports that its packets leave by; the caller sends the
-    /// queues. `from`: the port that brought `batch`; `None`: the batch is empty. Up to `limit` packets that other workers
-    /// have handed off are added to the batch, because a few more packets cost it little. Returns the number of those.
+    /// queues. `from`: the port that brought `batch`; `None`: the batch is empty. Up to `limit` packets that other
+    /// workers have handed off are added to the batch, because a few more packets cost it little. Returns the number of
+    /// those.
     #[inline]
     pub(crate) fn process(
         &mut self,
@@ -136,8 +137,8 @@ impl Pipeline {
         handoffs
     }
 
-    /// The input passes: takes the packets of a port out of their tunnels, parses them and forms the keys. Each pass is a
-    /// function that is not inlined, so that it has the registers for itself.
+    /// The input passes: takes the packets of a port out of their tunnels, parses them and forms the keys. Each pass is
+    /// a function that is not inlined, so that it has the registers for itself.
     fn input(&mut self, context: &mut Context<'_>, batch: &mut Vec<Packet>, port: PortId) {
         let role = context.tables.role(port);
         let mut bytes = 0;
@@ -173,8 +174,8 @@ impl Pipeline {
         }
     }
 
-    /// Takes up to `limit` packets out of the mailbox, no more than are enough for a batch, and prefetches them, because
-    /// their lines are in another core's cache. [`Pipeline::accept_handoffs`] must follow.
+    /// Takes up to `limit` packets out of the mailbox, no more than are enough for a batch, and prefetches them,
+    /// because their lines are in another core's cache. [`Pipeline::accept_handoffs`] must follow.
     #[inline]
     fn fetch_handoffs(&mut self, context: &mut Context<'_>, limit: usize) {
         let mut intake = Intake::default();
@@ -274,9 +275,9 @@ impl Pipeline {
         refused
     }
 
-    /// Parses the packets of the batch, forms the keys of their flows and prefetches their buckets. A packet that cannot be
-    /// parsed leaves the batch. `arrivals`: where each packet came from. Returns how many packets a wire would have
-    /// carried.
+    /// Parses the packets of the batch, forms the keys of their flows and prefetches their buckets. A packet that
+    /// cannot be parsed leaves the batch. `arrivals`: where each packet came from. Returns how many packets a wire
+    /// would have carried.
     #[inline(never)]
     fn parse_and_key(
         &mut self,
@@ -318,8 +319,8 @@ impl Pipeline {
         victims
     }
 
-    /// Decides every packet and carries the decision out. `has_untracked`: policy may decide before connection tracking.
-    /// `victims`: what [`Pipeline::guess_slots`] has prefetched, if it was called.
+    /// Decides every packet and carries the decision out. `has_untracked`: policy may decide before connection
+    /// tracking. `victims`: what [`Pipeline::guess_slots`] has prefetched, if it was called.
     #[inline(never)]
     fn forward(
         &mut self,
@@ -376,8 +377,8 @@ impl Pipeline {
     }
 }
 
-/// Counts a packet that cannot be parsed. This is a function of its own, so that its caller does not keep the count in a
-/// register.
+/// Counts a packet that cannot be parsed. This is a function of its own, so that its caller does not keep the count in
+/// a register.
 #[cold]
 #[inline(never)]
 fn count_unparsed(

@@ -124,8 +124,8 @@ pub trait PacketIo: Send {
 
     /// Whether received packets lie in memory that is shared with the kernel. Testing that memory costs next to
     /// nothing, and the kernel wakes no thread while none waits on the descriptor. So such a port is polled while it is
-    /// active, and watched while it is quiet. False as soon as the memory has turned out to be unreliable. A wrapper must
-    /// return what its port does.
+    /// active, and watched while it is quiet. False as soon as the memory has turned out to be unreliable. A wrapper
+    /// must return what its port does.
     fn is_mapped(&self) -> bool {
         false
     }

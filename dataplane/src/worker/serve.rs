@@ -73,8 +73,8 @@ impl Worker {
         found
     }
 
-    /// Takes the batch of the port `from` through the pipeline and sends. `None`: the batch is empty. Up to `limit` packets
-    /// that other workers have handed off are added. Returns how many packets there were together.
+    /// Takes the batch of the port `from` through the pipeline and sends. `None`: the batch is empty. Up to `limit`
+    /// packets that other workers have handed off are added. Returns how many packets there were together.
     pub(super) fn process_batch(&mut self, from: Option<PortId>, limit: usize) -> usize {
         self.watch.start();
         let mut context = Context {

@@ -122,8 +122,8 @@ impl<'m> Reference<'m> {
         Some(policies)
     }
 
-    /// What decides a packet at a pod. [`Reason::Unknown`] for a pod that the model does not have, or a peer about which
-    /// too little is known.
+    /// What decides a packet at a pod. [`Reason::Unknown`] for a pod that the model does not have, or a peer about
+    /// which too little is known.
     pub fn judge(&self, pod: &ObjectName, direction: Direction, packet: &Packet) -> Decision {
         match self.policies(pod, Stage::Pod, direction) {
             Some(policies) => self.judge_by(&policies, pod, Stage::Pod, direction, packet),

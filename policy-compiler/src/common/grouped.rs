@@ -1,4 +1,5 @@
-//! Lists of numbers by number (predicates by member, classes by predicate), in two allocations instead of one for each list.
+//! Lists of numbers by number (predicates by member, classes by predicate), in two allocations instead of one for each
+//! list.
 
 /// See the module.
 #[derive(Debug, Clone, Default)]

@@ -1,4 +1,5 @@
-//! A hash table of indexes into a vector that the caller holds. The values are stored there only, so it holds no copy of a key.
+//! A hash table of indexes into a vector that the caller holds. The values are stored there only, so it holds no copy
+//! of a key.
 
 use std::hash::Hash;
 
@@ -23,7 +24,8 @@ struct Entry {
 const FREE: Entry = Entry { hash: 0, number: u32::MAX };
 
 impl IndexTable {
-    /// The number of a value; `is` says whether a number is that of the value. A new value gets `next`. Returns whether it is new.
+    /// The number of a value; `is` says whether a number is that of the value. A new value gets `next`. Returns whether
+    /// it is new.
     pub(crate) fn find_or_insert<T: Hash + ?Sized>(
         &mut self,
         value: &T,

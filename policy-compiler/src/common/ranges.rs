@@ -1,7 +1,7 @@
 //! Sets of 16-bit keys (ports, ICMP types with codes, protocol numbers) as ranges.
 
-/// Disjoint ranges, ascending, both ends included, none next to another. Most sets are one range, which needs no memory of
-/// its own.
+/// Disjoint ranges, ascending, both ends included, none next to another. Most sets are one range, which needs no memory
+/// of its own.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Ranges {
     /// One.

@@ -1,7 +1,7 @@
 //! The compiler: makes an image of a model and the local endpoints.
 //!
-//! A compiler lives as long as the dataplane that it serves: it keeps the numbers of identities and the counter slots of
-//! decisions the same from image to image.
+//! A compiler lives as long as the dataplane that it serves: it keeps the numbers of identities and the counter slots
+//! of decisions the same from image to image.
 //!
 //! **Cost**, with *E* members of the cluster, *S* distinct selectors and *P* predicates: O(E log E) for addresses, at
 //! worst O(S·P) selector matches (a selector looks only at members with the namespace or label that it requires), and

@@ -128,8 +128,8 @@ impl Model {
         Tier::built_in(name).or_else(defined).unwrap_or(Tier::MISSING)
     }
 
-    /// The sort key of tiers. Tiers that are built in or defined come first, by order and name. Tiers that policies name
-    /// but no object defines come last, also after a tier that is defined without an order.
+    /// The sort key of tiers. Tiers that are built in or defined come first, by order and name. Tiers that policies
+    /// name but no object defines come last, also after a tier that is defined without an order.
     pub fn tier_sort_key<'t>(&self, name: &'t str) -> (bool, Order, &'t str) {
         let missing = Tier::built_in(name).is_none() && !self.tiers.contains_key(name);
         (missing, self.tier(name).order, name)

@@ -8,7 +8,8 @@ use ipnet::IpNet;
 use super::predicate_set::PredicateSet;
 use crate::resolve::{Predicate, PredicateId};
 
-/// The predicates of families and nets, by prefix. Each is true of every address of an atom or of none (see `addresses`).
+/// The predicates of families and nets, by prefix. Each is true of every address of an atom or of none (see
+/// `addresses`).
 #[derive(Debug)]
 pub(crate) struct AtomPredicates {
     by_net: AHashMap<IpNet, Vec<PredicateId>>,

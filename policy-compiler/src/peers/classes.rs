@@ -1,7 +1,7 @@
 //! Classes: the identities that the policies in use can tell apart.
 //!
-//! The predicate set of an address is the union of the sets of its holders and of its atom. Addresses with equal sets are one
-//! class.
+//! The predicate set of an address is the union of the sets of its holders and of its atom. Addresses with equal sets
+//! are one class.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The members of the cluster, with their addresses and what selectors see of them.
 //!
-//! A *member* is a pod, a network set, a host endpoint, or some endpoints of a service. Members are borrowed from the model:
-//! a cluster has many, and nothing of them is copied.
+//! A *member* is a pod, a network set, a host endpoint, or some endpoints of a service. Members are borrowed from the
+//! model: a cluster has many, and nothing of them is copied.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -89,9 +89,9 @@ impl PrefixMap {
         self.v4.set(address, value)
     }
 
-    /// Stores the values of all addresses of the /24 of an IPv4 address (a number in host order) while other threads may
-    /// look up: each lookup sees the old values or the new ones. Returns `false`, and changes nothing, if there is no
-    /// room left or a value is above [`MAX_VALUE`]. Only one thread at a time may call this.
+    /// Stores the values of all addresses of the /24 of an IPv4 address (a number in host order) while other threads
+    /// may look up: each lookup sees the old values or the new ones. Returns `false`, and changes nothing, if there is
+    /// no room left or a value is above [`MAX_VALUE`]. Only one thread at a time may call this.
     #[must_use]
     pub fn set_24_v4(&self, address: u32, values: &[u32; 256]) -> bool {
         self.v4.set_24(address, values)

@@ -15,8 +15,8 @@ use crate::common::Pinned;
 use crate::model::Family;
 
 impl ResolvedList {
-    /// The rules that only one of two lists of one stage and direction has. `None` if the lists differ in more than the rules of
-    /// policies.
+    /// The rules that only one of two lists of one stage and direction has. `None` if the lists differ in more than the
+    /// rules of policies.
     pub(crate) fn differing_rules<'l>(&'l self, other: &'l Self) -> Option<Vec<&'l ResolvedRule>> {
         let around = |list: &'l Self| {
             let Range { start, end } = list.policy_steps;

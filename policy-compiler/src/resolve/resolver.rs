@@ -169,7 +169,8 @@ impl<'m, 'k> Resolver<'m, 'k> {
         self.intern(list, &applying, before)
     }
 
-    /// The list of a host endpoint that is not valid: every global policy that may deny forwarded traffic may select it.
+    /// The list of a host endpoint that is not valid: every global policy that may deny forwarded traffic may select
+    /// it.
     fn broken_host_list(
         &mut self,
         stage: Stage,

@@ -181,7 +181,8 @@ impl Selector {
         }
     }
 
-    /// The values that the label `wanted` can have if the selector matches. `None`: it can have any value, or be absent.
+    /// The values that the label `wanted` can have if the selector matches. `None`: it can have any value, or be
+    /// absent.
     pub fn required_values(&self, wanted: &str) -> Option<Vec<&str>> {
         match &*self.0 {
             Node::Compare { key, how: Comparison::Equal, value } if key == wanted => {

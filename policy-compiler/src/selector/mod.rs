@@ -9,8 +9,8 @@
 //!            | "in" set | "not in" set
 //! ```
 //!
-//! Source: Calico documentation, "Selectors" of the NetworkPolicy resource, and Calico's own parser where the document is
-//! silent. `global()` stands alone and only in a namespace selector ([`Selector::parse_namespace`]).
+//! Source: Calico documentation, "Selectors" of the NetworkPolicy resource, and Calico's own parser where the document
+//! is silent. `global()` stands alone and only in a namespace selector ([`Selector::parse_namespace`]).
 //!
 //! A selector is a value: two texts with one canonical form are equal.
 

@@ -1,4 +1,5 @@
-//! The connections that a node has let through, as simply as the documentation describes them (docs/policy-semantics.md, "Connections").
+//! The connections that a node has let through, as simply as the documentation describes them
+//! (docs/policy-semantics.md, "Connections").
 
 use ahash::AHashMap;
 
@@ -32,8 +33,8 @@ pub struct Connection {
     seen: f64,
     /// Whether the other side has answered.
     answered: bool,
-    /// The places of its ends in all tables that may have allowed it. It is unknown which tables did so last, because during a
-    /// publication a packet may be judged by the old tables or by the new ones.
+    /// The places of its ends in all tables that may have allowed it. It is unknown which tables did so last, because
+    /// during a publication a packet may be judged by the old tables or by the new ones.
     standings: Vec<Standing>,
     /// Since when it is certain that the node knows it.
     certain: Option<Certainty>,
@@ -133,8 +134,8 @@ impl Connections {
         known.seen = now;
     }
 
-    /// Records that a packet of a connection came out. Then it is certain that the node knows the connection, if it was certain before
-    /// or if `is_first`.
+    /// Records that a packet of a connection came out. Then it is certain that the node knows the connection, if it was
+    /// certain before or if `is_first`.
     pub fn make_certain(
         &mut self,
         tuple: &FlowTuple,

@@ -123,8 +123,8 @@ impl Epoch {
         }
     }
 
-    /// The world between this epoch and the next one, after pods have changed in the tables in use: policy is already that of
-    /// `next`, and every address is still where it was.
+    /// The world between this epoch and the next one, after pods have changed in the tables in use: policy is already
+    /// that of `next`, and every address is still where it was.
     pub fn with_policy_of(&self, next: &Self, contents: &Contents) -> Self {
         Self {
             number: next.number,

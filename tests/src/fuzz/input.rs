@@ -51,7 +51,8 @@ pub struct Input {
     pub read: Option<Read>,
     /// The ECN mark that it must leave a tunnel with (RFC 6040); `None`: it must not leave.
     pub ecn: Option<u8>,
-    /// Its offload, counted from the packet behind the outer header. For an unmarked super-packet: what it must have been.
+    /// Its offload, counted from the packet behind the outer header. For an unmarked super-packet: what it must have
+    /// been.
     pub offload: Offload,
     /// Whether its partial checksum is the sum of its own pseudo-header.
     pub is_honest: bool,
@@ -101,7 +102,8 @@ impl Input {
         self.units() > most
     }
 
-    /// The bytes that come out if it comes out in pieces: those behind all headers of a super-packet, or else behind the IP header.
+    /// The bytes that come out if it comes out in pieces: those behind all headers of a super-packet, or else behind
+    /// the IP header.
     pub fn carried(&self) -> usize {
         let Some(read) = &self.read else { return 0 };
         let headers = match self.offload.segmentation {
@@ -251,7 +253,8 @@ pub fn outer(bytes: &[u8], overlay: Overlay) -> Option<(Ipv4Addr, Ipv4Addr, usiz
     (start < total).then_some((ip.source_addr(), ip.destination_addr(), start, ip.ecn().value()))
 }
 
-/// The ECN mark of a packet that leaves a tunnel, from the outer and the inner mark (RFC 6040, figure 4): 0 not capable, 1 ECT(1), 2 ECT(0), 3 congestion.
+/// The ECN mark of a packet that leaves a tunnel, from the outer and the inner mark (RFC 6040, figure 4): 0 not
+/// capable, 1 ECT(1), 2 ECT(0), 3 congestion.
 fn combine(outer: u8, inner: u8) -> Option<u8> {
     match (inner, outer) {
         (0, 3) => None,

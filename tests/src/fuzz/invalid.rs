@@ -1,5 +1,5 @@
-//! Packets that are invalid on purpose: with another pod's source, to addresses without a pod, with fragments that do not fit, from
-//! false tunnels, with changed bits, and with false virtio headers.
+//! Packets that are invalid on purpose: with another pod's source, to addresses without a pod, with fragments that do
+//! not fit, from false tunnels, with changed bits, and with false virtio headers.
 
 use std::net::{IpAddr, Ipv4Addr};
 

@@ -227,8 +227,8 @@ impl Judge {
     ) -> Result<(), (String, Option<usize>)> {
         let mut refused = None;
         let first = node_batch.keys.get(&key(&self.hasher, wire.bytes, &wire.read)).copied();
-        // Several inputs may differ only in their virtio headers. The one with the same checksum state is preferred, and of these a
-        // clean one, because the others may have been dropped.
+        // Several inputs may differ only in their virtio headers. The one with the same checksum state is preferred,
+        // and of these a clean one, because the others may have been dropped.
         for wanted in [(true, true), (true, false), (false, true), (false, false)] {
             let mut next = first;
             while let Some(at) = next {

@@ -1,11 +1,14 @@
-//! Generated packets pass through real workers. An oracle that shares no code with them says which packets may come out.
+//! Generated packets pass through real workers. An oracle that shares no code with them says which packets may come
+//! out.
 //!
 //! - `plan`: a cluster that changes. `epoch`: its state between two publications.
-//! - `generate`, `conversations`, `fragments`, `invalid`, `mutate`: which packets are sent. `writer` writes their bytes.
-//! - `world`, `publish`, `buffers`: two nodes whose workers are turned by hand; what is published to them; their buffers.
+//! - `generate`, `conversations`, `fragments`, `invalid`, `mutate`: which packets are sent. `writer` writes their
+//!   bytes.
+//! - `world`, `publish`, `buffers`: two nodes whose workers are turned by hand; what is published to them; their
+//!   buffers.
 //! - `read`, `input`, `wire`: packets that went in, packets that came out, and the input of each output.
-//! - `oracle`, `connections`, `own_errors`, `tunnel`: which packets may come out. `batch`, `judge`, `balance`: one batch, judged by
-//!   them and compared with the node's counters.
+//! - `oracle`, `connections`, `own_errors`, `tunnel`: which packets may come out. `batch`, `judge`, `balance`: one
+//!   batch, judged by them and compared with the node's counters.
 //! - `coverage`: what a run has covered. `sabotage`: faults on purpose.
 //!
 //! docs/fuzzing.md says which laws are held and how to run it.

@@ -58,8 +58,8 @@ pub struct Law<'a> {
     pub connections: &'a Connections,
 }
 
-/// An address that routers forward from and to (RFC 1812, section 5.3.7; RFC 4291, sections 2.5 and 2.7), and IPv4's link-local
-/// ones.
+/// An address that routers forward from and to (RFC 1812, section 5.3.7; RFC 4291, sections 2.5 and 2.7), and IPv4's
+/// link-local ones.
 pub fn is_forwardable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => (1..224).contains(&v4.octets()[0]) && !v4.is_loopback(),
@@ -153,8 +153,8 @@ impl Law<'_> {
             && known.is_some_and(|it| it.is_answered() && it.stands(epoch, self.node, tuple))
     }
 
-    /// The place that the packet quoted in an ICMP error went to. The receiver of the error must have sent that packet, its connection
-    /// must be allowed, and the error must come from the direction it went to.
+    /// The place that the packet quoted in an ICMP error went to. The receiver of the error must have sent that packet,
+    /// its connection must be allowed, and the error must come from the direction it went to.
     fn related(&self, epoch: &Epoch, input: &Input, read: &Read, entry: Entry) -> Option<Place> {
         let about = match (read.tuple.icmp(), read.tuple.upper) {
             (Some((kind, _)), ICMPV6) => (1..=4).contains(&kind),

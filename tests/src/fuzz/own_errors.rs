@@ -59,7 +59,8 @@ pub fn find(
     refuse(refused)
 }
 
-/// Whether the node is told that its own packet reached no pod: the address has a device, but the cluster has no valid pod there.
+/// Whether the node is told that its own packet reached no pod: the address has a device, but the cluster has no valid
+/// pod there.
 fn is_node_to_missing_pod(law: &Law<'_>, epoch: &Epoch, input: &Input, wire: &Wire<'_>) -> bool {
     let Some(tuple) = input.read.map(|read| read.tuple) else { return false };
     let ends = [tuple.source, tuple.destination].map(|address| epoch.place(law.node, address));

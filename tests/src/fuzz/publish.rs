@@ -1,5 +1,6 @@
-//! How the changes of a world reach its nodes: devices are attached and detached, the nodes import the manifests as agents do, and tables
-//! are published: to all workers between two batches, or to one after the other while packets are on their way.
+//! How the changes of a world reach its nodes: devices are attached and detached, the nodes import the manifests as
+//! agents do, and tables are published: to all workers between two batches, or to one after the other while packets are
+//! on their way.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -198,8 +198,8 @@ pub fn sums_up(sum: u64) -> bool {
     sums::ones_complement(sum) == 0
 }
 
-/// Reads a packet. `None`: its IP header is not complete and correct, the packet is shorter than its header says, or its transport
-/// header is too short for ports or a type.
+/// Reads a packet. `None`: its IP header is not complete and correct, the packet is shorter than its header says, or
+/// its transport header is too short for ports or a type.
 pub fn read(bytes: &[u8]) -> Option<Read> {
     read_as(bytes, false)
 }

@@ -5,8 +5,8 @@ use manx_calculation::import::Overlay;
 use super::wire::Fault;
 use crate::fabric::{UNDERLAY, vxlan_mac};
 
-/// Checks an outer header: from this node to the other one, with a new hop limit, the inner packet's ECN marks, and the length of the
-/// inner packet, which begins at `start`.
+/// Checks an outer header: from this node to the other one, with a new hop limit, the inner packet's ECN marks, and the
+/// length of the inner packet, which begins at `start`.
 pub fn check(node: usize, bytes: &[u8], start: usize, overlay: Overlay) -> Result<(), Fault> {
     let (ip, inner) = (&bytes[..20], &bytes[start..]);
     if bytes[0] != 0x45

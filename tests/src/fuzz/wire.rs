@@ -87,7 +87,8 @@ impl<'a> Wire<'a> {
         }
     }
 
-    /// The bytes of an input that it carries, if it is a fragment or segment of it, or the input itself with its offload done.
+    /// The bytes of an input that it carries, if it is a fragment or segment of it, or the input itself with its
+    /// offload done.
     pub fn is_piece(&self, input: &Input) -> Option<usize> {
         let (from, whole) = (input.read?, input.packet());
         let (ours, theirs) = (&self.read.tuple, &from.tuple);

@@ -1,4 +1,5 @@
-//! One world: two nodes with real workers, a plan that changes, and packets in batches. Each batch is judged when no packet moves any more.
+//! One world: two nodes with real workers, a plan that changes, and packets in batches. Each batch is judged when no
+//! packet moves any more.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

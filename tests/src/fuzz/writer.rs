@@ -174,7 +174,8 @@ pub fn fix_ipv4_checksum(bytes: &mut [u8]) {
     }
 }
 
-/// Leaves only the sum of the pseudo-header in a packet of [`write`]: a partial checksum, which kernels leave to devices.
+/// Leaves only the sum of the pseudo-header in a packet of [`write`]: a partial checksum, which kernels leave to
+/// devices.
 pub fn make_checksum_partial(bytes: &mut [u8], tuple: &FlowTuple, at: usize) -> Checksum {
     let Some(offset) = checksum_offset(tuple.upper, tuple.is_v4()) else {
         return Checksum::Unverified;

@@ -32,7 +32,8 @@ use super::{all_local, config, counting_runner};
 /// The number of clusters for each of `PROPTEST_CASES`; the clusters are small.
 const CLUSTERS: u32 = 4;
 
-/// Pods, the same in every cluster: namespace, name, last part of their addresses, labels, service account, port `http`.
+/// Pods, the same in every cluster: namespace, name, last part of their addresses, labels, service account, port
+/// `http`.
 const PODS: [(&str, &str, u8, &str, &str, u16); 5] = [
     ("a", "one", 1, "{app: p, role: r}", "s", 80),
     ("a", "two", 2, "{app: q}", "default", 81),

@@ -1,9 +1,10 @@
 //! Which file imports which, read from the sources.
 //!
-//! The reader follows `mod` declarations from the root of a crate. In each file it collects every path: in `use` declarations, in code
-//! and in macros. A path that leads to an item of another module is an import of the file that defines the item; a re-export leads on to
-//! the definition. A `mod` declaration is no import. Items under `#[cfg(test)]` do not count. A method that another file adds to
-//! a type (`impl`) is no path: files that share a type by its methods are one room in two files, and no loop here.
+//! The reader follows `mod` declarations from the root of a crate. In each file it collects every path: in `use`
+//! declarations, in code and in macros. A path that leads to an item of another module is an import of the file that
+//! defines the item; a re-export leads on to the definition. A `mod` declaration is no import. Items under
+//! `#[cfg(test)]` do not count. A method that another file adds to a type (`impl`) is no path: files that share a type
+//! by its methods are one room in two files, and no loop here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -38,8 +39,8 @@ pub fn read(root: &Path) -> Imports {
     imports
 }
 
-/// The modules for tests alone of the crate with this root: the files of each, without their extension, or the folder that they
-/// are in.
+/// The modules for tests alone of the crate with this root: the files of each, without their extension, or the folder
+/// that they are in.
 pub fn test_modules(root: &Path) -> Vec<PathBuf> {
     Tree::read(root).tests
 }

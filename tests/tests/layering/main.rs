@@ -339,7 +339,8 @@ fn no_files_import_one_another_in_a_loop() {
     }
 }
 
-/// In the crates of control a loop of files stays in one folder, and no folders of the first level import one another in a loop.
+/// In the crates of control a loop of files stays in one folder, and no folders of the first level import one another
+/// in a loop.
 #[test]
 fn no_folders_import_one_another_in_a_loop() {
     for name in CONTROL.iter().filter_map(|(package, _)| control_folder(package)) {

@@ -23,8 +23,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts the agent of one node, which knows this many pods. Their network namespaces are there, and none is attached. The
-    /// addresses of their manifests are theirs when each is attached once.
+    /// Starts the agent of one node, which knows this many pods. Their network namespaces are there, and none is
+    /// attached. The addresses of their manifests are theirs when each is attached once.
     pub fn start(shape: Shape, pods: u8) -> Result<Self, Error> {
         let folder = start_datastore(&shape)?;
         let pod = |index: u8| {

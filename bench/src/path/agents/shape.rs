@@ -31,8 +31,8 @@ pub struct Shape {
     pub workers: usize,
     /// Where the workers run.
     pub cores: Cores,
-    /// Whether there is an attacker on the first node. It may send to one pod on its node and to one on the second node. If the
-    /// ends are on one node, the second node has no agent, and packets that arrive there are dropped.
+    /// Whether there is an attacker on the first node. It may send to one pod on its node and to one on the second
+    /// node. If the ends are on one node, the second node has no agent, and packets that arrive there are dropped.
     pub attack: bool,
 }
 

@@ -1,8 +1,8 @@
 //! The port of a bare forwarder towards another node: UDP datagrams.
 //!
-//! A packet from a pod's TUN is sent as it is, in datagrams that the kernel cuts at the MTU, and written to the other pod's TUN. The only
-//! header is the virtio header, which says how to cut the packet, and nothing is decided. No tunnel by these devices and system calls is
-//! faster.
+//! A packet from a pod's TUN is sent as it is, in datagrams that the kernel cuts at the MTU, and written to the other
+//! pod's TUN. The only header is the virtio header, which says how to cut the packet, and nothing is decided. No tunnel
+//! by these devices and system calls is faster.
 
 use std::fs::File;
 use std::io;

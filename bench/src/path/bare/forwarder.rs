@@ -1,5 +1,5 @@
-//! A bare forwarder: a process with the devices and system calls of Manx's pods. It decides nothing: packets that come from one port
-//! leave by the other. Less work per packet is not possible with these devices.
+//! A bare forwarder: a process with the devices and system calls of Manx's pods. It decides nothing: packets that come
+//! from one port leave by the other. Less work per packet is not possible with these devices.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -31,7 +31,8 @@ const SLEEP: Duration = Duration::from_secs(1);
 #[derive(Debug, Parser)]
 #[command(name = BARE)]
 struct Arguments {
-    /// The network namespace and the address of an end. Two ends, or one end and the node through which the other one is reached
+    /// The network namespace and the address of an end. Two ends, or one end and the node through which the other one
+    /// is reached
     #[arg(long = "end", value_name = "NETNS=ADDRESS", value_parser = end)]
     ends: Vec<(PathBuf, IpAddr)>,
     /// The network namespace of this node

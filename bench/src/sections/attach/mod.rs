@@ -1,8 +1,8 @@
 //! How long it takes to attach many pods to one real agent, and what waits meanwhile.
 //!
-//! In each round the pods are attached one after the other, detached, attached at once, and detached. Meanwhile a policy of
-//! all pods changes ten times a second, so that the agent reads its datastore and publishes tables, and a client asks for its
-//! status every 2 ms.
+//! In each round the pods are attached one after the other, detached, attached at once, and detached. Meanwhile a
+//! policy of all pods changes ten times a second, so that the agent reads its datastore and publishes tables, and a
+//! client asks for its status every 2 ms.
 
 mod observer;
 mod rows;

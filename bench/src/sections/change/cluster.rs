@@ -1,4 +1,5 @@
-//! The cluster: manifests of 100,000 pods, 5,000 nodes and 14,000 policies. All objects are written in JSON-like YAML, one line each.
+//! The cluster: manifests of 100,000 pods, 5,000 nodes and 14,000 policies. All objects are written in JSON-like YAML,
+//! one line each.
 
 use std::net::Ipv4Addr;
 

@@ -1,5 +1,5 @@
-//! What a change of one object costs the control thread of a node, in a cluster of 100,000 pods, 5,000 nodes and 14,000 policies: from
-//! the changed object in the store to new tables.
+//! What a change of one object costs the control thread of a node, in a cluster of 100,000 pods, 5,000 nodes and 14,000
+//! policies: from the changed object in the store to new tables.
 
 mod cluster;
 mod node;
@@ -263,7 +263,8 @@ fn measure_directory(
     store: &mut Store,
     results: &mut Results,
 ) -> Result<(), Failure> {
-    // A file that was written a moment before it was read is read once more by the next refresh. That one is not measured.
+    // A file that was written a moment before it was read is read once more by the next refresh. That one is not
+    // measured.
     thread::sleep(STANDS);
     store.refresh();
     let path = directory.path().join("ns-7.yaml");

@@ -1,4 +1,5 @@
-//! An attacker: a process in a pod that sends one kind of packets as fast as it can, for a given time and on a given core.
+//! An attacker: a process in a pod that sends one kind of packets as fast as it can, for a given time and on a given
+//! core.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -21,7 +22,8 @@ use crate::path::agents::cluster::Attack;
 
 /// The first argument by which this program starts itself as an attacker.
 pub const ATTACK: &str = "attack";
-/// The Ethernet header of a frame from a pod that is attached by veth. The hardware address of the router is the same for all pods.
+/// The Ethernet header of a frame from a pod that is attached by veth. The hardware address of the router is the same
+/// for all pods.
 const ETHERNET: [u8; 14] = [0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 2, 0, 0, 0, 0, 1, 0x08, 0x00];
 /// The send buffer of a socket, in bytes.
 const BUFFER: i32 = 8 << 20;

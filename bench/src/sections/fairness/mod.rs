@@ -1,9 +1,9 @@
 //! What a pod's attack leaves its neighbour of the time of the node's workers.
 //!
-//! A process in a pod sends one kind of packets as fast as it can. Meanwhile another pod of the node has a TCP stream to a third
-//! pod, or a UDP ping-pong. In the control, which is measured in turn with it, a process on the attacker's core computes and sends
-//! nothing. The CPU time that the attacker's process takes from the neighbour is in both measurements, so the difference is
-//! what the attacker takes by its packets.
+//! A process in a pod sends one kind of packets as fast as it can. Meanwhile another pod of the node has a TCP stream
+//! to a third pod, or a UDP ping-pong. In the control, which is measured in turn with it, a process on the attacker's
+//! core computes and sends nothing. The CPU time that the attacker's process takes from the neighbour is in both
+//! measurements, so the difference is what the attacker takes by its packets.
 
 pub mod attack;
 mod node;

@@ -21,7 +21,8 @@ use crate::run::Settings;
 
 /// How long an attacker may run after a measurement.
 const MARGIN: Duration = Duration::from_secs(10);
-/// How long the agent may take for the packets that an attacker leaves behind: the buffers of veths hold millions of segments.
+/// How long the agent may take for the packets that an attacker leaves behind: the buffers of veths hold millions of
+/// segments.
 const SETTLE: Duration = Duration::from_secs(5);
 /// The attacker's packets are handled when none has come for so long.
 pub(super) const QUIET: Duration = Duration::from_millis(100);
@@ -36,7 +37,8 @@ pub(super) struct AttackedNode<'a> {
     cluster: Cluster,
     /// The cores of a stream.
     stream: Cores,
-    /// The cores of a ping-pong. Its ends leave a single worker alone on its core; two workers may share their cores with the ends.
+    /// The cores of a ping-pong. Its ends leave a single worker alone on its core; two workers may share their cores
+    /// with the ends.
     ping: Cores,
     workers: Vec<usize>,
     attacker: usize,
@@ -119,11 +121,12 @@ impl<'a> AttackedNode<'a> {
         }
     }
 
-    /// The p99 of the neighbour's round trips in microseconds. A lost packet counts with the time that its answer was waited for.
+    /// The p99 of the neighbour's round trips in microseconds. A lost packet counts with the time that its answer was
+    /// waited for.
     ///
-    /// The ends mostly sleep. The kernel decides how soon they run when they wake up, and this must be the same in both measurements.
-    /// So the attacker and the loop give way to the ends. If an end shares its core with a worker, the attack keeps that worker busy, so
-    /// in the control a loop keeps that core busy.
+    /// The ends mostly sleep. The kernel decides how soon they run when they wake up, and this must be the same in both
+    /// measurements. So the attacker and the loop give way to the ends. If an end shares its core with a worker, the
+    /// attack keeps that worker busy, so in the control a loop keeps that core busy.
     pub(super) fn measure_ping(&mut self, beside: Beside) -> Result<f64, Error> {
         traffic::wait_until_carried(self.cluster.ends(), CATCH_UP)?;
         let ping_pong = PingPong::open(self.cluster.ends())?;
@@ -141,8 +144,8 @@ impl<'a> AttackedNode<'a> {
         percentile(&waits, 99).ok_or_else(|| Error::Nothing("no ping in the time".to_owned()))
     }
 
-    /// Measures beside an attacker, and waits until its packets are handled; or beside a loop, with a further loop on each of the
-    /// cores `busy`.
+    /// Measures beside an attacker, and waits until its packets are handled; or beside a loop, with a further loop on
+    /// each of the cores `busy`.
     fn measure_beside<T>(
         &mut self,
         beside: Beside,

@@ -1,4 +1,5 @@
-//! The packets of an attacker: whole batches, each packet behind the virtio header that the kernel of a pod would write.
+//! The packets of an attacker: whole batches, each packet behind the virtio header that the kernel of a pod would
+//! write.
 
 use std::net::Ipv4Addr;
 

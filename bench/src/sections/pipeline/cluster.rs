@@ -23,8 +23,8 @@ pub(crate) enum Rules {
     Pods(u32),
     /// One rule for the client in each direction. It allows a set of this many members, and the peers are among them.
     Set(u32),
-    /// This many egress rules for the uplink, before connection tracking. The last one allows the pods, each of the others a network.
-    /// The networks have one length, or many if the second value is true.
+    /// This many egress rules for the uplink, before connection tracking. The last one allows the pods, each of the
+    /// others a network. The networks have one length, or many if the second value is true.
     Untracked(u32, bool),
 }
 

@@ -1,5 +1,5 @@
-//! The instructions of a packet by stage. Valgrind counts them while it runs this program once more. The counts differ by less than one
-//! in a thousand from run to run, and do not depend on the load of the machine.
+//! The instructions of a packet by stage. Valgrind counts them while it runs this program once more. The counts differ
+//! by less than one in a thousand from run to run, and do not depend on the load of the machine.
 
 use std::collections::{BTreeMap, HashMap};
 use std::env;

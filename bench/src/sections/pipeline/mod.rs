@@ -1,10 +1,12 @@
 //! What a packet costs in one worker: its pipeline over ports in memory, without system calls.
 //!
-//! The packets are UDP packets of 64 bytes, IP header included. The tables are made by the real compiler and calculation. All checks are
-//! on: header checksums, source check, flow state and generations, counters of ports, rules and drops, hop limit, MTU.
+//! The packets are UDP packets of 64 bytes, IP header included. The tables are made by the real compiler and
+//! calculation. All checks are on: header checksums, source check, flow state and generations, counters of ports, rules
+//! and drops, hop limit, MTU.
 //!
-//! Cycles are those of the time-stamp counter, whose rate does not change with the core's frequency. They count while the worker's thread
-//! has its core. The cost of generator and sink is measured by runs without the worker, and subtracted.
+//! Cycles are those of the time-stamp counter, whose rate does not change with the core's frequency. They count while
+//! the worker's thread has its core. The cost of generator and sink is measured by runs without the worker, and
+//! subtracted.
 
 mod cluster;
 mod concurrent;

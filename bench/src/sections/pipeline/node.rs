@@ -1,4 +1,5 @@
-//! One node in memory: the real worker with [`Station`]s as ports, and tables of the real import, calculation and compiler.
+//! One node in memory: the real worker with [`Station`]s as ports, and tables of the real import, calculation and
+//! compiler.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

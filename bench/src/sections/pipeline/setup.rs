@@ -153,8 +153,8 @@ impl Setup {
         self.pass(self.entrance, None, count)
     }
 
-    /// Runs generator and sink alone: transmits the same packets as they come. `sunk` is called for each batch with `false` before the
-    /// sink and with `true` after it.
+    /// Runs generator and sink alone: transmits the same packets as they come. `sunk` is called for each batch with
+    /// `false` before the sink and with `true` after it.
     pub(crate) fn pass_without_worker(
         &mut self,
         pool: &mut Pool,
@@ -181,8 +181,8 @@ impl Setup {
 
     /// The cycles of `count` packets by stage, without generator and sink.
     ///
-    /// The sink and the generator are measured by the same counter, so the last stage and the turns contain no readings of it. Each
-    /// other stage contains one reading a batch.
+    /// The sink and the generator are measured by the same counter, so the last stage and the turns contain no readings
+    /// of it. Each other stage contains one reading a batch.
     pub(crate) fn stages(&mut self, pool: &mut Pool, count: u64) -> Result<Stages, Failure> {
         let (generator, sink) = self.measure_generator_and_sink(pool, count)?;
         let counters = Arc::clone(&self.node.counters);

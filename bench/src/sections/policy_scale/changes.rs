@@ -14,8 +14,8 @@ use manx_policy_compiler::selector::Selector;
 
 use super::shapes::{Shape, members, policy, shuffled};
 
-/// The times to remove and to add pods of other nodes, one by one, in the image in use; and the number of changes that this image
-/// could not follow.
+/// The times to remove and to add pods of other nodes, one by one, in the image in use; and the number of changes that
+/// this image could not follow.
 pub(super) fn pod_changes(shape: &Shape, count: usize) -> (Vec<Duration>, usize) {
     let mut model = shape.model.clone();
     let mut compiler = Compiler::new();
@@ -39,8 +39,8 @@ pub(super) fn pod_changes(shape: &Shape, count: usize) -> (Vec<Duration>, usize)
     (times, refused)
 }
 
-/// The times to compile after a change of a policy that selects every local endpoint: first of the port that it allows, then of its
-/// peers, which it selects by a label that no other policy names.
+/// The times to compile after a change of a policy that selects every local endpoint: first of the port that it allows,
+/// then of its peers, which it selects by a label that no other policy names.
 pub(super) fn policy_changes(shape: &Shape, rounds: usize) -> [Vec<Duration>; 2] {
     let mut model = shape.model.clone();
     let mut compiler = Compiler::new();
@@ -72,8 +72,8 @@ pub(super) fn policy_changes(shape: &Shape, rounds: usize) -> [Vec<Duration>; 2]
     [ports, peers]
 }
 
-/// The times to compile after one more network set is added, changed and removed. It has the labels of the first set, so the same
-/// rules select it. Empty for a shape without sets.
+/// The times to compile after one more network set is added, changed and removed. It has the labels of the first set,
+/// so the same rules select it. Empty for a shape without sets.
 pub(super) fn set_changes(shape: &Shape, rounds: usize) -> Vec<Duration> {
     let mut model = shape.model.clone();
     let Some(labels) = model.network_sets.values().next().map(|set| set.labels.clone()) else {

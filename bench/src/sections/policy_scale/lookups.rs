@@ -24,8 +24,8 @@ const REFERENCES: usize = 50;
 /// A packet to look up: its chain, the address of its peer, and its protocol and ports.
 type Lookup = (ChainId, u32, Transport);
 
-/// The nanoseconds of a lookup (address, class, row and path), of each run: one by one, where one lookup does not wait for the other,
-/// and in batches.
+/// The nanoseconds of a lookup (address, class, row and path), of each run: one by one, where one lookup does not wait
+/// for the other, and in batches.
 pub(super) fn by_image(
     image: &Image,
     local: &BTreeSet<ObjectName>,

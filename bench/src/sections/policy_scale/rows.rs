@@ -14,7 +14,8 @@ pub(super) struct Row {
     pub(super) seconds: u64,
     /// The goal of compiling from nothing, in milliseconds.
     pub(super) compile_goal: f64,
-    /// The goals of compiling after a policy of every endpoint has changed, in milliseconds: its ports, and its peers to new ones.
+    /// The goals of compiling after a policy of every endpoint has changed, in milliseconds: its ports, and its peers
+    /// to new ones.
     pub(super) change_goals: [Option<f64>; 2],
 }
 

@@ -1,5 +1,5 @@
-//! Manx and what it is compared with, measured in turn in one run: throughput, small packets, latency, and what an idle agent
-//! costs.
+//! Manx and what it is compared with, measured in turn in one run: throughput, small packets, latency, and what an idle
+//! agent costs.
 
 mod rows;
 mod scenario;

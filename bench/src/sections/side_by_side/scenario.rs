@@ -35,11 +35,11 @@ pub(super) enum Scenario {
     Bare(Device),
     /// The ends on two nodes, Manx by VXLAN. Beside Manx: a bare forwarder on each node, with datagrams between them.
     BareTunnel,
-    /// As [`Scenario::Bare`] by TUN, but the forwarder or the worker has a core to itself, and both ends share the other core. The bare
-    /// forwarder never sleeps; Manx polls as given.
+    /// As [`Scenario::Bare`] by TUN, but the forwarder or the worker has a core to itself, and both ends share the
+    /// other core. The bare forwarder never sleeps; Manx polls as given.
     SeparateCore(Polling),
-    /// Both ends on one node by veth. Beside Manx: a userspace switch of another project. The side that is measured has a core to
-    /// itself, and both ends share the other core.
+    /// Both ends on one node by veth. Beside Manx: a userspace switch of another project. The side that is measured has
+    /// a core to itself, and both ends share the other core.
     Switch(Switch),
 }
 

@@ -1,8 +1,9 @@
-//! Devices whose packets Manx carries: an interface in somebody's namespace (a pod's, the node's), its queues in our hands.
+//! Devices whose packets Manx carries: an interface in somebody's namespace (a pod's, the node's), its queues in our
+//! hands.
 //!
 //! Two kinds. A TUN device lies whole in the namespace. A veth has its far end in a namespace of the agent's own
-//! ([`AgentNamespace`]), where a packet socket reads it; such a socket only gets copies, so that namespace must be one in
-//! which the kernel itself can do nothing with a packet: no address, no IPv6, no forwarding.
+//! ([`AgentNamespace`]), where a packet socket reads it; such a socket only gets copies, so that namespace must be one
+//! in which the kernel itself can do nothing with a packet: no address, no IPv6, no forwarding.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,7 +22,8 @@ use manx_linux::doctor::{self, Lack};
 use manx_linux::netlink::{self, Netlink, Peer, Route, Veth};
 use manx_linux::netns::{self, sysctl};
 
-/// What the other end of every veth takes for our hardware address, as Calico's host ends have it; it is never seen beyond the pair.
+/// What the other end of every veth takes for our hardware address, as Calico's host ends have it; it is never seen
+/// beyond the pair.
 const OWN_MAC: Mac = [0xee; 6];
 /// Who the other end of a veth believes its router to be; the port answers for it (and for every other address).
 const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
@@ -160,8 +162,8 @@ impl From<Queues> for OpenDevice {
     }
 }
 
-/// Makes the device in `netns`, which messages call `place`: addresses, MTU, up, its queues open. Nothing is left behind when it
-/// fails.
+/// Makes the device in `netns`, which messages call `place`: addresses, MTU, up, its queues open. Nothing is left
+/// behind when it fails.
 pub(super) fn make(
     agent: &AgentNamespace,
     netns: BorrowedFd<'_>,
@@ -209,8 +211,8 @@ impl CreatedDevice {
     }
 }
 
-/// The device is made in the agent's namespace under a name of its own, then moved and renamed. In the agent's namespace no
-/// other process could open a queue before the device has an owner.
+/// The device is made in the agent's namespace under a name of its own, then moved and renamed. In the agent's
+/// namespace no other process could open a queue before the device has an owner.
 fn make_tun(
     agent: &AgentNamespace,
     netns: BorrowedFd<'_>,
@@ -251,8 +253,8 @@ fn make_veth(
     far_end: &str,
 ) -> Result<(CreatedDevice, OpenDevice), Error> {
     let peer = Peer { name: wanted.interface, netns: Some(netns), mac: None };
-    // Our end itself has another one: frames to `OWN_MAC` are then none of its kernel's (`PACKET_OTHERHOST`), which drops them as
-    // soon as the packet socket has its copies, and looks for no route.
+    // Our end itself has another one: frames to `OWN_MAC` are then none of its kernel's (`PACKET_OTHERHOST`), which
+    // drops them as soon as the packet socket has its copies, and looks for no route.
     let veth = Veth { name: far_end, mac: None, mtu: wanted.mtu, peer };
     let far_index = netlink::in_netns(agent, async |netlink| {
         netlink.add_veth(&veth).await?;

@@ -133,7 +133,8 @@ fn bound(address: IpAddr) -> UdpSocket {
     socket
 }
 
-/// Whether a datagram comes through from `from` to `to` within `patience`: one of this call's, not a late one of another's.
+/// Whether a datagram comes through from `from` to `to` within `patience`: one of this call's, not a late one of
+/// another's.
 fn reaches(from: &UdpSocket, to: &UdpSocket, patience: Duration) -> bool {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     let call = CALLS.fetch_add(1, Ordering::Relaxed).to_be_bytes();

@@ -1,8 +1,9 @@
 //! Host-local allocation: which address of the node's blocks a pod has.
 //!
-//! A node has at most one block of each family (Kubernetes, `Node.spec.podCIDRs`). What a block has for pods goes to them in
-//! turn: an address that was given back is the last to be given out again, so that peers which still speak to the old pod
-//! do not reach a new one. A caller may also name the addresses of a pod, of a block or of none: it gets these or an error.
+//! A node has at most one block of each family (Kubernetes, `Node.spec.podCIDRs`). What a block has for pods goes to
+//! them in turn: an address that was given back is the last to be given out again, so that peers which still speak to
+//! the old pod do not reach a new one. A caller may also name the addresses of a pod, of a block or of none: it gets
+//! these or an error.
 //!
 //! [`Ipam`] is the bookkeeping and does no I/O; [`store::Store`] keeps it in a file.
 

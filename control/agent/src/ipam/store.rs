@@ -1,7 +1,8 @@
 //! The bookkeeping in a file: an agent that starts again gives no address out twice.
 //!
-//! The file is JSON, written beside its place, synced and renamed onto it: it is always one whole state. One that does not
-//! parse or contradicts itself is refused rather than forgotten: forgetting would give a living pod's address to another.
+//! The file is JSON, written beside its place, synced and renamed onto it: it is always one whole state. One that does
+//! not parse or contradicts itself is refused rather than forgotten: forgetting would give a living pod's address to
+//! another.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};

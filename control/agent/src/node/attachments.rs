@@ -1,4 +1,5 @@
-//! Attachments: the pods of this node, their addresses, the devices that hold them and the node, and device work under way.
+//! Attachments: the pods of this node, their addresses, the devices that hold them and the node, and device work under
+//! way.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -69,7 +70,8 @@ impl PodRequest {
 
 /// The state of a pod that this node has something of.
 enum Pod {
-    /// It is attached or detached: a thread makes or removes its device. The requests wait for that, in order of arrival.
+    /// It is attached or detached: a thread makes or removes its device. The requests wait for that, in order of
+    /// arrival.
     UnderWay(VecDeque<PodRequest>),
     /// It has a port, and the tables name it.
     Attached(AttachedPod),
@@ -121,8 +123,8 @@ pub(crate) struct Attachments {
 }
 
 impl Attachments {
-    /// No pods yet. Makes the node's own device, whose queues are for the workers, and the receiver of all device work that will
-    /// be completed.
+    /// No pods yet. Makes the node's own device, whose queues are for the workers, and the receiver of all device work
+    /// that will be completed.
     pub(super) fn open(
         settings: &Settings,
         blocks: &[ipnet::IpNet],
@@ -211,7 +213,8 @@ impl Attachments {
         });
     }
 
-    /// Has a thread remove a pod's device. If that hangs, the device goes with its queues, which the workers have given up.
+    /// Has a thread remove a pod's device. If that hangs, the device goes with its queues, which the workers have given
+    /// up.
     pub(super) fn start_removal(&mut self, name: &ObjectName, device: PodDevice, then: Departure) {
         self.pods.insert(name.clone(), Pod::UnderWay(VecDeque::new()));
         let pod = name.clone();

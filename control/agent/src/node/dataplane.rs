@@ -95,8 +95,8 @@ impl Dataplane {
         })
     }
 
-    /// Applies what has changed in the datastore as far as it goes without other tables. Where tables are proved before they are
-    /// published, tables in use are not changed in place: the change makes new ones.
+    /// Applies what has changed in the datastore as far as it goes without other tables. Where tables are proved before
+    /// they are published, tables in use are not changed in place: the change makes new ones.
     pub(super) fn apply_delta(&mut self, datastore: &mut Datastore, changes: &Changes) -> NextStep {
         if self.verifier.is_some() {
             return NextStep::Import;
@@ -110,8 +110,8 @@ impl Dataplane {
         next
     }
 
-    /// Calculates and publishes, once the datastore has been read whole; until then nothing passes. Tables that are refuted
-    /// are not published: those before stay.
+    /// Calculates and publishes, once the datastore has been read whole; until then nothing passes. Tables that are
+    /// refuted are not published: those before stay.
     pub(super) fn publish(
         &mut self,
         datastore: &Datastore,
@@ -169,8 +169,8 @@ impl Dataplane {
         (&mut self.calculation, inputs)
     }
 
-    /// Opens VXLAN's socket when the first tunnel asks for it. Until that works those tunnels lead nowhere. Returns whether
-    /// it has been opened now.
+    /// Opens VXLAN's socket when the first tunnel asks for it. Until that works those tunnels lead nowhere. Returns
+    /// whether it has been opened now.
     pub(super) fn open_vxlan(&mut self, datastore: &Datastore) -> bool {
         let wanted = datastore.has_vxlan();
         if !wanted {
@@ -208,8 +208,8 @@ impl Dataplane {
         self.denials.note(denied, rule);
     }
 
-    /// A worker has handed tables back. Each does so in the order of publication: no worker uses any more what the last one has
-    /// handed back, and all that was before it.
+    /// A worker has handed tables back. Each does so in the order of publication: no worker uses any more what the last
+    /// one has handed back, and all that was before it.
     fn count_retirement(&mut self, version: u64) {
         let handed_back = self.retirements.entry(version).or_default();
         *handed_back += 1;

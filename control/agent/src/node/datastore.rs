@@ -83,8 +83,8 @@ impl Datastore {
         Ok(())
     }
 
-    /// Why a pod may not have these addresses: a node has one, or the object of another pod does. The pod could send from
-    /// it, and would be taken for that one.
+    /// Why a pod may not have these addresses: a node has one, or the object of another pod does. The pod could send
+    /// from it, and would be taken for that one.
     pub(super) fn holder(&self, pod: &ObjectName, addresses: &[IpAddr]) -> Option<Holder> {
         let of_nodes = self.cluster.node_addresses();
         addresses.iter().find_map(|address| {

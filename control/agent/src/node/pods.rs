@@ -1,11 +1,11 @@
 //! Pods that are attached and detached.
 //!
 //! Attaching has three steps. The control loop reserves an address; a thread that may block makes the device
-//! ([`DeviceWork`](crate::device_work::DeviceWork)); the control loop commits: it takes the device as a port and publishes
-//! tables that name the pod. The caller gets its reply after that, so the pod's policy is in force; if the tables were
-//! refuted (`--verify-tables`), nothing passes the pod. Detaching goes the other way round. Work for many pods runs at
-//! once; requests for one pod run one after the other, in order of arrival. What fails leaves nothing: neither a device
-//! nor an address.
+//! ([`DeviceWork`](crate::device_work::DeviceWork)); the control loop commits: it takes the device as a port and
+//! publishes tables that name the pod. The caller gets its reply after that, so the pod's policy is in force; if the
+//! tables were refuted (`--verify-tables`), nothing passes the pod. Detaching goes the other way round. Work for many
+//! pods runs at once; requests for one pod run one after the other, in order of arrival. What fails leaves nothing:
+//! neither a device nor an address.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -68,8 +68,8 @@ impl Agent {
         self.attachments.start_attach(name, reserved, segments);
     }
 
-    /// First nothing leads to the pod, then its port goes, then its device, on a thread; the address may be another pod's only
-    /// after that.
+    /// First nothing leads to the pod, then its port goes, then its device, on a thread; the address may be another
+    /// pod's only after that.
     fn begin_detach(&mut self, name: &ObjectName, departure: Departure) {
         let Some(gone) = self.attachments.remove(name) else { return self.depart(departure) };
         self.publish();
@@ -80,8 +80,9 @@ impl Agent {
         self.attachments.start_removal(name, gone.device, departure);
     }
 
-    /// The workers have lost a port. A pod's namespace that goes takes the device along: that is how most pods end. The pod keeps
-    /// its addresses until it is detached, and may be attached anew. Losing a port of the node itself ends the agent.
+    /// The workers have lost a port. A pod's namespace that goes takes the device along: that is how most pods end. The
+    /// pod keeps its addresses until it is detached, and may be attached anew. Losing a port of the node itself ends
+    /// the agent.
     pub(super) fn handle_lost_port(&mut self, port: PortId, error: io::Error) {
         let Some(name) = self.dataplane.ports.name(port) else { return };
         let Some(pod) = self.attachments.pod_at(port) else {
@@ -92,8 +93,8 @@ impl Agent {
         self.begin_detach(&pod, Departure { release: None, reply: None });
     }
 
-    /// The last step, for all whose device work has ended: one publication names all that are attached now, and then the
-    /// callers get their replies.
+    /// The last step, for all whose device work has ended: one publication names all that are attached now, and then
+    /// the callers get their replies.
     pub(crate) fn commit(&mut self, completed: impl IntoIterator<Item = Completed<Done>>) {
         let (mut replies, mut requests) = (Vec::new(), Vec::new());
         for Completed { pod, result } in completed {
@@ -116,9 +117,9 @@ impl Agent {
         }
     }
 
-    /// Takes a device that was made as a port, and its pod as an endpoint. Where there is no port, the device goes first, and
-    /// the caller is told then. A device that no caller waits for any more goes, too. Returns the reply of a pod that is
-    /// attached.
+    /// Takes a device that was made as a port, and its pod as an endpoint. Where there is no port, the device goes
+    /// first, and the caller is told then. A device that no caller waits for any more goes, too. Returns the reply of a
+    /// pod that is attached.
     fn adopt(&mut self, name: ObjectName, reserved: Reserved, made: Made) -> Option<Answered> {
         let Reserved { attach: Attach { pod, .. }, caller, addresses, .. } = reserved;
         let (device, queues) = match made {

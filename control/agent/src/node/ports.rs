@@ -1,9 +1,9 @@
 //! The workers, and the ports that they have.
 //!
-//! A process with `CAP_NET_ADMIN` in a pod, or on the node, may open a queue of a TUN device that has several, and change the
-//! form in which all queues deliver packets. Then workers read no packets that they can parse, and the device refuses what
-//! they write. Workers count both. The control loop reads these counters and sets the device back, so that no packet pays
-//! for a check.
+//! A process with `CAP_NET_ADMIN` in a pod, or on the node, may open a queue of a TUN device that has several, and
+//! change the form in which all queues deliver packets. Then workers read no packets that they can parse, and the
+//! device refuses what they write. Workers count both. The control loop reads these counters and sets the device back,
+//! so that no packet pays for a check.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::device::OpenDevice;
 use crate::error::Error;
 use crate::port_ids::PortIds;
 
-/// The shortest time between two checks of a device's settings. A process that changes them again and again gets no more of the
-/// agent's time.
+/// The shortest time between two checks of a device's settings. A process that changes them again and again gets no
+/// more of the agent's time.
 const BETWEEN: Duration = Duration::from_secs(1);
 
 /// See the module.

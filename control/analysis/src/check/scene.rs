@@ -128,8 +128,8 @@ fn pod_of(workload: &ObjectKey) -> ObjectKey {
     }
 }
 
-/// The pod as an endpoint, wherever it runs and whether or not it has started or ended: what a selector says of it is not
-/// meant for one moment.
+/// The pod as an endpoint, wherever it runs and whether or not it has started or ended: what a selector says of it is
+/// not meant for one moment.
 fn to_be(pod: &Pod) -> Pod {
     Pod { host_network: false, phase: None, deleting: false, pod_ips: vec![ANY], ..pod.clone() }
 }

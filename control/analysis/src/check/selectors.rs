@@ -241,7 +241,8 @@ impl<'a> Place<'_, 'a> {
         }
     }
 
-    /// The names of the ports at one end of the rule, if `wanted` is not one of them and there is something at that end.
+    /// The names of the ports at one end of the rule, if `wanted` is not one of them and there is something at that
+    /// end.
     fn other_names(
         &self,
         side: &str,

@@ -1,7 +1,7 @@
 //! Groups: ends of connections that policy cannot tell apart. Everything is computed once for each pair of groups.
 //!
-//! Law: two pods of one group have, in each family, one class (so every other end decides alike about them) and one chain
-//! in each direction (so they decide alike about every other end), and their nodes are of one kind.
+//! Law: two pods of one group have, in each family, one class (so every other end decides alike about them) and one
+//! chain in each direction (so they decide alike about every other end), and their nodes are of one kind.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,7 +1,7 @@
-//! What a change of the datastore costs: a pod of another node mostly a few stores into the image in use; a policy, a network
-//! set or the endpoints of a service that is named new tables; a node or a pool another topology, and mostly a few stores
-//! into the routes in use; a pod with an address outside of its node's blocks both. Everything else goes the whole way from
-//! the objects on.
+//! What a change of the datastore costs: a pod of another node mostly a few stores into the image in use; a policy, a
+//! network set or the endpoints of a service that is named new tables; a node or a pool another topology, and mostly a
+//! few stores into the routes in use; a pod with an address outside of its node's blocks both. Everything else goes the
+//! whole way from the objects on.
 
 use manx_policy_compiler::compile::PodChange;
 use manx_policy_compiler::image::Image;

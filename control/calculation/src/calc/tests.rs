@@ -171,7 +171,8 @@ fn no_two_meanings_have_one_revision_be_they_of_one_pod_or_of_one_address() {
     for round in 0..50_u16 {
         policies.push(format!("p{round}"));
         let cluster = cluster(&policies);
-        // Attached, gone, attached again: what a flow of its first life remembers must not be what its second is judged by.
+        // Attached, gone, attached again: what a flow of its first life remembers must not be what its second is judged
+        // by.
         let locals = BTreeMap::from([(ObjectName::new("default", "a"), local(round))]);
         for locals in [locals.clone(), locals, BTreeMap::new()] {
             let tables = tables(&mut calculation, &cluster, &locals);

@@ -68,8 +68,8 @@ pub(super) fn import(wire: &calico::Policy, context: Context<'_>) -> (Policy, Op
     }
 }
 
-/// The replacement of a policy that is not valid: it denies all packets of the endpoints that it may select. `wire`: its
-/// subject, if that is known.
+/// The replacement of a policy that is not valid: it denies all packets of the endpoints that it may select. `wire`:
+/// its subject, if that is known.
 pub(super) fn broken(wire: Option<&Subject>, namespace: Option<&str>) -> Policy {
     let all = || namespace.map_or_else(Selector::all, |own| Selector::equals(NAMESPACE, own));
     Policy {

@@ -35,8 +35,8 @@ pub enum Effect {
     },
     /// A policy or a network set came, went or changed, or the endpoints of a service that a policy names.
     Policy,
-    /// A node or a pool of addresses came, went or changed, or the node of a pod that borrows an address: routes may have
-    /// changed.
+    /// A node or a pool of addresses came, went or changed, or the node of a pod that borrows an address: routes may
+    /// have changed.
     Routes {
         /// A policy means other nodes, or other addresses of theirs.
         policy: bool,
@@ -129,8 +129,8 @@ impl Cluster {
         })
     }
 
-    /// Adds, replaces or removes a pod. Returns the endpoint before and after; `None` if it has not changed: then it is not
-    /// touched. The borrowed addresses are the caller's to refresh.
+    /// Adds, replaces or removes a pod. Returns the endpoint before and after; `None` if it has not changed: then it is
+    /// not touched. The borrowed addresses are the caller's to refresh.
     pub(super) fn put_pod(
         &mut self,
         name: ObjectName,

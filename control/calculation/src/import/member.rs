@@ -43,8 +43,9 @@ pub(super) fn endpoint(pod: &object::Pod, label_sets: &mut LabelInterner) -> Opt
     })
 }
 
-/// A pod's addresses: `status.podIPs`, or else `podIP`, or else the first annotation with an address. A pod that is being deleted and
-/// whose plugin has emptied its annotation (Calico's is `podIP`) has released its addresses, whatever its status says.
+/// A pod's addresses: `status.podIPs`, or else `podIP`, or else the first annotation with an address. A pod that is
+/// being deleted and whose plugin has emptied its annotation (Calico's is `podIP`) has released its addresses, whatever
+/// its status says.
 ///
 /// Source: `libcalico-go`, the conversion of pods (`getPodIPs`, `IsFinished`).
 pub fn addresses(pod: &object::Pod) -> Vec<IpAddr> {

@@ -15,8 +15,8 @@ pub struct Assume {
     /// Pods of each workload that has none in the manifests [default: as many as it wants, 2 at most]
     #[arg(long, value_name = "N")]
     pub replicas: Option<u32>,
-    /// Print what is made up where the manifests leave it out (pods of workloads, nodes, pools, addresses, endpoints) as
-    /// YAML, and nothing else
+    /// Print what is made up where the manifests leave it out (pods of workloads, nodes, pools, addresses, endpoints)
+    /// as YAML, and nothing else
     #[arg(long)]
     pub show_assumed: bool,
 }

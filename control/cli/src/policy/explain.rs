@@ -26,7 +26,8 @@ const UPLINK: &str = "eth0";
 /// The settings of `manx policy explain`.
 #[derive(Debug, Clone, Args)]
 pub struct Explain {
-    /// Source: NAMESPACE/POD, POD, node/NAME, outside or an address; svc/NAMESPACE/NAME is each of its endpoints, and with
+    /// Source: NAMESPACE/POD, POD, node/NAME, outside or an address; svc/NAMESPACE/NAME is each of its endpoints, and
+    /// with
     /// * and ? it is each pod or node that fits
     #[arg(long, value_name = "PARTY")]
     pub from: String,
@@ -45,8 +46,8 @@ pub struct Explain {
     /// The nodes' interface to each other, which host endpoints may name [default: the running agent's, or eth0]
     #[arg(long, value_name = "IFACE")]
     pub uplink: Option<String>,
-    /// Deny what no route of Manx leads to. Without it the verdict is policy's, and a second line tells of the route. Of a
-    /// running agent the routes always count
+    /// Deny what no route of Manx leads to. Without it the verdict is policy's, and a second line tells of the route.
+    /// Of a running agent the routes always count
     #[arg(long)]
     pub routes: bool,
     #[command(flatten)]

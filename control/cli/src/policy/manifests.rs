@@ -16,8 +16,8 @@ pub struct Manifests {
     /// Enter subdirectories of directories, too
     #[arg(long, short = 'R')]
     pub recursive: bool,
-    /// Manifests; directories, of which *.yaml, *.yml and *.json are read and subdirectories are not entered; - is standard
-    /// input
+    /// Manifests; directories, of which *.yaml, *.yml and *.json are read and subdirectories are not entered; - is
+    /// standard input
     #[arg(value_name = "DIR|FILE", required = true)]
     pub paths: Vec<PathBuf>,
 }

@@ -63,7 +63,8 @@ pub enum Command {
     Watch(Watch),
     /// End a rig
     ///
-    /// A user's rigs are seen and ended by that user. Root's are those of everybody who is root here: there the rig has to be named.
+    /// A user's rigs are seen and ended by that user. Root's are those of everybody who is root here: there the rig has
+    /// to be named.
     Down(Named),
     /// Write a small commented rig into a directory
     Init {
@@ -96,8 +97,8 @@ pub struct Run {
     /// How long building and probing may take
     #[arg(long, default_value = "15m", value_parser = parse_duration)]
     pub timeout: Duration,
-    /// Hide a policy (NAME, NAMESPACE/NAME, or with its KIND/ before it) from the agents, not from the oracle: the rig must
-    /// then fail
+    /// Hide a policy (NAME, NAMESPACE/NAME, or with its KIND/ before it) from the agents, not from the oracle: the rig
+    /// must then fail
     #[arg(long, value_name = "POLICY")]
     pub sabotage: Vec<PolicyWord>,
     /// How pods are attached

@@ -4,8 +4,8 @@ use std::fs;
 
 use crate::bench::{Bench, deviations, json};
 
-/// `a` and `b` have each other's address of the two that a rig would choose. `web` is of no block, and `far` of the block
-/// of the other node.
+/// `a` and `b` have each other's address of the two that a rig would choose. `web` is of no block, and `far` of the
+/// block of the other node.
 const PODS: &str = "
 {apiVersion: v1, kind: Node, metadata: {name: node-1}, spec: {podCIDR: 10.244.1.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}
 ---

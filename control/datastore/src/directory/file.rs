@@ -313,8 +313,8 @@ fn open(path: &Path) -> io::Result<(std::fs::File, std::fs::Metadata)> {
 }
 
 /// The file's text; `None` if the file still has the `known` stamp, which is read without opening the file. (A network
-/// file system may give an old stamp while it caches attributes, where opening would have asked the server: NFS for up to
-/// a minute by default, `acregmax`.)
+/// file system may give an old stamp while it caches attributes, where opening would have asked the server: NFS for up
+/// to a minute by default, `acregmax`.)
 fn read(path: &Path, known: Option<Stamp>) -> io::Result<Option<(Stamp, String)>> {
     if known.is_some()
         && std::fs::metadata(path).is_ok_and(|it| known == Some(Stamp::from_metadata(&it)))

@@ -62,8 +62,8 @@ impl Circumstances {
     }
 }
 
-/// Makes the sentence if a user namespace is refused: by a step (`unshare`, the writing of the user map, …) with an error.
-/// Call this before the first step, which changes what can be read of the causes.
+/// Makes the sentence if a user namespace is refused: by a step (`unshare`, the writing of the user map, …) with an
+/// error. Call this before the first step, which changes what can be read of the causes.
 pub fn user_namespaces_refusal() -> impl Fn(&str, Errno) -> Lack {
     let circumstances = Circumstances::read();
     move |step, errno| refused(Capability::UserNamespaces, step, errno, circumstances)

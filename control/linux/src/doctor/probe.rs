@@ -41,8 +41,8 @@ pub(super) fn run(stage: &str) -> io::Result<Found> {
     })
 }
 
-/// Enters a user and a pid namespace as the supervisor of a rig does, and tries the rest in a child. Call it in a process
-/// with a single thread; it changes the process permanently.
+/// Enters a user and a pid namespace as the supervisor of a rig does, and tries the rest in a child. Call it in a
+/// process with a single thread; it changes the process permanently.
 pub fn probe() -> io::Result<Found> {
     let outside = tun::tun_opens();
     let user = sandbox::enter_user_namespace()

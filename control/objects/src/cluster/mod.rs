@@ -5,7 +5,8 @@
 //! implementations. Anything that no version of the API accepts is an error and makes the whole policy invalid.
 //!
 //! Source: network-policy-api, ClusterNetworkPolicy `v1alpha2` and `v1beta1`, AdminNetworkPolicy and
-//! BaselineAdminNetworkPolicy `v1alpha1`. Limits on the length of lists, which differ between versions, are not checked.
+//! BaselineAdminNetworkPolicy `v1alpha1`. Limits on the length of lists, which differ between versions, are not
+//! checked.
 
 mod peer;
 mod protocol;

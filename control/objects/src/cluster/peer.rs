@@ -134,8 +134,8 @@ fn peer_pods(
     Some(Pods { namespaces, pods: peer_selector(&pods, support, out)? })
 }
 
-/// Reads the namespaces of a peer: a label selector; or, as v0.1.0 of the API had it, a `namespaceSelector`. What else that
-/// version had there (`sameLabels`, `notSameLabels`) is not supported.
+/// Reads the namespaces of a peer: a label selector; or, as v0.1.0 of the API had it, a `namespaceSelector`. What else
+/// that version had there (`sameLabels`, `notSameLabels`) is not supported.
 fn namespaces(
     cursor: &Cursor<'_>,
     version: &Version,

@@ -31,8 +31,8 @@ use crate::tables::{
 };
 use crate::wire::{ipv4, ipv6, put, vxlan};
 
-/// A pod with policy, a pod without policy, an outside address, the node, an address that is not forwardable, and another
-/// node's pod.
+/// A pod with policy, a pod without policy, an outside address, the node, an address that is not forwardable, and
+/// another node's pod.
 const WHO: [(Ipv4Addr, u16, NextHop); 6] = [
     (Ipv4Addr::new(10, 0, 0, 1), 1, NextHop::Endpoint(0)),
     (Ipv4Addr::new(10, 0, 0, 2), 2, NextHop::Endpoint(1)),
@@ -80,8 +80,9 @@ fn policy(label: &str, hook: Hook, rules: [&[(Action, u16, &[usize])]; 2]) -> Po
     }
 }
 
-/// A model with policy of the first pod and untracked policy of the node's interfaces. Both depend on the peer, on another
-/// one in each direction. Packets that the interfaces' policy does not match are tracked. The second pod has no policy.
+/// A model with policy of the first pod and untracked policy of the node's interfaces. Both depend on the peer, on
+/// another one in each direction. Packets that the interfaces' policy does not match are tracked. The second pod has no
+/// policy.
 fn model() -> Model {
     use Action::{Allow, Deny};
     let mut model = Model::default();
@@ -297,7 +298,8 @@ struct Met {
     other: Cell<u32>,
     /// Only one interface has untracked policy; it allows the packet, but the packet is transit.
     transit: Cell<u32>,
-    /// Only one interface has untracked policy, in this direction, and its verdict for the other end would be another one.
+    /// Only one interface has untracked policy, in this direction, and its verdict for the other end would be another
+    /// one.
     by_end: [Cell<u32>; 2],
 }
 

@@ -43,7 +43,8 @@ pub(super) fn established(node: &mut Node, flows: u32) -> Stream {
     requests
 }
 
-/// Sends packets as fast as possible for a round; returns their number and the cost of each. The ticks of each batch go to `batches`.
+/// Sends packets as fast as possible for a round; returns their number and the cost of each. The ticks of each batch go
+/// to `batches`.
 pub(super) fn load(
     node: &mut Node,
     stream: &Stream,

@@ -1,8 +1,8 @@
-//! How a worker shares its time between two ports that always have packets. The packets of one port are cheap, those of the other
-//! expensive.
+//! How a worker shares its time between two ports that always have packets. The packets of one port are cheap, those of
+//! the other expensive.
 //!
-//! A port's time lasts from when the worker asks it for packets to when it asks the next port. So it contains receiving, deciding and
-//! sending these packets.
+//! A port's time lasts from when the worker asks it for packets to when it asks the next port. So it contains
+//! receiving, deciding and sending these packets.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -44,8 +44,8 @@ pub(super) fn tiny(rounds: usize) -> Result<Outcome, Failure> {
     measure(rounds, 480, 1, Pace::DEVICE)
 }
 
-/// The share of the worker's time of the port with cheap packets, which go between the two pods, beside a port whose super-packets
-/// are cut for a tunnel.
+/// The share of the worker's time of the port with cheap packets, which go between the two pods, beside a port whose
+/// super-packets are cut for a tunnel.
 fn measure(rounds: usize, payload: usize, size: u16, pace: Pace) -> Result<Outcome, Failure> {
     let mut node = Node::new(Shape::default())?;
     let near = Peers::near();

@@ -1,5 +1,5 @@
-//! Two workers of one node, each with its part of the flows, beside two workers that share nothing (two nodes): the most that two cores
-//! of this machine can do.
+//! Two workers of one node, each with its part of the flows, beside two workers that share nothing (two nodes): the
+//! most that two cores of this machine can do.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,13 +15,13 @@ use crate::sections::pipeline::rows::Row;
 use crate::sections::pipeline::setup::Setup;
 use crate::sections::pipeline::time::cpu_seconds;
 
-/// The packets of each worker in one measurement, and the pairs of measurements of a round. There are many short ones, so that other
-/// load of the machine hits both sides.
+/// The packets of each worker in one measurement, and the pairs of measurements of a round. There are many short ones,
+/// so that other load of the machine hits both sides.
 const PACKETS: u64 = 1 << 18;
 const PAIRS: usize = 8;
 const WORKERS: u32 = 2;
-/// The buffers of a worker. The workers are set up one after the other, and packets that a later one hands off need room
-/// meanwhile.
+/// The buffers of a worker. The workers are set up one after the other, and packets that a later one hands off need
+/// room meanwhile.
 const BUFFERS: usize = 1 << 14;
 
 /// Packets from pod to pod.
@@ -39,8 +39,8 @@ pub(super) fn decap(rounds: usize) -> Result<Outcome, Failure> {
     measure("decap-1", rounds)
 }
 
-/// Measures pairs: two workers that share nothing, and two workers of one node. In each round one worker with all flows is measured too;
-/// it shows how much the second core adds.
+/// Measures pairs: two workers that share nothing, and two workers of one node. In each round one worker with all flows
+/// is measured too; it shows how much the second core adds.
 fn measure(name: &str, rounds: usize) -> Result<Outcome, Failure> {
     if !(0..WORKERS as usize).all(pin) {
         return Err("two workers need two cores".into());

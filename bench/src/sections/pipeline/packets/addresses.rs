@@ -31,7 +31,8 @@ pub(crate) const PORTS: u16 = 64;
 
 /// The number of pods of other nodes.
 pub(crate) const FAR: u32 = 512;
-/// The pools of pods of other nodes: without a tunnel, and behind one. Each node has a block of [`BLOCK`] addresses in each.
+/// The pools of pods of other nodes: without a tunnel, and behind one. Each node has a block of [`BLOCK`] addresses in
+/// each.
 pub(crate) const POOLS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 64, 0, 0), Ipv4Addr::new(10, 128, 0, 0)];
 pub(crate) const BLOCK: u32 = 1 << 12;
 /// The network of all networks that rules name one by one. It holds no address of the cluster.

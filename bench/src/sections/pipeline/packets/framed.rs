@@ -1,5 +1,5 @@
-//! A port in memory that carries Ethernet frames: packets arrive with a header in front, as network cards write it, and leave with one.
-//! The header is read and written by the code of Manx's port on a veth.
+//! A port in memory that carries Ethernet frames: packets arrive with a header in front, as network cards write it, and
+//! leave with one. The header is read and written by the code of Manx's port on a veth.
 
 use std::io;
 use std::os::fd::RawFd;

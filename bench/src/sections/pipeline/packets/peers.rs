@@ -45,7 +45,8 @@ impl Peers {
         Arc::new(Self::Networks { rules: rules - 1, many_lengths })
     }
 
-    /// The peer of the flow of this number. With pods, the flows of the first 2^21 numbers of each pod are all different.
+    /// The peer of the flow of this number. With pods, the flows of the first 2^21 numbers of each pod are all
+    /// different.
     #[inline]
     pub(crate) fn peer(&self, flow: u32) -> Peer {
         match self {

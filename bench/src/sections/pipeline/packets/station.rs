@@ -19,8 +19,9 @@ use super::stream::{Random, Stream};
 pub(crate) struct Pace {
     /// The largest number of packets of one call of `receive`. The worker takes no more than its batch.
     pub(crate) vector: usize,
-    /// The number of packets that wait in the device. A packet is written when its buffer is given to the device, so many packets
-    /// before the worker receives it. The worker uses so many buffers in turn, in an order that is not that of their addresses.
+    /// The number of packets that wait in the device. A packet is written when its buffer is given to the device, so
+    /// many packets before the worker receives it. The worker uses so many buffers in turn, in an order that is not
+    /// that of their addresses.
     pub(crate) ring: usize,
 }
 
@@ -49,7 +50,8 @@ struct State {
 #[derive(Clone)]
 pub(crate) struct Station {
     state: Arc<Mutex<State>>,
-    /// Signals that there is something to receive, so that a port without traffic costs the worker nothing, as other ports.
+    /// Signals that there is something to receive, so that a port without traffic costs the worker nothing, as other
+    /// ports.
     bell: Arc<EventFd>,
     /// The other end of the link, if the port carries Ethernet frames and not packets.
     link: Option<Link>,
@@ -185,8 +187,8 @@ impl PacketIo for Station {
     }
 }
 
-/// Shuffles buffers that lie in memory one behind the other: the buffers of a pool that several ports have used for a while are in no
-/// order either. They stay shuffled, because buffers come back in the order of their use.
+/// Shuffles buffers that lie in memory one behind the other: the buffers of a pool that several ports have used for a
+/// while are in no order either. They stay shuffled, because buffers come back in the order of their use.
 #[inline(never)]
 fn shuffle(packets: &mut [Packet]) {
     let mut random = Random::default();

@@ -19,8 +19,8 @@ use manx_datastore::Store;
 
 const NODE: &str = "n1";
 
-/// Objects, each in several versions; some versions are not valid. The first [`BY_THEMSELVES`] are of kinds that need no
-/// whole import. Some refer to others. `own` and `twice` define pods that [`PODS`] define, too.
+/// Objects, each in several versions; some versions are not valid. The first [`BY_THEMSELVES`] are of kinds that need
+/// no whole import. Some refer to others. `own` and `twice` define pods that [`PODS`] define, too.
 const OBJECTS: &[(&str, &[&str])] = &[
     (
         "policy",

@@ -1,7 +1,8 @@
-//! The matrix as one page that needs nothing else: its data stand in it as JSON, and a script without network shows them.
+//! The matrix as one page that needs nothing else: its data stand in it as JSON, and a script without network shows
+//! them.
 //!
-//! Names and paths of files come from manifests, so nothing of them may become markup: the data are JSON in which `<` is
-//! escaped, and the script makes texts, never markup. The page's policy forbids the browser to load anything.
+//! Names and paths of files come from manifests, so nothing of them may become markup: the data are JSON in which `<`
+//! is escaped, and the script makes texts, never markup. The page's policy forbids the browser to load anything.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;

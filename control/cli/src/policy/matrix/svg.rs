@@ -1,8 +1,8 @@
 //! The matrix as a graph: sources on the left, destinations on the right, an edge where something passes.
 //!
-//! Sources with equal rows are one box, and destinations with equal columns. What most sources may do at a destination is
-//! one line in its box ("everyone else: all"), and edges are drawn for the others only. So the graph grows with what is
-//! different, not with the number of pods.
+//! Sources with equal rows are one box, and destinations with equal columns. What most sources may do at a destination
+//! is one line in its box ("everyone else: all"), and edges are drawn for the others only. So the graph grows with what
+//! is different, not with the number of pods.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
