@@ -16,6 +16,7 @@ use super::{Error, Watch};
 use crate::output::{self, Output};
 use manx_api::client::Client;
 use manx_api::{Denial, FlowStatus, Flows};
+use manx_policy_compiler::model::Protocol;
 use manx_rig::setup::{NodeState, State};
 
 /// The interval at which the agents are asked.
@@ -175,9 +176,12 @@ fn allowed(flow: &FlowStatus) -> Decided {
 }
 
 fn denied(denial: &Denial) -> (Ends, Decided) {
+    // A denied echo has its identifier in place of a port, and a flow has 0.
+    let has_ports = Protocol::from_number(denial.protocol).is_some();
+    let port = |number| if has_ports { number } else { 0 };
     let ends = Ends {
-        source: (denial.source, denial.source_port),
-        destination: (denial.destination, denial.destination_port),
+        source: (denial.source, port(denial.source_port)),
+        destination: (denial.destination, port(denial.destination_port)),
         protocol: denial.protocol,
     };
     let at = UNIX_EPOCH + Duration::from_millis(denial.at_ms);
@@ -266,6 +270,26 @@ mod tests {
             let denied = joined([at_source, decided(Denied, 2, [None, Some("in")])]);
             assert_eq!(denied, decided(Denied, 2, [None, Some("in")]));
         }
+    }
+
+    #[test]
+    fn a_denied_echo_has_no_ports() {
+        let denial = |protocol| Denial {
+            at_ms: 5,
+            source: ends().source.0,
+            destination: ends().destination.0,
+            protocol,
+            source_port: 7,
+            destination_port: 8,
+            reason: "policy-egress".to_owned(),
+            rule: "r".to_owned(),
+        };
+        let ports = |protocol| {
+            let (ends, decided) = denied(&denial(protocol));
+            assert_eq!((decided.egress.as_deref(), decided.ingress), (Some("r"), None));
+            [ends.source.1, ends.destination.1]
+        };
+        assert_eq!([ports(1), ports(58), ports(6)], [[0, 0], [0, 0], [7, 8]]);
     }
 
     #[test]
