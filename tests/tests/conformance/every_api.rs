@@ -294,6 +294,7 @@ fn cluster_rule(key: &'static str) -> BoxedStrategy<String> {
             1 => select(&[
                 "nodes: {}",
                 "nodes: {matchLabels: {zone: a}}",
+                "nodes: {matchLabels: {zone: none}}",
                 "nodes: {matchExpressions: [{key: zone, operator: NotIn, values: [a]}]}",
             ][..]).prop_map(ToOwned::to_owned),
         ]

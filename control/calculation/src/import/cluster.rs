@@ -2,7 +2,7 @@
 //!
 //! Source: network-policy-api, `ClusterNetworkPolicySpec`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use manx_policy_compiler::model::{
@@ -75,9 +75,7 @@ fn rule(
     };
     let decided = match &wire.matches {
         ClusterMatch::Of { peers, protocols } => {
-            let entities: Option<Vec<Entity>> =
-                peers.iter().map(|peer| entity(peer, nodes)).collect();
-            entities.map(|entities| (entities, protocols))
+            entities(peers, nodes).map(|entities| (entities, protocols))
         }
         ClusterMatch::Unsupported => None,
     };
@@ -95,23 +93,31 @@ fn rule(
     }
 }
 
-/// What a peer means. `None`: that is not known.
-fn entity(wire: &ClusterPeer, nodes: Nodes<'_>) -> Option<Entity> {
-    let entity = match wire {
-        ClusterPeer::Pods(pods) => {
-            Entity { selector: Some(subject(Some(pods))), ..Entity::default() }
-        }
-        ClusterPeer::Networks(nets) => {
-            Entity { nets: nets.iter().map(IpNet::trunc).collect(), ..Entity::default() }
-        }
-        ClusterPeer::Nodes(labels) => {
-            let selector = label_selector(labels);
-            let fits = |node: &&Node| selector.matches(&node.labels);
-            let addresses = nodes?.values().filter(fits).flat_map(|node| &node.addresses);
-            Entity { nets: addresses.copied().map(IpNet::from).collect(), ..Entity::default() }
-        }
-    };
-    Some(entity)
+/// What the peers mean. `None`: that is not known of one of them.
+fn entities(wire: &[ClusterPeer], nodes: Nodes<'_>) -> Option<Vec<Entity>> {
+    let mut entities = Vec::new();
+    for peer in wire {
+        entities.push(match peer {
+            ClusterPeer::Pods(pods) => {
+                Entity { selector: Some(subject(Some(pods))), ..Entity::default() }
+            }
+            ClusterPeer::Networks(nets) => {
+                Entity { nets: nets.iter().map(IpNet::trunc).collect(), ..Entity::default() }
+            }
+            ClusterPeer::Nodes(labels) => {
+                let selector = label_selector(labels);
+                let fits = |node: &&Node| selector.matches(&node.labels);
+                let addresses = nodes?.values().filter(fits).flat_map(|node| &node.addresses);
+                let nets: BTreeSet<IpNet> = addresses.copied().map(IpNet::from).collect();
+                if nets.is_empty() {
+                    // An entity without nets is every address.
+                    continue;
+                }
+                Entity { nets, ..Entity::default() }
+            }
+        });
+    }
+    Some(entities)
 }
 
 /// The rule for each protocol that is listed with ports, and one for the named ports, which have a protocol of their

@@ -443,3 +443,19 @@ fn of_pools_that_overlap_none_is_valid() {
         "file.yaml:3:1: IPPool inner: its CIDR 10.1.0.0/16 overlaps 10.0.0.0/8 of IPPool wide: give each pool its own"
     );
 }
+
+#[test]
+fn nodes_that_do_not_exist_are_no_address() {
+    let cluster = clean(
+        "{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {zone: a}}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}, {type: ExternalIP, address: 'fd00::1'}]}}
+---
+{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {name: p}, spec: {tier: Admin, priority: 1, subject: {namespaces: {}}, egress: [{action: Accept, to: [{nodes: {matchLabels: {zone: b}}}]}, {action: Accept, to: [{nodes: {matchLabels: {zone: a}}}]}]}}
+",
+    );
+    let (_, policy) = cluster.model.policies.first_key_value().unwrap();
+    let [none, own] = &policy.egress.as_ref().unwrap()[..] else { panic!("{policy:?}") };
+    assert_eq!(none.destination.entities, Some(Vec::new()), "no address");
+    let [own] = &own.destination.entities.as_ref().unwrap()[..] else { panic!("{own:?}") };
+    let nets: Vec<_> = own.nets.iter().map(ToString::to_string).collect();
+    assert_eq!(nets, ["192.0.2.1/32", "fd00::1/128"]);
+}

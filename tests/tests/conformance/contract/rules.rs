@@ -477,3 +477,15 @@ fn nobody_may_choose_labels_under_reserved_keys() {
         );
     }
 }
+
+/// A selector that no node fits means no address, and not every address.
+#[test]
+fn nodes_that_do_not_exist_are_no_address() {
+    let node = "{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {zone: a}}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}\n---\n";
+    let rules = "tier: Admin, priority: 1, egress: [{action: Accept, to: [{nodes: {matchLabels: {zone: none}}}]}, {action: Deny, to: [{networks: [0.0.0.0/0]}]}]";
+    says(
+        &format!("{node}{}", cluster("a", rules)),
+        "shop/db > shop/web tcp 80 = deny: ClusterNetworkPolicy a egress[1]
+         shop/db > out tcp 80 = deny: ClusterNetworkPolicy a egress[1]",
+    );
+}
