@@ -83,7 +83,7 @@ fn of_node(node: &Node) -> Json {
     json!({
         "metadata": { "labels": node.labels },
         "spec": spec_of_node(&node.pod_cidrs),
-        "status": { "addresses": internal_ips(&node.internal_ips) },
+        "status": { "addresses": node_addresses(&node.internal_ips, &node.external_ips) },
     })
 }
 
@@ -97,8 +97,11 @@ pub(crate) fn spec_of_node(blocks: &[IpNet]) -> Json {
 }
 
 /// `status.addresses` of a node.
-pub(crate) fn internal_ips(addresses: &[IpAddr]) -> Json {
-    addresses.iter().map(|address| json!({ "type": "InternalIP", "address": address })).collect()
+pub(crate) fn node_addresses(internal: &[IpAddr], external: &[IpAddr]) -> Json {
+    let of_type = |addresses: &[IpAddr], kind: &str| -> Vec<Json> {
+        addresses.iter().map(|address| json!({ "type": kind, "address": address })).collect()
+    };
+    Json::from([of_type(internal, "InternalIP"), of_type(external, "ExternalIP")].concat())
 }
 
 /// `status` of a pod with its addresses.

@@ -103,7 +103,10 @@ fn give(completion: &mut Completion<'_>, name: &str, addresses: Vec<IpAddr>) {
     for address in &addresses {
         completion.space.take(*address);
     }
-    let fields = json!({ "status": { "addresses": manifest::internal_ips(&addresses) } });
+    let external = completion.nodes().find(|(key, _)| key.name == name);
+    let external = external.map(|(_, node)| node.external_ips.clone()).unwrap_or_default();
+    let fields = manifest::node_addresses(&addresses, &external);
+    let fields = json!({ "status": { "addresses": fields } });
     completion.amend(&key_of(name), fields, |object| {
         if let Object::Node(node) = object {
             node.internal_ips = addresses;

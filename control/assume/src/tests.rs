@@ -286,6 +286,7 @@ fn a_service_that_is_not_valid_has_endpoints_that_are_not_known() {
 
 /// Parts of a cluster. Any of them may be missing.
 const PARTS: &[&str] = &[
+    "{apiVersion: v1, kind: Node, metadata: {name: n4}, spec: {podCIDR: 10.1.3.0/24}, status: {addresses: [{type: ExternalIP, address: 198.51.100.3}]}}",
     "{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {disk: ssd}}, spec: {podCIDR: 10.1.1.0/24}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}",
     "{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDRs: ['fd00:1::/64']}}",
     "{apiVersion: v1, kind: Node, metadata: {name: n3}}",
