@@ -7,6 +7,7 @@
 
 pub mod bench;
 pub mod capture;
+mod chosen_rig;
 pub mod doctor;
 pub mod error;
 pub mod internal;

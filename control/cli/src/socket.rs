@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::{Error, rig};
+use super::{Error, chosen_rig};
 use manx_api::client::Client;
 use manx_linux::private;
 use manx_rig::setup::{NodeState, State};
@@ -42,7 +42,8 @@ impl Socket {
 
     /// The rig, if one is named.
     pub fn named_rig(&self) -> Result<Option<State>, Error> {
-        let rig = self.rig.as_deref().map(|name| rig::state(&rig::chosen(Some(name))?));
+        let rig =
+            self.rig.as_deref().map(|name| chosen_rig::state(&chosen_rig::chosen(Some(name))?));
         rig.transpose()
     }
 

@@ -3,8 +3,8 @@
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use super::chosen::{chosen, state};
 use super::{Error, Logs};
+use crate::chosen_rig::{chosen, state};
 use crate::output;
 use manx_rig::bounded_log::{LogReader, NewLines};
 use manx_rig::setup::State;

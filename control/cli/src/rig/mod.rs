@@ -1,6 +1,6 @@
 //! `manx rig`: the commands of the rig.
 
-mod chosen;
+mod flow_line;
 mod internal;
 mod logs;
 mod run;
@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-pub(crate) use self::chosen::{chosen, state};
 pub use self::internal::{Internal, run_internal};
 use super::Error;
 use super::node::{PodDevice, UplinkMode, parse_workers};

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use clap::ValueEnum;
 
-use super::chosen::{chosen_to_change, state};
 use super::screen::Screen;
 use super::{Apply, Delete, Error, Exec, Run};
+use crate::chosen_rig::{chosen_to_change, state};
 use crate::node::PodDevice;
 use crate::output::{Output, is_coloured, print, print_json};
 use manx_api::Device;

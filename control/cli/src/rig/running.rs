@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use humantime::{format_duration, format_rfc3339_seconds};
 use serde::Serialize;
 
-use super::chosen::{chosen, chosen_to_change, state};
 use super::{Error, Named, Shown};
+use crate::chosen_rig::{chosen, chosen_to_change, state};
 use crate::output::{self, Output};
 use manx_rig::agent::{AgentEnd, AgentState};
 use manx_rig::caller;

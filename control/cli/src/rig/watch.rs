@@ -3,16 +3,14 @@
 //! The agents are asked at short intervals for the flows in their tables and for those that they denied since. A flow
 //! between two nodes is decided at both ends: its line waits one interval, so that it has what both agents say.
 
-mod line;
-
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write as _};
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use self::line::{Line, Names, Verdict};
-use super::chosen::{chosen, state};
+use super::flow_line::{self, Line, Names, Verdict};
 use super::{Error, Watch};
+use crate::chosen_rig::{chosen, state};
 use crate::output::{self, Output};
 use manx_api::client::Client;
 use manx_api::{Denial, FlowStatus, Flows};
@@ -29,21 +27,21 @@ const LINES: usize = 1000;
 
 /// Both ends of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Ends {
-    source: (IpAddr, u16),
-    destination: (IpAddr, u16),
-    protocol: u8,
+pub(super) struct Ends {
+    pub(super) source: (IpAddr, u16),
+    pub(super) destination: (IpAddr, u16),
+    pub(super) protocol: u8,
 }
 
 /// A flow's verdict, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Decided {
-    at: SystemTime,
-    verdict: Verdict,
+pub(super) struct Decided {
+    pub(super) at: SystemTime,
+    pub(super) verdict: Verdict,
     /// What decided by the source's egress policy; if the flow is denied by ingress policy, absent.
-    egress: Option<String>,
+    pub(super) egress: Option<String>,
     /// The same of the destination's ingress policy.
-    ingress: Option<String>,
+    pub(super) ingress: Option<String>,
 }
 
 /// An agent that is watched.
@@ -228,7 +226,7 @@ fn lines(
     }
     let left_out = std::mem::take(missing);
     if left_out > 0 {
-        text.push_str(&line::show_missing(left_out, form)?);
+        text.push_str(&flow_line::show_missing(left_out, form)?);
     }
     Ok(text)
 }

@@ -7,7 +7,7 @@ use manx_rig::workdir::{self, Workdir, WorkdirError};
 
 /// The rig that has to be changed or ended. Root's rigs belong to everybody who is root here, so root has to name the
 /// rig: otherwise one person could end another's rig.
-pub(super) fn chosen_to_change(name: Option<&str>) -> Result<Workdir, Error> {
+pub(crate) fn chosen_to_change(name: Option<&str>) -> Result<Workdir, Error> {
     choose(name, private::is_shared_by_root())
 }
 

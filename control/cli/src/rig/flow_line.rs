@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use humantime::format_rfc3339_millis;
 use serde::Serialize;
 
-use super::{Decided, Ends};
+use super::watch::{Decided, Ends};
 use crate::Error;
 use crate::output::{self, Output};
 use manx_rig::setup::State;
