@@ -4,7 +4,7 @@
 //! - [`netns`]: network namespaces and their settings.
 //! - [`netlink`]: interfaces, addresses, routes, rules and neighbours.
 //! - [`private`]: folders and files that no other user can write to.
-//! - [`sandbox`]: the namespaces that hold a rig.
+//! - [`doctor::sandbox`]: the namespaces that hold a rig.
 //! - [`doctor`]: whether this machine lets Manx work, and what is missing.
 //!
 //! The system calls of the packet path are in the dataplane. This crate knows no objects and no
@@ -14,6 +14,5 @@ pub mod doctor;
 pub mod netlink;
 pub mod netns;
 pub mod private;
-pub mod sandbox;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

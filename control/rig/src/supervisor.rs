@@ -29,7 +29,7 @@ use nix::unistd::{Pid, setsid};
 
 use super::workdir::{Workdir, WorkdirError};
 use manx_linux::doctor::Lack;
-use manx_linux::sandbox;
+use manx_linux::doctor::sandbox;
 
 /// This program, even if its file has been replaced.
 pub const SELF: &str = "/proc/self/exe";

@@ -10,6 +10,7 @@ mod lack;
 mod machine;
 mod namespaces;
 mod probe;
+pub mod sandbox;
 mod sockets;
 mod tun;
 

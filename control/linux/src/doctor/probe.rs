@@ -14,10 +14,9 @@ use nix::errno::Errno;
 use nix::unistd::geteuid;
 
 use super::lack::{Capability, Check, Lack};
-use super::{namespaces, sockets, tun};
+use super::{namespaces, sandbox, sockets, tun};
 use crate::netlink::{self, Peer, Veth};
 use crate::netns::{self, sysctl};
-use crate::sandbox;
 
 /// The loopback interface's index, the same in every network namespace.
 const LOOPBACK: u32 = 1;

@@ -10,7 +10,8 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
 
-use crate::doctor::{Lack, network_namespaces_refused, user_namespaces_refusal};
+use super::lack::Lack;
+use super::namespaces::{network_namespaces_refused, user_namespaces_refusal};
 
 /// Makes the user root of a user namespace, whose next child is the first process of a pid namespace.
 pub fn enter_user_namespace() -> Result<(), Lack> {
