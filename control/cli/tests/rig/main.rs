@@ -18,4 +18,5 @@ mod stopped;
 mod table;
 mod takeover;
 mod traffic;
+mod walk_through;
 mod whole;
