@@ -527,6 +527,39 @@ mod tests {
         assert_eq!(counts(), [before[0], before[1] + 2]);
     }
 
+    /// So a flow that has the count of its last lookup never keeps a next hop from before it.
+    #[test]
+    fn who_sees_a_change_counted_sees_what_was_stored() {
+        // Each takes room, which comes back only with the next tables.
+        const STORES: u32 = 500;
+        let address = Ipv4Addr::new(10, 1, 2, 7);
+        let both = [address.to_bits(); 2];
+        let number = |next_hop| match next_hop {
+            NextHop::Tunnel(number) => number,
+            other => u32::from(other != NextHop::NoRoute) * u32::MAX,
+        };
+        for _ in 0..40 {
+            let tables = Tables::closed();
+            let before = tables.changes(both);
+            std::thread::scope(|scope| {
+                let reader = scope.spawn(|| {
+                    let mut seen = 0;
+                    while seen < STORES {
+                        let counted = tables.changes(both).wrapping_sub(before) / 2;
+                        seen = number(tables.next_hop(address.into()));
+                        assert!((counted..=STORES).contains(&seen), "{seen} after {counted}");
+                    }
+                });
+                let mut next_hops = [NextHop::NoRoute.encode(); 256];
+                for stored in 1..=STORES {
+                    next_hops[7] = NextHop::Tunnel(stored).encode();
+                    assert!(tables.store_next_hops(Ipv4Addr::new(10, 1, 2, 0), &next_hops));
+                }
+                reader.join().unwrap();
+            });
+        }
+    }
+
     #[test]
     fn before_the_first_publication_nothing_is_known() {
         let tables = Tables::closed();
