@@ -13,7 +13,7 @@ use serde_json::{Map, Value as Json, json};
 /// The label of an `EndpointSlice` that names its writer, and this writer. A controller that follows the pods may
 /// replace the slice.
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-/// See [`MANAGED_BY`].
+/// The value of the label `endpointslice.kubernetes.io/managed-by` in what is made up.
 pub const MANAGER: &str = "manx";
 
 /// Merges the fields of one object into another: mappings field by field, everything else as a whole.

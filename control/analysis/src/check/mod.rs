@@ -5,7 +5,7 @@
 //! - `addresses`: addresses that two objects have.
 //! - `passes`: `Pass` that skips more than its author may expect.
 //!
-//! Each is a function over a [`Scene`]. What shows in one object alone is found where the object is read, in
+//! Each is a function over a `Scene`. What shows in one object alone is found where the object is read, in
 //! `manx-objects`.
 
 mod addresses;
