@@ -425,6 +425,11 @@ impl Fabric {
         then: impl FnOnce(&mut Calculation, &Tables, &Inputs<'_>) -> T,
     ) -> T {
         let mut topology = topology(&self.cluster, NODES[node]).unwrap();
+        // The pods here have addresses of no block. Routes lead to where they are attached, not to where their objects
+        // say that they are.
+        for borrowed in self.cluster.borrowed.keys() {
+            topology.prefixes.remove(&(*borrowed).into());
+        }
         for (at, other) in self.nodes.iter().enumerate() {
             for ip in other.locals.values().flat_map(|local| &local.addresses) {
                 let route = match ip {
