@@ -1,10 +1,13 @@
 //! Why an agent cannot start or go on.
 
+use std::fmt::Display;
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use manx_api::ErrorKind;
 use manx_calculation::topology::TopologyError;
+use manx_datastore::api_server::AccessError;
 use manx_linux::doctor::Lack;
 use manx_linux::netlink;
 use manx_linux::netns;
@@ -22,11 +25,27 @@ pub enum Error {
         "there is no directory {0} to read manifests from: make it, or name another by --datastore"
     )]
     NoDatastore(PathBuf),
+    /// Nothing says how to reach the API server.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// The datastore could not be read whole.
     #[error(
         "the datastore {0} cannot be read whole, and until it is nothing may pass: {1}; correct it and start again"
     )]
     NotInSync(PathBuf, String),
+    /// No interface has the node's address.
+    #[error(
+        "no interface has an address of Node {node} ({}): found {}; name the interface that leads to the other nodes by --uplink, or \
+         correct status.addresses of the Node", list(.wanted), list(.found)
+    )]
+    NoUplink {
+        /// The node.
+        node: String,
+        /// Its addresses.
+        wanted: Vec<IpAddr>,
+        /// The addresses of interfaces.
+        found: Vec<IpAddr>,
+    },
     /// The uplink leads nowhere.
     #[error(
         "{0} is the loopback interface: expected the one that leads to the other nodes; name it by --uplink"
@@ -89,6 +108,8 @@ impl Error {
         match self {
             Self::Topology(_)
             | Self::NoDatastore(_)
+            | Self::Access(_)
+            | Self::NoUplink { .. }
             | Self::NotInSync(..)
             | Self::Loopback(_)
             | Self::Core { .. } => ErrorKind::Invalid,
@@ -107,6 +128,6 @@ impl Error {
     }
 }
 
-fn list(numbers: &[usize]) -> String {
-    numbers.iter().map(usize::to_string).collect::<Vec<String>>().join(", ")
+fn list(items: &[impl Display]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<String>>().join(", ")
 }

@@ -13,7 +13,7 @@ pub mod pod_device;
 mod port_ids;
 mod privileges;
 pub mod server;
-mod settings;
+pub mod settings;
 mod uplink;
 mod verify;
 
@@ -63,10 +63,15 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
 
 async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     check_cores(&settings.cores)?;
-    let datastore = Datastore::open(settings)?;
+    let mut datastore = Datastore::open(settings).await?;
     let server = Server::bind(&settings.socket)?;
     let netlink = Netlink::open()?;
-    let uplink = uplink::find(&netlink, &settings.uplink).await?;
+    let addresses = &datastore.topology.addresses;
+    let uplink = match &settings.uplink {
+        Some(name) => uplink::find(&netlink, name).await?,
+        None => uplink::find_by_address(&netlink, &settings.name, addresses).await?,
+    };
+    datastore.uplink.clone_from(&uplink.name);
     doctor::no_ipip_module()?;
     let (mut agent, completed) = Agent::start(settings, datastore, &uplink)?;
 
@@ -79,7 +84,7 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     tokio::spawn(server.run(requests));
     tracing::info!(
         node = settings.name,
-        uplink = settings.uplink,
+        uplink = uplink.name,
         packet_socket = settings.packet_socket,
         "ready"
     );

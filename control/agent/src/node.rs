@@ -55,7 +55,7 @@ impl Agent {
     ) -> Result<(Self, mpsc::UnboundedReceiver<Completed<Done>>), Error> {
         let tunnels = uplink::open(uplink, settings.packet_socket, settings.cores.len())?;
         let blocks = &datastore.topology.blocks;
-        let (attachments, host, completed) = Attachments::open(settings, blocks, uplink.mtu)?;
+        let (attachments, host, completed) = Attachments::open(settings, blocks, uplink)?;
         let dataplane = Dataplane::start(settings, tunnels, host, uplink.mtu)?;
         let started = Instant::now();
         let mut agent = Self { datastore, dataplane, attachments, started, failed: None };

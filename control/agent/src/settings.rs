@@ -6,18 +6,28 @@ use manx_dataplane::tables::Connections;
 use manx_dataplane::worker::Polling;
 
 use super::pod_device;
+use manx_datastore::api_server::Access;
+
+/// Where the objects are.
+#[derive(Debug, Clone)]
+pub enum Datastore {
+    /// In a directory of manifests.
+    Directory(PathBuf),
+    /// At an API server. The last state is kept in a file, for a start while the server does not answer.
+    Kubernetes(Access, PathBuf),
+}
 
 /// What an agent is told at its start.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The name of its Node.
     pub name: String,
-    /// The directory of manifests.
-    pub datastore: PathBuf,
+    /// Where the objects are.
+    pub datastore: Datastore,
     /// Where it listens.
     pub socket: PathBuf,
-    /// The interface to other nodes.
-    pub uplink: String,
+    /// The interface to other nodes; `None`: the one that has the Node's address.
+    pub uplink: Option<String>,
     /// Whether tunnel packets use a packet socket on the uplink, or only the raw socket.
     pub packet_socket: bool,
     /// How pods are attached.

@@ -34,6 +34,26 @@ pub(super) struct Tunnels {
     pub(super) packet_socket: Option<(Queues, [u8; 6])>,
 }
 
+/// The interface that has one of the node's addresses: the other nodes know it by that.
+pub(super) async fn find_by_address(
+    netlink: &Netlink,
+    node: &str,
+    wanted: &[IpAddr],
+) -> Result<netlink::Link, Error> {
+    let found = netlink.addresses().await?;
+    let has = |link: &netlink::Link| {
+        found.iter().any(|it| it.index == link.index && wanted.contains(&it.net.addr()))
+    };
+    match netlink.links().await?.into_iter().find(|link| has(link)) {
+        Some(link) => find(netlink, &link.name).await,
+        None => Err(Error::NoUplink {
+            node: node.to_owned(),
+            wanted: wanted.to_vec(),
+            found: found.iter().map(|it| it.net.addr()).collect(),
+        }),
+    }
+}
+
 /// The interface to the other nodes.
 pub(super) async fn find(netlink: &Netlink, name: &str) -> Result<netlink::Link, Error> {
     let link = netlink.existing(name).await?;

@@ -219,6 +219,9 @@ pub struct Status {
     pub uptime_s: u64,
     /// Whether the datastore has been read completely at least once.
     pub in_sync: bool,
+    /// Whether objects may be out of date: the API server does not answer, or objects of some kind cannot be followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stale: Option<Stale>,
     /// Identifies the manifests from which the tables in use are made: equal on all nodes that have read the same.
     pub datastore: String,
     /// The number of published tables.
@@ -255,6 +258,17 @@ pub struct Status {
     pub policy: PolicyStatus,
     /// Whether the last tables were proved before they were published.
     pub verification: Verification,
+}
+
+/// Objects that may be out of date. They stay in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stale {
+    /// When they were last known to be up to date, in seconds since 1970.
+    pub since: u64,
+    /// How long that is ago, in seconds.
+    pub for_s: u64,
+    /// Why it is not known whether they are.
+    pub reason: String,
 }
 
 /// The size of the policy tables.

@@ -8,6 +8,7 @@
 pub mod bench;
 pub mod capture;
 mod chosen_rig;
+pub mod datastore;
 pub mod doctor;
 pub mod error;
 pub mod internal;

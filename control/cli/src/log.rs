@@ -6,11 +6,14 @@ use tracing_subscriber::EnvFilter;
 
 use super::node::LogFormat;
 
+const DEFAULT: &str = "info,kube_client=error";
+
 /// Starts the log. `MANX_LOG_FILTER` says what is logged, e.g. `debug` or `info,manx_datastore=debug` (the directives
-/// of `tracing_subscriber::EnvFilter`); the default is `info`. A second call does nothing.
+/// of `tracing_subscriber::EnvFilter`); the default is `info`, and of the API client errors only: it warns of each API
+/// that a server does not have. A second call does nothing.
 pub fn start(format: LogFormat) {
     let filter =
-        EnvFilter::try_from_env("MANX_LOG_FILTER").unwrap_or_else(|_| EnvFilter::new("info"));
+        EnvFilter::try_from_env("MANX_LOG_FILTER").unwrap_or_else(|_| EnvFilter::new(DEFAULT));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     // A log that is already running is fine.
     let _ = match format {

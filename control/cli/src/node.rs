@@ -1,5 +1,6 @@
 //! `manx node`: the node agent's settings.
 
+use std::env;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -8,6 +9,7 @@ use manx_dataplane::flow::MAX_WORKERS;
 use manx_dataplane::tables::{self, Connections};
 use manx_dataplane::worker::Polling;
 
+use super::datastore::DatastoreOptions;
 use super::{Error, log, socket};
 use manx_agent::pod_device::Preference;
 use manx_api::Device;
@@ -15,20 +17,20 @@ use manx_api::Device;
 /// The settings of the node agent.
 #[derive(Debug, Clone, Args)]
 pub struct Node {
-    /// Name of this node's Node object
-    #[arg(long, env = "MANX_NAME", value_name = "NODE")]
-    pub name: String,
-    /// Directory of manifests
-    #[arg(long, env = "MANX_DATASTORE", value_name = "DIR")]
-    pub datastore: PathBuf,
+    /// Name of this node's Node object [env: `MANX_NAME`, too]
+    #[arg(long, env = "NODENAME", value_name = "NODE")]
+    pub name: Option<String>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub datastore: DatastoreOptions,
     /// Where to listen for attach, detach and status [default: NODE.sock in the runtime folder]
     ///
     /// The runtime folder is /run/manx for root and manx in the user's own (`$XDG_RUNTIME_DIR`) for others.
     #[arg(long, env = "MANX_SOCKET", value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Interface that leads to the other nodes
+    /// Interface that leads to the other nodes [default: the one that has the Node's address]
     #[arg(long, env = "MANX_UPLINK", value_name = "IFACE")]
-    pub uplink: String,
+    pub uplink: Option<String>,
     /// How tunnel packets reach the uplink
     #[arg(long, env = "MANX_UPLINK_MODE", value_enum, default_value_t = UplinkMode::Packet)]
     pub uplink_mode: UplinkMode,
@@ -64,11 +66,19 @@ pub struct Node {
 }
 
 impl Node {
+    /// The name of the Node.
+    fn name(&self) -> Result<String, Error> {
+        let name = self.name.clone().or_else(|| env::var("MANX_NAME").ok());
+        name.filter(|name| !name.is_empty()).ok_or_else(|| {
+            Error::Invalid("no node is named: expected --name NODE (NODENAME)".to_owned())
+        })
+    }
+
     /// The socket on which the agent listens.
     pub fn socket_path(&self) -> Result<PathBuf, Error> {
         match &self.socket {
             Some(path) => Ok(path.clone()),
-            None => Ok(socket::of_node(&socket::runtime_folder()?, &self.name)),
+            None => Ok(socket::of_node(&socket::runtime_folder()?, &self.name()?)),
         }
     }
 
@@ -151,10 +161,11 @@ pub enum LogFormat {
 /// Runs the agent until it is told to stop.
 pub fn run(node: &Node) -> Result<(), Error> {
     log::start(node.log);
+    let socket = node.socket_path()?;
     manx_agent::run(&manx_agent::Settings {
-        name: node.name.clone(),
-        datastore: node.datastore.clone(),
-        socket: node.socket_path()?,
+        name: node.name()?,
+        datastore: node.datastore.datastore(&socket)?,
+        socket,
         uplink: node.uplink.clone(),
         packet_socket: node.uplink_mode == UplinkMode::Packet,
         pod_device: match node.pod_device {

@@ -81,6 +81,7 @@ fn render(status: &manx_api::Status) -> String {
         node,
         uptime_s,
         in_sync,
+        stale,
         datastore,
         tables,
         changed_in_place,
@@ -108,6 +109,10 @@ fn render(status: &manx_api::Status) -> String {
         text,
         "datastore {sync} at {datastore}: {known_endpoints} endpoints, {known_policies} policies; tables published {tables} times, changed in place {changed_in_place} times for pods and {routes_changed_in_place} times for routes"
     );
+    if let Some(manx_api::Stale { for_s, reason, .. }) = stale {
+        let age = duration(Duration::from_secs(*for_s));
+        let _ = writeln!(text, "STALE for {age}: what was known stays in force: {reason}");
+    }
     let _ = writeln!(text, "{}", tables_line(policy, verification));
     if let manx_api::Verification::Refuted(refutation) = verification {
         let _ = write!(text, "TABLES NOT PUBLISHED, they are wrong about a packet: {refutation}");
@@ -304,6 +309,7 @@ mod tests {
             node: "node-1".to_owned(),
             uptime_s: 3725,
             in_sync: true,
+            stale: None,
             datastore: "0f1e2d3c4b5a6978".to_owned(),
             tables: 12,
             changed_in_place: 34,
@@ -444,6 +450,11 @@ mod tests {
     fn an_agent_that_has_nothing_says_so_briefly() {
         let nothing = manx_api::Status {
             in_sync: false,
+            stale: Some(manx_api::Stale {
+                since: 1_700_000_000,
+                for_s: 75,
+                reason: "no answer for 4 s".to_owned(),
+            }),
             invalid: vec![],
             warnings: vec![],
             endpoints: vec![],
@@ -460,6 +471,7 @@ mod tests {
         insta::assert_snapshot!(render(&nothing), @r"
         node node-1, manx 0.1.0, up 1h 2m
         datastore NOT IN SYNC at 0f1e2d3c4b5a6978: 6 endpoints, 3 policies; tables published 12 times, changed in place 34 times for pods and 2 times for routes
+        STALE for 1m 15s: what was known stays in force: no answer for 4 s
         policy tables: 0 chains (0 judged rule by rule), 0 classes, 0 rows, 0 kB
         ");
     }

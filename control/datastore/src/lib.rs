@@ -1,14 +1,16 @@
-//! Sources of objects. Today there is one kind: a directory of manifests.
+//! Sources of objects: a directory of manifests, or an API server.
 //!
 //! The layers, in order:
 //! - `directory`: the [`Store`] of a directory. It reads what has changed, keeps the last good state of each file and
 //!   says with [`Changes`](manx_objects::contents::Changes) what differs.
 //! - `watch`: reports when a directory may have changed.
+//! - [`api_server`]: the objects of an API server, listed and watched, and the last state of them on disk.
 //! - `source`: the [`Source`] that an agent follows. It has all objects, and returns one change after the other.
 //!
-//! The meaning and the parsing of objects are in `manx-objects`; this crate decides when a file is read and which of
+//! The meaning and the parsing of objects are in `manx-objects`; this crate decides when a text is read and which of
 //! its states is used.
 
+pub mod api_server;
 mod directory;
 mod source;
 mod watch;

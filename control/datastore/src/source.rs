@@ -1,42 +1,83 @@
 //! A source of objects: what they are now, and an event for each change.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use manx_objects::contents::{Changes, Contents};
 
+use crate::api_server::{Access, AccessError, ApiServer, Stale};
 use crate::directory::{STANDS, Store};
 use crate::watch::Watcher;
 
-/// A directory of manifests as a source. An API server would be another one, with the same methods.
+/// A source of objects. Its reader does not see which one it is.
 #[derive(Debug)]
-pub struct Source {
+pub enum Source {
+    /// A directory of manifests.
+    Directory(Box<Directory>),
+    /// An API server.
+    ApiServer(Box<ApiServer>),
+}
+
+/// A directory that is read again when it changes.
+#[derive(Debug)]
+pub struct Directory {
     store: Store,
     watcher: Watcher,
 }
 
 impl Source {
     /// Reads a directory. Call within a tokio runtime.
-    pub fn open(directory: &Path) -> Self {
+    pub fn open_directory(directory: &Path) -> Self {
         // Before the first reading, which then misses no change.
         let watcher = Watcher::new(directory);
         let mut store = Store::new(directory);
         store.refresh();
-        Self { store, watcher }
+        Self::Directory(Box::new(Directory { store, watcher }))
+    }
+
+    /// Follows an API server; see [`ApiServer::open`].
+    pub async fn open_api_server(
+        access: Access,
+        state: Option<PathBuf>,
+    ) -> Result<Self, AccessError> {
+        Ok(Self::ApiServer(Box::new(ApiServer::open(access, state).await?)))
     }
 
     /// All objects, as of the last event.
     pub fn contents(&self) -> &Contents {
-        self.store.contents()
+        match self {
+            Self::Directory(directory) => directory.store.contents(),
+            Self::ApiServer(server) => server.contents(),
+        }
     }
 
     /// The same, shared: the caller may read them while the source goes on.
     pub fn shared(&self) -> Arc<Contents> {
-        self.store.shared()
+        match self {
+            Self::Directory(directory) => directory.store.shared(),
+            Self::ApiServer(server) => server.shared(),
+        }
+    }
+
+    /// Since when the objects may be out of date; `None`: they are not.
+    pub fn stale(&self) -> Option<Stale> {
+        match self {
+            Self::Directory(_) => None,
+            Self::ApiServer(server) => server.stale(),
+        }
     }
 
     /// Waits for the next change, and returns it. [`Source::contents`] has it then. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Changes {
+        match self {
+            Self::Directory(directory) => directory.next().await,
+            Self::ApiServer(server) => server.next().await,
+        }
+    }
+}
+
+impl Directory {
+    async fn next(&mut self) -> Changes {
         loop {
             self.watcher.changed().await;
             // Nothing is awaited from here on: a change that is read is returned.

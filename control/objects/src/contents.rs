@@ -27,7 +27,7 @@ pub struct Contents {
     /// Whether the source has been read completely at least once. Before that, unknown objects may be missing, and
     /// nothing may pass. Once true, it stays true.
     pub in_sync: bool,
-    /// The number of texts (files) that were read, valid or not.
+    /// The number of texts (files) that were read, valid or not; 0 if the objects are an API server's.
     pub texts: usize,
     /// Identifies this content: two processes of one version that have read the same texts have the same fingerprint.
     pub fingerprint: u64,

@@ -21,12 +21,12 @@ pub enum Severity {
     Warning,
 }
 
-/// A place in a file.
+/// A place in a file, or an API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The file, under the name that the reader got.
+    /// The file, under the name that the reader got; the URL of an API server.
     pub file: Arc<str>,
-    /// The document in the file, counted from 1; 0 for the whole file.
+    /// The document in the file, counted from 1; 0 for the whole file, and for objects of an API server.
     pub document: usize,
     /// The position, if there is one.
     pub at: Option<Position>,
@@ -233,12 +233,14 @@ impl fmt::Display for Problem {
             }
             f.write_str("^")?;
         }
-        if let Some(object) = &self.object {
-            write!(f, "\n{:gutter$} = {object}, document {}", "", self.place.document)?;
-        } else if self.place.document > 0 {
-            write!(f, "\n{:gutter$} = document {}", "", self.place.document)?;
+        let document =
+            (self.place.document > 0).then(|| format!("document {}", self.place.document));
+        let object = self.object.as_ref().map(ToString::to_string);
+        let which: Vec<String> = object.into_iter().chain(document).collect();
+        if which.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        write!(f, "\n{:gutter$} = {}", "", which.join(", "))
     }
 }
 

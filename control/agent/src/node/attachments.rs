@@ -21,7 +21,7 @@ use crate::settings::Settings;
 use manx_api::{Attach, PodName, Response};
 use manx_calculation::calc::{self, Local};
 use manx_calculation::topology::{Desired, Topology};
-use manx_linux::netns;
+use manx_linux::{netlink, netns};
 
 /// Takes the reply to a request. A client that went away has closed it.
 pub(crate) type Caller = oneshot::Sender<Outcome>;
@@ -128,7 +128,7 @@ impl Attachments {
     pub(super) fn open(
         settings: &Settings,
         blocks: &[ipnet::IpNet],
-        uplink_mtu: u32,
+        uplink: &netlink::Link,
     ) -> Result<(Self, OpenDevice, mpsc::UnboundedReceiver<Completed<Done>>), Error> {
         let queues = settings.cores.len();
         let addresses =
@@ -137,13 +137,13 @@ impl Attachments {
         let pattern = DeviceSpec {
             interface: host_device::NAME,
             addresses: &[],
-            mtu: uplink_mtu,
+            mtu: uplink.mtu,
             segments: None,
             device: pod_device::choose(settings.pod_device, queues)?,
             queues,
             polling: settings.polling,
         };
-        let (host_device, host) = HostDevice::attach(&namespace, &pattern, &settings.uplink)?;
+        let (host_device, host) = HostDevice::attach(&namespace, &pattern, &uplink.name)?;
         let (work, completed) = DeviceWork::new(Arc::clone(&namespace));
         let pods = BTreeMap::new();
         let attachments = Self { pods, addresses, work, namespace, host_device, pattern, last: 0 };

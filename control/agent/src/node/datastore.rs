@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::error::Error;
-use crate::settings::Settings;
+use crate::settings::{self, Settings};
 use manx_calculation::import::{Cluster, Overlay, import_for};
 use manx_calculation::topology::{self, Topology, TopologyError};
 use manx_datastore::Source;
@@ -25,33 +25,41 @@ pub(super) struct Holder {
 pub(crate) struct Datastore {
     /// The name of this node.
     pub(super) node: String,
-    /// The name of its interface to the others.
-    pub(super) uplink: String,
+    /// The name of its interface to the others; empty until it was looked for.
+    pub(crate) uplink: String,
     /// The objects.
     pub(crate) source: Source,
     /// What they mean.
     pub(super) cluster: Cluster,
     /// Where the node stands; of the last cluster in which it has a place.
-    pub(super) topology: Topology,
+    pub(crate) topology: Topology,
 }
 
 impl Datastore {
-    /// Reads and imports everything.
-    pub(crate) fn open(settings: &Settings) -> Result<Self, Error> {
-        if !settings.datastore.is_dir() {
-            return Err(Error::NoDatastore(settings.datastore.clone()));
-        }
+    /// Reads and imports everything. An API server that does not answer is waited for.
+    pub(crate) async fn open(settings: &Settings) -> Result<Self, Error> {
+        let source = match &settings.datastore {
+            settings::Datastore::Directory(path) if !path.is_dir() => {
+                return Err(Error::NoDatastore(path.clone()));
+            }
+            settings::Datastore::Directory(path) => Source::open_directory(path),
+            settings::Datastore::Kubernetes(access, state) => {
+                Source::open_api_server(access.clone(), Some(state.clone())).await?
+            }
+        };
         let mut datastore = Self {
             node: settings.name.clone(),
-            uplink: settings.uplink.clone(),
-            source: Source::open(&settings.datastore),
+            uplink: String::new(),
+            source,
             cluster: Cluster::default(),
             topology: Topology::default(),
         };
         let cluster = import_for(datastore.source.contents(), &datastore.node);
-        if !cluster.in_sync {
+        if let settings::Datastore::Directory(path) = &settings.datastore
+            && !cluster.in_sync
+        {
             let problems: Vec<String> = cluster.problems.iter().map(Problem::summary).collect();
-            return Err(Error::NotInSync(settings.datastore.clone(), problems.join("; ")));
+            return Err(Error::NotInSync(path.clone(), problems.join("; ")));
         }
         datastore.adopt(cluster);
         datastore.place()?;

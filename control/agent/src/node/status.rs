@@ -1,7 +1,7 @@
 //! What `manx status` shows, read from the agent and the workers' counters.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use manx_dataplane::counters::{Counter, PortCounters, WorkerCounters};
 use manx_dataplane::drop_reason::DropReason;
@@ -22,6 +22,7 @@ use manx_api::{
     EndpointStatus, FlowStatus, Flows, MAX_FLOWS, NotedCount, PodName, PolicyStatus, PortStatus,
     RouteStatus, RuleCount, Status, WorkerStatus,
 };
+use manx_datastore::api_server::Stale;
 use manx_objects::problem::{Problem, Severity};
 
 /// How long a status waits for the workers' flows.
@@ -37,6 +38,7 @@ impl Agent {
             node: datastore.node.clone(),
             uptime_s: self.started.elapsed().as_secs(),
             in_sync: datastore.cluster.in_sync,
+            stale: stale(datastore),
             datastore: format!("{:016x}", datastore.source.contents().fingerprint),
             tables: dataplane.tables.version,
             changed_in_place: dataplane.changed_in_place,
@@ -93,6 +95,13 @@ fn noted(Dataplane { calculation, ports, .. }: &Dataplane) -> Vec<NotedCount> {
         packets,
     };
     noted.filter(|(_, packets)| *packets > 0).map(one).collect()
+}
+
+fn stale(datastore: &Datastore) -> Option<manx_api::Stale> {
+    let Stale { since, reason } = datastore.source.stale()?;
+    let of_epoch = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let ago = since.elapsed().unwrap_or_default();
+    Some(manx_api::Stale { since: of_epoch.as_secs(), for_s: ago.as_secs(), reason })
 }
 
 fn summaries(datastore: &Datastore, severity: Severity) -> impl Iterator<Item = String> {

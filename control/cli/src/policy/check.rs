@@ -63,7 +63,7 @@ fn allowable(name: &str) -> Result<Code, String> {
 
 /// Prints the problems. Exit code 0 if there are none, or only warnings and not `strict`; otherwise 2.
 pub fn run(check: &Check) -> Result<(), Error> {
-    let read = check.manifests.read_with_texts();
+    let read = check.manifests.read_with_texts()?;
     let mut problems = problems(&read);
     problems.retain(|problem| !check.allow.contains(&problem.code()));
     let report = Report::new(&read.contents, &problems);
@@ -192,7 +192,8 @@ impl Report {
             format!("{number} {word}{}", if number == 1 { "" } else { "s" })
         };
         let objects = self.objects.iter().map(|count| count.objects).sum();
-        let mut line = format!("{}, {}", count(self.files, "file"), count(objects, "object"));
+        let files = (self.files > 0).then(|| format!("{}, ", count(self.files, "file")));
+        let mut line = files.unwrap_or_default() + &count(objects, "object");
         let kinds: Vec<_> = self
             .objects
             .iter()

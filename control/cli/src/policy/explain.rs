@@ -10,6 +10,7 @@ use comfy_table::Cell;
 use serde::Serialize;
 
 use super::assume::{Assume, Completed};
+use super::live::Live;
 use super::manifests::tell_invalid;
 use crate::Error;
 use crate::output::{self, Output};
@@ -63,8 +64,11 @@ pub struct Explain {
     #[arg(long, short = 'R')]
     pub recursive: bool,
     /// Directories of manifests, and manifests; - is standard input [default: what the running agent has loaded]
-    #[arg(value_name = "DIR|FILE")]
+    #[arg(value_name = "DIR|FILE", conflicts_with_all = ["live", "kubeconfig", "context"])]
     pub paths: Vec<PathBuf>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub live: Live,
 }
 
 impl Explain {
@@ -96,15 +100,17 @@ struct Explanations<'a> {
 
 /// Prints what decides. Exit code 0 if the connections pass, 1 if one does not, 2 if that is not known.
 pub fn run(explain: &Explain) -> Result<(), Error> {
-    let answer = if explain.paths.is_empty() {
+    let live = explain.live.is_asked_for();
+    let answer = if explain.paths.is_empty() && !live {
         Answer::One(Box::new(by_agent(explain)?))
     } else if let Some(rig) = &explain.socket.rig {
         return Err(Error::Invalid(format!(
-            "--rig {rig} asks an agent, and manifests are given, too: leave one of them out"
+            "--rig {rig} asks an agent, and manifests or a live cluster are given, too: leave one of them out"
         )));
     } else {
         let paths = explain.paths.iter().map(PathBuf::as_path);
-        let contents = read_paths(paths, explain.recursive);
+        let contents =
+            if live { explain.live.read()? } else { read_paths(paths, explain.recursive) };
         tell_invalid(&contents)?;
         let Some(completed) = explain.assume.complete(contents)? else { return Ok(()) };
         explain_by_manifests(explain, &completed).map_err(Error::Invalid)?
@@ -241,6 +247,7 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
             uplink: None,
             recursive: false,
             paths: Vec::new(),
+            live: Live::default(),
         }
     }
 

@@ -1,10 +1,12 @@
-//! The manifests that a command of `manx policy` reads.
+//! What a command of `manx policy` reads: manifests, or a live cluster.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 
 use clap::Args;
 
+use super::live::Live;
 use crate::Error;
 use manx_datastore::{Read, read_with_texts};
 use manx_objects::contents::Contents;
@@ -18,19 +20,26 @@ pub struct Manifests {
     pub recursive: bool,
     /// Manifests; directories, of which *.yaml, *.yml and *.json are read and subdirectories are not entered; - is
     /// standard input
-    #[arg(value_name = "DIR|FILE", required = true)]
+    #[arg(value_name = "DIR|FILE", required_unless_present_any = ["live", "kubeconfig", "context"],
+        conflicts_with_all = ["live", "kubeconfig", "context"])]
     pub paths: Vec<PathBuf>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub live: Live,
 }
 
 impl Manifests {
     /// Reads them once.
-    pub(super) fn read(&self) -> Contents {
-        self.read_with_texts().contents
+    pub(super) fn read(&self) -> Result<Contents, Error> {
+        Ok(self.read_with_texts()?.contents)
     }
 
-    /// Reads them once, and keeps their texts.
-    pub(super) fn read_with_texts(&self) -> Read {
-        read_with_texts(self.paths.iter().map(PathBuf::as_path), self.recursive)
+    /// Reads them once, and keeps their texts. A live cluster has none.
+    pub(super) fn read_with_texts(&self) -> Result<Read, Error> {
+        if self.live.is_asked_for() {
+            return Ok(Read { contents: self.live.read()?, texts: BTreeMap::new() });
+        }
+        Ok(read_with_texts(self.paths.iter().map(PathBuf::as_path), self.recursive))
     }
 }
 

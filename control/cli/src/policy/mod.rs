@@ -3,6 +3,7 @@
 pub mod assume;
 pub mod check;
 pub mod explain;
+pub mod live;
 pub mod manifests;
 pub mod matrix;
 pub mod prove;

@@ -69,7 +69,7 @@ struct Compared {
 /// Proves the tables of each node. Exit code 0 if all agree with the objects, 1 if a packet is decided differently, 2
 /// if that is not known.
 pub fn run(prove: &Prove) -> Result<(), Error> {
-    let contents = prove.manifests.read();
+    let contents = prove.manifests.read()?;
     tell_invalid(&contents)?;
     let Some(completed) = prove.assume.complete(contents)? else { return Ok(()) };
     let report =

@@ -72,7 +72,7 @@ pub enum Form {
 
 /// Prints the matrix. Exit code 0 if it could be made, 2 if not everything can be read or no party fits.
 pub fn run(asked: &MatrixOf) -> Result<(), Error> {
-    let contents = asked.manifests.read();
+    let contents = asked.manifests.read()?;
     tell_invalid(&contents)?;
     let Some(completed) = asked.assume.complete(contents)? else { return Ok(()) };
     let (text, notes) = render(asked, &completed)?;

@@ -2,6 +2,7 @@
 
 use super::svg::Graph;
 use super::*;
+use crate::policy::live::Live;
 use manx_objects::contents::Contents;
 
 const SHOP: &str = "
@@ -34,7 +35,7 @@ fn asked(output: Form) -> MatrixOf {
         why: false,
         output,
         assume: Assume::default(),
-        manifests: Manifests { recursive: false, paths: Vec::new() },
+        manifests: Manifests { recursive: false, paths: Vec::new(), live: Live::default() },
     }
 }
 

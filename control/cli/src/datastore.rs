@@ -1,0 +1,93 @@
+//! The settings that say where the objects are. Their variables have the names of Calico's install pages.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+
+use crate::Error;
+use manx_agent::settings::Datastore;
+use manx_datastore::api_server::Access;
+
+/// The kinds of datastore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum DatastoreType {
+    /// A directory of manifests
+    Directory,
+    /// The cluster's API server
+    Kubernetes,
+}
+
+/// Where the agent's objects are.
+#[derive(Debug, Clone, Args)]
+pub struct DatastoreOptions {
+    /// Where the objects are [default: directory if there is --datastore, else kubernetes]
+    #[arg(long, env = "DATASTORE_TYPE", value_enum, value_name = "TYPE")]
+    pub datastore_type: Option<DatastoreType>,
+    /// Directory of manifests
+    #[arg(long, env = "MANX_DATASTORE", value_name = "DIR")]
+    pub datastore: Option<PathBuf>,
+    /// File with the last state of the API server's objects, for a start while the server does not answer
+    /// [default: NODE.state beside the socket]
+    #[arg(long, env = "MANX_STATE", value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// Kubeconfig file. Without one and without --api-endpoint, the service account of the pod that this runs in
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// URL of the API server
+    #[arg(long, env = "K8S_API_ENDPOINT", value_name = "URL")]
+    pub api_endpoint: Option<String>,
+    /// Client certificate (PEM)
+    #[arg(long, env = "K8S_CERT_FILE", value_name = "FILE")]
+    pub api_cert: Option<PathBuf>,
+    /// Key of the client certificate (PEM)
+    #[arg(long, env = "K8S_KEY_FILE", value_name = "FILE")]
+    pub api_key: Option<PathBuf>,
+    /// Authorities that sign the server's certificate (PEM)
+    #[arg(long, env = "K8S_CA_FILE", value_name = "FILE")]
+    pub api_ca: Option<PathBuf>,
+    /// Bearer token [env: `K8S_TOKEN`, too]
+    #[arg(long, env = "K8S_API_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    pub api_token: Option<String>,
+}
+
+impl DatastoreOptions {
+    /// The datastore of an agent that listens on `socket`.
+    pub fn datastore(&self, socket: &Path) -> Result<Datastore, Error> {
+        let wanted = match (self.datastore_type, &self.datastore) {
+            (Some(DatastoreType::Directory), None) => {
+                return Err(Error::Invalid(
+                    "DATASTORE_TYPE is directory, and no directory is named: expected --datastore DIR (MANX_DATASTORE)"
+                        .to_owned(),
+                ));
+            }
+            (Some(DatastoreType::Kubernetes), Some(directory)) => {
+                return Err(Error::Invalid(format!(
+                    "DATASTORE_TYPE is kubernetes, and there is a directory of manifests, {}: expected one of the two",
+                    directory.display()
+                )));
+            }
+            (_, directory) => directory,
+        };
+        if let Some(directory) = wanted {
+            return Ok(Datastore::Directory(directory.clone()));
+        }
+        let beside = || socket.with_extension("state");
+        Ok(Datastore::Kubernetes(self.access(), self.state.clone().unwrap_or_else(beside)))
+    }
+
+    fn access(&self) -> Access {
+        // A variable that is set to nothing is not set: so manifests write it.
+        let path = |path: &Option<PathBuf>| path.clone().filter(|it| !it.as_os_str().is_empty());
+        let text = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        Access {
+            kubeconfig: path(&self.kubeconfig),
+            context: None,
+            endpoint: text(&self.api_endpoint),
+            certificate: path(&self.api_cert),
+            key: path(&self.api_key),
+            authority: path(&self.api_ca),
+            token: text(&self.api_token).or_else(|| text(&env::var("K8S_TOKEN").ok())),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! How the API server is reached: where it is, whom to trust, and as whom.
+
+use std::env;
+use std::path::PathBuf;
+
+use kube::config::{
+    AuthInfo, Cluster, Config, Context, KubeConfigOptions, Kubeconfig, NamedAuthInfo, NamedCluster,
+    NamedContext,
+};
+use std::time::Duration;
+
+/// A server that does not take a connection within this time does not answer.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// The name of what is made of single settings, in a kubeconfig that stands in no file.
+const OWN: &str = "manx";
+
+/// How the API server is reached. What is not set comes from the kubeconfig; without one, from the service account of
+/// the pod that this runs in.
+#[derive(Debug, Clone, Default)]
+pub struct Access {
+    /// A kubeconfig file.
+    pub kubeconfig: Option<PathBuf>,
+    /// The context in it; the current one if there is none.
+    pub context: Option<String>,
+    /// The server's URL.
+    pub endpoint: Option<String>,
+    /// The client's certificate, a PEM file.
+    pub certificate: Option<PathBuf>,
+    /// Its key, a PEM file.
+    pub key: Option<PathBuf>,
+    /// The authorities that may have signed the server's certificate, a PEM file.
+    pub authority: Option<PathBuf>,
+    /// A bearer token.
+    pub token: Option<String>,
+}
+
+/// Why there is no way to the API server.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// The kubeconfig, or a file that it names, cannot be used.
+    #[error("kubeconfig {file}: {reason}")]
+    Kubeconfig {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Nothing says where it is.
+    #[error(
+        "no API server is named, and this is no pod of a cluster ({0}): expected --kubeconfig FILE (KUBECONFIG), or \
+         --api-endpoint URL (K8S_API_ENDPOINT) with a certificate or token"
+    )]
+    Nowhere(String),
+    /// The objects cannot be read.
+    #[error("{kind} of {server} cannot be read: {reason}")]
+    Unreadable {
+        /// The server's URL.
+        server: String,
+        /// Which objects.
+        kind: &'static str,
+        /// What the server says, or why it does not answer.
+        reason: String,
+    },
+    /// The client cannot be made of the settings.
+    #[error("no client can be made for {server}: {reason}")]
+    Client {
+        /// The server's URL.
+        server: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// The reasons of an error, the outermost first. Parts that repeat the one before are left out.
+pub(super) fn reasons(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let reason = source.to_string();
+        if !text.contains(&reason) {
+            text = format!("{text}: {reason}");
+        }
+        next = source.source();
+    }
+    text
+}
+
+impl Access {
+    /// The client's configuration. Files that it names are read now.
+    pub(super) async fn config(&self) -> Result<Config, AccessError> {
+        let file = self
+            .kubeconfig
+            .as_ref()
+            .map_or("of --api-endpoint".to_owned(), |file| file.display().to_string());
+        let unusable = |error: &dyn std::error::Error| AccessError::Kubeconfig {
+            file: file.clone(),
+            reason: reasons(error),
+        };
+        let read = self.kubeconfig.as_ref().map(Kubeconfig::read_from).transpose();
+        let kubeconfig = match read.map_err(|error| unusable(&error))? {
+            Some(kubeconfig) => Some(kubeconfig),
+            None if self.endpoint.is_some() => Some(Kubeconfig::default()),
+            None => None,
+        };
+        let mut config = match kubeconfig {
+            Some(kubeconfig) => {
+                let (kubeconfig, options) = self.adjust(kubeconfig);
+                let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+                config.map_err(|error| unusable(&error))?
+            }
+            None => {
+                Config::incluster_env().map_err(|error| AccessError::Nowhere(reasons(&error)))?
+            }
+        };
+        config.connect_timeout = Some(CONNECT);
+        Ok(config)
+    }
+
+    /// Puts the single settings in the place of what a kubeconfig has for its context.
+    fn adjust(&self, mut kubeconfig: Kubeconfig) -> (Kubeconfig, KubeConfigOptions) {
+        let wanted = self.context.clone().or_else(|| kubeconfig.current_context.clone());
+        let context = kubeconfig.contexts.iter().find(|it| Some(&it.name) == wanted.as_ref());
+        let context = context.and_then(|it| it.context.clone());
+        let any = self.endpoint.is_some()
+            || self.certificate.is_some()
+            || self.key.is_some()
+            || self.authority.is_some()
+            || self.token.is_some();
+        if !any || (context.is_none() && self.endpoint.is_none()) {
+            let options = KubeConfigOptions { context: self.context.clone(), ..Default::default() };
+            return (kubeconfig, options);
+        }
+        let path = |path: &PathBuf| path.display().to_string();
+        let mut cluster = Cluster::default();
+        let mut user = AuthInfo::default();
+        if let Some(context) = &context {
+            let named = kubeconfig.clusters.iter().find(|it| it.name == context.cluster);
+            cluster = named.and_then(|it| it.cluster.clone()).unwrap_or_default();
+            let named =
+                kubeconfig.auth_infos.iter().find(|it| Some(&it.name) == context.user.as_ref());
+            user = named.and_then(|it| it.auth_info.clone()).unwrap_or_default();
+        }
+        if let Some(endpoint) = &self.endpoint {
+            cluster.server = Some(endpoint.clone());
+        }
+        if let Some(authority) = &self.authority {
+            cluster.certificate_authority = Some(path(authority));
+            cluster.certificate_authority_data = None;
+        }
+        if let Some(certificate) = &self.certificate {
+            user.client_certificate = Some(path(certificate));
+            user.client_certificate_data = None;
+        }
+        if let Some(key) = &self.key {
+            user.client_key = Some(path(key));
+            user.client_key_data = None;
+        }
+        if let Some(token) = &self.token {
+            user.token = Some(token.clone().into());
+            user.token_file = None;
+        }
+        let own = || OWN.to_owned();
+        kubeconfig.clusters =
+            vec![NamedCluster { name: own(), cluster: Some(cluster), ..Default::default() }];
+        kubeconfig.auth_infos =
+            vec![NamedAuthInfo { name: own(), auth_info: Some(user), ..Default::default() }];
+        let context = Context { cluster: own(), user: Some(own()), ..Default::default() };
+        kubeconfig.contexts =
+            vec![NamedContext { name: own(), context: Some(context), ..Default::default() }];
+        kubeconfig.current_context = Some(own());
+        (kubeconfig, KubeConfigOptions::default())
+    }
+
+    /// The kubeconfig that kubectl would use: of `KUBECONFIG`, or in the home folder.
+    pub fn of_kubectl() -> Option<PathBuf> {
+        let named = env::var_os("KUBECONFIG").filter(|named| !named.is_empty());
+        if let Some(named) = named {
+            return Some(named.into());
+        }
+        let file = env::home_dir()?.join(".kube/config");
+        file.exists().then_some(file)
+    }
+}

@@ -1,0 +1,98 @@
+//! What the thread that speaks with the API server tells the agent.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::time::SystemTime;
+
+use manx_objects::object::{Kind, ObjectKey};
+use tokio::sync::mpsc;
+
+use super::reading::Reading;
+use super::snapshot::Snapshot;
+
+/// What has happened.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// These are all objects of a kind.
+    Listed {
+        /// The kind.
+        kind: Kind,
+        /// The objects.
+        readings: Vec<Reading>,
+    },
+    /// An object came or changed.
+    Changed(Box<Reading>),
+    /// An object is gone.
+    Gone(ObjectKey),
+    /// Objects cannot be followed (`None`: they can again): of one kind, or the server as a whole.
+    Fault {
+        /// The kind; `None`: all.
+        kind: Option<Kind>,
+        /// Why, and since when.
+        fault: Option<(SystemTime, String)>,
+    },
+}
+
+/// Nobody listens any more.
+#[derive(Debug)]
+pub(super) struct Closed;
+
+/// Where events go: to the agent, and to the state on disk.
+pub(super) struct Events {
+    sender: mpsc::Sender<Event>,
+    snapshot: Option<Snapshot>,
+    /// What keeps the state on disk from being complete: kinds that were not listed yet, or cannot be followed.
+    unknown: RefCell<BTreeSet<Kind>>,
+    /// When the server has answered last.
+    answered: Cell<SystemTime>,
+}
+
+impl Events {
+    /// No event was sent yet, and none of `kinds` was listed.
+    pub(super) fn new(
+        sender: mpsc::Sender<Event>,
+        snapshot: Option<Snapshot>,
+        kinds: &[Kind],
+    ) -> Self {
+        let unknown = RefCell::new(kinds.iter().copied().collect());
+        Self { sender, snapshot, unknown, answered: Cell::new(SystemTime::now()) }
+    }
+
+    /// Sends an event. It waits while the agent has very many unread ones.
+    pub(super) async fn send(&self, mut event: Event) -> Result<(), Closed> {
+        if let Some(snapshot) = &self.snapshot {
+            snapshot.record(&mut event);
+        }
+        match &event {
+            Event::Listed { kind, .. } | Event::Fault { kind: Some(kind), fault: None } => {
+                _ = self.unknown.borrow_mut().remove(kind);
+            }
+            Event::Fault { kind: Some(kind), fault: Some(_) } => {
+                _ = self.unknown.borrow_mut().insert(*kind);
+            }
+            Event::Fault { kind: None, .. } | Event::Changed(_) | Event::Gone(_) => {}
+        }
+        self.sender.send(event).await.map_err(|_| Closed)
+    }
+
+    /// Objects cannot be followed: of one kind from now on, or all since the server has answered last.
+    pub(super) async fn fail(&self, kind: Option<Kind>, reason: String) -> Result<(), Closed> {
+        let since = if kind.is_none() { self.answered.get() } else { SystemTime::now() };
+        self.send(Event::Fault { kind, fault: Some((since, reason)) }).await
+    }
+
+    /// Objects can be followed again.
+    pub(super) async fn recover(&self, kind: Option<Kind>) -> Result<(), Closed> {
+        self.send(Event::Fault { kind, fault: None }).await
+    }
+
+    /// The server has answered: what was sent is how things are, if every kind is followed.
+    pub(super) fn confirm(&self) {
+        self.answered.set(SystemTime::now());
+        if let Some(snapshot) = &self.snapshot
+            && self.unknown.borrow().is_empty()
+        {
+            snapshot.complete(SystemTime::now());
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! Follows the objects of one kind: lists them, and watches from there.
+//!
+//! A server that can streams the list as the first events of the watch (Kubernetes, "Streaming lists"); from others it
+//! is read in pages. A watch that ends goes on where it was; bookmarks move that place on. A place that the server has
+//! forgotten (410) costs a list. What was known stays known until a whole list says otherwise.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::TryStreamExt as _;
+use kube::Client;
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::core::Request;
+use manx_objects::object::{Kind, ObjectKey};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::access::reasons;
+use super::events::{Closed, Event, Events};
+use super::reading::{self, Reading};
+use super::resource::{self, Resource};
+
+/// The most objects of a page.
+const PAGE: u32 = 500;
+/// The server ends a watch after this time (kube's own choice).
+const WATCH: u32 = 290;
+/// A watch without any event for longer is dead: the server would have ended it.
+const SILENCE: Duration = Duration::from_secs(WATCH as u64 + 30);
+/// A watch that was not refused within this time goes well.
+const REFUSAL: Duration = Duration::from_secs(1);
+/// How long a kind waits for a sign that its CRD was installed.
+const NOT_SERVED: Duration = Duration::from_secs(60);
+/// When a resource is looked for after such a sign: the server takes a moment to serve it.
+const LOOKS: [Duration; 4] =
+    [Duration::ZERO, Duration::from_millis(300), Duration::from_secs(1), Duration::from_secs(3)];
+/// Marks the bookmark behind the last object of a streamed list.
+const END_OF_LIST: &str = "k8s.io/initial-events-end";
+
+/// How far the objects of a kind are known. It outlives connections.
+#[derive(Debug)]
+pub(super) struct Position {
+    kind: Kind,
+    resource: Option<Resource>,
+    /// The version up to which all changes are known.
+    version: Option<String>,
+    /// Whether lists are streamed, until the server refuses.
+    streams: bool,
+    /// Whether the last attempt failed, and was reported.
+    faulty: bool,
+}
+
+/// Why a turn ended.
+enum End {
+    /// The server has forgotten the version.
+    Forgotten,
+    /// The server has no such resource.
+    NotServed,
+    /// It failed.
+    Failed(String),
+    /// Nobody listens any more.
+    Closed,
+}
+
+impl From<Closed> for End {
+    fn from(Closed: Closed) -> Self {
+        Self::Closed
+    }
+}
+
+/// The HTTP status of an error that the server has answered.
+pub(super) fn code(error: &kube::Error) -> Option<u16> {
+    match error {
+        kube::Error::Api(status) => Some(status.code),
+        _ => None,
+    }
+}
+
+/// An error in the server's own words, if it has answered.
+pub(super) fn words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if status.message.is_empty() => {
+            format!("the server answered {} {}", status.code, status.reason)
+        }
+        kube::Error::Api(status) => status.message.clone(),
+        error => reasons(error),
+    }
+}
+
+impl From<kube::Error> for End {
+    fn from(error: kube::Error) -> Self {
+        match code(&error) {
+            Some(404) => Self::NotServed,
+            Some(410) => Self::Forgotten,
+            _ => Self::Failed(words(&error)),
+        }
+    }
+}
+
+impl Position {
+    /// Nothing is known of `kind` yet.
+    pub(super) fn new(kind: Kind) -> Self {
+        Self { kind, resource: None, version: None, streams: true, faulty: false }
+    }
+
+    /// Follows the objects until nobody listens any more. Dropping the future loses nothing: the next one goes on.
+    pub(super) async fn follow(
+        &mut self,
+        client: &Client,
+        server: &Arc<str>,
+        events: &Events,
+        mut installed: watch::Receiver<u64>,
+    ) {
+        let mut pause = Pause::default();
+        loop {
+            match self.turn(client, server, events, &mut installed).await {
+                Ok(()) => pause = Pause::default(),
+                Err(End::Closed) => return,
+                Err(End::Forgotten) => self.version = None,
+                Err(End::NotServed) => (self.resource, self.version) = (None, None),
+                Err(End::Failed(reason)) => {
+                    self.faulty = true;
+                    if events.fail(Some(self.kind), reason).await.is_err() {
+                        return;
+                    }
+                    pause.wait().await;
+                }
+            }
+        }
+    }
+
+    /// One list, or one watch.
+    async fn turn(
+        &mut self,
+        client: &Client,
+        server: &Arc<str>,
+        events: &Events,
+        installed: &mut watch::Receiver<u64>,
+    ) -> Result<(), End> {
+        let Some(resource) = self.find(client, installed).await? else {
+            self.list(Vec::new(), events).await?;
+            // A closed channel has no sign to give; then it is the time alone.
+            if let Ok(Err(_)) = timeout(NOT_SERVED, installed.changed()).await {
+                tokio::time::sleep(NOT_SERVED).await;
+            }
+            return Ok(());
+        };
+        if self.version.is_none() && !self.streams {
+            let (readings, version) = read_pages(client, server, &resource).await?;
+            self.list(readings, events).await?;
+            self.version = Some(version);
+            return Ok(());
+        }
+        self.watch(client, server, &resource, events).await
+    }
+
+    async fn find(
+        &mut self,
+        client: &Client,
+        installed: &mut watch::Receiver<u64>,
+    ) -> Result<Option<Resource>, End> {
+        if self.resource.is_none() {
+            let changed = installed.has_changed().unwrap_or(false);
+            installed.mark_unchanged();
+            for pause in &LOOKS[..if changed { LOOKS.len() } else { 1 }] {
+                tokio::time::sleep(*pause).await;
+                self.resource = resource::find(client, self.kind).await?;
+                if self.resource.is_some() {
+                    break;
+                }
+            }
+        }
+        Ok(self.resource.clone())
+    }
+
+    /// Reports all objects.
+    async fn list(&mut self, readings: Vec<Reading>, events: &Events) -> Result<(), End> {
+        self.succeed(events).await?;
+        Ok(events.send(Event::Listed { kind: self.kind, readings }).await?)
+    }
+
+    async fn succeed(&mut self, events: &Events) -> Result<(), Closed> {
+        if std::mem::take(&mut self.faulty) {
+            events.recover(Some(self.kind)).await?;
+        }
+        Ok(())
+    }
+
+    /// Watches from the version that is known; if there is none, the list comes first.
+    async fn watch(
+        &mut self,
+        client: &Client,
+        server: &Arc<str>,
+        resource: &Resource,
+        events: &Events,
+    ) -> Result<(), End> {
+        let mut params = WatchParams::default().timeout(WATCH);
+        if self.version.is_none() {
+            params = params.initial_events();
+        }
+        let version = self.version.as_deref().unwrap_or_default();
+        let request = Request::new(resource.path.clone()).watch(&params, version);
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        let mut stream = Box::pin(client.request_events::<Value>(request).await?);
+        let mut listed = self.version.is_none().then(BTreeMap::<ObjectKey, Reading>::new);
+        let mut goes_well = false;
+        loop {
+            let patience = if goes_well { SILENCE } else { REFUSAL };
+            let event = match timeout(patience, stream.try_next()).await {
+                Err(_elapsed) if goes_well => {
+                    return Err(End::Failed(format!(
+                        "nothing came for {} s, neither an event nor the watch's end",
+                        SILENCE.as_secs()
+                    )));
+                }
+                Err(_elapsed) => {
+                    goes_well = true;
+                    if listed.is_none() {
+                        self.succeed(events).await?;
+                    }
+                    continue;
+                }
+                Ok(Err(error)) if listed.is_some() && refuses_streams(&error) => {
+                    self.streams = false;
+                    return Ok(());
+                }
+                Ok(event) => event?,
+            };
+            goes_well = true;
+            let Some(event) = event else { return Ok(()) };
+            self.take(event, server, resource, &mut listed, events).await?;
+            if listed.is_none() {
+                self.succeed(events).await?;
+            }
+        }
+    }
+
+    /// Takes one event of a watch. While the list comes first, `listed` holds what has come of it.
+    async fn take(
+        &mut self,
+        event: WatchEvent<Value>,
+        server: &Arc<str>,
+        resource: &Resource,
+        listed: &mut Option<BTreeMap<ObjectKey, Reading>>,
+        events: &Events,
+    ) -> Result<(), End> {
+        let version = match event {
+            WatchEvent::Error(status) => return Err(kube::Error::Api(status).into()),
+            WatchEvent::Bookmark(bookmark) => {
+                let ends = bookmark.metadata.annotations.contains_key(END_OF_LIST);
+                if let Some(all) = listed.take_if(|_| ends) {
+                    self.list(all.into_values().collect(), events).await?;
+                }
+                Some(bookmark.metadata.resource_version)
+            }
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                let version = version_of(&object);
+                let reading = reading::of_server(server, resource, object);
+                if let Some(listed) = listed {
+                    listed.insert(reading.key.clone(), reading);
+                } else {
+                    events.send(Event::Changed(Box::new(reading))).await?;
+                }
+                version
+            }
+            WatchEvent::Deleted(object) => {
+                let key = reading::key(self.kind, &object);
+                if let Some(listed) = listed {
+                    listed.remove(&key);
+                } else {
+                    events.send(Event::Gone(key)).await?;
+                }
+                version_of(&object)
+            }
+        };
+        // Half a list is no place to go on from.
+        if listed.is_none() {
+            self.version = version;
+        }
+        Ok(())
+    }
+}
+
+/// Reads all objects of a resource, page by page, and returns the version that they are of.
+pub(super) async fn read_pages(
+    client: &Client,
+    server: &Arc<str>,
+    resource: &Resource,
+) -> kube::Result<(Vec<Reading>, String)> {
+    let mut readings = Vec::new();
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let request = Request::new(resource.path.clone()).list(&params);
+        let page: Page = client.request(request.map_err(kube::Error::BuildRequest)?).await?;
+        let items = page.items.unwrap_or_default().into_iter();
+        readings.extend(items.map(|item| reading::of_server(server, resource, item)));
+        match page.metadata.continues.filter(|next| !next.is_empty()) {
+            Some(next) => params.continue_token = Some(next),
+            None => return Ok((readings, page.metadata.resource_version)),
+        }
+    }
+}
+
+/// Whether the server does not stream lists: an invalid or forbidden field of the request (Kubernetes, feature gate
+/// `WatchList`).
+fn refuses_streams(error: &kube::Error) -> bool {
+    matches!(code(error), Some(400 | 422))
+}
+
+fn version_of(object: &Value) -> Option<String> {
+    object["metadata"]["resourceVersion"].as_str().map(ToOwned::to_owned)
+}
+
+/// A page of a list.
+#[derive(Deserialize)]
+struct Page {
+    metadata: PageMetadata,
+    items: Option<Vec<Value>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PageMetadata {
+    resource_version: String,
+    #[serde(rename = "continue")]
+    continues: Option<String>,
+}
+
+/// Signals each time that a CRD may have come or gone, for as long as the future is polled.
+pub(super) async fn watch_installed(client: &Client, installed: &watch::Sender<u64>) {
+    let mut pause = Pause::default();
+    loop {
+        // From any version: the server first tells those that there are.
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let params = WatchParams::default().timeout(WATCH);
+        let request = Request::new(path).watch_metadata(&params, "0");
+        if let Ok(request) = request
+            && let Ok(stream) = client.request_events::<Value>(request).await
+        {
+            let mut stream = Box::pin(stream);
+            while let Ok(Ok(Some(event))) = timeout(SILENCE, stream.try_next()).await {
+                if !matches!(event, WatchEvent::Bookmark(_) | WatchEvent::Error(_)) {
+                    installed.send_modify(|count| *count += 1);
+                    pause = Pause::default();
+                }
+            }
+        }
+        pause.wait().await;
+    }
+}
+
+/// The pause before the next attempt: longer after each failure, with jitter, so that the nodes of a cluster do not
+/// all come back at once.
+pub(super) struct Pause(Duration);
+
+/// The first pause, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self(PAUSES.0)
+    }
+}
+
+impl Pause {
+    pub(super) async fn wait(&mut self) {
+        tokio::time::sleep(self.0.mul_f64(fastrand::f64() + 0.5)).await;
+        self.0 = (self.0 * 2).min(PAUSES.1);
+    }
+}

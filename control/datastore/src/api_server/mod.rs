@@ -1,0 +1,279 @@
+//! The API server as a source of objects.
+//!
+//! The layers, in order:
+//! - `access`: where the server is, and as whom it is asked.
+//! - `resource`: which resource holds the objects of a kind.
+//! - `reading`: an object, read by the reader that reads files.
+//! - `follow`: the objects of one kind, listed and watched.
+//! - `events`, `snapshot`: what has happened, for the agent and for the state on disk.
+//! - `objects`: all objects, and how they differ from those before.
+//!
+//! One thread speaks with the server; the agent gets events. While the server does not answer, what is known stays in
+//! force and is said to be stale. A kind whose CRD is not installed has no objects, until it is installed. A kind that
+//! may not be read is a fault: the agent is not in sync.
+
+mod access;
+mod events;
+mod follow;
+mod objects;
+mod reading;
+mod resource;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use futures_util::future::join_all;
+use kube::Client;
+use manx_objects::contents::{Changes, Contents};
+use manx_objects::object::Kind;
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+pub use self::access::{Access, AccessError};
+use self::events::{Event, Events};
+use self::follow::{Pause, Position};
+use self::objects::Objects;
+use self::snapshot::{Loaded, Snapshot};
+
+/// The kinds that policy, routes and addresses are made of.
+const FOLLOWED: [Kind; 21] = [
+    Kind::Namespace,
+    Kind::Node,
+    Kind::Pod,
+    Kind::ServiceAccount,
+    Kind::EndpointSlice,
+    Kind::NetworkPolicy,
+    Kind::ClusterNetworkPolicy,
+    Kind::AdminNetworkPolicy,
+    Kind::BaselineAdminNetworkPolicy,
+    Kind::IpPool,
+    Kind::CalicoNetworkPolicy,
+    Kind::GlobalNetworkPolicy,
+    Kind::StagedNetworkPolicy,
+    Kind::StagedGlobalNetworkPolicy,
+    Kind::StagedKubernetesNetworkPolicy,
+    Kind::Tier,
+    Kind::NetworkSet,
+    Kind::GlobalNetworkSet,
+    Kind::HostEndpoint,
+    Kind::Profile,
+    Kind::FelixConfiguration,
+];
+
+/// Events that wait for the agent. When there are so many, the thread that reads them waits, and so does the server.
+const WAITING: usize = 4096;
+/// How often the server is asked whether it is there.
+const PROBE: Duration = Duration::from_secs(5);
+/// A server that does not answer within this time is not there.
+const ANSWER: Duration = Duration::from_secs(4);
+/// How long a start waits for the server before the state on disk counts.
+const START: Duration = Duration::from_secs(10);
+
+/// Since when objects may be out of date, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stale {
+    /// When they were last known to be up to date.
+    pub since: SystemTime,
+    /// Why they are not.
+    pub reason: String,
+}
+
+/// The objects of an API server. See the module.
+#[derive(Debug)]
+pub struct ApiServer {
+    objects: Objects,
+    events: mpsc::Receiver<Event>,
+    received: Vec<Event>,
+}
+
+impl ApiServer {
+    /// Starts to follow the server, and waits until all objects are known. While the server does not answer, the last
+    /// state in the file `state` counts instead, if it is complete; without one this waits for the server.
+    ///
+    /// # Errors
+    /// `access` does not say how to reach a server. A server that does not answer is no error.
+    pub async fn open(access: Access, state: Option<PathBuf>) -> Result<Self, AccessError> {
+        // What is wrong now is the user's to know at once; later it is a fault that may pass.
+        let server: Arc<str> = access.config().await?.cluster_url.to_string().into();
+        let (snapshot, loaded) = state.as_deref().map_or((None, None), Snapshot::open);
+        let (sender, events) = mpsc::channel(WAITING);
+        let speaks_with = Arc::clone(&server);
+        let thread = thread::Builder::new().name("api-server".to_owned());
+        thread
+            .spawn(move || speak(&access, &speaks_with, &Events::new(sender, snapshot, &FOLLOWED)))
+            .map_err(|error| AccessError::Client {
+                server: server.to_string(),
+                reason: error.to_string(),
+            })?;
+        let mut this = Self { objects: Objects::new(&FOLLOWED), events, received: Vec::new() };
+        match loaded {
+            Some(loaded) => {
+                if timeout(START, this.synced()).await.is_err() {
+                    this.restore(&server, loaded);
+                }
+            }
+            None => this.synced().await,
+        }
+        Ok(this)
+    }
+
+    /// All objects, as of the last event.
+    pub fn contents(&self) -> &Contents {
+        &self.objects.contents
+    }
+
+    /// The same, shared.
+    pub fn shared(&self) -> Arc<Contents> {
+        Arc::clone(&self.objects.contents)
+    }
+
+    /// Since when the objects may be out of date; `None`: they are not.
+    pub fn stale(&self) -> Option<Stale> {
+        self.objects.stale().map(|(since, reason)| Stale { since, reason })
+    }
+
+    /// Waits for the next change, and returns it. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Changes {
+        loop {
+            if self.events.recv_many(&mut self.received, WAITING).await == 0 {
+                // The thread has ended, which it does not while anybody listens: it has panicked.
+                let reason = "the thread that follows the API server has ended".to_owned();
+                self.objects.mark_stale(reason);
+                std::future::pending::<()>().await;
+            }
+            if let Some(changes) = self.objects.apply(self.received.drain(..)) {
+                return changes;
+            }
+        }
+    }
+
+    async fn synced(&mut self) {
+        while !self.contents().in_sync {
+            self.next().await;
+        }
+    }
+
+    /// The state on disk counts for as long as not all objects were listed.
+    fn restore(&mut self, server: &Arc<str>, Loaded { texts, complete }: Loaded) {
+        let reading = |text: String| {
+            let object: Value = serde_json::from_str(&text).ok()?;
+            let kind = Kind::ALL.into_iter().find(|kind| {
+                kind.name() == object["kind"]
+                    && kind.api_versions().iter().any(|version| *version == object["apiVersion"])
+            })?;
+            Some(reading::of_text(server, reading::key(kind, &object), text))
+        };
+        self.objects.restore(complete, texts.into_iter().filter_map(reading).collect());
+    }
+}
+
+/// Reads all objects once: those that agents follow, and what else tells of a cluster.
+///
+/// # Errors
+/// The server cannot be reached, or may not be asked for objects of some kind.
+pub fn read(access: &Access) -> Result<Contents, AccessError> {
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(read_all(access)),
+        Err(error) => {
+            let server = "the API server".to_owned();
+            Err(AccessError::Client { server, reason: error.to_string() })
+        }
+    }
+}
+
+async fn read_all(access: &Access) -> Result<Contents, AccessError> {
+    let config = access.config().await?;
+    let server: Arc<str> = config.cluster_url.to_string().into();
+    let failed = |kind: Option<Kind>| {
+        let server = server.to_string();
+        move |error: kube::Error| {
+            let reason = follow::words(&error);
+            AccessError::Unreadable { server, kind: kind.map_or("objects", Kind::name), reason }
+        }
+    };
+    let client = Client::try_from(config).map_err(failed(None))?;
+    // Workloads and services, too.
+    let mut objects = Objects::new(&Kind::ALL);
+    for kind in Kind::ALL {
+        let readings = match resource::find(&client, kind).await.map_err(failed(Some(kind)))? {
+            Some(resource) => {
+                let read = follow::read_pages(&client, &server, &resource).await;
+                read.map_err(failed(Some(kind)))?.0
+            }
+            None => Vec::new(),
+        };
+        objects.apply([Event::Listed { kind, readings }]);
+    }
+    Ok(Arc::unwrap_or_clone(objects.contents))
+}
+
+/// Speaks with the server until nobody listens.
+fn speak(access: &Access, server: &Arc<str>, events: &Events) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return tracing::error!(%error, "the API server cannot be followed"),
+    };
+    runtime.block_on(async {
+        let mut positions = FOLLOWED.map(Position::new);
+        let mut pause = Pause::default();
+        // Each connection ends when the server does not answer; the next one reads certificates and tokens anew.
+        while let Err(reason) = connect(access, server, events, &mut positions, &mut pause).await {
+            if events.fail(None, reason).await.is_err() {
+                return;
+            }
+            pause.wait().await;
+        }
+    });
+}
+
+/// Follows all kinds over one connection until it fails. `Ok`: nobody listens.
+async fn connect(
+    access: &Access,
+    server: &Arc<str>,
+    events: &Events,
+    positions: &mut [Position],
+    pause: &mut Pause,
+) -> Result<(), String> {
+    let config = access.config().await.map_err(|error| error.to_string())?;
+    let client = Client::try_from(config).map_err(|error| follow::words(&error))?;
+    probe(&client).await?;
+    *pause = Pause::default();
+    events.confirm();
+    if events.recover(None).await.is_err() {
+        return Ok(());
+    }
+    let (installed, signs) = watch::channel(0);
+    let follow = positions
+        .iter_mut()
+        .map(|position| position.follow(&client, server, events, signs.clone()));
+    tokio::select! {
+        _ = join_all(follow) => Ok(()),
+        reason = keep_probing(&client, events) => Err(reason),
+        () = follow::watch_installed(&client, &installed) => Ok(()),
+    }
+}
+
+/// Asks the server again and again, and returns why it does not answer.
+async fn keep_probing(client: &Client, events: &Events) -> String {
+    loop {
+        tokio::time::sleep(PROBE).await;
+        if let Err(reason) = probe(client).await {
+            return reason;
+        }
+        events.confirm();
+    }
+}
+
+async fn probe(client: &Client) -> Result<(), String> {
+    match timeout(ANSWER, client.apiserver_version()).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(follow::words(&error)),
+        Err(_elapsed) => Err(format!("no answer for {} s", ANSWER.as_secs())),
+    }
+}

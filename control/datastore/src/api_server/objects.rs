@@ -1,0 +1,254 @@
+//! All objects of an API server, as the agent has them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use manx_objects::contents::{Changes, Contents, Stored, fingerprint};
+use manx_objects::object::{Kind, ObjectKey};
+use manx_objects::problem::{Cause, Problem, Severity};
+use manx_objects::{Entry, Invalid, State};
+
+use super::events::Event;
+use super::reading::Reading;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    pub(super) contents: Arc<Contents>,
+    /// The problems of the objects that have some, by the names that the server knows them by.
+    problems: BTreeMap<ObjectKey, Vec<Problem>>,
+    /// The names that several objects have.
+    conflicts: BTreeMap<ObjectKey, Problem>,
+    /// The fingerprint of each object's text, by that of its key.
+    fingerprints: HashMap<u64, u64>,
+    /// The objects that may have another name than the server knows them by (Calico's), by both: first their own.
+    claims: BTreeMap<ObjectKey, BTreeMap<ObjectKey, Entry>>,
+    /// The own names of these, by the server's.
+    own_keys: BTreeMap<ObjectKey, ObjectKey>,
+    /// When the state on disk was complete, if it counts.
+    restored: Option<SystemTime>,
+    /// The kinds that were not listed yet.
+    missing: BTreeSet<Kind>,
+    /// Why objects may be out of date, and since when.
+    faults: BTreeMap<Option<Kind>, (SystemTime, String)>,
+}
+
+/// The differences that events have made.
+#[derive(Debug, Default)]
+struct Differences {
+    before: BTreeMap<ObjectKey, Option<Stored>>,
+    /// Whether more than objects differs.
+    everything: bool,
+}
+
+impl Objects {
+    /// No objects; in sync as soon as all of `kinds` were listed.
+    pub(super) fn new(kinds: &[Kind]) -> Self {
+        Self { missing: kinds.iter().copied().collect(), ..Self::default() }
+    }
+
+    /// Takes the state that was complete at an earlier time, and counts as whole.
+    pub(super) fn restore(&mut self, complete: SystemTime, readings: Vec<Reading>) {
+        let mut differences = Differences::default();
+        for reading in readings {
+            self.put(reading, &mut differences);
+        }
+        Arc::make_mut(&mut self.contents).in_sync = true;
+        self.restored = Some(complete);
+        self.settle();
+    }
+
+    /// Since when objects may be out of date, and why; `None`: they are not.
+    pub(super) fn stale(&self) -> Option<(SystemTime, String)> {
+        let restored = self.restored.filter(|_| !self.missing.is_empty());
+        let faults = self.faults.iter().map(|(kind, (since, reason))| match kind {
+            Some(kind) => (*since, format!("{kind}: {reason}")),
+            None => (*since, reason.clone()),
+        });
+        let old = restored.map(|at| (at, "not all objects were listed since the start".to_owned()));
+        let (since, reasons): (Vec<_>, Vec<_>) = old.into_iter().chain(faults).unzip();
+        Some((since.into_iter().min()?, reasons.join("; ")))
+    }
+
+    /// Nothing is learned any more.
+    pub(super) fn mark_stale(&mut self, reason: String) {
+        self.note(None, Some((SystemTime::now(), reason)));
+    }
+
+    /// Takes events, and returns how the contents differ; `None` if they do not.
+    pub(super) fn apply(&mut self, events: impl IntoIterator<Item = Event>) -> Option<Changes> {
+        let mut differences = Differences::default();
+        for event in events {
+            match event {
+                Event::Listed { kind, readings } => self.list(kind, readings, &mut differences),
+                Event::Changed(reading) => self.put(*reading, &mut differences),
+                Event::Gone(key) => self.remove(&key, &mut differences),
+                Event::Fault { kind, fault } => self.note(kind, fault),
+            }
+        }
+        let Differences { before, everything } = differences;
+        if everything {
+            self.settle();
+            return Some(Changes::Everything);
+        }
+        let objects = &self.contents.objects;
+        let changed: BTreeMap<_, _> = before
+            .into_iter()
+            .filter(|(key, before)| before.as_ref() != objects.get(key))
+            .collect();
+        (!changed.is_empty()).then_some(Changes::Objects(changed))
+    }
+
+    fn list(&mut self, kind: Kind, readings: Vec<Reading>, differences: &mut Differences) {
+        let listed: BTreeSet<ObjectKey> = readings.iter().map(|it| it.key.clone()).collect();
+        for reading in readings {
+            self.put(reading, differences);
+        }
+        let plain = self.contents.of_kind(kind).map(|(key, _)| key);
+        let plain = plain.filter(|key| !self.claims.contains_key(*key));
+        // An object of which nothing could be read has only problems.
+        let known = plain.chain(self.own_keys.keys()).chain(self.problems.keys());
+        let gone: BTreeSet<ObjectKey> =
+            known.filter(|key| key.kind == kind && !listed.contains(*key)).cloned().collect();
+        for key in &gone {
+            self.remove(key, differences);
+        }
+        if self.missing.remove(&kind) && self.missing.is_empty() {
+            let contents = Arc::make_mut(&mut self.contents);
+            differences.everything |= !contents.in_sync;
+            contents.in_sync = true;
+        }
+    }
+
+    fn put(&mut self, reading: Reading, differences: &mut Differences) {
+        let Reading { key, entry, problems, fingerprint, .. } = reading;
+        let known = fingerprint_of(&mut self.fingerprints, &key, Some(fingerprint));
+        if known == Some(fingerprint) {
+            return;
+        }
+        self.add_fingerprint(known, Some(fingerprint));
+        self.set_problems(&key, problems, differences);
+        let Some(entry) = entry else { return self.withdraw(&key, differences) };
+        if entry.key == key && !key.kind.api_versions().contains(&"crd.projectcalico.org/v1") {
+            return self.set(&entry, differences);
+        }
+        let own = entry.key.clone();
+        if self.own_keys.get(&key).is_some_and(|earlier| *earlier != own) {
+            self.withdraw(&key, differences);
+        }
+        self.own_keys.insert(key.clone(), own.clone());
+        self.claims.entry(own.clone()).or_default().insert(key, entry);
+        self.settle_claims(&own, differences);
+    }
+
+    fn remove(&mut self, key: &ObjectKey, differences: &mut Differences) {
+        let known = fingerprint_of(&mut self.fingerprints, key, None);
+        self.add_fingerprint(known, None);
+        self.set_problems(key, Vec::new(), differences);
+        self.withdraw(key, differences);
+    }
+
+    /// Takes an object out, by the name that the server knows it by.
+    fn withdraw(&mut self, key: &ObjectKey, differences: &mut Differences) {
+        let Some(own) = self.own_keys.remove(key) else {
+            // Its name may be another object's own.
+            if !self.claims.contains_key(key) {
+                self.unset(key, differences);
+            }
+            return;
+        };
+        if let Some(claims) = self.claims.get_mut(&own) {
+            claims.remove(key);
+        }
+        self.settle_claims(&own, differences);
+    }
+
+    /// Decides what a name stands for: the one object that has it. If several do, none of them counts.
+    fn settle_claims(&mut self, own: &ObjectKey, differences: &mut Differences) {
+        let mut claims = self.claims.get(own).into_iter().flatten();
+        let (first, second) = (claims.next(), claims.next());
+        let conflict = second.map(|(other, entry)| Problem {
+            severity: Severity::Error,
+            place: entry.place.clone(),
+            object: Some(own.clone()),
+            field: String::new(),
+            cause: Cause::Duplicate { other: other.to_string() },
+            line: None,
+        });
+        let entry = first.map(|(_, entry)| match conflict {
+            None => entry.clone(),
+            Some(_) => Entry { state: State::Invalid(Invalid::default()), ..entry.clone() },
+        });
+        let before = match conflict {
+            Some(problem) => self.conflicts.insert(own.clone(), problem),
+            None => self.conflicts.remove(own),
+        };
+        differences.everything |= before.as_ref() != self.conflicts.get(own);
+        if let Some(entry) = entry {
+            self.set(&entry, differences);
+        } else {
+            self.claims.remove(own);
+            self.unset(own, differences);
+        }
+    }
+
+    fn set(&mut self, entry: &Entry, differences: &mut Differences) {
+        let before = Arc::make_mut(&mut self.contents).put(entry);
+        differences.before.entry(entry.key.clone()).or_insert(before);
+    }
+
+    fn unset(&mut self, own: &ObjectKey, differences: &mut Differences) {
+        if let Some(before) = Arc::make_mut(&mut self.contents).objects.remove(own) {
+            differences.before.entry(own.clone()).or_insert(Some(before));
+        }
+    }
+
+    fn set_problems(&mut self, key: &ObjectKey, problems: Vec<Problem>, to: &mut Differences) {
+        let before = self.problems.remove(key).unwrap_or_default();
+        to.everything |= before != problems;
+        if !problems.is_empty() {
+            self.problems.insert(key.clone(), problems);
+        }
+    }
+
+    fn add_fingerprint(&mut self, before: Option<u64>, now: Option<u64>) {
+        let contents = Arc::make_mut(&mut self.contents);
+        let sum = contents.fingerprint.wrapping_sub(before.unwrap_or(0));
+        contents.fingerprint = sum.wrapping_add(now.unwrap_or(0));
+    }
+
+    /// Collects the problems of all objects: errors first, as everywhere.
+    fn settle(&mut self) {
+        let contents = Arc::make_mut(&mut self.contents);
+        let problems = self.problems.values().flatten().chain(self.conflicts.values());
+        contents.problems = problems.cloned().collect();
+        contents.problems.sort_by_key(|problem| problem.severity);
+    }
+
+    fn note(&mut self, kind: Option<Kind>, fault: Option<(SystemTime, String)>) {
+        match fault {
+            None => {
+                if self.faults.remove(&kind).is_some() {
+                    tracing::info!(kind = kind.map(Kind::name), "the API server answers again");
+                }
+            }
+            Some((since, reason)) => {
+                let (_, known) = self.faults.entry(kind).or_insert_with(|| {
+                    tracing::warn!(kind = kind.map(Kind::name), %reason, "objects cannot be followed");
+                    (since, String::new())
+                });
+                *known = reason;
+            }
+        }
+    }
+}
+
+/// Replaces the fingerprint of an object's text, and returns the one before.
+fn fingerprint_of(all: &mut HashMap<u64, u64>, key: &ObjectKey, text: Option<u64>) -> Option<u64> {
+    let key = fingerprint(key);
+    match text {
+        Some(text) => all.insert(key, text),
+        None => all.remove(&key),
+    }
+}

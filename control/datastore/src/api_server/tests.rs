@@ -1,0 +1,260 @@
+//! What events make of the objects, without a server.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use manx_objects::State;
+use manx_objects::contents::{Changes, Contents};
+use manx_objects::object::{Kind, Object, ObjectKey};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::events::Event;
+use super::objects::Objects;
+use super::reading::{self, Reading};
+use super::resource::Resource;
+
+const KINDS: [Kind; 3] = [Kind::Pod, Kind::NetworkPolicy, Kind::CalicoNetworkPolicy];
+
+fn server() -> Arc<str> {
+    "https://192.0.2.1:6443/".into()
+}
+
+fn read(kind: Kind, object: Value) -> Reading {
+    let version = kind.api_versions().last().copied().unwrap();
+    let resource = Resource { kind, api_version: version, path: String::new() };
+    reading::of_server(&server(), &resource, object)
+}
+
+fn pod(name: &str, labels: &Value, extra: &Value) -> Reading {
+    let metadata = json!({ "namespace": "shop", "name": name, "labels": labels });
+    read(Kind::Pod, json!({ "metadata": metadata, "status": extra }))
+}
+
+fn policy(name: &str, spec: &Value) -> Reading {
+    let metadata = json!({ "namespace": "shop", "name": name });
+    read(Kind::NetworkPolicy, json!({ "metadata": metadata, "spec": spec }))
+}
+
+fn calico(name: &str, stored: Option<&str>) -> Reading {
+    let mut metadata = json!({ "namespace": "shop", "name": name });
+    if let Some(stored) = stored {
+        let text = json!({ "name": stored }).to_string();
+        metadata["annotations"] = json!({ "projectcalico.org/metadata": text });
+    }
+    read(Kind::CalicoNetworkPolicy, json!({ "metadata": metadata, "spec": {} }))
+}
+
+fn listed(objects: &mut Objects, readings: &[Reading]) -> Option<Changes> {
+    objects.apply(KINDS.map(|kind| Event::Listed {
+        kind,
+        readings: readings.iter().filter(|it| it.key.kind == kind).cloned().collect(),
+    }))
+}
+
+fn keys(changes: Option<Changes>) -> Vec<String> {
+    match changes {
+        Some(Changes::Objects(objects)) => objects.keys().map(ToString::to_string).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn it_is_in_sync_when_every_kind_was_listed_and_not_before() {
+    let mut objects = Objects::new(&KINDS);
+    for kind in [Kind::Pod, Kind::NetworkPolicy] {
+        objects.apply([Event::Listed { kind, readings: Vec::new() }]);
+        assert!(!objects.contents.in_sync);
+    }
+    let kind = Kind::CalicoNetworkPolicy;
+    let changes = objects.apply([Event::Listed { kind, readings: Vec::new() }]);
+    assert_eq!(changes, Some(Changes::Everything));
+    assert!(objects.contents.in_sync);
+}
+
+#[test]
+fn what_manx_does_not_use_makes_no_change() {
+    let mut objects = Objects::new(&KINDS);
+    let before = pod("web", &json!({"app": "web"}), &json!({"podIP": "10.0.0.1"}));
+    listed(&mut objects, &[before]);
+    let fingerprint = objects.contents.fingerprint;
+    let status = json!({ "podIP": "10.0.0.1", "conditions": [{ "type": "Ready" }] });
+    let same = pod("web", &json!({"app": "web"}), &status);
+    assert_eq!(objects.apply([Event::Changed(Box::new(same))]), None);
+    assert_eq!(objects.contents.fingerprint, fingerprint);
+    let other = pod("web", &json!({"app": "db"}), &status);
+    assert_eq!(keys(objects.apply([Event::Changed(Box::new(other))])), ["Pod shop/web"]);
+    assert_ne!(objects.contents.fingerprint, fingerprint);
+}
+
+#[test]
+fn an_object_that_becomes_invalid_is_there_closed_and_said() {
+    let mut objects = Objects::new(&KINDS);
+    listed(&mut objects, &[policy("p", &json!({ "podSelector": {} }))]);
+    let wrong = policy("p", &json!({ "podSelector": {}, "policyTypes": ["Sideways"] }));
+    let key = wrong.key.clone();
+    assert_eq!(objects.apply([Event::Changed(Box::new(wrong))]), Some(Changes::Everything));
+    assert!(matches!(objects.contents.objects[&key].state, State::Invalid(_)));
+    insta::assert_snapshot!(objects.contents.problems[0].summary(), @r#"https://192.0.2.1:6443/: NetworkPolicy shop/p: spec.policyTypes[0]: found the string "Sideways", expected Ingress or Egress"#);
+    assert_eq!(objects.apply([Event::Gone(key)]), Some(Changes::Everything));
+    assert_eq!(objects.contents.problems, []);
+    assert!(objects.contents.objects.is_empty());
+}
+
+#[test]
+fn a_name_of_calicos_own_counts_and_two_objects_of_one_name_are_neither() {
+    let mut objects = Objects::new(&KINDS);
+    listed(&mut objects, &[calico("default.a", Some("a"))]);
+    let key = |name: &str| ObjectKey {
+        kind: Kind::CalicoNetworkPolicy,
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+    };
+    assert!(objects.contents.valid(&key("a")).is_some());
+    assert!(objects.contents.valid(&key("default.a")).is_none());
+    objects.apply([Event::Changed(Box::new(calico("default.b", Some("a"))))]);
+    assert!(matches!(objects.contents.objects[&key("a")].state, State::Invalid(_)));
+    // The name is its own again.
+    objects.apply([Event::Gone(key("default.b"))]);
+    objects.apply([Event::Changed(Box::new(calico("default.a", None)))]);
+    assert!(objects.contents.valid(&key("a")).is_none());
+    assert!(objects.contents.valid(&key("default.a")).is_some());
+}
+
+#[test]
+fn faults_make_stale_and_cost_no_object() {
+    let mut objects = Objects::new(&KINDS);
+    listed(&mut objects, &[policy("p", &json!({ "podSelector": {} }))]);
+    assert_eq!(objects.stale(), None);
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    let fault = |kind, reason: &str| Event::Fault { kind, fault: Some((at, reason.to_owned())) };
+    let pods = Some(Kind::Pod);
+    assert_eq!(objects.apply([fault(None, "no answer"), fault(pods, "forbidden")]), None);
+    assert_eq!(objects.stale(), Some((at, "no answer; Pod: forbidden".to_owned())));
+    assert!(objects.contents.in_sync);
+    assert_eq!(objects.contents.objects.len(), 1);
+    objects.apply([None, pods].map(|kind| Event::Fault { kind, fault: None }));
+    assert_eq!(objects.stale(), None);
+}
+
+#[test]
+fn a_state_from_disk_is_whole_and_stale_until_every_kind_was_listed() {
+    let mut objects = Objects::new(&KINDS);
+    let (kept, gone) = (json!({ "podSelector": {} }), json!({ "podSelector": {}, "ingress": [] }));
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    objects.restore(at, vec![policy("kept", &kept), policy("gone", &gone)]);
+    assert!(objects.contents.in_sync);
+    assert_eq!(objects.stale().unwrap().0, at);
+    let changes = listed(&mut objects, &[policy("kept", &kept)]);
+    assert_eq!(keys(changes), ["NetworkPolicy shop/gone"]);
+    assert_eq!(objects.stale(), None);
+}
+
+/// One step of a server's life.
+#[derive(Debug, Clone)]
+enum Step {
+    Put(Box<Reading>),
+    Delete(ObjectKey),
+    /// All objects are listed anew.
+    List,
+}
+
+fn any_reading() -> impl Strategy<Value = Reading> {
+    let name = prop::sample::select(vec!["a", "b", "c"]);
+    let variant = 0..3_usize;
+    (name, variant, 0..3_usize).prop_map(|(name, variant, kind)| match kind {
+        0 => {
+            let extra = [json!({}), json!({"podIP": "10.0.0.1"}), json!({"podIP": "nonsense"})];
+            pod(name, &json!({ "app": name }), &extra[variant])
+        }
+        1 => {
+            let egress = json!({ "podSelector": {}, "policyTypes": ["Egress"] });
+            policy(name, &[json!({ "podSelector": {} }), egress, json!({})][variant])
+        }
+        _ => calico(name, [None, Some("a"), Some("z")][variant]),
+    })
+}
+
+fn any_steps() -> impl Strategy<Value = Vec<Vec<Step>>> {
+    let step = prop_oneof![
+        4 => any_reading().prop_map(|reading| Step::Put(Box::new(reading))),
+        2 => any_reading().prop_map(|reading| Step::Delete(reading.key)),
+        1 => Just(Step::List),
+    ];
+    prop::collection::vec(prop::collection::vec(step, 1..4), 1..12)
+}
+
+proptest! {
+    /// Events lead to what a list of the same objects leads to, and the changes say exactly what differs.
+    #[test]
+    fn events_and_lists_agree_and_changes_are_exact(bursts in any_steps()) {
+        let mut at_server = BTreeMap::<ObjectKey, Reading>::new();
+        let mut objects = Objects::new(&KINDS);
+        listed(&mut objects, &[]);
+        let mut seen = Contents::clone(&objects.contents);
+        for burst in bursts {
+            let mut events = Vec::new();
+            for step in burst {
+                match step {
+                    Step::Put(reading) => {
+                        at_server.insert(reading.key.clone(), Reading::clone(&reading));
+                        events.push(Event::Changed(reading));
+                    }
+                    Step::Delete(key) => {
+                        at_server.remove(&key);
+                        events.push(Event::Gone(key));
+                    }
+                    Step::List => events.extend(KINDS.map(|kind| Event::Listed {
+                        kind,
+                        readings:
+                            at_server.values().filter(|it| it.key.kind == kind).cloned().collect(),
+                    })),
+                }
+            }
+            let changes = objects.apply(events);
+            let now = Contents::clone(&objects.contents);
+            let mut fresh = Objects::new(&KINDS);
+            listed(&mut fresh, &at_server.values().cloned().collect::<Vec<_>>());
+            prop_assert_eq!(&now, &*fresh.contents);
+            match changes {
+                // Another text may mean the same object.
+                None => prop_assert_eq!(&now, &Contents { fingerprint: now.fingerprint, ..seen }),
+                Some(Changes::Everything) => {}
+                Some(Changes::Objects(changed)) => {
+                    prop_assert_eq!(&now.problems, &seen.problems);
+                    for (key, before) in &changed {
+                        prop_assert_eq!(before.as_ref(), seen.objects.get(key));
+                        prop_assert_ne!(before.as_ref(), now.objects.get(key));
+                    }
+                    let same = |key: &&ObjectKey| !changed.contains_key(*key);
+                    for key in now.objects.keys().chain(seen.objects.keys()).filter(same) {
+                        prop_assert_eq!(seen.objects.get(key), now.objects.get(key));
+                    }
+                }
+            }
+            seen = now;
+        }
+    }
+}
+
+#[test]
+fn of_a_pod_only_what_is_used_is_kept() {
+    let object = json!({
+        "metadata": {
+            "namespace": "shop", "name": "web", "managedFields": [{"manager": "kubelet"}],
+            "resourceVersion": "17", "labels": {"app": "web"},
+        },
+        "spec": {
+            "nodeName": "n1", "serviceAccountName": "web", "volumes": [{"name": "v"}],
+            "containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 80}]}],
+        },
+        "status": {"phase": "Running", "podIPs": [{"ip": "10.0.0.1"}], "conditions": []},
+    });
+    let reading = read(Kind::Pod, object);
+    insta::assert_snapshot!(reading.text, @r#"{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"app":"web"},"name":"web","namespace":"shop"},"spec":{"containers":[{"name":"c","ports":[{"containerPort":80}]}],"nodeName":"n1","serviceAccountName":"web"},"status":{"phase":"Running","podIPs":[{"ip":"10.0.0.1"}]}}"#);
+    assert_eq!(reading.problems, []);
+    let State::Valid(object) = reading.entry.unwrap().state else { panic!() };
+    let Object::Pod(pod) = &*object else { panic!() };
+    assert_eq!(pod.containers[0].len(), 1);
+}
