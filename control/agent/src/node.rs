@@ -66,6 +66,12 @@ impl Agent {
 
     /// Applies what has changed in the datastore. Returns whether the topology may have changed.
     pub(super) fn apply(&mut self, changes: &Changes) -> bool {
+        let changed = self.apply_changes(changes);
+        self.retry_early(Instant::now());
+        changed
+    }
+
+    fn apply_changes(&mut self, changes: &Changes) -> bool {
         let needs_tables = match self.dataplane.apply_delta(&mut self.datastore, changes) {
             NextStep::Nothing(_) => return false,
             NextStep::Tables => {
@@ -108,6 +114,7 @@ impl Agent {
     /// Reads the workers' reports, and retries what has failed. `Err`: the agent cannot go on.
     pub(super) fn tick(&mut self, now: Instant) -> Result<(), Error> {
         self.read_reports();
+        self.retry_early(now);
         self.dataplane.ports.restore_devices(now);
         if self.dataplane.vxlan_fault.message().is_some()
             && self.dataplane.open_vxlan(&self.datastore)
@@ -134,7 +141,8 @@ impl Agent {
                 return self
                     .submit(PodRequest::Attach(Box::new(AttachRequest { attach, netns }), answer));
             }
-            Call::Detach(pod) => return self.submit(PodRequest::Detach(pod, answer)),
+            Call::Detach(detach) => return self.submit(PodRequest::Detach(detach, answer)),
+            Call::Collect(keep) => Outcome::Reply(Ok(self.collect(&keep))),
             Call::Status => Outcome::Reply(Ok(Reply::Status(Box::new(self.status())))),
             Call::Explain(request) => self.explain(request),
             Call::Denials => {

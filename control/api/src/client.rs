@@ -1,5 +1,6 @@
 //! A client of the agent's socket. It blocks: the command line and the rig make one call at a time.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -11,8 +12,8 @@ use nix::unistd::geteuid;
 
 use crate::explain::{ExplainRequest, Explanation};
 use crate::{
-    self as api, Attach, Attached, Call, Capture, Denial, ErrorKind, Failure, Flows, PodName,
-    Reply, Request, Response, Status,
+    self as api, Attach, Attached, Call, Capture, Denial, Detach, ErrorKind, Failure, Flows,
+    PodName, Reply, Request, Response, Status,
 };
 
 /// How long an agent may take to answer.
@@ -143,9 +144,17 @@ impl Client {
     }
 
     /// [`Call::Detach`].
-    pub fn detach(&mut self, pod: PodName) -> Result<(), Error> {
-        match self.call(Call::Detach(pod))? {
+    pub fn detach(&mut self, detach: Detach) -> Result<(), Error> {
+        match self.call(Call::Detach(detach))? {
             Reply::Detached => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// [`Call::Collect`].
+    pub fn collect(&mut self, keep: BTreeSet<String>) -> Result<Vec<PodName>, Error> {
+        match self.call(Call::Collect(keep))? {
+            Reply::Collected(pods) => Ok(pods),
             other => Err(self.unexpected(&other)),
         }
     }
@@ -210,6 +219,7 @@ impl Client {
     fn unexpected(&self, reply: &Reply) -> Error {
         let name = match reply {
             Reply::Attached(_) => "attached",
+            Reply::Collected(_) => "collected",
             Reply::Detached => "detached",
             Reply::Status(_) => "status",
             Reply::Explained(_) => "explained",

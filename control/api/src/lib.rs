@@ -16,6 +16,7 @@ pub mod explain;
 pub mod proof;
 pub mod trace;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ use crate::explain::{ExplainRequest, Explanation};
 use crate::proof::Refutation;
 
 /// The version of the protocol; a request with another version is refused with an [`ErrorKind::Version`].
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The most flows of a worker in a status.
 pub const MAX_FLOWS: usize = 1024;
 /// The most bytes of a message.
@@ -77,8 +78,11 @@ pub enum Call {
     /// Attach a pod: give it its interface and addresses. Repeating the call for the same pod and namespace gives the
     /// same reply.
     Attach(Attach),
-    /// Detach a pod: take its interface and addresses away. It is no error if the pod is not attached.
-    Detach(PodName),
+    /// Detach a pod: take its interface and addresses away. It is no error if the pod is not attached, or for another
+    /// sandbox than the one that is named.
+    Detach(Detach),
+    /// Detach every pod whose sandbox is not among these, as CNI's GC. Pods that were attached without a sandbox stay.
+    Collect(BTreeSet<String>),
     /// Everything that `manx status` shows.
     Status,
     /// Explain whether a connection passes by the objects that the agent has loaded, and what decides.
@@ -120,6 +124,20 @@ pub struct Attach {
     /// annotation `cni.projectcalico.org/ipAddrs`). Empty: the agent takes one of each of the node's blocks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
+    /// The sandbox that the namespace belongs to (as `CNI_CONTAINERID`). A runtime may make a pod's sandbox anew before
+    /// it has taken the old one away: the name tells which one a later request is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
+}
+
+/// See [`Call::Detach`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Detach {
+    /// The pod.
+    pub pod: PodName,
+    /// The sandbox that goes (as `CNI_CONTAINERID`); `None`: whichever it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
 }
 
 /// See [`Call::Capture`].
@@ -140,6 +158,8 @@ pub enum Reply {
     Attached(Attached),
     /// The reply to [`Call::Detach`].
     Detached,
+    /// The reply to [`Call::Collect`]: the pods that are detached.
+    Collected(Vec<PodName>),
     /// The reply to [`Call::Status`].
     Status(Box<Status>),
     /// The reply to [`Call::Explain`].
@@ -200,6 +220,8 @@ pub enum ErrorKind {
     Version,
     /// The request cannot be parsed, or names something that does not exist or that another has.
     Invalid,
+    /// The pod has no object yet, so no policy is known for it. It may come.
+    Unknown,
     /// No address is left in the node's blocks.
     Exhausted,
     /// The environment does not allow it.
@@ -328,6 +350,9 @@ pub struct NotedCount {
 pub struct EndpointStatus {
     /// The pod.
     pub pod: PodName,
+    /// Its sandbox, if the request that attached it named one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
     /// Its port's name.

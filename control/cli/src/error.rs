@@ -58,7 +58,9 @@ impl Error {
         match kind {
             ErrorKind::Version | ErrorKind::Invalid => Self::Invalid(message),
             ErrorKind::Environment => Self::Environment(message),
-            ErrorKind::Exhausted | ErrorKind::Internal => Self::Failed(message),
+            ErrorKind::Unknown | ErrorKind::Exhausted | ErrorKind::Internal => {
+                Self::Failed(message)
+            }
         }
     }
 }

@@ -199,6 +199,7 @@ impl Agent {
             netns: netns.to_owned(),
             interface: "eth0".to_owned(),
             addresses: addresses.to_vec(),
+            sandbox: None,
         };
         self.call(move |mut client| client.attach(attach)).await
     }

@@ -216,6 +216,8 @@ const CONTROL: &[(&str, &[&str])] = &[
     ("manx-datastore", &["manx-objects"]),
     // A program that talks to an agent needs nothing else.
     ("manx-api", &[]),
+    // A container runtime starts it for every pod.
+    ("manx-cni", &["manx-api"]),
     // The oracle judges the objects themselves, so it must not share the import with what it judges. Its traces have
     // the types that the agent's socket carries.
     ("manx-oracle", &["manx-api", "manx-objects"]),

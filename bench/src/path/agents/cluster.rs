@@ -174,6 +174,7 @@ fn attach(folder: &FilePath, agent: &Agent, pod: &str) -> Result<PathEnd, Error>
         netns: folder.join(pod),
         interface: "eth0".to_owned(),
         addresses: Vec::new(),
+        sandbox: None,
     })?;
     match attached.addresses.first() {
         Some(address) => Ok(PathEnd { netns, address: *address }),

@@ -17,8 +17,9 @@ use serde::{Deserialize, Serialize};
 use super::{Block, Ipam};
 use manx_api::{ErrorKind, PodName};
 
-/// The version of the file that is written. Version 1, which has no pinned addresses, is read, too.
-const VERSION: u32 = 2;
+/// The version of the file that is written. Version 1, which has no pinned addresses, and version 2, which has no
+/// sandboxes, are read, too.
+const VERSION: u32 = 3;
 
 /// Why the bookkeeping cannot be kept.
 #[derive(Debug, thiserror::Error)]
@@ -86,64 +87,92 @@ impl Error {
 pub struct Store {
     path: PathBuf,
     pub(super) ipam: Ipam,
+    sandboxes: Sandboxes,
 }
+
+/// The sandboxes that pods have their addresses for; a pod that was attached without one is not here.
+type Sandboxes = BTreeMap<PodName, String>;
 
 impl Store {
     /// Reads the file, or starts anew where there is none. Blocks may change only while no pod has an address.
     pub fn open(path: &Path, blocks: &[IpNet]) -> Result<Self, Error> {
         let fresh = Ipam::new(blocks)?;
         let path = path.to_owned();
-        let ipam = match fs::read(&path) {
+        let (ipam, sandboxes) = match fs::read(&path) {
             Ok(bytes) => {
                 let damaged = |reason| Error::Damaged { path: path.clone(), reason };
-                let saved = parse(&bytes).map_err(damaged)?;
+                let (saved, sandboxes) = parse(&bytes).map_err(damaged)?;
                 if saved.blocks() == fresh.blocks() {
-                    saved
+                    (saved, sandboxes)
                 } else if saved.pods.is_empty() {
-                    fresh
+                    (fresh, BTreeMap::new())
                 } else {
                     let (wanted, found, pods) = (fresh.blocks(), saved.blocks(), saved.pods.len());
                     return Err(Error::OtherBlocks { path, wanted, found, pods });
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => fresh,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (fresh, BTreeMap::new()),
             Err(source) => return Err(Error::File { path, verb: "read", source }),
         };
-        Ok(Self { path, ipam })
+        Ok(Self { path, ipam, sandboxes })
     }
 
-    /// [`Ipam::assign`].
-    pub fn assign(&mut self, pod: &PodName) -> Result<Vec<IpAddr>, Error> {
+    /// The sandbox that a pod has its addresses for.
+    pub fn sandbox(&self, pod: &PodName) -> Option<&str> {
+        self.sandboxes.get(pod).map(String::as_str)
+    }
+
+    /// The pods that have addresses for a sandbox, and these.
+    pub fn sandboxes(&self) -> impl Iterator<Item = (&PodName, &String)> {
+        self.sandboxes.iter()
+    }
+
+    /// [`Ipam::assign`], for a sandbox of the pod.
+    pub fn assign(&mut self, pod: &PodName, sandbox: Option<&str>) -> Result<Vec<IpAddr>, Error> {
         let mut next = self.ipam.clone();
         let addresses = next.assign(pod)?;
-        self.become_saved(next)?;
+        self.become_saved(next, self.with_sandbox(pod, sandbox))?;
         Ok(addresses)
     }
 
-    /// [`Ipam::pin`].
-    pub fn pin(&mut self, pod: &PodName, wanted: &[IpAddr]) -> Result<Vec<IpAddr>, Error> {
+    /// [`Ipam::pin`], for a sandbox of the pod.
+    pub fn pin(
+        &mut self,
+        pod: &PodName,
+        sandbox: Option<&str>,
+        wanted: &[IpAddr],
+    ) -> Result<Vec<IpAddr>, Error> {
         let mut next = self.ipam.clone();
         let addresses = next.pin(pod, wanted)?;
-        self.become_saved(next)?;
+        self.become_saved(next, self.with_sandbox(pod, sandbox))?;
         Ok(addresses)
+    }
+
+    fn with_sandbox(&self, pod: &PodName, sandbox: Option<&str>) -> Sandboxes {
+        let mut sandboxes = self.sandboxes.clone();
+        match sandbox {
+            Some(sandbox) => _ = sandboxes.insert(pod.clone(), sandbox.to_owned()),
+            None => _ = sandboxes.remove(pod),
+        }
+        sandboxes
     }
 
     /// [`Ipam::release`].
     pub fn release(&mut self, pod: &PodName) -> Result<Vec<IpAddr>, Error> {
         let mut next = self.ipam.clone();
         let addresses = next.release(pod);
-        self.become_saved(next)?;
+        self.become_saved(next, self.with_sandbox(pod, None))?;
         Ok(addresses)
     }
 
-    fn become_saved(&mut self, next: Ipam) -> Result<(), Error> {
-        if next != self.ipam {
-            save(&self.path, &next).map_err(|source| Error::File {
+    fn become_saved(&mut self, next: Ipam, sandboxes: Sandboxes) -> Result<(), Error> {
+        if next != self.ipam || sandboxes != self.sandboxes {
+            save(&self.path, &next, &sandboxes).map_err(|source| Error::File {
                 path: self.path.clone(),
                 verb: "written",
                 source,
             })?;
-            self.ipam = next;
+            (self.ipam, self.sandboxes) = (next, sandboxes);
         }
         Ok(())
     }
@@ -158,6 +187,9 @@ struct Saved {
     /// With other addresses, which the callers named.
     #[serde(default)]
     pinned: BTreeMap<String, Vec<IpAddr>>,
+    /// The sandboxes that pods have their addresses for.
+    #[serde(default)]
+    sandboxes: BTreeMap<String, String>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -166,7 +198,7 @@ struct SavedBlock {
     last: IpAddr,
 }
 
-fn save(path: &Path, ipam: &Ipam) -> io::Result<()> {
+fn save(path: &Path, ipam: &Ipam, sandboxes: &Sandboxes) -> io::Result<()> {
     let saved = ipam.pods.iter().map(|(pod, addresses)| (pod.to_string(), addresses.clone()));
     let (pods, pinned) = saved.partition(|(_, addresses)| ipam.is_of_blocks(addresses));
     let saved = Saved {
@@ -181,6 +213,7 @@ fn save(path: &Path, ipam: &Ipam) -> io::Result<()> {
             .collect(),
         pods,
         pinned,
+        sandboxes: sandboxes.iter().map(|(pod, it)| (pod.to_string(), it.clone())).collect(),
     };
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
@@ -203,8 +236,8 @@ fn save(path: &Path, ipam: &Ipam) -> io::Result<()> {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<Ipam, String> {
-    let Saved { version, blocks, pods, pinned } =
+fn parse(bytes: &[u8]) -> Result<(Ipam, Sandboxes), String> {
+    let Saved { version, blocks, pods, pinned, sandboxes } =
         serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if !(1..=VERSION).contains(&version) {
         return Err(format!("it has version {version}, this manx reads versions up to {VERSION}"));
@@ -240,7 +273,12 @@ fn parse(bytes: &[u8]) -> Result<Ipam, String> {
         }
         adopt(&mut ipam, &pod, &addresses)?;
     }
-    Ok(ipam)
+    let of_pod = |(name, sandbox): (String, String)| Ok::<_, String>((pod(&name)?, sandbox));
+    let sandboxes = sandboxes.into_iter().map(of_pod).collect::<Result<Sandboxes, _>>()?;
+    match sandboxes.keys().find(|pod| !ipam.pods.contains_key(*pod)) {
+        Some(pod) => Err(format!("{pod} has a sandbox and no address")),
+        None => Ok((ipam, sandboxes)),
+    }
 }
 
 fn adopt(ipam: &mut Ipam, pod: &PodName, addresses: &[IpAddr]) -> Result<(), String> {

@@ -200,9 +200,9 @@ fn named_addresses_are_in_the_file_too() {
             .into_iter()
             .enumerate()
     {
-        first.pin(&pod(number as u32), &addresses(wanted)).unwrap();
+        first.pin(&pod(number as u32), None, &addresses(wanted)).unwrap();
     }
-    first.assign(&pod(9)).unwrap();
+    first.assign(&pod(9), None).unwrap();
     let second = Store::open(&path, &blocks).unwrap();
     assert_eq!(second.ipam, first.ipam);
     assert_eq!(second.ipam.pods.len(), 4);
@@ -214,13 +214,13 @@ fn a_store_remembers_and_goes_on_in_turn() {
     let path = folder.path().join("addresses.json");
     let blocks = nets(&["10.0.0.0/24", "fd00::/64"]);
     let mut first = Store::open(&path, &blocks).unwrap();
-    let kept = first.assign(&pod(1)).unwrap();
-    let gone = first.assign(&pod(2)).unwrap();
+    let kept = first.assign(&pod(1), None).unwrap();
+    let gone = first.assign(&pod(2), None).unwrap();
     assert_eq!(first.release(&pod(2)).unwrap(), gone);
     let mut second = Store::open(&path, &blocks).unwrap();
     assert_eq!(second.ipam, first.ipam);
-    assert_eq!(second.assign(&pod(1)).unwrap(), kept);
-    assert_ne!(second.assign(&pod(3)).unwrap(), gone, "not what was released a moment ago");
+    assert_eq!(second.assign(&pod(1), None).unwrap(), kept);
+    assert_ne!(second.assign(&pod(3), None).unwrap(), gone, "not what was released a moment ago");
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside the file");
 }
 
@@ -232,7 +232,7 @@ fn what_lies_where_the_file_is_written_is_not_followed() {
     fs::write(&other, "precious").unwrap();
     std::os::unix::fs::symlink(&other, &beside).unwrap();
     let blocks = nets(&["10.0.0.0/24"]);
-    Store::open(&path, &blocks).unwrap().assign(&pod(1)).unwrap();
+    Store::open(&path, &blocks).unwrap().assign(&pod(1), None).unwrap();
     assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
     assert!(path.symlink_metadata().unwrap().is_file() && !beside.exists());
 }
@@ -242,7 +242,7 @@ fn blocks_change_only_without_pods() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("addresses.json");
     let mut store = Store::open(&path, &nets(&["10.0.0.0/24"])).unwrap();
-    store.assign(&pod(1)).unwrap();
+    store.assign(&pod(1), None).unwrap();
     let other = nets(&["10.0.1.0/24"]);
     assert!(matches!(Store::open(&path, &other), Err(store::Error::OtherBlocks { pods: 1, .. })));
     store.release(&pod(1)).unwrap();

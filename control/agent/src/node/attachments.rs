@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::tables::PortId;
@@ -18,7 +19,7 @@ use crate::ipam;
 use crate::pod_device::{self, PodDevice};
 use crate::server::Outcome;
 use crate::settings::Settings;
-use manx_api::{Attach, PodName, Response};
+use manx_api::{Attach, Detach, PodName, Response};
 use manx_calculation::calc::{self, Local};
 use manx_calculation::topology::{Desired, Topology};
 use manx_linux::{netlink, netns};
@@ -34,7 +35,7 @@ pub(crate) enum PodRequest {
     /// To be attached.
     Attach(Box<AttachRequest>, Caller),
     /// To be detached, and its addresses released.
-    Detach(PodName, Caller),
+    Detach(Detach, Caller),
 }
 
 /// A pod's attachment.
@@ -49,7 +50,7 @@ impl PodRequest {
     pub(super) fn pod(&self) -> ObjectName {
         let pod = match self {
             Self::Attach(request, _) => &request.attach.pod,
-            Self::Detach(pod, _) => pod,
+            Self::Detach(detach, _) => &detach.pod,
         };
         ObjectName::new(&pod.namespace, &pod.name)
     }
@@ -63,7 +64,9 @@ impl PodRequest {
     fn is_replaced_by(&self, next: &Self) -> bool {
         match self {
             Self::Attach(..) => self.is_abandoned(),
-            Self::Detach(_, caller) => caller.is_closed() && matches!(next, Self::Detach(..)),
+            Self::Detach(detach, caller) => {
+                caller.is_closed() && matches!(next, Self::Detach(later, _) if later == detach)
+            }
         }
     }
 }
@@ -75,6 +78,15 @@ enum Pod {
     UnderWay(VecDeque<PodRequest>),
     /// It has a port, and the tables name it.
     Attached(AttachedPod),
+}
+
+/// An attachment of a pod whose object has not come yet. It would have no policy, so nothing would pass.
+pub(super) struct EarlyAttachment {
+    pub(super) name: ObjectName,
+    pub(super) request: AttachRequest,
+    pub(super) caller: Caller,
+    /// When it is given up.
+    pub(super) until: Instant,
 }
 
 /// A pod with a device and a port.
@@ -104,7 +116,7 @@ pub(crate) type Made = Result<(PodDevice, OpenDevice), device::Error>;
 /// What a thread has done for a pod.
 pub(crate) enum Done {
     /// It has made the device, or nothing.
-    Made(Reserved, Made),
+    Made(Box<Reserved>, Made),
     /// It has removed the device.
     Removed(Departure),
 }
@@ -112,6 +124,8 @@ pub(crate) enum Done {
 /// See the module.
 pub(crate) struct Attachments {
     pods: BTreeMap<ObjectName, Pod>,
+    /// Attachments that wait for their pods' objects.
+    pub(super) early: Vec<EarlyAttachment>,
     addresses: ipam::store::Store,
     work: DeviceWork<Done>,
     namespace: Arc<AgentNamespace>,
@@ -146,7 +160,9 @@ impl Attachments {
         let (host_device, host) = HostDevice::attach(&namespace, &pattern, &uplink.name)?;
         let (work, completed) = DeviceWork::new(Arc::clone(&namespace));
         let pods = BTreeMap::new();
-        let attachments = Self { pods, addresses, work, namespace, host_device, pattern, last: 0 };
+        let early = Vec::new();
+        let attachments =
+            Self { pods, early, addresses, work, namespace, host_device, pattern, last: 0 };
         Ok((attachments, host, completed))
     }
 
@@ -209,7 +225,7 @@ impl Attachments {
                 ..pattern
             };
             let made = pod_device::attach(namespace, &reserved.attach.netns, &wanted);
-            Done::Made(reserved, made)
+            Done::Made(Box::new(reserved), made)
         });
     }
 
@@ -257,10 +273,27 @@ impl Attachments {
 
     /// The addresses of a pod: those that the request names, or else the next in turn.
     pub(super) fn reserve(&mut self, attach: &Attach) -> Result<Vec<IpAddr>, ipam::store::Error> {
+        let Attach { pod, sandbox, .. } = attach;
         match &attach.addresses[..] {
-            [] => self.addresses.assign(&attach.pod),
-            wanted => self.addresses.pin(&attach.pod, wanted),
+            [] => self.addresses.assign(pod, sandbox.as_deref()),
+            wanted => self.addresses.pin(pod, sandbox.as_deref(), wanted),
         }
+    }
+
+    /// The sandbox of a pod that has addresses.
+    pub(super) fn sandbox(&self, pod: &PodName) -> Option<&str> {
+        self.addresses.sandbox(pod)
+    }
+
+    /// The pods whose sandbox is not among these.
+    pub(super) fn without(&self, sandboxes: &BTreeSet<String>) -> Vec<Detach> {
+        let all = self.addresses.sandboxes();
+        let others = all.filter(|(_, sandbox)| !sandboxes.contains(*sandbox));
+        let detach = |(pod, sandbox): (&PodName, &String)| Detach {
+            pod: pod.clone(),
+            sandbox: Some(sandbox.clone()),
+        };
+        others.map(detach).collect()
     }
 
     /// Takes a pod's addresses back.
@@ -316,13 +349,13 @@ mod tests {
     fn attach() -> (PodRequest, oneshot::Receiver<Outcome>) {
         let (caller, waits) = oneshot::channel();
         let (netns, interface) = ("/run/netns/web".into(), "eth0".to_owned());
-        let attach = Attach { pod: pod(), netns, interface, addresses: Vec::new() };
+        let attach = Attach { pod: pod(), netns, interface, addresses: Vec::new(), sandbox: None };
         (PodRequest::Attach(Box::new(AttachRequest { attach, netns: None }), caller), waits)
     }
 
     fn detach() -> (PodRequest, oneshot::Receiver<Outcome>) {
         let (caller, waits) = oneshot::channel();
-        (PodRequest::Detach(pod(), caller), waits)
+        (PodRequest::Detach(Detach { pod: pod(), sandbox: None }, caller), waits)
     }
 
     #[test]

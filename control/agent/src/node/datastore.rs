@@ -108,6 +108,12 @@ impl Datastore {
         })
     }
 
+    /// Whether a pod's object may still come: an API server's watch may tell the runtime earlier than the agent.
+    pub(super) fn may_come(&self, pod: &ObjectName) -> bool {
+        matches!(self.source, Source::ApiServer(_))
+            && !self.cluster.model.endpoints.contains_key(pod)
+    }
+
     /// The nodes to which there is an IPIP tunnel.
     pub(crate) fn ipip_peers(&self) -> BTreeSet<Ipv4Addr> {
         let peers = self.topology.peers().into_iter();

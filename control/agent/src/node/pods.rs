@@ -7,23 +7,30 @@
 //! pods runs at once; requests for one pod run one after the other, in order of arrival. What fails leaves nothing:
 //! neither a device nor an address.
 
-use std::io;
+use std::collections::BTreeSet;
 use std::panic::resume_unwind;
+use std::time::{Duration, Instant};
+use std::{io, mem};
 
 use manx_dataplane::port::vxlan;
 use manx_dataplane::tables::PortId;
 use manx_policy_compiler::model::ObjectName;
+use tokio::sync::oneshot;
 
 use super::Agent;
 use super::attachments::{
-    Answered, AttachRequest, AttachedPod, Caller, Departure, Done, Made, PodRequest, Reserved,
+    Answered, AttachRequest, AttachedPod, Caller, Departure, Done, EarlyAttachment, Made,
+    PodRequest, Reserved,
 };
 use crate::device_work::Completed;
 use crate::error::Error;
 use crate::ipam;
 use crate::pod_device::PodDevice;
 use crate::server::Outcome;
-use manx_api::{self as api, Attach, Attached, ErrorKind, Failure, Response};
+use manx_api::{self as api, Attach, Attached, Detach, ErrorKind, Failure, Response};
+
+/// How long an attachment waits for its pod's object.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Agent {
     /// Does what is asked for, now or after what is under way for the same pod.
@@ -32,11 +39,29 @@ impl Agent {
         match self.attachments.queue(&name, request) {
             Ok(()) => {}
             Err(PodRequest::Attach(request, caller)) => self.begin_attach(name, *request, caller),
-            Err(PodRequest::Detach(pod, caller)) => {
-                let reply = Some((caller, Ok(api::Reply::Detached)));
-                self.begin_detach(&name, Departure { release: Some(pod), reply });
+            Err(PodRequest::Detach(Detach { pod, sandbox }, caller)) => {
+                let answer = (caller, Ok(api::Reply::Detached));
+                let has = self.attachments.sandbox(&pod);
+                if sandbox.is_some() && has.is_some() && sandbox.as_deref() != has {
+                    // That sandbox has nothing any more: the pod has a later one.
+                    return reply(answer.0, answer.1);
+                }
+                self.begin_detach(&name, Departure { release: Some(pod), reply: Some(answer) });
             }
         }
+    }
+
+    /// Detaches each pod whose sandbox is not among these, and tells the caller which. Their work goes on after that.
+    pub(super) fn collect(&mut self, keep: &BTreeSet<String>) -> api::Reply {
+        let gone = self.attachments.without(keep);
+        let pods = gone.iter().map(|detach| detach.pod.clone()).collect();
+        for detach in gone {
+            tracing::info!(pod = %detach.pod, sandbox = detach.sandbox, "its sandbox is gone");
+            // Nobody waits for this one.
+            let (caller, _) = oneshot::channel();
+            self.submit(PodRequest::Detach(detach, caller));
+        }
+        api::Reply::Collected(pods)
     }
 
     /// The first step: addresses are reserved, those that the request names or the next in turn, and a thread makes the
@@ -54,6 +79,10 @@ impl Agent {
             self.begin_detach(&name, departure);
             return self.submit(PodRequest::Attach(Box::new(request), caller));
         }
+        if self.datastore.may_come(&name) {
+            let until = Instant::now() + PATIENCE;
+            return self.attachments.early.push(EarlyAttachment { name, request, caller, until });
+        }
         if let Some(holder) = self.datastore.holder(&name, &attach.addresses) {
             return reply(caller, Err(failure(ErrorKind::Invalid, &holder)));
         }
@@ -66,6 +95,28 @@ impl Agent {
         let segments = self.datastore.has_vxlan().then(|| vxlan::segments_at_once(mtu));
         let reserved = Reserved { attach: request.attach, caller, addresses, mtu };
         self.attachments.start_attach(name, reserved, segments);
+    }
+
+    /// Goes on with attachments whose pods are known now, and gives up those that have waited for too long.
+    pub(super) fn retry_early(&mut self, now: Instant) {
+        for EarlyAttachment { name, request, caller, until } in
+            mem::take(&mut self.attachments.early)
+        {
+            if caller.is_closed() {
+                continue;
+            }
+            if !self.datastore.may_come(&name) {
+                self.submit(PodRequest::Attach(Box::new(request), caller));
+            } else if now < until {
+                self.attachments.early.push(EarlyAttachment { name, request, caller, until });
+            } else {
+                let message = format!(
+                    "Pod {name} is not known after {} s: found no such object at the API server, expected the pod that is attached",
+                    PATIENCE.as_secs()
+                );
+                reply(caller, Err(Failure { kind: ErrorKind::Unknown, message }));
+            }
+        }
     }
 
     /// First nothing leads to the pod, then its port goes, then its device, on a thread; the address may be another
@@ -102,7 +153,7 @@ impl Agent {
             let done = result.unwrap_or_else(|panic| resume_unwind(panic));
             requests.extend(self.attachments.end_work(&pod));
             match done {
-                Done::Made(reserved, made) => replies.extend(self.adopt(pod, reserved, made)),
+                Done::Made(reserved, made) => replies.extend(self.adopt(pod, *reserved, made)),
                 Done::Removed(departure) => self.depart(departure),
             }
         }

@@ -124,8 +124,10 @@ fn endpoints(Agent { dataplane, attachments, .. }: &Agent) -> Vec<EndpointStatus
                 chain.list.policies.iter().map(ToString::to_string).collect()
             })
         };
+        let pod = PodName { namespace: name.namespace.clone(), name: name.name.clone() };
         Some(EndpointStatus {
-            pod: PodName { namespace: name.namespace.clone(), name: name.name.clone() },
+            sandbox: attachments.sandbox(&pod).map(ToOwned::to_owned),
+            pod,
             addresses: local.addresses.clone(),
             port: dataplane.ports.name(local.port)?.to_owned(),
             device: device.device(),

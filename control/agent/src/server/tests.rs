@@ -7,7 +7,7 @@ use std::{fs, thread};
 
 use super::*;
 use manx_api::client::{self, Client};
-use manx_api::{Attach, Attached, Device, PodName};
+use manx_api::{Attach, Attached, Detach, Device, PodName};
 
 /// An agent in a thread of its own that attaches every pod of a namespace but `full`, streams every capture but of
 /// `nothing`, and is silent about status.
@@ -37,6 +37,7 @@ fn answer(call: Call) -> Option<Outcome> {
             }))))
         }
         Call::Detach(_) => Some(Outcome::Reply(Ok(Reply::Detached))),
+        Call::Collect(_) => Some(Outcome::Reply(Ok(Reply::Collected(Vec::new())))),
         Call::Explain(request) if request.from == "slow" => Some(Outcome::Later(Box::new(|| {
             let others = AT_WORK.fetch_add(1, SeqCst);
             thread::sleep(Duration::from_millis(20));
@@ -120,6 +121,7 @@ fn attach(namespace: &str) -> Attach {
         netns: "/run/netns/web".into(),
         interface: "eth0".to_owned(),
         addresses: Vec::new(),
+        sandbox: None,
     }
 }
 
@@ -130,7 +132,7 @@ fn questions_are_answered_in_turn_on_one_connection() {
     let attached = client.attach(attach("default")).unwrap();
     assert_eq!((attached.device, attached.mtu), (Device::Tun, 1480));
     assert_eq!(client.attach(attach("full")).unwrap_err().kind(), ErrorKind::Exhausted);
-    client.detach(attach("default").pod).unwrap();
+    client.detach(Detach { pod: attach("default").pod, sandbox: None }).unwrap();
     assert_eq!(client.denials().unwrap(), []);
 }
 

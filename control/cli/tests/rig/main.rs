@@ -5,6 +5,7 @@ mod attach;
 mod bench;
 mod capture;
 mod change;
+mod cni;
 mod daily;
 mod forged;
 mod json;

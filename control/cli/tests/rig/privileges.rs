@@ -62,6 +62,7 @@ fn an_agent_keeps_three_capabilities_and_its_workers_none(device: &str) {
         netns: "/proc/1/ns/net".into(),
         interface: "eth0".to_owned(),
         addresses: Vec::new(),
+        sandbox: None,
     };
     let error = agent.attach(attach).unwrap_err().to_string();
     assert!(error.contains("takes CAP_SYS_PTRACE, which the agent does not keep"), "{error}");

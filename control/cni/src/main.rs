@@ -1,0 +1,7 @@
+//! The program `manx-cni`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    manx_cni::main()
+}
