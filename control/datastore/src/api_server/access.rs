@@ -9,6 +9,8 @@ use kube::config::{
 };
 use std::time::Duration;
 
+use super::fault::reasons;
+
 /// A server that does not take a connection within this time does not answer.
 const CONNECT: Duration = Duration::from_secs(5);
 
@@ -70,20 +72,6 @@ pub enum AccessError {
         /// What is wrong.
         reason: String,
     },
-}
-
-/// The reasons of an error, the outermost first. Parts that repeat the one before are left out.
-pub(super) fn reasons(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        let reason = source.to_string();
-        if !text.contains(&reason) {
-            text = format!("{text}: {reason}");
-        }
-        next = source.source();
-    }
-    text
 }
 
 impl Access {

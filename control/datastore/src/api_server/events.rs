@@ -1,37 +1,14 @@
-//! What the thread that speaks with the API server tells the agent.
+//! The way of events: from the thread that speaks with the API server to the agent, and to the state on disk.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::time::SystemTime;
 
-use manx_objects::object::{Kind, ObjectKey};
+use manx_objects::object::Kind;
 use tokio::sync::mpsc;
 
-use super::reading::Reading;
+use super::event::Event;
 use super::snapshot::Snapshot;
-
-/// What has happened.
-#[derive(Debug)]
-pub(super) enum Event {
-    /// These are all objects of a kind.
-    Listed {
-        /// The kind.
-        kind: Kind,
-        /// The objects.
-        readings: Vec<Reading>,
-    },
-    /// An object came or changed.
-    Changed(Box<Reading>),
-    /// An object is gone.
-    Gone(ObjectKey),
-    /// Objects cannot be followed (`None`: they can again): of one kind, or the server as a whole.
-    Fault {
-        /// The kind; `None`: all.
-        kind: Option<Kind>,
-        /// Why, and since when.
-        fault: Option<(SystemTime, String)>,
-    },
-}
 
 /// Nobody listens any more.
 #[derive(Debug)]

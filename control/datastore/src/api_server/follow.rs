@@ -18,8 +18,9 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::access::reasons;
-use super::events::{Closed, Event, Events};
+use super::event::Event;
+use super::events::{Closed, Events};
+use super::fault::{code, words};
 use super::reading::{self, Reading};
 use super::resource::{self, Resource};
 
@@ -67,25 +68,6 @@ enum End {
 impl From<Closed> for End {
     fn from(Closed: Closed) -> Self {
         Self::Closed
-    }
-}
-
-/// The HTTP status of an error that the server has answered.
-pub(super) fn code(error: &kube::Error) -> Option<u16> {
-    match error {
-        kube::Error::Api(status) => Some(status.code),
-        _ => None,
-    }
-}
-
-/// An error in the server's own words, if it has answered.
-pub(super) fn words(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) if status.message.is_empty() => {
-            format!("the server answered {} {}", status.code, status.reason)
-        }
-        kube::Error::Api(status) => status.message.clone(),
-        error => reasons(error),
     }
 }
 

@@ -2,10 +2,11 @@
 //!
 //! The layers, in order:
 //! - `access`: where the server is, and as whom it is asked.
+//! - `fault`: why the server does not do what it is asked for.
 //! - `resource`: which resource holds the objects of a kind.
 //! - `reading`: an object, read by the reader that reads files.
 //! - `follow`: the objects of one kind, listed and watched.
-//! - `events`, `snapshot`: what has happened, for the agent and for the state on disk.
+//! - `event`, `events`, `snapshot`: what has happened, and its way to the agent and to the state on disk.
 //! - `objects`: all objects, and how they differ from those before.
 //!
 //! One thread speaks with the server; the agent gets events. While the server does not answer, what is known stays in
@@ -13,7 +14,9 @@
 //! may not be read is a fault: the agent is not in sync.
 
 mod access;
+mod event;
 mod events;
+mod fault;
 mod follow;
 mod objects;
 mod reading;
@@ -36,7 +39,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 pub use self::access::{Access, AccessError};
-use self::events::{Event, Events};
+use self::event::Event;
+use self::events::Events;
 use self::follow::{Pause, Position};
 use self::objects::Objects;
 use self::snapshot::{Loaded, Snapshot};
@@ -193,7 +197,7 @@ async fn read_all(access: &Access) -> Result<Contents, AccessError> {
     let failed = |kind: Option<Kind>| {
         let server = server.to_string();
         move |error: kube::Error| {
-            let reason = follow::words(&error);
+            let reason = fault::words(&error);
             AccessError::Unreadable { server, kind: kind.map_or("objects", Kind::name), reason }
         }
     };
@@ -241,7 +245,7 @@ async fn connect(
     pause: &mut Pause,
 ) -> Result<(), String> {
     let config = access.config().await.map_err(|error| error.to_string())?;
-    let client = Client::try_from(config).map_err(|error| follow::words(&error))?;
+    let client = Client::try_from(config).map_err(|error| fault::words(&error))?;
     probe(&client).await?;
     *pause = Pause::default();
     events.confirm();
@@ -273,7 +277,7 @@ async fn keep_probing(client: &Client, events: &Events) -> String {
 async fn probe(client: &Client) -> Result<(), String> {
     match timeout(ANSWER, client.apiserver_version()).await {
         Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(follow::words(&error)),
+        Ok(Err(error)) => Err(fault::words(&error)),
         Err(_elapsed) => Err(format!("no answer for {} s", ANSWER.as_secs())),
     }
 }

@@ -9,7 +9,7 @@ use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::{Cause, Problem, Severity};
 use manx_objects::{Entry, Invalid, State};
 
-use super::events::Event;
+use super::event::Event;
 use super::reading::Reading;
 
 /// See the module.

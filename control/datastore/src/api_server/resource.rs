@@ -5,7 +5,7 @@ use kube::Client;
 use kube::core::Request;
 use manx_objects::object::Kind;
 
-use super::follow::code;
+use super::fault::code;
 
 /// Where the objects of a kind are.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use manx_objects::object::{Kind, ObjectKey};
 use redb::{Database, ReadableTable as _, TableDefinition};
 
-use super::events::Event;
+use super::event::Event;
 use super::reading::Reading;
 
 /// Objects by name, as JSON.

@@ -10,7 +10,7 @@ use manx_objects::object::{Kind, Object, ObjectKey};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::events::Event;
+use super::event::Event;
 use super::objects::Objects;
 use super::reading::{self, Reading};
 use super::resource::Resource;
