@@ -31,6 +31,7 @@ use self::server::{PendingRequest, Server};
 pub use self::settings::Settings;
 use manx_linux::doctor;
 use manx_linux::netlink::Netlink;
+use manx_linux::netns::sysctl;
 
 /// How often the workers' reports are read and their life is checked.
 const TICK: Duration = Duration::from_millis(100);
@@ -49,6 +50,9 @@ fn check_cores(asked: &[Option<usize>]) -> Result<(), Error> {
 
 /// Runs the agent in the calling thread's network namespace until SIGTERM or SIGINT.
 pub fn run(settings: &Settings) -> Result<(), Error> {
+    if let Err(error) = sysctl::make_writable() {
+        tracing::warn!(%error, "/proc/sys is read-only and cannot be mounted anew");
+    }
     // While there is no other thread: each has its own.
     let kept = privileges::give_up().map_err(Error::Capabilities)?;
     let runtime = tokio::runtime::Builder::new_current_thread()

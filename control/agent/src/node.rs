@@ -71,7 +71,7 @@ impl Agent {
         changed
     }
 
-    fn apply_changes(&mut self, changes: &Changes) -> bool {
+    pub(super) fn apply_changes(&mut self, changes: &Changes) -> bool {
         let needs_tables = match self.dataplane.apply_delta(&mut self.datastore, changes) {
             NextStep::Nothing(_) => return false,
             NextStep::Tables => {

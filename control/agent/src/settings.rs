@@ -6,15 +6,22 @@ use manx_dataplane::tables::Connections;
 use manx_dataplane::worker::Polling;
 
 use super::pod_device;
-use manx_datastore::api_server::Access;
+use manx_datastore::api_server::{Access, DefaultPool};
 
 /// Where the objects are.
 #[derive(Debug, Clone)]
 pub enum Datastore {
     /// In a directory of manifests.
     Directory(PathBuf),
-    /// At an API server. The last state is kept in a file, for a start while the server does not answer.
-    Kubernetes(Access, PathBuf),
+    /// At an API server.
+    Kubernetes {
+        /// How it is reached.
+        access: Box<Access>,
+        /// The file with the last state, for a start while the server does not answer.
+        state: PathBuf,
+        /// The `IPPool` that is made if there is none.
+        pool: Option<DefaultPool>,
+    },
 }
 
 /// What an agent is told at its start.

@@ -17,6 +17,8 @@ const BLOCK_V6: u8 = 64;
 /// The prefix lengths of a block in a pool that the input has: such a pool may be small, and nearly full.
 const PART_V4: u8 = 26;
 const PART_V6: u8 = 122;
+/// Addresses of a block that are looked at before pods get them.
+const MANY: usize = 1 << 16;
 
 /// Gives a block of each family to the nodes that have none: a free part of a pool of the input, or else of a range
 /// that the input does not name.
@@ -101,7 +103,8 @@ pub(crate) fn assign_addresses(completion: &mut Completion<'_>) {
     for (key, node) in needing {
         let mut given = Vec::new();
         for block in blocks.get(&node).into_iter().flatten() {
-            let cursor = cursors.entry(*block).or_insert_with(|| Box::new(pods_of(*block)));
+            let space = &completion.space;
+            let cursor = cursors.entry(*block).or_insert_with(|| Box::new(pods_of(*block, space)));
             match cursor.find(|address| completion.space.take(*address)) {
                 Some(address) => given.push(address),
                 None => _ = full.insert(*block),
@@ -132,7 +135,12 @@ pub(crate) fn assign_addresses(completion: &mut Completion<'_>) {
     }
 }
 
-/// The addresses of a block that pods may have.
-fn pods_of(block: IpNet) -> impl Iterator<Item = IpAddr> {
-    block.hosts().filter(move |address| *address != block.network()).skip(1)
+/// The addresses of a block that pods may have; last those that rules name apart from the others.
+fn pods_of(block: IpNet, space: &Space) -> impl Iterator<Item = IpAddr> + use<> {
+    let all = move || block.hosts().filter(move |address| *address != block.network()).skip(1);
+    // More than pods that are made; a block of IPv6 has no end.
+    let named: BTreeSet<IpAddr> =
+        all().take(MANY).filter(|address| space.is_named_within(block, *address)).collect();
+    let others = named.clone();
+    all().filter(move |address| !others.contains(address)).chain(named)
 }

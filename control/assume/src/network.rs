@@ -34,11 +34,9 @@ pub(crate) fn make_pools(completion: &mut Completion<'_>) {
             None => grouped(completion, &outside, of_addresses),
         };
         for net in nets {
-            let number = made.len() + 1;
-            let name = format!("assumed-{number}");
+            let key = free_key(completion);
             let mode = if v4 { EncapsulationMode::Always } else { EncapsulationMode::Never };
             let pool = IpPool { cidr: net, ipip_mode: Some(mode), vxlan_mode: None };
-            let key = ObjectKey { kind: Kind::IpPool, namespace: String::new(), name };
             completion.add(key, Object::IpPool(pool));
             made.push(net.to_string());
         }
@@ -47,6 +45,18 @@ pub(crate) fn make_pools(completion: &mut Completion<'_>) {
         let nets = list(made.iter().map(String::as_str));
         completion.note(format!("no IPPool around {nets}; IPv4 between nodes by IPIP"));
     }
+}
+
+/// The first name that no pool has: the input may hold the pools of an earlier completion.
+fn free_key(completion: &Completion<'_>) -> ObjectKey {
+    let key = |number| ObjectKey {
+        kind: Kind::IpPool,
+        namespace: String::new(),
+        name: format!("assumed-{number}"),
+    };
+    let mut keys = (1_usize..).map(key);
+    let free = |key: &ObjectKey| !completion.contents.objects.contains_key(key);
+    keys.find(free).unwrap_or_else(|| key(0))
 }
 
 /// The blocks and pods' addresses of a family that lie in no pool and in no other of them.

@@ -32,6 +32,8 @@ pub(crate) struct Space {
     addresses: BTreeSet<IpAddr>,
     /// The nets from which nodes and pools give addresses.
     blocks: Vec<IpNet>,
+    /// The blocks that were given to nodes here.
+    given: Vec<IpNet>,
     named: Vec<Named>,
 }
 
@@ -56,6 +58,15 @@ impl Space {
     /// A range that is in use from now on.
     pub(crate) fn take_block(&mut self, block: IpNet) {
         self.blocks.push(block);
+        self.given.push(block);
+    }
+
+    /// Whether a rule names a net within `block` that this address is in: it would be another address than its
+    /// neighbours.
+    pub(crate) fn is_named_within(&self, block: IpNet, address: IpAddr) -> bool {
+        let nets = self.named.iter().flat_map(|named| iter::once(&named.net).chain(&named.except));
+        let mut within = nets.filter(|net| net.prefix_len() > block.prefix_len());
+        within.any(|net| net.contains(&address))
     }
 
     /// The first private range that holds nothing that the input names. If a rule names everything, no range is free of
@@ -74,6 +85,7 @@ impl Space {
             let nets =
                 self.named.iter().flat_map(|named| iter::once(&named.net).chain(&named.except));
             self.addresses_in(*part).next().is_none()
+                && !self.given.iter().any(|given| overlap(*given, *part))
                 && !self.blocks.iter().chain(nets).any(|net| inside(*net))
         })
     }

@@ -4,10 +4,11 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use ipnet::Ipv4Net;
 
 use crate::Error;
 use manx_agent::settings::Datastore;
-use manx_datastore::api_server::Access;
+use manx_datastore::api_server::{Access, DefaultPool};
 
 /// The kinds of datastore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -49,6 +50,24 @@ pub struct DatastoreOptions {
     /// Bearer token [env: `K8S_TOKEN`, too]
     #[arg(long, env = "K8S_API_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     pub api_token: Option<String>,
+    /// Pod addresses of the pool that is made if the cluster has none
+    #[arg(long, env = "CALICO_IPV4POOL_CIDR", value_name = "CIDR")]
+    pub pool: Option<Ipv4Net>,
+    /// Between which nodes that pool uses IPIP
+    #[arg(long, env = "CALICO_IPV4POOL_IPIP", value_enum, default_value_t = Ipip::Always)]
+    pub pool_ipip: Ipip,
+}
+
+/// Between which nodes a pool uses IPIP, in Calico's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "PascalCase")]
+pub enum Ipip {
+    /// Between all
+    Always,
+    /// Between nodes that share no subnet
+    CrossSubnet,
+    /// Between none
+    Never,
 }
 
 impl DatastoreOptions {
@@ -72,8 +91,16 @@ impl DatastoreOptions {
         if let Some(directory) = wanted {
             return Ok(Datastore::Directory(directory.clone()));
         }
-        let beside = || socket.with_extension("state");
-        Ok(Datastore::Kubernetes(self.access(), self.state.clone().unwrap_or_else(beside)))
+        let state = self.state.clone().unwrap_or_else(|| socket.with_extension("state"));
+        let pool = self.pool.map(|cidr| DefaultPool {
+            cidr: cidr.to_string(),
+            ipip: match self.pool_ipip {
+                Ipip::Always => "Always",
+                Ipip::CrossSubnet => "CrossSubnet",
+                Ipip::Never => "Never",
+            },
+        });
+        Ok(Datastore::Kubernetes { access: Box::new(self.access()), state, pool })
     }
 
     fn access(&self) -> Access {

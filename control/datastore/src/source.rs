@@ -1,11 +1,13 @@
 //! A source of objects: what they are now, and an event for each change.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use manx_objects::contents::{Changes, Contents};
+use manx_objects::object::ObjectKey;
 
-use crate::api_server::{Access, AccessError, ApiServer, Stale};
+use crate::api_server::{Access, AccessError, ApiServer, DefaultPool, Stale};
 use crate::directory::{STANDS, Store};
 use crate::watch::Watcher;
 
@@ -39,8 +41,9 @@ impl Source {
     pub async fn open_api_server(
         access: Access,
         state: Option<PathBuf>,
+        pool: Option<DefaultPool>,
     ) -> Result<Self, AccessError> {
-        Ok(Self::ApiServer(Box::new(ApiServer::open(access, state).await?)))
+        Ok(Self::ApiServer(Box::new(ApiServer::open(access, state, pool).await?)))
     }
 
     /// All objects, as of the last event.
@@ -56,6 +59,16 @@ impl Source {
         match self {
             Self::Directory(directory) => directory.store.shared(),
             Self::ApiServer(server) => server.shared(),
+        }
+    }
+
+    /// Gives a pod the addresses that it has on this node, or takes them away. They count until the pod's object says
+    /// which it has: without an address it is no endpoint and has no policy, and kubelet reports addresses only after
+    /// the pod is attached. Returns how the contents differ. A directory's objects have their addresses already.
+    pub fn assign(&mut self, pod: ObjectKey, addresses: Option<Vec<IpAddr>>) -> Option<Changes> {
+        match self {
+            Self::Directory(_) => None,
+            Self::ApiServer(server) => server.assign(pod, addresses),
         }
     }
 

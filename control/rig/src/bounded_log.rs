@@ -77,9 +77,10 @@ impl LogReader {
             new.lost |= is_lost;
             self.file = next;
         }
-        while let Some(end) = self.begun.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.begun.drain(..=end).collect();
-            new.lines.push(String::from_utf8_lossy(&line[..end]).into_owned());
+        if let Some(end) = self.begun.iter().rposition(|byte| *byte == b'\n') {
+            let whole: Vec<u8> = self.begun.drain(..=end).collect();
+            let lines = whole[..end].split(|byte| *byte == b'\n');
+            new.lines.extend(lines.map(|line| String::from_utf8_lossy(line).into_owned()));
         }
         Ok(new)
     }

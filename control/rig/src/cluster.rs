@@ -320,11 +320,14 @@ impl Cluster {
     /// Applies changed objects and waits until the agents enforce them.
     pub async fn apply(&mut self, changed: Objects) -> Result<(), ClusterError> {
         self.check_addresses(&changed)?;
+        let is_new = |id: &&ObjectKey| {
+            !self.objects.0.contains_key(*id)
+                && matches!(id.kind, Kind::Node | Kind::Pod | Kind::IpPool)
+        };
+        if let Some(id) = changed.0.keys().find(is_new) {
+            return Err(ClusterError::NewObject(id.to_string()));
+        }
         for (id, object) in changed.0 {
-            let known = self.objects.0.contains_key(&id);
-            if !known && matches!(id.kind, Kind::Node | Kind::Pod | Kind::IpPool) {
-                return Err(ClusterError::NewObject(id.to_string()));
-            }
             let pod = PodName { namespace: id.namespace.clone(), name: id.name.clone() };
             self.objects.0.insert(id.clone(), object);
             if let Some(planned) = self.plan.pods.get(&pod).filter(|_| id.kind == Kind::Pod) {

@@ -8,6 +8,8 @@ use crate::settings::{self, Settings};
 use manx_calculation::import::{Cluster, Overlay, import_for};
 use manx_calculation::topology::{self, Topology, TopologyError};
 use manx_datastore::Source;
+use manx_datastore::api_server::Access;
+use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::Problem;
 use manx_policy_compiler::model::ObjectName;
 
@@ -19,6 +21,12 @@ use manx_policy_compiler::model::ObjectName;
 pub(super) struct Holder {
     address: IpAddr,
     holder: String,
+}
+
+/// The key of a pod's object.
+pub(super) fn key(pod: &ObjectName) -> ObjectKey {
+    let ObjectName { namespace, name } = pod;
+    ObjectKey { kind: Kind::Pod, namespace: namespace.clone(), name: name.clone() }
 }
 
 /// See the module.
@@ -43,8 +51,9 @@ impl Datastore {
                 return Err(Error::NoDatastore(path.clone()));
             }
             settings::Datastore::Directory(path) => Source::open_directory(path),
-            settings::Datastore::Kubernetes(access, state) => {
-                Source::open_api_server(access.clone(), Some(state.clone())).await?
+            settings::Datastore::Kubernetes { access, state, pool } => {
+                Source::open_api_server(Access::clone(access), Some(state.clone()), pool.clone())
+                    .await?
             }
         };
         let mut datastore = Self {
@@ -111,7 +120,7 @@ impl Datastore {
     /// Whether a pod's object may still come: an API server's watch may tell the runtime earlier than the agent.
     pub(super) fn may_come(&self, pod: &ObjectName) -> bool {
         matches!(self.source, Source::ApiServer(_))
-            && !self.cluster.model.endpoints.contains_key(pod)
+            && !self.source.contents().objects.contains_key(&key(pod))
     }
 
     /// The nodes to which there is an IPIP tunnel.

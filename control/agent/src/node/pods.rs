@@ -8,6 +8,7 @@
 //! neither a device nor an address.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 use std::{io, mem};
@@ -22,6 +23,7 @@ use super::attachments::{
     Answered, AttachRequest, AttachedPod, Caller, Departure, Done, EarlyAttachment, Made,
     PodRequest, Reserved,
 };
+use super::datastore;
 use crate::device_work::Completed;
 use crate::error::Error;
 use crate::ipam;
@@ -40,6 +42,7 @@ impl Agent {
             Ok(()) => {}
             Err(PodRequest::Attach(request, caller)) => self.begin_attach(name, *request, caller),
             Err(PodRequest::Detach(Detach { pod, sandbox }, caller)) => {
+                self.give_up_early(&name, sandbox.as_deref());
                 let answer = (caller, Ok(api::Reply::Detached));
                 let has = self.attachments.sandbox(&pod);
                 if sandbox.is_some() && has.is_some() && sandbox.as_deref() != has {
@@ -90,11 +93,32 @@ impl Agent {
             Ok(addresses) => addresses,
             Err(error) => return reply(caller, Err(failure(error.kind(), &error))),
         };
+        self.assign(&name, Some(addresses.clone()));
         let mtu = self.attachments.pod_mtu(&self.datastore.topology);
         // Where there is VXLAN, a pod's super-packets have as many segments as its socket sends at once.
         let segments = self.datastore.has_vxlan().then(|| vxlan::segments_at_once(mtu));
         let reserved = Reserved { attach: request.attach, caller, addresses, mtu };
         self.attachments.start_attach(name, reserved, segments);
+    }
+
+    /// Gives up attachments of this sandbox that still wait for the pod's object: its end has overtaken them.
+    fn give_up_early(&mut self, name: &ObjectName, sandbox: Option<&str>) {
+        for early in mem::take(&mut self.attachments.early) {
+            let other = early.request.attach.sandbox.as_deref();
+            if early.name != *name || (sandbox.is_some() && other.is_some() && sandbox != other) {
+                self.attachments.early.push(early);
+                continue;
+            }
+            let message = format!("Pod {name} was detached before its object was known");
+            reply(early.caller, Err(Failure { kind: ErrorKind::Unknown, message }));
+        }
+    }
+
+    /// Lets the pod's object have the addresses that the pod has here, or no longer: policy knows it by that.
+    fn assign(&mut self, name: &ObjectName, addresses: Option<Vec<IpAddr>>) {
+        if let Some(changes) = self.datastore.source.assign(datastore::key(name), addresses) {
+            self.apply_changes(&changes);
+        }
     }
 
     /// Goes on with attachments whose pods are known now, and gives up those that have waited for too long.
@@ -205,6 +229,7 @@ impl Agent {
     /// The device is gone, or there was none.
     fn depart(&mut self, Departure { release, reply: to }: Departure) {
         if let Some(pod) = release {
+            self.assign(&ObjectName::new(&pod.namespace, &pod.name), None);
             self.attachments.release(&pod);
         }
         if let Some((caller, response)) = to {
@@ -213,7 +238,7 @@ impl Agent {
     }
 }
 
-fn attached(device: &PodDevice, addresses: Vec<std::net::IpAddr>) -> api::Reply {
+fn attached(device: &PodDevice, addresses: Vec<IpAddr>) -> api::Reply {
     api::Reply::Attached(Attached { addresses, device: device.device(), mtu: device.mtu() })
 }
 

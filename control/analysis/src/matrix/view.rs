@@ -86,15 +86,14 @@ impl<'a> View<'a> {
 
     /// The cell of a pair, if it exists and the filter shows it.
     pub fn cell(&self, from: usize, to: usize) -> Option<Cell> {
-        let shown = self.filter.namespaces.is_empty()
-            || self.is_in_namespace(from)
-            || self.is_in_namespace(to);
+        let shown = self.is_in_namespace(from) || self.is_in_namespace(to);
         shown.then(|| self.matrix.cell(from, to)).flatten()
     }
 
-    fn is_in_namespace(&self, party: usize) -> bool {
-        let namespace = self.matrix.parties[party].namespace();
-        self.filter.namespaces.iter().any(|wanted| wanted == namespace)
+    /// Whether a party is in a namespace that the filter names; if it names none, every party is.
+    pub fn is_in_namespace(&self, party: usize) -> bool {
+        let (wanted, own) = (&self.filter.namespaces, self.matrix.parties[party].namespace());
+        wanted.is_empty() || wanted.iter().any(|wanted| wanted == own)
     }
 
     /// The rows, equal ones joined, in the order of their first sources. Sources are joined only if what decides is

@@ -57,7 +57,7 @@ pub(super) struct Position {
 enum End {
     /// The server has forgotten the version.
     Forgotten,
-    /// The server has no such resource.
+    /// The server says that it has no such resource. Whether it is so is to be looked up.
     NotServed,
     /// It failed.
     Failed(String),
@@ -101,7 +101,10 @@ impl Position {
                 Ok(()) => pause = Pause::default(),
                 Err(End::Closed) => return,
                 Err(End::Forgotten) => self.version = None,
-                Err(End::NotServed) => (self.resource, self.version) = (None, None),
+                Err(End::NotServed) => {
+                    (self.resource, self.version) = (None, None);
+                    pause.wait().await;
+                }
                 Err(End::Failed(reason)) => {
                     self.faulty = true;
                     if events.fail(Some(self.kind), reason).await.is_err() {
@@ -122,6 +125,10 @@ impl Position {
         installed: &mut watch::Receiver<u64>,
     ) -> Result<(), End> {
         let Some(resource) = self.find(client, installed).await? else {
+            if !resource::comes_by_crd(self.kind) {
+                let reason = format!("the server serves no {}", self.kind);
+                return Err(End::Failed(reason));
+            }
             self.list(Vec::new(), events).await?;
             // A closed channel has no sign to give; then it is the time alone.
             if let Ok(Err(_)) = timeout(NOT_SERVED, installed.changed()).await {
@@ -148,7 +155,8 @@ impl Position {
             installed.mark_unchanged();
             for pause in &LOOKS[..if changed { LOOKS.len() } else { 1 }] {
                 tokio::time::sleep(*pause).await;
-                self.resource = resource::find(client, self.kind).await?;
+                let found = resource::find(client, self.kind).await;
+                self.resource = found.map_err(|error| End::Failed(words(&error)))?;
                 if self.resource.is_some() {
                     break;
                 }

@@ -7,6 +7,7 @@
 //! - `reading`: an object, read by the reader that reads files.
 //! - `follow`: the objects of one kind, listed and watched.
 //! - `event`, `events`, `snapshot`: what has happened, and its way to the agent and to the state on disk.
+//! - `pool`: the first `IPPool` of a cluster that has none.
 //! - `objects`: all objects, and how they differ from those before.
 //!
 //! One thread speaks with the server; the agent gets events. While the server does not answer, what is known stays in
@@ -19,12 +20,14 @@ mod events;
 mod fault;
 mod follow;
 mod objects;
+mod pool;
 mod reading;
 mod resource;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -33,7 +36,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::join_all;
 use kube::Client;
 use manx_objects::contents::{Changes, Contents};
-use manx_objects::object::Kind;
+use manx_objects::object::{Kind, ObjectKey};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -43,6 +46,7 @@ use self::event::Event;
 use self::events::Events;
 use self::follow::{Pause, Position};
 use self::objects::Objects;
+pub use self::pool::DefaultPool;
 use self::snapshot::{Loaded, Snapshot};
 
 /// The kinds that policy, routes and addresses are made of.
@@ -102,7 +106,11 @@ impl ApiServer {
     ///
     /// # Errors
     /// `access` does not say how to reach a server. A server that does not answer is no error.
-    pub async fn open(access: Access, state: Option<PathBuf>) -> Result<Self, AccessError> {
+    pub async fn open(
+        access: Access,
+        state: Option<PathBuf>,
+        pool: Option<DefaultPool>,
+    ) -> Result<Self, AccessError> {
         // What is wrong now is the user's to know at once; later it is a fault that may pass.
         let server: Arc<str> = access.config().await?.cluster_url.to_string().into();
         let (snapshot, loaded) = state.as_deref().map_or((None, None), Snapshot::open);
@@ -110,7 +118,9 @@ impl ApiServer {
         let speaks_with = Arc::clone(&server);
         let thread = thread::Builder::new().name("api-server".to_owned());
         thread
-            .spawn(move || speak(&access, &speaks_with, &Events::new(sender, snapshot, &FOLLOWED)))
+            .spawn(move || {
+                speak(&access, &speaks_with, &Events::new(sender, snapshot, &FOLLOWED), pool);
+            })
             .map_err(|error| AccessError::Client {
                 server: server.to_string(),
                 reason: error.to_string(),
@@ -140,6 +150,15 @@ impl ApiServer {
     /// Since when the objects may be out of date; `None`: they are not.
     pub fn stale(&self) -> Option<Stale> {
         self.objects.stale().map(|(since, reason)| Stale { since, reason })
+    }
+
+    /// Gives a pod the addresses that it has on this node, or takes them away; see [`Source::assign`](crate::Source).
+    pub(crate) fn assign(
+        &mut self,
+        pod: ObjectKey,
+        addresses: Option<Vec<IpAddr>>,
+    ) -> Option<Changes> {
+        self.objects.assign(pod, addresses)
     }
 
     /// Waits for the next change, and returns it. Dropping the future loses nothing.
@@ -218,16 +237,18 @@ async fn read_all(access: &Access) -> Result<Contents, AccessError> {
 }
 
 /// Speaks with the server until nobody listens.
-fn speak(access: &Access, server: &Arc<str>, events: &Events) {
+fn speak(access: &Access, server: &Arc<str>, events: &Events, pool: Option<DefaultPool>) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return tracing::error!(%error, "the API server cannot be followed"),
     };
     runtime.block_on(async {
         let mut positions = FOLLOWED.map(Position::new);
-        let mut pause = Pause::default();
+        let (mut pause, mut pool) = (Pause::default(), pool);
         // Each connection ends when the server does not answer; the next one reads certificates and tokens anew.
-        while let Err(reason) = connect(access, server, events, &mut positions, &mut pause).await {
+        while let Err(reason) =
+            connect(access, server, events, &mut positions, &mut pool, &mut pause).await
+        {
             if events.fail(None, reason).await.is_err() {
                 return;
             }
@@ -242,6 +263,7 @@ async fn connect(
     server: &Arc<str>,
     events: &Events,
     positions: &mut [Position],
+    pool: &mut Option<DefaultPool>,
     pause: &mut Pause,
 ) -> Result<(), String> {
     let config = access.config().await.map_err(|error| error.to_string())?;
@@ -260,7 +282,17 @@ async fn connect(
         _ = join_all(follow) => Ok(()),
         reason = keep_probing(&client, events) => Err(reason),
         () = follow::watch_installed(&client, &installed) => Ok(()),
+        () = make_pool(&client, pool) => Ok(()),
     }
+}
+
+/// Makes the first pool, if one is wanted, and then does nothing more.
+async fn make_pool(client: &Client, wanted: &mut Option<DefaultPool>) {
+    if let Some(pool) = wanted {
+        pool::make(client, pool).await;
+        *wanted = None;
+    }
+    std::future::pending::<()>().await;
 }
 
 /// Asks the server again and again, and returns why it does not answer.

@@ -1,11 +1,12 @@
 //! All objects of an API server, as the agent has them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use manx_objects::contents::{Changes, Contents, Stored, fingerprint};
-use manx_objects::object::{Kind, ObjectKey};
+use manx_objects::object::{Kind, Object, ObjectKey, Pod};
 use manx_objects::problem::{Cause, Problem, Severity};
 use manx_objects::{Entry, Invalid, State};
 
@@ -26,6 +27,10 @@ pub(super) struct Objects {
     claims: BTreeMap<ObjectKey, BTreeMap<ObjectKey, Entry>>,
     /// The own names of these, by the server's.
     own_keys: BTreeMap<ObjectKey, ObjectKey>,
+    /// The addresses that this node's agent has given to pods.
+    assigned: BTreeMap<ObjectKey, Vec<IpAddr>>,
+    /// Pods that have these addresses here, as the server has them: without.
+    bare: BTreeMap<ObjectKey, Arc<Object>>,
     /// When the state on disk was complete, if it counts.
     restored: Option<SystemTime>,
     /// The kinds that were not listed yet.
@@ -87,7 +92,10 @@ impl Objects {
                 Event::Fault { kind, fault } => self.note(kind, fault),
             }
         }
-        let Differences { before, everything } = differences;
+        self.changes(differences)
+    }
+
+    fn changes(&mut self, Differences { before, everything }: Differences) -> Option<Changes> {
         if everything {
             self.settle();
             return Some(Changes::Everything);
@@ -193,12 +201,50 @@ impl Objects {
         }
     }
 
+    /// Gives a pod the addresses that it has on this node, or takes them away. They count until its object says which
+    /// it has: kubelet reports them only when the pod is attached. Returns how the contents differ.
+    pub(super) fn assign(
+        &mut self,
+        pod: ObjectKey,
+        addresses: Option<Vec<IpAddr>>,
+    ) -> Option<Changes> {
+        match addresses {
+            Some(addresses) => _ = self.assigned.insert(pod.clone(), addresses),
+            None => _ = self.assigned.remove(&pod),
+        }
+        let stored = self.contents.objects.get(&pod)?;
+        let State::Valid(object) = &stored.state else { return None };
+        let object = self.bare.get(&pod).unwrap_or(object);
+        let (state, place) = (State::Valid(Arc::clone(object)), stored.place.clone());
+        let mut differences = Differences::default();
+        self.set(&Entry { key: pod, identified: true, place, state }, &mut differences);
+        self.changes(differences)
+    }
+
+    /// The object with the addresses that were assigned to it, if it has none.
+    fn fill(&mut self, entry: &Entry) -> Option<Entry> {
+        self.bare.remove(&entry.key);
+        let addresses = self.assigned.get(&entry.key)?;
+        let State::Valid(object) = &entry.state else { return None };
+        let Object::Pod(pod) = &**object else { return None };
+        if !pod.every_address().is_empty() {
+            return None;
+        }
+        let filled = Pod { pod_ips: addresses.clone(), ..Pod::clone(pod) };
+        self.bare.insert(entry.key.clone(), Arc::clone(object));
+        let state = State::Valid(Arc::new(Object::Pod(Box::new(filled))));
+        Some(Entry { state, ..entry.clone() })
+    }
+
     fn set(&mut self, entry: &Entry, differences: &mut Differences) {
+        let filled = self.fill(entry);
+        let entry = filled.as_ref().unwrap_or(entry);
         let before = Arc::make_mut(&mut self.contents).put(entry);
         differences.before.entry(entry.key.clone()).or_insert(before);
     }
 
     fn unset(&mut self, own: &ObjectKey, differences: &mut Differences) {
+        self.bare.remove(own);
         if let Some(before) = Arc::make_mut(&mut self.contents).objects.remove(own) {
             differences.before.entry(own.clone()).or_insert(Some(before));
         }

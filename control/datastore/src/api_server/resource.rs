@@ -5,8 +5,6 @@ use kube::Client;
 use kube::core::Request;
 use manx_objects::object::Kind;
 
-use super::fault::code;
-
 /// Where the objects of a kind are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Resource {
@@ -20,15 +18,21 @@ pub(super) struct Resource {
 
 /// Finds the resource of a kind; `None`: the server has none, because its CRD is not installed. If the server has
 /// several versions of it, the first one of [`served_versions`] counts.
+///
+/// Only what the server itself says makes a kind missing: its list of groups lacks the group, or the group's list lacks
+/// the kind. "Not found" alone may come from something on the way, and is an error.
 pub(super) async fn find(client: &Client, kind: Kind) -> kube::Result<Option<Resource>> {
-    for api_version in served_versions(kind) {
+    let groups = client.list_api_groups().await?.groups;
+    let served = |version: &str| {
+        let all = groups.iter().flat_map(|group| &group.versions);
+        // The core group stands in no list, and every server has it.
+        !version.contains('/') || all.clone().any(|it| it.group_version == version)
+    };
+    for api_version in served_versions(kind).filter(|version| served(version)) {
         let group = group_path(api_version);
         let request = Request::new(group.clone()).list(&kube::api::ListParams::default());
         let list = client.request::<APIResourceList>(request.map_err(kube::Error::BuildRequest)?);
-        let list = match list.await {
-            Err(error) if code(&error) == Some(404) => continue,
-            list => list?,
-        };
+        let list = list.await?;
         // A name with a slash is a subresource: pods/status.
         let mut resources = list.resources.into_iter().filter(|it| !it.name.contains('/'));
         if let Some(resource) = resources.find(|resource| resource.kind == kind.name()) {
@@ -37,6 +41,12 @@ pub(super) async fn find(client: &Client, kind: Kind) -> kube::Result<Option<Res
         }
     }
     Ok(None)
+}
+
+/// Whether a server may lack the kind.
+pub(super) fn comes_by_crd(kind: Kind) -> bool {
+    let groups = ["projectcalico.org/", "policy.networking.k8s.io/"];
+    kind.api_versions().iter().all(|version| groups.iter().any(|group| version.contains(group)))
 }
 
 /// The versions in the order in which they are looked for. Of Calico's two, the stored one comes first: the other may

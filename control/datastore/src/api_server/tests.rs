@@ -1,6 +1,7 @@
 //! What events make of the objects, without a server.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -149,6 +150,39 @@ fn a_state_from_disk_is_whole_and_stale_until_every_kind_was_listed() {
     let changes = listed(&mut objects, &[policy("kept", &kept)]);
     assert_eq!(keys(changes), ["NetworkPolicy shop/gone"]);
     assert_eq!(objects.stale(), None);
+}
+
+#[test]
+fn a_pod_has_the_addresses_of_its_node_until_its_object_says_which() {
+    let mut objects = Objects::new(&KINDS);
+    let bare = || pod("web", &json!({ "app": "web" }), &json!({ "phase": "Pending" }));
+    let key = bare().key;
+    let addresses = |objects: &Objects| match objects.contents.valid(&key) {
+        Some(Object::Pod(pod)) => pod.pod_ips.clone(),
+        other => panic!("{other:?}"),
+    };
+    let own = vec!["10.0.0.5".parse().unwrap()];
+    listed(&mut objects, &[bare()]);
+    assert_eq!(keys(objects.assign(key.clone(), Some(own.clone()))), ["Pod shop/web"]);
+    assert_eq!(addresses(&objects), own);
+    assert_eq!(objects.assign(key.clone(), Some(own.clone())), None);
+    // Another label, and still no address.
+    let labelled = pod("web", &json!({ "app": "db" }), &json!({ "phase": "Pending" }));
+    assert_eq!(keys(objects.apply([Event::Changed(Box::new(labelled))])), ["Pod shop/web"]);
+    assert_eq!(addresses(&objects), own);
+    let said = pod("web", &json!({ "app": "db" }), &json!({ "podIPs": [{ "ip": "10.0.0.6" }] }));
+    objects.apply([Event::Changed(Box::new(said))]);
+    assert_eq!(addresses(&objects), ["10.0.0.6".parse::<IpAddr>().unwrap()]);
+    assert_eq!(objects.assign(key.clone(), None), None, "the object's own stay");
+    objects.apply([Event::Changed(Box::new(bare()))]);
+    assert_eq!(addresses(&objects), Vec::<IpAddr>::new());
+    // Assigned before the object is known, and taken away before it has any.
+    objects.apply([Event::Gone(key.clone())]);
+    assert_eq!(objects.assign(key.clone(), Some(own.clone())), None);
+    objects.apply([Event::Changed(Box::new(bare()))]);
+    assert_eq!(addresses(&objects), own);
+    assert_eq!(keys(objects.assign(key.clone(), None)), ["Pod shop/web"]);
+    assert_eq!(addresses(&objects), Vec::<IpAddr>::new());
 }
 
 /// One step of a server's life.

@@ -3,6 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{AccessFlags, access};
+
+const PROC_SYS: &str = "/proc/sys/net";
+
 /// A setting that cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[error("{path} cannot be {verb}: {source}{}", hint(source))]
@@ -30,7 +37,23 @@ fn hint(error: &io::Error) -> &'static str {
 /// The file of `key`, e.g. `ipv4/ip_forward`. The parts are divided by slashes, because an interface's name may contain
 /// dots.
 fn path(key: &str) -> PathBuf {
-    PathBuf::from("/proc/sys/net").join(key)
+    PathBuf::from(PROC_SYS).join(key)
+}
+
+/// Makes `/proc/sys` writable for the calling thread and those that it starts, if it is read-only and root may mount: in
+/// a container that has `CAP_SYS_ADMIN` and is not privileged. What is mounted outside later still appears. Call it while
+/// there is one thread.
+pub fn make_writable() -> io::Result<()> {
+    let writes = access(PROC_SYS, AccessFlags::W_OK);
+    if writes != Err(Errno::EROFS) {
+        return Ok(());
+    }
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let none = None::<&str>;
+    mount(none, "/", none, MsFlags::MS_SLAVE | MsFlags::MS_REC, none)?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("proc"), "/proc", Some("proc"), flags, none)?;
+    Ok(())
 }
 
 /// Sets `key`, e.g. `ipv4/ip_forward`. A value that is already set is not written again, so a read-only `/proc/sys`

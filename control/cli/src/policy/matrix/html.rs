@@ -58,6 +58,8 @@ struct PageParty {
     pods: Vec<String>,
     /// Absent: the party is left out.
     group: Option<usize>,
+    /// Whether it is in the namespace that is asked for; without one all are. A pair has such an end.
+    inside: bool,
 }
 
 /// Texts by number.
@@ -119,11 +121,12 @@ pub(super) fn render(shown: &Shown<'_>, contents: &Contents) -> Result<String, S
              fewer with --namespace, --from and --to, or run manx policy explain."
         ));
     }
-    let parties = matrix.parties.iter().map(|party| PageParty {
+    let parties = matrix.parties.iter().enumerate().map(|(index, party)| PageParty {
         name: party.to_string(),
         namespace: party.namespace().to_owned(),
         pods: party.pods.iter().map(ToString::to_string).collect(),
         group: groups.get(&party.group).copied(),
+        inside: view.is_in_namespace(index),
     });
     let page = Page {
         parties: parties.collect(),
