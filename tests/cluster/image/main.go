@@ -1,8 +1,9 @@
 // Command image writes an image of static programs, as `ctr images import` takes it:
 //
-//	image OUT NAME ENTRYPOINT PROGRAM...
+//	image OUT NAME COMMAND PROGRAM...
 //
-// The programs stand in its root folder. ENTRYPOINT is the command line of a container, its words apart by spaces.
+// The programs stand in its root folder. COMMAND is what a container runs, its words apart by spaces; its arguments give
+// way to those that a container has of its own.
 package main
 
 import (
@@ -18,7 +19,7 @@ import (
 
 func main() {
 	if len(os.Args) < 5 {
-		fmt.Fprintln(os.Stderr, "usage: image OUT NAME ENTRYPOINT PROGRAM...")
+		fmt.Fprintln(os.Stderr, "usage: image OUT NAME COMMAND PROGRAM...")
 		os.Exit(2)
 	}
 	if err := write(os.Args[1], os.Args[2], strings.Fields(os.Args[3]), os.Args[4:]); err != nil {
@@ -61,7 +62,7 @@ func (a *archive) bytes() ([]byte, error) {
 }
 
 // write writes the archive that `docker save` would: a layer, its configuration, and a manifest that names both.
-func write(out, name string, entrypoint, programs []string) error {
+func write(out, name string, command, programs []string) error {
 	root := newArchive()
 	for _, folder := range []string{"tmp/", "proc/", "sys/", "dev/", "etc/"} {
 		root.add(folder, 0o755, nil)
@@ -81,7 +82,7 @@ func write(out, name string, entrypoint, programs []string) error {
 	config, err := json.Marshal(object{
 		"architecture": "amd64",
 		"os":           "linux",
-		"config":       object{"Entrypoint": entrypoint},
+		"config":       object{"Entrypoint": command[:1], "Cmd": command[1:]},
 		"rootfs":       object{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))}},
 	})
 	if err != nil {

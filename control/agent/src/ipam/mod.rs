@@ -124,17 +124,23 @@ impl Ipam {
     }
 
     /// The pod's addresses, one of each block: those that it has, or else the next in turn. All or nothing.
-    pub fn assign(&mut self, pod: &PodName) -> Result<Vec<IpAddr>, Error> {
+    /// None of `others` is next.
+    pub fn assign(
+        &mut self,
+        pod: &PodName,
+        others: &BTreeSet<IpAddr>,
+    ) -> Result<Vec<IpAddr>, Error> {
         if let Some(addresses) = self.pods.get(pod) {
             return Ok(addresses.clone());
         }
+        let used: BTreeSet<IpAddr> = self.used.union(others).copied().collect();
         let mut numbers = Vec::with_capacity(self.blocks.len());
         for block in &self.blocks {
             let exhausted = || {
                 let pods = self.used.iter().filter(|address| block.net.contains(*address)).count();
                 Error::Exhausted { block: block.net, pods }
             };
-            numbers.push(block.next(&self.used).ok_or_else(exhausted)?);
+            numbers.push(block.next(&used).ok_or_else(exhausted)?);
         }
         let mut addresses = Vec::with_capacity(numbers.len());
         for (block, number) in self.blocks.iter_mut().zip(numbers) {

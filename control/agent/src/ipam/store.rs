@@ -4,7 +4,7 @@
 //! not parse or contradicts itself is refused rather than forgotten: forgetting would give a living pod's address to
 //! another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::net::IpAddr;
@@ -128,9 +128,14 @@ impl Store {
     }
 
     /// [`Ipam::assign`], for a sandbox of the pod.
-    pub fn assign(&mut self, pod: &PodName, sandbox: Option<&str>) -> Result<Vec<IpAddr>, Error> {
+    pub fn assign(
+        &mut self,
+        pod: &PodName,
+        sandbox: Option<&str>,
+        others: &BTreeSet<IpAddr>,
+    ) -> Result<Vec<IpAddr>, Error> {
         let mut next = self.ipam.clone();
-        let addresses = next.assign(pod)?;
+        let addresses = next.assign(pod, others)?;
         self.become_saved(next, self.with_sandbox(pod, sandbox))?;
         Ok(addresses)
     }

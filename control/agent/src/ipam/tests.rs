@@ -21,6 +21,9 @@ fn the_address_that_is_kept_from_pods_is_the_topologys_own() {
     assert_eq!(tunnel_addresses(&Ipam::new(&seen.blocks).unwrap()), seen.tunnel_addresses);
 }
 
+/// No address is another's.
+const NONE: BTreeSet<IpAddr> = BTreeSet::new();
+
 fn pod(number: u32) -> PodName {
     PodName { namespace: "default".to_owned(), name: format!("pod-{number}") }
 }
@@ -67,7 +70,7 @@ proptest! {
                 prop_assert_eq!(ipam.release(&pod), held.remove(&pod).unwrap_or_default());
                 continue;
             }
-            match ipam.assign(&pod) {
+            match ipam.assign(&pod, &NONE) {
                 Ok(addresses) => {
                     for (net, address) in blocks.iter().zip(&addresses) {
                         prop_assert!(net.contains(address));
@@ -97,9 +100,9 @@ proptest! {
     #[test]
     fn what_was_released_is_the_last_to_come_again(blocks in blocks(), attached in 1_u32..20) {
         let mut ipam = Ipam::new(&blocks[..1]).unwrap();
-        let attached = (0..attached).take_while(|number| ipam.assign(&pod(*number)).is_ok()).count() as u32;
+        let attached = (0..attached).take_while(|number| ipam.assign(&pod(*number), &NONE).is_ok()).count() as u32;
         let released = ipam.release(&pod(0));
-        let later = (attached..).map_while(|number| ipam.assign(&pod(number)).ok()).collect::<Vec<_>>();
+        let later = (attached..).map_while(|number| ipam.assign(&pod(number), &NONE).ok()).collect::<Vec<_>>();
         prop_assert_eq!(later.last(), Some(&released));
         prop_assert_eq!(later.iter().filter(|addresses| **addresses == released).count(), 1);
     }
@@ -111,28 +114,28 @@ fn the_second_address_is_the_nodes_and_the_third_the_first_pods() {
     let own: Vec<IpAddr> = vec!["10.244.1.1".parse().unwrap(), "fd00:1::1".parse().unwrap()];
     assert_eq!(tunnel_addresses(&ipam), own);
     let first: Vec<IpAddr> = vec!["10.244.1.2".parse().unwrap(), "fd00:1::2".parse().unwrap()];
-    assert_eq!(ipam.assign(&pod(1)).unwrap(), first);
+    assert_eq!(ipam.assign(&pod(1), &NONE).unwrap(), first);
 }
 
 #[test]
 fn the_whole_address_space_is_a_block_too() {
     let mut ipam = ipam(&["0.0.0.0/0", "::/0"]);
     let first: Vec<IpAddr> = vec!["0.0.0.2".parse().unwrap(), "::2".parse().unwrap()];
-    assert_eq!(ipam.assign(&pod(1)).unwrap(), first);
+    assert_eq!(ipam.assign(&pod(1), &NONE).unwrap(), first);
 }
 
 #[test]
 fn refusals_name_the_block() {
     let refused = |blocks: &[&str]| Ipam::new(&nets(blocks)).unwrap_err().to_string();
     let mut full = ipam(&["10.0.0.0/30"]);
-    full.assign(&pod(1)).unwrap();
+    full.assign(&pod(1), &NONE).unwrap();
     let texts = [
         refused(&[]),
         refused(&["10.0.0.0/24", "10.0.1.0/24"]),
         refused(&["10.0.0.0/31"]),
         refused(&["fd00::/127"]),
         refused(&["10.0.0.1/32"]),
-        full.assign(&pod(2)).unwrap_err().to_string(),
+        full.assign(&pod(2), &NONE).unwrap_err().to_string(),
     ];
     insta::assert_snapshot!(texts.join("\n"), @r"
     the node has no pod CIDR: set Node.spec.podCIDRs
@@ -157,9 +160,9 @@ fn named_addresses_are_given_exactly_and_to_no_other_pod() {
     assert_eq!(ipam.pin(&pod(2), &outside).unwrap(), outside);
     // Both again, in another order, and without naming them.
     assert_eq!(ipam.pin(&pod(2), &addresses(&["fd09::9", "192.0.2.9"])).unwrap(), outside);
-    assert_eq!(ipam.assign(&pod(2)).unwrap(), outside);
+    assert_eq!(ipam.assign(&pod(2), &NONE).unwrap(), outside);
     // The turn goes past it.
-    assert_eq!(ipam.assign(&pod(3)).unwrap(), addresses(&["10.0.0.3", "fd00::2"]));
+    assert_eq!(ipam.assign(&pod(3), &NONE).unwrap(), addresses(&["10.0.0.3", "fd00::2"]));
     let refused = |wanted: &[&str]| {
         let mut next = ipam.clone();
         let error = next.pin(&pod(4), &addresses(wanted)).unwrap_err();
@@ -202,7 +205,7 @@ fn named_addresses_are_in_the_file_too() {
     {
         first.pin(&pod(number as u32), None, &addresses(wanted)).unwrap();
     }
-    first.assign(&pod(9), None).unwrap();
+    first.assign(&pod(9), None, &NONE).unwrap();
     let second = Store::open(&path, &blocks).unwrap();
     assert_eq!(second.ipam, first.ipam);
     assert_eq!(second.ipam.pods.len(), 4);
@@ -214,13 +217,17 @@ fn a_store_remembers_and_goes_on_in_turn() {
     let path = folder.path().join("addresses.json");
     let blocks = nets(&["10.0.0.0/24", "fd00::/64"]);
     let mut first = Store::open(&path, &blocks).unwrap();
-    let kept = first.assign(&pod(1), None).unwrap();
-    let gone = first.assign(&pod(2), None).unwrap();
+    let kept = first.assign(&pod(1), None, &NONE).unwrap();
+    let gone = first.assign(&pod(2), None, &NONE).unwrap();
     assert_eq!(first.release(&pod(2)).unwrap(), gone);
     let mut second = Store::open(&path, &blocks).unwrap();
     assert_eq!(second.ipam, first.ipam);
-    assert_eq!(second.assign(&pod(1), None).unwrap(), kept);
-    assert_ne!(second.assign(&pod(3), None).unwrap(), gone, "not what was released a moment ago");
+    assert_eq!(second.assign(&pod(1), None, &NONE).unwrap(), kept);
+    assert_ne!(
+        second.assign(&pod(3), None, &NONE).unwrap(),
+        gone,
+        "not what was released a moment ago"
+    );
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside the file");
 }
 
@@ -232,7 +239,7 @@ fn what_lies_where_the_file_is_written_is_not_followed() {
     fs::write(&other, "precious").unwrap();
     std::os::unix::fs::symlink(&other, &beside).unwrap();
     let blocks = nets(&["10.0.0.0/24"]);
-    Store::open(&path, &blocks).unwrap().assign(&pod(1), None).unwrap();
+    Store::open(&path, &blocks).unwrap().assign(&pod(1), None, &NONE).unwrap();
     assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
     assert!(path.symlink_metadata().unwrap().is_file() && !beside.exists());
 }
@@ -242,7 +249,7 @@ fn blocks_change_only_without_pods() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("addresses.json");
     let mut store = Store::open(&path, &nets(&["10.0.0.0/24"])).unwrap();
-    store.assign(&pod(1), None).unwrap();
+    store.assign(&pod(1), None, &NONE).unwrap();
     let other = nets(&["10.0.1.0/24"]);
     assert!(matches!(Store::open(&path, &other), Err(store::Error::OtherBlocks { pods: 1, .. })));
     store.release(&pod(1)).unwrap();
@@ -295,4 +302,13 @@ fn a_damaged_file_is_refused_and_left_alone() {
     a/b has no address
     address 10.0.0.1 is the node's own in pod CIDR 10.0.0.0/24: name another
     "#);
+}
+
+#[test]
+fn an_address_that_an_object_of_another_has_is_not_given_out() {
+    let mut ipam = ipam(&["10.0.0.0/29", "fd00::/125"]);
+    let others: BTreeSet<IpAddr> =
+        addresses(&["10.0.0.2", "10.0.0.4", "fd00::2"]).into_iter().collect();
+    assert_eq!(ipam.assign(&pod(1), &others).unwrap(), addresses(&["10.0.0.3", "fd00::3"]));
+    assert_eq!(ipam.assign(&pod(2), &others).unwrap(), addresses(&["10.0.0.5", "fd00::4"]));
 }

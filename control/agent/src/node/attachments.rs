@@ -272,10 +272,15 @@ impl Attachments {
     }
 
     /// The addresses of a pod: those that the request names, or else the next in turn.
-    pub(super) fn reserve(&mut self, attach: &Attach) -> Result<Vec<IpAddr>, ipam::store::Error> {
+    /// None of `others` is next.
+    pub(super) fn reserve(
+        &mut self,
+        attach: &Attach,
+        others: &BTreeSet<IpAddr>,
+    ) -> Result<Vec<IpAddr>, ipam::store::Error> {
         let Attach { pod, sandbox, .. } = attach;
         match &attach.addresses[..] {
-            [] => self.addresses.assign(pod, sandbox.as_deref()),
+            [] => self.addresses.assign(pod, sandbox.as_deref(), others),
             wanted => self.addresses.pin(pod, sandbox.as_deref(), wanted),
         }
     }
@@ -297,10 +302,11 @@ impl Attachments {
     }
 
     /// Takes a pod's addresses back.
-    pub(super) fn release(&mut self, pod: &PodName) {
-        if let Err(error) = self.addresses.release(pod) {
+    pub(super) fn release(&mut self, pod: &PodName) -> Result<(), ipam::store::Error> {
+        let released = self.addresses.release(pod).map(drop);
+        released.inspect_err(|error| {
             tracing::error!(%pod, %error, "the pod's addresses could not be released and stay taken");
-        }
+        })
     }
 
     /// The lowest endpoint index that no attached pod has.

@@ -117,6 +117,15 @@ impl Datastore {
         })
     }
 
+    /// The addresses in this node's blocks that objects of others have: of nodes, and of other pods, wherever these run.
+    pub(super) fn others(&self, pod: &ObjectName) -> BTreeSet<IpAddr> {
+        let blocks = &self.topology.blocks;
+        let endpoints = self.cluster.model.endpoints.iter().filter(|(name, _)| *name != pod);
+        let of_pods = endpoints.flat_map(|(_, endpoint)| endpoint.addresses.iter().copied());
+        let all = of_pods.chain(self.cluster.node_addresses().into_keys());
+        all.filter(|address| blocks.iter().any(|block| block.contains(address))).collect()
+    }
+
     /// Whether a pod's object may still come: an API server's watch may tell the runtime earlier than the agent.
     pub(super) fn may_come(&self, pod: &ObjectName) -> bool {
         matches!(self.source, Source::ApiServer(_))

@@ -74,7 +74,7 @@ impl Agent {
         if let Some(AttachedPod { device, local }) = self.attachments.find(&name) {
             if device.is(&attach.netns, *netns, &attach.interface) {
                 let found = attached(device, local.addresses.clone());
-                let reserved = self.attachments.reserve(attach);
+                let reserved = self.attachments.reserve(attach, &self.datastore.others(&name));
                 let refused = |error: ipam::store::Error| failure(error.kind(), &error);
                 return reply(caller, reserved.map(|_| found).map_err(refused));
             }
@@ -89,7 +89,7 @@ impl Agent {
         if let Some(holder) = self.datastore.holder(&name, &attach.addresses) {
             return reply(caller, Err(failure(ErrorKind::Invalid, &holder)));
         }
-        let addresses = match self.attachments.reserve(attach) {
+        let addresses = match self.attachments.reserve(attach, &self.datastore.others(&name)) {
             Ok(addresses) => addresses,
             Err(error) => return reply(caller, Err(failure(error.kind(), &error))),
         };
@@ -226,14 +226,15 @@ impl Agent {
         Some((caller, response))
     }
 
-    /// The device is gone, or there was none.
+    /// The device is gone, or there was none. A caller whose pod's addresses stay taken is told, and may try again.
     fn depart(&mut self, Departure { release, reply: to }: Departure) {
-        if let Some(pod) = release {
+        let released = release.map_or(Ok(()), |pod| {
             self.assign(&ObjectName::new(&pod.namespace, &pod.name), None);
-            self.attachments.release(&pod);
-        }
+            self.attachments.release(&pod)
+        });
         if let Some((caller, response)) = to {
-            reply(caller, response);
+            let released = released.map_err(|error| failure(error.kind(), &error));
+            reply(caller, response.and_then(|response| released.map(|()| response)));
         }
     }
 }

@@ -54,10 +54,13 @@ impl Objects {
     }
 
     /// Takes the state that was complete at an earlier time, and counts as whole.
+    /// Kinds that were listed meanwhile stay as they are: what was listed is newer.
     pub(super) fn restore(&mut self, complete: SystemTime, readings: Vec<Reading>) {
         let mut differences = Differences::default();
         for reading in readings {
-            self.put(reading, &mut differences);
+            if self.missing.contains(&reading.key.kind) {
+                self.put(reading, &mut differences);
+            }
         }
         Arc::make_mut(&mut self.contents).in_sync = true;
         self.restored = Some(complete);

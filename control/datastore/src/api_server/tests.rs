@@ -153,6 +153,23 @@ fn a_state_from_disk_is_whole_and_stale_until_every_kind_was_listed() {
 }
 
 #[test]
+fn a_state_from_disk_brings_nothing_back_that_was_listed_meanwhile() {
+    let mut objects = Objects::new(&KINDS);
+    let newer = policy("p", &json!({ "podSelector": {}, "policyTypes": ["Egress"] }));
+    let (key, readings) = (newer.key.clone(), vec![newer.clone()]);
+    objects.apply([Event::Listed { kind: Kind::NetworkPolicy, readings }]);
+    let older = policy("p", &json!({ "podSelector": {} }));
+    let deleted = policy("q", &json!({ "podSelector": {} }));
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    let kept = pod("web", &json!({}), &json!({ "podIP": "10.0.0.1" }));
+    objects.restore(at, vec![older, deleted.clone(), kept.clone()]);
+    assert_eq!(objects.contents.objects[&key].state, newer.entry.unwrap().state);
+    assert!(!objects.contents.objects.contains_key(&deleted.key));
+    assert!(objects.contents.objects.contains_key(&kept.key), "pods were not listed");
+    assert_eq!(objects.stale().unwrap().0, at);
+}
+
+#[test]
 fn a_pod_has_the_addresses_of_its_node_until_its_object_says_which() {
     let mut objects = Objects::new(&KINDS);
     let bare = || pod("web", &json!({ "app": "web" }), &json!({ "phase": "Pending" }));

@@ -3,10 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
-use nix::unistd::{AccessFlags, access};
+use nix::sys::statvfs::{FsFlags, statvfs};
 
 const PROC_SYS: &str = "/proc/sys/net";
 
@@ -44,8 +43,7 @@ fn path(key: &str) -> PathBuf {
 /// a container that has `CAP_SYS_ADMIN` and is not privileged. What is mounted outside later still appears. Call it while
 /// there is one thread.
 pub fn make_writable() -> io::Result<()> {
-    let writes = access(PROC_SYS, AccessFlags::W_OK);
-    if writes != Err(Errno::EROFS) {
+    if !statvfs(PROC_SYS)?.flags().contains(FsFlags::ST_RDONLY) {
         return Ok(());
     }
     unshare(CloneFlags::CLONE_NEWNS)?;
