@@ -231,7 +231,8 @@ pub fn read_with_texts<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive:
     contents.problems.extend(skipped);
     if let Some(first) = first {
         let mut written = texts.values().flat_map(|text| text.lines());
-        let blank = |line: &str| matches!(line.trim(), "" | "---" | "...") || line.trim().starts_with('#');
+        let blank =
+            |line: &str| matches!(line.trim(), "" | "---" | "...") || line.trim().starts_with('#');
         expect_objects(&mut contents, &first, written.all(blank));
     }
     Read { contents, texts }

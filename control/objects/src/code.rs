@@ -196,6 +196,9 @@ codes! {
     SelectorMatchesNothing "selector-matches-nothing" Warning
         "A selector matches no pod, host endpoint or network set of the input."
         Some("correct the labels in the selector; labels of namespaces are known only if the input has the Namespaces");
+    NodesMatchNothing "nodes-match-nothing" Warning
+        "A `nodes` peer of a cluster-wide policy fits no Node of the input: it matches nothing."
+        Some("correct the labels, or add the Node with its labels and its InternalIP");
     SharedAddress "shared-address" Warning
         "Two pods have one address."
         Some("give each pod an address of its own, or remove the pod that is gone");

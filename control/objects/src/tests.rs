@@ -474,7 +474,8 @@ fn kinds_that_are_not_read_are_skipped_with_a_warning_and_policies_with_an_error
         assert_eq!(told, Vec::from_iter(severity), "{kind}");
         // A kind is reported once for a file, a policy each time.
         let manifest = read("file.yaml", &format!("{text}---\n{text}")).unwrap();
-        let times = usize::from(severity.is_some()) + usize::from(severity == Some(Severity::Error));
+        let times =
+            usize::from(severity.is_some()) + usize::from(severity == Some(Severity::Error));
         assert_eq!(manifest.problems.len(), times, "{kind}");
     }
 }
