@@ -15,7 +15,7 @@ const FORMS: [(&str, &[&str]); 5] =
     [("yaml", &[]), ("json", &[]), ("per-kind", &[]), ("raw", &[]), ("cluster-info", &["-R"])];
 
 /// Source, destination, packet, exit code, and what is said. A pod's name may lack its random end.
-const ASKED: [(&str, &str, &str, i32, &str); 13] = [
+const ASKED: [(&str, &str, &str, i32, &str); 15] = [
     ("shop/web-", "shop/api-", "tcp/8080", 0, "allowed by shop/api ingress[0]"),
     ("shop/web-", "shop/api-", "tcp/9113", 1, "isolated by shop/default-deny"),
     ("shop/db-0", "shop/api-", "tcp/8080", 1, "isolated by shop/db"),
@@ -27,6 +27,8 @@ const ASKED: [(&str, &str, &str, i32, &str); 13] = [
     ("ingress/controller-", "shop/web-", "tcp/8080", 0, "allowed by shop/web ingress[0]"),
     ("outside", "shop/web-", "tcp/8080", 1, "isolated by shop/default-deny, shop/web"),
     ("shop/api-", "outside", "tcp/443", 0, "allowed by shop/api egress[1]"),
+    ("shop/web-", "svc/shop/api", "tcp/80", 0, "port 80 of Service shop/api is port 8080 of its"),
+    ("shop/web-", "10.96.0.10", "udp/53", 0, "is an address of Service kube-system/kube-dns"),
     // Waits, and has no address yet.
     ("shop/recommend-", "kube-system/coredns-", "udp/53", 0, "assumed: shop/recommend-"),
     ("monitoring/prometheus-0", "monitoring/node-exporter-", "tcp/9100", 0, "judged as node"),
