@@ -1,6 +1,6 @@
 //! Reads all objects of one file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -77,6 +77,7 @@ pub fn read(file: &str, text: &str) -> Result<Manifest, Box<Problem>> {
         lines: text.lines().collect(),
         manifest: Manifest::default(),
         reported: Tally::default(),
+        known: HashMap::new(),
         unknown: BTreeSet::new(),
     };
     let documents = yaml::parse(text).map_err(|error| {
@@ -96,6 +97,14 @@ pub fn read(file: &str, text: &str) -> Result<Manifest, Box<Problem>> {
     Ok(reader.finish())
 }
 
+/// `metadata.uid`, which the API server gives to every object.
+fn uid(node: &Node) -> Option<&str> {
+    match &node.get("metadata")?.get("uid")?.value {
+        Value::String(uid) if !uid.is_empty() => Some(uid),
+        _ => None,
+    }
+}
+
 /// Whether a kind of this name is a policy, in any API group.
 fn is_policy(name: &str) -> bool {
     Kind::ALL.into_iter().any(|kind| kind.enforced_policy() && kind.name() == name)
@@ -106,6 +115,8 @@ struct Reader<'a> {
     lines: Vec<&'a str>,
     manifest: Manifest,
     reported: Tally,
+    /// The place in the manifest of each object that has a `uid`, with it.
+    known: HashMap<ObjectKey, (String, usize)>,
     /// The kinds and API versions that were reported as unknown: one warning for each is enough.
     unknown: BTreeSet<(String, String)>,
 }
@@ -303,7 +314,21 @@ impl Reader<'_> {
         self.report_all(document, key.as_ref(), out, node);
         if let Some(key) = key {
             let place = Place { file: Arc::clone(self.file), document, at: Some(node.at) };
-            self.manifest.entries.push(Entry { key, identified, place, state });
+            self.put(Entry { key, identified, place, state }, uid(node));
+        }
+    }
+
+    /// Adds an object. One with the `uid` of another is the same object, later: `kubectl get --watch` prints each change
+    /// of it.
+    fn put(&mut self, entry: Entry, uid: Option<&str>) {
+        let entries = &mut self.manifest.entries;
+        match (uid, self.known.get(&entry.key)) {
+            (Some(uid), Some((known, at))) if known == uid => entries[*at] = entry,
+            (Some(uid), None) => {
+                self.known.insert(entry.key.clone(), (uid.to_owned(), entries.len()));
+                entries.push(entry);
+            }
+            _ => entries.push(entry),
         }
     }
 

@@ -481,6 +481,31 @@ fn kinds_that_are_not_read_are_skipped_with_a_warning_and_policies_with_an_error
 }
 
 #[test]
+fn an_object_that_a_watch_prints_again_is_the_later_one() {
+    let pod = |uid: &str, label: &str| {
+        format!(
+            "{{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {{\"name\": \"a\", \"uid\": \"{uid}\", \"labels\": {{\"app\": {label}}}}}}}\n"
+        )
+    };
+    let labels = |text: &str| -> Vec<String> {
+        let entries = read("file.json", text).unwrap().entries;
+        let label = |entry: &Entry| match &entry.state {
+            State::Valid(object) => match &**object {
+                Object::Pod(pod) => pod.labels["app"].clone(),
+                other => panic!("{other:?}"),
+            },
+            State::Invalid(_) => "invalid".to_owned(),
+        };
+        entries.iter().map(label).collect()
+    };
+    assert_eq!(labels(&(pod("1", "\"x\"") + &pod("1", "\"y\"") + &pod("1", "\"z\""))), ["z"]);
+    // These are two objects of one name, and neither counts.
+    assert_eq!(labels(&(pod("1", "\"x\"") + &pod("2", "\"y\""))), ["x", "y"]);
+    assert_eq!(labels(&(pod("", "\"x\"") + &pod("", "\"y\""))), ["x", "y"]);
+    assert_eq!(labels(&(pod("1", "\"x\"") + &pod("1", "{}"))), ["invalid"]);
+}
+
+#[test]
 fn a_list_without_items_is_a_warning_unless_it_says_of_what_there_is_none() {
     for (kind, warns) in [
         ("List", true),
