@@ -2,6 +2,7 @@
 //! its path, and calls the oracle.
 
 mod ends;
+mod services;
 mod traversal;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,8 @@ use manx_objects::object::{Kind, Object, ObjectKey, Phase};
 use manx_oracle::verdict::name;
 use manx_oracle::{Oracle, Packet, Party, Shown};
 use traversal::Traversal;
+
+pub use services::Destinations;
 
 use crate::matrix::unnamed_addresses;
 

@@ -34,7 +34,8 @@ pub struct Explanation {
     pub story: Trace,
     /// The parties whose address is assumed because the manifests give them none.
     pub assumed: Vec<String>,
-    /// Parties that are judged as another one: a pod on the host's network is its node.
+    /// What is judged as something else: a pod on the host's network is its node, and a service's port is one of its
+    /// endpoints'.
     pub stand_ins: Vec<String>,
 }
 

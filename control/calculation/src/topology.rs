@@ -188,19 +188,7 @@ impl Topology {
                  not routed; make an IPPool around it (ipipMode: Never if it is not)"
             )
         });
-        let addresses = self.unrouted.iter().map(|(address, (why, pod))| match why {
-            Unrouted::IsOfNode(node) => format!(
-                "address {address} of Pod {pod} is an address of Node {node:?}: not routed to the pod; give the pod another one"
-            ),
-            Unrouted::Contested(other) => format!(
-                "address {address} of Pod {pod} is that of Pod {other} on another node, too: not routed; give each pod its own"
-            ),
-            Unrouted::Unpooled => format!(
-                "address {address} of Pod {pod} lies in no pod CIDR of its node and in no IPPool, so it is not known whether it \
-                 is behind a tunnel: not routed; make an IPPool around it (ipipMode: Never if it is not)"
-            ),
-        });
-        blocks.chain(addresses)
+        blocks.chain(unrouted_lines(&self.unrouted))
     }
 
     /// What the node's own namespace must look like.
@@ -264,6 +252,41 @@ pub enum TopologyError {
         /// The other's block.
         other: IpNet,
     },
+}
+
+/// One line for each cause, however many addresses it concerns: all pods of a cluster may have the same one.
+fn unrouted_lines(unrouted: &Unroutables) -> Vec<String> {
+    const SHOWN: usize = 5;
+    let mut causes: BTreeMap<(String, &str), Vec<String>> = BTreeMap::new();
+    for (address, (why, pod)) in unrouted {
+        let (cause, remedy, of) = match why {
+            Unrouted::IsOfNode(node) => (
+                format!("because they are addresses of Node {node:?}"),
+                "give the pods other ones",
+                format!("{address} of Pod {pod}"),
+            ),
+            Unrouted::Contested(other) => (
+                "because pods of two nodes have them".to_owned(),
+                "give each pod its own",
+                format!("{address} of Pod {pod} and Pod {other}"),
+            ),
+            Unrouted::Unpooled => (
+                "because they lie in no pod CIDR of the pod's node and in no IPPool, so it is not known whether they are \
+                 behind a tunnel"
+                    .to_owned(),
+                "make an IPPool around them (ipipMode: Never if they are not)",
+                format!("{address} of Pod {pod}"),
+            ),
+        };
+        causes.entry((cause, remedy)).or_default().push(of);
+    }
+    let line = |((cause, remedy), all): ((String, &str), Vec<String>)| {
+        let more = all.len().saturating_sub(SHOWN);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let shown = all.into_iter().take(SHOWN).collect::<Vec<_>>().join(", ");
+        format!("addresses not routed, {cause}: {shown}{more}; {remedy}")
+    };
+    causes.into_iter().map(line).collect()
 }
 
 /// The longest prefix that contains two others. `None`: they are of two families.
@@ -681,7 +704,7 @@ mod tests {
         }
         let problems: Vec<String> = seen.problems().collect();
         assert_eq!(problems.len(), 1, "{problems:?}");
-        assert!(problems[0].starts_with("address 192.0.2.1 of Pod default/3 lies in no pod CIDR"));
+        insta::assert_snapshot!(problems[0], @"addresses not routed, because they lie in no pod CIDR of the pod's node and in no IPPool, so it is not known whether they are behind a tunnel: 192.0.2.1 of Pod default/3; make an IPPool around them (ipipMode: Never if they are not)");
         // On the node that lends it, it leads away.
         let lender = topology(&cluster, "c").unwrap();
         assert_eq!(lender.route("10.244.3.9".parse().unwrap()).1, by_ipip);
@@ -712,7 +735,21 @@ mod tests {
         assert_eq!(route("172.18.0.2"), Route::Node);
         assert_eq!(route("10.244.3.1"), to("172.19.0.4"));
         assert_eq!(route("10.244.1.1"), Route::Node);
-        assert_eq!(seen.problems().count(), 5, "{:?}", seen.unrouted);
+        assert_eq!(seen.unrouted.len(), 5, "{:?}", seen.unrouted);
+        insta::assert_snapshot!(seen.problems().collect::<Vec<_>>().join("\n"), @r#"
+        addresses not routed, because pods of two nodes have them: 10.244.9.1 of Pod default/0 and Pod default/1; give each pod its own
+        addresses not routed, because they are addresses of Node "a": 10.244.1.1 of Pod default/7, 172.18.0.2 of Pod default/5; give the pods other ones
+        addresses not routed, because they are addresses of Node "c": 10.244.3.1 of Pod default/6, 172.19.0.4 of Pod default/4; give the pods other ones
+        "#);
+    }
+
+    #[test]
+    fn many_addresses_without_a_route_are_one_line_for_each_cause() {
+        let of_b: Vec<String> = (1..=7).map(|last| format!("192.0.2.{last}")).collect();
+        let of_b: Vec<(&str, &str)> = of_b.iter().map(|address| (address.as_str(), "b")).collect();
+        let seen = topology(&with_borrowed(&of_b), "a").unwrap();
+        assert_eq!(seen.unrouted.len(), 7);
+        insta::assert_snapshot!(seen.problems().collect::<Vec<_>>().join("\n"), @"addresses not routed, because they lie in no pod CIDR of the pod's node and in no IPPool, so it is not known whether they are behind a tunnel: 192.0.2.1 of Pod default/0, 192.0.2.2 of Pod default/1, 192.0.2.3 of Pod default/2, 192.0.2.4 of Pod default/3, 192.0.2.5 of Pod default/4 and 2 more; make an IPPool around them (ipipMode: Never if they are not)");
     }
 
     #[test]

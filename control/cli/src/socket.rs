@@ -133,6 +133,7 @@ mod tests {
             built_s: 0,
             nodes: nodes.iter().map(|name| node(name)).collect(),
             pods: Vec::new(),
+            host_pods: Vec::new(),
             outside: Vec::new(),
         };
         let (any, named) =

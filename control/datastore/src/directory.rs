@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use manx_objects::Entry;
+use manx_objects::code::Code;
 use manx_objects::contents::{Assembly, Changes, Contents};
 use manx_objects::object::ObjectKey;
 use manx_objects::problem::{Cause, Problem, Severity};
@@ -194,8 +195,12 @@ pub fn read_with_texts<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive:
     let now = Moment::now();
     let mut files: BTreeMap<String, File> = BTreeMap::new();
     let mut seen = BTreeSet::new();
+    let mut skipped = Vec::new();
     for path in paths {
         let name = path.display().to_string();
+        if !recursive && path.is_dir() {
+            skipped.extend(skipped_folders(path, &name));
+        }
         let fault = match manifests(path, recursive) {
             Err(error) => Cause::Unreadable(error.to_string()),
             Ok(listed) if !listed.is_empty() => {
@@ -220,13 +225,30 @@ pub fn read_with_texts<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive:
         files.insert(name.clone(), File::from_fault(&name, fault));
     }
     let texts = files.iter_mut().filter_map(|(name, file)| Some((name.clone(), file.take_text()?)));
-    let texts = texts.collect();
+    let texts: BTreeMap<String, String> = texts.collect();
     let first = files.keys().next().map(|name| Arc::from(name.as_str()));
     let mut contents = from_files(files);
+    contents.problems.extend(skipped);
     if let Some(first) = first {
-        expect_objects(&mut contents, &first);
+        let mut written = texts.values().flat_map(|text| text.lines());
+        let blank =
+            |line: &str| matches!(line.trim(), "" | "---" | "...") || line.trim().starts_with('#');
+        expect_objects(&mut contents, &first, written.all(blank));
     }
     Read { contents, texts }
+}
+
+/// Says which subdirectories are not entered although they have manifests. If the directory itself has none, another
+/// problem says that.
+fn skipped_folders(directory: &Path, name: &str) -> Option<Problem> {
+    if file::names(directory).ok()?.is_empty() {
+        return None;
+    }
+    let folders = file::folders(directory).ok()?;
+    let found = file::first_of(&folders)?;
+    let message = format!("found manifests in {found}, which are read with --recursive (-R) only");
+    let cause = Cause::told(Code::SkippedFolder, message);
+    Some(Problem { severity: Severity::Warning, ..Problem::of_file(&name.into(), cause) })
 }
 
 /// As [`read_with_texts`], without the texts.
@@ -234,8 +256,8 @@ pub fn read_paths<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive: bool
     read_with_texts(paths, recursive).contents
 }
 
-/// Reports that nothing was read, unless another error says why.
-fn expect_objects(contents: &mut Contents, first: &Arc<str>) {
+/// Reports that nothing was read, unless another error says why. `blank`: no text has more than comments.
+fn expect_objects(contents: &mut Contents, first: &Arc<str>, blank: bool) {
     let told = contents.problems.iter().any(|problem| problem.severity == Severity::Error);
     if !contents.objects.is_empty() || told {
         return;
@@ -248,7 +270,7 @@ fn expect_objects(contents: &mut Contents, first: &Arc<str>) {
             let cause = Cause::NoObject { found: "a list without items" };
             Problem { severity: Severity::Error, cause, ..problem }
         }
-        None if contents.problems.is_empty() => Problem::of_file(
+        None if blank => Problem::of_file(
             first,
             Cause::NoObject { found: "nothing but comments and white space" },
         ),

@@ -80,6 +80,9 @@ codes! {
     NoManifest "no-manifest" Error
         "A directory contains no manifest."
         Some("name the files or the directory that hold the manifests");
+    SkippedFolder "skipped-folder" Warning
+        "A directory has subdirectories with manifests, which are not entered."
+        Some("say --recursive (-R) to read them, too; if they are not meant, name the files");
     NoObject "no-object" Error
         "Nothing that was named contains an object that Manx reads."
         Some("name the files or the directory that hold the manifests; if kubectl wrote them, it found nothing: check its namespace (-n, or -A for all) and the kinds");
@@ -142,7 +145,7 @@ codes! {
         "An annotation has a value that it may not have; it is ignored."
         Some("remove it, or correct it");
     UnknownKind "unknown-kind" Warning
-        "An object is of a kind that Manx does not read; it is skipped." None;
+        "Objects of a file are of a kind that Manx does not read, and that is not one of Kubernetes' own: they are skipped." None;
     RepeatedObject "repeated-object" Warning
         "An object is defined twice, with the same content." Some("keep one of them");
     UnsupportedRule "unsupported-rule" Warning
@@ -193,6 +196,9 @@ codes! {
     SelectorMatchesNothing "selector-matches-nothing" Warning
         "A selector matches no pod, host endpoint or network set of the input."
         Some("correct the labels in the selector; labels of namespaces are known only if the input has the Namespaces");
+    NodesMatchNothing "nodes-match-nothing" Warning
+        "A `nodes` peer of a cluster-wide policy fits no Node of the input: it matches nothing."
+        Some("correct the labels, or add the Node with its labels and its InternalIP");
     SharedAddress "shared-address" Warning
         "Two pods have one address."
         Some("give each pod an address of its own, or remove the pod that is gone");

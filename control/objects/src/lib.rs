@@ -41,6 +41,7 @@ mod tests;
 pub mod tree;
 #[cfg(test)]
 mod trees;
+mod unrelated;
 mod workload;
 pub mod yaml;
 

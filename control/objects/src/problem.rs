@@ -165,7 +165,7 @@ pub enum Cause {
         effect: &'static str,
     },
     /// A kind that is not read.
-    #[error("{kind} ({api_version}) is not a kind that Manx reads; skipped")]
+    #[error("{kind} ({api_version}) is not a kind that Manx reads; each of this file is skipped")]
     UnknownKind {
         /// The kind.
         kind: String,

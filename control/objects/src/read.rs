@@ -1,6 +1,6 @@
 //! Reads all objects of one file.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ use super::pod;
 use super::problem::{Cause, Place, Problem, Severity};
 use super::service;
 use super::tree::{Document, Flaw, FlawKind, Node, Position, Value, shown};
+use super::unrelated::is_unrelated;
 use super::workload;
 use super::yaml;
 
@@ -76,6 +77,8 @@ pub fn read(file: &str, text: &str) -> Result<Manifest, Box<Problem>> {
         lines: text.lines().collect(),
         manifest: Manifest::default(),
         reported: Tally::default(),
+        known: HashMap::new(),
+        unknown: BTreeSet::new(),
     };
     let documents = yaml::parse(text).map_err(|error| {
         let (at, cause) = match reader.lines.iter().position(|line| is_template(line)) {
@@ -94,11 +97,28 @@ pub fn read(file: &str, text: &str) -> Result<Manifest, Box<Problem>> {
     Ok(reader.finish())
 }
 
+/// `metadata.uid`, which the API server gives to every object.
+fn uid(node: &Node) -> Option<&str> {
+    match &node.get("metadata")?.get("uid")?.value {
+        Value::String(uid) if !uid.is_empty() => Some(uid),
+        _ => None,
+    }
+}
+
+/// Whether a kind of this name is a policy, in any API group.
+fn is_policy(name: &str) -> bool {
+    Kind::ALL.into_iter().any(|kind| kind.enforced_policy() && kind.name() == name)
+}
+
 struct Reader<'a> {
     file: &'a Arc<str>,
     lines: Vec<&'a str>,
     manifest: Manifest,
     reported: Tally,
+    /// The place in the manifest of each object that has a `uid`, with it.
+    known: HashMap<ObjectKey, (String, usize)>,
+    /// The kinds and API versions that were reported as unknown: one warning for each is enough.
+    unknown: BTreeSet<(String, String)>,
 }
 
 impl Reader<'_> {
@@ -195,7 +215,9 @@ impl Reader<'_> {
             if kind.is_none() || version.is_none() {
                 self.unidentified(node, document, kind, &[]);
             }
-            if items.is_empty() && flaws.is_empty() {
+            // A list of one kind says what there is none of, as in `kubectl cluster-info dump`.
+            let of_kind = !item_kind.is_empty() && !is_policy(item_kind);
+            if items.is_empty() && flaws.is_empty() && !of_kind {
                 let (severity, field) = (Severity::Warning, "items".to_owned());
                 let at = node.get("items").map_or(node.at, |items| items.at);
                 self.report(
@@ -228,13 +250,18 @@ impl Reader<'_> {
             self.unidentified(node, document, kind, flaws);
             return;
         };
+        if is_unrelated(kind, version) {
+            return;
+        }
         let (kind, api_version) = (shown(kind).into_owned(), shown(version).into_owned());
         // An ignored policy would let traffic pass that its author believes denied, so this is an error.
         let of_policies = kind.contains("Policy") && holds_policies(&api_version);
         let (severity, cause) = if kind.contains("NetworkPolicy") || of_policies {
             (Severity::Error, Cause::UnsupportedPolicy { kind, api_version })
-        } else {
+        } else if self.unknown.insert((kind.clone(), api_version.clone())) {
             (Severity::Warning, Cause::UnknownKind { kind, api_version })
+        } else {
+            return;
         };
         let finding = Finding { severity, at: node.at, field: String::new(), cause };
         self.report(document, None, finding);
@@ -287,7 +314,21 @@ impl Reader<'_> {
         self.report_all(document, key.as_ref(), out, node);
         if let Some(key) = key {
             let place = Place { file: Arc::clone(self.file), document, at: Some(node.at) };
-            self.manifest.entries.push(Entry { key, identified, place, state });
+            self.put(Entry { key, identified, place, state }, uid(node));
+        }
+    }
+
+    /// Adds an object. One with the `uid` of another is the same object, later: `kubectl get --watch` prints each change
+    /// of it.
+    fn put(&mut self, entry: Entry, uid: Option<&str>) {
+        let entries = &mut self.manifest.entries;
+        match (uid, self.known.get(&entry.key)) {
+            (Some(uid), Some((known, at))) if known == uid => entries[*at] = entry,
+            (Some(uid), None) => {
+                self.known.insert(entry.key.clone(), (uid.to_owned(), entries.len()));
+                entries.push(entry);
+            }
+            _ => entries.push(entry),
         }
     }
 

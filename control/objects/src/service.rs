@@ -51,7 +51,6 @@ pub(super) fn service_account(
 pub(super) fn service(root: &Cursor<'_>, out: &mut Findings) -> Service {
     root.mapping(out, &["apiVersion", "kind", "metadata", "spec", "status"], &[]);
     let mut service = Service::default();
-    let addresses = &mut service.addresses;
     let single = |item: &Cursor<'_>, out: &mut Findings| {
         let address = item.parsed(out, ADDRESS, |text| match text {
             "None" | "" => Some(None),
@@ -68,12 +67,14 @@ pub(super) fn service(root: &Cursor<'_>, out: &mut Findings) -> Service {
         if let Some(field) = spec.field("ports") {
             service.ports = field.items(out, service_port);
         }
+        let cluster_ip = spec.field("clusterIP").map(|field| &field.node.value);
+        service.headless = matches!(cluster_ip, Some(Value::String(text)) if text == "None");
         for key in ["clusterIP", "loadBalancerIP"] {
-            addresses.extend(spec.field(key).and_then(|field| single(&field, out)));
+            service.addresses.extend(spec.field(key).and_then(|field| single(&field, out)));
         }
         for key in ["clusterIPs", "externalIPs"] {
             if let Some(field) = spec.field(key) {
-                addresses.extend(field.items(out, single));
+                service.addresses.extend(field.items(out, single));
             }
         }
     }
@@ -83,7 +84,7 @@ pub(super) fn service(root: &Cursor<'_>, out: &mut Findings) -> Service {
         && balancer.mapping(out, &["ingress"], &[])
         && let Some(ingress) = balancer.field("ingress")
     {
-        addresses.extend(ingress.items(out, |item, out| {
+        service.addresses.extend(ingress.items(out, |item, out| {
             if !item.mapping(out, &["ip"], &["hostname", "ipMode", "ports"]) {
                 return None;
             }
@@ -203,9 +204,10 @@ mod tests {
         };
         let addresses: Vec<_> = service.addresses.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["10.96.0.1", "192.0.2.1", "198.51.100.1", "fd00::1"]);
+        assert!(!service.headless);
         let headless = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {clusterIP: None, clusterIPs: [None]}\n";
         let Object::Service(service) = only(headless) else { panic!("a service") };
-        assert!(service.addresses.is_empty());
+        assert!(service.addresses.is_empty() && service.headless);
         assert!(invalid(&headless.replace("name: web", "name: w.eb")).is_some());
     }
 

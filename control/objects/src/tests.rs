@@ -444,26 +444,82 @@ fn a_kind_that_is_spelled_nearly_like_one_that_is_read_is_that_one_and_not_valid
 #[test]
 fn kinds_that_are_not_read_are_skipped_with_a_warning_and_policies_with_an_error() {
     for (version, kind, severity) in [
-        ("projectcalico.org/v3", "BGPConfiguration", Severity::Warning),
-        ("projectcalico.org/v3", "BGPPeer", Severity::Warning),
-        ("projectcalico.org/v3", "IPReservation", Severity::Warning),
-        ("crd.projectcalico.org/v1", "IPAMBlock", Severity::Warning),
-        ("crd.projectcalico.org/v1", "ClusterInformation", Severity::Warning),
-        ("networking.k8s.io/v1", "Ingress", Severity::Warning),
-        ("networking.k8s.io/v1", "IngressClass", Severity::Warning),
-        ("v1", "Secret", Severity::Warning),
-        ("v1", "ConfigMap", Severity::Warning),
-        ("apps/v1", "ControllerRevision", Severity::Warning),
-        ("policy/v1", "PodDisruptionBudget", Severity::Warning),
-        ("projectcalico.org/v3", "EgressGatewayPolicy", Severity::Error),
-        ("policy.networking.k8s.io/v1alpha1", "SomePolicy", Severity::Error),
-        ("cilium.io/v2", "CiliumNetworkPolicy", Severity::Error),
+        ("projectcalico.org/v3", "BGPConfiguration", Some(Severity::Warning)),
+        ("projectcalico.org/v3", "BGPPeer", Some(Severity::Warning)),
+        ("projectcalico.org/v3", "IPReservation", Some(Severity::Warning)),
+        ("crd.projectcalico.org/v1", "IPAMBlock", Some(Severity::Warning)),
+        ("crd.projectcalico.org/v1", "ClusterInformation", Some(Severity::Warning)),
+        ("cert-manager.io/v1", "Certificate", Some(Severity::Warning)),
+        ("v1", "Something", Some(Severity::Warning)),
+        ("example.com/v1", "ConfigMap", Some(Severity::Warning)),
+        ("networking.k8s.io/v1", "Something", Some(Severity::Warning)),
+        // What every cluster has.
+        ("networking.k8s.io/v1", "Ingress", None),
+        ("networking.k8s.io/v1", "IngressClass", None),
+        ("v1", "Secret", None),
+        ("v1", "ConfigMap", None),
+        ("v1", "Event", None),
+        ("events.k8s.io/v1", "Event", None),
+        ("apps/v1", "ControllerRevision", None),
+        ("policy/v1", "PodDisruptionBudget", None),
+        ("coordination.k8s.io/v1", "Lease", None),
+        ("projectcalico.org/v3", "EgressGatewayPolicy", Some(Severity::Error)),
+        ("policy.networking.k8s.io/v1alpha1", "SomePolicy", Some(Severity::Error)),
+        ("cilium.io/v2", "CiliumNetworkPolicy", Some(Severity::Error)),
     ] {
         let text = format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: a}}\n");
         let manifest = read("file.yaml", &text).unwrap();
         assert!(manifest.entries.is_empty(), "{kind}");
         let told: Vec<Severity> = manifest.problems.iter().map(|it| it.severity).collect();
-        assert_eq!(told, [severity], "{kind}");
+        assert_eq!(told, Vec::from_iter(severity), "{kind}");
+        // A kind is reported once for a file, a policy each time.
+        let manifest = read("file.yaml", &format!("{text}---\n{text}")).unwrap();
+        let times =
+            usize::from(severity.is_some()) + usize::from(severity == Some(Severity::Error));
+        assert_eq!(manifest.problems.len(), times, "{kind}");
+    }
+}
+
+#[test]
+fn an_object_that_a_watch_prints_again_is_the_later_one() {
+    let pod = |uid: &str, label: &str| {
+        format!(
+            "{{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {{\"name\": \"a\", \"uid\": \"{uid}\", \"labels\": {{\"app\": {label}}}}}}}\n"
+        )
+    };
+    let labels = |text: &str| -> Vec<String> {
+        let entries = read("file.json", text).unwrap().entries;
+        let label = |entry: &Entry| match &entry.state {
+            State::Valid(object) => match &**object {
+                Object::Pod(pod) => pod.labels["app"].clone(),
+                other => panic!("{other:?}"),
+            },
+            State::Invalid(_) => "invalid".to_owned(),
+        };
+        entries.iter().map(label).collect()
+    };
+    assert_eq!(labels(&(pod("1", "\"x\"") + &pod("1", "\"y\"") + &pod("1", "\"z\""))), ["z"]);
+    // These are two objects of one name, and neither counts.
+    assert_eq!(labels(&(pod("1", "\"x\"") + &pod("2", "\"y\""))), ["x", "y"]);
+    assert_eq!(labels(&(pod("", "\"x\"") + &pod("", "\"y\""))), ["x", "y"]);
+    assert_eq!(labels(&(pod("1", "\"x\"") + &pod("1", "{}"))), ["invalid"]);
+}
+
+#[test]
+fn a_list_without_items_is_a_warning_unless_it_says_of_what_there_is_none() {
+    for (kind, warns) in [
+        ("List", true),
+        ("NetworkPolicyList", true),
+        ("GlobalNetworkPolicyList", true),
+        ("PodList", false),
+        ("EventList", false),
+        ("ReplicationControllerList", false),
+    ] {
+        for items in ["[]", "null"] {
+            let text = format!("{{apiVersion: v1, kind: {kind}, metadata: {{}}, items: {items}}}");
+            let manifest = read("file.yaml", &text).unwrap();
+            assert_eq!(manifest.problems.len(), usize::from(warns), "{text}");
+        }
     }
 }
 
@@ -583,7 +639,7 @@ fn error_texts_of_other_objects() {
         ("no_api_version", "kind: Pod\nmetadata: {name: a}\n".to_owned()),
         ("policy_without_api_version", "kind: NetworkPolicy\nmetadata: {name: a}\n".to_owned()),
         ("no_object", "- a\n- b\n".to_owned()),
-        ("kind_unknown", "apiVersion: apps/v1\nkind: ControllerRevision\nmetadata: {name: a}\n".to_owned()),
+        ("kind_unknown", "apiVersion: example.com/v1\nkind: Thing\nmetadata: {name: a}\n".to_owned()),
         (
             "policy_unsupported",
             "apiVersion: cilium.io/v2\nkind: CiliumNetworkPolicy\nmetadata: {name: a}\n"

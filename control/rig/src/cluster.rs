@@ -19,7 +19,7 @@ use super::plan::{self, NodeSpec, Plan, PlanError, PodSpec, Port};
 use super::policy_word::PolicyWord;
 use super::prober::{HOST_PORTS, Prober, Process};
 use super::settings::Settings;
-use super::setup::{NodeState, PodState, Setup, State};
+use super::setup::{HostPodState, NodeState, PodState, Setup, State};
 use super::slices;
 use super::underlay::{self, Names};
 use super::workdir::{Workdir, WorkdirError};
@@ -297,12 +297,18 @@ impl Cluster {
             let addresses = attached.addresses.clone();
             Some(PodState { name, node, addresses, device: attached.device })
         });
+        let host_pods = self
+            .plan
+            .host_pods
+            .iter()
+            .map(|(name, pod)| HostPodState { name: name.clone(), node: pod.node.clone() });
         let state = State {
             name: self.workdir.name().to_owned(),
             source: self.setup.source.clone(),
             built_s: built.as_secs(),
             nodes: nodes.collect(),
             pods: pods.collect(),
+            host_pods: host_pods.collect(),
             outside: of(&Prober::Outside),
         };
         Ok(state.write(&self.workdir)?)

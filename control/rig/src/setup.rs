@@ -34,6 +34,8 @@ pub struct State {
     pub nodes: Vec<NodeState>,
     /// The pods.
     pub pods: Vec<PodState>,
+    /// The pods on their nodes' network.
+    pub host_pods: Vec<HostPodState>,
     /// The outside host's addresses.
     pub outside: Vec<std::net::IpAddr>,
 }
@@ -60,6 +62,15 @@ pub struct PodState {
     pub addresses: Vec<std::net::IpAddr>,
     /// How it is attached.
     pub device: manx_api::Device,
+}
+
+/// A pod on its node's network: it has the node's addresses and namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostPodState {
+    /// Its name.
+    pub name: manx_api::PodName,
+    /// Its node.
+    pub node: String,
 }
 
 impl Setup {

@@ -2,6 +2,7 @@
 //!
 //! - `references`: names that no object defines.
 //! - `selectors`: selectors that match nothing, and named ports that no container has.
+//! - `node_peers`: `nodes` of cluster-wide policies that fit no Node.
 //! - `addresses`: addresses that two objects have.
 //! - `passes`: `Pass` that skips more than its author may expect.
 //!
@@ -9,6 +10,7 @@
 //! `manx-objects`.
 
 mod addresses;
+mod node_peers;
 mod passes;
 mod references;
 mod report;
@@ -30,6 +32,7 @@ pub fn problems(contents: &Contents) -> Vec<Problem> {
     references::check(contents, &mut report);
     // What a name without a definition leads to is not reported again.
     selectors::check(&scene, &mut report);
+    node_peers::check(contents, &scene, &mut report);
     addresses::check(contents, &mut report);
     passes::check(&scene, &mut report);
     let mut problems = scene.into_problems();

@@ -1,10 +1,10 @@
 //! The objects as policy sees them once every pod that they lead to is there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use manx_calculation::import::{Cluster, import, policy_name};
+use manx_calculation::import::{Cluster, Node, import, policy_name};
 use manx_objects::State;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{Kind, Object, ObjectKey, Pod};
@@ -71,6 +71,11 @@ impl<'a> Scene<'a> {
     /// The import's own problems.
     pub(super) fn into_problems(self) -> Vec<Problem> {
         self.cluster.problems
+    }
+
+    /// The nodes by name.
+    pub(super) fn nodes(&self) -> &BTreeMap<String, Node> {
+        &self.cluster.nodes
     }
 
     /// The policies that are evaluated, each with its object's key.

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use manx_objects::code::Code;
 use manx_objects::object::calico::{self, EntityRule};
-use manx_objects::object::cluster::{ClusterMatch, ClusterProtocol};
+use manx_objects::object::cluster::{ClusterMatch, ClusterPeer, ClusterProtocol};
 use manx_objects::object::{Kind, Object, ObjectKey, Port, PortNumber, Protocol};
 use manx_policy_compiler::model::{
     Direction, KUBERNETES, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, Policy, PortMatch, Rule,
@@ -194,7 +194,7 @@ impl<'a> Place<'_, 'a> {
         for (side, end) in self.ends() {
             for (index, entity) in end.entities.iter().flatten().enumerate() {
                 let Some(selector) = &entity.selector else { continue };
-                let field = self.peer_field(side, index);
+                let field = self.peer_field(side, self.written_at(end, index));
                 let matches = found.find(selector).0;
                 let without_conditions = selector.matches(&Bare(&self.key.namespace));
                 if matches || without_conditions || report.has_told(self.key, &field) {
@@ -204,6 +204,19 @@ impl<'a> Place<'_, 'a> {
                 report.tell(self.key, &field, Code::SelectorMatchesNothing, message);
             }
         }
+    }
+
+    /// The index in the policy of a peer with a selector. In cluster-wide policies it may be another one than in the
+    /// model, where `nodes` that fit no Node are left out.
+    fn written_at(&self, end: &RuleEnd, index: usize) -> usize {
+        let Object::ClusterNetworkPolicy(wire) = self.object else { return index };
+        let rules = if self.direction == Direction::Ingress { &wire.ingress } else { &wire.egress };
+        let rule = rules.get(self.rule.index as usize).map(|rule| &rule.matches);
+        let Some(ClusterMatch::Of { peers, .. }) = rule else { return index };
+        let before = end.entities.iter().flatten().take(index);
+        let before = before.filter(|entity| entity.selector.is_some()).count();
+        let pods = (0..).zip(peers).filter(|(_, peer)| matches!(peer, ClusterPeer::Pods(_)));
+        pods.map(|(at, _)| at).nth(before).unwrap_or(index)
     }
 
     fn peer_field(&self, side: &str, index: usize) -> String {

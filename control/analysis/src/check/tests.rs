@@ -211,3 +211,34 @@ fn a_pass_that_skips_no_policy_of_kubernetes_is_not_told() {
         ""
     );
 }
+
+#[test]
+fn nodes_of_a_cluster_wide_policy_that_fit_no_node_are_told_and_other_peers_keep_their_place() {
+    let node = |name: &str, labels: &str, address: &str| {
+        format!(
+            "---\n{{apiVersion: v1, kind: Node, metadata: {{name: {name}, labels: {{{labels}}}}}, status: {{addresses: [{address}]}}}}\n"
+        )
+    };
+    let policy = |to: &str| {
+        format!(
+            "---\n{{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {{name: c}}, spec: {{tier: Admin, priority: 1, subject: {{namespaces: {{}}}}, egress: [{{action: Deny, to: [{to}]}}]}}}}\n"
+        )
+    };
+    let nodes = node("n1", "zone: a, disk: ssd", "{type: InternalIP, address: 172.18.0.2}")
+        + &node("n2", "zone: b", "{type: Hostname, address: n2}")
+        + &pod("shop", "web", "app: web", "");
+    let of = |to: &str| told(&(nodes.clone() + &policy(to)));
+    insta::assert_snapshot!(of("{nodes: {matchLabels: {zone: c}}}"), @"nodes-match-nothing: ClusterNetworkPolicy c: spec.egress[0].to[0].nodes: matches nothing: no Node has the label zone=c (the values of Nodes: a, b)");
+    insta::assert_snapshot!(of("{nodes: {matchExpressions: [{key: role, operator: Exists}]}}"), @"nodes-match-nothing: ClusterNetworkPolicy c: spec.egress[0].to[0].nodes: matches nothing: no Node has the label role");
+    insta::assert_snapshot!(of("{nodes: {matchLabels: {zone: b, disk: ssd}}}"), @"nodes-match-nothing: ClusterNetworkPolicy c: spec.egress[0].to[0].nodes: matches nothing: no Node fits all of it");
+    insta::assert_snapshot!(of("{nodes: {matchLabels: {zone: b}}}"), @"nodes-match-nothing: ClusterNetworkPolicy c: spec.egress[0].to[0].nodes: matches nothing: Node n2 has these labels and no address");
+    insta::assert_snapshot!(of("{nodes: {matchLabels: {zone: c}}}, {pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: wbe}}}}"), @r"
+    selector-matches-nothing: ClusterNetworkPolicy c: spec.egress[0].to[1]: matches nothing: no pod in the input has the label app=wbe (its values there: web)
+    nodes-match-nothing: ClusterNetworkPolicy c: spec.egress[0].to[0].nodes: matches nothing: no Node has the label zone=c (the values of Nodes: a, b)
+    ");
+    for fine in ["{nodes: {}}", "{nodes: {matchLabels: {zone: a}}}"] {
+        assert_eq!(of(fine), "", "{fine}");
+    }
+    // Without any Node they are not part of the input.
+    assert_eq!(told(&policy("{nodes: {matchLabels: {zone: c}}}")), "");
+}

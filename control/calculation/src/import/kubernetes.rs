@@ -69,7 +69,7 @@ pub(super) fn pods_in(
 }
 
 /// A label selector, of labels alone.
-pub(super) fn label_selector(wire: &object::LabelSelector) -> Selector {
+pub fn label_selector(wire: &object::LabelSelector) -> Selector {
     labels("", wire)
 }
 

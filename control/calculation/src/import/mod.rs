@@ -45,6 +45,7 @@ use manx_objects::{NAMESPACE_NAME, State};
 pub use borrowed::{Borrowed, Claimants};
 pub use calico::is_evaluated;
 pub use delta::Effect;
+pub use kubernetes::label_selector;
 pub use member::addresses as pod_addresses;
 pub use network::{Node, Overlay, Pool};
 pub use overlap::{Overlap, overlapping_pools};

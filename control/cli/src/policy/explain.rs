@@ -15,7 +15,7 @@ use super::manifests::tell_invalid;
 use crate::Error;
 use crate::output::{self, Output};
 use crate::socket::Socket;
-use manx_analysis::explain::Explainer;
+use manx_analysis::explain::{Destinations, Explainer};
 use manx_api::explain::{ExplainRequest, Explanation, PacketSpec};
 use manx_datastore::read_paths;
 use manx_oracle::Packet;
@@ -32,7 +32,7 @@ pub struct Explain {
     /// * and ? it is each pod or node that fits
     #[arg(long, value_name = "PARTY")]
     pub from: String,
-    /// Destination, in the same form
+    /// Destination, in the same form; a service's address or port stands for its endpoints'
     #[arg(long, value_name = "PARTY")]
     pub to: String,
     /// Packet: tcp/80, udp/53, sctp/9, icmp (an echo), icmp/TYPE/CODE, protocol/NUMBER; tcp alone is a later fragment
@@ -153,14 +153,21 @@ fn by_agent(explain: &Explain) -> Result<Explanation, Error> {
 fn explain_by_manifests(explain: &Explain, completed: &Completed) -> Result<Answer, String> {
     let Completed { contents, assumed } = completed;
     let explainer = Explainer::new(contents, &assumed.addresses, UPLINK);
-    let (from, to) = (explainer.ends(&explain.from)?, explainer.ends(&explain.to)?);
+    let from = explainer.ends(&explain.from)?;
+    let Destinations { ends: to, notes } = explainer.destinations(&explain.to, explain.port)?;
+    let ask = |from: &str, (to, packet): &(String, PacketSpec)| {
+        let request = ExplainRequest { packet: *packet, ..explain.request(from, to) };
+        let mut one = explainer.explain(&request)?;
+        one.stand_ins.extend_from_slice(&notes);
+        Ok::<_, String>(one)
+    };
     if let ([from], [to]) = (from.as_slice(), to.as_slice()) {
-        return explainer.explain(&explain.request(from, to)).map(|one| Answer::One(Box::new(one)));
+        return ask(from, to).map(|one| Answer::One(Box::new(one)));
     }
     let mut all = Vec::new();
     for from in &from {
-        for to in to.iter().filter(|to| *to != from) {
-            all.push(explainer.explain(&explain.request(from, to))?);
+        for to in to.iter().filter(|(to, _)| to != from) {
+            all.push(ask(from, to)?);
         }
     }
     Ok(Answer::Several(all))
@@ -277,6 +284,18 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
 {apiVersion: v1, kind: Service, metadata: {name: nobody}, spec: {selector: {app: none}, ports: [{port: 80}]}}
 ";
 
+    /// Services whose ports are not those of their endpoints.
+    const TRANSLATING: &str = "
+---
+{apiVersion: v1, kind: Pod, metadata: {name: web, labels: {app: web}}, spec: {nodeName: n1, containers: [{name: c, ports: [{name: web, containerPort: 8000}]}]}, status: {podIPs: [{ip: 10.1.1.9}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: front}, spec: {clusterIP: 10.96.0.7, selector: {app: b}, ports: [{port: 8080, targetPort: 80}, {port: 8443, targetPort: web}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: named}, spec: {selector: {app: web}, ports: [{port: 80, targetPort: web}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: headless}, spec: {clusterIP: None, selector: {app: b}, ports: [{port: 8080, targetPort: 80}]}}
+";
+
     fn several(from: &str, to: &str, port: &str) -> String {
         let text = format!("{NODES}{SERVICES}");
         match explain_by_manifests(&asked(from, to, port), &completed(&text)) {
@@ -284,6 +303,43 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
             Ok(Answer::One(one)) => one.to_string().lines().next().unwrap().to_owned(),
             Err(error) => error,
         }
+    }
+
+    #[test]
+    fn a_services_address_and_port_are_judged_as_those_of_its_endpoints() {
+        let asked = |to: &str, port: &str| {
+            let text = format!("{NODES}{TRANSLATING}");
+            match explain_by_manifests(&asked("a", to, port), &completed(&text)) {
+                Ok(Answer::One(one)) => {
+                    let text = one.to_string();
+                    let notes = one.stand_ins.iter().map(String::as_str);
+                    text.lines().take(1).chain(notes).collect::<Vec<_>>().join("\n")
+                }
+                Ok(Answer::Several(all)) => short(&all),
+                Err(error) => error,
+            }
+        };
+        insta::assert_snapshot!(asked("svc/default/front", "tcp/8080"), @r"
+        default/a (10.1.1.3) -> default/b (10.1.1.2), TCP from port 49152 to port 80: ALLOWED
+        port 8080 of Service default/front is port 80 of its endpoints
+        ");
+        insta::assert_snapshot!(asked("10.96.0.7", "tcp/8080"), @r"
+        default/a (10.1.1.3) -> default/b (10.1.1.2), TCP from port 49152 to port 80: ALLOWED
+        10.96.0.7 is an address of Service default/front: judged at its endpoints
+        port 8080 of Service default/front is port 80 of its endpoints
+        ");
+        insta::assert_snapshot!(asked("svc/default/named", "tcp/80"), @r"
+        default/a (10.1.1.3) -> default/web (10.1.1.9), TCP from port 49152 to port 8000: ALLOWED
+        port 80 of Service default/named is port 8000 of its endpoints
+        ");
+        insta::assert_snapshot!(asked("svc/default/headless", "tcp/8080"), @"default/a (10.1.1.3) -> default/b (10.1.1.2), TCP from port 49152 to port 8080: DENIED");
+        insta::assert_snapshot!(asked("svc/default/front", "udp/8080"), @r"
+        default/a (10.1.1.3) -> default/b (10.1.1.2), UDP from port 49152 to port 8080: DENIED
+        Service default/front has only TCP 8080, TCP 8443: judged at port 8080 of its endpoints
+        ");
+        insta::assert_snapshot!(asked("svc/default/front", "tcp/8443"), @"no endpoint of Service default/front has the port that its port 8443 names");
+        insta::assert_snapshot!(asked("10.96.0.8", "tcp/8080"), @"default/a (10.1.1.3) -> 10.96.0.8, TCP from port 49152 to port 8080: ALLOWED");
+        insta::assert_snapshot!(asked("svc/default/front", "icmp"), @"default/a (10.1.1.3) -> default/b (10.1.1.2), ICMP type 8 code 0: DENIED");
     }
 
     #[test]

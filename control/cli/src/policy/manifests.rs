@@ -9,6 +9,7 @@ use clap::Args;
 use super::live::Live;
 use crate::Error;
 use manx_datastore::{Read, read_with_texts};
+use manx_objects::code::Code;
 use manx_objects::contents::Contents;
 use manx_objects::problem::{Problem, Severity};
 
@@ -43,10 +44,13 @@ impl Manifests {
     }
 }
 
-/// Prints the invalid objects, which fail closed. If not even all objects are known, it is an error.
+/// Prints the invalid objects, which fail closed, and the folders whose objects are missing. If not even all objects are
+/// known, it is an error.
 pub(super) fn tell_invalid(contents: &Contents) -> Result<(), Error> {
-    let errors = contents.problems.iter().filter(|problem| problem.severity == Severity::Error);
-    for problem in errors {
+    let told = |problem: &&Problem| {
+        problem.severity == Severity::Error || problem.code() == Code::SkippedFolder
+    };
+    for problem in contents.problems.iter().filter(told) {
         // If standard error is closed, there is no one to tell.
         let _ = writeln!(io::stderr(), "{problem}");
     }

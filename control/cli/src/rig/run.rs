@@ -1,6 +1,6 @@
 //! `manx rig run`, `apply` and `exec`.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::path::Path;
 
 use clap::ValueEnum;
@@ -221,7 +221,14 @@ pub(super) fn exec(settings: &Exec) -> Result<(), Error> {
     let workdir = chosen_to_change(settings.rig.as_deref())?;
     let state = state(&workdir)?;
     let prober = Prober::from(settings.party.clone());
-    let netns = netns(&state, &Names::new(&workdir.names()), &prober).ok_or_else(|| {
+    let node = host_of(&state, &prober);
+    if let Some(node) = &node {
+        // If standard error is closed, there is no one to tell.
+        let _ =
+            writeln!(std::io::stderr(), "manx: {prober} is on the network of {node}: run there");
+    }
+    let place = node.as_ref().unwrap_or(&prober);
+    let netns = netns(&state, &Names::new(&workdir.names()), place).ok_or_else(|| {
         Error::Invalid(format!(
             "there is no {prober} in rig {}: `manx rig status` shows what there is",
             state.name
@@ -234,6 +241,13 @@ pub(super) fn exec(settings: &Exec) -> Result<(), Error> {
         (false, Some(code)) => std::process::exit(code),
         (false, None) => Err(Error::Failed(format!("the command has ended: {status}"))),
     }
+}
+
+/// The node of a pod on its node's network.
+fn host_of(state: &State, prober: &Prober) -> Option<Prober> {
+    let Prober::Pod(pod) = prober else { return None };
+    let host = state.host_pods.iter().find(|known| known.name == *pod);
+    host.map(|host| Prober::Node(host.node.clone()))
 }
 
 fn netns(state: &State, names: &Names, prober: &Prober) -> Option<std::path::PathBuf> {

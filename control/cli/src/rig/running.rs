@@ -13,7 +13,7 @@ use crate::chosen_rig::{chosen, chosen_to_change, state};
 use crate::output::{self, Output};
 use manx_rig::agent::{AgentEnd, AgentState};
 use manx_rig::caller;
-use manx_rig::setup::{NodeState, PodState, State};
+use manx_rig::setup::{HostPodState, NodeState, PodState, State};
 use manx_rig::workdir::{self, Workdir};
 
 #[derive(Serialize)]
@@ -42,6 +42,7 @@ struct Details {
     outside: Vec<IpAddr>,
     nodes: Vec<Node>,
     pods: Vec<PodState>,
+    host_pods: Vec<HostPodState>,
 }
 
 #[derive(Serialize)]
@@ -112,9 +113,10 @@ fn details(workdir: &Workdir, state: State) -> Details {
         Err(reason) => Agent::Unknown { reason: reason.clone() },
     };
     let since = since(&state);
-    let State { name, source, built_s: _, nodes, pods, outside } = state;
+    let State { name, source, built_s: _, nodes, pods, host_pods, outside } = state;
     let nodes = nodes.into_iter().map(|node| Node { agent: agent(&node.name), node }).collect();
-    Details { name, source, folder: workdir.path().to_owned(), since, outside, nodes, pods }
+    let folder = workdir.path().to_owned();
+    Details { name, source, folder, since, outside, nodes, pods, host_pods }
 }
 
 fn agent_of(agents: &[AgentState], node: &str) -> Agent {
@@ -203,6 +205,9 @@ fn text(rig: &Details) -> String {
         text.push_str(&trouble(&node.name, agent));
         for pod in rig.pods.iter().filter(|pod| pod.node == node.name) {
             let _ = writeln!(text, "  {}: {} ({})", pod.name, ips(&pod.addresses), pod.device);
+        }
+        for pod in rig.host_pods.iter().filter(|pod| pod.node == node.name) {
+            let _ = writeln!(text, "  {}: {addresses} (the node's network)", pod.name);
         }
     }
     text

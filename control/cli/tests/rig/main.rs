@@ -7,6 +7,7 @@ mod capture;
 mod change;
 mod cni;
 mod daily;
+mod dumps;
 mod forged;
 mod json;
 mod kept;

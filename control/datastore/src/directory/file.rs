@@ -351,7 +351,6 @@ pub(super) fn paths(directory: &Path, recursive: bool) -> io::Result<Vec<PathBuf
 
 /// The files of a directory without manifests, for messages.
 pub(super) fn others(directory: &Path) -> io::Result<String> {
-    const SHOWN: usize = 3;
     let mut names = Vec::new();
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
@@ -359,13 +358,34 @@ pub(super) fn others(directory: &Path) -> io::Result<String> {
         names.push(format!("{}{slash}", entry.file_name().to_string_lossy()));
     }
     names.sort_by_key(|name| (name.starts_with('.'), name.clone()));
-    let more = names.len().saturating_sub(SHOWN);
-    names.truncate(SHOWN);
-    Ok(match (names.is_empty(), more) {
-        (true, _) => "nothing".to_owned(),
-        (false, 0) => names.join(", "),
-        (false, more) => format!("{} and {more} more", names.join(", ")),
-    })
+    Ok(first_of(&names).unwrap_or_else(|| "nothing".to_owned()))
+}
+
+/// The directories directly in a directory that [`paths`] would enter and that have manifests.
+pub(super) fn folders(directory: &Path) -> io::Result<Vec<String>> {
+    let mut folders = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // What cannot be listed is not known to have manifests.
+        let has_manifests = || names(&entry.path()).is_ok_and(|names| !names.is_empty());
+        if !name.starts_with('.') && entry.file_type()?.is_dir() && has_manifests() {
+            folders.push(format!("{name}/"));
+        }
+    }
+    folders.sort();
+    Ok(folders)
+}
+
+/// The first names of a list, for messages. `None`: there is none.
+pub(super) fn first_of(names: &[String]) -> Option<String> {
+    const SHOWN: usize = 3;
+    let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        _ if names.is_empty() => None,
+        0 => Some(shown),
+        more => Some(format!("{shown} and {more} more")),
+    }
 }
 
 /// The names of the manifests in a directory. A name that is not UTF-8 has replacement characters, so that no such file

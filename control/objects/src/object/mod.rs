@@ -508,6 +508,8 @@ pub struct Service {
     pub ports: Vec<ServicePort>,
     /// The addresses at which clients reach it (`spec.clusterIPs`, `externalIPs`, `loadBalancer` addresses).
     pub addresses: BTreeSet<IpAddr>,
+    /// `spec.clusterIP: None`: clients reach its endpoints at their own addresses and ports.
+    pub headless: bool,
 }
 
 /// `spec.ports[]` of a service.

@@ -144,6 +144,7 @@ fn each_example_of_the_catalogue_produces_its_code_and_no_other_warning() {
     let elsewhere = [
         Code::Unreadable,
         Code::NoManifest,
+        Code::SkippedFolder,
         Code::EmptiedFile,
         Code::ShrunkFile,
         Code::FurtherErrors,
@@ -158,6 +159,18 @@ fn the_codes_of_files_and_of_very_many_problems_are_produced() {
     let file = directory.path().join("a.yaml");
     assert_eq!(codes(&[&file]), [Code::Unreadable].into());
     assert_eq!(codes(&[directory.path()]), [Code::NoManifest].into());
+
+    let below = directory.path().join("below");
+    fs::create_dir(&below).unwrap();
+    let namespace = "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}";
+    fs::write(&file, namespace).unwrap();
+    assert_eq!(codes(&[directory.path()]), [].into());
+    fs::write(below.join("b.yaml"), namespace).unwrap();
+    assert_eq!(codes(&[directory.path()]), [Code::SkippedFolder].into());
+    // A directory without manifests of its own is no manifest, and says the same.
+    fs::remove_file(&file).unwrap();
+    assert_eq!(codes(&[directory.path()]), [Code::NoManifest].into());
+    fs::remove_dir_all(&below).unwrap();
 
     let pod =
         |name: &str| format!("{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}}}\n---\n");

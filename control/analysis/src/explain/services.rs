@@ -1,0 +1,165 @@
+//! A service as a destination: its endpoints, and the port that each of them has for the service's own.
+//!
+//! Kubernetes translates a service's address and port before policy sees the packet. A headless service has no address
+//! of its own, and its ports are not translated.
+//!
+//! Source: Kubernetes documentation, "Service", "Virtual IPs and service proxies".
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use manx_api::explain::PacketSpec;
+use manx_objects::contents::Contents;
+use manx_objects::object::{
+    ContainerPort, Kind, Object, ObjectKey, PortNumber, Protocol, Service, ServicePort,
+};
+
+use super::{Explainer, nodes};
+
+/// Where a packet to a destination goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destinations {
+    /// Each end, in the form of requests, and the packet that arrives there.
+    pub ends: Vec<(String, PacketSpec)>,
+    /// What a service has translated.
+    pub notes: Vec<String>,
+}
+
+impl Explainer<'_> {
+    /// As [`Explainer::ends`], of a destination: an address of a service stands for its endpoints, and a port of a
+    /// service for theirs.
+    pub fn destinations(&self, text: &str, packet: PacketSpec) -> Result<Destinations, String> {
+        let mut notes = Vec::new();
+        let having = text.parse().ok().and_then(|address| self.having(address));
+        let text = having.map_or_else(
+            || text.to_owned(),
+            |key| {
+                notes.push(format!("{text} is an address of {key}: judged at its endpoints"));
+                format!("svc/{}/{}", key.namespace, key.name)
+            },
+        );
+        let ends = self.ends(&text)?;
+        let of_service = service_of(&text, self.contents).filter(|(_, it)| !it.headless);
+        let ends = match (of_service, packet) {
+            (Some((key, service)), PacketSpec::Protocol(protocol, Some(port))) => {
+                let translated = translate(ends, (&key, service), (protocol, port), self.contents);
+                let (ends, note) = translated?;
+                notes.extend(note);
+                let to = |port| PacketSpec::Protocol(protocol, Some(port));
+                ends.into_iter().map(|(end, port)| (end, to(port))).collect()
+            }
+            _ => ends.into_iter().map(|end| (end, packet)).collect(),
+        };
+        Ok(Destinations { ends, notes })
+    }
+
+    /// The service that has an address. One that a pod or a node has, too, is theirs.
+    fn having(&self, address: IpAddr) -> Option<&ObjectKey> {
+        let mut others = self.oracle.pods().chain(nodes(self.contents, |_| true));
+        if others.any(|party| party.address() == address) {
+            return None;
+        }
+        let mut services = self.contents.of_kind(Kind::Service).map(|(key, _)| key);
+        services.find(|key| match self.contents.valid(key) {
+            Some(Object::Service(service)) => service.addresses.contains(&address),
+            _ => false,
+        })
+    }
+}
+
+/// The service that `svc/NAMESPACE/NAME` names.
+fn service_of<'a>(text: &str, contents: &'a Contents) -> Option<(ObjectKey, &'a Service)> {
+    let (namespace, name) = text.strip_prefix("svc/")?.split_once('/')?;
+    let (namespace, name) = (namespace.to_owned(), name.to_owned());
+    let key = ObjectKey { kind: Kind::Service, namespace, name };
+    match contents.valid(&key)? {
+        Object::Service(service) => Some((key, service)),
+        _ => None,
+    }
+}
+
+/// The port of each end for a port of the service, and what to say of it. An end that lacks the port's name is no end of
+/// this port. A port that the service does not have is the ends' own.
+fn translate(
+    ends: Vec<String>,
+    (key, service): (&ObjectKey, &Service),
+    (protocol, port): (u8, u16),
+    contents: &Contents,
+) -> Result<(Vec<(String, u16)>, Option<String>), String> {
+    let mut ports = service.ports.iter();
+    let Some(wanted) = ports.find(|it| it.port == port && number(it.protocol) == protocol) else {
+        let has: Vec<String> = service.ports.iter().map(shown).collect();
+        let has =
+            if has.is_empty() { "no port".to_owned() } else { format!("only {}", has.join(", ")) };
+        let note = format!("{key} has {has}: judged at port {port} of its endpoints");
+        return Ok((ends.into_iter().map(|end| (end, port)).collect(), Some(note)));
+    };
+    let target = |end: String| {
+        let target = match &wanted.target {
+            None => port,
+            Some(PortNumber::Number { port, .. }) => *port,
+            Some(PortNumber::Name(name)) => named(name, protocol, &end, key, contents)?,
+        };
+        Some((end, target))
+    };
+    let ends: Vec<(String, u16)> = ends.into_iter().filter_map(target).collect();
+    if ends.is_empty() {
+        return Err(format!("no endpoint of {key} has the port that its port {port} names"));
+    }
+    let targets: BTreeSet<u16> = ends.iter().map(|(_, target)| *target).collect();
+    if targets == [port].into() {
+        return Ok((ends, None));
+    }
+    let targets: Vec<String> = targets.iter().map(u16::to_string).collect();
+    let targets = targets.join(" or ");
+    Ok((ends, Some(format!("port {port} of {key} is port {targets} of its endpoints"))))
+}
+
+/// The port of a pod that has a name; of an address, the only port of the protocol that the service's slices give it.
+fn named(
+    name: &str,
+    protocol: u8,
+    end: &str,
+    service: &ObjectKey,
+    contents: &Contents,
+) -> Option<u16> {
+    if let Some((namespace, pod)) = end.split_once('/') {
+        let (namespace, pod) = (namespace.to_owned(), pod.to_owned());
+        let key = ObjectKey { kind: Kind::Pod, namespace, name: pod };
+        let Some(Object::Pod(pod)) = contents.valid(&key) else { return None };
+        let mut ports = pod.containers.iter().chain(&pod.init_containers).flatten();
+        let is_it = |it: &&ContainerPort| {
+            it.name.as_deref() == Some(name) && number(it.protocol) == protocol
+        };
+        return ports.find(is_it).map(|it| it.port);
+    }
+    let address: IpAddr = end.parse().ok()?;
+    let mut found = BTreeSet::new();
+    for (key, _) in contents.of_kind_in(Kind::EndpointSlice, &service.namespace) {
+        if let Some(Object::EndpointSlice(slice)) = contents.valid(key)
+            && slice.service.as_ref() == Some(&service.name)
+            && slice.addresses.contains(&address)
+        {
+            let ports = slice.ports.iter().filter(|(of, _)| number(Some(*of)) == protocol);
+            found.extend(ports.map(|(_, port)| *port));
+        }
+    }
+    (found.len() == 1).then(|| found.pop_first()).flatten()
+}
+
+fn number(protocol: Option<Protocol>) -> u8 {
+    match protocol {
+        Some(Protocol::Tcp) | None => 6,
+        Some(Protocol::Udp) => 17,
+        Some(Protocol::Sctp) => 132,
+    }
+}
+
+fn shown(port: &ServicePort) -> String {
+    let protocol = match port.protocol {
+        Some(Protocol::Tcp) | None => "TCP",
+        Some(Protocol::Udp) => "UDP",
+        Some(Protocol::Sctp) => "SCTP",
+    };
+    format!("{protocol} {}", port.port)
+}

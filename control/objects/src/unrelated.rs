@@ -1,0 +1,54 @@
+//! Kinds of Kubernetes that do not matter to who reaches whom: every cluster has them, so they are skipped without a
+//! word.
+//!
+//! Source: Kubernetes API reference v1.35, all groups.
+
+/// A kind that is named, or every kind of the group.
+type Kinds = Option<&'static [&'static str]>;
+
+/// The API groups, without their versions; the core group has no name.
+const GROUPS: &[(&str, Kinds)] = &[
+    (
+        "",
+        // Endpoints are in EndpointSlices, too; the API server copies those that a person writes.
+        Some(&[
+            "Binding",
+            "ComponentStatus",
+            "ConfigMap",
+            "Endpoints",
+            "Event",
+            "LimitRange",
+            "PersistentVolume",
+            "PersistentVolumeClaim",
+            "PodTemplate",
+            "ResourceQuota",
+            "Secret",
+        ]),
+    ),
+    ("apps", Some(&["ControllerRevision"])),
+    ("networking.k8s.io", Some(&["Ingress", "IngressClass", "IPAddress", "ServiceCIDR"])),
+    ("admissionregistration.k8s.io", None),
+    ("apiextensions.k8s.io", None),
+    ("apiregistration.k8s.io", None),
+    ("autoscaling", None),
+    ("certificates.k8s.io", None),
+    ("coordination.k8s.io", None),
+    ("events.k8s.io", None),
+    ("flowcontrol.apiserver.k8s.io", None),
+    ("internal.apiserver.k8s.io", None),
+    ("metrics.k8s.io", None),
+    ("node.k8s.io", None),
+    ("policy", None),
+    ("rbac.authorization.k8s.io", None),
+    ("resource.k8s.io", None),
+    ("scheduling.k8s.io", None),
+    ("storage.k8s.io", None),
+    ("storagemigration.k8s.io", None),
+];
+
+/// Whether a kind of this API version is one of them.
+pub(super) fn is_unrelated(kind: &str, version: &str) -> bool {
+    let group = version.rsplit_once('/').map_or("", |(group, _)| group);
+    let known = GROUPS.iter().find(|(name, _)| *name == group);
+    known.is_some_and(|(_, kinds)| kinds.is_none_or(|kinds| kinds.contains(&kind)))
+}
