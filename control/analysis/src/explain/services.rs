@@ -78,6 +78,9 @@ fn service_of<'a>(text: &str, contents: &'a Contents) -> Option<(ObjectKey, &'a 
     }
 }
 
+/// Ends with the port of each, and what to say of it.
+type Translated = (Vec<(String, u16)>, Option<String>);
+
 /// The port of each end for a port of the service, and what to say of it. An end that lacks the port's name is no end of
 /// this port. A port that the service does not have is the ends' own.
 fn translate(
@@ -85,7 +88,7 @@ fn translate(
     (key, service): (&ObjectKey, &Service),
     (protocol, port): (u8, u16),
     contents: &Contents,
-) -> Result<(Vec<(String, u16)>, Option<String>), String> {
+) -> Result<Translated, String> {
     let mut ports = service.ports.iter();
     let Some(wanted) = ports.find(|it| it.port == port && number(it.protocol) == protocol) else {
         let has: Vec<String> = service.ports.iter().map(shown).collect();
