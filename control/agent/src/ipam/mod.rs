@@ -137,7 +137,7 @@ impl Ipam {
         let mut numbers = Vec::with_capacity(self.blocks.len());
         for block in &self.blocks {
             let exhausted = || {
-                let pods = self.used.iter().filter(|address| block.net.contains(*address)).count();
+                let pods = used.iter().filter(|address| block.net.contains(*address)).count();
                 Error::Exhausted { block: block.net, pods }
             };
             numbers.push(block.next(&used).ok_or_else(exhausted)?);

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use manx_api::client::Client;
 use manx_api::{Attach, Detach, PodName};
@@ -135,7 +137,18 @@ fn an_address_that_another_pod_gets_takes_no_connection_of_its_former_owner_alon
         addresses: Vec::new(),
         sandbox: None,
     };
-    assert_eq!(agent.attach(attach).unwrap().addresses, [address]);
+    // The address is free when the agent has read that the pod's object is gone.
+    let until = Instant::now() + Duration::from_secs(10);
+    let attached = loop {
+        match agent.attach(attach.clone()) {
+            Err(error) if Instant::now() < until => {
+                assert!(error.to_string().contains("no address is left"), "{error}");
+                thread::sleep(Duration::from_millis(50));
+            }
+            attached => break attached.unwrap(),
+        }
+    };
+    assert_eq!(attached.addresses, [address]);
     let write_pod = |app: &str| {
         let pod = format!(
             "{{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \
