@@ -147,10 +147,10 @@ impl AgentNamespace {
     /// A name that no interface in this namespace has had: several threads make devices here at once. Where others could
     /// look on, they do not know it before the device has its owner.
     fn next_name(&self) -> String {
-        match self.is_own {
-            true => format!("far{}", self.made.fetch_add(1, Ordering::Relaxed)),
-            false => format!("m{:014x}", RandomState::new().build_hasher().finish() >> 8),
+        if self.is_own {
+            return format!("far{}", self.made.fetch_add(1, Ordering::Relaxed));
         }
+        format!("m{:014x}", RandomState::new().build_hasher().finish() >> 8)
     }
 }
 
