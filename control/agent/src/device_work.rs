@@ -13,10 +13,10 @@ use std::thread;
 use std::time::Duration;
 
 use manx_policy_compiler::model::ObjectName;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::{JoinError, JoinHandle};
 
-use super::device::AgentNamespace;
+use manx_devices::device::AgentNamespace;
 
 /// Threads that make or remove devices at once. The kernel makes one network device at a time (`rtnl_lock`), so that
 /// more threads gain little.
@@ -58,10 +58,24 @@ impl<C: Send + 'static> DeviceWork<C> {
         work: impl FnOnce(&AgentNamespace) -> C + Send + 'static,
     ) {
         let (running, completed) = (self.run(work), self.completed.clone());
+        tokio::spawn(async move { send(&completed, pod, running.await.whole().await) });
+    }
+
+    /// Waits for something, and then runs `work` with it; [`Completed`] with what it returns follows, or with `without`
+    /// when nothing comes any more.
+    pub(super) fn start_when<T: Send + 'static>(
+        &self,
+        pod: ObjectName,
+        awaited: oneshot::Receiver<T>,
+        work: impl FnOnce(T) -> C + Send + 'static,
+        without: C,
+    ) {
+        let (namespace, threads) = (Arc::clone(&self.namespace), Arc::clone(&self.threads));
+        let completed = self.completed.clone();
         tokio::spawn(async move {
-            let result = match running.await {
-                Ran::Ended(ended) => ended,
-                Ran::Slow(thread) => thread.await,
+            let result = match awaited.await {
+                Ok(thing) => run(namespace, threads, move |_| work(thing)).await.whole().await,
+                Err(_) => Ok(without),
             };
             send(&completed, pod, result);
         });
@@ -84,21 +98,26 @@ impl<C: Send + 'static> DeviceWork<C> {
         });
     }
 
-    /// Runs `work` when a thread is free. It gives its place to other work once it is [`SLOW`].
     fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&AgentNamespace) -> T + Send + 'static,
     ) -> impl Future<Output = Ran<T>> + Send + 'static {
-        let (namespace, threads) = (Arc::clone(&self.namespace), Arc::clone(&self.threads));
-        async move {
-            // The semaphore is never closed.
-            let _place = threads.acquire_owned().await;
-            let mut thread = tokio::task::spawn_blocking(move || work(&namespace));
-            match tokio::time::timeout(SLOW, &mut thread).await {
-                Ok(ended) => Ran::Ended(ended),
-                Err(_) => Ran::Slow(thread),
-            }
-        }
+        run(Arc::clone(&self.namespace), Arc::clone(&self.threads), work)
+    }
+}
+
+/// Runs `work` when a thread is free. It gives its place to other work once it is [`SLOW`].
+async fn run<T: Send + 'static>(
+    namespace: Arc<AgentNamespace>,
+    threads: Arc<Semaphore>,
+    work: impl FnOnce(&AgentNamespace) -> T + Send + 'static,
+) -> Ran<T> {
+    // The semaphore is never closed.
+    let _place = threads.acquire_owned().await;
+    let mut thread = tokio::task::spawn_blocking(move || work(&namespace));
+    match tokio::time::timeout(SLOW, &mut thread).await {
+        Ok(ended) => Ran::Ended(ended),
+        Err(_) => Ran::Slow(thread),
     }
 }
 
@@ -106,6 +125,16 @@ impl<C: Send + 'static> DeviceWork<C> {
 enum Ran<T> {
     Ended(Result<T, JoinError>),
     Slow(JoinHandle<T>),
+}
+
+impl<T> Ran<T> {
+    /// How it ends, however long that takes.
+    async fn whole(self) -> Result<T, JoinError> {
+        match self {
+            Self::Ended(ended) => ended,
+            Self::Slow(thread) => thread.await,
+        }
+    }
 }
 
 /// Tells the control loop. An agent that stops cancels what has not begun, and waits for the rest no longer than a

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use ipnet::IpNet;
 
-use super::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
 use manx_calculation::topology::{Desired, HostRoute};
+use manx_devices::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
 use manx_linux::netlink::{self, Address, Netlink, Refusal, Route};
 use manx_linux::netns::{self, sysctl};
 
@@ -186,3 +186,6 @@ fn is_link_local(address: IpAddr) -> bool {
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
     }
 }
+
+#[cfg(test)]
+mod tests;

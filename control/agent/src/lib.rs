@@ -2,14 +2,12 @@
 
 mod capture;
 mod denials;
-pub mod device;
 mod device_work;
 mod error;
 mod fault;
 pub mod host_device;
 pub mod ipam;
 mod node;
-pub mod pod_device;
 mod port_ids;
 mod privileges;
 pub mod server;
@@ -29,6 +27,7 @@ pub use self::error::Error;
 use self::node::{Agent, Datastore, Done};
 use self::server::{PendingRequest, Server};
 pub use self::settings::Settings;
+pub use manx_devices::{device, pod_device};
 use manx_linux::doctor;
 use manx_linux::netlink::Netlink;
 use manx_linux::netns::sysctl;

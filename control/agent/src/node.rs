@@ -21,7 +21,7 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 pub(super) use self::attachments::Done;
-use self::attachments::{AttachRequest, Attachments, PodRequest};
+use self::attachments::{AttachRequest, Attachments, Maker, PodRequest};
 use self::dataplane::Dataplane;
 pub(super) use self::datastore::Datastore;
 use super::device_work::Completed;
@@ -138,11 +138,26 @@ impl Agent {
     pub(super) fn handle(&mut self, PendingRequest { call, netns, answer }: PendingRequest) {
         let outcome = match call {
             Call::Attach(attach) => {
-                return self
-                    .submit(PodRequest::Attach(Box::new(AttachRequest { attach, netns }), answer));
+                let request = AttachRequest { attach, netns, maker: Maker::Agent };
+                return self.submit(PodRequest::Attach(Box::new(request), answer));
             }
-            Call::Detach(detach) => return self.submit(PodRequest::Detach(detach, answer)),
-            Call::Collect(keep) => Outcome::Reply(Ok(self.collect(&keep))),
+            Call::Reserve(attach) => {
+                let request = AttachRequest { attach, netns, maker: Maker::Caller };
+                return self.submit(PodRequest::Attach(Box::new(request), answer));
+            }
+            Call::HandOver => {
+                let message =
+                    "nothing is reserved on this connection: `reserve` comes before `hand-over`";
+                Outcome::Reply(Err(Failure {
+                    kind: ErrorKind::Invalid,
+                    message: message.to_owned(),
+                }))
+            }
+            Call::Detach(detach) => {
+                return self.submit(PodRequest::Detach(Box::new(detach), answer));
+            }
+            Call::Attachments => Outcome::Reply(Ok(Reply::Attachments(self.list_attachments()))),
+            Call::Ready => Outcome::Reply(self.check_ready().map(|()| Reply::Ready)),
             Call::Status => Outcome::Reply(Ok(Reply::Status(Box::new(self.status())))),
             Call::Explain(request) => self.explain(request),
             Call::Denials => {

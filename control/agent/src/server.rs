@@ -6,7 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use nix::sys::socket::{
 };
 use nix::sys::stat::{Mode, fchmod};
 use serde::Deserialize;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use manx_api::{Call, ErrorKind, Failure, Reply, Request, Response};
-use manx_linux::netns::Identity;
+use manx_api::{Call, ErrorKind, Failure, Reply, Request, Reservation, Response, descriptors};
+use manx_linux::netns::{self, Identity};
 use manx_linux::private;
 
 /// Connections served at once; more wait in the socket's backlog. A caller that attaches a pod holds one until the pod
@@ -32,12 +32,17 @@ use manx_linux::private;
 const CONNECTIONS: usize = 512;
 /// How long the listener rests when the process has no descriptor left for a connection.
 const REST: Duration = Duration::from_millis(100);
+/// How long a caller may take to make a device that it has reserved. That takes milliseconds, or longer where many are
+/// made at once.
+const MAKING: Duration = Duration::from_secs(20);
+/// How many bytes of a message are received at once.
+const ROOM: usize = 4 << 10;
 
 /// A request that waits for the agent, and where its outcome goes.
 pub struct PendingRequest {
     /// The call.
     pub call: Call,
-    /// The network namespace that a call to attach names by its path, if there is one.
+    /// The network namespace that a call to attach names by its path, or brings along, if there is one.
     pub netns: Option<Identity>,
     /// Takes the outcome. It is closed if the client has gone away.
     pub answer: oneshot::Sender<Outcome>,
@@ -47,12 +52,23 @@ pub struct PendingRequest {
 pub enum Outcome {
     /// To every call but a capture, or a capture refused.
     Reply(Response),
+    /// To [`Call::Reserve`]: what the caller is to make, and who waits for it. The end of the channel is the end of the
+    /// reservation.
+    Reserved(Reservation, oneshot::Sender<Handover>),
     /// To a call whose answer takes long and needs nothing of the agent's own: it is made on another thread, one at a
     /// time, so that many callers take no more than one core and a stopping agent waits for no more than one answer.
     Later(Box<dyn FnOnce() -> Response + Send>),
     /// To [`Call::Capture`]: the pcapng file, piece by piece. The end of the channel is the end of the file; a client
     /// that has enough closes it.
     Stream(mpsc::Receiver<Vec<u8>>),
+}
+
+/// The queues of a device that a caller has made.
+pub struct Handover {
+    /// The queues.
+    pub queues: Vec<OwnedFd>,
+    /// Takes the outcome.
+    pub answer: oneshot::Sender<Outcome>,
 }
 
 /// Why the agent cannot listen.
@@ -254,12 +270,19 @@ async fn serve_connection(
     requests: &mpsc::Sender<PendingRequest>,
     turn: &Arc<Semaphore>,
 ) -> io::Result<()> {
-    while let Some(bytes) = receive(&mut stream).await? {
-        let answer = match parse(&bytes) {
-            Ok(call) => submit(&mut stream, requests, call).await?,
+    while let Some((bytes, descriptors)) = receive(&mut stream).await? {
+        let mut answer = match parse(&bytes) {
+            Ok(call) => submit(&mut stream, requests, call, &descriptors).await?,
             Err(failure) => Outcome::Reply(Err(failure)),
         };
+        drop(descriptors);
+        if let Outcome::Reserved(reservation, handover) = answer {
+            send(&mut stream, &Ok(Reply::Reserved(reservation))).await?;
+            answer = hand_over(&mut stream, handover).await?;
+        }
         match answer {
+            // A reservation is followed by no other.
+            Outcome::Reserved(..) => return Err(io::ErrorKind::InvalidData.into()),
             Outcome::Reply(response) => send(&mut stream, &response).await?,
             Outcome::Later(work) => {
                 let taken = Arc::clone(turn).acquire_owned();
@@ -275,30 +298,84 @@ async fn serve_connection(
     Ok(())
 }
 
-/// One message; `None` when the client has closed the connection.
-async fn receive(stream: &mut UnixStream) -> io::Result<Option<Vec<u8>>> {
-    let mut header = [0; 4];
-    match stream.read_exact(&mut header).await {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-        other => other?,
+/// Waits for the queues of the device that a caller makes, and hands them over. An error, and the end of the connection,
+/// end the reservation.
+async fn hand_over(
+    stream: &mut UnixStream,
+    handover: oneshot::Sender<Handover>,
+) -> io::Result<Outcome> {
+    let received = tokio::time::timeout(MAKING, receive(stream)).await;
+    let Some((bytes, queues)) = received.map_err(|_| io::ErrorKind::TimedOut)?? else {
+        return Err(io::ErrorKind::UnexpectedEof.into());
     };
+    match parse(&bytes) {
+        Ok(Call::HandOver) => {}
+        Ok(_) => {
+            let message = "a reservation is followed by `hand-over`; the reservation has ended";
+            let failure = Failure { kind: ErrorKind::Invalid, message: message.to_owned() };
+            return Ok(Outcome::Reply(Err(failure)));
+        }
+        Err(failure) => return Ok(Outcome::Reply(Err(failure))),
+    }
+    let (answer, answered) = oneshot::channel();
+    // An agent that stops waits for nothing more.
+    let _ = handover.send(Handover { queues, answer });
+    unless_gone(stream, answered).await.map(|outcome| outcome.unwrap_or_else(|_| stopping()))
+}
+
+fn stopping() -> Outcome {
+    let message = "the agent is stopping and answers no more".to_owned();
+    Outcome::Reply(Err(Failure { kind: ErrorKind::Internal, message }))
+}
+
+/// One message, and the descriptors that came with it; `None` when the client has closed the connection.
+async fn receive(stream: &mut UnixStream) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+    let mut descriptors = Vec::new();
+    let mut header = [0; 4];
+    let mut filled = 0;
+    while filled < header.len() {
+        match receive_some(stream, &mut header[filled..], &mut descriptors).await? {
+            0 => return Ok(None),
+            len => filled += len,
+        }
+    }
     let len = manx_api::message_len(header).map_err(io::Error::other)?;
     // Memory follows what has come, not what is announced.
     let mut bytes = Vec::new();
-    stream.take(len as u64).read_to_end(&mut bytes).await?;
-    if bytes.len() < len { Ok(None) } else { Ok(Some(bytes)) }
+    let mut room = [0; ROOM];
+    while bytes.len() < len {
+        let rest = ROOM.min(len - bytes.len());
+        match receive_some(stream, &mut room[..rest], &mut descriptors).await? {
+            0 => return Ok(None),
+            len => bytes.extend_from_slice(&room[..len]),
+        }
+    }
+    Ok(Some((bytes, descriptors)))
+}
+
+async fn receive_some(
+    stream: &UnixStream,
+    room: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    loop {
+        stream.readable().await?;
+        let received =
+            stream.try_io(Interest::READABLE, || descriptors::receive(stream, room, descriptors));
+        match received {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            other => return other,
+        }
+    }
 }
 
 async fn submit(
     stream: &mut UnixStream,
     requests: &mpsc::Sender<PendingRequest>,
     call: Call,
+    descriptors: &[OwnedFd],
 ) -> io::Result<Outcome> {
     let (answer, answered) = oneshot::channel();
-    let stopping = || {
-        let message = "the agent is stopping and answers no more".to_owned();
-        Outcome::Reply(Err(Failure { kind: ErrorKind::Internal, message }))
-    };
     let netns = match &call {
         // Looking at a path may take for ever, so it is not the agent's control loop that does it.
         Call::Attach(attach) => unless_gone(stream, tokio::fs::metadata(&attach.netns))
@@ -306,6 +383,7 @@ async fn submit(
             .ok()
             .as_ref()
             .map(Identity::from),
+        Call::Reserve(_) => descriptors.first().and_then(|it| netns::identity(it).ok()),
         _ => None,
     };
     if requests.send(PendingRequest { call, netns, answer }).await.is_err() {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use manx_dataplane::tables::Connections;
 use manx_dataplane::worker::Polling;
 
-use super::pod_device;
 use manx_datastore::api_server::{Access, DefaultPool};
+use manx_devices::pod_device;
 
 /// Where the objects are.
 #[derive(Debug, Clone)]

@@ -15,8 +15,8 @@ use manx_dataplane::port::{PacketIo, Reception};
 use manx_dataplane::wire::vxlan;
 use tokio::sync::watch;
 
-use super::device::Queues;
 use super::error::Error;
+use manx_devices::device::Queues;
 use manx_linux::doctor::{self, Lack};
 use manx_linux::netlink::{self, Netlink};
 

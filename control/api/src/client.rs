@@ -1,7 +1,7 @@
 //! A client of the agent's socket. It blocks: the command line and the rig make one call at a time.
 
-use std::collections::BTreeSet;
-use std::io::{self, Read, Write as _};
+use std::io::{self, Read};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,8 +12,8 @@ use nix::unistd::geteuid;
 
 use crate::explain::{ExplainRequest, Explanation};
 use crate::{
-    self as api, Attach, Attached, Call, Capture, Denial, Detach, ErrorKind, Failure, Flows,
-    PodName, Reply, Request, Response, Status,
+    self as api, Attach, Attached, Attachment, Call, Capture, Denial, Detach, ErrorKind, Failure,
+    Flows, Reply, Request, Reservation, Response, Status, descriptors,
 };
 
 /// How long an agent may take to answer.
@@ -118,9 +118,15 @@ impl Client {
 
     /// Makes a call and waits for the reply.
     pub fn call(&mut self, call: Call) -> Result<Reply, Error> {
+        self.call_with(call, &[])
+    }
+
+    /// The same, with descriptors.
+    fn call_with(&mut self, call: Call, descriptors: &[BorrowedFd<'_>]) -> Result<Reply, Error> {
         let request = Request { version: api::VERSION, call };
         let bytes = api::encode(&request).map_err(|error| self.protocol(error.to_string()))?;
-        let answer = self.stream.write_all(&bytes).and_then(|()| self.receive());
+        let sent = descriptors::send(&self.stream, &bytes, descriptors);
+        let answer = sent.and_then(|()| self.receive());
         match answer {
             Ok(bytes) => {
                 let response = serde_json::from_slice::<Response>(&bytes);
@@ -143,18 +149,47 @@ impl Client {
         }
     }
 
+    /// [`Call::Reserve`].
+    pub fn reserve(
+        &mut self,
+        attach: Attach,
+        netns: BorrowedFd<'_>,
+    ) -> Result<Result<Reservation, Attached>, Error> {
+        match self.call_with(Call::Reserve(attach), &[netns])? {
+            Reply::Reserved(reservation) => Ok(Ok(reservation)),
+            Reply::Attached(attached) => Ok(Err(attached)),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// [`Call::HandOver`], after a reservation.
+    pub fn hand_over(&mut self, queues: &[BorrowedFd<'_>]) -> Result<Attached, Error> {
+        match self.call_with(Call::HandOver, queues)? {
+            Reply::Attached(attached) => Ok(attached),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     /// [`Call::Detach`].
-    pub fn detach(&mut self, detach: Detach) -> Result<(), Error> {
-        match self.call(Call::Detach(detach))? {
+    pub fn detach(&mut self, what: impl Into<Detach>) -> Result<(), Error> {
+        match self.call(Call::Detach(what.into()))? {
             Reply::Detached => Ok(()),
             other => Err(self.unexpected(&other)),
         }
     }
 
-    /// [`Call::Collect`].
-    pub fn collect(&mut self, keep: BTreeSet<String>) -> Result<Vec<PodName>, Error> {
-        match self.call(Call::Collect(keep))? {
-            Reply::Collected(pods) => Ok(pods),
+    /// [`Call::Attachments`].
+    pub fn attachments(&mut self) -> Result<Vec<Attachment>, Error> {
+        match self.call(Call::Attachments)? {
+            Reply::Attachments(attachments) => Ok(attachments),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// [`Call::Ready`].
+    pub fn ready(&mut self) -> Result<(), Error> {
+        match self.call(Call::Ready)? {
+            Reply::Ready => Ok(()),
             other => Err(self.unexpected(&other)),
         }
     }
@@ -219,8 +254,10 @@ impl Client {
     fn unexpected(&self, reply: &Reply) -> Error {
         let name = match reply {
             Reply::Attached(_) => "attached",
-            Reply::Collected(_) => "collected",
+            Reply::Reserved(_) => "reserved",
             Reply::Detached => "detached",
+            Reply::Attachments(_) => "attachments",
+            Reply::Ready => "ready",
             Reply::Status(_) => "status",
             Reply::Explained(_) => "explained",
             Reply::Denials(_) => "denials",

@@ -4,6 +4,7 @@
 //! - [`trace`]: why a connection passes or not, step by step.
 //! - [`explain`], [`proof`]: the request and the replies that carry traces.
 //! - this file: [`Request`], [`Response`], and the framing of messages.
+//! - [`descriptors`]: messages that carry descriptors.
 //! - [`client`]: a blocking client.
 //!
 //! This crate depends on no other crate of Manx: a program that talks to an agent needs nothing else.
@@ -12,13 +13,13 @@
 //! connection carries requests and their replies in turn. The socket has mode 0600.
 
 pub mod client;
+pub mod descriptors;
 pub mod explain;
 pub mod proof;
 pub mod trace;
 
-use std::collections::BTreeSet;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -78,11 +79,20 @@ pub enum Call {
     /// Attach a pod: give it its interface and addresses. Repeating the call for the same pod and namespace gives the
     /// same reply.
     Attach(Attach),
-    /// Detach a pod: take its interface and addresses away. It is no error if the pod is not attached, or for another
-    /// sandbox than the one that is named.
+    /// The same for a caller that can make a TUN device in the pod's namespace, whose descriptor comes with the message.
+    /// If the pod is to have a TUN device and has none yet, the reply is what the caller is to make. Its next message on
+    /// the connection is [`Call::HandOver`]; if it does not come in time, nothing is reserved any more.
+    Reserve(Attach),
+    /// The queues of the device that was reserved, as descriptors with the message. The reply is that of
+    /// [`Call::Attach`].
+    HandOver,
+    /// Detach a pod: take its interface and addresses away. It is no error if the pod is not attached, or is attached
+    /// otherwise than the call says.
     Detach(Detach),
-    /// Detach every pod whose sandbox is not among these, as CNI's GC. Pods that were attached without a sandbox stay.
-    Collect(BTreeSet<String>),
+    /// All that have addresses of this node.
+    Attachments,
+    /// Whether a pod could be attached now.
+    Ready,
     /// Everything that `manx status` shows.
     Status,
     /// Explain whether a connection passes by the objects that the agent has loaded, and what decides.
@@ -111,6 +121,37 @@ impl fmt::Display for PodName {
     }
 }
 
+/// A sandbox of a container runtime in a network: a pod that starts again has another one, under the same name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Sandbox {
+    /// The network's name in the runtime's configuration.
+    pub network: String,
+    /// The runtime's id of the container (`CNI_CONTAINERID`).
+    pub container: String,
+}
+
+/// What identifies an attachment for a container runtime (CNI specification, section 2, "Parameters").
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AttachmentId {
+    /// The sandbox.
+    #[serde(flatten)]
+    pub sandbox: Sandbox,
+    /// Its interface (`CNI_IFNAME`).
+    pub interface: String,
+}
+
+impl fmt::Display for AttachmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sandbox: Sandbox { network, container }, interface } = self;
+        write!(f, "{interface} of container {container} in network {network}")
+    }
+}
+
+/// The next hop of a veth pod's IPv4 routes, as Calico has it. The agent answers for it on the link.
+pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+/// The same for IPv6.
+pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+
 /// See [`Call::Attach`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Attach {
@@ -124,20 +165,43 @@ pub struct Attach {
     /// annotation `cni.projectcalico.org/ipAddrs`). Empty: the agent takes one of each of the node's blocks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
-    /// The sandbox that the namespace belongs to (as `CNI_CONTAINERID`). A runtime may make a pod's sandbox anew before
-    /// it has taken the old one away: the name tells which one a later request is about.
+    /// The sandbox that is attached; the addresses are its own until it is detached. Absent: no runtime attaches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<String>,
+    pub sandbox: Option<Sandbox>,
+    /// The kind of device; absent: as the agent's settings say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<Device>,
+}
+
+impl Attach {
+    /// For this pod; the agent chooses everything else.
+    pub fn new(pod: PodName, netns: impl Into<PathBuf>, interface: impl Into<String>) -> Self {
+        let (netns, interface) = (netns.into(), interface.into());
+        Self { pod, netns, interface, addresses: Vec::new(), sandbox: None, device: None }
+    }
+
+    /// What the runtime calls the attachment.
+    pub fn id(&self) -> Option<AttachmentId> {
+        let sandbox = self.sandbox.clone()?;
+        Some(AttachmentId { sandbox, interface: self.interface.clone() })
+    }
 }
 
 /// See [`Call::Detach`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Detach {
     /// The pod.
+    #[serde(flatten)]
     pub pod: PodName,
-    /// The sandbox that goes (as `CNI_CONTAINERID`); `None`: whichever it is.
+    /// The attachment that goes: nothing happens if the pod has another one. Absent: whichever it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<String>,
+    pub id: Option<AttachmentId>,
+}
+
+impl From<PodName> for Detach {
+    fn from(pod: PodName) -> Self {
+        Self { pod, id: None }
+    }
 }
 
 /// See [`Call::Capture`].
@@ -154,12 +218,16 @@ pub type Response = Result<Reply, Failure>;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
-    /// The reply to [`Call::Attach`].
+    /// The reply to [`Call::Attach`] and [`Call::HandOver`], and to [`Call::Reserve`] if nothing is left to make.
     Attached(Attached),
+    /// The reply to [`Call::Reserve`].
+    Reserved(Reservation),
     /// The reply to [`Call::Detach`].
     Detached,
-    /// The reply to [`Call::Collect`]: the pods that are detached.
-    Collected(Vec<PodName>),
+    /// The reply to [`Call::Attachments`].
+    Attachments(Vec<Attachment>),
+    /// The reply to [`Call::Ready`].
+    Ready,
     /// The reply to [`Call::Status`].
     Status(Box<Status>),
     /// The reply to [`Call::Explain`].
@@ -200,6 +268,34 @@ pub struct Attached {
     pub device: Device,
     /// The interface's MTU.
     pub mtu: u32,
+}
+
+/// A TUN device to make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reservation {
+    /// Its addresses. Each is alone on the link (/32, /128).
+    pub addresses: Vec<IpAddr>,
+    /// Its MTU in bytes.
+    pub mtu: u32,
+    /// How many queues it has.
+    pub queues: usize,
+    /// Of how many segments its super-packets may be; absent: of as many as the kernel likes.
+    pub segments: Option<u32>,
+}
+
+/// A pod that has addresses of this node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attachment {
+    /// The pod.
+    pub pod: PodName,
+    /// What the runtime calls the attachment, if a runtime made it.
+    pub id: Option<AttachmentId>,
+    /// The addresses.
+    pub addresses: Vec<IpAddr>,
+    /// The device, if the agent has it. One that has started anew has the addresses and no devices.
+    pub device: Option<Device>,
+    /// Whether the published tables contain the pod; until then nothing passes.
+    pub enforced: bool,
 }
 
 /// Why a call was refused.
@@ -350,9 +446,6 @@ pub struct NotedCount {
 pub struct EndpointStatus {
     /// The pod.
     pub pod: PodName,
-    /// Its sandbox, if the request that attached it named one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sandbox: Option<String>,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
     /// Its port's name.

@@ -320,7 +320,6 @@ mod tests {
             known_policies: 3,
             endpoints: vec![
                 manx_api::EndpointStatus {
-                    sandbox: None,
                     pod: manx_api::PodName { namespace: "default".to_owned(), name: "web".to_owned() },
                     addresses: vec!["10.244.1.2".parse().unwrap(), "fd00:1::2".parse().unwrap()],
                     port: "pod:default/web".to_owned(),
@@ -330,7 +329,6 @@ mod tests {
                     egress: vec![],
                 },
                 manx_api::EndpointStatus {
-                    sandbox: None,
                     pod: manx_api::PodName { namespace: "default".to_owned(), name: "db".to_owned() },
                     addresses: vec!["10.244.1.3".parse().unwrap()],
                     port: "pod:default/db".to_owned(),

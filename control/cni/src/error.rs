@@ -1,102 +1,126 @@
-//! What the runtime is told when it does not work.
+//! Errors as CNI has them (specification 1.1.0, section 5, "Error").
 
-use std::io;
-
-use manx_api::{ErrorKind, client};
+use manx_api::ErrorKind;
+use manx_api::client;
+use manx_devices::device;
 use serde_json::json;
 
-use crate::{VERSIONS, request};
+/// CNI's error codes. Those from 100 on are a plugin's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Code {
+    /// The configuration speaks a version that the plugin does not.
+    Version = 1,
+    /// The configuration has a field that the plugin does not heed.
+    UnsupportedField = 2,
+    /// The agent does not know the container.
+    UnknownContainer = 3,
+    /// An environment variable is missing or wrong.
+    Environment = 4,
+    /// Something cannot be read or written.
+    Io = 5,
+    /// The configuration is not JSON, or not of the expected form.
+    Decode = 6,
+    /// The configuration is wrong.
+    Config = 7,
+    /// The container's namespace is the node's own.
+    Namespace = 8,
+    /// What is in the way should pass by itself.
+    TryAgain = 11,
+    /// STATUS: no pod can be attached.
+    Unavailable = 50,
+    /// STATUS: no pod can be attached, and those that are have no network.
+    Cut = 51,
+    /// The agent refuses: another has what the request names, or it does not exist.
+    Refused = 100,
+    /// The machine does not allow it.
+    Machine = 101,
+    /// The agent failed.
+    Internal = 102,
+    /// CHECK: something is not as ADD left it.
+    Changed = 103,
+}
 
-/// Why a request was not done. The codes are those of the CNI specification ("Error"); from 100 on they are the
-/// plugin's own.
+impl Code {
+    /// The short message.
+    const fn summary(self) -> &'static str {
+        match self {
+            Self::Version => "incompatible CNI version",
+            Self::UnsupportedField => "unsupported field in the network configuration",
+            Self::UnknownContainer => "unknown container",
+            Self::Environment => "invalid environment variable",
+            Self::Io => "I/O failure",
+            Self::Decode => "the network configuration does not parse",
+            Self::Config => "invalid network configuration",
+            Self::Namespace => "invalid network namespace",
+            Self::TryAgain => "try again later",
+            Self::Unavailable => "no pod can be attached",
+            Self::Cut => "no pod can be attached, and attached pods have no network",
+            Self::Refused => "the agent refuses",
+            Self::Machine => "the machine does not allow it",
+            Self::Internal => "the agent failed",
+            Self::Changed => "the pod's network is not as ADD left it",
+        }
+    }
+}
+
+/// Why a verb failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The configuration is of another version.
-    #[error("found cniVersion {found:?}, expected {}", VERSIONS.join(", "))]
-    Version {
-        /// What it says.
-        found: String,
-    },
-    /// The configuration asks for what this kind of device does not have.
-    #[error("{0}")]
-    Unsupported(String),
-    /// The agent has nothing of this container.
-    #[error("{0}")]
-    Unknown(String),
-    /// A variable is missing or of no use.
-    #[error("variable {name}: found {found}, expected {expected}")]
-    Variable {
-        /// Its name.
-        name: &'static str,
-        /// What it holds.
-        found: String,
-        /// What is wanted.
-        expected: &'static str,
-    },
-    /// Standard input cannot be read.
-    #[error("the network configuration on standard input cannot be read: {0}")]
-    Input(io::Error),
-    /// The configuration does not parse.
-    #[error("the network configuration on standard input does not parse: {0}")]
-    Configuration(#[from] serde_json::Error),
-    /// A value of the configuration is of no use.
-    #[error("network configuration, {field}: found {found}, expected {expected}")]
-    Value {
-        /// The field's path.
-        field: &'static str,
-        /// What it holds.
-        found: String,
-        /// What is wanted.
-        expected: &'static str,
-    },
-    /// The agent is not there, or does not answer.
-    #[error("the node agent cannot be asked: {0}")]
-    NoAgent(client::Error),
-    /// The node cannot take pods now (STATUS).
-    #[error("the node takes no pods now: {0}")]
-    NotReady(String),
-    /// The agent refuses.
-    #[error("the node agent refuses: {0}")]
-    Refused(client::Error),
+#[error("{text}")]
+pub(crate) struct Error {
+    /// For the runtime.
+    pub code: Code,
+    /// For people: what was found, what was expected, and what to do.
+    pub text: String,
+}
+
+impl Error {
+    /// An error.
+    pub(crate) fn new(code: Code, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+
+    /// As it goes to standard output. Runtimes show `msg` first, and some show nothing else: it says everything.
+    pub(crate) fn to_json(&self, version: &str) -> String {
+        let Self { code, text } = self;
+        let value = json!({
+            "cniVersion": version,
+            "code": *code as u32,
+            "msg": format!("{}: {text}", code.summary()),
+        });
+        format!("{value:#}\n")
+    }
+}
+
+impl Code {
+    /// Of an error that the agent, or what makes devices, has named.
+    const fn of_kind(kind: ErrorKind) -> Self {
+        match kind {
+            // The agent is replaced; a pod goes; a pod's object comes.
+            ErrorKind::Version | ErrorKind::Exhausted | ErrorKind::Unknown => Self::TryAgain,
+            ErrorKind::Invalid => Self::Refused,
+            ErrorKind::Environment => Self::Machine,
+            ErrorKind::Internal => Self::Internal,
+        }
+    }
+}
+
+impl From<device::Error> for Error {
+    fn from(error: device::Error) -> Self {
+        Self::new(Code::of_kind(error.kind()), error.to_string())
+    }
 }
 
 impl From<client::Error> for Error {
     fn from(error: client::Error) -> Self {
-        match &error {
-            client::Error::Refused(_) => Self::Refused(error),
-            _ => Self::NoAgent(error),
-        }
-    }
-}
-
-impl Error {
-    /// The code.
-    pub const fn code(&self) -> u32 {
-        match self {
-            Self::Version { .. } => 1,
-            Self::Unsupported(_) => 2,
-            Self::Unknown(_) => 3,
-            Self::Variable { .. } => 4,
-            Self::Input(_) => 5,
-            Self::Configuration(_) => 6,
-            Self::Value { .. } => 7,
-            Self::NoAgent(_) => 11,
-            Self::NotReady(_) => 50,
-            Self::Refused(client::Error::Refused(failure)) => match failure.kind {
-                // Another pod's end makes room; the pod's object may come.
-                ErrorKind::Exhausted | ErrorKind::Unknown => 11,
-                ErrorKind::Version => 100,
-                ErrorKind::Invalid => 101,
-                ErrorKind::Environment => 102,
-                ErrorKind::Internal => 999,
-            },
-            Self::Refused(_) => 999,
-        }
-    }
-
-    /// The error as the runtime reads it, in the version of the request with this network configuration.
-    pub fn render(&self, configuration: &str) -> String {
-        let version = request::version_of(configuration);
-        json!({ "cniVersion": version, "code": self.code(), "msg": self.to_string() }).to_string()
+        let code = match &error {
+            // The agent starts, ends, or is replaced by one of another version together with this program.
+            client::Error::NoAgent { .. }
+            | client::Error::Broken { .. }
+            | client::Error::Silent(_)
+            | client::Error::Protocol { .. } => Code::TryAgain,
+            client::Error::Denied(_) | client::Error::Stranger { .. } => Code::Io,
+            client::Error::Refused(failure) => Code::of_kind(failure.kind),
+        };
+        Self::new(code, error.to_string())
     }
 }

@@ -1,238 +1,342 @@
-//! Puts the plugin and its configuration where the runtime looks for them, and takes them away.
+//! The program and its configuration at the places where container runtimes look, and away again.
+//!
+//! A file appears there whole, by a rename, or not at all: a runtime reads the folders whenever it likes. The program
+//! comes before the configuration that names it, and goes after it. A file that this program did not write is never
+//! replaced or removed: what it writes has a mark.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write as _, stderr, stdout};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, id};
+use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use crate::request::SOCKET;
+use crate::config::SOCKET;
 
-/// The plugin's name: its program's, and its type in configurations.
-const PLUGIN: &str = "manx-cni";
-/// The version of the configuration: the newest that containerd 1.6 knows.
-const VERSION: &str = "1.0.0";
+/// The program's name, which is the plugin's type.
+const NAME: &str = "manx-cni";
+/// Where runtimes look for programs by default.
+const BIN_DIR: &str = "/opt/cni/bin";
+/// Where they look for configurations.
+const CONF_DIR: &str = "/etc/cni/net.d";
+/// The name of the configuration: runtimes take the first in order of names.
+const CONF_NAME: &str = "10-manx.conflist";
+/// Is in every program of this name, and in no other.
+#[used]
+static PROGRAM_MARK: [u8; 59] = *b"manx-cni, the program: 5d0e3b8c-1f6a-4f0e-9a55-7b1c0cf62a17";
+/// The field of the configuration that says who wrote it. Runtimes pass over fields that they do not know.
+const MARK: (&str, &str) = ("writtenBy", "manx-cni install");
 
 const USAGE: &str = "\
-manx-cni is a CNI plugin: a container runtime runs it, with CNI_COMMAND and a network configuration.
+manx-cni is a CNI plugin: a container runtime starts it with CNI_COMMAND set.
 
-  manx-cni install [OPTIONS]     put the plugin and its configuration where the runtime looks for them
-  manx-cni uninstall [OPTIONS]   take both away
+  manx-cni install      copies this program to the runtime's folder of plugins, and writes a configuration that names it
+  manx-cni uninstall    removes both
 
-  --bin-dir DIR     programs of plugins [default: /opt/cni/bin]
-  --conf-dir DIR    configurations [default: /etc/cni/net.d]
-  --conf-name NAME  the configuration's file [default: 10-manx.conflist]
-  --socket PATH     where the node agent listens [default: /run/manx/node.sock]";
+    --bin-dir DIR       folder of plugins [default: /opt/cni/bin]
+    --conf-dir DIR      folder of configurations [default: /etc/cni/net.d]
+    --conf-name NAME    the configuration's file [default: 10-manx.conflist]
+    --socket PATH       the agent's socket, for the configuration [default: /run/manx/node.sock]
+";
 
-struct Options {
-    programs: PathBuf,
-    configurations: PathBuf,
-    name: String,
+/// Why a file cannot be installed or removed.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    /// The command line.
+    #[error("{0}\n\n{USAGE}")]
+    Usage(String),
+    /// A file of another author.
+    #[error(
+        "{0} is there, and manx-cni did not write it: move it away, or name another folder or file"
+    )]
+    Foreign(PathBuf),
+    /// The system.
+    #[error("{path} cannot be {verb}: {source}")]
+    File {
+        /// The file or folder.
+        path: PathBuf,
+        /// `read`, `written` or `removed`.
+        verb: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn at(path: &Path, verb: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::File { path: path.to_owned(), verb, source }
+}
+
+/// Where things go.
+#[derive(Debug, PartialEq, Eq)]
+struct Places {
+    bin_dir: PathBuf,
+    conf_dir: PathBuf,
+    conf_name: String,
     socket: PathBuf,
 }
 
-impl Options {
-    fn parse(args: &[String]) -> Result<Self, String> {
-        let mut options = Self {
-            programs: "/opt/cni/bin".into(),
-            configurations: "/etc/cni/net.d".into(),
-            name: "10-manx.conflist".to_owned(),
-            socket: SOCKET.into(),
-        };
-        let mut args = args.iter();
-        while let Some(option) = args.next() {
-            let value = args.next().ok_or_else(|| format!("{option}: found no value"))?;
-            match option.as_str() {
-                "--bin-dir" => options.programs = value.into(),
-                "--conf-dir" => options.configurations = value.into(),
-                "--conf-name" => options.name.clone_from(value),
-                "--socket" => options.socket = value.into(),
-                other => return Err(format!("{other} is no option of manx-cni")),
+impl Places {
+    fn read(arguments: &[String]) -> Result<Self, Error> {
+        let [bin_dir, conf_dir, socket] = [BIN_DIR, CONF_DIR, SOCKET].map(PathBuf::from);
+        let mut places = Self { bin_dir, conf_dir, conf_name: CONF_NAME.to_owned(), socket };
+        let mut rest = arguments.iter();
+        while let Some(flag) = rest.next() {
+            let value = rest.next().ok_or_else(|| Error::Usage(format!("{flag} needs a value")))?;
+            match flag.as_str() {
+                "--bin-dir" => places.bin_dir = value.into(),
+                "--conf-dir" => places.conf_dir = value.into(),
+                "--conf-name" => places.conf_name.clone_from(value),
+                "--socket" => places.socket = value.into(),
+                _ => return Err(Error::Usage(format!("{flag} is not known"))),
             }
         }
-        Ok(options)
+        let name = Path::new(&places.conf_name);
+        if name.file_name() != Some(name.as_os_str())
+            || name.extension() != Some("conflist".as_ref())
+        {
+            let found = &places.conf_name;
+            let text =
+                format!("--conf-name {found}: expected a file's name that ends with .conflist");
+            return Err(Error::Usage(text));
+        }
+        Ok(places)
     }
 
     fn program(&self) -> PathBuf {
-        self.programs.join(PLUGIN)
+        self.bin_dir.join(NAME)
     }
 
-    fn configuration(&self) -> PathBuf {
-        self.configurations.join(&self.name)
+    fn conflist(&self) -> PathBuf {
+        self.conf_dir.join(&self.conf_name)
     }
 }
 
-/// Runs the command line. Exit status 2: it is not understood; 1: it did not work.
-pub(crate) fn main(args: &[String]) -> ExitCode {
-    let done = match args.split_first() {
-        Some((command, rest)) if command == "install" => {
-            Options::parse(rest).map(|it| install(&it))
+/// `manx-cni` without a runtime.
+pub(crate) fn main(arguments: &[String]) -> ExitCode {
+    let done = match arguments.split_first() {
+        Some((verb, rest)) if verb == "install" => Places::read(rest).and_then(|it| install(&it)),
+        Some((verb, rest)) if verb == "uninstall" => {
+            Places::read(rest).and_then(|it| uninstall(&it))
         }
-        Some((command, rest)) if command == "uninstall" => {
-            Options::parse(rest).map(|it| uninstall(&it))
+        Some((flag, [])) if flag == "--help" => Ok(USAGE.to_owned()),
+        _ => Err(Error::Usage("expected install, uninstall or CNI_COMMAND".to_owned())),
+    };
+    let (written, status) = match done {
+        Ok(text) => (stdout().write_all(text.as_bytes()), ExitCode::SUCCESS),
+        Err(error) => {
+            let status = if matches!(error, Error::Usage(_)) { 2 } else { 1 };
+            (writeln!(stderr(), "manx-cni: {error}"), ExitCode::from(status))
         }
-        _ => Err("found no CNI_COMMAND and no command".to_owned()),
     };
-    let (text, code) = match done {
-        Ok(Ok(())) => return ExitCode::SUCCESS,
-        Ok(Err(error)) => (error, 1),
-        Err(error) => (format!("{error}\n\n{USAGE}"), 2),
+    if written.is_err() { ExitCode::FAILURE } else { status }
+}
+
+/// Returns what it did, in lines.
+fn install(places: &Places) -> Result<String, Error> {
+    let own = Path::new("/proc/self/exe");
+    let program = fs::read(own).map_err(at(own, "read"))?;
+    install_program(places, &program)
+}
+
+fn install_program(places: &Places, program: &[u8]) -> Result<String, Error> {
+    let (to, conflist) = (places.program(), places.conflist());
+    // Both or none.
+    if [is_ours(&to, is_program)?, is_ours(&conflist, is_conflist)?].contains(&Some(false)) {
+        let foreign = if is_ours(&to, is_program)? == Some(false) { to } else { conflist };
+        return Err(Error::Foreign(foreign));
+    }
+    for folder in [&places.bin_dir, &places.conf_dir] {
+        fs::create_dir_all(folder).map_err(at(folder, "written"))?;
+    }
+    write_whole(&to, program, 0o755)?;
+    let has_portmap = places.bin_dir.join("portmap").is_file();
+    let text = format!("{:#}\n", configuration(&places.socket, has_portmap));
+    write_whole(&conflist, text.as_bytes(), 0o644)?;
+    let portmap = if has_portmap { ", with portmap behind it" } else { "" };
+    let told =
+        [format!("wrote {}", to.display()), format!("wrote {}{portmap}", conflist.display())];
+    let (folder, own) = (places.conf_dir.display(), &places.conf_name);
+    let earlier = earlier(places)?.into_iter().map(|name| {
+        format!("{name} in {folder} comes before {own}, and is the one that runtimes use")
+    });
+    Ok(lines(told.into_iter().chain(earlier)))
+}
+
+/// The network configuration. 1.0.0 is what containerd 1.6 speaks. `bandwidth` is there to be refused: without it a
+/// runtime leaves a pod's limits out in silence.
+fn configuration(socket: &Path, has_portmap: bool) -> Value {
+    let own = json!({
+        "type": NAME,
+        "socket": socket,
+        "capabilities": {"ips": true, "bandwidth": true}
+    });
+    let portmap = json!({"type": "portmap", "capabilities": {"portMappings": true}});
+    let plugins: Vec<Value> = [own].into_iter().chain(has_portmap.then_some(portmap)).collect();
+    json!({"cniVersion": "1.0.0", "name": "manx", MARK.0: MARK.1, "plugins": plugins})
+}
+
+/// The other configurations that a runtime meets first.
+fn earlier(places: &Places) -> Result<Vec<String>, Error> {
+    let entries = fs::read_dir(&places.conf_dir).map_err(at(&places.conf_dir, "read"))?;
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let is_earlier = |name: &String| {
+        let extension = Path::new(name).extension().and_then(OsStr::to_str);
+        matches!(extension, Some("conf" | "conflist" | "json")) && *name < places.conf_name
     };
-    // If standard error is closed, nobody is there to tell.
-    let _ = writeln!(io::stderr(), "manx-cni: {text}");
-    ExitCode::from(code)
+    let mut found: Vec<String> = names.filter(is_earlier).collect();
+    found.sort();
+    Ok(found)
 }
 
-/// The program first: a configuration without its program would fail every pod.
-fn install(options: &Options) -> Result<(), String> {
-    let own = std::env::current_exe().and_then(fs::read);
-    let own = own.map_err(|error| format!("its own program cannot be read: {error}"))?;
-    let configuration = options.configuration();
-    if configuration.exists() && !is_ours(&configuration) {
-        return Err(format!(
-            "{} is there, and is not Manx's: found another plugin's configuration; remove it, or name another file by --conf-name",
-            configuration.display()
-        ));
-    }
-    for folder in [&options.programs, &options.configurations] {
-        fs::create_dir_all(folder)
-            .map_err(|error| format!("{} cannot be made: {error}", folder.display()))?;
-    }
-    replace(&options.program(), &own, 0o755)?;
-    let text = configuration_text(options.programs.join("portmap").exists(), &options.socket);
-    replace(&configuration, text.as_bytes(), 0o644)
+fn lines(told: impl Iterator<Item = String>) -> String {
+    told.map(|line| line + "\n").collect()
 }
 
-/// The configuration first, for the same reason.
-fn uninstall(options: &Options) -> Result<(), String> {
-    let configuration = options.configuration();
-    if is_ours(&configuration) {
-        remove(&configuration)?;
-    }
-    remove(&options.program())
+/// Returns what it did, in lines.
+fn uninstall(places: &Places) -> Result<String, Error> {
+    let told = [remove(&places.conflist(), is_conflist)?, remove(&places.program(), is_program)?];
+    Ok(lines(told.into_iter()))
 }
 
-/// Whether a configuration is of this plugin. One that cannot be read is not.
-fn is_ours(file: &Path) -> bool {
-    let value: Value = fs::read(file)
-        .ok()
-        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-        .unwrap_or_default();
-    value["plugins"][0]["type"] == *PLUGIN
-}
-
-fn configuration_text(portmap: bool, socket: &Path) -> String {
-    let mut plugins = vec![json!({
-        "type": PLUGIN, "socket": socket, "capabilities": { "ips": true },
-    })];
-    if portmap {
-        plugins.push(json!({ "type": "portmap", "capabilities": { "portMappings": true } }));
-    }
-    let list = json!({ "cniVersion": VERSION, "name": "manx", "plugins": plugins });
-    format!("{list:#}\n")
-}
-
-/// Replaces a file by a whole one: the runtime sees the old or the new one. A file that is there and equal stays.
-fn replace(file: &Path, content: &[u8], mode: u32) -> Result<(), String> {
-    if fs::read(file).is_ok_and(|found| found == content) {
-        return Ok(());
-    }
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
-    // Runtimes skip names that begin with a dot and end in nothing they know.
-    let beside = file.with_file_name(format!(".{name}.{}", id()));
-    let write = || {
-        let mut new =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&beside)?;
-        new.write_all(content)?;
-        new.sync_all()?;
-        fs::rename(&beside, file)?;
-        file.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
-    };
-    write().map_err(|error: io::Error| {
-        // The first error is the one to tell.
-        let _ = fs::remove_file(&beside);
-        format!("{} cannot be written: {error}", file.display())
+fn remove(path: &Path, is_its_own: fn(&[u8]) -> bool) -> Result<String, Error> {
+    let shown = path.display();
+    Ok(match is_ours(path, is_its_own)? {
+        None => format!("{shown} is not there"),
+        Some(false) => format!("left {shown}: manx-cni did not write it"),
+        Some(true) => {
+            fs::remove_file(path).map_err(at(path, "removed"))?;
+            format!("removed {shown}")
+        }
     })
 }
 
-fn remove(file: &Path) -> Result<(), String> {
-    match fs::remove_file(file) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(format!("{} cannot be removed: {error}", file.display()))
-        }
-        _ => Ok(()),
+/// Whether this program wrote a file; `None`: there is none.
+fn is_ours(path: &Path, is_its_own: fn(&[u8]) -> bool) -> Result<Option<bool>, Error> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(at(path, "read")(error)),
+        // A link, even to such a file, is somebody's own doing.
+        Ok(found) if !found.is_file() => Ok(Some(false)),
+        Ok(_) => fs::read(path).map(|bytes| Some(is_its_own(&bytes))).map_err(at(path, "read")),
     }
+}
+
+fn is_program(bytes: &[u8]) -> bool {
+    bytes.windows(PROGRAM_MARK.len()).any(|it| it == PROGRAM_MARK)
+}
+
+fn is_conflist(bytes: &[u8]) -> bool {
+    serde_json::from_slice::<Value>(bytes)
+        .is_ok_and(|it| it.get(MARK.0).and_then(Value::as_str) == Some(MARK.1))
+}
+
+/// Writes a file beside its place, syncs it, and renames it there.
+fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
+    let error = |source| Error::File { path: path.to_owned(), verb: "written", source };
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    // A dot before it, and no ending that a runtime looks for.
+    let mut beside = tempfile::Builder::new()
+        .prefix(".manx-cni.")
+        .permissions(Permissions::from_mode(mode))
+        .tempfile_in(folder)
+        .map_err(error)?;
+    beside.write_all(bytes).map_err(error)?;
+    // Whatever the umask took away.
+    beside.as_file().set_permissions(Permissions::from_mode(mode)).map_err(error)?;
+    beside.as_file().sync_all().map_err(error)?;
+    beside.persist(path).map_err(|failed| error(failed.error))?;
+    File::open(folder).and_then(|it| it.sync_all()).map_err(error)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
-    fn options(folder: &Path) -> Options {
-        let option = |name: &str| folder.join(name).display().to_string();
-        let (bin, conf) = (option("bin"), option("conf"));
-        let args = ["--bin-dir", &bin, "--conf-dir", &conf, "--socket", "/run/n.sock"];
-        Options::parse(&args.map(str::to_owned)).unwrap()
+    fn places(folder: &Path) -> Places {
+        let [bin, conf] = ["bin", "net.d"].map(|name| folder.join(name).display().to_string());
+        let arguments = ["--bin-dir", &bin, "--conf-dir", &conf].map(str::to_owned);
+        Places::read(&arguments).unwrap()
     }
 
-    fn names(folder: &Path) -> Vec<String> {
-        let entries = fs::read_dir(folder).unwrap();
-        let mut names: Vec<_> =
-            entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
+    fn files(folder: &Path) -> BTreeSet<String> {
+        let entries = fs::read_dir(folder).into_iter().flatten();
+        entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    /// Such a program, of another version.
+    fn program(version: &str) -> Vec<u8> {
+        [version.as_bytes(), &PROGRAM_MARK, b"more"].concat()
     }
 
     #[test]
-    fn it_is_put_there_and_taken_away_and_what_is_others_stays() {
+    fn both_files_come_are_replaced_and_go_and_nothing_else_changes() {
         let folder = tempfile::tempdir().unwrap();
-        let options = options(folder.path());
-        for _ in 0..2 {
-            install(&options).unwrap();
-            assert_eq!(names(&options.programs), ["manx-cni"]);
-            assert_eq!(names(&options.configurations), ["10-manx.conflist"]);
+        let places = places(folder.path());
+        for version in ["1", "2"] {
+            install_program(&places, &program(version)).unwrap();
+            assert_eq!(fs::read(places.program()).unwrap(), program(version));
+            let mode = |path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+            assert_eq!((mode(places.program()), mode(places.conflist())), (0o755, 0o644));
         }
-        let read = || {
-            let bytes = fs::read(options.configuration()).unwrap();
-            serde_json::from_slice::<Value>(&bytes).unwrap()
-        };
-        assert_eq!(read()["cniVersion"], "1.0.0");
-        assert_eq!(read()["plugins"].as_array().unwrap().len(), 1);
-        assert_eq!(read()["plugins"][0]["socket"], "/run/n.sock");
-        fs::write(options.programs.join("portmap"), "").unwrap();
-        install(&options).unwrap();
-        assert_eq!(read()["plugins"][1]["type"], "portmap");
-
-        fs::write(options.configurations.join("20-other.conflist"), "{}").unwrap();
-        uninstall(&options).unwrap();
-        uninstall(&options).unwrap();
-        assert_eq!(names(&options.programs), ["portmap"]);
-        assert_eq!(names(&options.configurations), ["20-other.conflist"]);
+        fs::write(places.bin_dir.join("portmap"), "").unwrap();
+        fs::write(places.conf_dir.join("05-other.conf"), "").unwrap();
+        let told = install_program(&places, &program("3")).unwrap();
+        assert!(told.contains("05-other.conf in "), "{told}");
+        insta::assert_snapshot!(fs::read_to_string(places.conflist()).unwrap());
+        uninstall(&places).unwrap();
+        let left = [files(&places.bin_dir), files(&places.conf_dir)];
+        assert_eq!(left, ["portmap", "05-other.conf"].map(|it| BTreeSet::from([it.to_owned()])));
+        let again = uninstall(&places).unwrap();
+        assert_eq!(again.matches("is not there").count(), 2, "{again}");
     }
 
     #[test]
-    fn a_configuration_of_another_plugin_stays_and_is_told() {
+    fn what_others_wrote_is_neither_replaced_nor_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let options = options(folder.path());
-        fs::create_dir_all(&options.configurations).unwrap();
-        let others = r#"{"cniVersion": "1.0.0", "name": "x", "plugins": [{"type": "calico"}]}"#;
-        fs::write(options.configuration(), others).unwrap();
-        let error = install(&options).unwrap_err();
-        assert!(error.contains("another plugin's") && error.contains("--conf-name"), "{error}");
-        uninstall(&options).unwrap();
-        assert_eq!(fs::read_to_string(options.configuration()).unwrap(), others);
+        let places = places(folder.path());
+        fs::create_dir_all(&places.bin_dir).unwrap();
+        fs::create_dir_all(&places.conf_dir).unwrap();
+        let link = |path: &Path| std::os::unix::fs::symlink("/dev/null", path).unwrap();
+        let text = |path: &Path| fs::write(path, "{\"name\": \"mine\"}").unwrap();
+        for (path, put) in [
+            (places.program(), &text as &dyn Fn(&Path)),
+            (places.conflist(), &text),
+            (places.program(), &link),
+            (places.conflist(), &link),
+        ] {
+            put(&path);
+            let before = [files(&places.bin_dir), files(&places.conf_dir)];
+            let error = install_program(&places, &program("1")).unwrap_err();
+            assert!(matches!(&error, Error::Foreign(found) if *found == path), "{error}");
+            let told = uninstall(&places).unwrap();
+            assert!(told.contains(&format!("left {}", path.display())), "{told}");
+            assert_eq!([files(&places.bin_dir), files(&places.conf_dir)], before);
+            fs::remove_file(path).unwrap();
+        }
     }
 
     #[test]
-    fn a_command_line_that_is_not_understood_is_told() {
-        let parse = |args: &[&str]| {
-            let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-            Options::parse(&args).err()
+    fn the_command_line_is_checked() {
+        let refused = |arguments: &[&str]| {
+            let arguments: Vec<String> = arguments.iter().map(|it| (*it).to_owned()).collect();
+            let error = Places::read(&arguments).unwrap_err().to_string();
+            error.lines().next().unwrap().to_owned()
         };
-        insta::assert_snapshot!(parse(&["--bin-dir"]).unwrap(), @"--bin-dir: found no value");
-        insta::assert_snapshot!(parse(&["--bin", "x"]).unwrap(), @"--bin is no option of manx-cni");
-        assert_eq!(parse(&[]), None);
+        let texts = [
+            refused(&["--bin-dir"]),
+            refused(&["--bindir", "/x"]),
+            refused(&["--conf-name", "../x.conflist"]),
+            refused(&["--conf-name", "x.json"]),
+        ];
+        insta::assert_snapshot!(texts.join("\n"), @r"
+        --bin-dir needs a value
+        --bindir is not known
+        --conf-name ../x.conflist: expected a file's name that ends with .conflist
+        --conf-name x.json: expected a file's name that ends with .conflist
+        ");
     }
 }

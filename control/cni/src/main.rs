@@ -1,7 +1,88 @@
-//! The program `manx-cni`.
+//! `manx-cni`: the CNI plugin. A container runtime starts it for each pod that comes or goes; it asks the node's agent,
+//! and says what the agent did in CNI's words (specification 0.4.0 to 1.1.0).
+//!
+//! The layers, in order:
+//! - [`error`]: CNI's error codes.
+//! - [`parameters`]: what the runtime says by environment variables.
+//! - [`config`]: what it says on standard input.
+//! - [`success`]: the result of an ADD.
+//! - [`namespace`]: what a pod's namespace has, for CHECK.
+//! - [`verbs`]: the verbs, each a call or two to the agent.
+//! - [`install`]: the program and its configuration at the places where runtimes look.
+//!
+//! It keeps no state: addresses and devices are the agent's. It has one thread, because CHECK enters the pod's namespace.
 
+mod config;
+mod error;
+mod install;
+mod namespace;
+mod parameters;
+mod success;
+mod verbs;
+
+use std::env;
+use std::io::{Read as _, Write as _, stderr, stdin, stdout};
 use std::process::ExitCode;
 
+use crate::config::{Config, VERSIONS};
+use crate::error::{Code, Error};
+use crate::parameters::{Parameters, Verb};
+
+/// The most bytes of a configuration that are read. A conflist has some hundred.
+const MAX_CONFIG: u64 = 1 << 20;
+
 fn main() -> ExitCode {
-    manx_cni::main()
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    if env::var_os("CNI_COMMAND").is_none() {
+        return install::main(&arguments);
+    }
+    let mut input = Vec::new();
+    let read = stdin().take(MAX_CONFIG).read_to_end(&mut input);
+    let answer = match read {
+        Ok(_) => run(&input),
+        Err(source) => {
+            Err(Error::new(Code::Io, format!("standard input cannot be read: {source}")))
+        }
+    };
+    let (text, status) = match answer {
+        Ok(text) => (text, ExitCode::SUCCESS),
+        Err(error) => (error.to_json(&config::spoken_version(&input)), ExitCode::FAILURE),
+    };
+    match stdout().write_all(text.as_bytes()) {
+        Ok(()) => status,
+        Err(error) => {
+            // There is no other place to say it.
+            let _ = writeln!(stderr(), "manx-cni: standard output cannot be written: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Does what the runtime asks for. Returns what goes to standard output.
+fn run(input: &[u8]) -> Result<String, Error> {
+    let verb = Verb::read(&|name| env::var(name).ok())?;
+    if verb == Verb::Version {
+        return Ok(verbs::version(&config::spoken_version(input)));
+    }
+    let config = Config::parse(input)?;
+    if !verb.is_in(&config.version) {
+        let text = format!(
+            "{verb} is not in CNI {}: it came with 1.1.0, and the network configuration's `cniVersion` says which is spoken",
+            config.version
+        );
+        return Err(Error::new(Code::Version, text));
+    }
+    let parameters = Parameters::read(verb, &|name| env::var(name).ok())?;
+    match (verb, parameters) {
+        (Verb::Add, Parameters::Container(container)) => verbs::add(&config, &container),
+        (Verb::Check, Parameters::Container(container)) => verbs::check(&config, &container),
+        (Verb::Del, Parameters::Container(container)) => verbs::del(&config, &container),
+        (Verb::Gc, _) => verbs::gc(&config),
+        _ => verbs::status(&config),
+    }
+}
+
+/// The versions of the specification, as text.
+fn versions() -> String {
+    VERSIONS.join(", ")
 }

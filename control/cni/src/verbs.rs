@@ -1,101 +1,274 @@
-//! ADD, DEL, CHECK, GC, STATUS, VERSION.
+//! The verbs (specification 1.1.0, section 2, "CNI operations").
 
 use std::collections::BTreeSet;
+use std::io::{Write as _, stderr};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use manx_api::client::{self, Client};
-use manx_api::{Attach, Detach};
+use manx_api::{Attach, Attached, Attachment, AttachmentId, Detach, Device, ErrorKind, Sandbox};
+use manx_dataplane::worker::Polling;
+use manx_devices::device::{self, DeviceSpec};
+use manx_devices::pod_device;
+use manx_linux::netns;
 use serde_json::json;
 
-use crate::request::{Attachment, Configuration};
-use crate::{Error, VERSIONS, result};
+use crate::config::{Config, VERSIONS};
+use crate::error::{Code, Error};
+use crate::namespace;
+use crate::parameters::Container;
+use crate::success::{Success, default_route};
 
-/// Does what `command` says, given the variables of the request and the text on standard input. Returns what the runtime
-/// is to read, if it is anything.
-pub fn answer(
-    command: &str,
-    variable: &impl Fn(&str) -> Option<String>,
-    text: &str,
-) -> Result<Option<String>, Error> {
-    match command {
-        "VERSION" => Ok(Some(versions())),
-        "ADD" => add(&Configuration::read(text)?, &Attachment::read(variable)?).map(Some),
-        "DEL" => delete(&Configuration::read(text)?, &Attachment::read(variable)?).map(|()| None),
-        "CHECK" => check(&Configuration::read(text)?, &Attachment::read(variable)?).map(|()| None),
-        "GC" => collect(&Configuration::read(text)?).map(|()| None),
-        "STATUS" => status(&Configuration::read(text)?).map(|()| None),
-        other => Err(Error::Variable {
-            name: "CNI_COMMAND",
-            found: format!("{other:?}"),
-            expected: "ADD, DEL, CHECK, GC, STATUS or VERSION",
-        }),
+/// How long CHECK waits for a pod's object ("a reasonable convergence delay").
+const SETTLED: Duration = Duration::from_secs(2);
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(50);
+
+fn connect(config: &Config) -> Result<Client, Error> {
+    Client::connect(&config.socket).map_err(|error| match error {
+        client::Error::NoAgent { path, source } => {
+            let text = format!(
+                "no agent listens at {} ({source}): see whether the node's Manx pod runs; the network configuration's `socket` names the \
+                 agent's socket",
+                path.display()
+            );
+            Error::new(Code::TryAgain, text)
+        }
+        other => other.into(),
+    })
+}
+
+fn id(config: &Config, Container { id, interface, .. }: &Container) -> AttachmentId {
+    let sandbox = Sandbox { network: config.network.clone(), container: id.clone() };
+    AttachmentId { sandbox, interface: interface.clone() }
+}
+
+fn netns_of(container: &Container) -> Result<&Path, Error> {
+    let missing = || Error::new(Code::Environment, "CNI_NETNS: it is not set");
+    container.netns.as_deref().ok_or_else(missing)
+}
+
+/// VERSION.
+pub(crate) fn version(spoken: &str) -> String {
+    format!("{:#}\n", json!({"cniVersion": spoken, "supportedVersions": VERSIONS}))
+}
+
+/// ADD: the agent makes the interface, and answers when the pod's policy is in force. The same ADD again has the same
+/// result.
+pub(crate) fn add(config: &Config, container: &Container) -> Result<String, Error> {
+    let wishes = config.read_wishes()?;
+    let (netns, Container { interface, pod, .. }) = (netns_of(container)?, container);
+    namespace::check(netns)?;
+    if config.previous.as_ref().is_some_and(|it| it.find(netns, interface).is_some()) {
+        let text = format!(
+            "`prevResult` has {interface} already: manx-cni makes a pod's interface, and does not take over that of another plugin; name it \
+             before other plugins"
+        );
+        return Err(Error::new(Code::Config, text));
     }
-}
-
-fn versions() -> String {
-    let newest = VERSIONS.last();
-    json!({ "cniVersion": newest, "supportedVersions": VERSIONS }).to_string()
-}
-
-/// Attaches the container. The agent answers when the pod's policy is in force; the same request again gets the same
-/// answer.
-fn add(configuration: &Configuration, to: &Attachment) -> Result<String, Error> {
     let attach = Attach {
-        pod: to.pod.clone(),
-        netns: to.netns()?,
-        interface: to.interface.clone(),
-        addresses: configuration.addresses()?,
-        sandbox: Some(to.container.clone()),
+        addresses: wishes.addresses,
+        sandbox: Some(id(config, container).sandbox),
+        device: wishes.device,
+        ..Attach::new(pod.clone(), netns, interface)
     };
-    let attached = Client::connect(&configuration.socket())?.attach(attach)?;
-    Ok(result::added(configuration, to, &attached).to_string())
+    let made = attach_with_device(&mut connect(config)?, attach)?;
+    to_json(&Success::extended(config, netns, interface, &made))
 }
 
-/// Detaches the container. What is gone already is no error. Without the agent the runtime is to try again: nobody else
-/// would give the address back.
-fn delete(configuration: &Configuration, from: &Attachment) -> Result<(), Error> {
-    let detach = Detach { pod: from.pod.clone(), sandbox: Some(from.container.clone()) };
-    Ok(Client::connect(&configuration.socket())?.detach(detach)?)
-}
-
-/// Compares what the agent has with what ADD has returned.
-fn check(configuration: &Configuration, of: &Attachment) -> Result<(), Error> {
-    let status = Client::connect(&configuration.socket())?.status()?;
-    let container = &of.container;
-    let found = status.endpoints.iter().find(|it| it.sandbox.as_ref() == Some(container));
-    let Some(endpoint) = found else {
-        return Err(Error::Unknown(format!(
-            "the node agent has no interface of container {container} (pod {}): delete the pod's sandbox, and the runtime makes it anew",
-            of.pod
-        )));
+/// A TUN device is made here, where the pod's namespace may be entered, and its queues go to the agent: so the agent
+/// needs no such power. The agent makes veths itself.
+fn attach_with_device(client: &mut Client, attach: Attach) -> Result<Attached, Error> {
+    let (path, interface) = (attach.netns.clone(), attach.interface.clone());
+    let netns = netns::open(&path).map_err(device::Error::from)?;
+    let reserved = match client.reserve(attach, netns.as_fd())? {
+        Ok(reserved) => reserved,
+        Err(attached) => return Ok(attached),
     };
-    if !endpoint.enforced {
-        let message = format!("pod {} has no policy in force yet: nothing passes it", of.pod);
-        return Err(Error::NotReady(message));
-    }
-    let Some(previous) = &configuration.prev_result else { return Ok(()) };
-    let wanted: BTreeSet<_> = result::addresses(previous, &of.interface).into_iter().collect();
-    if wanted == endpoint.addresses.iter().copied().collect() {
-        return Ok(());
-    }
-    Err(Error::Unknown(format!(
-        "pod {} has the addresses {:?}, and the result of ADD says {wanted:?}",
-        of.pod, endpoint.addresses
-    )))
+    let wanted = DeviceSpec {
+        interface: &interface,
+        device: Device::Tun,
+        addresses: &reserved.addresses,
+        mtu: reserved.mtu,
+        segments: reserved.segments,
+        queues: reserved.queues,
+        polling: Polling::Adaptive,
+    };
+    let made = pod_device::make_tun(&netns, &path, &wanted)?;
+    let queues: Vec<OwnedFd> = made.into_iter().map(OwnedFd::from).collect();
+    let queues: Vec<BorrowedFd<'_>> = queues.iter().map(AsFd::as_fd).collect();
+    Ok(client.hand_over(&queues)?)
 }
 
-/// Detaches all containers but those that are in use.
-fn collect(configuration: &Configuration) -> Result<(), Error> {
-    Client::connect(&configuration.socket())?.collect(configuration.valid()?)?;
+fn to_json(success: &Success) -> Result<String, Error> {
+    let text = serde_json::to_string_pretty(success)
+        .map_err(|error| Error::new(Code::Internal, format!("the result: {error}")))?;
+    Ok(text + "\n")
+}
+
+/// DEL: the agent takes the interface and the addresses away, if they are still this container's.
+pub(crate) fn del(config: &Config, container: &Container) -> Result<String, Error> {
+    let gone = id(config, container);
+    let detached = detach_those(&mut connect(config)?, |id| *id == gone)?;
+    // The workers close their queues in their own time, and the next device may have its name at once.
+    if detached > 0
+        && let Some(path) = container.netns.as_deref().filter(|it| namespace::check(it).is_ok())
+        && let Ok(netns) = netns::open(path)
+    {
+        pod_device::remove_tun(&netns, &container.interface)?;
+    }
+    Ok(String::new())
+}
+
+/// GC: the agent takes back what belongs to no container that the runtime still has in this network.
+pub(crate) fn gc(config: &Config) -> Result<String, Error> {
+    let Some(valid) = &config.valid else {
+        // "The runtime must provide": one that forgets it must not cut all its pods off.
+        let text = "manx-cni: GC without `cni.dev/valid-attachments`: nothing is known to be stale";
+        let _ = writeln!(stderr(), "{text}");
+        return Ok(String::new());
+    };
+    detach_those(&mut connect(config)?, |AttachmentId { sandbox, interface }| {
+        sandbox.network == config.network
+            && !valid
+                .iter()
+                .any(|it| it.container == sandbox.container && it.interface == *interface)
+    })?;
+    Ok(String::new())
+}
+
+/// Detaches what the agent knows by such an id, and says how many. One that fails holds up no other.
+fn detach_those(
+    client: &mut Client,
+    is_gone: impl Fn(&AttachmentId) -> bool,
+) -> Result<usize, Error> {
+    let (mut detached, mut failed) = (0, None::<Error>);
+    for Attachment { pod, id, .. } in client.attachments()? {
+        if !id.as_ref().is_some_and(&is_gone) {
+            continue;
+        }
+        match client.detach(Detach { pod, id }) {
+            Ok(()) => detached += 1,
+            Err(error) => {
+                let error = Error::from(error);
+                failed = Some(match failed {
+                    None => error,
+                    Some(first) => Error::new(first.code, format!("{first}; {error}")),
+                });
+            }
+        }
+    }
+    failed.map_or(Ok(detached), Err)
+}
+
+/// CHECK: the agent has the pod and its policy is in force, and the pod's namespace has what `prevResult` says.
+pub(crate) fn check(config: &Config, container: &Container) -> Result<String, Error> {
+    config.read_wishes()?;
+    let (netns, interface) = (netns_of(container)?, &container.interface);
+    let previous = config.previous.as_ref().ok_or_else(|| {
+        Error::new(Code::Config, "CHECK needs `prevResult`, the result of the ADD")
+    })?;
+    let index = previous.find(netns, interface).ok_or_else(|| {
+        let text = format!("`prevResult` has no {interface} in {}", netns.display());
+        Error::new(Code::Config, text)
+    })?;
+    let addresses: Option<BTreeSet<IpAddr>> = previous.addresses_of(index).collect();
+    let addresses = addresses
+        .ok_or_else(|| Error::new(Code::Config, "`prevResult.ips` has an address that is none"))?;
+    check_agent(config, container, &addresses)?;
+    check_namespace(previous, netns, interface, &addresses)?;
+    Ok(String::new())
+}
+
+fn changed(text: String) -> Error {
+    Error::new(Code::Changed, text)
+}
+
+fn check_agent(
+    config: &Config,
+    container: &Container,
+    addresses: &BTreeSet<IpAddr>,
+) -> Result<(), Error> {
+    let found = find_settled(&mut connect(config)?, &id(config, container))?;
+    let has: BTreeSet<IpAddr> = found.addresses.into_iter().collect();
+    if has != *addresses {
+        let text =
+            format!("the agent has {has:?} for pod {}, `prevResult` {addresses:?}", found.pod);
+        return Err(changed(text));
+    }
+    let pod = found.pod;
+    if found.device.is_none() {
+        let text = format!(
+            "the agent has the addresses of pod {pod} and not its device, so that nothing passes: make the pod anew"
+        );
+        return Err(changed(text));
+    }
+    if !found.enforced {
+        let text = format!(
+            "the agent has no policy for pod {pod}, so that nothing passes: there is no valid Pod object of this name with its addresses"
+        );
+        return Err(changed(text));
+    }
     Ok(())
 }
 
-/// Whether the node takes pods. Here, too, an agent that is not there is "not available" and no other error.
-fn status(configuration: &Configuration) -> Result<(), Error> {
-    let ask = || Client::connect(&configuration.socket())?.status();
-    match ask() {
-        Ok(status) if status.in_sync => Ok(()),
-        Ok(_) => Err(Error::NotReady("its agent has not read all objects yet".to_owned())),
-        Err(error @ client::Error::Refused(_)) => Err(error.into()),
-        Err(error) => Err(Error::NotReady(error.to_string())),
+/// What the agent has. A pod's object may come to the agent after the pod: it has a moment to do so.
+fn find_settled(client: &mut Client, wanted: &AttachmentId) -> Result<Attachment, Error> {
+    let start = Instant::now();
+    loop {
+        let found = client.attachments()?.into_iter().find(|it| it.id.as_ref() == Some(wanted));
+        let Some(found) = found else {
+            let text =
+                format!("the agent knows no {wanted}: it was never attached, or is detached");
+            return Err(Error::new(Code::UnknownContainer, text));
+        };
+        if found.device.is_none() || found.enforced || start.elapsed() > SETTLED {
+            return Ok(found);
+        }
+        thread::sleep(LOOK);
     }
+}
+
+/// Whatever was added to the interface beside is left alone.
+fn check_namespace(
+    previous: &Success,
+    netns: &Path,
+    interface: &str,
+    addresses: &BTreeSet<IpAddr>,
+) -> Result<(), Error> {
+    let place = netns.display();
+    let Some(found) = namespace::enter_and_find(netns, interface)? else {
+        return Err(changed(format!("{place} has no interface {interface}")));
+    };
+    if !found.is_up {
+        return Err(changed(format!("{interface} in {place} is down")));
+    }
+    if let Some(address) = addresses.difference(&found.addresses).next() {
+        return Err(changed(format!("{interface} in {place} does not have the address {address}")));
+    }
+    for (is_v4, is_there) in [true, false].into_iter().zip(found.default_routes) {
+        let route = default_route(is_v4);
+        let is_wanted = previous.routes.iter().any(|it| it.destination == route);
+        if is_wanted && addresses.iter().any(|it| it.is_ipv4() == is_v4) && !is_there {
+            return Err(changed(format!("{place} has no route {route} by {interface}")));
+        }
+    }
+    Ok(())
+}
+
+/// STATUS: whether a pod could be attached. Without an agent the pods that are attached have no network either, because
+/// it is the agent that carries their packets.
+pub(crate) fn status(config: &Config) -> Result<String, Error> {
+    config.read_wishes()?;
+    let mut client = connect(config).map_err(|error| Error { code: Code::Cut, ..error })?;
+    let ready = client.ready().map_err(|error| match error {
+        client::Error::Refused(failure) if failure.kind != ErrorKind::Version => {
+            Error::new(Code::Unavailable, failure.message)
+        }
+        other => Error::new(Code::Cut, other.to_string()),
+    });
+    ready.map(|()| String::new())
 }

@@ -194,13 +194,8 @@ impl Agent {
         netns: &Path,
         addresses: &[IpAddr],
     ) -> Result<Attached, AgentError> {
-        let attach = Attach {
-            pod: pod.clone(),
-            netns: netns.to_owned(),
-            interface: "eth0".to_owned(),
-            addresses: addresses.to_vec(),
-            sandbox: None,
-        };
+        let addresses = addresses.to_vec();
+        let attach = Attach { addresses, ..Attach::new(pod.clone(), netns, "eth0") };
         self.call(move |mut client| client.attach(attach)).await
     }
 

@@ -111,6 +111,12 @@ impl Tun {
         Ok(Self { queue, name, capabilities, many: Many::Untried })
     }
 
+    /// Whether the device may have several queues. The kernel's error when the queue is detached.
+    pub fn has_several_queues(&self) -> io::Result<bool> {
+        let interface = sys::tun::interface(self.queue.as_fd())?;
+        Ok(interface.flags & libc::IFF_MULTI_QUEUE != 0)
+    }
+
     /// A handle by which the settings of the device can be restored.
     pub fn settings(&self) -> io::Result<Settings> {
         Settings::of(&self.queue)

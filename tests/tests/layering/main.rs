@@ -89,6 +89,15 @@ fn the_dataplane_knows_no_runtime_no_serialization_and_no_cluster() {
 }
 
 #[test]
+fn the_plugin_knows_no_cluster_and_no_command_line_library() {
+    let all = all("manx-cni");
+    assert!(all.contains("serde_json"), "the walk finds what is there");
+    for package in ["kube", "k8s-openapi", "clap", "manx-agent", "manx-objects"] {
+        assert!(!all.contains(package), "{package} among {all:?}");
+    }
+}
+
+#[test]
 fn the_policy_compiler_makes_no_system_calls_of_its_own() {
     let direct = direct();
     let direct = &direct["manx-policy-compiler"];
@@ -216,8 +225,6 @@ const CONTROL: &[(&str, &[&str])] = &[
     ("manx-datastore", &["manx-objects"]),
     // A program that talks to an agent needs nothing else.
     ("manx-api", &[]),
-    // A container runtime starts it for every pod.
-    ("manx-cni", &["manx-api"]),
     // The oracle judges the objects themselves, so it must not share the import with what it judges. Its traces have
     // the types that the agent's socket carries.
     ("manx-oracle", &["manx-api", "manx-objects"]),
@@ -229,6 +236,10 @@ const CONTROL: &[(&str, &[&str])] = &[
     ),
     // The fixtures are behind the feature `testing`, which only tests of other crates turn on.
     ("manx-linux", &["manx-dataplane", "manx-fixtures"]),
+    // The agent and the plugin make devices by one mechanism.
+    ("manx-devices", &["manx-api", "manx-dataplane", "manx-linux"]),
+    // A container runtime starts it for every pod.
+    ("manx-cni", &["manx-api", "manx-dataplane", "manx-devices", "manx-linux"]),
     (
         "manx-agent",
         &[
@@ -237,6 +248,7 @@ const CONTROL: &[(&str, &[&str])] = &[
             "manx-calculation",
             "manx-dataplane",
             "manx-datastore",
+            "manx-devices",
             "manx-linux",
             "manx-objects",
             "manx-oracle",

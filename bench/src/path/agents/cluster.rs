@@ -169,13 +169,9 @@ fn pod(name: &str, node: usize, end: &PathEnd) -> Pod {
 /// Attaches a pod through the socket of an agent.
 fn attach(folder: &FilePath, agent: &Agent, pod: &str) -> Result<PathEnd, Error> {
     let netns = named_namespace(folder, pod)?;
-    let attached = Client::connect(&agent.socket)?.attach(Attach {
-        pod: PodName { namespace: NAMESPACE.to_owned(), name: pod.to_owned() },
-        netns: folder.join(pod),
-        interface: "eth0".to_owned(),
-        addresses: Vec::new(),
-        sandbox: None,
-    })?;
+    let name = PodName { namespace: NAMESPACE.to_owned(), name: pod.to_owned() };
+    let attach = Attach::new(name, folder.join(pod), "eth0");
+    let attached = Client::connect(&agent.socket)?.attach(attach)?;
     match attached.addresses.first() {
         Some(address) => Ok(PathEnd { netns, address: *address }),
         None => Err(Error::Nothing(format!("no address for the pod {pod}"))),

@@ -39,13 +39,7 @@ impl Node {
             named_namespace(folder.path(), &name)?;
             let netns = folder.path().join(&name);
             let pod = PodName { namespace: NAMESPACE.to_owned(), name };
-            Ok(Attach {
-                pod,
-                netns,
-                interface: "eth0".to_owned(),
-                addresses: Vec::new(),
-                sandbox: None,
-            })
+            Ok(Attach::new(pod, netns, "eth0"))
         };
         let pods = pods.into_iter().map(waiting).collect::<Result<_, Error>>()?;
         Ok(Self { agent, pods, folder })

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use manx_api::{Attach, Detach, Status};
+use manx_api::{Attach, Status};
 
 use crate::error::Error;
 use crate::path::agents::node::Node;
@@ -82,9 +82,7 @@ fn measure_once(
     attach: fn(&Node) -> Result<(), Error>,
 ) -> Result<[f64; FIGURES.len()], Error> {
     let (start, end, observed) = attach_observed(node, attach)?;
-    for_all_at_once(node, |pod| {
-        Ok(node.connect()?.detach(Detach { pod: pod.pod.clone(), sandbox: None })?)
-    })?;
+    for_all_at_once(node, |pod| Ok(node.connect()?.detach(pod.pod.clone())?))?;
     let gap = |moments: &[Instant], what| {
         let within = moments.iter().any(|moment| (start..end).contains(moment));
         let gap = longest(moments, start, end).filter(|_| within);

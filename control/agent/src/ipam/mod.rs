@@ -14,7 +14,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use manx_api::{ErrorKind, PodName};
+use manx_api::{AttachmentId, ErrorKind, PodName};
 use manx_calculation::block::{Block, TUNNEL, is_for_pods};
 
 /// Why there is no address.
@@ -98,6 +98,8 @@ pub struct Ipam {
     blocks: Vec<Block>,
     pods: BTreeMap<PodName, Vec<IpAddr>>,
     used: BTreeSet<IpAddr>,
+    /// The attachments of a container runtime among them.
+    ids: BTreeMap<PodName, AttachmentId>,
 }
 
 impl Ipam {
@@ -115,7 +117,28 @@ impl Ipam {
         if taken.is_empty() {
             return Err(Error::NoBlock);
         }
-        Ok(Self { blocks: taken, pods: BTreeMap::new(), used: BTreeSet::new() })
+        let (pods, used, ids) = Default::default();
+        Ok(Self { blocks: taken, pods, used, ids })
+    }
+
+    /// The pods, their addresses, and what a container runtime calls the attachment.
+    pub fn leases(&self) -> impl Iterator<Item = (&PodName, &[IpAddr], Option<&AttachmentId>)> {
+        self.pods.iter().map(|(pod, has)| (pod, has.as_slice(), self.ids.get(pod)))
+    }
+
+    /// What a container runtime calls the pod's attachment.
+    pub fn id(&self, pod: &PodName) -> Option<&AttachmentId> {
+        self.ids.get(pod)
+    }
+
+    /// A pod with addresses is attached by a container runtime under this name from now on.
+    pub fn set_id(&mut self, pod: &PodName, id: AttachmentId) {
+        self.ids.insert(pod.clone(), id);
+    }
+
+    /// Whether every block has an address for one more pod.
+    pub fn check_room(&self) -> Result<(), Error> {
+        self.blocks.iter().try_for_each(|block| next(block, &self.used).map(drop))
     }
 
     /// The blocks.
@@ -134,14 +157,8 @@ impl Ipam {
             return Ok(addresses.clone());
         }
         let used: BTreeSet<IpAddr> = self.used.union(others).copied().collect();
-        let mut numbers = Vec::with_capacity(self.blocks.len());
-        for block in &self.blocks {
-            let exhausted = || {
-                let pods = used.iter().filter(|address| block.net.contains(*address)).count();
-                Error::Exhausted { block: block.net, pods }
-            };
-            numbers.push(block.next(&used).ok_or_else(exhausted)?);
-        }
+        let numbers: Vec<u128> =
+            self.blocks.iter().map(|block| next(block, &used)).collect::<Result<_, _>>()?;
         let mut addresses = Vec::with_capacity(numbers.len());
         for (block, number) in self.blocks.iter_mut().zip(numbers) {
             block.last = number;
@@ -201,8 +218,17 @@ impl Ipam {
         for address in &addresses {
             self.used.remove(address);
         }
+        self.ids.remove(pod);
         addresses
     }
+}
+
+/// The number of the block's next address, which is none of those that are used.
+fn next(block: &Block, used: &BTreeSet<IpAddr>) -> Result<u128, Error> {
+    block.next(used).ok_or_else(|| {
+        let pods = used.iter().filter(|address| block.net.contains(*address)).count();
+        Error::Exhausted { block: block.net, pods }
+    })
 }
 
 #[cfg(test)]

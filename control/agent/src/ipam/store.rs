@@ -15,10 +15,10 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::{Block, Ipam};
-use manx_api::{ErrorKind, PodName};
+use manx_api::{AttachmentId, ErrorKind, PodName};
 
 /// The version of the file that is written. Version 1, which has no pinned addresses, and version 2, which has no
-/// sandboxes, are read, too.
+/// attachments of container runtimes, are read, too.
 const VERSION: u32 = 3;
 
 /// Why the bookkeeping cannot be kept.
@@ -87,97 +87,74 @@ impl Error {
 pub struct Store {
     path: PathBuf,
     pub(super) ipam: Ipam,
-    sandboxes: Sandboxes,
 }
-
-/// The sandboxes that pods have their addresses for; a pod that was attached without one is not here.
-type Sandboxes = BTreeMap<PodName, String>;
 
 impl Store {
     /// Reads the file, or starts anew where there is none. Blocks may change only while no pod has an address.
     pub fn open(path: &Path, blocks: &[IpNet]) -> Result<Self, Error> {
         let fresh = Ipam::new(blocks)?;
         let path = path.to_owned();
-        let (ipam, sandboxes) = match fs::read(&path) {
+        let ipam = match fs::read(&path) {
             Ok(bytes) => {
                 let damaged = |reason| Error::Damaged { path: path.clone(), reason };
-                let (saved, sandboxes) = parse(&bytes).map_err(damaged)?;
+                let saved = parse(&bytes).map_err(damaged)?;
                 if saved.blocks() == fresh.blocks() {
-                    (saved, sandboxes)
+                    saved
                 } else if saved.pods.is_empty() {
-                    (fresh, BTreeMap::new())
+                    fresh
                 } else {
                     let (wanted, found, pods) = (fresh.blocks(), saved.blocks(), saved.pods.len());
                     return Err(Error::OtherBlocks { path, wanted, found, pods });
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (fresh, BTreeMap::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => fresh,
             Err(source) => return Err(Error::File { path, verb: "read", source }),
         };
-        Ok(Self { path, ipam, sandboxes })
+        Ok(Self { path, ipam })
     }
 
-    /// The sandbox that a pod has its addresses for.
-    pub fn sandbox(&self, pod: &PodName) -> Option<&str> {
-        self.sandboxes.get(pod).map(String::as_str)
-    }
-
-    /// The pods that have addresses for a sandbox, and these.
-    pub fn sandboxes(&self) -> impl Iterator<Item = (&PodName, &String)> {
-        self.sandboxes.iter()
-    }
-
-    /// [`Ipam::assign`], for a sandbox of the pod.
-    pub fn assign(
+    /// Gives the pod the addresses that are wanted ([`Ipam::pin`]), or else the next in turn ([`Ipam::assign`]), and
+    /// keeps what a container runtime calls its attachment. None of `others` is next.
+    pub fn reserve(
         &mut self,
         pod: &PodName,
-        sandbox: Option<&str>,
+        wanted: &[IpAddr],
+        id: Option<AttachmentId>,
         others: &BTreeSet<IpAddr>,
     ) -> Result<Vec<IpAddr>, Error> {
         let mut next = self.ipam.clone();
-        let addresses = next.assign(pod, others)?;
-        self.become_saved(next, self.with_sandbox(pod, sandbox))?;
-        Ok(addresses)
-    }
-
-    /// [`Ipam::pin`], for a sandbox of the pod.
-    pub fn pin(
-        &mut self,
-        pod: &PodName,
-        sandbox: Option<&str>,
-        wanted: &[IpAddr],
-    ) -> Result<Vec<IpAddr>, Error> {
-        let mut next = self.ipam.clone();
-        let addresses = next.pin(pod, wanted)?;
-        self.become_saved(next, self.with_sandbox(pod, sandbox))?;
-        Ok(addresses)
-    }
-
-    fn with_sandbox(&self, pod: &PodName, sandbox: Option<&str>) -> Sandboxes {
-        let mut sandboxes = self.sandboxes.clone();
-        match sandbox {
-            Some(sandbox) => _ = sandboxes.insert(pod.clone(), sandbox.to_owned()),
-            None => _ = sandboxes.remove(pod),
+        let addresses = match wanted {
+            [] => next.assign(pod, others),
+            wanted => next.pin(pod, wanted),
+        }?;
+        if let Some(id) = id {
+            next.set_id(pod, id);
         }
-        sandboxes
+        self.become_saved(next)?;
+        Ok(addresses)
     }
 
     /// [`Ipam::release`].
     pub fn release(&mut self, pod: &PodName) -> Result<Vec<IpAddr>, Error> {
         let mut next = self.ipam.clone();
         let addresses = next.release(pod);
-        self.become_saved(next, self.with_sandbox(pod, None))?;
+        self.become_saved(next)?;
         Ok(addresses)
     }
 
-    fn become_saved(&mut self, next: Ipam, sandboxes: Sandboxes) -> Result<(), Error> {
-        if next != self.ipam || sandboxes != self.sandboxes {
-            save(&self.path, &next, &sandboxes).map_err(|source| Error::File {
+    /// Who has what.
+    pub const fn ipam(&self) -> &Ipam {
+        &self.ipam
+    }
+
+    fn become_saved(&mut self, next: Ipam) -> Result<(), Error> {
+        if next != self.ipam {
+            save(&self.path, &next).map_err(|source| Error::File {
                 path: self.path.clone(),
                 verb: "written",
                 source,
             })?;
-            (self.ipam, self.sandboxes) = (next, sandboxes);
+            self.ipam = next;
         }
         Ok(())
     }
@@ -192,9 +169,9 @@ struct Saved {
     /// With other addresses, which the callers named.
     #[serde(default)]
     pinned: BTreeMap<String, Vec<IpAddr>>,
-    /// The sandboxes that pods have their addresses for.
+    /// The attachments of container runtimes among both.
     #[serde(default)]
-    sandboxes: BTreeMap<String, String>,
+    attachments: BTreeMap<String, AttachmentId>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -203,7 +180,7 @@ struct SavedBlock {
     last: IpAddr,
 }
 
-fn save(path: &Path, ipam: &Ipam, sandboxes: &Sandboxes) -> io::Result<()> {
+fn save(path: &Path, ipam: &Ipam) -> io::Result<()> {
     let saved = ipam.pods.iter().map(|(pod, addresses)| (pod.to_string(), addresses.clone()));
     let (pods, pinned) = saved.partition(|(_, addresses)| ipam.is_of_blocks(addresses));
     let saved = Saved {
@@ -218,7 +195,7 @@ fn save(path: &Path, ipam: &Ipam, sandboxes: &Sandboxes) -> io::Result<()> {
             .collect(),
         pods,
         pinned,
-        sandboxes: sandboxes.iter().map(|(pod, it)| (pod.to_string(), it.clone())).collect(),
+        attachments: ipam.ids.iter().map(|(pod, id)| (pod.to_string(), id.clone())).collect(),
     };
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
@@ -241,8 +218,8 @@ fn save(path: &Path, ipam: &Ipam, sandboxes: &Sandboxes) -> io::Result<()> {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<(Ipam, Sandboxes), String> {
-    let Saved { version, blocks, pods, pinned, sandboxes } =
+fn parse(bytes: &[u8]) -> Result<Ipam, String> {
+    let Saved { version, blocks, pods, pinned, attachments } =
         serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if !(1..=VERSION).contains(&version) {
         return Err(format!("it has version {version}, this manx reads versions up to {VERSION}"));
@@ -278,12 +255,14 @@ fn parse(bytes: &[u8]) -> Result<(Ipam, Sandboxes), String> {
         }
         adopt(&mut ipam, &pod, &addresses)?;
     }
-    let of_pod = |(name, sandbox): (String, String)| Ok::<_, String>((pod(&name)?, sandbox));
-    let sandboxes = sandboxes.into_iter().map(of_pod).collect::<Result<Sandboxes, _>>()?;
-    match sandboxes.keys().find(|pod| !ipam.pods.contains_key(*pod)) {
-        Some(pod) => Err(format!("{pod} has a sandbox and no address")),
-        None => Ok((ipam, sandboxes)),
+    for (name, id) in attachments {
+        let pod = pod(&name)?;
+        if !ipam.pods.contains_key(&pod) {
+            return Err(format!("{pod} is attached ({id}) and has no address"));
+        }
+        ipam.set_id(&pod, id);
     }
+    Ok(ipam)
 }
 
 fn adopt(ipam: &mut Ipam, pod: &PodName, addresses: &[IpAddr]) -> Result<(), String> {

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::store::{self, Store};
 use super::*;
+use manx_api::Sandbox;
 
 /// What the topology routes to the node itself must be what no pod gets.
 #[test]
@@ -203,9 +204,9 @@ fn named_addresses_are_in_the_file_too() {
             .into_iter()
             .enumerate()
     {
-        first.pin(&pod(number as u32), None, &addresses(wanted)).unwrap();
+        first.reserve(&pod(number as u32), &addresses(wanted), None, &NONE).unwrap();
     }
-    first.assign(&pod(9), None, &NONE).unwrap();
+    first.reserve(&pod(9), &[], None, &NONE).unwrap();
     let second = Store::open(&path, &blocks).unwrap();
     assert_eq!(second.ipam, first.ipam);
     assert_eq!(second.ipam.pods.len(), 4);
@@ -217,18 +218,254 @@ fn a_store_remembers_and_goes_on_in_turn() {
     let path = folder.path().join("addresses.json");
     let blocks = nets(&["10.0.0.0/24", "fd00::/64"]);
     let mut first = Store::open(&path, &blocks).unwrap();
-    let kept = first.assign(&pod(1), None, &NONE).unwrap();
-    let gone = first.assign(&pod(2), None, &NONE).unwrap();
+    let kept = first.reserve(&pod(1), &[], None, &NONE).unwrap();
+    let gone = first.reserve(&pod(2), &[], None, &NONE).unwrap();
     assert_eq!(first.release(&pod(2)).unwrap(), gone);
     let mut second = Store::open(&path, &blocks).unwrap();
     assert_eq!(second.ipam, first.ipam);
-    assert_eq!(second.assign(&pod(1), None, &NONE).unwrap(), kept);
+    assert_eq!(second.reserve(&pod(1), &[], None, &NONE).unwrap(), kept);
     assert_ne!(
-        second.assign(&pod(3), None, &NONE).unwrap(),
+        second.reserve(&pod(3), &[], None, &NONE).unwrap(),
         gone,
         "not what was released a moment ago"
     );
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside the file");
+}
+
+#[test]
+fn a_store_remembers_what_a_runtime_calls_an_attachment_until_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("addresses.json");
+    let blocks = nets(&["10.0.0.0/24"]);
+    let [first, second] = ["first", "second"].map(|container| AttachmentId {
+        sandbox: Sandbox { network: "manx".to_owned(), container: container.to_owned() },
+        interface: "eth0".to_owned(),
+    });
+    let mut store = Store::open(&path, &blocks).unwrap();
+    let has = store.reserve(&pod(1), &[], Some(first.clone()), &NONE).unwrap();
+    store.reserve(&pod(2), &[], None, &NONE).unwrap();
+    let mut store = Store::open(&path, &blocks).unwrap();
+    assert_eq!((store.ipam().id(&pod(1)), store.ipam().id(&pod(2))), (Some(&first), None));
+    // Another sandbox of the pod has the same addresses, and is the one that has them.
+    assert_eq!(store.reserve(&pod(1), &[], Some(second.clone()), &NONE).unwrap(), has);
+    assert_eq!(Store::open(&path, &blocks).unwrap().ipam().id(&pod(1)), Some(&second));
+    store.release(&pod(1)).unwrap();
+    assert_eq!(Store::open(&path, &blocks).unwrap().ipam().id(&pod(1)), None);
+}
+
+/// One step in the life of a store of a node with few addresses.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// A pod is attached, in this sandbox.
+    Reserve(u32, u32),
+    /// A pod is detached.
+    Release(u32),
+    /// What the runtime no longer has is freed: it has the sandboxes of this number and above.
+    Collect(u32),
+}
+
+/// What becomes of a step.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    /// It is done.
+    Done,
+    /// The file cannot be written.
+    Failed,
+    /// The agent dies while it writes: with so many eighths of the file beside its place (8: all of it), or after the
+    /// file is in its place (9). Another agent starts.
+    Crashed(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<(Step, End)>> {
+    let step = prop_oneof![
+        4 => (0_u32..8, 0_u32..4).prop_map(|(pod, sandbox)| Step::Reserve(pod, sandbox)),
+        2 => (0_u32..8).prop_map(Step::Release),
+        1 => (0_u32..5).prop_map(Step::Collect),
+    ];
+    let end = prop_oneof![
+        4 => Just(End::Done),
+        1 => Just(End::Failed),
+        3 => (0_usize..=9).prop_map(End::Crashed),
+    ];
+    prop::collection::vec((step, end), 1..40)
+}
+
+fn sandbox(number: u32) -> AttachmentId {
+    AttachmentId {
+        sandbox: Sandbox { network: "manx".to_owned(), container: number.to_string() },
+        interface: "eth0".to_owned(),
+    }
+}
+
+/// A store in a folder of its own, and what the pods believe to have.
+struct Life {
+    path: std::path::PathBuf,
+    blocks: Vec<IpNet>,
+    store: Store,
+    /// What was given and not taken back.
+    held: BTreeMap<PodName, (Vec<IpAddr>, AttachmentId)>,
+    _folder: tempfile::TempDir,
+}
+
+impl Life {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("addresses.json");
+        let blocks = nets(&["10.0.0.0/29", "fd00::/125"]);
+        let store = Store::open(&path, &blocks).unwrap();
+        Self { path, blocks, store, held: BTreeMap::new(), _folder: folder }
+    }
+
+    /// Puts the folder in the state that a crash leaves.
+    fn crash(&self, before: Option<&[u8]>, written: usize) {
+        let beside = self.path.with_extension("json.new");
+        if written > 8 {
+            return;
+        }
+        let after = fs::read(&self.path).unwrap_or_default();
+        fs::write(&beside, &after[..after.len() * written / 8]).unwrap();
+        match before {
+            Some(bytes) => fs::write(&self.path, bytes).unwrap(),
+            None => drop(fs::remove_file(&self.path)),
+        }
+    }
+
+    /// Does one thing to one pod. Returns what the agent that lives then has told, if it lived to tell.
+    fn act<T>(
+        &mut self,
+        end: End,
+        act: impl FnOnce(&mut Store) -> Result<T, store::Error>,
+    ) -> Option<Result<T, store::Error>> {
+        let before = fs::read(&self.path).ok();
+        let beside = self.path.with_extension("json.new");
+        match end {
+            End::Done => Some(act(&mut self.store)),
+            End::Failed => {
+                let _ = fs::remove_file(&beside);
+                fs::create_dir(&beside).unwrap();
+                let result = act(&mut self.store);
+                fs::remove_dir(&beside).unwrap();
+                Some(result)
+            }
+            End::Crashed(written) => {
+                let _ = act(&mut self.store);
+                self.crash(before.as_deref(), written);
+                self.store = Store::open(&self.path, &self.blocks).unwrap();
+                None
+            }
+        }
+    }
+
+    fn step(&mut self, step: Step, end: End) {
+        match step {
+            Step::Reserve(number, of) => {
+                let (pod, id) = (pod(number), sandbox(of));
+                match self.act(end, |store| store.reserve(&pod, &[], Some(id.clone()), &NONE)) {
+                    Some(Ok(addresses)) => drop(self.held.insert(pod, (addresses, id))),
+                    Some(Err(_)) => {}
+                    // A pod that was attached already may have the new sandbox or the old one.
+                    None => {
+                        if let Some((_, has)) = self.held.get_mut(&pod) {
+                            *has = self.store.ipam().id(&pod).unwrap().clone();
+                        }
+                    }
+                }
+            }
+            Step::Release(number) => self.release(&pod(number), end),
+            Step::Collect(first) => {
+                let is_stale = |id: &AttachmentId| (0..first).any(|number| sandbox(number) == *id);
+                let leases = self.store.ipam().leases();
+                let stale: Vec<PodName> = leases
+                    .filter(|(_, _, id)| id.is_some_and(is_stale))
+                    .map(|(pod, _, _)| pod.clone())
+                    .collect();
+                for pod in &stale {
+                    self.release(pod, end);
+                }
+            }
+        }
+    }
+
+    fn release(&mut self, pod: &PodName, end: End) {
+        match self.act(end, |store| store.release(pod)) {
+            Some(Ok(addresses)) => {
+                let had = self.held.remove(pod);
+                // A crash may have left a pod with addresses that it was never told of.
+                assert!(had.is_none_or(|(had, _)| had == addresses));
+            }
+            None if self.store.ipam().leases().all(|(name, _, _)| name != pod) => {
+                self.held.remove(pod);
+            }
+            Some(Err(_)) | None => {}
+        }
+    }
+
+    /// What pods have is theirs alone, in memory and in the file.
+    fn check(&self) {
+        let again = Store::open(&self.path, &self.blocks).unwrap();
+        assert_eq!(again.ipam, self.store.ipam);
+        let mut seen = BTreeSet::new();
+        for (pod, addresses, id) in again.ipam().leases() {
+            assert!(addresses.iter().all(|address| seen.insert(*address)), "{pod}: {addresses:?}");
+            if let Some((had, of)) = self.held.get(pod) {
+                assert_eq!((had.as_slice(), Some(of)), (addresses, id), "{pod}");
+            }
+        }
+        let kept = |pod| again.ipam().leases().any(|(name, _, _)| name == pod);
+        assert!(self.held.keys().all(kept), "an address is forgotten");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    #[test]
+    fn whatever_fails_or_crashes_no_address_is_another_pods_and_all_come_back(steps in steps()) {
+        let mut life = Life::new();
+        for (step, end) in steps {
+            life.step(step, end);
+            life.check();
+        }
+        // What a crash has left is freed by what the runtime has no more.
+        life.step(Step::Collect(5), End::Done);
+        life.check();
+        prop_assert_eq!(life.store.ipam().leases().count(), 0);
+        let pods = (100..).map_while(|number| life.store.reserve(&pod(number), &[], None, &NONE).ok());
+        prop_assert_eq!(pods.count(), 5, "10.0.0.2 to 10.0.0.6");
+    }
+}
+
+#[test]
+fn on_a_full_disk_nothing_is_given_and_nothing_is_forgotten() {
+    if !manx_linux::testing::namespaces_allowed() {
+        return;
+    }
+    // In a thread of its own, whose mounts no other sees.
+    let small_disk = || {
+        use nix::mount::{MsFlags, mount};
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let none: Option<&str> = None;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+        // Three pages: the folder's entries take none.
+        let size = Some("size=12k");
+        mount(Some("none"), folder.path(), Some("tmpfs"), MsFlags::empty(), size).unwrap();
+        let path = folder.path().join("addresses.json");
+        let blocks = nets(&["10.0.0.0/16"]);
+        let mut store = Store::open(&path, &blocks).unwrap();
+        let given =
+            (0..).map_while(|number| store.reserve(&pod(number), &[], None, &NONE).ok()).count();
+        assert!((50..1000).contains(&given), "{given}");
+        let error = store.reserve(&pod(5000), &[], None, &NONE).unwrap_err();
+        let store::Error::File { verb: "written", source, .. } = &error else { panic!("{error}") };
+        assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
+        let mut store = Store::open(&path, &blocks).unwrap();
+        assert_eq!(store.ipam().leases().count(), given);
+        // There is no more room to write, and what goes needs less.
+        store.release(&pod(0)).unwrap();
+        store.reserve(&pod(5000), &[], None, &NONE).unwrap();
+        nix::mount::umount(folder.path()).unwrap();
+    };
+    std::thread::scope(|scope| scope.spawn(small_disk).join()).unwrap();
 }
 
 #[test]
@@ -239,7 +476,7 @@ fn what_lies_where_the_file_is_written_is_not_followed() {
     fs::write(&other, "precious").unwrap();
     std::os::unix::fs::symlink(&other, &beside).unwrap();
     let blocks = nets(&["10.0.0.0/24"]);
-    Store::open(&path, &blocks).unwrap().assign(&pod(1), None, &NONE).unwrap();
+    Store::open(&path, &blocks).unwrap().reserve(&pod(1), &[], None, &NONE).unwrap();
     assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
     assert!(path.symlink_metadata().unwrap().is_file() && !beside.exists());
 }
@@ -249,7 +486,7 @@ fn blocks_change_only_without_pods() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("addresses.json");
     let mut store = Store::open(&path, &nets(&["10.0.0.0/24"])).unwrap();
-    store.assign(&pod(1), None, &NONE).unwrap();
+    store.reserve(&pod(1), &[], None, &NONE).unwrap();
     let other = nets(&["10.0.1.0/24"]);
     assert!(matches!(Store::open(&path, &other), Err(store::Error::OtherBlocks { pods: 1, .. })));
     store.release(&pod(1)).unwrap();
@@ -278,6 +515,7 @@ fn a_damaged_file_is_refused_and_left_alone() {
         state(r#""a/b":["10.0.0.9"]},"pinned":{"a/b":["10.9.0.9"]"#),
         state(r#"},"pinned":{"a/b":[]"#),
         state(r#"},"pinned":{"a/b":["10.0.0.1"]"#),
+        state(r#"},"attachments":{"a/b":{"network":"n","container":"c","interface":"eth0"}"#),
     ];
     let mut reasons = Vec::new();
     for text in damaged {
@@ -301,6 +539,7 @@ fn a_damaged_file_is_refused_and_left_alone() {
     a/b is there twice
     a/b has no address
     address 10.0.0.1 is the node's own in pod CIDR 10.0.0.0/24: name another
+    a/b is attached (eth0 of container c in network n) and has no address
     "#);
 }
 

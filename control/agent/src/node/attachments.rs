@@ -11,17 +11,17 @@ use manx_dataplane::tables::PortId;
 use manx_policy_compiler::model::ObjectName;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::device::{self, AgentNamespace, DeviceSpec, OpenDevice};
 use crate::device_work::{Completed, DeviceWork};
 use crate::error::Error;
 use crate::host_device::{self, HostDevice};
 use crate::ipam;
-use crate::pod_device::{self, PodDevice};
-use crate::server::Outcome;
+use crate::server::{Handover, Outcome};
 use crate::settings::Settings;
-use manx_api::{Attach, Detach, PodName, Response};
+use manx_api::{Attach, Detach, Device, PodName, Reservation, Response};
 use manx_calculation::calc::{self, Local};
 use manx_calculation::topology::{Desired, Topology};
+use manx_devices::device::{self, AgentNamespace, DeviceSpec, OpenDevice};
+use manx_devices::pod_device::{self, PodDevice};
 use manx_linux::{netlink, netns};
 
 /// Takes the reply to a request. A client that went away has closed it.
@@ -35,14 +35,25 @@ pub(crate) enum PodRequest {
     /// To be attached.
     Attach(Box<AttachRequest>, Caller),
     /// To be detached, and its addresses released.
-    Detach(Detach, Caller),
+    Detach(Box<Detach>, Caller),
 }
 
 /// A pod's attachment.
 pub(crate) struct AttachRequest {
     pub(crate) attach: Attach,
-    /// The namespace that was at the path of the request when it came.
+    /// The namespace that was at the path of the request when it came, or came with it.
     pub(crate) netns: Option<netns::Identity>,
+    /// Who makes a TUN device.
+    pub(crate) maker: Maker,
+}
+
+/// Who makes a pod's TUN device. A veth is the agent's to make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Maker {
+    /// A thread of the agent.
+    Agent,
+    /// The process that asks, which hands its queues over.
+    Caller,
 }
 
 impl PodRequest {
@@ -64,9 +75,12 @@ impl PodRequest {
     fn is_replaced_by(&self, next: &Self) -> bool {
         match self {
             Self::Attach(..) => self.is_abandoned(),
-            Self::Detach(detach, caller) => {
-                caller.is_closed() && matches!(next, Self::Detach(later, _) if later == detach)
-            }
+            Self::Detach(this, caller) => match next {
+                Self::Detach(next, _) => {
+                    caller.is_closed() && (next.id.is_none() || next.id == this.id)
+                }
+                Self::Attach(..) => false,
+            },
         }
     }
 }
@@ -147,7 +161,7 @@ impl Attachments {
         let queues = settings.cores.len();
         let addresses =
             ipam::store::Store::open(&settings.socket.with_extension("addresses"), blocks)?;
-        let namespace = Arc::new(AgentNamespace::create()?);
+        let namespace = Arc::new(AgentNamespace::create_if_allowed()?);
         let pattern = DeviceSpec {
             interface: host_device::NAME,
             addresses: &[],
@@ -157,6 +171,14 @@ impl Attachments {
             queues,
             polling: settings.polling,
         };
+        if !namespace.is_own() {
+            if pattern.device == Device::Veth {
+                return Err(device::Error::NotAllowed.into());
+            }
+            tracing::info!(
+                "without CAP_SYS_ADMIN: pods are attached by the CNI plugin, which makes their TUN devices"
+            );
+        }
         let (host_device, host) = HostDevice::attach(&namespace, &pattern, &uplink.name)?;
         let (work, completed) = DeviceWork::new(Arc::clone(&namespace));
         let pods = BTreeMap::new();
@@ -222,11 +244,45 @@ impl Attachments {
                 addresses: &reserved.addresses,
                 mtu: reserved.mtu,
                 segments,
+                device: reserved.attach.device.unwrap_or(pattern.device),
                 ..pattern
             };
             let made = pod_device::attach(namespace, &reserved.attach.netns, &wanted);
             Done::Made(Box::new(reserved), made)
         });
+    }
+
+    /// The kind of the device that a request asks for.
+    pub(super) fn device(&self, attach: &Attach) -> Device {
+        attach.device.unwrap_or(self.pattern.device)
+    }
+
+    /// Has the caller make the pod's device. If it does not, the pod's addresses are released.
+    pub(super) fn start_reserved(
+        &mut self,
+        name: ObjectName,
+        reserved: Reserved,
+        segments: Option<u32>,
+        netns: netns::Identity,
+    ) {
+        let pattern = self.pattern;
+        let Reserved { attach, caller, addresses, mtu } = reserved;
+        let (handover, handed) = oneshot::channel();
+        let reservation =
+            Reservation { addresses: addresses.clone(), mtu, queues: pattern.queues, segments };
+        // A client that went away takes the channel along.
+        let _ = caller.send(Outcome::Reserved(reservation, handover));
+        self.pods.insert(name.clone(), Pod::UnderWay(VecDeque::new()));
+        let without = Done::Removed(Departure { release: Some(attach.pod.clone()), reply: None });
+        let take_over = move |Handover { queues, answer }| {
+            let interface = &attach.interface;
+            let (device, addresses) = (Device::Tun, addresses);
+            let wanted =
+                DeviceSpec { interface, addresses: &addresses, mtu, segments, device, ..pattern };
+            let made = pod_device::adopt(queues, &attach.netns, netns, &wanted);
+            Done::Made(Box::new(Reserved { attach, caller: answer, addresses, mtu }), made)
+        };
+        self.work.start_when(name, handed, take_over, without);
     }
 
     /// Has a thread remove a pod's device. If that hangs, the device goes with its queues, which the workers have given
@@ -278,27 +334,12 @@ impl Attachments {
         attach: &Attach,
         others: &BTreeSet<IpAddr>,
     ) -> Result<Vec<IpAddr>, ipam::store::Error> {
-        let Attach { pod, sandbox, .. } = attach;
-        match &attach.addresses[..] {
-            [] => self.addresses.assign(pod, sandbox.as_deref(), others),
-            wanted => self.addresses.pin(pod, sandbox.as_deref(), wanted),
-        }
+        self.addresses.reserve(&attach.pod, &attach.addresses, attach.id(), others)
     }
 
-    /// The sandbox of a pod that has addresses.
-    pub(super) fn sandbox(&self, pod: &PodName) -> Option<&str> {
-        self.addresses.sandbox(pod)
-    }
-
-    /// The pods whose sandbox is not among these.
-    pub(super) fn without(&self, sandboxes: &BTreeSet<String>) -> Vec<Detach> {
-        let all = self.addresses.sandboxes();
-        let others = all.filter(|(_, sandbox)| !sandboxes.contains(*sandbox));
-        let detach = |(pod, sandbox): (&PodName, &String)| Detach {
-            pod: pod.clone(),
-            sandbox: Some(sandbox.clone()),
-        };
-        others.map(detach).collect()
+    /// Who has which addresses.
+    pub(super) const fn leases(&self) -> &ipam::Ipam {
+        self.addresses.ipam()
     }
 
     /// Takes a pod's addresses back.
@@ -354,14 +395,19 @@ mod tests {
 
     fn attach() -> (PodRequest, oneshot::Receiver<Outcome>) {
         let (caller, waits) = oneshot::channel();
-        let (netns, interface) = ("/run/netns/web".into(), "eth0".to_owned());
-        let attach = Attach { pod: pod(), netns, interface, addresses: Vec::new(), sandbox: None };
-        (PodRequest::Attach(Box::new(AttachRequest { attach, netns: None }), caller), waits)
+        let attach = Attach::new(pod(), "/run/netns/web", "eth0");
+        (
+            PodRequest::Attach(
+                Box::new(AttachRequest { attach, netns: None, maker: Maker::Agent }),
+                caller,
+            ),
+            waits,
+        )
     }
 
     fn detach() -> (PodRequest, oneshot::Receiver<Outcome>) {
         let (caller, waits) = oneshot::channel();
-        (PodRequest::Detach(Detach { pod: pod(), sandbox: None }, caller), waits)
+        (PodRequest::Detach(Box::new(pod().into()), caller), waits)
     }
 
     #[test]

@@ -18,7 +18,6 @@ use super::datastore::Datastore;
 use super::ports::Ports;
 use crate::capture;
 use crate::denials::Denials;
-use crate::device::OpenDevice;
 use crate::error::Error;
 use crate::fault::Fault;
 use crate::server::Outcome;
@@ -27,6 +26,7 @@ use crate::uplink::{self, NextHops};
 use crate::verify::Verifier;
 use manx_api::{Capture, ErrorKind, Failure};
 use manx_calculation::calc::{Calculation, Inputs, Local, NextStep, Underlay};
+use manx_devices::device::OpenDevice;
 use manx_objects::contents::Changes;
 
 /// See the module.

@@ -1,13 +1,13 @@
 //! Pods that are attached and detached.
 //!
 //! Attaching has three steps. The control loop reserves an address; a thread that may block makes the device
-//! ([`DeviceWork`](crate::device_work::DeviceWork)); the control loop commits: it takes the device as a port and
+//! ([`DeviceWork`](crate::device_work::DeviceWork)), or the caller makes it and hands its queues over; the control loop
+//! commits: it takes the device as a port and
 //! publishes tables that name the pod. The caller gets its reply after that, so the pod's policy is in force; if the
 //! tables were refuted (`--verify-tables`), nothing passes the pod. Detaching goes the other way round. Work for many
 //! pods runs at once; requests for one pod run one after the other, in order of arrival. What fails leaves nothing:
 //! neither a device nor an address.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
@@ -16,20 +16,19 @@ use std::{io, mem};
 use manx_dataplane::port::vxlan;
 use manx_dataplane::tables::PortId;
 use manx_policy_compiler::model::ObjectName;
-use tokio::sync::oneshot;
 
 use super::Agent;
 use super::attachments::{
-    Answered, AttachRequest, AttachedPod, Caller, Departure, Done, EarlyAttachment, Made,
+    Answered, AttachRequest, AttachedPod, Caller, Departure, Done, EarlyAttachment, Made, Maker,
     PodRequest, Reserved,
 };
 use super::datastore;
 use crate::device_work::Completed;
 use crate::error::Error;
 use crate::ipam;
-use crate::pod_device::PodDevice;
 use crate::server::Outcome;
-use manx_api::{self as api, Attach, Attached, Detach, ErrorKind, Failure, Response};
+use manx_api::{self as api, Attach, Attached, AttachmentId, Device, ErrorKind, Failure, Response};
+use manx_devices::pod_device::PodDevice;
 
 /// How long an attachment waits for its pod's object.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -41,36 +40,30 @@ impl Agent {
         match self.attachments.queue(&name, request) {
             Ok(()) => {}
             Err(PodRequest::Attach(request, caller)) => self.begin_attach(name, *request, caller),
-            Err(PodRequest::Detach(Detach { pod, sandbox }, caller)) => {
-                self.give_up_early(&name, sandbox.as_deref());
-                let answer = (caller, Ok(api::Reply::Detached));
-                let has = self.attachments.sandbox(&pod);
-                if sandbox.is_some() && has.is_some() && sandbox.as_deref() != has {
-                    // That sandbox has nothing any more: the pod has a later one.
-                    return reply(answer.0, answer.1);
+            Err(PodRequest::Detach(detach, caller)) => {
+                self.give_up_early(&name, detach.id.as_ref());
+                let reply_to = Some((caller, Ok(api::Reply::Detached)));
+                // A pod that started again has another sandbox under the same name. The end of the former one comes
+                // late.
+                let is_other = detach.id.is_some()
+                    && detach.id.as_ref() != self.attachments.leases().id(&detach.pod);
+                let release = (!is_other).then_some(detach.pod);
+                let departure = Departure { release, reply: reply_to };
+                if is_other {
+                    return self.depart(departure);
                 }
-                self.begin_detach(&name, Departure { release: Some(pod), reply: Some(answer) });
+                self.begin_detach(&name, departure);
             }
         }
-    }
-
-    /// Detaches each pod whose sandbox is not among these, and tells the caller which. Their work goes on after that.
-    pub(super) fn collect(&mut self, keep: &BTreeSet<String>) -> api::Reply {
-        let gone = self.attachments.without(keep);
-        let pods = gone.iter().map(|detach| detach.pod.clone()).collect();
-        for detach in gone {
-            tracing::info!(pod = %detach.pod, sandbox = detach.sandbox, "its sandbox is gone");
-            // Nobody waits for this one.
-            let (caller, _) = oneshot::channel();
-            self.submit(PodRequest::Detach(detach, caller));
-        }
-        api::Reply::Collected(pods)
     }
 
     /// The first step: addresses are reserved, those that the request names or the next in turn, and a thread makes the
     /// device. A repeated request for what is there gets its reply at once; another device of the pod goes first.
     fn begin_attach(&mut self, name: ObjectName, request: AttachRequest, caller: Caller) {
-        let AttachRequest { attach, netns } = &request;
+        let AttachRequest { attach, netns, maker } = &request;
+        if let Some(message) = self.refuse_second_interface(attach) {
+            return reply(caller, Err(Failure { kind: ErrorKind::Invalid, message }));
+        }
         if let Some(AttachedPod { device, local }) = self.attachments.find(&name) {
             if device.is(&attach.netns, *netns, &attach.interface) {
                 let found = attached(device, local.addresses.clone());
@@ -97,18 +90,34 @@ impl Agent {
         let mtu = self.attachments.pod_mtu(&self.datastore.topology);
         // Where there is VXLAN, a pod's super-packets have as many segments as its socket sends at once.
         let segments = self.datastore.has_vxlan().then(|| vxlan::segments_at_once(mtu));
+        let is_callers = *maker == Maker::Caller && self.attachments.device(attach) == Device::Tun;
+        let netns = netns.filter(|_| is_callers);
         let reserved = Reserved { attach: request.attach, caller, addresses, mtu };
-        self.attachments.start_attach(name, reserved, segments);
+        match netns {
+            Some(netns) => self.attachments.start_reserved(name, reserved, segments, netns),
+            None => self.attachments.start_attach(name, reserved, segments),
+        }
     }
 
-    /// Gives up attachments of this sandbox that still wait for the pod's object: its end has overtaken them.
-    fn give_up_early(&mut self, name: &ObjectName, sandbox: Option<&str>) {
-        for early in mem::take(&mut self.attachments.early) {
-            let other = early.request.attach.sandbox.as_deref();
-            if early.name != *name || (sandbox.is_some() && other.is_some() && sandbox != other) {
-                self.attachments.early.push(early);
-                continue;
-            }
+    /// A sandbox has one interface: a second one's end would take the first along.
+    fn refuse_second_interface(&self, attach: &Attach) -> Option<String> {
+        let Attach { pod, interface, sandbox, .. } = attach;
+        let has = self.attachments.leases().id(pod)?;
+        let is_second = sandbox.as_ref() == Some(&has.sandbox) && *interface != has.interface;
+        is_second.then(|| {
+            format!(
+                "pod {pod} is attached by {has}, and gets no second interface {interface}: Manx gives a pod one interface; detach that \
+                 one first"
+            )
+        })
+    }
+
+    /// Gives up attachments that still wait for the pod's object: their end has overtaken them.
+    fn give_up_early(&mut self, name: &ObjectName, id: Option<&AttachmentId>) {
+        let is_gone = |early: &EarlyAttachment| {
+            early.name == *name && (id.is_none() || early.request.attach.id().as_ref() == id)
+        };
+        for early in self.attachments.early.extract_if(.., |early| is_gone(early)) {
             let message = format!("Pod {name} was detached before its object was known");
             reply(early.caller, Err(Failure { kind: ErrorKind::Unknown, message }));
         }

@@ -15,9 +15,9 @@ use manx_dataplane::port::tun::Settings;
 use manx_dataplane::tables::PortId;
 use manx_dataplane::worker::{Command, Workers};
 
-use crate::device::OpenDevice;
 use crate::error::Error;
 use crate::port_ids::PortIds;
+use manx_devices::device::OpenDevice;
 
 /// The shortest time between two checks of a device's settings. A process that changes them again and again gets no
 /// more of the agent's time.

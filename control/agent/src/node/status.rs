@@ -1,13 +1,14 @@
 //! What `manx status` shows, read from the agent and the workers' counters.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use manx_dataplane::counters::{Counter, PortCounters, WorkerCounters};
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::flow::{self, FlowDirection, FlowEntry};
-use manx_dataplane::tables::NextHop;
+use manx_dataplane::tables::{NextHop, Tables};
 use manx_dataplane::worker::Handle;
 use manx_policy_compiler::image::{Counts, Image};
 use manx_policy_compiler::model::{self, Direction, Noted, ObjectName, Verdict};
@@ -19,9 +20,11 @@ use super::datastore::Datastore;
 use super::ports::Port;
 use crate::verify::Verifier;
 use manx_api::{
-    EndpointStatus, FlowStatus, Flows, MAX_FLOWS, NotedCount, PodName, PolicyStatus, PortStatus,
-    RouteStatus, RuleCount, Status, WorkerStatus,
+    Attach, Attachment, AttachmentId, EndpointStatus, ErrorKind, Failure, FlowStatus, Flows,
+    MAX_FLOWS, NotedCount, PodName, PolicyStatus, PortStatus, RouteStatus, RuleCount, Status,
+    WorkerStatus,
 };
+use manx_calculation::calc::Local;
 use manx_datastore::api_server::Stale;
 use manx_objects::problem::{Problem, Severity};
 
@@ -57,6 +60,37 @@ impl Agent {
             policy: policy(&dataplane.tables.image),
             verification: verification.cloned().unwrap_or_default(),
         }
+    }
+
+    /// All that have addresses of this node.
+    pub(super) fn list_attachments(&self) -> Vec<Attachment> {
+        let one = |(pod, addresses, id): (&PodName, &[IpAddr], Option<&AttachmentId>)| {
+            let attached = self.attachments.find(&ObjectName::new(&pod.namespace, &pod.name));
+            Attachment {
+                pod: pod.clone(),
+                id: id.cloned(),
+                addresses: addresses.to_vec(),
+                device: attached.map(|it| it.device.device()),
+                enforced: attached.is_some_and(|it| is_enforced(&self.dataplane.tables, &it.local)),
+            }
+        };
+        // Those that wait for the pod's object have nothing yet, and may be detached.
+        let early = self.attachments.early.iter().map(|early| {
+            let Attach { pod, .. } = &early.request.attach;
+            let (id, addresses) = (early.request.attach.id(), Vec::new());
+            Attachment { pod: pod.clone(), id, addresses, device: None, enforced: false }
+        });
+        self.attachments.leases().leases().map(one).chain(early).collect()
+    }
+
+    /// Whether a pod could be attached now: the objects are known, and there is an address for it.
+    pub(super) fn check_ready(&self) -> Result<(), Failure> {
+        if !self.datastore.cluster.in_sync {
+            let message = "the datastore has not been read completely: nothing passes a pod until it is; `manx status` shows what is wrong";
+            return Err(Failure { kind: ErrorKind::Internal, message: message.to_owned() });
+        }
+        let room = self.attachments.leases().check_room();
+        room.map_err(|error| Failure { kind: error.kind(), message: error.to_string() })
     }
 
     /// The flows, and those denied since a point.
@@ -126,19 +160,21 @@ fn endpoints(Agent { dataplane, attachments, .. }: &Agent) -> Vec<EndpointStatus
         };
         let pod = PodName { namespace: name.namespace.clone(), name: name.name.clone() };
         Some(EndpointStatus {
-            sandbox: attachments.sandbox(&pod).map(ToOwned::to_owned),
             pod,
             addresses: local.addresses.clone(),
             port: dataplane.ports.name(local.port)?.to_owned(),
             device: device.device(),
-            enforced: tables
-                .endpoint(local.index)
-                .is_some_and(|endpoint| endpoint.attachment == local.attachment),
+            enforced: is_enforced(tables, local),
             ingress: policies(Direction::Ingress),
             egress: policies(Direction::Egress),
         })
     };
     attachments.attached().filter_map(one).collect()
+}
+
+/// Whether the tables contain the pod.
+fn is_enforced(tables: &Tables, local: &Local) -> bool {
+    tables.endpoint(local.index).is_some_and(|endpoint| endpoint.attachment == local.attachment)
 }
 
 fn routes(Agent { dataplane, attachments, .. }: &Agent) -> Vec<RouteStatus> {

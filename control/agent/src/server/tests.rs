@@ -7,7 +7,7 @@ use std::{fs, thread};
 
 use super::*;
 use manx_api::client::{self, Client};
-use manx_api::{Attach, Attached, Detach, Device, PodName};
+use manx_api::{Attach, Attached, Device, PodName};
 
 /// An agent in a thread of its own that attaches every pod of a namespace but `full`, streams every capture but of
 /// `nothing`, and is silent about status.
@@ -28,6 +28,9 @@ fn answer(call: Call) -> Option<Outcome> {
         Call::Attach(attach) if attach.pod.namespace == "full" => {
             Some(failed(ErrorKind::Exhausted, "no address is left"))
         }
+        Call::Reserve(_) | Call::HandOver => {
+            Some(failed(ErrorKind::Invalid, "nothing is made here"))
+        }
         Call::Attach(_) => {
             let addresses = vec!["10.0.0.2".parse().unwrap()];
             Some(Outcome::Reply(Ok(Reply::Attached(Attached {
@@ -37,7 +40,6 @@ fn answer(call: Call) -> Option<Outcome> {
             }))))
         }
         Call::Detach(_) => Some(Outcome::Reply(Ok(Reply::Detached))),
-        Call::Collect(_) => Some(Outcome::Reply(Ok(Reply::Collected(Vec::new())))),
         Call::Explain(request) if request.from == "slow" => Some(Outcome::Later(Box::new(|| {
             let others = AT_WORK.fetch_add(1, SeqCst);
             thread::sleep(Duration::from_millis(20));
@@ -60,6 +62,8 @@ fn answer(call: Call) -> Option<Outcome> {
             });
             Some(Outcome::Stream(receiver))
         }
+        Call::Attachments => Some(Outcome::Reply(Ok(Reply::Attachments(vec![])))),
+        Call::Ready => Some(Outcome::Reply(Ok(Reply::Ready))),
         Call::Status => None,
     }
 }
@@ -116,13 +120,7 @@ impl Drop for Agent {
 
 fn attach(namespace: &str) -> Attach {
     let pod = PodName { namespace: namespace.to_owned(), name: "web".to_owned() };
-    Attach {
-        pod,
-        netns: "/run/netns/web".into(),
-        interface: "eth0".to_owned(),
-        addresses: Vec::new(),
-        sandbox: None,
-    }
+    Attach::new(pod, "/run/netns/web", "eth0")
 }
 
 #[test]
@@ -132,7 +130,7 @@ fn questions_are_answered_in_turn_on_one_connection() {
     let attached = client.attach(attach("default")).unwrap();
     assert_eq!((attached.device, attached.mtu), (Device::Tun, 1480));
     assert_eq!(client.attach(attach("full")).unwrap_err().kind(), ErrorKind::Exhausted);
-    client.detach(Detach { pod: attach("default").pod, sandbox: None }).unwrap();
+    client.detach(attach("default").pod).unwrap();
     assert_eq!(client.denials().unwrap(), []);
 }
 
@@ -220,9 +218,9 @@ fn what_is_no_request_is_told_why_and_the_connection_goes_on() {
     let mut told = Vec::new();
     for text in [
         r#"{"version":9,"call":"fly"}"#,
-        r#"{"version":2,"call":"fly"}"#,
+        r#"{"version":1,"call":"fly"}"#,
         "nonsense",
-        r#"{"version":2,"call":"denials"}"#,
+        r#"{"version":1,"call":"denials"}"#,
     ] {
         stream.write_all(&(text.len() as u32).to_le_bytes()).unwrap();
         stream.write_all(text.as_bytes()).unwrap();
@@ -236,8 +234,8 @@ fn what_is_no_request_is_told_why_and_the_connection_goes_on() {
         });
     }
     insta::assert_snapshot!(told.join("\n"), @r"
-    Version: the request speaks version 9 of the agent's protocol, this agent (manx 0.1.0) speaks version 2: use the manx that the agent was started from
-    Invalid: a message that does not parse: unknown variant `fly`, expected one of `attach`, `detach`, `collect`, `status`, `explain`, `denials`, `flows`, `capture` at line 1 column 25
+    Version: the request speaks version 9 of the agent's protocol, this agent (manx 0.1.0) speaks version 1: use the manx that the agent was started from
+    Invalid: a message that does not parse: unknown variant `fly`, expected one of `attach`, `detach`, `status`, `explain`, `denials`, `flows`, `capture` at line 1 column 25
     Invalid: a message that does not parse: expected ident at line 1 column 2
     Denials([])
     ");

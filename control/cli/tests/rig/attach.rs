@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use manx_api::client::Client;
-use manx_api::{Attach, Detach, PodName};
+use manx_api::{Attach, PodName};
 use nix::sys::stat::Mode;
 use serde_json::Value;
 
@@ -16,10 +16,6 @@ use crate::bench::{Bench, json};
 
 fn pod(name: &str) -> PodName {
     PodName { namespace: "demo".to_owned(), name: name.to_owned() }
-}
-
-fn detach(name: &str) -> Detach {
-    Detach { pod: pod(name), sandbox: None }
 }
 
 /// The names of the pods that the first node's agent has attached.
@@ -64,9 +60,7 @@ fn an_attachment_that_waits_holds_up_nothing_and_leaves_nothing_when_it_fails() 
     let netns = slow(&bench);
     let taken = taken_addresses(&bench);
     let call = |name: &str, netns: &Path, interface: &str| {
-        let (netns, interface) = (netns.to_owned(), interface.to_owned());
-        let attach =
-            Attach { pod: pod(name), netns, interface, addresses: Vec::new(), sandbox: None };
+        let attach = Attach::new(pod(name), netns, interface);
         let mut agent = Client::connect(Path::new(&socket)).unwrap();
         agent.attach(attach)
     };
@@ -90,11 +84,11 @@ fn an_attachment_that_waits_holds_up_nothing_and_leaves_nothing_when_it_fails() 
 
         // A request for the same pod waits for the earlier one.
         let detaching = scope.spawn(|| {
-            Client::connect(Path::new(&socket)).unwrap().detach(detach("waits")).unwrap();
+            Client::connect(Path::new(&socket)).unwrap().detach(pod("waits")).unwrap();
         });
         let mut agent = Client::connect(Path::new(&socket)).unwrap();
         for name in &names {
-            agent.detach(detach(name)).unwrap();
+            agent.detach(pod(name)).unwrap();
         }
         assert_eq!(attached(&bench), before);
         assert!(!detaching.is_finished() && !waiting.is_finished());
@@ -117,9 +111,7 @@ fn an_agent_stops_although_device_work_hangs() {
     let agent = PathBuf::from("/proc").join(bench.process("node --name node-1"));
     let mut client = Client::connect(Path::new(&socket)).unwrap();
     thread::scope(|scope| {
-        let interface = "eth0".to_owned();
-        let attach =
-            Attach { pod: pod("hangs"), netns, interface, addresses: Vec::new(), sandbox: None };
+        let attach = Attach::new(pod("hangs"), netns, "eth0");
         let waiting = scope.spawn(move || client.attach(attach));
         // The address is taken before the work begins.
         let start = Instant::now();

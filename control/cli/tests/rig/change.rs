@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use manx_api::client::Client;
-use manx_api::{Attach, Detach, PodName};
+use manx_api::{Attach, PodName};
 
 use crate::bench::{Bench, deviations, json};
 use crate::traffic::{Talker, assert_flows, assert_silent};
@@ -125,18 +125,12 @@ fn an_address_that_another_pod_gets_takes_no_connection_of_its_former_owner_alon
     let folder = bench.folder.path().join("manx/rigs/demo");
     let mut agent = Client::connect(Path::new(&bench.socket(1))).unwrap();
     let name = |name: &str| PodName { namespace: "demo".to_owned(), name: name.to_owned() };
-    agent.detach(Detach { pod: name("client"), sandbox: None }).unwrap();
+    agent.detach(name("client")).unwrap();
     assert_silent(&[to(web), to(stranger)].concat());
     fs::remove_file(folder.join("manifests/pod.demo.client.json")).unwrap();
     // Pods' namespaces are numbered by their pods' names.
     let netns = folder.join("ns/pod-0");
-    let attach = Attach {
-        pod: name("other"),
-        netns,
-        interface: "eth0".to_owned(),
-        addresses: Vec::new(),
-        sandbox: None,
-    };
+    let attach = Attach::new(name("other"), netns, "eth0");
     // The address is free when the agent has read that the pod's object is gone.
     let until = Instant::now() + Duration::from_secs(10);
     let attached = loop {

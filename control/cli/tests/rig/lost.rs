@@ -40,8 +40,7 @@ fn a_pod_whose_device_goes_is_cut_off_until_it_is_attached_anew(device: &str) {
     let netns = bench.folder.path().join("manx/rigs/demo/ns/pod-2");
     let mut agent = Client::connect(Path::new(&bench.socket(0))).unwrap();
     let pod = PodName { namespace: "demo".to_owned(), name: "web".to_owned() };
-    let attach =
-        Attach { pod, netns, interface: "eth0".to_owned(), addresses: Vec::new(), sandbox: None };
+    let attach = Attach::new(pod, netns, "eth0");
     assert_eq!(agent.attach(attach).unwrap().addresses, [web], "it kept its address");
     assert!(ports(&bench).contains(&"pod:demo/web".to_owned()));
     assert_flows(&[to(web), to(stranger)].concat());

@@ -5,7 +5,6 @@ mod attach;
 mod bench;
 mod capture;
 mod change;
-mod cni;
 mod daily;
 mod dumps;
 mod forged;

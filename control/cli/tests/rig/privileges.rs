@@ -57,13 +57,7 @@ fn an_agent_keeps_three_capabilities_and_its_workers_none(device: &str) {
     // It must not read other processes.
     let mut agent = Client::connect(Path::new(&bench.socket(0))).unwrap();
     let pod = PodName { namespace: "demo".to_owned(), name: "new".to_owned() };
-    let attach = Attach {
-        pod,
-        netns: "/proc/1/ns/net".into(),
-        interface: "eth0".to_owned(),
-        addresses: Vec::new(),
-        sandbox: None,
-    };
+    let attach = Attach::new(pod, "/proc/1/ns/net", "eth0");
     let error = agent.attach(attach).unwrap_err().to_string();
     assert!(error.contains("takes CAP_SYS_PTRACE, which the agent does not keep"), "{error}");
     let workers = ["worker-0", "worker-1"].map(str::to_owned);

@@ -200,7 +200,10 @@ pub fn run_in<T: Send>(
     work: impl FnOnce() -> T + Send,
 ) -> Result<T, Error> {
     in_thread(|| {
-        setns(netns.as_fd(), CloneFlags::CLONE_NEWNET).map_err(Error::Enter)?;
+        // To enter the namespace that one is in takes a capability, too, and changes nothing.
+        if !current().is_ok_and(|current| same(&netns, current).unwrap_or(false)) {
+            setns(netns.as_fd(), CloneFlags::CLONE_NEWNET).map_err(Error::Enter)?;
+        }
         Ok(work())
     })
 }

@@ -5,8 +5,9 @@
 //! ([`AgentNamespace`]), where a packet socket reads it; such a socket only gets copies, so that namespace must be one
 //! in which the kernel itself can do nothing with a packet: no address, no IPv6, no forwarding.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,7 +18,7 @@ use manx_dataplane::port::packet::{PacketPort, Receipt};
 use manx_dataplane::port::tun::{Settings, Tun};
 use manx_dataplane::worker::Polling;
 
-use manx_api::{Device, ErrorKind};
+use manx_api::{Device, ErrorKind, GATEWAY_V4, GATEWAY_V6};
 use manx_linux::doctor::{self, Lack};
 use manx_linux::netlink::{self, Netlink, Peer, Route, Veth};
 use manx_linux::netns::{self, sysctl};
@@ -25,10 +26,6 @@ use manx_linux::netns::{self, sysctl};
 /// What the other end of every veth takes for our hardware address, as Calico's host ends have it; it is never seen
 /// beyond the pair.
 const OWN_MAC: Mac = [0xee; 6];
-/// Who the other end of a veth believes its router to be; the port answers for it (and for every other address).
-const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
-/// The same for IPv6.
-const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 /// Packets (super-packets count once) that a TUN device keeps for us while we are busy; the driver's own choice is 500.
 const TUN_QUEUE_LEN: u32 = 1000;
 
@@ -55,6 +52,24 @@ pub enum Error {
     /// The environment does not allow this kind of device.
     #[error(transparent)]
     Lacking(#[from] Lack),
+    /// The agent may not enter namespaces, and has none of its own.
+    #[error(
+        "this agent runs without CAP_SYS_ADMIN and makes no devices of pods: attach by the CNI plugin, which makes TUN devices \
+         itself, or give the agent CAP_SYS_ADMIN, which veth pods need anyway"
+    )]
+    NotAllowed,
+    /// The descriptors that were handed over are not the device's queues.
+    #[error(
+        "the descriptors are not the queues of interface {interface}: {found}; expected {expected}"
+    )]
+    NotQueues {
+        /// Its name.
+        interface: String,
+        /// What was handed over.
+        found: String,
+        /// What was reserved.
+        expected: String,
+    },
     /// The queues cannot be opened.
     #[error("the queues of interface {interface} cannot be opened: {source}")]
     Queues {
@@ -74,8 +89,9 @@ impl Error {
                 | netns::Error::Process(_)
                 | netns::Error::NotANamespace(_),
             )
-            | Self::Exists { .. } => ErrorKind::Invalid,
-            Self::Namespace(_) | Self::Lacking(_) => ErrorKind::Environment,
+            | Self::Exists { .. }
+            | Self::NotQueues { .. } => ErrorKind::Invalid,
+            Self::Namespace(_) | Self::Lacking(_) | Self::NotAllowed => ErrorKind::Environment,
             Self::Netlink(error) => match error.errno() {
                 Some(libc::EPERM | libc::EACCES | libc::EROFS | libc::EOPNOTSUPP) => {
                     ErrorKind::Environment
@@ -87,11 +103,13 @@ impl Error {
     }
 }
 
-/// The namespace of the agent's own in which the far ends of veths lie. It lives as long as this value, and the veths
-/// with it: when the agent dies, they are gone.
+/// The namespace of the agent's own in which devices are made, and in which the far ends of veths lie. It lives as long
+/// as this value, and the veths with it: when the agent dies, they are gone.
 #[derive(Debug)]
 pub struct AgentNamespace {
     netns: OwnedFd,
+    /// Whether it is the agent's alone. Without `CAP_SYS_ADMIN` it is the one that the agent was started in.
+    is_own: bool,
     made: AtomicU32,
 }
 
@@ -100,12 +118,39 @@ impl AgentNamespace {
     pub fn create() -> Result<Self, Error> {
         let netns = netns::create()?;
         netns::run_in(&netns, || sysctl::apply(sysctl::SILENT))?.map_err(netlink::Error::from)?;
-        Ok(Self { netns, made: AtomicU32::new(0) })
+        Ok(Self { netns, is_own: true, made: AtomicU32::new(0) })
     }
 
-    /// A name that no interface in this namespace has had: several threads make devices here at once.
+    /// The same; where that takes a capability that the caller does not have, the caller's own namespace. The node's own
+    /// TUN device can be made there, and nothing else.
+    pub fn create_if_allowed() -> Result<Self, Error> {
+        match Self::create() {
+            Err(Error::Namespace(netns::Error::Unshare(errno))) if errno as i32 == libc::EPERM => {
+                Ok(Self { netns: netns::current()?, is_own: false, made: AtomicU32::new(0) })
+            }
+            result => result,
+        }
+    }
+
+    /// A pod's namespace, for a device with one queue: no other process can open a second one, so it needs no place
+    /// apart. To make and end a namespace costs more than the device.
+    pub fn of_pod(netns: &OwnedFd) -> Result<Self, Error> {
+        let netns = netns.try_clone().map_err(netns::Error::Thread)?;
+        Ok(Self { netns, is_own: false, made: AtomicU32::new(0) })
+    }
+
+    /// Whether devices of pods can be made here.
+    pub const fn is_own(&self) -> bool {
+        self.is_own
+    }
+
+    /// A name that no interface in this namespace has had: several threads make devices here at once. Where others could
+    /// look on, they do not know it before the device has its owner.
     fn next_name(&self) -> String {
-        format!("far{}", self.made.fetch_add(1, Ordering::Relaxed))
+        if self.is_own {
+            return format!("far{}", self.made.fetch_add(1, Ordering::Relaxed));
+        }
+        format!("m{:014x}", RandomState::new().build_hasher().finish() >> 8)
     }
 }
 
@@ -136,7 +181,7 @@ pub struct DeviceSpec<'a> {
 
 /// What was made, without its queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct CreatedDevice {
+pub struct CreatedDevice {
     /// The kind.
     pub device: Device,
     /// The interface's index in its namespace.
@@ -164,19 +209,19 @@ impl From<Queues> for OpenDevice {
 
 /// Makes the device in `netns`, which messages call `place`: addresses, MTU, up, its queues open. Nothing is left
 /// behind when it fails.
-pub(super) fn make(
+pub fn make(
     agent: &AgentNamespace,
     netns: BorrowedFd<'_>,
     place: &str,
     wanted: &DeviceSpec<'_>,
 ) -> Result<(CreatedDevice, OpenDevice), Error> {
-    let taken = netlink::in_netns(netns, async |netlink| netlink.link(wanted.interface).await)?;
-    if taken.is_some() {
-        let (interface, place) = (wanted.interface.to_owned(), place.to_owned());
-        return Err(Error::Exists { interface, place });
-    }
+    check_free(netns, place, wanted.interface)?;
     match wanted.device {
-        Device::Tun => make_tun(agent, netns, wanted),
+        Device::Tun => {
+            let (made, queues) = make_tun(agent, netns, wanted)?;
+            Ok((made, open(wanted.interface, queues)?))
+        }
+        Device::Veth if !agent.is_own => Err(Error::NotAllowed),
         Device::Veth => {
             let far_end = agent.next_name();
             make_veth(agent, netns, wanted, &far_end).inspect_err(|_| {
@@ -187,9 +232,19 @@ pub(super) fn make(
     }
 }
 
+/// Checks that an interface's name is free in a namespace.
+pub fn check_free(netns: BorrowedFd<'_>, place: &str, interface: &str) -> Result<(), Error> {
+    let taken = netlink::in_netns(netns, async |netlink| netlink.link(interface).await)?;
+    if taken.is_some() {
+        let (interface, place) = (interface.to_owned(), place.to_owned());
+        return Err(Error::Exists { interface, place });
+    }
+    Ok(())
+}
+
 impl CreatedDevice {
     /// A route through the device.
-    pub(super) fn route(&self, destination: IpNet, source: Option<IpAddr>) -> Route {
+    pub fn route(&self, destination: IpNet, source: Option<IpAddr>) -> Route {
         let direct = Route { source, ..Route::direct(destination, self.index) };
         match (self.device, destination) {
             (Device::Tun, _) => direct,
@@ -202,7 +257,7 @@ impl CreatedDevice {
     }
 
     /// Removes what closing the queues does not. Repeating it is no error.
-    pub(super) fn remove(&self, agent: &AgentNamespace) -> Result<(), Error> {
+    pub fn remove(&self, agent: &AgentNamespace) -> Result<(), Error> {
         match &self.far_end {
             // A TUN device goes with its last queue.
             None => Ok(()),
@@ -211,18 +266,25 @@ impl CreatedDevice {
     }
 }
 
+/// Holds a TUN device by its queues.
+pub fn open(interface: &str, queues: Vec<Tun>) -> Result<OpenDevice, Error> {
+    let error = |source| Error::Queues { interface: interface.to_owned(), source };
+    let settings = queues.first().map(Tun::settings).transpose().map_err(error)?;
+    let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketIo>).collect();
+    Ok(OpenDevice { queues, settings })
+}
+
 /// The device is made in the agent's namespace under a name of its own, then moved and renamed. In the agent's
 /// namespace no other process could open a queue before the device has an owner.
-fn make_tun(
+pub fn make_tun(
     agent: &AgentNamespace,
     netns: BorrowedFd<'_>,
     wanted: &DeviceSpec<'_>,
-) -> Result<(CreatedDevice, OpenDevice), Error> {
+) -> Result<(CreatedDevice, Vec<Tun>), Error> {
     doctor::tun_opens()?;
     let error = |source| Error::Queues { interface: wanted.interface.to_owned(), source };
     let made = agent.next_name();
     let queues = netns::run_in(agent, || Tun::open(&made, wanted.queues))?.map_err(error)?;
-    let settings = queues.first().map(Tun::settings).transpose().map_err(error)?;
     netlink::in_netns(agent, async |netlink| {
         let link = netlink.existing(&made).await?;
         netlink.move_to(link.index, netns).await
@@ -239,11 +301,7 @@ fn make_tun(
         set_up(&netlink, link.index, wanted).await?;
         Ok(link.index)
     })?;
-    let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketIo>).collect();
-    Ok((
-        CreatedDevice { device: Device::Tun, index, far_end: None },
-        OpenDevice { queues, settings },
-    ))
+    Ok((CreatedDevice { device: Device::Tun, index, far_end: None }, queues))
 }
 
 fn make_veth(
@@ -312,6 +370,3 @@ fn remove_far_end(agent: &AgentNamespace, far_end: &str) -> Result<(), Error> {
     })?;
     Ok(())
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,159 +1,27 @@
 //! Both kinds of device, with sockets at their ends and nothing but a copying loop between their queues.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::process::Command;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
-use std::thread::JoinHandle;
 use std::time::Duration;
-use std::{fs, thread};
+use std::{fs, io, thread};
 
 use manx_dataplane::packet::Pool;
 use manx_dataplane::sys;
 use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
 use manx_dataplane::wire::ipv4::View;
 
-use super::*;
-use crate::host_device::{self, HostDevice};
-use crate::pod_device::{self, PodDevice};
-use manx_calculation::topology::{Desired, HostRoute};
+use manx_api::{Device, ErrorKind};
+use manx_dataplane::port::PacketIo;
+use manx_dataplane::worker::Polling;
 use manx_linux::testing::{namespaces_allowed, tun_allowed, users_allowed};
+use manx_linux::{netlink, netns};
 
-const SHORT: Duration = Duration::from_millis(200);
-const LONG: Duration = Duration::from_secs(5);
-
-/// The kinds that this environment allows.
-fn devices() -> Vec<Device> {
-    if tun_allowed() { vec![Device::Tun, Device::Veth] } else { vec![Device::Veth] }
-}
-
-/// The identity of the namespace at a path.
-fn there(path: &Path) -> Option<netns::Identity> {
-    fs::metadata(path).ok().as_ref().map(netns::Identity::from)
-}
-
-fn ips(texts: &[&str]) -> Vec<IpAddr> {
-    texts.iter().map(|text| text.parse().unwrap()).collect()
-}
-
-/// A pod's namespace under a name of its own.
-struct Pod {
-    path: PathBuf,
-    addresses: Vec<IpAddr>,
-    _folder: tempfile::TempDir,
-}
-
-impl Pod {
-    fn new(addresses: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("netns");
-        netns::create_named(&path).unwrap();
-        Self { path, addresses: ips(addresses), _folder: folder }
-    }
-
-    fn attach(&self, agent: &AgentNamespace, device: Device) -> Result<(PodDevice, Queues), Error> {
-        self.attach_for(Polling::Adaptive, agent, device)
-    }
-
-    fn attach_for(
-        &self,
-        polling: Polling,
-        agent: &AgentNamespace,
-        device: Device,
-    ) -> Result<(PodDevice, Queues), Error> {
-        self.attach_with(1, polling, agent, device)
-    }
-
-    fn attach_with(
-        &self,
-        queues: usize,
-        polling: Polling,
-        agent: &AgentNamespace,
-        device: Device,
-    ) -> Result<(PodDevice, Queues), Error> {
-        let wanted = DeviceSpec {
-            interface: "eth0",
-            addresses: &self.addresses,
-            mtu: 1400,
-            segments: Some(3),
-            device,
-            queues,
-            polling,
-        };
-        pod_device::attach(agent, &self.path, &wanted).map(|(device, held)| (device, held.queues))
-    }
-
-    fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        netns::run_in(netns::open(&self.path).unwrap(), work).unwrap()
-    }
-}
-
-impl Drop for Pod {
-    fn drop(&mut self) {
-        netns::delete(&self.path).unwrap();
-    }
-}
-
-/// Carries packets between two queues until dropped; then the queues are closed.
-struct Wire {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Wire {
-    fn between(mut left: Queues, mut right: Queues) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = thread::spawn(move || {
-            let mut pool = Pool::new(64);
-            let mut batch = Vec::new();
-            while !stopped.load(Ordering::Relaxed) {
-                let _ = left[0].receive(&mut pool, &mut batch, 32).unwrap();
-                let _ = right[0].transmit(&mut pool, &mut batch).unwrap();
-                let _ = right[0].receive(&mut pool, &mut batch, 32).unwrap();
-                let _ = left[0].transmit(&mut pool, &mut batch).unwrap();
-                thread::sleep(Duration::from_micros(200));
-            }
-        });
-        Self { stop, thread: Some(thread) }
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.take().unwrap().join().unwrap();
-    }
-}
-
-fn bound(address: IpAddr) -> UdpSocket {
-    let socket = UdpSocket::bind((address, 0)).unwrap();
-    socket.set_read_timeout(Some(SHORT)).unwrap();
-    socket
-}
-
-/// Whether a datagram comes through from `from` to `to` within `patience`: one of this call's, not a late one of
-/// another's.
-fn reaches(from: &UdpSocket, to: &UdpSocket, patience: Duration) -> bool {
-    static CALLS: AtomicUsize = AtomicUsize::new(0);
-    let call = CALLS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
-    let end = std::time::Instant::now() + patience;
-    let to_address: SocketAddr = to.local_addr().unwrap();
-    while std::time::Instant::now() < end {
-        // Without a way out the kernel says so at once; with one, the receiver's timeout paces the loop.
-        if from.send_to(&call, to_address).is_err() {
-            thread::sleep(SHORT);
-        }
-        let mut heard = [0; 8];
-        if matches!(to.recv_from(&mut heard), Ok((8, sender)) if sender == from.local_addr().unwrap())
-            && heard == call
-        {
-            return true;
-        }
-    }
-    false
-}
+use crate::device::{AgentNamespace, DeviceSpec};
+use crate::pod_device;
+use crate::testing::*;
 
 #[test]
 fn who_never_sleeps_reads_a_veth_from_a_ring() {
@@ -348,13 +216,9 @@ fn a_name_that_is_taken_is_refused_and_nothing_is_left_behind() {
                 pod.path.display()
             )
         );
-        let gone = Pod {
-            addresses: ips(&["10.7.0.9"]),
-            path: "/nonexistent".into(),
-            _folder: tempfile::tempdir().unwrap(),
-        };
+        let gone = Pod::new(&["10.7.0.9"]);
+        netns::delete(&gone.path).unwrap();
         assert_eq!(gone.attach(&agent, device).err().unwrap().kind(), ErrorKind::Invalid);
-        std::mem::forget(gone);
         let far_ends = netlink::in_netns(&agent, async |netlink| netlink.links().await).unwrap();
         assert_eq!(far_ends.len(), if device == Device::Veth { 2 } else { 1 });
     }
@@ -400,109 +264,6 @@ fn whoever_tries_all_the_time_gets_no_queue_before_the_device_has_its_owner() {
 }
 
 #[test]
-fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
-    if !namespaces_allowed() {
-        return;
-    }
-    for device in devices() {
-        let agent = AgentNamespace::create().unwrap();
-        let node = Pod::new(&[]);
-        let pod = Pod::new(&["10.7.0.2", "fd07::2"]);
-        let wanted = DeviceSpec {
-            interface: host_device::NAME,
-            addresses: &[],
-            mtu: 1400,
-            segments: None,
-            device,
-            queues: 1,
-            polling: Polling::Adaptive,
-        };
-        let (host, host_held) = node.run(|| HostDevice::attach(&agent, &wanted, "eth0").unwrap());
-        let (_pod_device, pod_queues) = pod.attach(&agent, device).unwrap();
-        let wire = Wire::between(host_held.queues, pod_queues);
-
-        // A neighbour by which a second node is reached without a tunnel.
-        let peer = Peer { name: "far", netns: None, mac: None };
-        let veth = Veth { name: "uplink", mac: None, mtu: 1500, peer };
-        let uplink = netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
-            netlink.add_veth(&veth).await?;
-            let link = netlink.existing("uplink").await?;
-            netlink.add_address(link.index, "172.18.0.2/24".parse().unwrap()).await?;
-            netlink.set_up(link.index).await?;
-            Ok(link.index)
-        })
-        .unwrap();
-
-        let [v4, v6] = ["10.7.0.1", "fd07::1"].map(|text| text.parse::<IpAddr>().unwrap());
-        let net = |text: &str| text.parse::<IpNet>().unwrap();
-        let second = "172.18.0.3".parse().unwrap();
-        let mut desired = Desired {
-            addresses: vec![v4, v6],
-            blocks: vec![
-                (net("10.7.0.0/24"), HostRoute::Manx { source: Some(v4) }),
-                (net("fd07::/64"), HostRoute::Manx { source: Some(v6) }),
-                (net("10.7.1.0/24"), HostRoute::Node { address: second }),
-                (net("10.7.2.0/24"), HostRoute::Node { address: "192.0.2.1".parse().unwrap() }),
-            ],
-            own: [v4, v6].into(),
-        };
-        let changes = host.reconcile(&desired).unwrap();
-        assert_eq!(changes.set.len(), 3, "{changes:?}");
-        assert!(
-            changes.set.iter().any(|route| (route.device, route.via) == (uplink, Some(second)))
-        );
-        assert_eq!(changes.unreachable, [net("10.7.2.0/24")]);
-        assert_eq!(host.reconcile(&desired).unwrap().set, [], "again changes nothing");
-
-        for address in &pod.addresses {
-            let there = pod.run(|| bound(*address));
-            let here = node.run(|| {
-                let any = if address.is_ipv4() { v4 } else { v6 };
-                bound(any)
-            });
-            assert!(
-                reaches(&here, &there, LONG) && reaches(&there, &here, LONG),
-                "{device:?} {address}"
-            );
-            let source = node.run(|| {
-                let socket =
-                    UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })
-                        .unwrap();
-                socket.connect(there.local_addr().unwrap()).unwrap();
-                socket.local_addr().unwrap().ip()
-            });
-            assert_eq!(
-                source,
-                if address.is_ipv4() { v4 } else { v6 },
-                "the tunnel address is the source"
-            );
-        }
-
-        desired.blocks = vec![
-            (net("fd07::/64"), HostRoute::Manx { source: None }),
-            (net("10.7.1.0/24"), HostRoute::Manx { source: None }),
-        ];
-        let changes = host.reconcile(&desired).unwrap();
-        assert_eq!((changes.set.len(), changes.removed.len()), (2, 1), "{changes:?}");
-        desired.addresses = vec![v6];
-        assert_eq!(host.reconcile(&desired).unwrap(), host_device::Reconciled::default());
-        let addresses = netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
-            netlink.addresses().await
-        });
-        let holds = |address| {
-            addresses.as_ref().unwrap().iter().any(|held| held.net == IpNet::from(address))
-        };
-        assert!(holds(v6) && !holds(v4));
-        drop(wire);
-        host.detach(&agent).unwrap();
-        let left = netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
-            netlink.manx_routes().await
-        });
-        assert_eq!(left.unwrap(), []);
-    }
-}
-
-#[test]
 fn the_agents_namespace_goes_with_the_agent() {
     if !namespaces_allowed() {
         return;
@@ -521,4 +282,106 @@ fn the_agents_namespace_goes_with_the_agent() {
     });
     assert!(gone);
     assert!(fs::metadata(&pod.path).is_ok());
+}
+
+#[test]
+fn the_queues_of_another_maker_are_taken_over_and_nothing_else_is() {
+    if !namespaces_allowed() || !tun_allowed() {
+        return;
+    }
+    let agent = AgentNamespace::create().unwrap();
+    let (a, b) = (Pod::new(&["10.7.0.2"]), Pod::new(&["10.7.0.3"]));
+    let made = |pod: &Pod, interface: &str, queues| {
+        let wanted = DeviceSpec { interface, queues, ..pod.wanted() };
+        let netns = netns::open(&pod.path).unwrap();
+        let queues = pod_device::make_tun(&netns, &pod.path, &wanted).unwrap();
+        queues.into_iter().map(OwnedFd::from).collect::<Vec<_>>()
+    };
+    let adopt = |pod: &Pod, interface: &str, queues, wanted| {
+        let wanted = DeviceSpec { interface, queues: wanted, ..pod.wanted() };
+        let identity = there(&pod.path).unwrap();
+        pod_device::adopt(queues, &pod.path, identity, &wanted)
+    };
+    for queues in [1, 2] {
+        let mut sides = Vec::new();
+        for pod in [&a, &b] {
+            let (device, held) = adopt(pod, "eth0", made(pod, "eth0", queues), queues).unwrap();
+            assert!(device.is(&pod.path, there(&pod.path), "eth0"));
+            assert_eq!(device.device(), Device::Tun);
+            // The agent has no hand in its end.
+            device.detach(&agent).unwrap();
+            sides.push(held.queues);
+        }
+        let (at_a, at_b) = (sides.remove(0), sides.remove(0));
+        if queues == 1 {
+            let [from, to] = [&a, &b].map(|pod| pod.run(|| bound(pod.addresses[0])));
+            let _wire = Wire::between(at_a, at_b);
+            assert!(reaches(&from, &to, LONG) && reaches(&to, &from, LONG));
+        }
+    }
+    for pod in [&a, &b] {
+        let left = netlink::in_netns(netns::open(&pod.path).unwrap(), async |netlink| {
+            netlink.link("eth0").await
+        });
+        assert!(left.unwrap().is_none(), "the device goes with its last queue");
+    }
+    let file = || OwnedFd::from(fs::File::open("/dev/null").unwrap());
+    let fresh =
+        || OwnedFd::from(fs::File::options().read(true).write(true).open("/dev/net/tun").unwrap());
+    let check_refused = |queues, wanted, found: &str| {
+        let error = adopt(&a, "eth0", queues, wanted).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains(found), "{error}");
+    };
+    check_refused(vec![], 1, "there are 0");
+    check_refused(made(&a, "eth0", 1), 2, "there are 1");
+    check_refused(made(&a, "eth1", 1), 1, "one is of eth1, a device of one queue");
+    let one = made(&a, "eth0", 2).into_iter().take(1).collect();
+    check_refused(one, 1, "one is of eth0, a device of several queues");
+    check_refused(vec![file()], 1, "Inappropriate ioctl");
+    check_refused(vec![fresh()], 1, "bad state");
+}
+
+/// Has a device stay without queues (`TUNSETPERSIST`).
+fn keep(queue: &OwnedFd) {
+    #[expect(unsafe_code, reason = "an ioctl that the product has no use for yet")]
+    // SAFETY: the argument is a number.
+    let result = unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETPERSIST, 1) };
+    assert_eq!(result, 0);
+}
+
+/// What a process that outlives the agent may do: hold a descriptor for each queue, and make a queue of it when the
+/// agent's are gone.
+#[test]
+fn a_spare_descriptor_of_the_pods_namespace_attaches_to_the_device_again_from_outside() {
+    if !namespaces_allowed() || !tun_allowed() {
+        return;
+    }
+    let (a, b) = (Pod::new(&["10.7.0.2"]), Pod::new(&["10.7.0.3"]));
+    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+    let take = |spare: &fs::File| sys::tun::set_interface(spare.as_fd(), "eth0", flags);
+    let open_tun = || fs::File::options().read(true).write(true).open("/dev/net/tun").unwrap();
+    let mut held = Vec::new();
+    let mut spares = Vec::new();
+    for pod in [&a, &b] {
+        let netns = netns::open(&pod.path).unwrap();
+        let queues = pod_device::make_tun(&netns, &pod.path, &pod.wanted()).unwrap();
+        let queues: Vec<OwnedFd> = queues.into_iter().map(OwnedFd::from).collect();
+        keep(&queues[0]);
+        spares.push(pod.run(open_tun));
+        held.push(queues);
+    }
+    assert!(take(&spares[0]).is_err(), "one queue has one holder");
+    drop(held);
+    let mut taken = Vec::new();
+    for (spare, pod) in spares.into_iter().zip([&a, &b]) {
+        take(&spare).unwrap();
+        let wanted = pod.wanted();
+        let (identity, queues) = (there(&pod.path).unwrap(), vec![spare.into()]);
+        taken.push(pod_device::adopt(queues, &pod.path, identity, &wanted).unwrap().1.queues);
+    }
+    let [from, to] = [&a, &b].map(|pod| pod.run(|| bound(pod.addresses[0])));
+    let (at_b, at_a) = (taken.pop().unwrap(), taken.pop().unwrap());
+    let _wire = Wire::between(at_a, at_b);
+    assert!(reaches(&from, &to, LONG) && reaches(&to, &from, LONG));
 }

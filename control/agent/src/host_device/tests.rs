@@ -1,0 +1,113 @@
+//! The host port, with sockets at both its ends.
+
+use std::net::{IpAddr, UdpSocket};
+
+use manx_dataplane::worker::Polling;
+use manx_devices::testing::{LONG, Pod, Wire, bound, devices, reaches};
+use manx_linux::netlink::{Peer, Veth};
+use manx_linux::testing::namespaces_allowed;
+
+use super::*;
+
+#[test]
+fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
+    if !namespaces_allowed() {
+        return;
+    }
+    for device in devices() {
+        let agent = AgentNamespace::create().unwrap();
+        let node = Pod::new(&[]);
+        let pod = Pod::new(&["10.7.0.2", "fd07::2"]);
+        let wanted = DeviceSpec {
+            interface: NAME,
+            addresses: &[],
+            mtu: 1400,
+            segments: None,
+            device,
+            queues: 1,
+            polling: Polling::Adaptive,
+        };
+        let (host, host_held) = node.run(|| HostDevice::attach(&agent, &wanted, "eth0").unwrap());
+        let (_pod_device, pod_queues) = pod.attach(&agent, device).unwrap();
+        let wire = Wire::between(host_held.queues, pod_queues);
+
+        // A neighbour by which a second node is reached without a tunnel.
+        let peer = Peer { name: "far", netns: None, mac: None };
+        let veth = Veth { name: "uplink", mac: None, mtu: 1500, peer };
+        let uplink = netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
+            netlink.add_veth(&veth).await?;
+            let link = netlink.existing("uplink").await?;
+            netlink.add_address(link.index, "172.18.0.2/24".parse().unwrap()).await?;
+            netlink.set_up(link.index).await?;
+            Ok(link.index)
+        })
+        .unwrap();
+
+        let [v4, v6] = ["10.7.0.1", "fd07::1"].map(|text| text.parse::<IpAddr>().unwrap());
+        let net = |text: &str| text.parse::<IpNet>().unwrap();
+        let second = "172.18.0.3".parse().unwrap();
+        let mut desired = Desired {
+            addresses: vec![v4, v6],
+            blocks: vec![
+                (net("10.7.0.0/24"), HostRoute::Manx { source: Some(v4) }),
+                (net("fd07::/64"), HostRoute::Manx { source: Some(v6) }),
+                (net("10.7.1.0/24"), HostRoute::Node { address: second }),
+                (net("10.7.2.0/24"), HostRoute::Node { address: "192.0.2.1".parse().unwrap() }),
+            ],
+            own: [v4, v6].into(),
+        };
+        let changes = host.reconcile(&desired).unwrap();
+        assert_eq!(changes.set.len(), 3, "{changes:?}");
+        assert!(
+            changes.set.iter().any(|route| (route.device, route.via) == (uplink, Some(second)))
+        );
+        assert_eq!(changes.unreachable, [net("10.7.2.0/24")]);
+        assert_eq!(host.reconcile(&desired).unwrap().set, [], "again changes nothing");
+
+        for address in &pod.addresses {
+            let there = pod.run(|| bound(*address));
+            let here = node.run(|| {
+                let any = if address.is_ipv4() { v4 } else { v6 };
+                bound(any)
+            });
+            assert!(
+                reaches(&here, &there, LONG) && reaches(&there, &here, LONG),
+                "{device:?} {address}"
+            );
+            let source = node.run(|| {
+                let socket =
+                    UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })
+                        .unwrap();
+                socket.connect(there.local_addr().unwrap()).unwrap();
+                socket.local_addr().unwrap().ip()
+            });
+            assert_eq!(
+                source,
+                if address.is_ipv4() { v4 } else { v6 },
+                "the tunnel address is the source"
+            );
+        }
+
+        desired.blocks = vec![
+            (net("fd07::/64"), HostRoute::Manx { source: None }),
+            (net("10.7.1.0/24"), HostRoute::Manx { source: None }),
+        ];
+        let changes = host.reconcile(&desired).unwrap();
+        assert_eq!((changes.set.len(), changes.removed.len()), (2, 1), "{changes:?}");
+        desired.addresses = vec![v6];
+        assert_eq!(host.reconcile(&desired).unwrap(), Reconciled::default());
+        let addresses = netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
+            netlink.addresses().await
+        });
+        let holds = |address| {
+            addresses.as_ref().unwrap().iter().any(|held| held.net == IpNet::from(address))
+        };
+        assert!(holds(v6) && !holds(v4));
+        drop(wire);
+        host.detach(&agent).unwrap();
+        let left = netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
+            netlink.manx_routes().await
+        });
+        assert_eq!(left.unwrap(), []);
+    }
+}

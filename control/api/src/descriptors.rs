@@ -1,0 +1,102 @@
+//! Messages that carry descriptors (`SCM_RIGHTS`, unix(7)): a pod's namespace, the queues of a device.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+/// The most descriptors that one call of the kernel's carries (`SCM_MAX_FD`).
+const AT_ONCE: usize = 253;
+/// The most descriptors of a message: a queue for each worker that an agent can have.
+pub const MAX_DESCRIPTORS: usize = 256;
+
+/// Sends bytes, of which there are at least as many as calls are needed, and descriptors with the first of them. The
+/// socket blocks.
+pub fn send(socket: impl AsFd, mut bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut rest = descriptors;
+    while !bytes.is_empty() {
+        let (now, later) = rest.split_at(rest.len().min(AT_ONCE));
+        // One byte goes with descriptors that others follow.
+        let part = if later.is_empty() { bytes } else { &bytes[..1] };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !now.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(now));
+        }
+        match sendmsg(&socket, &[IoSlice::new(part)], &mut control, SendFlags::NOSIGNAL) {
+            Ok(sent) => (bytes, rest) = (&bytes[sent..], later),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Receives bytes into `room`, and the descriptors that come with them into `descriptors`. Returns the number of bytes;
+/// 0: the other side has closed the connection.
+///
+/// # Errors
+/// `WouldBlock` on a socket that does not block. `InvalidData` when there are more descriptors than
+/// [`MAX_DESCRIPTORS`].
+pub fn receive(
+    socket: impl AsFd,
+    room: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = loop {
+        let room = &mut [IoSliceMut::new(room)];
+        match recvmsg(&socket, room, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            other => break other?,
+        }
+    };
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(those) = message {
+            descriptors.extend(those);
+        }
+    }
+    if descriptors.len() > MAX_DESCRIPTORS {
+        let text = format!("a message with more than {MAX_DESCRIPTORS} descriptors");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    Ok(received.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn descriptors_come_with_the_bytes_that_they_were_sent_with() {
+        let (mut left, right) = UnixStream::pair().unwrap();
+        let null = File::open("/dev/null").unwrap();
+        for count in [0, 1, AT_ONCE, MAX_DESCRIPTORS] {
+            send(&left, b"message", &vec![null.as_fd(); count]).unwrap();
+            let (mut bytes, mut descriptors) = (Vec::new(), Vec::new());
+            while bytes.len() < 7 {
+                let mut room = [0; 7];
+                let len = receive(&right, &mut room, &mut descriptors).unwrap();
+                bytes.extend_from_slice(&room[..len]);
+            }
+            assert_eq!((bytes.as_slice(), descriptors.len()), (&b"message"[..], count));
+        }
+        send(&left, b"message", &vec![null.as_fd(); MAX_DESCRIPTORS + 1]).unwrap();
+        let mut descriptors = Vec::new();
+        let result =
+            (0..7).try_for_each(|_| receive(&right, &mut [0; 7], &mut descriptors).map(drop));
+        assert_eq!(result.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        drop(right);
+        assert_eq!(left.read(&mut [0; 1]).unwrap_or_default(), 0);
+    }
+}

@@ -1,0 +1,277 @@
+//! The network configuration that the runtime writes to standard input (specification 1.1.0, sections 1 and 3).
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use manx_api::Device;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::error::{Code, Error};
+use crate::parameters::{NAME_FORM, is_name};
+use crate::success::Success;
+
+/// The versions of the specification that the plugin speaks, oldest first.
+pub(crate) const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
+/// The newest of them.
+const NEWEST: &str = VERSIONS[VERSIONS.len() - 1];
+/// Where the agent listens on a node whose configuration does not say it.
+pub(crate) const SOCKET: &str = "/run/manx/node.sock";
+
+/// The version that an answer has: that of the input, if it has one that is known.
+pub(crate) fn spoken_version(input: &[u8]) -> String {
+    let parsed: Option<Value> = serde_json::from_slice(input).ok();
+    let found = parsed.as_ref().and_then(|it| it.get("cniVersion")?.as_str());
+    found.filter(|found| VERSIONS.contains(found)).unwrap_or(NEWEST).to_owned()
+}
+
+/// An attachment that the runtime still has.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct ValidAttachment {
+    /// `CNI_CONTAINERID`.
+    #[serde(rename = "containerID")]
+    pub container: String,
+    /// `CNI_IFNAME`.
+    #[serde(rename = "ifname")]
+    pub interface: String,
+}
+
+/// As it is written.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Raw {
+    cni_version: Option<String>,
+    #[serde(default)]
+    name: String,
+    socket: Option<PathBuf>,
+    device_type: Option<String>,
+    #[serde(default)]
+    dns: Map<String, Value>,
+    prev_result: Option<Success>,
+    #[serde(default)]
+    runtime_config: Map<String, Value>,
+    #[serde(rename = "cni.dev/valid-attachments")]
+    valid: Option<Vec<ValidAttachment>>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+/// A configuration of a version that the plugin speaks. What is in it may still be [refused](Config::read_wishes).
+#[derive(Debug)]
+pub(crate) struct Config {
+    /// The version.
+    pub version: String,
+    /// The network's name.
+    pub network: String,
+    /// The agent's socket.
+    pub socket: PathBuf,
+    /// The name servers that the configuration hands on to the runtime.
+    pub dns: Map<String, Value>,
+    /// What the plugins before this one have done.
+    pub previous: Option<Success>,
+    /// GC: the attachments that the runtime still has.
+    pub valid: Option<Vec<ValidAttachment>>,
+    device_type: Option<String>,
+    runtime: Map<String, Value>,
+    others: Map<String, Value>,
+}
+
+/// What the configuration wants of a pod's attachment.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wishes {
+    /// The kind of device; `None`: as the agent's settings say.
+    pub device: Option<Device>,
+    /// The addresses; none: the next in turn.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Config {
+    /// Reads what every verb needs.
+    pub(crate) fn parse(input: &[u8]) -> Result<Self, Error> {
+        let raw: Raw = serde_json::from_slice(input)
+            .map_err(|error| Error::new(Code::Decode, format!("standard input: {error}")))?;
+        let Raw { cni_version, name, socket, device_type, dns, prev_result, .. } = raw;
+        let version = cni_version.unwrap_or_default();
+        if !VERSIONS.contains(&version.as_str()) {
+            let text =
+                format!("`cniVersion` is {version:?}: expected one of {}", crate::versions());
+            return Err(Error::new(Code::Version, text));
+        }
+        if !is_name(&name) {
+            return Err(Error::new(Code::Config, format!("`name`: {name:?} {NAME_FORM}")));
+        }
+        let socket = socket.unwrap_or_else(|| SOCKET.into());
+        if !socket.is_absolute() {
+            let text = format!(
+                "`socket` is {}: expected the path of the agent's socket from the root on",
+                socket.display()
+            );
+            return Err(Error::new(Code::Config, text));
+        }
+        let (runtime, others) = (raw.runtime_config, raw.others);
+        let (network, previous, valid) = (name, prev_result, raw.valid);
+        Ok(Self { version, network, socket, dns, previous, valid, device_type, runtime, others })
+    }
+
+    /// Reads what the configuration wants of an attachment. What cannot be done is an error, and never left out in
+    /// silence: a limit or a port that is not there must not be believed in.
+    pub(crate) fn read_wishes(&self) -> Result<Wishes, Error> {
+        self.others.iter().try_for_each(|(key, value)| check_other(key, value))?;
+        let mut wishes = Wishes { device: self.device()?, addresses: Vec::new() };
+        for (key, value) in &self.runtime {
+            match key.as_str() {
+                "ips" => wishes.addresses = addresses(value)?,
+                "bandwidth" => check_bandwidth(value)?,
+                _ => return Err(unsupported(&format!("runtimeConfig.{key}"), value, CAPABILITIES)),
+            }
+        }
+        Ok(wishes)
+    }
+
+    fn device(&self) -> Result<Option<Device>, Error> {
+        match self.device_type.as_deref() {
+            None => Ok(None),
+            Some("tun") => Ok(Some(Device::Tun)),
+            Some("veth") => Ok(Some(Device::Veth)),
+            Some(other) => {
+                let text = format!("`deviceType` is {other:?}: expected \"tun\" or \"veth\"");
+                Err(Error::new(Code::Config, text))
+            }
+        }
+    }
+}
+
+const CAPABILITIES: &str =
+    "manx-cni has the capabilities `ips` and `bandwidth`; a plugin behind it may have others";
+
+fn unsupported(key: &str, value: &Value, what: &str) -> Error {
+    Error::new(Code::UnsupportedField, format!("`{key}` is {value}: {what}"))
+}
+
+/// A field that the plugin does not read.
+fn check_other(key: &str, value: &Value) -> Result<(), Error> {
+    let is_empty = match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Object(fields) => fields.is_empty(),
+        Value::Array(values) => values.is_empty(),
+        _ => false,
+    };
+    match key {
+        // The runtime's own.
+        "type" | "capabilities" | "args" => Ok(()),
+        key if key.starts_with("cni.dev/") => Ok(()),
+        "ipam" | "ipMasq" if is_empty => Ok(()),
+        "ipam" => Err(unsupported(
+            key,
+            value,
+            "the agent itself takes addresses of the node's pod CIDRs; leave the field out",
+        )),
+        "ipMasq" => Err(unsupported(
+            key,
+            value,
+            "the agent does not translate addresses; leave the field out",
+        )),
+        _ => Err(unsupported(
+            key,
+            value,
+            "manx-cni does not know this field; it reads `socket`, `deviceType` and `dns`",
+        )),
+    }
+}
+
+/// The capability `bandwidth`: limits in bits a second, and bursts. A limit of 0 is none.
+fn check_bandwidth(value: &Value) -> Result<(), Error> {
+    let is_none = match value {
+        Value::Null => true,
+        Value::Object(limits) => limits.values().all(|limit| limit.as_f64() == Some(0.0)),
+        _ => false,
+    };
+    if is_none {
+        return Ok(());
+    }
+    Err(unsupported(
+        "runtimeConfig.bandwidth",
+        value,
+        "Manx does not limit a pod's bandwidth, and the plugin `bandwidth` cannot either, because a pod's device has no other end on the node: \
+         remove the pod's bandwidth annotations",
+    ))
+}
+
+/// The capability `ips`: addresses with or without a prefix length. A pod's own is always alone on its link.
+fn addresses(value: &Value) -> Result<Vec<IpAddr>, Error> {
+    let wrong = || {
+        let text = format!("`runtimeConfig.ips` is {value}: expected a list of IP addresses");
+        Error::new(Code::Config, text)
+    };
+    let texts = value.as_array().ok_or_else(wrong)?.iter().map(Value::as_str);
+    let parse = |text: Option<&str>| text?.split('/').next()?.parse().ok();
+    texts.map(|text| parse(text).ok_or_else(wrong)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse(more: &Value) -> Result<Config, Error> {
+        let mut all = json!({"cniVersion": "1.1.0", "name": "pods", "type": "manx-cni"});
+        let fields = all.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        Config::parse(&serde_json::to_vec(&all).unwrap())
+    }
+
+    #[test]
+    fn what_is_wanted_is_read() {
+        let config = parse(&json!({
+            "socket": "/run/x.sock", "deviceType": "veth", "ipam": {}, "args": {"cni": {}},
+            "capabilities": {"ips": true}, "cni.dev/attachments": [],
+            "runtimeConfig": {"ips": ["10.0.0.9/24", "fd00::9"], "bandwidth": {"ingressRate": 0}},
+            "cni.dev/valid-attachments": [{"containerID": "c", "ifname": "eth0"}]
+        }));
+        let config = config.unwrap();
+        assert_eq!(config.socket, PathBuf::from("/run/x.sock"));
+        let addresses = ["10.0.0.9", "fd00::9"].map(|it| it.parse().unwrap()).to_vec();
+        let wishes = Wishes { device: Some(Device::Veth), addresses };
+        assert_eq!(config.read_wishes().unwrap(), wishes);
+        let valid = ValidAttachment { container: "c".to_owned(), interface: "eth0".to_owned() };
+        assert_eq!(config.valid, Some(vec![valid]));
+        let least = parse(&json!({})).unwrap();
+        assert_eq!((least.read_wishes().unwrap(), least.valid), (Wishes::default(), None));
+        assert_eq!(least.socket, PathBuf::from(SOCKET));
+    }
+
+    #[test]
+    fn what_is_not_heeded_is_refused() {
+        let mut texts = Vec::new();
+        let mut refused = |more: Value| {
+            let error = parse(&more).and_then(|config| config.read_wishes()).unwrap_err();
+            texts.push(format!("{}: {error}", error.code as u32));
+        };
+        refused(json!({"cniVersion": "0.3.1"}));
+        refused(json!({"cniVersion": "2.0.0"}));
+        refused(json!({"cniVersion": 1}));
+        refused(json!({"name": "a/b"}));
+        refused(json!({"socket": "manx.sock"}));
+        refused(json!({"deviceType": "tap"}));
+        refused(json!({"ipam": {"type": "host-local"}}));
+        refused(json!({"ipMasq": true}));
+        refused(json!({"sokcet": "/run/manx/node.sock"}));
+        refused(json!({"runtimeConfig": {"bandwidth": {"ingressRate": 1000, "ingressBurst": 1}}}));
+        refused(json!({"runtimeConfig": {"bandwidth": "1M"}}));
+        refused(json!({"runtimeConfig": {"portMappings": [{"hostPort": 80}]}}));
+        refused(json!({"runtimeConfig": {"ips": ["10.0.0"]}}));
+        refused(json!({"runtimeConfig": {"ips": "10.0.0.9"}}));
+        let error = Config::parse(b"{").unwrap_err();
+        texts.push(format!("{}: {error}", error.code as u32));
+        insta::assert_snapshot!(texts.join("\n"));
+    }
+
+    #[test]
+    fn an_answer_speaks_the_version_of_the_input_if_that_is_known() {
+        assert_eq!(spoken_version(br#"{"cniVersion":"0.4.0"}"#), "0.4.0");
+        for other in ["", "{", r#"{"cniVersion":"9.9.9"}"#, r#"{"cniVersion":4}"#] {
+            assert_eq!(spoken_version(other.as_bytes()), "1.1.0");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The result of an ADD (specification 1.1.0, section 5, "ADD Success"), and the results of plugins before this one.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use manx_api::{Attached, Device, GATEWAY_V4, GATEWAY_V6};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::config::Config;
+
+/// What a chain of plugins has made so far. Fields that only other plugins know are handed on.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Success {
+    /// The version that it speaks.
+    #[serde(rename = "cniVersion", default)]
+    pub version: String,
+    /// The interfaces.
+    #[serde(default)]
+    pub interfaces: Vec<Interface>,
+    /// The addresses.
+    #[serde(default)]
+    pub ips: Vec<Ip>,
+    /// The routes.
+    #[serde(default)]
+    pub routes: Vec<Route>,
+    /// The name servers.
+    #[serde(default)]
+    pub dns: Map<String, Value>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+/// An interface.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its MTU in bytes; the specification has it from 1.1.0 on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// The path of its namespace; empty or absent: the node's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+/// An address.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Ip {
+    /// `4` or `6`; the specification has it until 0.4.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// With the length of its prefix.
+    pub address: String,
+    /// The next hop of the default route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<IpAddr>,
+    /// Which of the interfaces has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<usize>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+/// A route.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Route {
+    /// The destination.
+    #[serde(rename = "dst")]
+    pub destination: String,
+    /// The next hop.
+    #[serde(rename = "gw", default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<IpAddr>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+/// The destination of a default route.
+pub(crate) const fn default_route(is_v4: bool) -> &'static str {
+    if is_v4 { "0.0.0.0/0" } else { "::/0" }
+}
+
+impl Success {
+    /// The place of a container's interface.
+    pub(crate) fn find(&self, netns: &Path, interface: &str) -> Option<usize> {
+        let is_it = |it: &Interface| {
+            it.name == interface && it.sandbox.as_deref().map(Path::new) == Some(netns)
+        };
+        self.interfaces.iter().position(is_it)
+    }
+
+    /// The addresses of an interface.
+    pub(crate) fn addresses_of(&self, interface: usize) -> impl Iterator<Item = Option<IpAddr>> {
+        let of_it = self.ips.iter().filter(move |ip| ip.interface == Some(interface));
+        of_it.map(|ip| ip.address.split('/').next()?.parse().ok())
+    }
+
+    /// What the plugins before this one have made, and what the agent has made.
+    ///
+    /// A pod's interface has no neighbours: each address is alone (/32, /128). The gateway is what Calico's pods have.
+    /// On a veth the kernel's routes name it, on a TUN device they lead to the device.
+    pub(crate) fn extended(
+        config: &Config,
+        netns: &Path,
+        interface: &str,
+        made: &Attached,
+    ) -> Self {
+        let mut all = config.previous.clone().unwrap_or_default();
+        all.version.clone_from(&config.version);
+        all.dns.extend(config.dns.clone());
+        let index = all.interfaces.len();
+        all.interfaces.push(Interface {
+            name: interface.to_owned(),
+            mtu: (config.version == "1.1.0").then_some(made.mtu),
+            sandbox: Some(netns.display().to_string()),
+            ..Interface::default()
+        });
+        for address in &made.addresses {
+            let (family, length, gateway) = match address {
+                IpAddr::V4(_) => ("4", 32, GATEWAY_V4.into()),
+                IpAddr::V6(_) => ("6", 128, GATEWAY_V6.into()),
+            };
+            all.ips.push(Ip {
+                version: (config.version == "0.4.0").then(|| family.to_owned()),
+                address: format!("{address}/{length}"),
+                gateway: Some(gateway),
+                interface: Some(index),
+                ..Ip::default()
+            });
+            all.routes.push(Route {
+                destination: default_route(address.is_ipv4()).to_owned(),
+                gateway: (made.device == Device::Veth).then_some(gateway),
+                ..Route::default()
+            });
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config(version: &str, more: &Value) -> Config {
+        let mut all = json!({"cniVersion": version, "name": "pods", "type": "manx-cni"});
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Config::parse(&serde_json::to_vec(&all).unwrap()).unwrap()
+    }
+
+    fn extended(config: &Config, device: Device) -> String {
+        let addresses = ["10.244.1.2", "fd00::2"].map(|it| it.parse().unwrap()).to_vec();
+        let made = Attached { addresses, device, mtu: 1480 };
+        let all = Success::extended(config, Path::new("/run/netns/a"), "eth0", &made);
+        assert_eq!(
+            all.addresses_of(all.find(Path::new("/run/netns/a"), "eth0").unwrap()).count(),
+            2
+        );
+        serde_json::to_string_pretty(&all).unwrap()
+    }
+
+    #[test]
+    fn each_version_has_its_own_form() {
+        let texts = [("0.4.0", Device::Tun), ("1.0.0", Device::Veth), ("1.1.0", Device::Tun)]
+            .map(|(version, device)| extended(&config(version, &json!({})), device));
+        insta::assert_snapshot!(texts.join("\n"));
+    }
+
+    #[test]
+    fn what_others_have_made_is_handed_on_and_comes_first() {
+        let previous = json!({
+            "prevResult": {
+                "cniVersion": "1.0.0", "vendor": {"a": 1},
+                "interfaces": [{"name": "lo", "mac": "00:00:00:00:00:00", "sandbox": "/run/netns/a"}],
+                "ips": [{"address": "127.0.0.1/8", "interface": 0}],
+                "routes": [{"dst": "198.51.100.0/24", "mtu": 1300}]
+            },
+            "dns": {"nameservers": ["10.96.0.10"]}
+        });
+        insta::assert_snapshot!(extended(&config("1.0.0", &previous), Device::Tun));
+    }
+}

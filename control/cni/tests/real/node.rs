@@ -1,0 +1,411 @@
+//! A node in namespaces of its own: an agent with a directory of manifests, and the plugin as it is installed.
+
+use std::fs::{self, File};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use manx_agent::Settings;
+use manx_agent::pod_device::Preference;
+use manx_agent::settings::Datastore;
+use manx_api::Attachment;
+use manx_api::client::Client;
+use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
+use manx_dataplane::tables::{Connections, Established};
+use manx_dataplane::worker::Polling;
+use manx_fixtures::skip::{Need, skip};
+use manx_linux::netlink::{self, Peer, Veth};
+use manx_linux::netns;
+use manx_linux::testing::namespaces_allowed;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// Set in a process of this program that is to be an agent: the folder of its node.
+const FOLDER: &str = "MANX_CNI_TEST_FOLDER";
+/// How many workers that agent has.
+const WORKERS: &str = "MANX_CNI_TEST_WORKERS";
+/// The name of its [`Power`].
+const POWER: &str = "MANX_CNI_TEST_POWER";
+/// The test that is an agent in such a process.
+const AGENT: &str = "an_agent_listens_where_the_configuration_says_until_it_is_told_to_stop";
+/// Where Debian's package `containernetworking-plugins` has the plugins.
+const PLUGINS: &str = "/usr/lib/cni";
+/// The node's own address on its uplink.
+pub(crate) const NODE: &str = "172.18.0.2";
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs an agent until it is told to stop, if this process is to be one.
+pub(crate) fn be_an_agent() -> bool {
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return false };
+    let settings = Settings {
+        name: "node-1".to_owned(),
+        datastore: Datastore::Directory(folder.join("manifests")),
+        socket: folder.join("run/node.sock"),
+        uplink: Some("eth0".to_owned()),
+        packet_socket: true,
+        pod_device: Preference::Auto,
+        polling: Polling::Adaptive,
+        cores: vec![None; std::env::var(WORKERS).unwrap().parse().unwrap()],
+        connections: Connections { tcp_strict: false, established: Established::Judge },
+        verify_tables: false,
+    };
+    if std::env::var(POWER).unwrap() == Power::WithoutSysAdmin.name() {
+        keep_only(CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW).unwrap();
+    }
+    manx_agent::run(&settings).unwrap();
+    true
+}
+
+/// What an agent may do.
+#[derive(Clone, Copy)]
+pub(crate) enum Power {
+    Root,
+    /// As in a container that is not given `CAP_SYS_ADMIN`.
+    WithoutSysAdmin,
+}
+
+impl Power {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Root => "root",
+            Self::WithoutSysAdmin => "without",
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct Node {
+    pub(crate) folder: tempfile::TempDir,
+    netns: OwnedFd,
+    _wire: OwnedFd,
+    agent: Option<Child>,
+}
+
+/// What `manx-cni` or `cnitool` said.
+pub(crate) struct Said {
+    pub(crate) succeeded: bool,
+    pub(crate) text: String,
+}
+
+impl Said {
+    fn new(output: &Output) -> Self {
+        let both = [&output.stdout[..], &output.stderr[..]].map(String::from_utf8_lossy).concat();
+        Self { succeeded: output.status.success(), text: both }
+    }
+
+    /// What it succeeded with.
+    pub(crate) fn result(&self) -> Value {
+        assert!(self.succeeded, "{}", self.text);
+        serde_json::from_str(&self.text).unwrap_or_default()
+    }
+
+    /// The code and the message that it failed with.
+    pub(crate) fn error(&self) -> (u64, String) {
+        assert!(!self.succeeded, "{}", self.text);
+        let value: Value = serde_json::from_str(&self.text).expect(&self.text);
+        (value["code"].as_u64().unwrap(), value["msg"].as_str().unwrap().to_owned())
+    }
+}
+
+impl Node {
+    /// A node with these pod CIDRs, and no agent yet. `None`: the test cannot run here, or ran in a user namespace.
+    pub(crate) fn new(cidrs: &[&str]) -> Option<Self> {
+        if !namespaces_allowed() {
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["manifests", "ns", "run", "lib", "bin"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let netns = netns::create().unwrap();
+        let wire = netns::create().unwrap();
+        let peer = Peer { name: "far", netns: Some(wire.as_fd()), mac: None };
+        let veth = Veth { name: "eth0", mac: None, mtu: 1500, peer };
+        netlink::in_netns(&netns, async |netlink| {
+            netlink.add_veth(&veth).await?;
+            for name in ["lo", "eth0"] {
+                let link = netlink.existing(name).await?;
+                if name == "eth0" {
+                    netlink.add_address(link.index, format!("{NODE}/24").parse().unwrap()).await?;
+                }
+                netlink.set_up(link.index).await?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        let cidrs = serde_json::to_string(cidrs).unwrap();
+        let node = format!(
+            r#"{{"apiVersion":"v1","kind":"Node","metadata":{{"name":"node-1"}},"spec":{{"podCIDRs":{cidrs}}},
+            "status":{{"addresses":[{{"type":"InternalIP","address":"{NODE}"}}]}}}}"#
+        );
+        fs::write(folder.path().join("manifests/node.json"), node).unwrap();
+        let node = Self { folder, netns, _wire: wire, agent: None };
+        node.install();
+        // By cnitool STATUS and GC come from this version on.
+        node.change_conflist(|it| it["cniVersion"] = "1.1.0".into());
+        Some(node)
+    }
+
+    /// The same, with an agent.
+    pub(crate) fn start(cidrs: &[&str]) -> Option<Self> {
+        let mut node = Self::new(cidrs)?;
+        node.start_agent();
+        Some(node)
+    }
+
+    /// Puts the plugin and its configuration where the runtime looks.
+    pub(crate) fn install(&self) {
+        let [bin, conf] = ["bin", "net.d"].map(|name| self.folder.path().join(name));
+        let output = Command::new(env!("CARGO_BIN_EXE_manx-cni"))
+            .args(["install", "--bin-dir"])
+            .arg(&bin)
+            .arg("--conf-dir")
+            .arg(&conf)
+            .arg("--socket")
+            .arg(self.socket())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", Said::new(&output).text);
+    }
+
+    fn change_conflist(&self, change: impl FnOnce(&mut Value)) {
+        let path = self.folder.path().join("net.d/10-manx.conflist");
+        let mut conflist: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        change(&mut conflist);
+        fs::write(&path, conflist.to_string()).unwrap();
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.path().join("run/node.sock")
+    }
+
+    pub(crate) fn start_agent(&mut self) {
+        self.start_agent_with(1, Power::Root);
+    }
+
+    pub(crate) fn start_agent_with(&mut self, workers: usize, power: Power) {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let log = File::create(self.folder.path().join("log")).unwrap();
+        command
+            .args(["--exact", AGENT, "--nocapture"])
+            .env(FOLDER, self.folder.path())
+            .env(WORKERS, workers.to_string())
+            .env(POWER, power.name())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log);
+        self.agent = Some(self.inside(|| command.spawn().unwrap()));
+        let start = Instant::now();
+        while self.client().is_none_or(|mut client| client.status().is_err()) {
+            let log = fs::read_to_string(self.folder.path().join("log")).unwrap();
+            assert!(start.elapsed() < PATIENCE, "the agent does not listen: {log}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends the agent. Returns whether it ended well.
+    pub(crate) fn stop_agent(&mut self) -> bool {
+        let Some(mut agent) = self.agent.take() else { return false };
+        kill(Pid::from_raw(agent.id().cast_signed()), Signal::SIGTERM).unwrap();
+        agent.wait().unwrap().success()
+    }
+
+    /// Ends the agent as a crash does.
+    pub(crate) fn kill_agent(&mut self) {
+        let mut agent = self.agent.take().unwrap();
+        agent.kill().unwrap();
+        agent.wait().unwrap();
+    }
+
+    pub(crate) fn client(&self) -> Option<Client> {
+        Client::connect(&self.socket()).ok()
+    }
+
+    /// What the agent has.
+    pub(crate) fn attachments(&self) -> Vec<Attachment> {
+        self.client().unwrap().attachments().unwrap()
+    }
+
+    /// A thread of the node does this.
+    pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        netns::run_in(&self.netns, work).unwrap()
+    }
+
+    /// Makes a namespace.
+    pub(crate) fn add_namespace(&self, name: &str) -> PathBuf {
+        let path = self.folder.path().join("ns").join(name);
+        netns::create_named(&path).unwrap();
+        path
+    }
+
+    /// Writes the object of a pod of the namespace `shop`, as the kubelet does once it is attached. Waits until the
+    /// agent has it. Returns the addresses of the result of the pod's ADD.
+    pub(crate) fn show(&self, pod: &str, result: &Value) -> Vec<IpAddr> {
+        let all = addresses(result);
+        let ips: Vec<String> = all.iter().map(|ip| format!(r#"{{"ip":"{ip}"}}"#)).collect();
+        let object = format!(
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{pod}","namespace":"shop"}},
+            "spec":{{"nodeName":"node-1","containers":[{{"name":"c","image":"none"}}]}},
+            "status":{{"phase":"Running","podIP":"{}","podIPs":[{}]}}}}"#,
+            all[0],
+            ips.join(",")
+        );
+        let [hidden, shown] = [format!(".{pod}"), format!("{pod}.json")]
+            .map(|file| self.folder.path().join("manifests").join(file));
+        fs::write(&hidden, object).unwrap();
+        fs::rename(hidden, shown).unwrap();
+        let is_enforced = || self.attachments().iter().any(|it| it.pod.name == pod && it.enforced);
+        let start = Instant::now();
+        while !is_enforced() {
+            let problems = self.client().unwrap().status().unwrap().invalid;
+            assert!(start.elapsed() < PATIENCE, "nothing passes pod {pod}: {problems:?}");
+            thread::sleep(Duration::from_millis(5));
+        }
+        all
+    }
+
+    /// Calls `cnitool` in the node's namespace, for the pod of this namespace's name. `None`: there is no cnitool.
+    pub(crate) fn cnitool(&self, verb: &str, netns: &Path) -> Option<Said> {
+        let cnitool = cnitool()?;
+        let pod = netns.file_name().unwrap().to_str().unwrap();
+        let mut command = Command::new("unshare");
+        // It keeps results of ADD in /var/lib/cni.
+        let script = "mount --bind \"$1\" /var/lib && shift && exec \"$@\"";
+        command
+            .args(["-m", "sh", "-c", script, "sh"])
+            .arg(self.folder.path().join("lib"))
+            .arg(cnitool)
+            .args([verb, "manx"])
+            .arg(netns)
+            .env("CNI_PATH", self.folder.path().join("bin"))
+            .env("NETCONFPATH", self.folder.path().join("net.d"))
+            .env("XTABLES_LOCKFILE", self.folder.path().join("lock"))
+            .env("CNI_ARGS", format!("K8S_POD_NAMESPACE=shop;K8S_POD_NAME={pod};IgnoreUnknown=1"));
+        if let Ok(given) = fs::read_to_string(self.folder.path().join("cap-args")) {
+            command.env("CAP_ARGS", given);
+        }
+        Some(Said::new(&self.inside(|| command.output().unwrap())))
+    }
+
+    /// Starts the plugin as a runtime does, for a pod of the namespace `shop` and a container.
+    pub(crate) fn call(&self, verb: &str, call: &Call<'_>) -> Said {
+        self.start_call(verb, call).end()
+    }
+
+    pub(crate) fn start_call(&self, verb: &str, call: &Call<'_>) -> Running {
+        let Call { pod, container, interface, netns, config } = call;
+        let mut all = serde_json::json!({
+            "cniVersion": "1.1.0", "name": "manx", "type": "manx-cni", "socket": self.socket()
+        });
+        all.as_object_mut().unwrap().extend(config.as_object().cloned().unwrap_or_default());
+        let mut command = Command::new(self.folder.path().join("bin/manx-cni"));
+        command
+            .env("CNI_COMMAND", verb)
+            .env("CNI_CONTAINERID", container)
+            .env("CNI_NETNS", netns)
+            .env("CNI_IFNAME", interface)
+            .env("CNI_PATH", self.folder.path().join("bin"))
+            .env("CNI_ARGS", format!("K8S_POD_NAMESPACE=shop;K8S_POD_NAME={pod}"));
+        Running::start(self, command, &all)
+    }
+}
+
+/// A call of the plugin.
+#[derive(Clone)]
+pub(crate) struct Call<'a> {
+    pub(crate) pod: &'a str,
+    pub(crate) container: &'a str,
+    pub(crate) interface: &'a str,
+    pub(crate) netns: &'a Path,
+    /// What the configuration has beside the usual.
+    pub(crate) config: Value,
+}
+
+impl<'a> Call<'a> {
+    /// For a container whose id is its pod's name.
+    pub(crate) fn new(pod: &'a str, netns: &'a Path) -> Self {
+        Self { pod, container: pod, interface: "eth0", netns, config: Value::Null }
+    }
+}
+
+/// A plugin that runs.
+pub(crate) struct Running(Child);
+
+impl Running {
+    /// Starts a plugin in the node's namespace with a configuration.
+    pub(crate) fn start(node: &Node, mut command: Command, config: &Value) -> Self {
+        // A file, so that nothing waits for the plugin to read it.
+        let input = tempfile::tempfile().unwrap();
+        serde_json::to_writer(&input, config).unwrap();
+        std::io::Seek::rewind(&mut &input).unwrap();
+        command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(node.inside(|| command.spawn().unwrap()))
+    }
+
+    pub(crate) fn end(self) -> Said {
+        Said::new(&self.0.wait_with_output().unwrap())
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(mut agent) = self.agent.take() {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+        for name in fs::read_dir(self.folder.path().join("ns")).unwrap() {
+            netns::delete(&name.unwrap().path()).unwrap();
+        }
+    }
+}
+
+/// The program, which is built from its Go module: in `PATH`, or where `go install` puts it.
+fn cnitool() -> Option<PathBuf> {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let home = std::env::var_os("HOME").map(|home| Path::new(&home).join("go/bin"));
+    let folders = std::env::split_paths(&paths).chain(home);
+    let found = folders.map(|it| it.join("cnitool")).find(|it| it.exists());
+    if found.is_none() {
+        let reason = "there is no cnitool in PATH: go install github.com/containernetworking/cni/cnitool@v1.3.0";
+        skip(Need::Cni, "a test with cnitool", reason);
+    }
+    found
+}
+
+/// Puts a plugin of Debian's beside the node's own. `false`: it is not there, and the calling test cannot run.
+pub(crate) fn add_plugin(node: &Node, name: &str) -> bool {
+    let from = Path::new(PLUGINS).join(name);
+    let there = from.exists();
+    if there {
+        fs::copy(from, node.folder.path().join("bin").join(name)).unwrap();
+    } else {
+        let reason =
+            format!("there is no {}: apt-get install containernetworking-plugins", from.display());
+        skip(Need::Cni, "a test with other plugins", &reason);
+    }
+    there
+}
+
+/// The addresses in a result of ADD.
+pub(crate) fn addresses(result: &Value) -> Vec<IpAddr> {
+    let ips = result["ips"].as_array().unwrap().iter();
+    ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().parse().unwrap())
+        .collect()
+}
+
+/// Whether a TCP connection from one namespace reaches a listener in another.
+pub(crate) fn reaches(from: &OwnedFd, to: &OwnedFd, address: IpAddr) -> bool {
+    let listener = netns::run_in(to, || TcpListener::bind((address, 0)).unwrap()).unwrap();
+    let address = SocketAddr::new(address, listener.local_addr().unwrap().port());
+    netns::run_in(from, || connects(address)).unwrap()
+}
+
+/// Whether the calling thread's namespace reaches a listener.
+pub(crate) fn connects(address: SocketAddr) -> bool {
+    TcpStream::connect_timeout(&address, Duration::from_secs(3)).is_ok()
+}

@@ -1,0 +1,211 @@
+//! A pod's interface.
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use manx_dataplane::port::tun::{self, Tun};
+
+use crate::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
+use manx_api::Device;
+use manx_linux::netlink::{self, Route};
+use manx_linux::netns;
+
+/// Which kind of device pods shall get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preference {
+    /// TUN where it can be had, else veth.
+    Auto,
+    /// This kind and no other.
+    Only(Device),
+}
+
+/// A pod's interface, without its queues.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodDevice {
+    netns: PathBuf,
+    /// Holds the namespace's identity, not the namespace: a descriptor kept would keep it and the device alive.
+    identity: netns::Identity,
+    interface: String,
+    maker: Maker,
+    mtu: u32,
+}
+
+/// Who made a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Maker {
+    /// The agent, which removes it, too.
+    Agent(CreatedDevice),
+    /// A process that handed its queues over. A TUN device, which goes with its last queue.
+    Caller,
+}
+
+/// Makes the interface in the pod's namespace, which is at `path` (as `CNI_NETNS`), and gives it its addresses and a
+/// default route of each family. The pod's loopback interface is set up too.
+///
+/// # Errors
+/// [`Error::Exists`] when the pod has an interface of this name: repeating an attachment is the caller's to recognise,
+/// by [`PodDevice::is`]. Nothing is left behind after an error.
+pub fn attach(
+    agent: &AgentNamespace,
+    path: &Path,
+    wanted: &DeviceSpec<'_>,
+) -> Result<(PodDevice, OpenDevice), Error> {
+    if !agent.is_own() {
+        return Err(Error::NotAllowed);
+    }
+    let netns = netns::open(path)?;
+    let identity = netns::identity(&netns)
+        .map_err(|source| netns::Error::Open { path: path.to_owned(), source })?;
+    let (made, held) = device::make(agent, netns.as_fd(), &place(path), wanted)?;
+    let routes = set_routes(netns.as_fd(), &made, wanted.addresses);
+    let (interface, maker) = (wanted.interface.to_owned(), Maker::Agent(made));
+    let pod = PodDevice { identity, netns: path.to_owned(), interface, maker, mtu: wanted.mtu };
+    match routes {
+        Ok(()) => Ok((pod, held)),
+        Err(error) => {
+            // The first error is the one to tell.
+            let _ = pod.detach(agent);
+            Err(error)
+        }
+    }
+}
+
+/// Makes a TUN device as [`attach`] does, for another process to hold. The device goes with the last of its queues,
+/// wherever that is.
+pub fn make_tun(netns: &OwnedFd, path: &Path, wanted: &DeviceSpec<'_>) -> Result<Vec<Tun>, Error> {
+    let agent = match wanted.queues {
+        1 => AgentNamespace::of_pod(netns)?,
+        _ => AgentNamespace::create()?,
+    };
+    device::check_free(netns.as_fd(), &place(path), wanted.interface)?;
+    let (made, queues) = device::make_tun(&agent, netns.as_fd(), wanted)?;
+    set_routes(netns.as_fd(), &made, wanted.addresses)?;
+    Ok(queues)
+}
+
+/// Removes a device that [`make_tun`] made, even while workers hold its queues: the next one may have its name at once.
+/// It is no error if there is none.
+pub fn remove_tun(netns: &OwnedFd, interface: &str) -> Result<(), Error> {
+    netlink::in_netns(netns, async |netlink| match netlink.link(interface).await? {
+        Some(link) => netlink.delete_link(link.index).await,
+        None => Ok(()),
+    })?;
+    Ok(())
+}
+
+fn place(path: &Path) -> String {
+    format!("the pod's network namespace {}", path.display())
+}
+
+/// Takes over a device that [`make_tun`] made in another process, in the namespace of this identity.
+///
+/// # Errors
+/// [`Error::NotQueues`] when the descriptors are not as many queues of one TUN device of that name as are wanted, with
+/// virtio headers.
+pub fn adopt(
+    queues: Vec<OwnedFd>,
+    path: &Path,
+    identity: netns::Identity,
+    wanted: &DeviceSpec<'_>,
+) -> Result<(PodDevice, OpenDevice), Error> {
+    let interface = wanted.interface.to_owned();
+    let several = if wanted.queues > 1 { "several queues" } else { "one queue" };
+    let wrong = |found: String| Error::NotQueues {
+        interface: interface.clone(),
+        found,
+        expected: format!("{} of a TUN device of {several} with this name", wanted.queues),
+    };
+    if queues.len() != wanted.queues {
+        return Err(wrong(format!("there are {}", queues.len())));
+    }
+    let open = |queue: OwnedFd| {
+        let queue = Tun::from_fd(queue).map_err(|error| wrong(error.to_string()))?;
+        let has_several = queue.has_several_queues().map_err(|error| wrong(error.to_string()))?;
+        if queue.name() != interface || has_several != (wanted.queues > 1) {
+            let kind = if has_several { "several queues" } else { "one queue" };
+            return Err(wrong(format!("one is of {}, a device of {kind}", queue.name())));
+        }
+        Ok(queue)
+    };
+    let queues = queues.into_iter().map(open).collect::<Result<Vec<_>, Error>>()?;
+    let held = device::open(&interface, queues)?;
+    let (netns, mtu) = (path.to_owned(), wanted.mtu);
+    Ok((PodDevice { netns, identity, interface, maker: Maker::Caller, mtu }, held))
+}
+
+fn set_routes(
+    netns: BorrowedFd<'_>,
+    made: &CreatedDevice,
+    addresses: &[IpAddr],
+) -> Result<(), Error> {
+    netlink::in_netns(netns, async |netlink| {
+        let lo = netlink.existing("lo").await?;
+        netlink.set_up(lo.index).await?;
+        for address in addresses {
+            netlink.replace_route(&made.route(Route::default_of(*address), None)).await?;
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+impl PodDevice {
+    /// The kind of device.
+    pub const fn device(&self) -> Device {
+        match &self.maker {
+            Maker::Agent(made) => made.device,
+            Maker::Caller => Device::Tun,
+        }
+    }
+
+    /// The MTU in bytes.
+    pub const fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// Whether this is the interface that a repeated attachment asks for: at the same path, in the namespace that is
+    /// there now (it may have been made anew), of the same name.
+    pub fn is(&self, path: &Path, netns: Option<netns::Identity>, interface: &str) -> bool {
+        self.netns == path && netns == Some(self.identity) && self.interface == interface
+    }
+
+    /// Removes the interface, even while workers hold its queues: the next one may have its name at once. Repeating it,
+    /// or a pod whose namespace is gone, is no error. A device that another process made goes with its queues, or that
+    /// process removes it.
+    pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
+        let Maker::Agent(made) = &self.maker else { return Ok(()) };
+        if made.device == Device::Tun
+            && let Ok(netns) = netns::open(&self.netns)
+            && netns::identity(&netns).is_ok_and(|found| found == self.identity)
+        {
+            // By its index: a pod may have given it another name.
+            netlink::in_netns(&netns, async |netlink| netlink.delete_link(made.index).await)?;
+        }
+        made.remove(agent)
+    }
+}
+
+/// Which kind of device pods get, with a queue for each worker. Says in the log which and why: call it once.
+///
+/// # Errors
+/// TUN is asked for and `/dev/net/tun` makes no device in the calling thread's network namespace, which is the node's.
+pub fn choose(preference: Preference, workers: usize) -> Result<Device, Error> {
+    match (preference, manx_linux::doctor::tun()) {
+        (Preference::Only(Device::Veth), _) => Ok(Device::Veth),
+        (Preference::Only(Device::Tun) | Preference::Auto, Ok(_)) => {
+            if workers > 1 && tun::owner().is_ok_and(|owner| owner.is_none()) {
+                tracing::warn!(
+                    "this user namespace knows one user: a process in a pod that may open /dev/net/tun may take a queue of the pod's \
+                     device; map a second user, or run one worker"
+                );
+            }
+            Ok(Device::Tun)
+        }
+        (Preference::Only(Device::Tun), Err(lack)) => Err(lack.into()),
+        (Preference::Auto, Err(lack)) => {
+            tracing::info!(reason = %lack, "pods are attached by veth");
+            Ok(Device::Veth)
+        }
+    }
+}
