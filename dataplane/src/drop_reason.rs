@@ -36,6 +36,13 @@ drop_reasons! {
     NoTables = "no-tables",
     /// The source address does not belong to where the packet came from.
     SourceSpoofed = "source-spoofed",
+    /// To a service address, and back from the node as it went there: nothing translates it (is kube-proxy running?).
+    ServiceUntranslated = "service-untranslated",
+    /// Back from the node's translation of service addresses with a source that is no pod of this node: it cannot be
+    /// judged. kube-proxy masquerades it.
+    ServiceSource = "service-source",
+    /// From a service address, and no pod has sent there.
+    ServiceWithoutFlow = "service-without-flow",
     /// A tunnel packet from an address that is no node's, or not addressed to this node.
     UnknownTunnelPeer = "unknown-tunnel-peer",
     /// A tunnel packet whose inner source does not belong to the sending node.

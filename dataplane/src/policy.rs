@@ -77,7 +77,7 @@ pub fn policy_stamp(tables: &Tables, ends: &FlowEnds) -> PolicyStamp {
     let revision = |next_hop| match next_hop {
         NextHop::Endpoint(index) => tables.endpoint(index).map_or(0, |endpoint| endpoint.revision),
         NextHop::Node | NextHop::Host | NextHop::Tunnel(_) => tables.host_policy.revision,
-        NextHop::NoRoute | NextHop::Unreachable => 0,
+        NextHop::Service | NextHop::Translated | NextHop::NoRoute | NextHop::Unreachable => 0,
     };
     let [source, destination] = ends.identities;
     PolicyStamp {
@@ -179,9 +179,12 @@ pub fn evaluate_policy(
         },
         NextHop::Node => None,
         // It leaves the node, or has no route.
-        NextHop::Host | NextHop::Tunnel(_) | NextHop::NoRoute | NextHop::Unreachable => {
-            return evaluation.verdict;
-        }
+        NextHop::Host
+        | NextHop::Tunnel(_)
+        | NextHop::Service
+        | NextHop::Translated
+        | NextHop::NoRoute
+        | NextHop::Unreachable => return evaluation.verdict,
     };
     let arrives = !untracked.ingress
         && evaluation.interface_denies(ends.from, Direction::Ingress, ends.to == NextHop::Node);

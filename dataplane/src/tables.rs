@@ -4,7 +4,8 @@
 //! them. Before the first publication it holds [`Tables::closed`], which lets nothing pass. Identities and next hops of
 //! addresses may change in place ([`Tables::changes`]); nothing else does.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use ahash::RandomState;
@@ -39,6 +40,10 @@ pub enum NextHop {
     Endpoint(u32),
     /// Another node's pods, an index into [`Tables::tunnels`].
     Tunnel(u32),
+    /// A service address, which the node translates: see [`ServicePort`].
+    Service,
+    /// Of a source: an endpoint of this node whose packets come back from that translation. No route holds it.
+    Translated,
 }
 
 /// A [`NextHop`] in one number: what routes and flows hold.
@@ -51,6 +56,15 @@ impl EncodedNextHop {
     pub const NODE: Self = NextHop::Node.encode();
     /// The bit in which this node differs from the world; they differ in no other.
     pub const NODE_OR_HOST: u32 = NextHop::Node.encode().0 ^ NextHop::Host.encode().0;
+    /// A service address.
+    pub const SERVICE: Self = NextHop::Service.encode();
+    /// An endpoint behind the translation of service addresses.
+    pub const TRANSLATED: Self = NextHop::Translated.encode();
+    /// The bit in which a service address differs from the world; they differ in no other.
+    pub const HOST_OR_SERVICE: u32 = NextHop::Host.encode().0 ^ NextHop::Service.encode().0;
+    /// The bit in which a service address differs from what is behind its translation; they differ in no other.
+    pub const SERVICE_OR_TRANSLATED: u32 =
+        NextHop::Service.encode().0 ^ NextHop::Translated.encode().0;
     /// The bits in which the tunnels to one node differ; they differ in no other.
     pub const TUNNELS_OF_A_NODE: u32 =
         NextHop::Tunnel(TUNNELS_OF_A_NODE - 1).encode().0 ^ NextHop::Tunnel(0).encode().0;
@@ -67,8 +81,12 @@ impl EncodedNextHop {
     }
 }
 
-const _: () =
-    assert!(EncodedNextHop::NODE_OR_HOST.is_power_of_two() && TUNNELS_OF_A_NODE.is_power_of_two());
+const _: () = assert!(
+    EncodedNextHop::NODE_OR_HOST.is_power_of_two()
+        && EncodedNextHop::HOST_OR_SERVICE.is_power_of_two()
+        && EncodedNextHop::SERVICE_OR_TRANSLATED.is_power_of_two()
+        && TUNNELS_OF_A_NODE.is_power_of_two()
+);
 
 /// The kind is in the low bits, so that the numbers are small and routes hold them in two bytes.
 const KIND_BITS: u32 = 3;
@@ -86,6 +104,8 @@ impl NextHop {
             Self::Host => (3, 0),
             Self::Endpoint(index) => (4, index),
             Self::Tunnel(index) => (5, index),
+            Self::Service => (3, 1),
+            Self::Translated => (3, 3),
         };
         EncodedNextHop((index & INDEX) << KIND_BITS | kind)
     }
@@ -96,7 +116,12 @@ impl NextHop {
         match code & KIND {
             1 => Self::Unreachable,
             2 => Self::Node,
-            3 => Self::Host,
+            3 => match code >> KIND_BITS {
+                0 => Self::Host,
+                1 => Self::Service,
+                3 => Self::Translated,
+                _ => Self::NoRoute,
+            },
             4 => Self::Endpoint(code >> KIND_BITS & INDEX),
             5 => Self::Tunnel(code >> KIND_BITS & INDEX),
             _ => Self::NoRoute,
@@ -167,6 +192,8 @@ pub enum Role {
     Endpoint(u32),
     /// Packets of the node, and, where Manx does not own the uplink, from beyond it.
     Host,
+    /// Packets that come back from the node's translation of service addresses.
+    Service,
     /// Packets from beyond the node: the uplink, where Manx owns it.
     Uplink,
     /// Encapsulated packets of other nodes.
@@ -235,7 +262,12 @@ impl HostPolicy {
         match next_hop {
             NextHop::Host => self.native.as_ref(),
             NextHop::Tunnel(_) => self.tunnelled.as_ref(),
-            NextHop::Endpoint(_) | NextHop::Node | NextHop::NoRoute | NextHop::Unreachable => None,
+            NextHop::Endpoint(_)
+            | NextHop::Node
+            | NextHop::Service
+            | NextHop::Translated
+            | NextHop::NoRoute
+            | NextHop::Unreachable => None,
         }
     }
 
@@ -254,6 +286,21 @@ impl HostPolicy {
         self.native.as_ref().is_some_and(asks) || self.tunnelled.as_ref().is_some_and(asks)
     }
 }
+
+/// The port by which packets to service addresses go to the node, whose kube-proxy translates them to endpoints
+/// (destination NAT), and come back to be judged and forwarded. It is a port of its own, so that no packet from the
+/// world passes as translated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServicePort {
+    /// The link to the node by this port.
+    pub link: Link,
+    /// The node may take packets to these itself, so policy is asked about each before the translation.
+    pub hosts: Arc<ServiceHosts>,
+}
+
+/// The endpoints of services that are hosts, not pods: address and port of each, by the service's address, protocol and
+/// port.
+pub type ServiceHosts = BTreeMap<(IpAddr, u8, u16), Vec<(IpAddr, u16)>>;
 
 /// The most tunnels to one node: one of each encapsulation.
 pub const TUNNELS_OF_A_NODE: u32 = 2;
@@ -349,6 +396,8 @@ pub struct Tables {
     pub host: Option<Link>,
     /// The link to the world, if Manx owns the uplink. `None`: the world is behind the node.
     pub uplink: Option<Link>,
+    /// Where the node translates service addresses, if it does.
+    pub service: Option<ServicePort>,
     /// By port number.
     pub roles: Vec<Role>,
     /// Policy for the node's own interfaces.
@@ -374,6 +423,7 @@ impl Tables {
             underlay_address: None,
             host: None,
             uplink: None,
+            service: None,
             roles: Vec::new(),
             host_policy: HostPolicy::default(),
             connections: Connections::default(),
@@ -459,6 +509,7 @@ impl Tables {
             NextHop::Node => self.host.as_ref(),
             NextHop::Host => self.uplink.as_ref().or(self.host.as_ref()),
             NextHop::Endpoint(index) => Some(&self.endpoint(index)?.link),
+            NextHop::Service | NextHop::Translated => Some(&self.service.as_ref()?.link),
             // Never bare, never to another node.
             NextHop::Tunnel(index) => {
                 Some(&self.tunnel(index)?.link).filter(|link| link.tunnel == Some(index))
@@ -481,6 +532,8 @@ mod tests {
             NextHop::Host,
             NextHop::Endpoint(7),
             NextHop::Tunnel(INDEX),
+            NextHop::Service,
+            NextHop::Translated,
         ] {
             assert_eq!(NextHop::decode(next_hop.encode()), next_hop);
             assert!(next_hop.encode().0 <= MAX_VALUE, "a route can hold it");

@@ -13,6 +13,7 @@ use ipnet::IpNet;
 use manx_calculation::calc::{Calculation, Inputs, Local, Underlay};
 use manx_calculation::import::{Cluster, Node as NodeObject, Overlay, Pool, import};
 use manx_calculation::interfaces::Interfaces;
+use manx_calculation::services::Services;
 use manx_calculation::topology::{Peer, Route, topology};
 use manx_dataplane::counters::{Counter, PortCounters, WorkerCounters};
 use manx_dataplane::drop_reason::DropReason;
@@ -39,6 +40,8 @@ pub const TUNNEL_MTU: u32 = MTU - 20;
 
 pub const HOST: PortId = PortId(0);
 pub const RAW: PortId = PortId(1);
+/// The port by which packets to service addresses go to the node, and come back.
+pub const SERVICE: PortId = PortId(201);
 /// The uplink's port of nodes that own their uplink.
 pub const UPLINK: PortId = PortId(200);
 const FIRST_POD: u16 = 2;
@@ -307,6 +310,8 @@ pub struct Fabric {
     pub connections: Connections,
     /// Whether both nodes own their uplinks. Then the world is behind [`UPLINK`], and only the node behind [`HOST`].
     owns_uplink: bool,
+    /// Whether the nodes translate service addresses, behind [`SERVICE`].
+    translates_services: bool,
     /// The encapsulation between the nodes, from the next manifests on.
     pub overlay: Overlay,
     offload: fn(&ObjectName) -> Capabilities,
@@ -326,6 +331,7 @@ impl Fabric {
             nodes: [(); 2].map(|()| Node::new(workers, sizes)),
             connections: Connections::default(),
             owns_uplink: false,
+            translates_services: false,
             overlay: Overlay::Ipip,
             offload: |_| Capabilities::ALL,
         }
@@ -348,6 +354,16 @@ impl Fabric {
         let mut fabric = Self { owns_uplink: true, ..Self::closed() };
         for node in &mut fabric.nodes {
             node.attach(UPLINK, Capabilities::ALL);
+        }
+        fabric.apply(yaml);
+        fabric
+    }
+
+    /// The same, with nodes that translate service addresses.
+    pub fn with_services(yaml: &str) -> Self {
+        let mut fabric = Self { translates_services: true, ..Self::closed() };
+        for node in &mut fabric.nodes {
+            node.attach(SERVICE, Capabilities::ALL);
         }
         fabric.apply(yaml);
         fabric
@@ -443,6 +459,7 @@ impl Fabric {
             }
         }
         topology.prefixes.extend(route);
+        let services = Services::new(&self.contents, &topology);
         let underlay = Underlay {
             mtu: MTU,
             raw: RAW,
@@ -459,6 +476,7 @@ impl Fabric {
             underlay: &underlay,
             host,
             uplink: self.owns_uplink.then_some(Link::native(UPLINK, MTU)),
+            services: self.translates_services.then_some((&services, Link::native(SERVICE, MTU))),
             connections: self.connections,
             interfaces: Interfaces {
                 node: NODES[node],

@@ -12,7 +12,9 @@ use manx_linux::doctor::Lack;
 use manx_linux::netlink;
 use manx_linux::netns;
 
-use super::{device, ipam, server};
+use manx_devices::device;
+
+use super::{ipam, server};
 
 /// Why an agent cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +61,12 @@ pub enum Error {
         /// Those that there are.
         usable: Vec<usize>,
     },
+    /// The kernel takes packets of pods that come back from kube-proxy for forged.
+    #[error(
+        "net.ipv4.conf.all.rp_filter is 1, so the kernel would drop what kube-proxy has translated: expected 0 or 2 for --services kube-proxy; \
+         sysctl -w net.ipv4.conf.all.rp_filter=2"
+    )]
+    StrictReversePath,
     /// An interface or route could not be made.
     #[error(transparent)]
     Netlink(#[from] netlink::Error),
@@ -116,9 +124,11 @@ impl Error {
             Self::Server(error) => error.kind(),
             Self::Addresses(error) => error.kind(),
             Self::Devices(error) => error.kind(),
-            Self::Netlink(_) | Self::Namespace(_) | Self::Lack(_) | Self::NodePortLost { .. } => {
-                ErrorKind::Environment
-            }
+            Self::StrictReversePath
+            | Self::Netlink(_)
+            | Self::Namespace(_)
+            | Self::Lack(_)
+            | Self::NodePortLost { .. } => ErrorKind::Environment,
             Self::Capabilities(_)
             | Self::Worker(_)
             | Self::Runtime(_)

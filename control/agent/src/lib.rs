@@ -11,6 +11,7 @@ mod node;
 mod port_ids;
 mod privileges;
 pub mod server;
+mod service_device;
 pub mod settings;
 mod uplink;
 mod verify;

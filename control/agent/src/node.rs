@@ -55,8 +55,8 @@ impl Agent {
     ) -> Result<(Self, mpsc::UnboundedReceiver<Completed<Done>>), Error> {
         let tunnels = uplink::open(uplink, settings.packet_socket, settings.cores.len())?;
         let blocks = &datastore.topology.blocks;
-        let (attachments, host, completed) = Attachments::open(settings, blocks, uplink)?;
-        let dataplane = Dataplane::start(settings, tunnels, host, uplink.mtu)?;
+        let (attachments, own, completed) = Attachments::open(settings, blocks, uplink)?;
+        let dataplane = Dataplane::start(settings, tunnels, own, uplink.mtu)?;
         let started = Instant::now();
         let mut agent = Self { datastore, dataplane, attachments, started, failed: None };
         agent.apply_topology();
@@ -72,10 +72,13 @@ impl Agent {
     }
 
     pub(super) fn apply_changes(&mut self, changes: &Changes) -> bool {
-        let needs_tables = match self.dataplane.apply_delta(&mut self.datastore, changes) {
-            NextStep::Nothing(_) => return false,
-            NextStep::Tables => {
-                self.publish();
+        let next = self.dataplane.apply_delta(&mut self.datastore, changes);
+        let needs_tables = match next {
+            NextStep::Nothing(_) | NextStep::Tables => {
+                let services = self.datastore.follow_services(changes, false);
+                if services || matches!(next, NextStep::Tables) {
+                    self.publish();
+                }
                 return false;
             }
             NextStep::Routes { tables, .. } => tables,
@@ -88,6 +91,7 @@ impl Agent {
             tracing::error!(%error, "the node cannot be placed; the routes stay as they were");
         }
         self.apply_topology();
+        let needs_tables = self.datastore.follow_services(changes, true) || needs_tables;
         let locals = self.attachments.locals();
         if needs_tables || !self.dataplane.change_routes(&self.datastore, &locals) {
             self.publish();

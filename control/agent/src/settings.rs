@@ -24,6 +24,15 @@ pub enum Datastore {
     },
 }
 
+/// Who translates service addresses to endpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Services {
+    /// Nobody: a service address is an address of the world.
+    None,
+    /// kube-proxy, in the node's kernel.
+    KubeProxy,
+}
+
 /// What an agent is told at its start.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -37,6 +46,8 @@ pub struct Settings {
     pub uplink: Option<String>,
     /// Whether tunnel packets use a packet socket on the uplink, or only the raw socket.
     pub packet_socket: bool,
+    /// Who translates service addresses.
+    pub services: Services,
     /// How pods are attached.
     pub pod_device: pod_device::Preference,
     /// Whether workers sleep.

@@ -175,9 +175,9 @@ fn of_slice(slice: &EndpointSlice) -> Json {
     let ports: Json = slice
         .ports
         .iter()
-        .enumerate()
-        .map(|(index, (of, port))| {
-            json!({ "name": format!("port-{index}"), "protocol": protocol(*of), "port": port })
+        .map(|it| {
+            let name = it.name.as_deref().unwrap_or_default();
+            json!({ "name": name, "protocol": protocol(it.protocol), "port": it.port })
         })
         .collect();
     let v6 = slice.addresses.first().is_some_and(IpAddr::is_ipv6);

@@ -9,7 +9,8 @@ use std::net::IpAddr;
 
 use manx_objects::contents::Contents;
 use manx_objects::object::{
-    EndpointSlice, Kind, Object, ObjectKey, Pairs, Pod, PortNumber, Protocol, Service, ServicePort,
+    EndpointPort, EndpointSlice, Kind, Object, ObjectKey, Pairs, Pod, PortNumber, Protocol,
+    Service, ServicePort,
 };
 use manx_objects::{Invalid, State};
 
@@ -93,9 +94,9 @@ fn slices(
         if crate::is_finished(pod) || !selects(&service.selector, &pod.labels) {
             continue;
         }
-        let ports: Vec<(Protocol, u16)> =
+        let ports: Vec<EndpointPort> =
             service.ports.iter().filter_map(|port| target(port, pod)).collect();
-        let numbers = ports.iter().map(|(protocol, port)| (*protocol as u8, *port)).collect();
+        let numbers = ports.iter().map(|it| (it.protocol as u8, it.port)).collect();
         for address in addresses(contents, pod) {
             let slice = groups.entry((address.is_ipv6(), Vec::clone(&numbers)));
             let slice = slice.or_insert_with(|| EndpointSlice {
@@ -129,7 +130,7 @@ fn addresses(contents: &Contents, pod: &Pod) -> BTreeSet<IpAddr> {
 }
 
 /// The port of a pod for a service's port. A name that the pod gives to no port of the protocol is none.
-fn target(port: &ServicePort, pod: &Pod) -> Option<(Protocol, u16)> {
+fn target(port: &ServicePort, pod: &Pod) -> Option<EndpointPort> {
     let protocol = port.protocol.unwrap_or(Protocol::Tcp);
     let number = match &port.target {
         None => port.port,
@@ -142,5 +143,5 @@ fn target(port: &ServicePort, pod: &Pod) -> Option<(Protocol, u16)> {
             named?.port
         }
     };
-    Some((protocol, number))
+    Some(EndpointPort { name: port.name.clone(), protocol, port: number })
 }

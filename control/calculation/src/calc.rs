@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::tables::{
     Connections, Endpoint, HostPolicy, InterfaceChains, Link, NextHop, OwnedChains, PortId, Role,
-    Tables,
+    ServicePort, Tables,
 };
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::{ChainId, Image};
@@ -24,6 +24,7 @@ use manx_policy_compiler::resolve::Stage;
 
 use crate::import::{Cluster, Overlay};
 use crate::interfaces::Interfaces;
+use crate::services::Services;
 use crate::topology::Topology;
 
 pub use delta::NextStep;
@@ -85,6 +86,8 @@ pub struct Inputs<'a> {
     pub host: Link,
     /// The way beyond this node, if the uplink is Manx's own.
     pub uplink: Option<Link>,
+    /// The service addresses that the node translates, and the way there, if it does.
+    pub services: Option<(&'a Services, Link)>,
     /// How connections are followed.
     pub connections: Connections,
     /// The node's own interfaces.
@@ -157,6 +160,9 @@ impl Calculation {
             underlay_address: inputs.topology.underlay,
             host: Some(inputs.host),
             uplink: inputs.uplink,
+            service: inputs
+                .services
+                .map(|(services, link)| ServicePort { link, hosts: Arc::clone(&services.hosts) }),
             roles: roles(inputs),
             connections: inputs.connections,
             router_v4: router(inputs, |ip| match ip {
@@ -336,6 +342,9 @@ fn roles(inputs: &Inputs<'_>) -> Vec<Role> {
     set(inputs.host.port, Role::Host);
     if let Some(uplink) = inputs.uplink {
         set(uplink.port, Role::Uplink);
+    }
+    if let Some((_, service)) = inputs.services {
+        set(service.port, Role::Service);
     }
     set(inputs.underlay.raw, Role::Underlay);
     if let Some((packet_socket, _)) = inputs.underlay.packet_socket {

@@ -5,6 +5,7 @@
 //! - [`interfaces`]: the interfaces of a node that host endpoints may govern.
 //! - [`import`]: objects to the validated model. An object that is not valid fails closed.
 //! - [`topology`]: where every prefix leads, seen from one node.
+//! - [`services`]: service addresses that the node's kube-proxy translates.
 //! - [`calc`]: the tables of the dataplane, made anew or changed in place.
 //!
 //! Everything here is calculated from its arguments: no files, no clock, no system call. The oracle, which judges the
@@ -14,4 +15,5 @@ pub mod block;
 pub mod calc;
 pub mod import;
 pub mod interfaces;
+pub mod services;
 pub mod topology;

@@ -34,6 +34,9 @@ pub struct Node {
     /// How tunnel packets reach the uplink
     #[arg(long, env = "MANX_UPLINK_MODE", value_enum, default_value_t = UplinkMode::Packet)]
     pub uplink_mode: UplinkMode,
+    /// Who translates the addresses of services to endpoints
+    #[arg(long, env = "MANX_SERVICES", value_enum, default_value_t = Services::None)]
+    pub services: Services,
     /// How pods are attached
     #[arg(long, env = "MANX_POD_DEVICE", value_enum, default_value_t = PodDevice::Auto)]
     pub pod_device: PodDevice,
@@ -120,6 +123,15 @@ pub enum UplinkMode {
     Packet,
 }
 
+/// Who translates the addresses of services.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Services {
+    /// Nobody: a service address is an address outside of the cluster
+    None,
+    /// kube-proxy on the node, in the mode iptables or nftables
+    KubeProxy,
+}
+
 /// How pods are attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PodDevice {
@@ -168,6 +180,10 @@ pub fn run(node: &Node) -> Result<(), Error> {
         socket,
         uplink: node.uplink.clone(),
         packet_socket: node.uplink_mode == UplinkMode::Packet,
+        services: match node.services {
+            Services::None => manx_agent::settings::Services::None,
+            Services::KubeProxy => manx_agent::settings::Services::KubeProxy,
+        },
         pod_device: match node.pod_device {
             PodDevice::Auto => Preference::Auto,
             PodDevice::Tun => Preference::Only(Device::Tun),

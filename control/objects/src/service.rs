@@ -7,7 +7,9 @@ use super::code::Code;
 use super::cursor::{Cursor, Findings};
 use super::metadata::{Metadata, pairs};
 use super::network_policy::{number, protocol};
-use super::object::{EndpointSlice, PortNumber, Protocol, Service, ServiceAccount, ServicePort};
+use super::object::{
+    EndpointPort, EndpointSlice, PortNumber, Protocol, Service, ServiceAccount, ServicePort,
+};
 use super::syntax::{ADDRESS, PORT_NAME, PORT_NUMBER, address, is_port_name};
 use super::tree::Value;
 
@@ -69,14 +71,15 @@ pub(super) fn service(root: &Cursor<'_>, out: &mut Findings) -> Service {
         }
         let cluster_ip = spec.field("clusterIP").map(|field| &field.node.value);
         service.headless = matches!(cluster_ip, Some(Value::String(text)) if text == "None");
-        for key in ["clusterIP", "loadBalancerIP"] {
-            service.addresses.extend(spec.field(key).and_then(|field| single(&field, out)));
-        }
-        for key in ["clusterIPs", "externalIPs"] {
-            if let Some(field) = spec.field(key) {
-                service.addresses.extend(field.items(out, single));
-            }
-        }
+        let one = |key, out: &mut Findings| spec.field(key).and_then(|field| single(&field, out));
+        let several = |key, out: &mut Findings| {
+            spec.field(key).map(|field| field.items(out, single)).unwrap_or_default()
+        };
+        service.cluster_ips.extend(one("clusterIP", out));
+        service.cluster_ips.extend(several("clusterIPs", out));
+        service.addresses.extend(&service.cluster_ips);
+        service.addresses.extend(one("loadBalancerIP", out));
+        service.addresses.extend(several("externalIPs", out));
     }
     if let Some(status) = root.field("status")
         && status.mapping(out, &["loadBalancer"], &["conditions"])
@@ -170,10 +173,12 @@ fn endpoint(cursor: &Cursor<'_>, family: Family, out: &mut Findings) -> Option<V
 }
 
 /// Reads a port. In Kubernetes an entry without a number means every port; in Calico, and so here, it means none.
-fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<(Protocol, u16)> {
-    if !cursor.mapping(out, &["protocol", "port"], &["name", "appProtocol"]) {
+fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<EndpointPort> {
+    if !cursor.mapping(out, &["name", "protocol", "port"], &["appProtocol"]) {
         return None;
     }
+    let name = cursor.field("name").and_then(|field| field.string(out, "a name"));
+    let name = name.filter(|name| !name.is_empty()).map(str::to_owned);
     let protocol = match cursor.field("protocol") {
         Some(field) if field.node.value != Value::String(String::new()) => protocol(&field, out)?,
         _ => Protocol::Tcp,
@@ -183,15 +188,19 @@ fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<(Protocol, u16)> {
         cursor.told(out, Code::PortWithoutNumber, message);
         return None;
     };
-    Some((protocol, number(&field, out, PORT_NUMBER)?))
+    Some(EndpointPort { name, protocol, port: number(&field, out, PORT_NUMBER)? })
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::State;
-    use super::super::object::{Object, Protocol};
+    use super::super::object::{EndpointPort, Object, Protocol};
     use super::super::read;
     use super::super::tests::{invalid, only, problems};
+
+    fn port(protocol: Protocol, port: u16) -> EndpointPort {
+        EndpointPort { name: None, protocol, port }
+    }
 
     #[test]
     fn a_service_is_known_by_every_address_that_it_has() {
@@ -204,6 +213,8 @@ mod tests {
         };
         let addresses: Vec<_> = service.addresses.iter().map(ToString::to_string).collect();
         assert_eq!(addresses, ["10.96.0.1", "192.0.2.1", "198.51.100.1", "fd00::1"]);
+        let cluster_ips: Vec<_> = service.cluster_ips.iter().map(ToString::to_string).collect();
+        assert_eq!(cluster_ips, ["10.96.0.1", "fd00::1"]);
         assert!(!service.headless);
         let headless = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {clusterIP: None, clusterIPs: [None]}\n";
         let Object::Service(service) = only(headless) else { panic!("a service") };
@@ -229,7 +240,7 @@ mod tests {
         let manifest = read("file.yaml", text).unwrap();
         let State::Valid(object) = &manifest.entries[0].state else { panic!("it is valid") };
         let Object::EndpointSlice(slice) = &**object else { panic!("a slice") };
-        assert_eq!(slice.ports, [(Protocol::Tcp, 80)]);
+        assert_eq!(slice.ports, [port(Protocol::Tcp, 80)]);
         let told = "warning[port-without-number]: ports[0]: has no number: rules that name the service match nothing by it";
         assert!(problems(text).starts_with(told), "{}", problems(text));
     }
@@ -248,7 +259,7 @@ mod tests {
         let Some(Object::EndpointSlice(read)) = slice("IPv4", "10.0.0.1") else { panic!() };
         assert_eq!(read.service.as_deref(), Some("web"));
         assert_eq!(read.addresses, ["10.0.0.1".parse().unwrap()].into());
-        let ports = [(Protocol::Tcp, 80), (Protocol::Udp, 53)];
+        let ports = [port(Protocol::Tcp, 80), port(Protocol::Udp, 53)];
         assert_eq!(read.ports, ports);
         let Some(Object::EndpointSlice(read)) = slice("FQDN", "example.com") else { panic!() };
         assert!(read.addresses.is_empty());

@@ -61,14 +61,14 @@ impl ServiceMembers {
     /// Every protocol number and port that an endpoint serves.
     pub(super) fn ports(&self) -> impl Iterator<Item = (u8, u16)> + '_ {
         let ports = self.0.iter().flat_map(|slice| &slice.ports);
-        ports.map(|(protocol, port)| (protocol_number(Some(*protocol)), *port))
+        ports.map(|it| (protocol_number(Some(it.protocol)), it.port))
     }
 
     /// The protocols and ports that are served at an address.
     pub(super) fn served(&self, address: IpAddr) -> BTreeSet<(u8, u16)> {
         let there = self.0.iter().filter(|slice| slice.addresses.contains(&address));
         let ports = there.flat_map(|slice| &slice.ports);
-        ports.map(|(protocol, port)| (protocol_number(Some(*protocol)), *port)).collect()
+        ports.map(|it| (protocol_number(Some(it.protocol)), it.port)).collect()
     }
 
     /// Whether an endpoint has this address.
@@ -81,8 +81,8 @@ impl ServiceMembers {
     pub(super) fn has_port(&self, address: IpAddr, protocol: u8, number: Option<u16>) -> bool {
         self.0.iter().any(|slice| {
             slice.addresses.contains(&address)
-                && slice.ports.iter().any(|(served, port)| {
-                    protocol_number(Some(*served)) == protocol && number == Some(*port)
+                && slice.ports.iter().any(|it| {
+                    protocol_number(Some(it.protocol)) == protocol && number == Some(it.port)
                 })
         })
     }

@@ -15,9 +15,16 @@ pub struct Entrance {
 impl Entrance {
     /// Where no packet may enter: no next hop equals this in all bits.
     pub const NOWHERE: Self = Self { back: EncodedNextHop(u32::MAX), significant_bits: u32::MAX };
-    /// The host port: the node and the world.
-    pub const HOST: Self =
-        Self { back: NextHop::Host.encode(), significant_bits: !EncodedNextHop::NODE_OR_HOST };
+    /// The host port: the node and the world, and service addresses, where processes of the node answer.
+    pub const HOST: Self = Self {
+        back: NextHop::Host.encode(),
+        significant_bits: !(EncodedNextHop::NODE_OR_HOST | EncodedNextHop::HOST_OR_SERVICE),
+    };
+    /// The service port: translated packets of this node's endpoints, and replies from service addresses.
+    pub const SERVICE: Self = Self {
+        back: EncodedNextHop::SERVICE,
+        significant_bits: !EncodedNextHop::SERVICE_OR_TRANSLATED,
+    };
     /// The host port where the world is behind the uplink: the node.
     pub const NODE: Self = Self { back: NextHop::Node.encode(), significant_bits: u32::MAX };
     /// The uplink: the world.
@@ -39,6 +46,16 @@ impl Entrance {
         }
     }
 
+    /// The way back to a source with this next hop whose packets enter here: an endpoint's packets that were translated
+    /// come by the service port, and so their replies leave by it.
+    #[inline]
+    pub(super) fn way_back(self, hop: EncodedNextHop) -> EncodedNextHop {
+        match hop.endpoint() {
+            Some(_) if self == Self::SERVICE => EncodedNextHop::TRANSLATED,
+            _ => hop,
+        }
+    }
+
     /// Whether packets from an address with this next hop may enter here: the strict reverse path (RFC 3704, section
     /// 2.2).
     #[inline]
@@ -52,10 +69,12 @@ impl Entrance {
         NextHop::decode(self.back)
     }
 
-    /// The drop reason for a source that may not enter here.
-    pub(super) fn refusal(self) -> DropReason {
+    /// The drop reason for a packet towards `to` whose source may not enter here.
+    pub(super) fn refusal(self, to: EncodedNextHop) -> DropReason {
         match self.back() {
+            NextHop::Service if to == EncodedNextHop::SERVICE => DropReason::ServiceUntranslated,
             NextHop::Tunnel(_) => DropReason::TunnelSourceMismatch,
+            NextHop::Service => DropReason::ServiceSource,
             _ => DropReason::SourceSpoofed,
         }
     }

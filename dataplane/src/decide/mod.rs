@@ -9,6 +9,7 @@ mod flow_decision;
 mod key;
 mod metadata;
 mod route;
+mod service;
 mod slow_path;
 mod state;
 mod tracked;

@@ -8,11 +8,12 @@ use crate::rewrite::Rewrite;
 use crate::tables::{NextHop, NextHopPair, Tables};
 
 /// Whether Manx carries packets between two next hops. It connects its endpoints with everything, this node with
-/// pods of other nodes, and, where it owns the uplink, with the world; it carries no transit. A destination without
-/// a route is let through, to be answered.
+/// pods of other nodes, and, where it owns the uplink, with the world; it carries no transit. Nothing is opened from a
+/// service address. A destination without a route is let through, to be answered.
 #[inline]
 pub(super) fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
     match (from, to) {
+        (NextHop::Service | NextHop::Translated, _) => false,
         (NextHop::Endpoint(_), _)
         | (_, NextHop::Endpoint(_) | NextHop::Unreachable | NextHop::NoRoute)
         | (NextHop::Node, NextHop::Tunnel(_))
@@ -24,7 +25,11 @@ pub(super) fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
             | NextHop::Tunnel(_)
             | NextHop::NoRoute
             | NextHop::Unreachable,
-            NextHop::Node | NextHop::Host | NextHop::Tunnel(_),
+            NextHop::Node
+            | NextHop::Host
+            | NextHop::Tunnel(_)
+            | NextHop::Service
+            | NextHop::Translated,
         ) => false,
     }
 }

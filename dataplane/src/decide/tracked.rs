@@ -1,10 +1,14 @@
 //! Flows: known ones, new ones, those whose verdict is renewed, and the ICMP errors that belong to them.
 
+use manx_policy_compiler::model::Transport;
+
 use super::address_lookup::{current_epoch, lookup_ends};
+use super::entrance::Entrance;
 use super::flow_decision::FlowDecision;
 use super::key::{icmp_query, key_from_parts, transport};
 use super::metadata::{PacketMetadata, PacketRef};
 use super::route::connects;
+use super::service;
 use super::state::DecisionState;
 use crate::drop_reason::DropReason;
 use crate::flow::{
@@ -13,7 +17,8 @@ use crate::flow::{
 use crate::icmp;
 use crate::parse::Parsed;
 use crate::policy::{self, FlowEnds, NO_SLOT, PolicyVerdict, PolicyViews, UntrackedAllows};
-use crate::tables::{Established, NextHop, NextHopPair, Tables};
+use crate::tables::{EncodedNextHop, Established, NextHop, NextHopPair, Tables};
+use crate::wire::address::Address;
 use crate::wire::protocol;
 
 #[inline]
@@ -60,9 +65,13 @@ fn open_flow(
         return FlowDecision::drop(DropReason::NotForwardable);
     }
     let epoch = current_epoch(tables, name.key.v4_addresses());
-    let (pair, ends) = state.source_cache.lookup_ends(tables, source, destination);
+    let (mut pair, ends) = state.source_cache.lookup_ends(tables, source, destination);
+    pair.from = metadata.entrance.way_back(pair.from);
     if !metadata.entrance.admits(pair.from) {
-        return FlowDecision::drop(metadata.entrance.refusal());
+        return FlowDecision::drop(metadata.entrance.refusal(pair.to));
+    }
+    if let Some(reason) = service::refusal(pair) {
+        return FlowDecision::drop(reason);
     }
     let opens = name.key.protocol() != protocol::TCP || metadata.tcp_flags.opens();
     if !opens && tables.connections.tcp_strict && pair.from != pair.to {
@@ -71,8 +80,8 @@ fn open_flow(
     if !connects(tables, ends.from, ends.to) {
         return FlowDecision::drop(DropReason::NoRoute);
     }
-    let views = PolicyViews::untranslated(ends, transport(&name.key, name.orientation));
-    let verdict = policy::evaluate_policy(tables, views, UntrackedAllows::NONE);
+    let asked = (destination, transport(&name.key, name.orientation));
+    let verdict = evaluate(tables, &ends, asked);
     let decision = FlowDecision::from_verdict(pair, &verdict);
     if let Some(found) = place
         && decision.forwards()
@@ -82,7 +91,7 @@ fn open_flow(
         if let Some(owner) = state.flows.claim(name.hash, found) {
             return FlowDecision::hand_off(owner);
         }
-        let evicted = state.flows.insert(name.hash, found, flow_owner(pair), now, |entry| {
+        let evicted = state.flows.insert(name.hash, found, flow_owner(&ends), now, |entry| {
             entry.open(&name.key, name.orientation, metadata.tcp_flags, now);
             write_decision(entry, tables, (pair, &ends), &verdict);
             entry.epoch = epoch;
@@ -99,8 +108,25 @@ fn open_flow(
 /// The owner that a flow counts for: the endpoint that opens it, so that no endpoint fills the share of another;
 /// else the endpoint that it is opened to.
 #[inline]
-fn flow_owner(pair: NextHopPair) -> Owner {
-    pair.from.endpoint().or(pair.to.endpoint()).map_or(Owner::NODE, Owner::endpoint)
+fn flow_owner(ends: &FlowEnds) -> Owner {
+    match (ends.from, ends.to) {
+        (NextHop::Endpoint(index), _) | (_, NextHop::Endpoint(index)) => Owner::endpoint(index),
+        _ => Owner::NODE,
+    }
+}
+
+/// Evaluates policy for a flow to this destination, in its original direction.
+#[inline]
+fn evaluate(
+    tables: &Tables,
+    ends: &FlowEnds,
+    (destination, transport): (Address, Transport),
+) -> PolicyVerdict {
+    if ends.to == NextHop::Service {
+        return service::evaluate(tables, ends, destination, transport);
+    }
+    let views = PolicyViews::untranslated(*ends, transport);
+    policy::evaluate_policy(tables, views, UntrackedAllows::NONE)
 }
 
 /// Decides a packet of a known flow. The cached decision is valid while all that it rests on is unchanged.
@@ -118,7 +144,7 @@ fn apply_cached(
     }
     let pair = entry.next_hop_pair(direction);
     if !metadata.entrance.admits(pair.from) {
-        return FlowDecision::drop(metadata.entrance.refusal());
+        return FlowDecision::drop(metadata.entrance.refusal(pair.to));
     }
     count_packet(entry, metadata, direction, now);
     FlowDecision::from_verdict(pair, &PolicyVerdict { denied: None, rules: entry.counters })
@@ -138,7 +164,7 @@ fn recheck(
     let verdict = refresh(tables, entry, judge);
     let pair = entry.next_hop_pair(direction);
     if !metadata.entrance.admits(pair.from) {
-        return FlowDecision::drop(metadata.entrance.refusal());
+        return FlowDecision::drop(metadata.entrance.refusal(pair.to));
     }
     let decision = FlowDecision::from_verdict(pair, &verdict);
     if decision.forwards() {
@@ -197,11 +223,16 @@ fn refresh_stale(
 ) -> PolicyVerdict {
     let (source, _) = entry.key().source(entry.original());
     let (destination, _) = entry.key().destination(entry.original());
-    let (pair, ends) = lookup_ends(tables, source, destination);
+    let (mut pair, ends) = lookup_ends(tables, source, destination);
+    if entry.next_hop_pair(FlowDirection::Original).from == EncodedNextHop::TRANSLATED {
+        pair.from = Entrance::SERVICE.way_back(pair.from);
+    }
     let leads_as_before = has_same_next_hops(tables, entry, pair, &ends);
     if !judge
         && leads_as_before
         && connects(tables, ends.from, ends.to)
+        // Its verdict rests on endpoints that the stamp does not name.
+        && ends.to != NextHop::Service
         && policy::policy_stamp(tables, &ends) == entry.second.policy_stamp
         && let Some(verdict) = cached_verdict(entry)
     {
@@ -210,8 +241,7 @@ fn refresh_stale(
     }
     let is_kept = !judge && keeps_established(tables, entry) && leads_as_before;
     let verdict = if connects(tables, ends.from, ends.to) {
-        let views = PolicyViews::untranslated(ends, transport(&entry.key(), entry.original()));
-        policy::evaluate_policy(tables, views, UntrackedAllows::NONE)
+        evaluate(tables, &ends, (destination, transport(&entry.key(), entry.original())))
     } else {
         PolicyVerdict::without_rules(Some(DropReason::NoRoute))
     };
@@ -254,7 +284,9 @@ fn attachment_ids(tables: &Tables, ends: &FlowEnds) -> [u32; 2] {
         | NextHop::Unreachable
         | NextHop::Node
         | NextHop::Host
-        | NextHop::Tunnel(_) => 0,
+        | NextHop::Tunnel(_)
+        | NextHop::Service
+        | NextHop::Translated => 0,
     })
 }
 
@@ -289,13 +321,14 @@ pub(super) fn decide_icmp_error(
     now: u32,
 ) -> FlowDecision {
     let unmatched = FlowDecision::drop(DropReason::IcmpErrorUnmatched);
-    if !packet.metadata.entrance.admits(tables.next_hop(parsed.source).encode()) {
-        return FlowDecision::drop(packet.metadata.entrance.refusal());
-    }
+    let entrance = packet.metadata.entrance;
     let pair = NextHopPair {
         from: tables.encoded_next_hop(parsed.source),
         to: tables.encoded_next_hop(parsed.destination),
     };
+    if !entrance.admits(entrance.way_back(pair.from)) {
+        return FlowDecision::drop(entrance.refusal(pair.to));
+    }
     if pair.from == pair.to && pair.from.endpoint().is_some() {
         // It is about traffic of an endpoint with itself, which has no flow.
         return FlowDecision::from_verdict(pair, &PolicyVerdict::without_rules(None));

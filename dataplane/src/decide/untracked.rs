@@ -126,7 +126,7 @@ fn decide_untracked(
     }
     let (pair, ends) = source_cache.lookup_ends(tables, source, destination);
     if !metadata.entrance.admits(pair.from) {
-        return Some(FlowDecision::drop(metadata.entrance.refusal()));
+        return Some(FlowDecision::drop(metadata.entrance.refusal(pair.to)));
     }
     let transport = transport(key, *orientation);
     let verdict = match policy::evaluate_untracked(tables, &ends, transport) {

@@ -26,6 +26,7 @@ pub(crate) fn entrance(tables: &Tables, role: Role) -> Result<Option<Entrance>, 
         Role::Endpoint(index) => Ok(Some(Entrance::endpoint(index))),
         Role::Host if tables.uplink.is_some() => Ok(Some(Entrance::NODE)),
         Role::Host => Ok(Some(Entrance::HOST)),
+        Role::Service => Ok(Some(Entrance::SERVICE)),
         Role::Uplink | Role::Underlay => Ok(None),
     }
 }

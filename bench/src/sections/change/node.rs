@@ -48,6 +48,7 @@ impl Node {
             },
             host: Link::native(PortId(0), 1500),
             uplink: None,
+            services: None,
             connections: Connections::default(),
             interfaces: Interfaces { node: NODE, uplink: None, addresses: &[] },
         };

@@ -150,6 +150,7 @@ impl Node {
             underlay: &underlay,
             host: Link::native(HOST, MTU),
             uplink: self.owns_uplink.then_some(Link::native(UPLINK, MTU)),
+            services: None,
             connections: Connections::default(),
             interfaces: Interfaces {
                 node: NAME,

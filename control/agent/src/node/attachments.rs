@@ -16,7 +16,8 @@ use crate::error::Error;
 use crate::host_device::{self, HostDevice};
 use crate::ipam;
 use crate::server::{Handover, Outcome};
-use crate::settings::Settings;
+use crate::service_device::ServiceDevice;
+use crate::settings::{Services, Settings};
 use manx_api::{Attach, Detach, Device, PodName, Reservation, Response};
 use manx_calculation::calc::{self, Local};
 use manx_calculation::topology::{Desired, Topology};
@@ -144,20 +145,29 @@ pub(crate) struct Attachments {
     work: DeviceWork<Done>,
     namespace: Arc<AgentNamespace>,
     host_device: HostDevice,
+    service_device: Option<ServiceDevice>,
     /// The node's own device, with the uplink's MTU: pods' are like it, but for names, addresses and MTU.
     pattern: DeviceSpec<'static>,
     /// The last number of an attachment.
     last: u32,
 }
 
+/// The node's own devices.
+pub(super) struct OwnDevices {
+    /// The host port's.
+    pub(super) host: OpenDevice,
+    /// The service port's, if the node translates service addresses.
+    pub(super) service: Option<OpenDevice>,
+}
+
 impl Attachments {
-    /// No pods yet. Makes the node's own device, whose queues are for the workers, and the receiver of all device work
+    /// No pods yet. Makes the node's own devices, whose queues are for the workers, and the receiver of all device work
     /// that will be completed.
     pub(super) fn open(
         settings: &Settings,
         blocks: &[ipnet::IpNet],
         uplink: &netlink::Link,
-    ) -> Result<(Self, OpenDevice, mpsc::UnboundedReceiver<Completed<Done>>), Error> {
+    ) -> Result<(Self, OwnDevices, mpsc::UnboundedReceiver<Completed<Done>>), Error> {
         let queues = settings.cores.len();
         let addresses =
             ipam::store::Store::open(&settings.socket.with_extension("addresses"), blocks)?;
@@ -180,12 +190,29 @@ impl Attachments {
             );
         }
         let (host_device, host) = HostDevice::attach(&namespace, &pattern, &uplink.name)?;
+        let (service_device, service) = match settings.services {
+            Services::None => (None, None),
+            Services::KubeProxy => {
+                let (device, held) = ServiceDevice::attach(&namespace, &pattern)?;
+                (Some(device), Some(held))
+            }
+        };
+        let own = OwnDevices { host, service };
         let (work, completed) = DeviceWork::new(Arc::clone(&namespace));
         let pods = BTreeMap::new();
         let early = Vec::new();
-        let attachments =
-            Self { pods, early, addresses, work, namespace, host_device, pattern, last: 0 };
-        Ok((attachments, host, completed))
+        let attachments = Self {
+            pods,
+            early,
+            addresses,
+            work,
+            namespace,
+            host_device,
+            service_device,
+            pattern,
+            last: 0,
+        };
+        Ok((attachments, own, completed))
     }
 
     /// The pods that are attached.
@@ -377,8 +404,12 @@ impl Attachments {
         }
     }
 
-    /// Removes the node's own addresses and routes.
+    /// Removes the node's own addresses, routes and rules.
     pub(super) fn remove_host(&self) {
+        let service = self.service_device.as_ref();
+        if let Some(Err(error)) = service.map(|device| device.detach(&self.namespace)) {
+            tracing::warn!(%error, "the rule of the service port could not be removed");
+        }
         if let Err(error) = self.host_device.detach(&self.namespace) {
             tracing::warn!(%error, "the node's own routes could not be removed");
         }

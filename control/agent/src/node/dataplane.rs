@@ -14,6 +14,7 @@ use manx_dataplane::tables::{Connections, Link, NextHop, PortId, Tables};
 use manx_dataplane::worker::{self, Workers};
 use manx_policy_compiler::model::ObjectName;
 
+use super::attachments::OwnDevices;
 use super::datastore::Datastore;
 use super::ports::Ports;
 use crate::capture;
@@ -26,7 +27,6 @@ use crate::uplink::{self, NextHops};
 use crate::verify::Verifier;
 use manx_api::{Capture, ErrorKind, Failure};
 use manx_calculation::calc::{Calculation, Inputs, Local, NextStep, Underlay};
-use manx_devices::device::OpenDevice;
 use manx_objects::contents::Changes;
 
 /// See the module.
@@ -39,6 +39,8 @@ pub(super) struct Dataplane {
     /// Where the copies of all captures wait.
     captures: Arc<CopyBudget>,
     host: Link,
+    /// Where the node translates service addresses.
+    service: Option<Link>,
     pub(super) underlay: Underlay,
     /// Why VXLAN's socket is not open, while a tunnel asks for it.
     pub(super) vxlan_fault: Fault,
@@ -61,7 +63,7 @@ impl Dataplane {
     pub(super) fn start(
         settings: &Settings,
         tunnels: uplink::Tunnels,
-        host: OpenDevice,
+        own: OwnDevices,
         uplink_mtu: u32,
     ) -> Result<Self, Error> {
         let (report, reports) = crossbeam::channel::unbounded();
@@ -69,7 +71,8 @@ impl Dataplane {
             worker::Settings { sizes: Sizes::default(), polling: settings.polling, core: None };
         let workers = Workers::spawn(of_each, &settings.cores, &report).map_err(Error::Worker)?;
         let mut ports = Ports::new(workers);
-        let host = ports.attach("host", host)?;
+        let host = ports.attach("host", own.host)?;
+        let service = own.service.map(|device| ports.attach("service", device)).transpose()?;
         let raw = ports.attach("uplink-raw", tunnels.raw)?;
         let packet_socket = match tunnels.packet_socket {
             Some((queues, mac)) => Some((ports.attach("uplink-packet", queues)?, mac)),
@@ -83,6 +86,7 @@ impl Dataplane {
             denials: Denials::default(),
             captures: capture::room(),
             host: Link::native(host, uplink_mtu),
+            service: service.map(|port| Link::native(port, uplink_mtu)),
             underlay: Underlay { mtu: uplink_mtu, raw, packet_socket, next_hops, vxlan: None },
             vxlan_fault: Fault::default(),
             connections: settings.connections,
@@ -163,6 +167,7 @@ impl Dataplane {
             underlay: &self.underlay,
             host: self.host,
             uplink: None,
+            services: datastore.services.as_ref().zip(self.service),
             connections: self.connections,
             interfaces: datastore.topology.interfaces(&datastore.node, &datastore.uplink),
         };

@@ -6,9 +6,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::error::Error;
 use crate::settings::{self, Settings};
 use manx_calculation::import::{Cluster, Overlay, import_for};
+use manx_calculation::services::Services;
 use manx_calculation::topology::{self, Topology, TopologyError};
 use manx_datastore::Source;
 use manx_datastore::api_server::Access;
+use manx_objects::contents::Changes;
 use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::Problem;
 use manx_policy_compiler::model::ObjectName;
@@ -41,6 +43,8 @@ pub(crate) struct Datastore {
     pub(super) cluster: Cluster,
     /// Where the node stands; of the last cluster in which it has a place.
     pub(crate) topology: Topology,
+    /// The service addresses that the node translates, if it does.
+    pub(super) services: Option<Services>,
 }
 
 impl Datastore {
@@ -62,6 +66,7 @@ impl Datastore {
             source,
             cluster: Cluster::default(),
             topology: Topology::default(),
+            services: None,
         };
         let cluster = import_for(datastore.source.contents(), &datastore.node);
         if let settings::Datastore::Directory(path) = &settings.datastore
@@ -72,6 +77,12 @@ impl Datastore {
         }
         datastore.adopt(cluster);
         datastore.place()?;
+        datastore.services = match settings.services {
+            settings::Services::None => None,
+            settings::Services::KubeProxy => {
+                Some(Services::new(datastore.source.contents(), &datastore.topology))
+            }
+        };
         Ok(datastore)
     }
 
@@ -98,6 +109,23 @@ impl Datastore {
         }
         self.topology = topology;
         Ok(())
+    }
+
+    /// Brings the service addresses up to date. `is_placed`: the node may stand elsewhere now. Returns whether they have
+    /// changed.
+    pub(super) fn follow_services(&mut self, changes: &Changes, is_placed: bool) -> bool {
+        let Some(before) = &self.services else { return false };
+        let may_differ = match changes {
+            Changes::Objects(objects) => objects.keys().any(Services::rest_on),
+            Changes::Everything => true,
+        };
+        if !may_differ && !is_placed {
+            return false;
+        }
+        let services = Services::new(self.source.contents(), &self.topology);
+        let differs = services != *before;
+        self.services = Some(services);
+        differs
     }
 
     /// Why a pod may not have these addresses: a node has one, or the object of another pod does. The pod could send

@@ -218,9 +218,9 @@ fn what_is_no_request_is_told_why_and_the_connection_goes_on() {
     let mut told = Vec::new();
     for text in [
         r#"{"version":9,"call":"fly"}"#,
-        r#"{"version":1,"call":"fly"}"#,
+        r#"{"version":2,"call":"fly"}"#,
         "nonsense",
-        r#"{"version":1,"call":"denials"}"#,
+        r#"{"version":2,"call":"denials"}"#,
     ] {
         stream.write_all(&(text.len() as u32).to_le_bytes()).unwrap();
         stream.write_all(text.as_bytes()).unwrap();

@@ -101,7 +101,7 @@ fn translate(
         let target = match &wanted.target {
             None => port,
             Some(PortNumber::Number { port, .. }) => *port,
-            Some(PortNumber::Name(name)) => named(name, protocol, &end, key, contents)?,
+            Some(PortNumber::Name(name)) => named((name, wanted), &end, key, contents)?,
         };
         Some((end, target))
     };
@@ -118,14 +118,14 @@ fn translate(
     Ok((ends, Some(format!("port {port} of {key} is port {targets} of its endpoints"))))
 }
 
-/// The port of a pod that has a name; of an address, the only port of the protocol that the service's slices give it.
+/// The port that a service's port names: of a pod the port of that name; of an address what the service's slices say.
 fn named(
-    name: &str,
-    protocol: u8,
+    (name, wanted): (&str, &ServicePort),
     end: &str,
     service: &ObjectKey,
     contents: &Contents,
 ) -> Option<u16> {
+    let protocol = number(wanted.protocol);
     if let Some((namespace, pod)) = end.split_once('/') {
         let (namespace, pod) = (namespace.to_owned(), pod.to_owned());
         let key = ObjectKey { kind: Kind::Pod, namespace, name: pod };
@@ -143,8 +143,9 @@ fn named(
             && slice.service.as_ref() == Some(&service.name)
             && slice.addresses.contains(&address)
         {
-            let ports = slice.ports.iter().filter(|(of, _)| number(Some(*of)) == protocol);
-            found.extend(ports.map(|(_, port)| *port));
+            let ports = slice.ports.iter().filter(|it| it.name == wanted.name);
+            found
+                .extend(ports.filter(|it| number(Some(it.protocol)) == protocol).map(|it| it.port));
         }
     }
     (found.len() == 1).then(|| found.pop_first()).flatten()

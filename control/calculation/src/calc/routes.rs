@@ -48,6 +48,8 @@ struct RouteInputs {
     underlay: Underlay,
     /// The index of each attached pod's address.
     attached: Vec<(IpAddr, u32)>,
+    /// The service addresses that the node translates.
+    services: BTreeSet<IpAddr>,
 }
 
 impl Default for RouteTables {
@@ -72,6 +74,7 @@ impl RouteTables {
             of.attached == attached
                 && of.underlay == *inputs.underlay
                 && of.topology == *inputs.topology
+                && of.services == *services(inputs)
         });
         if stand {
             return;
@@ -86,7 +89,8 @@ impl RouteTables {
         let routes = self.routes.iter().map(|(net, via)| (*net, via.encode().0));
         self.map = Arc::new(PrefixMap::build(NextHop::NoRoute.encode().0, routes));
         let (topology, underlay) = (inputs.topology.clone(), inputs.underlay.clone());
-        self.inputs = Some(RouteInputs { topology, underlay, attached });
+        let services = services(inputs).clone();
+        self.inputs = Some(RouteInputs { topology, underlay, attached, services });
     }
 
     /// Stores in `tables`, which are in use, that routes have changed. `false`: more has changed, or too much, and new
@@ -96,6 +100,7 @@ impl RouteTables {
         let attached = attached(inputs);
         let is_alike = before.attached == attached
             && before.underlay == *inputs.underlay
+            && before.services == *services(inputs)
             && before.topology.differs_in_prefixes_alone(inputs.topology)
             && Arc::ptr_eq(&self.map, &tables.routes)
             && self.tunnels(inputs) == self.tunnels;
@@ -159,12 +164,19 @@ impl RouteTables {
         };
         let mut routes: BTreeMap<_, _> =
             inputs.topology.prefixes.iter().map(|(net, route)| (net.trunc(), via(route))).collect();
+        let services = services(inputs).iter();
+        routes.extend(services.map(|address| (IpNet::from(*address), NextHop::Service)));
         let attached = attached
             .iter()
             .map(|(address, index)| (IpNet::from(*address), NextHop::Endpoint(*index)));
         routes.extend(attached);
         routes
     }
+}
+
+fn services<'a>(inputs: &Inputs<'a>) -> &'a BTreeSet<IpAddr> {
+    static NONE: BTreeSet<IpAddr> = BTreeSet::new();
+    inputs.services.map_or(&NONE, |(services, _)| &services.addresses)
 }
 
 /// The addresses of the attached pods, and their endpoints' indexes.

@@ -59,6 +59,7 @@ fn tables(
         },
         host: Link::native(PortId(0), 1500),
         uplink: None,
+        services: None,
         connections: Connections::default(),
         interfaces: Interfaces { node: "node-1", uplink: None, addresses: &[] },
     })

@@ -103,7 +103,7 @@ pub(super) fn add_slice(model: &mut Model, key: &ObjectKey, slice: &object::Endp
 pub(super) fn service_endpoints(slice: &object::EndpointSlice) -> ServiceEndpoints {
     ServiceEndpoints {
         addresses: slice.addresses.clone(),
-        ports: slice.ports.iter().map(|(of, port)| (super::protocol(Some(*of)), *port)).collect(),
+        ports: slice.ports.iter().map(|it| (super::protocol(Some(it.protocol)), it.port)).collect(),
     }
 }
 

@@ -353,7 +353,7 @@ fn import_tier(wire: &object::calico::Tier) -> Tier {
 }
 
 /// The protocol; TCP if absent.
-fn protocol(wire: Option<object::Protocol>) -> Protocol {
+pub(crate) fn protocol(wire: Option<object::Protocol>) -> Protocol {
     match wire {
         None | Some(object::Protocol::Tcp) => Protocol::Tcp,
         Some(object::Protocol::Udp) => Protocol::Udp,

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod node;
+mod services;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use manx_agent::Settings;
 use manx_agent::pod_device::Preference;
-use manx_agent::settings::Datastore;
+use manx_agent::settings::{Datastore, Services};
 use manx_api::Attachment;
 use manx_api::client::Client;
 use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
@@ -28,6 +28,8 @@ use serde_json::Value;
 const FOLDER: &str = "MANX_CNI_TEST_FOLDER";
 /// How many workers that agent has.
 const WORKERS: &str = "MANX_CNI_TEST_WORKERS";
+/// Set if that agent's node translates the addresses of services.
+const SERVICES: &str = "MANX_CNI_TEST_SERVICES";
 /// The name of its [`Power`].
 const POWER: &str = "MANX_CNI_TEST_POWER";
 /// The test that is an agent in such a process.
@@ -48,6 +50,10 @@ pub(crate) fn be_an_agent() -> bool {
         socket: folder.join("run/node.sock"),
         uplink: Some("eth0".to_owned()),
         packet_socket: true,
+        services: match std::env::var_os(SERVICES) {
+            Some(_) => Services::KubeProxy,
+            None => Services::None,
+        },
         pod_device: Preference::Auto,
         polling: Polling::Adaptive,
         cores: vec![None; std::env::var(WORKERS).unwrap().parse().unwrap()],
@@ -84,6 +90,7 @@ pub(crate) struct Node {
     netns: OwnedFd,
     _wire: OwnedFd,
     agent: Option<Child>,
+    translates_services: bool,
 }
 
 /// What `manx-cni` or `cnitool` said.
@@ -144,7 +151,7 @@ impl Node {
             "status":{{"addresses":[{{"type":"InternalIP","address":"{NODE}"}}]}}}}"#
         );
         fs::write(folder.path().join("manifests/node.json"), node).unwrap();
-        let node = Self { folder, netns, _wire: wire, agent: None };
+        let node = Self { folder, netns, _wire: wire, agent: None, translates_services: false };
         node.install();
         // By cnitool STATUS and GC come from this version on.
         node.change_conflist(|it| it["cniVersion"] = "1.1.0".into());
@@ -154,6 +161,14 @@ impl Node {
     /// The same, with an agent.
     pub(crate) fn start(cidrs: &[&str]) -> Option<Self> {
         let mut node = Self::new(cidrs)?;
+        node.start_agent();
+        Some(node)
+    }
+
+    /// The same, with an agent that leaves the translation of service addresses to the node.
+    pub(crate) fn start_with_services(cidrs: &[&str]) -> Option<Self> {
+        let mut node = Self::new(cidrs)?;
+        node.translates_services = true;
         node.start_agent();
         Some(node)
     }
@@ -199,6 +214,9 @@ impl Node {
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);
+        if self.translates_services {
+            command.env(SERVICES, "1");
+        }
         self.agent = Some(self.inside(|| command.spawn().unwrap()));
         let start = Instant::now();
         while self.client().is_none_or(|mut client| client.status().is_err()) {
@@ -267,6 +285,14 @@ impl Node {
             thread::sleep(Duration::from_millis(5));
         }
         all
+    }
+
+    /// Writes a manifest, all at once.
+    pub(crate) fn write(&self, name: &str, object: &str) {
+        let [hidden, shown] = [format!(".{name}"), format!("{name}.yaml")]
+            .map(|file| self.folder.path().join("manifests").join(file));
+        fs::write(&hidden, object).unwrap();
+        fs::rename(hidden, shown).unwrap();
     }
 
     /// Calls `cnitool` in the node's namespace, for the pod of this namespace's name. `None`: there is no cnitool.

@@ -50,11 +50,12 @@ pub use self::pool::DefaultPool;
 use self::snapshot::{Loaded, Snapshot};
 
 /// The kinds that policy, routes and addresses are made of.
-const FOLLOWED: [Kind; 21] = [
+const FOLLOWED: [Kind; 22] = [
     Kind::Namespace,
     Kind::Node,
     Kind::Pod,
     Kind::ServiceAccount,
+    Kind::Service,
     Kind::EndpointSlice,
     Kind::NetworkPolicy,
     Kind::ClusterNetworkPolicy,
@@ -221,7 +222,7 @@ async fn read_all(access: &Access) -> Result<Contents, AccessError> {
         }
     };
     let client = Client::try_from(config).map_err(failed(None))?;
-    // Workloads and services, too.
+    // Workloads, too.
     let mut objects = Objects::new(&Kind::ALL);
     for kind in Kind::ALL {
         let readings = match resource::find(&client, kind).await.map_err(failed(Some(kind)))? {

@@ -26,7 +26,7 @@ pub use self::address::Address;
 pub use self::link::{Link, Peer, Veth};
 pub use self::neighbour::{Neighbour, NextHop};
 pub use self::route::{MANX_PROTOCOL, Route};
-pub use self::rule::Refusal;
+pub use self::rule::{Refusal, TABLE};
 
 use crate::netns;
 

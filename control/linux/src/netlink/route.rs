@@ -1,4 +1,4 @@
-//! Routes of the main table.
+//! Routes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +17,7 @@ use super::{Error, Netlink};
 /// proto 77`; numbers above `RTPROT_STATIC` are free for any program: rtnetlink(7)).
 pub const MANX_PROTOCOL: u8 = 77;
 
-/// A route of the main table.
+/// A route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Route {
     /// The destination prefix.
@@ -107,17 +107,22 @@ pub(super) fn ip(address: &RouteAddress) -> Option<IpAddr> {
 }
 
 impl Netlink {
-    /// Adds a route, or replaces the route with the same destination.
+    /// Adds a route to the main table, or replaces the route with the same destination.
     pub async fn replace_route(&self, route: &Route) -> Result<(), Error> {
-        self.handle.route().add(route.message()).replace().execute().await.map_err(Error::request(
-            || {
-                let via = route.via.map(|via| format!(" via {via}")).unwrap_or_default();
-                format!(
-                    "the route to {}{via} by interface {} cannot be set",
-                    route.destination, route.device
-                )
-            },
-        ))
+        self.replace_route_in(RouteHeader::RT_TABLE_MAIN, route).await
+    }
+
+    /// The same in another table, one below 256.
+    pub async fn replace_route_in(&self, table: u8, route: &Route) -> Result<(), Error> {
+        let mut message = route.message();
+        message.header.table = table;
+        self.handle.route().add(message).replace().execute().await.map_err(Error::request(|| {
+            let via = route.via.map(|via| format!(" via {via}")).unwrap_or_default();
+            format!(
+                "the route to {}{via} by interface {} cannot be set",
+                route.destination, route.device
+            )
+        }))
     }
 
     /// Adds a route as an administrator does (`proto static`): Manx neither lists nor removes it later.

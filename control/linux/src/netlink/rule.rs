@@ -1,4 +1,4 @@
-//! Policy routing rules that refuse forged sources.
+//! Policy routing rules: those that refuse forged sources, and the one that routes by a table of Manx's own.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -26,6 +26,17 @@ pub struct Refusal {
     pub source: Ipv6Addr,
 }
 
+fn is_table_rule(message: &RuleMessage) -> bool {
+    let ours = RuleAttribute::Protocol(RouteProtocol::Other(MANX_PROTOCOL));
+    message.header.action == RuleAction::ToTable && message.attributes.contains(&ours)
+}
+
+fn names_interface(message: &RuleMessage, name: &str) -> bool {
+    let is_it =
+        |attribute: &RuleAttribute| matches!(attribute, RuleAttribute::Iifname(it) if it == name);
+    message.attributes.iter().any(is_it)
+}
+
 impl Refusal {
     fn from_message(message: &RuleMessage) -> Option<Self> {
         let (mut interface, mut source, mut ours) = (None, None, false);
@@ -42,7 +53,55 @@ impl Refusal {
     }
 }
 
+/// The table for packets that come in by one interface. Its routes go with their interfaces.
+pub const TABLE: u8 = 77;
+
 impl Netlink {
+    /// Routes packets that come in by this interface by [`TABLE`] alone, and those of no other interface; `None`: of
+    /// none. What is for the node itself is routed before.
+    pub async fn set_table_rule(&self, interface: Option<&str>) -> Result<(), Error> {
+        for version in [IpVersion::V4, IpVersion::V6] {
+            let is_v4 = matches!(version, IpVersion::V4);
+            let listed = self.handle.rule().get(version).execute().try_collect::<Vec<_>>().await;
+            let listed = match listed {
+                // A kernel without IPv6.
+                Err(_) if !is_v4 => continue,
+                listed => listed
+                    .map_err(Error::request(|| "the routing rules cannot be listed".to_owned()))?,
+            };
+            let mut is_there = false;
+            for message in listed.into_iter().filter(is_table_rule) {
+                if interface.is_some_and(|name| names_interface(&message, name)) && !is_there {
+                    is_there = true;
+                    continue;
+                }
+                let removed = self.handle.rule().del(message).execute().await;
+                removed.map_err(Error::request(|| {
+                    format!("the rule that leads to table {TABLE} cannot be removed")
+                }))?;
+            }
+            let Some(interface) = interface.filter(|_| !is_there) else { continue };
+            let new = || {
+                let rule = self.handle.rule().add().input_interface(interface);
+                rule.table_id(TABLE.into()).priority(PRIORITY)
+            };
+            let by = RuleAttribute::Protocol(RouteProtocol::Other(MANX_PROTOCOL));
+            let made = if is_v4 {
+                let mut rule = new().v4().action(RuleAction::ToTable);
+                rule.message_mut().attributes.push(by);
+                rule.execute().await
+            } else {
+                let mut rule = new().v6().action(RuleAction::ToTable);
+                rule.message_mut().attributes.push(by);
+                rule.execute().await
+            };
+            made.map_err(Error::request(|| {
+                format!("packets from {interface} cannot be routed by table {TABLE}")
+            }))?;
+        }
+        Ok(())
+    }
+
     /// Sets Manx's refusals to these, and touches no other rules.
     pub async fn set_refusals(&self, wanted: &BTreeSet<Refusal>) -> Result<(), Error> {
         let listed = self.handle.rule().get(IpVersion::V6).execute().try_collect::<Vec<_>>().await;

@@ -506,6 +506,8 @@ pub struct Service {
     pub selector: Pairs,
     /// `spec.ports`.
     pub ports: Vec<ServicePort>,
+    /// `spec.clusterIP` and `clusterIPs`.
+    pub cluster_ips: BTreeSet<IpAddr>,
     /// The addresses at which clients reach it (`spec.clusterIPs`, `externalIPs`, `loadBalancer` addresses).
     pub addresses: BTreeSet<IpAddr>,
     /// `spec.clusterIP: None`: clients reach its endpoints at their own addresses and ports.
@@ -532,8 +534,19 @@ pub struct EndpointSlice {
     pub service: Option<String>,
     /// `endpoints[].addresses`. As in Calico, an endpoint's conditions do not matter.
     pub addresses: BTreeSet<IpAddr>,
-    /// `ports[]`: protocol (TCP if absent) and number. An entry without a number is left out, as in Calico.
-    pub ports: Vec<(Protocol, u16)>,
+    /// `ports[]`. An entry without a number is left out, as in Calico.
+    pub ports: Vec<EndpointPort>,
+}
+
+/// `ports[]` of an `EndpointSlice`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointPort {
+    /// `name`: that of the service's port.
+    pub name: Option<String>,
+    /// `protocol`; TCP if absent.
+    pub protocol: Protocol,
+    /// `port`, 1-65535.
+    pub port: u16,
 }
 
 /// One port of a container.

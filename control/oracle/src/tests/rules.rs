@@ -11,7 +11,7 @@ use manx_objects::object::calico::Action::{Allow, Deny, Log, Pass};
 use manx_objects::object::calico::{
     EntityRule, HostEndpoint, Icmp, Port, Rule, ServiceAccountMatch, ServiceMatch, Subject,
 };
-use manx_objects::object::{EndpointSlice, Kind, Object, Protocol};
+use manx_objects::object::{EndpointPort, EndpointSlice, Kind, Object, Protocol};
 
 /// Whether a global ingress policy for all endpoints with this one rule allows a packet to `db`.
 fn takes(rule: &Rule, source: &Party, packet: Packet) -> bool {
@@ -446,7 +446,10 @@ fn slice(addresses: &[&str], ports: &[(Protocol, u16)]) -> Object {
     Object::EndpointSlice(EndpointSlice {
         service: Some("db".to_owned()),
         addresses,
-        ports: ports.to_vec(),
+        ports: ports
+            .iter()
+            .map(|&(protocol, port)| EndpointPort { name: None, protocol, port })
+            .collect(),
     })
 }
 

@@ -60,6 +60,7 @@ fn with_inputs<T>(topology: &Topology, then: impl FnOnce(&Inputs<'_>) -> T) -> T
         },
         host: Link::native(PortId(0), 1500),
         uplink: None,
+        services: None,
         connections: Connections::default(),
         interfaces: Interfaces { node: "node", uplink: None, addresses: &[] },
     })

@@ -1,0 +1,79 @@
+//! The service port: `manx1` in the node's namespace, by which packets to service addresses go to the node's kube-proxy and
+//! come back.
+//!
+//! A routing rule leads all that comes in by it back to it, but for what is the node's own: what kube-proxy has
+//! translated is judged, and what it has not is dropped. Neither leaves the node by its own routes.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, OwnedFd};
+
+use manx_devices::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
+use manx_linux::netlink::{self, Route, TABLE};
+use manx_linux::netns::{self, sysctl};
+
+use crate::error;
+
+/// The interface's name.
+pub(crate) const NAME: &str = "manx1";
+
+/// The service port's interface, without its queues.
+#[derive(Debug)]
+pub(crate) struct ServiceDevice {
+    netns: OwnedFd,
+    made: CreatedDevice,
+}
+
+impl ServiceDevice {
+    /// Makes `manx1` in the calling thread's namespace, which is the node's. `like` is the host port's device.
+    ///
+    /// # Errors
+    /// [`error::Error::StrictReversePath`] where the kernel would drop what kube-proxy has translated.
+    pub(crate) fn attach(
+        agent: &AgentNamespace,
+        like: &DeviceSpec<'_>,
+    ) -> Result<(Self, OpenDevice), error::Error> {
+        let netns = netns::current().map_err(Error::from)?;
+        // The larger of this value and the interface's counts (the kernel's `ip-sysctl.rst`).
+        let strict = netns::run_in(&netns, || sysctl::read("ipv4/conf/all/rp_filter"));
+        if strict.map_err(Error::from)?.is_ok_and(|found| found == "1") {
+            return Err(error::Error::StrictReversePath);
+        }
+        let wanted = DeviceSpec { interface: NAME, ..*like };
+        let (made, held) = device::make(agent, netns.as_fd(), "the node", &wanted)?;
+        let port = Self { netns, made };
+        match port.route_back() {
+            Ok(()) => Ok((port, held)),
+            Err(error) => {
+                // The first error is the one to tell.
+                let _ = port.detach(agent);
+                Err(error.into())
+            }
+        }
+    }
+
+    fn route_back(&self) -> Result<(), Error> {
+        netns::run_in(&self.netns, || {
+            // Packets of pods come in here, and the way to pods is another interface.
+            sysctl::set(&format!("ipv4/conf/{NAME}/rp_filter"), "0")
+        })?
+        .map_err(netlink::Error::from)?;
+        Ok(netlink::in_netns(&self.netns, async |netlink| {
+            let families = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+            for family in families {
+                let route = self.made.route(Route::default_of(family), None);
+                let done = netlink.replace_route_in(TABLE, &route).await;
+                // A kernel without IPv6 has no packets of it either.
+                if family.is_ipv4() {
+                    done?;
+                }
+            }
+            netlink.set_table_rule(Some(NAME)).await
+        })?)
+    }
+
+    /// Removes the rule, and what closing the queues does not remove.
+    pub(crate) fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
+        netlink::in_netns(&self.netns, async |netlink| netlink.set_table_rule(None).await)?;
+        self.made.remove(agent)
+    }
+}

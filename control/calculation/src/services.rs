@@ -1,0 +1,110 @@
+//! Service addresses as far as the node's kube-proxy translates them: cluster IPs, and which of their endpoints are hosts.
+//!
+//! The other addresses of services (`externalIPs`, load balancers) are the world's: whoever may write a Service may give
+//! it any such address, and policy must not be passed over for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use manx_dataplane::tables::ServiceHosts;
+use manx_objects::State;
+use manx_objects::contents::Contents;
+use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey, Service};
+
+use crate::import::protocol;
+use crate::topology::{Route, Topology};
+
+/// The most endpoints of a service's port that are hosts: policy is asked about each for every new flow.
+const MOST_HOSTS: usize = 64;
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Services {
+    /// The cluster IPs that the node translates.
+    pub addresses: BTreeSet<IpAddr>,
+    /// Their endpoints that are hosts.
+    pub hosts: Arc<ServiceHosts>,
+}
+
+impl Services {
+    /// Those of a cluster, seen from a node. A cluster IP that lies in a pool or a block, or is a node's, is left out, and
+    /// so is a service that is not fully known: policy decides about such an address itself.
+    pub fn new(contents: &Contents, topology: &Topology) -> Self {
+        let mut slices: BTreeMap<(&str, &str), Vec<&EndpointSlice>> = BTreeMap::new();
+        let mut unknown = BTreeSet::new();
+        for (key, stored) in contents.of_kind(Kind::EndpointSlice) {
+            match &stored.state {
+                State::Valid(object) => {
+                    if let Object::EndpointSlice(slice) = &**object
+                        && let Some(service) = &slice.service
+                    {
+                        slices.entry((&key.namespace, service)).or_default().push(slice);
+                    }
+                }
+                State::Invalid(_) => {
+                    unknown.insert(key.namespace.as_str());
+                }
+            }
+        }
+        let mut all = Self::default();
+        let mut hosts = ServiceHosts::new();
+        for (key, stored) in contents.of_kind(Kind::Service) {
+            if let State::Valid(object) = &stored.state
+                && let Object::Service(service) = &**object
+                && !unknown.contains(key.namespace.as_str())
+            {
+                let slices = slices.get(&(key.namespace.as_str(), key.name.as_str()));
+                all.add(&mut hosts, service, slices.map_or(&[], Vec::as_slice), topology);
+            }
+        }
+        all.hosts = Arc::new(hosts);
+        all
+    }
+
+    /// Whether a change of this object may be one of these.
+    pub fn rest_on(key: &ObjectKey) -> bool {
+        matches!(key.kind, Kind::Service | Kind::EndpointSlice)
+    }
+
+    fn add(
+        &mut self,
+        hosts: &mut ServiceHosts,
+        service: &Service,
+        slices: &[&EndpointSlice],
+        topology: &Topology,
+    ) {
+        let leads = |address: IpAddr| topology.route(address).1;
+        let is_host = |address: &&IpAddr| matches!(leads(**address), Route::Node | Route::World);
+        for &address in &service.cluster_ips {
+            if leads(address) != Route::World {
+                continue;
+            }
+            let mut found = Vec::new();
+            for port in &service.ports {
+                let number = protocol(port.protocol).number();
+                let mut of_port = BTreeSet::new();
+                for slice in slices {
+                    let targets = slice.ports.iter().filter(|it| {
+                        it.name == port.name && protocol(Some(it.protocol)).number() == number
+                    });
+                    for target in targets {
+                        let addresses = slice.addresses.iter();
+                        let of_family = addresses.filter(|it| it.is_ipv4() == address.is_ipv4());
+                        of_port.extend(of_family.filter(is_host).map(|it| (*it, target.port)));
+                    }
+                }
+                found.push(((address, number, port.port), of_port));
+            }
+            if found.iter().any(|(_, of_port)| of_port.len() > MOST_HOSTS) {
+                continue;
+            }
+            self.addresses.insert(address);
+            let found = found.into_iter().filter(|(_, of_port)| !of_port.is_empty());
+            hosts.extend(found.map(|(key, of_port)| (key, of_port.into_iter().collect())));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

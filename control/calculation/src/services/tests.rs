@@ -1,0 +1,79 @@
+//! Which services a node translates, and which of their endpoints are hosts.
+
+use super::*;
+use crate::import::import_for;
+use crate::topology::topology;
+
+const NODES: &str = "
+{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.244.1.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.244.2.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}
+---
+{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.244.0.0/16, ipipMode: Always}}
+";
+
+fn service(name: &str, spec: &str) -> String {
+    format!(
+        "---\n{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: a}}, spec: {spec}}}\n"
+    )
+}
+
+fn slice(name: &str, addresses: &str, ports: &str) -> String {
+    format!(
+        "---\n{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {{name: {name}, namespace: a, labels: {{kubernetes.io/service-name: {name}}}}}, \
+         addressType: IPv4, endpoints: [{{addresses: [{addresses}]}}], ports: [{ports}]}}\n"
+    )
+}
+
+fn services(manifests: &[String]) -> Services {
+    let text = format!("{NODES}{}", manifests.concat());
+    let contents = Contents::from_texts([("cluster.yaml", text.as_str())]);
+    let topology = topology(&import_for(&contents, "n1"), "n1").unwrap();
+    Services::new(&contents, &topology)
+}
+
+fn shown(services: &Services) -> String {
+    format!("{:?} {:?}", services.addresses, services.hosts)
+}
+
+#[test]
+fn cluster_ips_are_translated_and_hosts_are_endpoints_that_are_no_pods() {
+    let found = services(&[
+        service("web", "{clusterIP: 10.96.0.7, externalIPs: [192.0.2.1], ports: [{port: 80}]}"),
+        slice("web", "10.244.1.5, 10.244.2.5, 172.18.0.3, 203.0.113.9", "{port: 8080}"),
+        service(
+            "api",
+            "{clusterIP: 10.96.0.1, ports: [{name: s, port: 443}, {name: t, port: 80}, {name: s, port: 53, protocol: UDP}]}",
+        ),
+        slice(
+            "api",
+            "172.18.0.2",
+            "{name: s, port: 6443}, {name: t, port: 8080}, {name: s, port: 5353, protocol: UDP}",
+        ),
+        service("headless", "{clusterIP: None, ports: [{port: 80}]}"),
+    ]);
+    assert_eq!(
+        shown(&found),
+        "{10.96.0.1, 10.96.0.7} {(10.96.0.1, 6, 80): [(172.18.0.2, 8080)], (10.96.0.1, 6, 443): [(172.18.0.2, 6443)], \
+         (10.96.0.1, 17, 53): [(172.18.0.2, 5353)], (10.96.0.7, 6, 80): [(172.18.0.3, 8080), (203.0.113.9, 8080)]}"
+    );
+}
+
+#[test]
+fn what_is_not_fully_known_or_is_a_pods_or_a_nodes_address_is_not_translated() {
+    let web = service("web", "{clusterIP: 10.96.0.7, ports: [{port: 80}]}");
+    for wrong in [
+        service("web", "{clusterIP: 10.244.1.5, ports: [{port: 80}]}"),
+        service("web", "{clusterIP: 10.244.9.5, ports: [{port: 80}]}"),
+        service("web", "{clusterIP: 172.18.0.2, ports: [{port: 80}]}"),
+        service("web", "{clusterIP: 10.96.0.7, ports: [{port: 0}]}"),
+        web.clone() + &slice("other", "10.0.0.300", "{port: 80}"),
+    ] {
+        assert_eq!(services(std::slice::from_ref(&wrong)), Services::default(), "{wrong}");
+    }
+    let hosts: Vec<String> = (0..=MOST_HOSTS).map(|n| format!("192.0.2.{n}")).collect();
+    let many =
+        |hosts: &[String]| services(&[web.clone(), slice("web", &hosts.join(", "), "{port: 80}")]);
+    assert_eq!(many(&hosts), Services::default());
+    assert_eq!(many(&hosts[1..]).addresses.len(), 1);
+}
