@@ -3,7 +3,7 @@
 //! The real calculation makes the tables from manifests in text. Pods may have any addresses. Each address is routed to
 //! the pod's node: IPv4 by the tunnel, IPv6 through the nodes' kernels, as in pools without a tunnel.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -459,7 +459,7 @@ impl Fabric {
             }
         }
         topology.prefixes.extend(route);
-        let services = Services::new(&self.contents, &topology);
+        let services = Services::new(&self.contents, &topology, &BTreeSet::new());
         let underlay = Underlay {
             mtu: MTU,
             raw: RAW,

@@ -17,7 +17,7 @@ mod uplink;
 mod verify;
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{SignalKind, signal};
@@ -77,6 +77,14 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     };
     datastore.uplink.clone_from(&uplink.name);
     doctor::no_ipip_module()?;
+    let translates = settings.services == settings::Services::KubeProxy;
+    let (own, own_addresses) = watch::channel(BTreeSet::new());
+    if translates {
+        let addresses = service_device::addresses(&netlink).await?;
+        own.send_replace(addresses.clone());
+        datastore.translate_services(addresses);
+        tokio::spawn(service_device::watch_addresses(Netlink::open()?, own));
+    }
     let (mut agent, completed) = Agent::start(settings, datastore, &uplink)?;
 
     let (peers, wanted) = watch::channel(agent.datastore.ipip_peers());
@@ -93,7 +101,7 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         "ready"
     );
     tracing::info!("{kept}");
-    let sources = EventSources { inbox, completed, peers, next_hops };
+    let sources = EventSources { inbox, completed, peers, next_hops, own_addresses };
     let ended = run_control_loop(&mut agent, sources).await;
     tracing::info!(node = settings.name, "stopping");
     ended
@@ -106,6 +114,8 @@ struct EventSources {
     /// The peers whose next hops the follower looks for.
     peers: watch::Sender<BTreeSet<Ipv4Addr>>,
     next_hops: watch::Receiver<uplink::NextHops>,
+    /// The addresses of the node's interfaces, where they matter.
+    own_addresses: watch::Receiver<BTreeSet<IpAddr>>,
 }
 
 /// The control loop: one event after the other, until the agent is told to stop or cannot go on.
@@ -129,6 +139,10 @@ async fn run_control_loop(agent: &mut Agent, mut sources: EventSources) -> Resul
             Ok(()) = sources.next_hops.changed() => {
                 let hops = sources.next_hops.borrow_and_update().clone();
                 agent.set_next_hops(hops);
+            }
+            Ok(()) = sources.own_addresses.changed() => {
+                let addresses = sources.own_addresses.borrow_and_update().clone();
+                agent.set_own_addresses(addresses);
             }
             _ = tick.tick() => agent.tick(Instant::now())?,
         }

@@ -15,7 +15,8 @@ mod pods;
 mod ports;
 mod status;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Instant;
 
 use tokio::sync::mpsc;
@@ -113,6 +114,13 @@ impl Agent {
     pub(super) fn set_next_hops(&mut self, next_hops: NextHops) {
         self.dataplane.underlay.next_hops = next_hops;
         self.publish();
+    }
+
+    /// Sets the addresses of the node's interfaces.
+    pub(super) fn set_own_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
+        if self.datastore.translate_services(addresses) {
+            self.publish();
+        }
     }
 
     /// Reads the workers' reports, and retries what has failed. `Err`: the agent cannot go on.

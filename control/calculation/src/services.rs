@@ -28,9 +28,10 @@ pub struct Services {
 }
 
 impl Services {
-    /// Those of a cluster, seen from a node. A cluster IP that lies in a pool or a block, or is a node's, is left out, and
-    /// so is a service that is not fully known: policy decides about such an address itself.
-    pub fn new(contents: &Contents, topology: &Topology) -> Self {
+    /// Those of a cluster, seen from a node whose interfaces have the addresses `own`. A cluster IP that lies in a pool or
+    /// a block, or is one of these, is left out, and so is a service that is not fully known: policy decides about such
+    /// an address itself.
+    pub fn new(contents: &Contents, topology: &Topology, own: &BTreeSet<IpAddr>) -> Self {
         let mut slices: BTreeMap<(&str, &str), Vec<&EndpointSlice>> = BTreeMap::new();
         let mut unknown = BTreeSet::new();
         for (key, stored) in contents.of_kind(Kind::EndpointSlice) {
@@ -55,7 +56,13 @@ impl Services {
                 && !unknown.contains(key.namespace.as_str())
             {
                 let slices = slices.get(&(key.namespace.as_str(), key.name.as_str()));
-                all.add(&mut hosts, service, slices.map_or(&[], Vec::as_slice), topology);
+                let slices = slices.map_or(&[][..], Vec::as_slice);
+                let cluster_ips = service.cluster_ips.difference(own);
+                let translated =
+                    cluster_ips.filter(|address| topology.route(**address).1 == Route::World);
+                for address in translated {
+                    all.add(&mut hosts, (*address, service), slices, topology);
+                }
             }
         }
         all.hosts = Arc::new(hosts);
@@ -70,39 +77,35 @@ impl Services {
     fn add(
         &mut self,
         hosts: &mut ServiceHosts,
-        service: &Service,
+        (address, service): (IpAddr, &Service),
         slices: &[&EndpointSlice],
         topology: &Topology,
     ) {
-        let leads = |address: IpAddr| topology.route(address).1;
-        let is_host = |address: &&IpAddr| matches!(leads(**address), Route::Node | Route::World);
-        for &address in &service.cluster_ips {
-            if leads(address) != Route::World {
-                continue;
-            }
-            let mut found = Vec::new();
-            for port in &service.ports {
-                let number = protocol(port.protocol).number();
-                let mut of_port = BTreeSet::new();
-                for slice in slices {
-                    let targets = slice.ports.iter().filter(|it| {
-                        it.name == port.name && protocol(Some(it.protocol)).number() == number
-                    });
-                    for target in targets {
-                        let addresses = slice.addresses.iter();
-                        let of_family = addresses.filter(|it| it.is_ipv4() == address.is_ipv4());
-                        of_port.extend(of_family.filter(is_host).map(|it| (*it, target.port)));
-                    }
+        let is_host =
+            |address: &&IpAddr| matches!(topology.route(**address).1, Route::Node | Route::World);
+        let mut found = Vec::new();
+        for port in &service.ports {
+            let number = protocol(port.protocol).number();
+            let mut of_port = BTreeSet::new();
+            for slice in slices {
+                let targets = slice.ports.iter().filter(|it| {
+                    it.name == port.name && protocol(Some(it.protocol)).number() == number
+                });
+                for target in targets {
+                    let addresses = slice.addresses.iter();
+                    let of_family = addresses.filter(|it| it.is_ipv4() == address.is_ipv4());
+                    of_port.extend(of_family.filter(is_host).map(|it| (*it, target.port)));
                 }
-                found.push(((address, number, port.port), of_port));
             }
-            if found.iter().any(|(_, of_port)| of_port.len() > MOST_HOSTS) {
-                continue;
+            if of_port.len() > MOST_HOSTS {
+                return;
             }
-            self.addresses.insert(address);
-            let found = found.into_iter().filter(|(_, of_port)| !of_port.is_empty());
-            hosts.extend(found.map(|(key, of_port)| (key, of_port.into_iter().collect())));
+            if !of_port.is_empty() {
+                found.push(((address, number, port.port), of_port.into_iter().collect()));
+            }
         }
+        self.addresses.insert(address);
+        hosts.extend(found);
     }
 }
 

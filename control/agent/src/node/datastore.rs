@@ -43,6 +43,8 @@ pub(crate) struct Datastore {
     pub(super) cluster: Cluster,
     /// Where the node stands; of the last cluster in which it has a place.
     pub(crate) topology: Topology,
+    /// The addresses of the node's interfaces.
+    own_addresses: BTreeSet<IpAddr>,
     /// The service addresses that the node translates, if it does.
     pub(super) services: Option<Services>,
 }
@@ -66,6 +68,7 @@ impl Datastore {
             source,
             cluster: Cluster::default(),
             topology: Topology::default(),
+            own_addresses: BTreeSet::new(),
             services: None,
         };
         let cluster = import_for(datastore.source.contents(), &datastore.node);
@@ -77,12 +80,6 @@ impl Datastore {
         }
         datastore.adopt(cluster);
         datastore.place()?;
-        datastore.services = match settings.services {
-            settings::Services::None => None,
-            settings::Services::KubeProxy => {
-                Some(Services::new(datastore.source.contents(), &datastore.topology))
-            }
-        };
         Ok(datastore)
     }
 
@@ -111,21 +108,29 @@ impl Datastore {
         Ok(())
     }
 
+    /// The node translates service addresses but for these, which its interfaces have. Returns whether that changes
+    /// anything.
+    pub(crate) fn translate_services(&mut self, own_addresses: BTreeSet<IpAddr>) -> bool {
+        self.own_addresses = own_addresses;
+        self.refresh_services()
+    }
+
+    fn refresh_services(&mut self) -> bool {
+        let contents = self.source.contents();
+        let services = Some(Services::new(contents, &self.topology, &self.own_addresses));
+        let differs = services != self.services;
+        self.services = services;
+        differs
+    }
+
     /// Brings the service addresses up to date. `is_placed`: the node may stand elsewhere now. Returns whether they have
     /// changed.
     pub(super) fn follow_services(&mut self, changes: &Changes, is_placed: bool) -> bool {
-        let Some(before) = &self.services else { return false };
         let may_differ = match changes {
             Changes::Objects(objects) => objects.keys().any(Services::rest_on),
             Changes::Everything => true,
         };
-        if !may_differ && !is_placed {
-            return false;
-        }
-        let services = Services::new(self.source.contents(), &self.topology);
-        let differs = services != *before;
-        self.services = Some(services);
-        differs
+        self.services.is_some() && (may_differ || is_placed) && self.refresh_services()
     }
 
     /// Why a pod may not have these addresses: a node has one, or the object of another pod does. The pod could send

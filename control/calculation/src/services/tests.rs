@@ -26,10 +26,14 @@ fn slice(name: &str, addresses: &str, ports: &str) -> String {
 }
 
 fn services(manifests: &[String]) -> Services {
+    services_beside(manifests, &BTreeSet::new())
+}
+
+fn services_beside(manifests: &[String], own: &BTreeSet<IpAddr>) -> Services {
     let text = format!("{NODES}{}", manifests.concat());
     let contents = Contents::from_texts([("cluster.yaml", text.as_str())]);
     let topology = topology(&import_for(&contents, "n1"), "n1").unwrap();
-    Services::new(&contents, &topology)
+    Services::new(&contents, &topology, own)
 }
 
 fn shown(services: &Services) -> String {
@@ -71,6 +75,9 @@ fn what_is_not_fully_known_or_is_a_pods_or_a_nodes_address_is_not_translated() {
     ] {
         assert_eq!(services(std::slice::from_ref(&wrong)), Services::default(), "{wrong}");
     }
+    // node-local DNS, or kube-proxy in the mode ipvs: a process of the node may answer.
+    let own = BTreeSet::from(["10.96.0.7".parse().unwrap()]);
+    assert_eq!(services_beside(std::slice::from_ref(&web), &own), Services::default());
     let hosts: Vec<String> = (0..=MOST_HOSTS).map(|n| format!("192.0.2.{n}")).collect();
     let many =
         |hosts: &[String]| services(&[web.clone(), slice("web", &hosts.join(", "), "{port: 80}")]);

@@ -45,16 +45,18 @@ impl Pods {
              addressType: IPv4, endpoints: [{{addresses: [{endpoint}]}}], ports: [{{port: {SERVED}}}]}}\n"
         );
         self.node.write(name, &service);
+        self.wait_for_translation(address, true);
+    }
+
+    fn wait_for_translation(&self, address: &str, wanted: bool) {
         let start = Instant::now();
-        let is_known = || {
+        let prefix = format!("{address}/32");
+        let is_translated = || {
             let status = self.node.client().unwrap().status().unwrap();
-            status
-                .routes
-                .iter()
-                .any(|it| it.prefix == format!("{address}/32") && it.via == "service")
+            status.routes.iter().any(|it| it.prefix == prefix && it.via == "service")
         };
-        while !is_known() {
-            assert!(start.elapsed() < PATIENCE, "service {name} is not known");
+        while is_translated() != wanted {
+            assert!(start.elapsed() < PATIENCE, "{address}: {wanted}");
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -160,6 +162,21 @@ fn pods_reach_services_by_the_nodes_translation_and_policy_judges_the_endpoint()
     all.deny("{podSelector: {}, ingress: []}");
     assert!(!all.call(SERVICE, 80) && all.call(OF_NODE, 443));
     all.deny("{podSelector: {}, policyTypes: [Egress], egress: [{}]}");
+
+    // As node-local DNS does: a process of the node answers at the service's address, and policy is asked about that.
+    let ip = |verb: &str| {
+        let mut ip = Command::new("ip");
+        ip.args(["address", verb, &format!("{SERVICE}/32"), "dev", "lo"]);
+        assert!(all.node.inside(|| ip.status().unwrap()).success());
+    };
+    ip("add");
+    all.wait_for_translation(SERVICE, false);
+    all.node.inside(|| echo(TcpListener::bind((SERVICE, 81)).unwrap()));
+    assert!(all.call(SERVICE, 81));
+    all.deny(&only(&format!("{own}/32")));
+    assert!(!all.call(SERVICE, 81));
+    ip("del");
+    all.wait_for_translation(SERVICE, true);
 
     // A masqueraded connection would be the node's, which may always reach its pods.
     assert!(all.call(SERVICE, 80));
