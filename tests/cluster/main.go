@@ -1,0 +1,159 @@
+// Command cluster makes a real Kubernetes on this machine: etcd, the control plane and nodes with containerd and kubelet,
+// each node in namespaces of its own. README.md says how, and why it is made so.
+//
+// One process, the machine (machine.go), is process 1 of a pid namespace, and everything else runs below it. So one
+// SIGKILL ends all of it, and its network and mounts end with it: `down` has only cgroups and the folder left to remove.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+const usage = `usage: cluster COMMAND [--dir DIR] ...
+  build [NAME...]            builds what is out of date, or only these: k8s, agnhost, pause, netpol
+  up [--nodes N] [--cni none|ptp] [--proxy none|nftables|iptables]
+                             starts a cluster and prints the path of its kubeconfig
+  down                       ends it and removes all that it left, after a crash too
+  status                     prints each program and its state
+  stop NAME, start NAME      ends and restarts a program or a node, as status names it
+  kubectl ARGUMENT...        kubectl as the cluster's administrator
+  exec NODE -- COMMAND...    runs a command in all namespaces of a node
+  netpol [--list] [FOCUS]    runs Kubernetes' NetworkPolicy specs whose name matches FOCUS
+DIR is the folder of the cluster: $MANX_CLUSTER_DIR, or run in the cache folder.
+The cache folder is $MANX_CLUSTER_CACHE, or target/cluster.`
+
+// self is this program, even when its file is gone, as after `go run`.
+const self = "/proc/self/exe"
+
+// The first four are what the driver starts itself by, inside of namespaces.
+var commands = map[string]func([]string) error{
+	"machine": runMachine,
+	"node":    enterNode,
+	"init":    runInit,
+	"daemons": runDaemons,
+	"build":   build,
+	"up":      up,
+	"down":    down,
+	"status":  status,
+	"stop":    stop,
+	"start":   start,
+	"kubectl": kubectl,
+	"exec":    execInNode,
+	"netpol":  netpol,
+}
+
+func main() {
+	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
+		fmt.Fprintln(os.Stderr, usage)
+		os.Exit(2)
+	}
+	err := commands[os.Args[1]](os.Args[2:])
+	var ended *exec.ExitError
+	switch {
+	case err == nil:
+	case errors.As(err, &ended) && ended.ExitCode() > 0:
+		os.Exit(ended.ExitCode())
+	default:
+		fmt.Fprintf(os.Stderr, "cluster %s: %v\n", os.Args[1], err)
+		os.Exit(1)
+	}
+}
+
+// root is the folder of this project, found by its parts from the working folder upwards.
+func root() (string, error) {
+	folder, err := os.Getwd()
+	for ; err == nil; folder = filepath.Dir(folder) {
+		if _, err := os.Stat(filepath.Join(folder, "tests/cluster/go.mod")); err == nil {
+			return folder, nil
+		}
+		if folder == "/" {
+			return "", errors.New("no tests/cluster/go.mod in the working folder or above: run this inside the project, " +
+				"or name MANX_CLUSTER_CACHE and build there first")
+		}
+	}
+	return "", err
+}
+
+// cache is the absolute path of the folder of what is built.
+func cache() (string, error) {
+	if folder := os.Getenv("MANX_CLUSTER_CACHE"); folder != "" {
+		return filepath.Abs(folder)
+	}
+	root, err := root()
+	return filepath.Join(root, "target/cluster"), err
+}
+
+// flags makes a flag set with --dir in it. Once it has parsed, directory gives the absolute path.
+func flags(command string) (*flag.FlagSet, func() (string, error)) {
+	set := flag.NewFlagSet(command, flag.ExitOnError)
+	dir := set.String("dir", os.Getenv("MANX_CLUSTER_DIR"), "the cluster's folder")
+	return set, func() (string, error) {
+		if *dir != "" {
+			return filepath.Abs(*dir)
+		}
+		cache, err := cache()
+		return filepath.Join(cache, "run"), err
+	}
+}
+
+// opened parses --dir in front of other arguments, and reads the cluster in that folder.
+func opened(command string, arguments []string) (*Cluster, []string, error) {
+	set, directory := flags(command)
+	rest := arguments
+	// kubectl's own flags are not ours.
+	if len(arguments) > 0 && strings.HasPrefix(strings.TrimLeft(arguments[0], "-"), "dir") || command != "kubectl" {
+		if err := set.Parse(arguments); err != nil {
+			return nil, nil, err
+		}
+		rest = set.Args()
+	}
+	dir, err := directory()
+	if err != nil {
+		return nil, nil, err
+	}
+	cluster, err := readCluster(dir)
+	return cluster, rest, err
+}
+
+func kubectl(arguments []string) error {
+	c, arguments, err := opened("kubectl", arguments)
+	if err != nil {
+		return err
+	}
+	program := c.program("kubectl", arguments...)
+	program.Env = append(os.Environ(), "KUBECONFIG="+c.path("kubeconfig"))
+	program.Stdin, program.Stdout, program.Stderr = os.Stdin, os.Stdout, os.Stderr
+	return program.Run()
+}
+
+// execInNode runs the command as a process of the node; standard input, output and the exit status are the command's.
+func execInNode(arguments []string) error {
+	c, arguments, err := opened("exec", arguments)
+	if err != nil {
+		return err
+	}
+	if len(arguments) > 1 && arguments[1] == "--" {
+		arguments = slices.Delete(arguments, 1, 2)
+	}
+	if len(arguments) < 2 {
+		return errors.New("expected a node and a command: cluster exec n1 -- ip address")
+	}
+	process, err := readProcess(c.path(arguments[0], "pid"))
+	if err != nil || !process.alive() {
+		return fmt.Errorf("no node %q runs in %s: the nodes are %s", arguments[0], c.Dir, strings.Join(c.nodes(), " "))
+	}
+	nsenter, err := exec.LookPath("nsenter")
+	if err != nil {
+		return errors.New("nsenter is missing: apt-get install util-linux")
+	}
+	return syscall.Exec(nsenter, append([]string{nsenter, "--target", fmt.Sprint(process.Pid),
+		"--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"}, arguments[1:]...), os.Environ())
+}
