@@ -137,8 +137,16 @@ func (c *Cluster) waitForNodes(progress io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("%w; the logs of its programs are %s", err, c.path("log", node+".*"))
 		}
+		if c.CNI == "none" {
+			continue
+		}
 		// The nodes read this, and make it the configuration of ptp.
-		if err := writeFile(c.path(node, "pod-cidr"), fmt.Sprintf("%s %s\n", cidr, fmt.Sprintf(nodeAddress, 11+i))); err != nil {
+		address := fmt.Sprintf(nodeAddress, 11+i)
+		if err := writeFile(c.path(node, "pod-cidr"), cidr+" "+address+"\n"); err != nil {
+			return err
+		}
+		// The API server answers pods.
+		if err := ip("route replace " + cidr + " via " + address); err != nil {
 			return err
 		}
 	}
