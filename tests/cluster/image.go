@@ -23,7 +23,7 @@ type image struct {
 }
 
 const (
-	// The names are those that the NetworkPolicy specs ask for; a test compares (netpol_test.go).
+	// The names are those that the NetworkPolicy specs ask for; `netpol` compares.
 	agnhostImage = "registry.k8s.io/e2e-test-images/agnhost:2.59"
 	pauseImage   = "registry.k8s.io/pause:3.10.1"
 )
