@@ -5,7 +5,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 )
 
 // leftOut are specs that cannot hold here, as a pattern of ginkgo.
@@ -70,7 +72,12 @@ func (c *Cluster) specs(suite, focus, skip string) *exec.Cmd {
 		"--report-dir="+c.path("netpol"), "--dump-logs-on-failure=false")
 }
 
+// passThrough ends the program with this one, so that it also cleans up when somebody gives up waiting.
 func passThrough(command *exec.Cmd) error {
+	// The signal comes when the thread ends that started the program (prctl(2), PR_SET_PDEATHSIG).
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
 	return command.Run()
 }

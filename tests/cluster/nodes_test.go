@@ -43,6 +43,7 @@ func TestTwoNodesRunPodsAndServices(t *testing.T) {
 		c.apply(fmt.Sprintf(workload, node, agnhostImage))
 	}
 	c.reachEachOther(nodes)
+	c.isSeenWhileItRuns()
 
 	// Programs come back as they were, and so does a node whose namespaces are made anew.
 	for _, name := range []string{"n1.kubelet", "n1.containerd", "n2"} {
@@ -51,6 +52,21 @@ func TestTwoNodesRunPodsAndServices(t *testing.T) {
 	}
 	c.run("kubectl", "delete", "pods", "--all", "--force", "--grace-period=0")
 	c.reachEachOther(nodes)
+}
+
+// isSeenWhileItRuns shows that the search for remains finds what is there, and so that finding nothing means something.
+func (c testCluster) isSeenWhileItRuns() {
+	c.Helper()
+	cluster, err := readCluster(c.dir)
+	if err != nil {
+		c.Fatal(err)
+	}
+	found := strings.Join(remains(cluster), "\n")
+	for _, kind := range []string{"the folder ", "process ", "cgroup ", "kubelet", "containerd-shim", "agnhost"} {
+		if !strings.Contains(found, kind) {
+			c.Errorf("the search for remains of a cluster that runs does not find %q:\n%s", kind, found)
+		}
+	}
 }
 
 // reachEachOther waits for the Deployments, and has a pod of each node call all pods and services.
@@ -115,6 +131,18 @@ func TestNodesWithoutAPluginWaitForOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.eventually(60*time.Second, "kubectl", "wait", "--timeout=5s", "--for=condition=Ready", "node/n1")
+
+	// A crash of what all else runs below; the cleanup is that of every test.
+	machine, err := readProcess(filepath.Join(c.dir, "pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := machine.kill(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.try("status"); err == nil || !strings.Contains(err.Error(), "does not run") {
+		t.Errorf("the status of a cluster that crashed: %v, expected that it does not run", err)
+	}
 }
 
 func TestNothingRunsOnWhenUpIsKilledWithNodes(t *testing.T) {
