@@ -40,7 +40,7 @@ func build(names []string) error {
 		return err
 	}
 	if _, err := exec.LookPath("go"); err != nil {
-		return errors.New("go is missing: apt-get install golang-go, or https://go.dev/dl; go.mod says which version")
+		return errors.New("go is missing: install the version that tests/cluster/go.mod names, or a newer one, from https://go.dev/dl")
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(targets, func(t target) bool { return t.name == name }) {
