@@ -1,81 +1,197 @@
-// Command k8s is a cluster's programs in one: its first argument says which one it is.
+// Command cluster makes a real Kubernetes on this machine: etcd, the control plane and nodes with containerd and kubelet,
+// each node in namespaces of its own. README.md says how, and why it is made so.
 //
-// kube-apiserver brings its etcd along: with MANX_ETCD naming a folder, a member of one runs in the same process, on
-// loopback, and ends with it.
+// One process, the machine (machine.go), is process 1 of a pid namespace, and everything else runs below it. So one
+// SIGKILL ends all of it, and its network and mounts end with it: `down` has only cgroups and the folder left to remove.
 package main
 
 import (
-	"context"
+	"errors"
+	"flag"
 	"fmt"
-	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
-
-	"github.com/spf13/cobra"
-	"go.etcd.io/etcd/server/v3/embed"
-	"k8s.io/component-base/cli"
-	_ "k8s.io/component-base/metrics/prometheus/clientgo"
-	kubectl "k8s.io/kubectl/pkg/cmd"
-	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
-	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
-	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
-	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
-	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
+	"strings"
+	"syscall"
 )
 
-// Made on demand: to make a command registers its flags, and some names collide.
-var commands = map[string]func() *cobra.Command{
-	"kube-apiserver":          apiserver.NewAPIServerCommand,
-	"kube-controller-manager": controllers.NewControllerManagerCommand,
-	"kube-proxy":              proxy.NewProxyCommand,
-	"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
-	// It panics with any other context.
-	"kubelet": func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
-	"kubectl": kubectl.NewDefaultKubectlCommand,
+const usage = `usage: cluster COMMAND [--dir DIR] ...
+  build [NAME...]            builds what is out of date, or only these: k8s, agnhost, pause, coredns, netpol
+  up [--nodes N] [--cni none|ptp] [--proxy none|nftables|iptables]
+                             starts a cluster and prints the path of its kubeconfig
+  down                       ends it and removes all that it left, after a crash too
+  status                     prints each program and its state
+  stop NAME, start NAME      ends and restarts a program or a node, as status names it
+  kubectl ARGUMENT...        kubectl as the cluster's administrator
+  image NAME PROGRAM...      makes an image of static programs, the first of which it runs, and gives it to every node
+  exec NODE -- COMMAND...    runs a command in all namespaces of a node
+  netpol [--list] [FOCUS]    runs Kubernetes' NetworkPolicy specs whose name matches FOCUS
+DIR is the folder of the cluster: $MANX_CLUSTER_DIR, or run in the cache folder.
+The cache folder is $MANX_CLUSTER_CACHE, or target/cluster.`
+
+// self is this program, even when its file is gone, as after `go run`.
+const self = "/proc/self/exe"
+
+// The first four are what the driver starts itself by, inside of namespaces.
+var commands = map[string]func([]string) error{
+	"machine": runMachine,
+	"node":    enterNode,
+	"init":    runInit,
+	"daemons": runDaemons,
+	"build":   build,
+	"up":      up,
+	"down":    down,
+	"status":  status,
+	"stop":    stop,
+	"start":   start,
+	"kubectl": kubectl,
+	"exec":    execInNode,
+	"image":   giveImage,
+	"netpol":  netpol,
 }
 
 func main() {
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		var known []string
-		for name := range commands {
-			known = append(known, name)
-		}
-		slices.Sort(known)
-		fmt.Fprintf(os.Stderr, "k8s: found no program's name, expected one of %v\n", known)
+		fmt.Fprintln(os.Stderr, usage)
 		os.Exit(2)
 	}
-	name := os.Args[1]
-	os.Args = os.Args[1:]
-	if folder := os.Getenv("MANX_ETCD"); folder != "" && name == "kube-apiserver" {
-		member, err := etcd(folder)
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "k8s: etcd does not start:", err)
-			os.Exit(1)
-		}
-		defer member.Close()
+	err := commands[os.Args[1]](os.Args[2:])
+	var ended *exec.ExitError
+	switch {
+	case err == nil:
+	case errors.As(err, &ended) && ended.ExitCode() > 0:
+		os.Exit(ended.ExitCode())
+	default:
+		fmt.Fprintf(os.Stderr, "cluster %s: %v\n", os.Args[1], err)
+		os.Exit(1)
 	}
-	if name == "kubectl" {
-		if err := cli.RunNoErrOutput(commands[name]()); err != nil {
-			fmt.Fprintln(os.Stderr, "error:", err)
-			os.Exit(1)
-		}
-		return
-	}
-	os.Exit(cli.Run(commands[name]()))
 }
 
-func etcd(folder string) (*embed.Etcd, error) {
-	at := func(port string) []url.URL { return []url.URL{{Scheme: "http", Host: "127.0.0.1:" + port}} }
-	config := embed.NewConfig()
-	config.Dir = folder
-	config.LogLevel = "error"
-	config.UnsafeNoFsync = true // a test's cluster need not survive a crash of the machine
-	config.ListenClientUrls, config.AdvertiseClientUrls = at("2379"), at("2379")
-	config.ListenPeerUrls, config.AdvertisePeerUrls = at("2380"), at("2380")
-	config.InitialCluster = config.InitialClusterFromName(config.Name)
-	member, err := embed.StartEtcd(config)
-	if err == nil {
-		<-member.Server.ReadyNotify()
+// root is the folder of this project, found by its parts from the working folder upwards.
+func root() (string, error) {
+	folder, err := os.Getwd()
+	for ; err == nil; folder = filepath.Dir(folder) {
+		if _, err := os.Stat(filepath.Join(folder, "tests/cluster/go.mod")); err == nil {
+			return folder, nil
+		}
+		if folder == "/" {
+			return "", errors.New("no tests/cluster/go.mod in the working folder or above: run this inside the project, " +
+				"or name MANX_CLUSTER_CACHE and build there first")
+		}
 	}
-	return member, err
+	return "", err
+}
+
+// cache is the absolute path of the folder of what is built.
+func cache() (string, error) {
+	if folder := os.Getenv("MANX_CLUSTER_CACHE"); folder != "" {
+		return filepath.Abs(folder)
+	}
+	root, err := root()
+	return filepath.Join(root, "target/cluster"), err
+}
+
+// flags makes a flag set with --dir in it. Once it has parsed, directory gives the absolute path.
+func flags(command string) (*flag.FlagSet, func() (string, error)) {
+	set := flag.NewFlagSet(command, flag.ExitOnError)
+	dir := set.String("dir", os.Getenv("MANX_CLUSTER_DIR"), "the cluster's folder")
+	return set, func() (string, error) {
+		if *dir != "" {
+			return filepath.Abs(*dir)
+		}
+		cache, err := cache()
+		return filepath.Join(cache, "run"), err
+	}
+}
+
+// opened parses --dir in front of other arguments, and reads the cluster in that folder.
+func opened(command string, arguments []string) (*Cluster, []string, error) {
+	set, directory := flags(command)
+	rest := arguments
+	// kubectl's own flags are not ours.
+	if len(arguments) > 0 && strings.HasPrefix(strings.TrimLeft(arguments[0], "-"), "dir") || command != "kubectl" {
+		if err := set.Parse(arguments); err != nil {
+			return nil, nil, err
+		}
+		rest = set.Args()
+	}
+	dir, err := directory()
+	if err != nil {
+		return nil, nil, err
+	}
+	cluster, err := readCluster(dir)
+	return cluster, rest, err
+}
+
+func kubectl(arguments []string) error {
+	c, arguments, err := opened("kubectl", arguments)
+	if err != nil {
+		return err
+	}
+	program := c.program("kubectl", arguments...)
+	program.Env = append(os.Environ(), "KUBECONFIG="+c.path("kubeconfig"))
+	program.Stdin, program.Stdout, program.Stderr = os.Stdin, os.Stdout, os.Stderr
+	return program.Run()
+}
+
+// giveImage packs programs and has every node import them, as a registry would have them pulled.
+func giveImage(arguments []string) error {
+	c, arguments, err := opened("image", arguments)
+	if err != nil {
+		return err
+	}
+	if len(arguments) < 2 {
+		return errors.New("expected a name and static programs: cluster image docker.io/library/manx:latest /tmp/manx")
+	}
+	entry := "/" + filepath.Base(arguments[1])
+	given := image{name: arguments[0], config: map[string]any{"Entrypoint": []string{entry}}}
+	archive := c.path("given.tar")
+	if err := given.pack(archive, arguments[1:]...); err != nil {
+		return err
+	}
+	for _, node := range c.nodes() {
+		load, err := c.inNode(node, "ctr", "-n", "k8s.io", "images", "import", archive)
+		if err != nil {
+			return err
+		}
+		if out, err := exec.Command(load[0], load[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ctr images import on %s: %w: %s", node, err, out)
+		}
+	}
+	return nil
+}
+
+// inNode is the command that runs another one in all namespaces of a node.
+func (c *Cluster) inNode(node string, command ...string) ([]string, error) {
+	process, err := readProcess(c.path(node, "pid"))
+	if err != nil || !process.alive() {
+		return nil, fmt.Errorf("no node %q runs in %s: the nodes are %s", node, c.Dir, strings.Join(c.nodes(), " "))
+	}
+	nsenter, err := exec.LookPath("nsenter")
+	if err != nil {
+		return nil, errors.New("nsenter is missing: apt-get install util-linux")
+	}
+	return append([]string{nsenter, "--target", fmt.Sprint(process.Pid),
+		"--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--"}, command...), nil
+}
+
+// execInNode runs the command as a process of the node; standard input, output and the exit status are the command's.
+func execInNode(arguments []string) error {
+	c, arguments, err := opened("exec", arguments)
+	if err != nil {
+		return err
+	}
+	if len(arguments) > 1 && arguments[1] == "--" {
+		arguments = slices.Delete(arguments, 1, 2)
+	}
+	if len(arguments) < 2 {
+		return errors.New("expected a node and a command: cluster exec n1 -- ip address")
+	}
+	command, err := c.inNode(arguments[0], arguments[1:]...)
+	if err != nil {
+		return err
+	}
+	return syscall.Exec(command[0], command, os.Environ())
 }

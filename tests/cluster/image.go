@@ -1,0 +1,147 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+)
+
+// An image is some programs and a few files, as an OCI image layout in a tar archive that `ctr images import` takes:
+// https://github.com/opencontainers/image-spec/blob/v1.1.0/image-layout.md
+type image struct {
+	program string // the target that it is made of, and its name in the image
+	name    string // as pods name it
+	files   map[string]string
+	folders []string
+	config  map[string]any
+}
+
+const (
+	// The names are those that the NetworkPolicy specs ask for; `netpol` compares.
+	agnhostImage = "registry.k8s.io/e2e-test-images/agnhost:2.59"
+	pauseImage   = "registry.k8s.io/pause:3.10.1"
+	dnsImage     = "registry.k8s.io/coredns/coredns:v1.13.1"
+)
+
+var images = []image{
+	{
+		program: "agnhost", name: agnhostImage,
+		files:   map[string]string{"etc/passwd": "root:x:0:0:root:/:/agnhost\n", "etc/group": "root:x:0:\n"},
+		folders: []string{"etc", "uploads", "tmp"},
+		config:  map[string]any{"Entrypoint": []string{"/agnhost"}, "Cmd": []string{"pause"}, "Env": []string{"PATH=/"}},
+	},
+	{
+		program: "coredns", name: dnsImage,
+		config: map[string]any{"Entrypoint": []string{"/coredns"}},
+	},
+	{
+		program: "pause", name: pauseImage,
+		config: map[string]any{"Entrypoint": []string{"/pause"}, "User": "65535:65535"},
+	},
+}
+
+func (i image) archive(cache string) string {
+	return filepath.Join(cache, "images", i.program+".tar")
+}
+
+// pack writes the archive. Each program has the name of its file.
+func (i image) pack(archive string, programs ...string) error {
+	layer, err := i.layer(programs)
+	if err != nil {
+		return err
+	}
+	file, err := os.Create(archive + ".new")
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	out := tar.NewWriter(file)
+	type object map[string]any
+	// blob stores the text under its digest, and gives the descriptor that others refer to it by.
+	blob := func(mediaType string, text []byte) (object, error) {
+		digest := fmt.Sprintf("%x", sha256.Sum256(text))
+		return object{"mediaType": mediaType, "digest": "sha256:" + digest, "size": len(text)},
+			writeEntry(out, "blobs/sha256/"+digest, 0o644, text)
+	}
+	describe := func(mediaType string, value object) (object, error) {
+		text, err := json.Marshal(value)
+		if err != nil {
+			return nil, err
+		}
+		return blob(mediaType, text)
+	}
+	const kind = "application/vnd.oci.image."
+	layers, err := blob(kind+"layer.v1.tar", layer)
+	if err != nil {
+		return err
+	}
+	config, err := describe(kind+"config.v1+json", object{
+		"architecture": runtime.GOARCH, "os": "linux", "config": i.config,
+		// The layer is not compressed, so its digest also is that of its content.
+		"rootfs": object{"type": "layers", "diff_ids": []any{layers["digest"]}},
+	})
+	if err != nil {
+		return err
+	}
+	manifest, err := describe(kind+"manifest.v1+json", object{
+		"schemaVersion": 2, "mediaType": kind + "manifest.v1+json", "config": config, "layers": []any{layers},
+	})
+	if err != nil {
+		return err
+	}
+	manifest["annotations"] = object{"io.containerd.image.name": i.name}
+	index, err := json.Marshal(object{"schemaVersion": 2, "manifests": []any{manifest}})
+	if err != nil {
+		return err
+	}
+	if err := writeEntry(out, "index.json", 0o644, index); err != nil {
+		return err
+	}
+	if err := writeEntry(out, "oci-layout", 0o644, []byte(`{"imageLayoutVersion":"1.0.0"}`)); err != nil {
+		return err
+	}
+	if err := out.Close(); err != nil {
+		return err
+	}
+	return os.Rename(archive+".new", archive)
+}
+
+// layer is the image's root folder.
+func (i image) layer(programs []string) ([]byte, error) {
+	var layer bytes.Buffer
+	out := tar.NewWriter(&layer)
+	for _, folder := range i.folders {
+		if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: folder + "/", Mode: 0o1777}); err != nil {
+			return nil, err
+		}
+	}
+	for name, text := range i.files {
+		if err := writeEntry(out, name, 0o644, []byte(text)); err != nil {
+			return nil, err
+		}
+	}
+	for _, program := range programs {
+		text, err := os.ReadFile(program)
+		if err != nil {
+			return nil, err
+		}
+		if err := writeEntry(out, filepath.Base(program), 0o755, text); err != nil {
+			return nil, err
+		}
+	}
+	return layer.Bytes(), out.Close()
+}
+
+func writeEntry(out *tar.Writer, name string, mode int64, text []byte) error {
+	if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: int64(len(text))}); err != nil {
+		return err
+	}
+	_, err := io.Copy(out, bytes.NewReader(text))
+	return err
+}

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The addresses are the same in every cluster: each has a network of its own.
+const (
+	controlAddress = "10.99.0.1" // the control plane, on a bridge that each node has a veth into
+	nodeAddress    = "10.99.0.%d"
+	apiPort        = 6443
+	serviceRange   = "10.96.0.0/16"
+	apiService     = "10.96.0.1"
+	podRange       = "10.244.0.0/16"
+)
+
+// runMachine is process 1 of the cluster. It starts the control plane and the nodes, and watches over them for ever.
+func runMachine(arguments []string) error {
+	for _, passed := range []int{3, 4} {
+		unix.CloseOnExec(passed)
+	}
+	up, listening := os.NewFile(3, "up"), os.NewFile(4, "listener")
+	c, err := readCluster(arguments[0])
+	if err != nil {
+		return err
+	}
+	process, err := thisProcess()
+	if err != nil {
+		return err
+	}
+	// Before anything is made: from here on `down` finds the machine.
+	if err := process.write(c.path("pid")); err != nil {
+		return err
+	}
+	ready := make(chan struct{})
+	go func() {
+		_, _ = up.Read(make([]byte, 1)) // nothing is ever sent: it returns when `up` has ended
+		select {
+		case <-ready:
+		default:
+			os.Exit(1)
+		}
+	}()
+	listener, err := net.FileListener(listening)
+	if err != nil {
+		return err
+	}
+	go forward(listener)
+	if err := c.bringUp(up); err != nil {
+		fmt.Fprintln(up, err)
+		return err
+	}
+	close(ready)
+	fmt.Fprintln(up, "ready")
+	up.Close()
+	select {}
+}
+
+// forward joins the caller's loopback interface, where the listener is, and the API server in this network.
+func forward(listener net.Listener) {
+	for {
+		from, err := listener.Accept()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "accept:", err)
+			return
+		}
+		go func() {
+			defer from.Close()
+			to, err := net.Dial("tcp4", net.JoinHostPort(controlAddress, fmt.Sprint(apiPort)))
+			if err != nil {
+				return // the API server is down: the client sees the connection closed
+			}
+			defer to.Close()
+			go func() {
+				_, _ = io.Copy(to, from)
+				_ = to.(*net.TCPConn).CloseWrite()
+			}()
+			_, _ = io.Copy(from, to)
+		}()
+	}
+}
+
+func (c *Cluster) bringUp(progress io.Writer) error {
+	if err := c.makeNetwork(); err != nil {
+		return err
+	}
+	if err := c.makeKeys(); err != nil {
+		return err
+	}
+	begin := time.Now()
+	c.supervise("etcd", c.etcd)
+	c.supervise("kube-apiserver", c.apiServer)
+	if err := c.waitFor(2*time.Minute, "the API server", []string{"etcd"}, func() error {
+		_, err := c.admin("get", "--raw=/readyz")
+		return err
+	}); err != nil {
+		return fmt.Errorf("%w; the end of the API server's log:\n%s", err, c.lastLines("kube-apiserver"))
+	}
+	fmt.Fprintf(progress, "API server ready after %.1f s\n", time.Since(begin).Seconds())
+	if c.Nodes == 0 {
+		return nil
+	}
+	if err := c.makeDisks(); err != nil {
+		return err
+	}
+	c.supervise("kube-controller-manager", c.controllerManager)
+	c.supervise("kube-scheduler", c.scheduler)
+	for i, node := range c.nodes() {
+		c.supervise(node, func() (*exec.Cmd, error) { return c.startNode(node, i) })
+	}
+	return c.waitForNodes(progress)
+}
+
+func (c *Cluster) waitForNodes(progress io.Writer) error {
+	begin := time.Now()
+	programs := append([]string{"kube-controller-manager", "kube-scheduler"}, c.nodes()...)
+	for i, node := range c.nodes() {
+		var cidr string
+		err := c.waitFor(2*time.Minute, node+" to register", programs, func() (err error) {
+			cidr, err = c.admin("get", "node", node, "-o", "jsonpath={.spec.podCIDR}")
+			if err == nil && cidr == "" {
+				err = errors.New("it has no pod CIDR yet")
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("%w; the logs of its programs are %s", err, c.path("log", node+".*"))
+		}
+		if c.CNI == "none" {
+			continue
+		}
+		// The nodes read this, and make it the configuration of ptp.
+		address := fmt.Sprintf(nodeAddress, 11+i)
+		if err := writeFile(c.path(node, "pod-cidr"), cidr+" "+address+"\n"); err != nil {
+			return err
+		}
+		// The API server answers pods.
+		if err := ip("route replace " + cidr + " via " + address); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(progress, "nodes registered after %.1f s\n", time.Since(begin).Seconds())
+	if err := c.waitFor(time.Minute, "the service account `default`", programs, func() error {
+		_, err := c.admin("get", "serviceaccount", "default")
+		return err
+	}); err != nil || c.CNI == "none" {
+		return err
+	}
+	return c.waitFor(2*time.Minute, "the nodes to be Ready", programs, func() error {
+		_, err := c.admin("wait", "--for=condition=Ready", "node", "--all", "--timeout=1s")
+		return err
+	})
+}
+
+// admin runs kubectl beside the API server.
+func (c *Cluster) admin(arguments ...string) (string, error) {
+	kubectl := c.program("kubectl", append([]string{"--kubeconfig=" + c.path("pki", "admin.kubeconfig")}, arguments...)...)
+	var out, wrong bytes.Buffer
+	kubectl.Stdout, kubectl.Stderr = &out, &wrong
+	if err := kubectl.Run(); err != nil {
+		return "", fmt.Errorf("kubectl %s: %w: %s", strings.Join(arguments, " "), err, strings.TrimSpace(wrong.String()))
+	}
+	return out.String(), nil
+}
+
+func (c *Cluster) makeNetwork() error {
+	if c.Nodes == 0 {
+		return ip("link set lo up", "address add "+controlAddress+"/32 dev lo")
+	}
+	return ip("link set lo up", "link add br0 type bridge", "address add "+controlAddress+"/24 dev br0", "link set br0 up")
+}
+
+// makeDisks mounts what the nodes write to: memory, because the folder may be on an overlay, which overlays cannot be
+// made on. Only the machine and its nodes see it; it outlives a node and ends with the machine.
+func (c *Cluster) makeDisks() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("making mounts private: %w", err)
+	}
+	if err := os.Mkdir(c.path("disks"), 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("disks", c.path("disks"), "tmpfs", 0, "mode=755"); err != nil {
+		return fmt.Errorf("mounting a tmpfs: %w", err)
+	}
+	return nil
+}
+
+// startNode starts process 1 of the node and gives it its network interface; then the node goes on.
+func (c *Cluster) startNode(node string, index int) (*exec.Cmd, error) {
+	log, err := os.OpenFile(c.path("log", node), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	wait, proceed, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer wait.Close()
+	defer proceed.Close()
+	command := exec.Command(self, "node", c.Dir, node, fmt.Sprintf(nodeAddress, 11+index))
+	command.Stdin, command.Stdout, command.Stderr = wait, log, log
+	command.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
+	}
+	if err := command.Start(); err != nil {
+		return nil, err
+	}
+	port := "to-" + node
+	_ = ip("link delete " + port) // of the node before it was started again
+	err = ip(fmt.Sprintf("link add %s type veth peer name eth0 netns %d", port, command.Process.Pid),
+		fmt.Sprintf("link set %s master br0 up", port))
+	if err != nil {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+		return nil, err
+	}
+	return command, nil
+}
+
+// ip runs commands of ip(8), all or those before the first that fails.
+func ip(lines ...string) error {
+	batch := exec.Command("ip", "-batch", "-")
+	batch.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
+	if out, err := batch.CombinedOutput(); err != nil {
+		return fmt.Errorf("ip %s: %w: %s", strings.Join(lines, "; "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}
