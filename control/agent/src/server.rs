@@ -76,8 +76,8 @@ impl Server {
     pub fn bind(path: &Path) -> Result<Self, socket::Error> {
         let listening = Listening::bind(path)?;
         let listener = listening.listener().try_clone().and_then(UnixListener::from_std);
-        let listener = listener
-            .map_err(|source| socket::Error::Listen { path: path.to_owned(), source })?;
+        let listener =
+            listener.map_err(|source| socket::Error::Listen { path: path.to_owned(), source })?;
         Ok(Self { listener, _listening: listening })
     }
 

@@ -209,7 +209,9 @@ fn lines(told: impl Iterator<Item = String>) -> String {
 fn uninstall(places: &Places) -> Result<String, Error> {
     let told = [remove(&places.conflist(), is_conflist)?, remove(&places.program(), is_program)?];
     let ended = hold::end(&places.socket)?;
-    let ended = ended.then(|| "ended the holder: pods keep their interface as long as the agent runs".to_owned());
+    let ended = ended.then(|| {
+        "ended the holder: pods keep their interface as long as the agent runs".to_owned()
+    });
     Ok(lines(told.into_iter().chain(ended)))
 }
 
@@ -271,7 +273,10 @@ mod tests {
 
     fn places(folder: &Path) -> Places {
         let [bin, conf] = ["bin", "net.d"].map(|name| folder.join(name).display().to_string());
-        let arguments = ["--bin-dir", &bin, "--conf-dir", &conf].map(str::to_owned);
+        // Not the socket of an agent that this machine may have.
+        let socket = "/nowhere/node.sock";
+        let arguments = ["--bin-dir", &bin, "--conf-dir", &conf, "--socket", socket];
+        let arguments = arguments.map(str::to_owned);
         Places::read(&arguments).unwrap()
     }
 

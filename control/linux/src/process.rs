@@ -17,12 +17,11 @@ pub fn raise_open_files() -> io::Result<()> {
 /// Leaves the session, the folder and the descriptors of the process that started this one, except standard input,
 /// output and error. Call it before anything is opened.
 pub fn leave_parent() -> io::Result<()> {
-    for entry in fs::read_dir("/proc/self/fd")?.collect::<Vec<_>>() {
-        let number = entry?.file_name().to_str().and_then(|it| it.parse::<RawFd>().ok());
-        if let Some(number) = number.filter(|it| *it > 2) {
-            // The folder's own is closed already.
-            let _ = close(number);
-        }
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<RawFd>().ok();
+    let open: Vec<RawFd> = fs::read_dir("/proc/self/fd")?.flatten().filter_map(number).collect();
+    for inherited in open.into_iter().filter(|number| *number > 2) {
+        // The folder's own is closed already.
+        let _ = close(inherited);
     }
     // A program that a shell started leads a group, and keeps its session.
     let _ = setsid();

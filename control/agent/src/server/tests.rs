@@ -1,9 +1,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net as blocking;
+use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
-use std::path::PathBuf;
 use std::{fs, thread};
 
 use super::*;

@@ -1,4 +1,4 @@
-//! What the agent and the plugin ask of the holder. Each call blocks for a second at most.
+//! What the agent and the plugin ask of the holder. Each call blocks for two seconds at most.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use manx_api::{PodName, descriptors};
 
-use super::{Call, Held, Reply, Request, Response, VERSION, name, prepare, receive};
+use super::{Call, Held, PATIENCE, Reply, Request, Response, VERSION, name, prepare, receive};
 
 /// Why the holder does not do what it is asked for.
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +84,7 @@ impl Client {
             Ok(stream) => stream,
             Err(source) => return Err(Error::NoHolder { path, source }),
         };
-        match prepare(&stream) {
+        match prepare(&stream, PATIENCE) {
             Ok(None) => Ok(Self { stream, path }),
             Ok(Some(user)) => Err(Error::Stranger { path, user }),
             Err(error) => Err(Error::Broken { path, reason: error.to_string() }),

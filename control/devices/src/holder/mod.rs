@@ -39,8 +39,10 @@ const VERSION: u32 = 1;
 const MAX_MESSAGE: usize = 16 << 10;
 /// The most entries. A node has some 110 pods (Kubernetes, "Considerations for large clusters").
 const MAX_ENTRIES: usize = 2048;
-/// How long either side waits for a message of the other.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long the holder waits for a message. It serves one connection at a time.
+const SILENCE: Duration = Duration::from_millis(500);
+/// How long its client waits: until the silence of another client is over.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The holder's socket, beside that of its agent.
 pub fn path(agent: &Path) -> PathBuf {
@@ -57,7 +59,7 @@ pub struct Held {
 }
 
 /// The name of a pod's entry.
-fn name(pod: &PodName) -> String {
+pub fn name(pod: &PodName) -> String {
     format!("pod:{pod}")
 }
 
@@ -111,9 +113,9 @@ fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<Option<(T, Ve
 }
 
 /// Sets how long the stream waits, and returns the other side's user if that is neither root nor the caller's.
-fn prepare(stream: &UnixStream) -> io::Result<Option<u32>> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+fn prepare(stream: &UnixStream, patience: Duration) -> io::Result<Option<u32>> {
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
     let user = getsockopt(stream, PeerCredentials)?.uid();
     Ok((user != 0 && user != geteuid().as_raw()).then_some(user))
 }

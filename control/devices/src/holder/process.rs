@@ -13,7 +13,7 @@ use manx_linux::socket::{self, Listening};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde_json::Value;
 
-use super::{Call, MAX_ENTRIES, Reply, Request, Response, VERSION, prepare, receive};
+use super::{Call, MAX_ENTRIES, Reply, Request, Response, SILENCE, VERSION, prepare, receive};
 
 /// How often it looks for devices that are gone: with a namespace that ends, and no DEL.
 const LOOK: Duration = Duration::from_secs(5);
@@ -74,7 +74,7 @@ impl Holder {
 
     /// Answers all requests of a connection. Returns whether one of them was to end.
     fn serve(&mut self, stream: &UnixStream) -> io::Result<bool> {
-        if prepare(stream)?.is_some() {
+        if prepare(stream, SILENCE)?.is_some() {
             return Ok(false);
         }
         while let Some((Request { version, call }, brought)) = receive(stream)? {
