@@ -4,32 +4,36 @@
 //! starts another, which gets all at the next attachment.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use manx_api::{Device, PodName};
 use manx_devices::device::{DeviceSpec, OpenDevice};
 use manx_devices::holder::{self, Client, Error, Held, Kept};
 use manx_devices::pod_device::{self, PodDevice};
+use tokio::net::UnixStream;
 
 use crate::fault::Fault;
 
 /// How long a holder that did not answer is left alone: attachments must not wait for it one after the other.
 const REST: Duration = Duration::from_secs(10);
+/// How often it is looked whether there still is one.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// See the module.
 pub(crate) struct Holding {
     path: PathBuf,
     pods: Mutex<Pods>,
+    /// Why the holder does not have all of them. The control loop reads it, and must not wait for the holder.
+    fault: Mutex<Fault>,
 }
 
 #[derive(Default)]
 struct Pods {
     kept: BTreeMap<PodName, (Held, Vec<OwnedFd>)>,
-    /// Why the holder does not have all of them.
-    fault: Fault,
     rests_until: Option<Instant>,
 }
 
@@ -52,7 +56,7 @@ pub(crate) struct Refused {
 impl Holding {
     /// For the agent that listens at `agent`.
     pub(crate) fn new(agent: &Path) -> Self {
-        Self { path: holder::path(agent), pods: Mutex::default() }
+        Self { path: holder::path(agent), pods: Mutex::default(), fault: Mutex::default() }
     }
 
     /// Takes the devices of the last agent over, as far as they are like `pattern`. May block.
@@ -69,13 +73,17 @@ impl Holding {
 
     /// The agent has a device that the holder has, too.
     pub(crate) fn insert(&self, held: Held, queues: Vec<OwnedFd>) {
-        self.lock().kept.insert(held.attach.pod.clone(), (held, queues));
+        lock(&self.pods).kept.insert(held.attach.pod.clone(), (held, queues));
     }
 
-    /// Has the holder keep a device. May block.
-    pub(crate) fn keep(&self, held: Held, queues: Vec<OwnedFd>) {
-        let mut pods = self.lock();
+    /// Has the holder keep a device with these queues. May block.
+    pub(crate) fn keep(&self, held: Held, queues: io::Result<Vec<OwnedFd>>) {
+        let mut pods = lock(&self.pods);
         let pod = held.attach.pod.clone();
+        let queues = match queues {
+            Ok(queues) => queues,
+            Err(error) => return self.settle(Err(format!("the queues of {pod}: {error}"))),
+        };
         pods.kept.insert(pod.clone(), (held, queues));
         if pods.rests_until.is_some_and(|until| Instant::now() < until) {
             return;
@@ -83,18 +91,35 @@ impl Holding {
         let brought = pods.bring(&self.path, &pod);
         let is_broken = matches!(brought, Err(Error::Broken { .. }));
         pods.rests_until = is_broken.then(|| Instant::now() + REST);
-        pods.fault.settle(
-            brought.map_err(|error| {
-                format!("pods lose their interfaces when the agent ends: {error}")
-            }),
-        );
+        self.settle(brought.map_err(|error| error.to_string()));
+    }
+
+    fn settle(&self, brought: Result<(), String>) {
+        let text = |reason| format!("pods lose their interfaces when the agent ends: {reason}");
+        lock(&self.fault).settle(brought.map_err(text));
+    }
+
+    /// Looks now and then whether there still is a holder, as long as it has something; never ends.
+    pub(crate) async fn watch(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let found = UnixStream::connect(&self.path).await;
+            // While the lock is held, a device is on its way.
+            let has_pods = self.pods.try_lock().is_ok_and(|pods| !pods.kept.is_empty());
+            if let (true, Err(source)) = (has_pods, found) {
+                self.settle(Err(Error::NoHolder { path: self.path.clone(), source }.to_string()));
+            }
+        }
     }
 
     /// Has the holder let a device go, if it is one of its own. May block.
     pub(crate) fn release(&self, pod: &PodName) {
-        let mut pods = self.lock();
+        let mut pods = lock(&self.pods);
         if pods.kept.remove(pod).is_none() {
             return;
+        }
+        if pods.kept.is_empty() {
+            self.settle(Ok(()));
         }
         match Client::connect(&self.path).and_then(|mut holder| holder.release(pod)) {
             Ok(()) | Err(Error::NoHolder { .. }) => {}
@@ -112,12 +137,12 @@ impl Holding {
 
     /// Why pods lose their interfaces when this agent ends.
     pub(crate) fn problem(&self) -> Option<String> {
-        self.lock().fault.message().map(str::to_owned)
+        lock(&self.fault).message().map(str::to_owned)
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Pods> {
-        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Pods {

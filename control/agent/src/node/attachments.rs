@@ -213,6 +213,7 @@ impl Attachments {
         let pods = BTreeMap::new();
         let early = Vec::new();
         let (holding, refused) = (Arc::new(Holding::new(&settings.socket)), BTreeMap::new());
+        tokio::spawn(Arc::clone(&holding).watch());
         let attachments = Self {
             pods,
             early,
@@ -342,12 +343,7 @@ impl Attachments {
             let made = pod_device::adopt(queues, &attach.netns, netns, &wanted);
             if made.is_ok() {
                 let attach = Attach { addresses: addresses.clone(), ..attach.clone() };
-                match own {
-                    Ok(own) => holding.keep(Held { attach, mtu }, own),
-                    Err(error) => {
-                        tracing::error!(pod = %attach.pod, %error, "the holder gets no queues")
-                    }
-                }
+                holding.keep(Held { attach, mtu }, own);
             }
             Done::Made(Box::new(Reserved { attach, caller: answer, addresses, mtu }), made)
         };

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use manx_linux::{netlink, netns};
 use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::node::{Call, Node, Power, reaches};
@@ -21,22 +22,23 @@ const LONG: Duration = Duration::from_secs(10);
 
 /// A pod that the plugin has attached, with its object.
 struct Pod {
-    name: &'static str,
+    name: String,
     path: PathBuf,
     netns: OwnedFd,
     result: Value,
 }
 
 impl Pod {
-    fn attach(node: &Node, name: &'static str) -> Self {
+    fn attach(node: &Node, name: &str) -> Self {
         let path = node.add_namespace(name);
         let result = node.call("ADD", &Call::new(name, &path)).result();
         node.show(name, &result);
+        let name = name.to_owned();
         Self { name, netns: netns::open(&path).unwrap(), path, result }
     }
 
     fn call(&self) -> Call<'_> {
-        Call::new(self.name, &self.path)
+        Call::new(&self.name, &self.path)
     }
 
     fn check(&self, node: &Node) {
@@ -198,6 +200,78 @@ fn a_holder_that_is_killed_costs_nothing_and_the_next_one_has_all() {
     assert!(node.attachments().iter().all(|it| it.device.is_none()));
     node.call("DEL", &a.call()).result();
     assert_eq!(node.call("ADD", &a.call()).result()["interfaces"][0]["name"], "eth0");
+}
+
+/// Sends datagrams from one pod to another every millisecond, which answers, until told to stop. Returns when answers
+/// came.
+fn probe(from: &Pod, to: &Pod, ends: &AtomicBool) -> Vec<Instant> {
+    let bound = |pod: &Pod| {
+        let address = pod.addresses()[0];
+        let socket = netns::run_in(&pod.netns, || UdpSocket::bind((address, 0)).unwrap()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        socket
+    };
+    let (near, far) = (bound(from), bound(to));
+    let there = far.local_addr().unwrap();
+    let mut answers = Vec::new();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                if let Ok((_, sender)) = far.recv_from(&mut [0; 1]) {
+                    let _ = far.send_to(&[0], sender);
+                }
+            }
+        });
+        while !ends.load(Ordering::Relaxed) {
+            let _ = near.send_to(&[0], there);
+            if near.recv(&mut [0; 1]).is_ok() {
+                answers.push(Instant::now());
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
+    answers
+}
+
+/// What a process holds in KiB: its share of shared memory included (`Pss`, proc(5)).
+fn memory(pid: Pid) -> u32 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// With a release build (`--release --nocapture`) the lines that this prints are the figures of docs/performance.md.
+#[test]
+fn all_pods_of_a_node_pass_again_soon_after_the_next_agent_starts() {
+    for count in [2, 250] {
+        let Some(mut node) = Node::start(&["10.244.0.0/20"]) else { return };
+        let names: Vec<String> = (0..count).map(|number| format!("pod-{number}")).collect();
+        let pods: Vec<Pod> = names.iter().map(|name| Pod::attach(&node, name)).collect();
+        let (holder, _) = node.holder().unwrap();
+        eprintln!("{count} pods: the holder has {} KiB", memory(holder));
+        for _ in 0..5 {
+            let ends = AtomicBool::new(false);
+            let (killed, started, answers) = thread::scope(|scope| {
+                let probing = scope.spawn(|| probe(&pods[0], &pods[count - 1], &ends));
+                thread::sleep(Duration::from_millis(100));
+                let killed = Instant::now();
+                node.kill_agent();
+                let started = Instant::now();
+                node.start_agent();
+                thread::sleep(Duration::from_millis(100));
+                ends.store(true, Ordering::Relaxed);
+                (killed, started, probing.join().unwrap())
+            });
+            let before = answers.iter().filter(|answer| **answer < started).max().unwrap();
+            let first = answers.iter().find(|answer| **answer > started).unwrap();
+            let (after, gap) = (*first - started, *first - *before);
+            eprintln!("{count} pods: first packet after {after:?}, gap {gap:?}");
+            assert!(*before < started && killed < *first && after < LONG / 2, "{after:?}");
+        }
+        assert_eq!(node.attachments().iter().filter(|it| it.device.is_some()).count(), count);
+        assert!(pods.iter().all(|pod| pod.index().is_some()));
+        assert_eq!(warnings(&node), "");
+    }
 }
 
 /// Ends the agent, does something, and starts an agent with so many workers. Checks that the pod's interface is let go,
