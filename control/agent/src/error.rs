@@ -114,24 +114,22 @@ impl Error {
     /// The kind, as the agent's socket and the exit code tell it.
     pub fn kind(&self) -> ErrorKind {
         match self {
+            Self::Socket(socket::Error::Folder(_) | socket::Error::Listen { .. })
+            | Self::StrictReversePath
+            | Self::Netlink(_)
+            | Self::Namespace(_)
+            | Self::Lack(_)
+            | Self::NodePortLost { .. } => ErrorKind::Environment,
             Self::Topology(_)
             | Self::NoDatastore(_)
             | Self::Access(_)
             | Self::NoUplink { .. }
             | Self::NotInSync(..)
             | Self::Loopback(_)
-            | Self::Core { .. } => ErrorKind::Invalid,
-            Self::Socket(socket::Error::Folder(_) | socket::Error::Listen { .. }) => {
-                ErrorKind::Environment
-            }
-            Self::Socket(_) => ErrorKind::Invalid,
+            | Self::Core { .. }
+            | Self::Socket(_) => ErrorKind::Invalid,
             Self::Addresses(error) => error.kind(),
             Self::Devices(error) => error.kind(),
-            Self::StrictReversePath
-            | Self::Netlink(_)
-            | Self::Namespace(_)
-            | Self::Lack(_)
-            | Self::NodePortLost { .. } => ErrorKind::Environment,
             Self::Capabilities(_)
             | Self::Worker(_)
             | Self::Runtime(_)
