@@ -10,11 +10,11 @@ use manx_calculation::topology::TopologyError;
 use manx_datastore::api_server::AccessError;
 use manx_linux::doctor::Lack;
 use manx_linux::netlink;
-use manx_linux::netns;
+use manx_linux::{netns, socket};
 
 use manx_devices::device;
 
-use super::{ipam, server};
+use super::ipam;
 
 /// Why an agent cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +75,7 @@ pub enum Error {
     Namespace(#[from] netns::Error),
     /// The socket could not be opened.
     #[error(transparent)]
-    Server(#[from] server::Error),
+    Socket(#[from] socket::Error),
     /// The file of addresses could not be opened.
     #[error(transparent)]
     Addresses(#[from] ipam::store::Error),
@@ -114,21 +114,22 @@ impl Error {
     /// The kind, as the agent's socket and the exit code tell it.
     pub fn kind(&self) -> ErrorKind {
         match self {
+            Self::Socket(socket::Error::Folder(_) | socket::Error::Listen { .. })
+            | Self::StrictReversePath
+            | Self::Netlink(_)
+            | Self::Namespace(_)
+            | Self::Lack(_)
+            | Self::NodePortLost { .. } => ErrorKind::Environment,
             Self::Topology(_)
             | Self::NoDatastore(_)
             | Self::Access(_)
             | Self::NoUplink { .. }
             | Self::NotInSync(..)
             | Self::Loopback(_)
-            | Self::Core { .. } => ErrorKind::Invalid,
-            Self::Server(error) => error.kind(),
+            | Self::Core { .. }
+            | Self::Socket(_) => ErrorKind::Invalid,
             Self::Addresses(error) => error.kind(),
             Self::Devices(error) => error.kind(),
-            Self::StrictReversePath
-            | Self::Netlink(_)
-            | Self::Namespace(_)
-            | Self::Lack(_)
-            | Self::NodePortLost { .. } => ErrorKind::Environment,
             Self::Capabilities(_)
             | Self::Worker(_)
             | Self::Runtime(_)

@@ -5,6 +5,7 @@ mod denials;
 mod device_work;
 mod error;
 mod fault;
+mod holding;
 pub mod host_device;
 pub mod ipam;
 mod node;
@@ -32,6 +33,7 @@ pub use manx_devices::{device, pod_device};
 use manx_linux::doctor;
 use manx_linux::netlink::Netlink;
 use manx_linux::netns::sysctl;
+use manx_linux::process;
 
 /// How often the workers' reports are read and their life is checked.
 const TICK: Duration = Duration::from_millis(100);
@@ -52,6 +54,9 @@ fn check_cores(asked: &[Option<usize>]) -> Result<(), Error> {
 pub fn run(settings: &Settings) -> Result<(), Error> {
     if let Err(error) = sysctl::make_writable() {
         tracing::warn!(%error, "/proc/sys is read-only and cannot be mounted anew");
+    }
+    if let Err(error) = process::raise_open_files() {
+        tracing::warn!(%error, "the limit of open files stays as it is");
     }
     // While there is no other thread: each has its own.
     let kept = privileges::give_up().map_err(Error::Capabilities)?;
@@ -85,7 +90,7 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         datastore.translate_services(addresses);
         tokio::spawn(service_device::watch_addresses(Netlink::open()?, own));
     }
-    let (mut agent, completed) = Agent::start(settings, datastore, &uplink)?;
+    let (mut agent, completed) = Agent::start(settings, datastore, &uplink).await?;
 
     let (peers, wanted) = watch::channel(agent.datastore.ipip_peers());
     let (found, next_hops) = watch::channel(uplink::NextHops::new());

@@ -6,7 +6,7 @@
 //! - [`Attachments`]: the pods of this node, their addresses and devices, and device work under way. It knows no other
 //!   part.
 //!
-//! What takes more than one part is here, in `pods` and in `status`.
+//! What takes more than one part is here, in `pods`, in `succession` and in `status`.
 
 mod attachments;
 mod dataplane;
@@ -14,6 +14,7 @@ mod datastore;
 mod pods;
 mod ports;
 mod status;
+mod succession;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -47,9 +48,10 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Starts the workers and makes the node's own ports on the uplink; then what the datastore says is in force.
+    /// Starts the workers and makes the node's own ports on the uplink, and attaches the pods of the last agent; then
+    /// what the datastore says is in force.
     /// Returns the receiver of device work that has ended, too.
-    pub(super) fn start(
+    pub(super) async fn start(
         settings: &Settings,
         datastore: Datastore,
         uplink: &netlink::Link,
@@ -60,6 +62,7 @@ impl Agent {
         let dataplane = Dataplane::start(settings, tunnels, own, uplink.mtu)?;
         let started = Instant::now();
         let mut agent = Self { datastore, dataplane, attachments, started, failed: None };
+        agent.take_over(agent.attachments.resume().await);
         agent.apply_topology();
         agent.publish();
         Ok((agent, completed))

@@ -4,20 +4,12 @@
 //! through one channel to the agent. The agent's single-threaded control loop takes requests between its other events,
 //! and sends each outcome when it is there: at once, or when the work that the request asks for has ended.
 
-use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
-};
-use nix::sys::stat::{Mode, fchmod};
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
@@ -25,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use manx_api::{Call, ErrorKind, Failure, Reply, Request, Reservation, Response, descriptors};
 use manx_linux::netns::{self, Identity};
-use manx_linux::private;
+use manx_linux::socket::{self, Listening};
 
 /// Connections served at once; more wait in the socket's backlog. A caller that attaches a pod holds one until the pod
 /// is attached, and a node has some 110 pods (Kubernetes, "Considerations for large clusters").
@@ -71,81 +63,22 @@ pub struct Handover {
     pub answer: oneshot::Sender<Outcome>,
 }
 
-/// Why the agent cannot listen.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Somebody listens there.
-    #[error(
-        "another agent listens at {0}: stop it first, or give this one a socket of its own by --socket"
-    )]
-    InUse(PathBuf),
-    /// The path is taken by something else.
-    #[error("{0} is there and is no socket: remove it, or name another path by --socket")]
-    NotASocket(PathBuf),
-    /// Longer than the kernel takes (unix(7)).
-    #[error(
-        "the socket's path {0} is longer than the 107 bytes that the kernel takes: name a shorter one by --socket"
-    )]
-    PathTooLong(PathBuf),
-    /// Others could put a socket of theirs in its place, and addresses of theirs in the file beside it.
-    #[error(
-        "the agent listens in a folder of its user's alone: {0}; name a socket in such a folder by --socket"
-    )]
-    Folder(#[from] private::Error),
-    /// Anything else.
-    #[error(
-        "the agent cannot listen at {path}: {source}; name a path that can be made by --socket"
-    )]
-    Listen {
-        /// The socket.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-}
-
-impl Error {
-    /// The kind, for the exit code.
-    pub fn kind(&self) -> ErrorKind {
-        match self {
-            Self::InUse(_) | Self::NotASocket(_) | Self::PathTooLong(_) => ErrorKind::Invalid,
-            Self::Folder(_) | Self::Listen { .. } => ErrorKind::Environment,
-        }
-    }
-}
-
-/// A listening socket. It goes, and its files with it, when this is dropped.
+/// The agent's listening socket.
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
-    path: PathBuf,
-    /// Held for as long as the socket: who has it may take a stale socket away.
-    _lock: Flock<File>,
+    /// Holds the socket's name.
+    _listening: Listening,
 }
 
 impl Server {
-    /// Listens at `path`, with mode 0600 from the first instant; the folder is made (0700) if it is not there, and has
-    /// to be the caller's own ([`private::examine`]). A socket without a listener is replaced, one with a listener is
-    /// not. Call within a tokio runtime.
-    pub fn bind(path: &Path) -> Result<Self, Error> {
-        let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
-        let address = UnixAddr::new(path).map_err(|_| Error::PathTooLong(path.to_owned()))?;
-        match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => private::make(folder)?,
-            _ => private::examine(Path::new("."))?,
-        }
-        let lock = lock(path)?;
-        remove_stale(path)?;
-
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let made = socket(AddressFamily::Unix, SockType::Stream, flags, None)
-            .map_err(|e| error(e.into()))?;
-        // The file gets the mode that the unbound socket has (unix(7): the umask can only take more away).
-        fchmod(&made, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| error(e.into()))?;
-        bind(made.as_raw_fd(), &address).map_err(|e| error(e.into()))?;
-        listen(&made, Backlog::MAXCONN).map_err(|e| error(e.into()))?;
-        let listener = UnixListener::from_std(made.into()).map_err(error)?;
-        Ok(Self { listener, path: path.to_owned(), _lock: lock })
+    /// Listens at `path` ([`Listening::bind`]). Call within a tokio runtime.
+    pub fn bind(path: &Path) -> Result<Self, socket::Error> {
+        let listening = Listening::bind(path)?;
+        let listener = listening.listener().try_clone().and_then(UnixListener::from_std);
+        let listener =
+            listener.map_err(|source| socket::Error::Listen { path: path.to_owned(), source })?;
+        Ok(Self { listener, _listening: listening })
     }
 
     /// Serves connections, 512 at once, until the receiver of `requests` ends.
@@ -173,68 +106,6 @@ impl Server {
                 }
             }
         }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Nobody is left to tell; the next agent takes a stale socket away.
-        let _ = fs::remove_file(&self.path);
-        let _ = fs::remove_file(lock_path(&self.path));
-    }
-}
-
-fn lock_path(path: &Path) -> PathBuf {
-    let mut lock = path.as_os_str().to_owned();
-    lock.push(".lock");
-    lock.into()
-}
-
-/// Two agents that start at once must not both find the socket stale.
-fn lock(path: &Path) -> Result<Flock<File>, Error> {
-    let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
-    loop {
-        let name = lock_path(path);
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&name)
-            .map_err(error)?;
-        let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => lock,
-            Err((_, Errno::EWOULDBLOCK)) => return Err(Error::InUse(path.to_owned())),
-            Err((_, errno)) => return Err(error(errno.into())),
-        };
-        // An agent that stops removes the file, and a lock on a file without a name keeps no agent out.
-        let still_there = fs::metadata(&name).is_ok_and(|there| {
-            use std::os::unix::fs::MetadataExt;
-            lock.metadata().is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
-        });
-        if still_there {
-            return Ok(lock);
-        }
-    }
-}
-
-fn remove_stale(path: &Path) -> Result<(), Error> {
-    let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
-    match fs::symlink_metadata(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(error(e)),
-        Ok(metadata) if !metadata.file_type().is_socket() => {
-            return Err(Error::NotASocket(path.to_owned()));
-        }
-        Ok(_) => {}
-    }
-    match std::os::unix::net::UnixStream::connect(path) {
-        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(error)
-        }
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(error(e)),
-        Ok(_) => Err(Error::InUse(path.to_owned())),
     }
 }
 

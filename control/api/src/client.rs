@@ -1,6 +1,6 @@
 //! A client of the agent's socket. It blocks: the command line and the rig make one call at a time.
 
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -239,12 +239,8 @@ impl Client {
     }
 
     fn receive(&mut self) -> io::Result<Vec<u8>> {
-        let mut header = [0; 4];
-        self.stream.read_exact(&mut header)?;
-        let len = api::message_len(header).map_err(io::Error::other)?;
-        let mut bytes = Vec::new();
-        (&mut self.stream).take(len as u64).read_to_end(&mut bytes)?;
-        if bytes.len() < len { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(bytes) }
+        let received = descriptors::receive_message(&self.stream, api::MAX_MESSAGE)?;
+        received.map(|(bytes, _)| bytes).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
     fn protocol(&self, reason: String) -> Error {

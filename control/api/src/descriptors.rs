@@ -1,4 +1,6 @@
 //! Messages that carry descriptors (`SCM_RIGHTS`, unix(7)): a pod's namespace, the queues of a device.
+//!
+//! [`receive`] takes what has come, as it is; [`receive_message`] waits for a whole message.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,6 +16,8 @@ use rustix::net::{
 const AT_ONCE: usize = 253;
 /// The most descriptors of a message: a queue for each worker that an agent can have.
 pub const MAX_DESCRIPTORS: usize = 256;
+/// How many bytes of a message are received at once.
+const ROOM: usize = 16 << 10;
 
 /// Sends bytes, of which there are at least as many as calls are needed, and descriptors with the first of them. The
 /// socket blocks.
@@ -67,6 +71,40 @@ pub fn receive(
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     Ok(received.bytes)
+}
+
+/// Receives a message of at most `most` bytes, without its length, and the descriptors that come with it. The socket
+/// blocks. `None`: the other side has closed the connection.
+pub fn receive_message(
+    socket: impl AsFd,
+    most: usize,
+) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+    let mut descriptors = Vec::new();
+    let mut header = [0; 4];
+    let mut filled = 0;
+    while filled < header.len() {
+        match receive(&socket, &mut header[filled..], &mut descriptors)? {
+            0 if filled == 0 => return Ok(None),
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            received => filled += received,
+        }
+    }
+    let len = u32::from_le_bytes(header) as usize;
+    if len > most {
+        let text = format!("a message of {len} bytes is too long: at most {most} are allowed");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    // Memory follows what has come, not what is announced.
+    let mut bytes = Vec::new();
+    let mut room = vec![0; ROOM.min(len)];
+    while bytes.len() < len {
+        let rest = room.len().min(len - bytes.len());
+        match receive(&socket, &mut room[..rest], &mut descriptors)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            received => bytes.extend_from_slice(&room[..received]),
+        }
+    }
+    Ok(Some((bytes, descriptors)))
 }
 
 #[cfg(test)]

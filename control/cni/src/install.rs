@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use crate::config::SOCKET;
+use crate::hold;
 
 /// The program's name, which is the plugin's type.
 const NAME: &str = "manx-cni";
@@ -33,15 +34,16 @@ const USAGE: &str = "\
 manx-cni is a CNI plugin: a container runtime starts it with CNI_COMMAND set.
 
   manx-cni install      copies this program to the runtime's folder of plugins, and writes a configuration that names it
-  manx-cni uninstall    removes both
+  manx-cni uninstall    removes both, and ends the holder
+  manx-cni hold         is the holder, which keeps pods' devices while there is no agent; the plugin starts it
 
     --bin-dir DIR       folder of plugins [default: /opt/cni/bin]
     --conf-dir DIR      folder of configurations [default: /etc/cni/net.d]
     --conf-name NAME    the configuration's file [default: 10-manx.conflist]
-    --socket PATH       the agent's socket, for the configuration [default: /run/manx/node.sock]
+    --socket PATH       the agent's socket, for the configuration and the holder [default: /run/manx/node.sock]
 ";
 
-/// Why a file cannot be installed or removed.
+/// Why a file cannot be installed or removed, or the holder not be.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     /// The command line.
@@ -62,6 +64,12 @@ enum Error {
         /// Why.
         source: io::Error,
     },
+    /// The holder.
+    #[error(transparent)]
+    Hold(#[from] hold::Error),
+    /// The holder that is to end.
+    #[error(transparent)]
+    Holder(#[from] manx_devices::holder::Error),
 }
 
 fn at(path: &Path, verb: &'static str) -> impl FnOnce(io::Error) -> Error {
@@ -120,8 +128,11 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
         Some((verb, rest)) if verb == "uninstall" => {
             Places::read(rest).and_then(|it| uninstall(&it))
         }
+        Some((verb, rest)) if verb == "hold" => {
+            Places::read(rest).and_then(|it| Ok(hold::run(&it.socket).map(|()| String::new())?))
+        }
         Some((flag, [])) if flag == "--help" => Ok(USAGE.to_owned()),
-        _ => Err(Error::Usage("expected install, uninstall or CNI_COMMAND".to_owned())),
+        _ => Err(Error::Usage("expected install, uninstall, hold or CNI_COMMAND".to_owned())),
     };
     let (written, status) = match done {
         Ok(text) => (stdout().write_all(text.as_bytes()), ExitCode::SUCCESS),
@@ -197,7 +208,11 @@ fn lines(told: impl Iterator<Item = String>) -> String {
 /// Returns what it did, in lines.
 fn uninstall(places: &Places) -> Result<String, Error> {
     let told = [remove(&places.conflist(), is_conflist)?, remove(&places.program(), is_program)?];
-    Ok(lines(told.into_iter()))
+    let ended = hold::end(&places.socket)?;
+    let ended = ended.then(|| {
+        "ended the holder: pods keep their interface as long as the agent runs".to_owned()
+    });
+    Ok(lines(told.into_iter().chain(ended)))
 }
 
 fn remove(path: &Path, is_its_own: fn(&[u8]) -> bool) -> Result<String, Error> {
@@ -258,7 +273,10 @@ mod tests {
 
     fn places(folder: &Path) -> Places {
         let [bin, conf] = ["bin", "net.d"].map(|name| folder.join(name).display().to_string());
-        let arguments = ["--bin-dir", &bin, "--conf-dir", &conf].map(str::to_owned);
+        // Not the socket of an agent that this machine may have.
+        let socket = "/nowhere/node.sock";
+        let arguments = ["--bin-dir", &bin, "--conf-dir", &conf, "--socket", socket];
+        let arguments = arguments.map(str::to_owned);
         Places::read(&arguments).unwrap()
     }
 

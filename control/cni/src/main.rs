@@ -7,6 +7,7 @@
 //! - [`config`]: what it says on standard input.
 //! - [`success`]: the result of an ADD.
 //! - [`namespace`]: what a pod's namespace has, for CHECK.
+//! - [`hold`]: a process that keeps pods' devices while there is no agent.
 //! - [`verbs`]: the verbs, each a call or two to the agent.
 //! - [`install`]: the program and its configuration at the places where runtimes look.
 //!
@@ -14,6 +15,7 @@
 
 mod config;
 mod error;
+mod hold;
 mod install;
 mod namespace;
 mod parameters;

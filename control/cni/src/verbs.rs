@@ -18,6 +18,7 @@ use serde_json::json;
 
 use crate::config::{Config, VERSIONS};
 use crate::error::{Code, Error};
+use crate::hold;
 use crate::namespace;
 use crate::parameters::Container;
 use crate::success::{Success, default_route};
@@ -75,19 +76,25 @@ pub(crate) fn add(config: &Config, container: &Container) -> Result<String, Erro
         device: wishes.device,
         ..Attach::new(pod.clone(), netns, interface)
     };
-    let made = attach_with_device(&mut connect(config)?, attach)?;
+    let made = attach_with_device(config, attach)?;
     to_json(&Success::extended(config, netns, interface, &made))
 }
 
 /// A TUN device is made here, where the pod's namespace may be entered, and its queues go to the agent: so the agent
 /// needs no such power. The agent makes veths itself.
-fn attach_with_device(client: &mut Client, attach: Attach) -> Result<Attached, Error> {
+fn attach_with_device(config: &Config, attach: Attach) -> Result<Attached, Error> {
+    let mut client = connect(config)?;
     let (path, interface) = (attach.netns.clone(), attach.interface.clone());
     let netns = netns::open(&path).map_err(device::Error::from)?;
     let reserved = match client.reserve(attach, netns.as_fd())? {
         Ok(reserved) => reserved,
         Err(attached) => return Ok(attached),
     };
+    // A pod without a holder has its network until the agent ends.
+    if let Err(error) = hold::ensure(&config.socket) {
+        let text = "manx-cni: the pod loses its interface when the agent ends";
+        let _ = writeln!(stderr(), "{text}: {error}");
+    }
     let wanted = DeviceSpec {
         interface: &interface,
         device: Device::Tun,

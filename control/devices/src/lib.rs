@@ -4,11 +4,13 @@
 //! - [`device`]: a device is made, in a namespace that the caller names.
 //! - [`pod_device`]: a pod's device with its addresses and routes; its removal; the queues of one that another process
 //!   made.
+//! - [`holder`]: a process that keeps the queues while there is no agent.
 //!
 //! The agent makes veths, and all devices of callers that cannot. The CNI plugin makes TUN devices and hands their
 //! queues over: so the agent need not enter a pod's namespace.
 
 pub mod device;
+pub mod holder;
 pub mod pod_device;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

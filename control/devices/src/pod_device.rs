@@ -1,10 +1,12 @@
 //! A pod's interface.
 
+use std::fs;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use manx_dataplane::port::tun::{self, Tun};
+use manx_dataplane::sys;
 
 use crate::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
 use manx_api::Device;
@@ -134,6 +136,33 @@ pub fn adopt(
     Ok((PodDevice { netns, identity, interface, maker: Maker::Caller, mtu }, held))
 }
 
+/// Takes over a device that the last agent had, with its queues from the holder.
+///
+/// # Errors
+/// As [`adopt`], and [`Error::NotQueues`] when the device does not lie in the namespace that is at `path` now.
+pub fn resume(
+    queues: Vec<OwnedFd>,
+    path: &Path,
+    wanted: &DeviceSpec<'_>,
+) -> Result<(PodDevice, OpenDevice), Error> {
+    let opened = |source| netns::Error::Open { path: path.to_owned(), source };
+    let there = netns::Identity::from(&fs::metadata(path).map_err(opened)?);
+    let wrong = |found: String| Error::NotQueues {
+        interface: wanted.interface.to_owned(),
+        found,
+        expected: format!("a device in the network namespace {}", path.display()),
+    };
+    for queue in &queues {
+        let of_device = sys::tun::namespace(queue.as_fd()).and_then(netns::identity);
+        match of_device {
+            Ok(found) if found == there => {}
+            Ok(_) => return Err(wrong("the device lies in another namespace".to_owned())),
+            Err(error) => return Err(wrong(format!("the device is gone ({error})"))),
+        }
+    }
+    adopt(queues, path, there, wanted)
+}
+
 fn set_routes(
     netns: BorrowedFd<'_>,
     made: &CreatedDevice,
@@ -171,8 +200,8 @@ impl PodDevice {
     }
 
     /// Removes the interface, even while workers hold its queues: the next one may have its name at once. Repeating it,
-    /// or a pod whose namespace is gone, is no error. A device that another process made goes with its queues, or that
-    /// process removes it.
+    /// or a pod whose namespace is gone, is no error. A device that another process made goes with its queues (the
+    /// holder's, too), or that process removes it.
     pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
         let Maker::Agent(made) = &self.maker else { return Ok(()) };
         if made.device == Device::Tun

@@ -1,7 +1,7 @@
 //! Both kinds of device, with sockets at their ends and nothing but a copying loop between their queues.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -340,48 +340,4 @@ fn the_queues_of_another_maker_are_taken_over_and_nothing_else_is() {
     check_refused(one, 1, "one is of eth0, a device of several queues");
     check_refused(vec![file()], 1, "Inappropriate ioctl");
     check_refused(vec![fresh()], 1, "bad state");
-}
-
-/// Has a device stay without queues (`TUNSETPERSIST`).
-fn keep(queue: &OwnedFd) {
-    #[expect(unsafe_code, reason = "an ioctl that the product has no use for yet")]
-    // SAFETY: the argument is a number.
-    let result = unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETPERSIST, 1) };
-    assert_eq!(result, 0);
-}
-
-/// What a process that outlives the agent may do: hold a descriptor for each queue, and make a queue of it when the
-/// agent's are gone.
-#[test]
-fn a_spare_descriptor_of_the_pods_namespace_attaches_to_the_device_again_from_outside() {
-    if !namespaces_allowed() || !tun_allowed() {
-        return;
-    }
-    let (a, b) = (Pod::new(&["10.7.0.2"]), Pod::new(&["10.7.0.3"]));
-    let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
-    let take = |spare: &fs::File| sys::tun::set_interface(spare.as_fd(), "eth0", flags);
-    let open_tun = || fs::File::options().read(true).write(true).open("/dev/net/tun").unwrap();
-    let mut held = Vec::new();
-    let mut spares = Vec::new();
-    for pod in [&a, &b] {
-        let netns = netns::open(&pod.path).unwrap();
-        let queues = pod_device::make_tun(&netns, &pod.path, &pod.wanted()).unwrap();
-        let queues: Vec<OwnedFd> = queues.into_iter().map(OwnedFd::from).collect();
-        keep(&queues[0]);
-        spares.push(pod.run(open_tun));
-        held.push(queues);
-    }
-    assert!(take(&spares[0]).is_err(), "one queue has one holder");
-    drop(held);
-    let mut taken = Vec::new();
-    for (spare, pod) in spares.into_iter().zip([&a, &b]) {
-        take(&spare).unwrap();
-        let wanted = pod.wanted();
-        let (identity, queues) = (there(&pod.path).unwrap(), vec![spare.into()]);
-        taken.push(pod_device::adopt(queues, &pod.path, identity, &wanted).unwrap().1.queues);
-    }
-    let [from, to] = [&a, &b].map(|pod| pod.run(|| bound(pod.addresses[0])));
-    let (at_b, at_a) = (taken.pop().unwrap(), taken.pop().unwrap());
-    let _wire = Wire::between(at_a, at_b);
-    assert!(reaches(&from, &to, LONG) && reaches(&to, &from, LONG));
 }

@@ -3,7 +3,9 @@
 //! The layers, in order:
 //! - [`netns`]: network namespaces and their settings.
 //! - [`netlink`]: interfaces, addresses, routes, rules and neighbours.
+//! - [`process`]: what a process does to itself at its start.
 //! - [`private`]: folders and files that no other user can write to.
+//! - [`socket`]: a listening socket in such a folder, of one process at a time.
 //! - [`doctor::sandbox`]: the namespaces that hold a rig.
 //! - [`doctor`]: whether this machine lets Manx work, and what is missing.
 //!
@@ -14,5 +16,7 @@ pub mod doctor;
 pub mod netlink;
 pub mod netns;
 pub mod private;
+pub mod process;
+pub mod socket;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -117,6 +117,11 @@ impl Tun {
         Ok(interface.flags & libc::IFF_MULTI_QUEUE != 0)
     }
 
+    /// The network namespace in which the interface lies now. Errors: those of [`sys::tun::namespace`].
+    pub fn namespace(&self) -> io::Result<OwnedFd> {
+        sys::tun::namespace(self.queue.as_fd())
+    }
+
     /// A handle by which the settings of the device can be restored.
     pub fn settings(&self) -> io::Result<Settings> {
         Settings::of(&self.queue)

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_short, c_uint};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::check;
 
@@ -48,6 +48,19 @@ pub fn interface(fd: BorrowedFd<'_>) -> io::Result<Interface> {
         name: name_of(&request),
         flags: c_int::from(u16::from_ne_bytes(flags.to_ne_bytes())),
     })
+}
+
+/// `TUNGETDEVNETNS` (`linux/if_tun.h`), which libc does not name.
+const GET_NAMESPACE: libc::Ioctl = libc::_IO(b'T' as u32, 227);
+
+/// The network namespace in which the interface of the queue `fd` lies now.
+///
+/// Errors: `fd` is detached; `EPERM` without `CAP_NET_ADMIN` over the namespace; `EINVAL` before Linux 5.2.
+pub fn namespace(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: TUNGETDEVNETNS takes no argument and returns a new descriptor.
+    let opened = check(unsafe { libc::ioctl(fd.as_raw_fd(), GET_NAMESPACE, 0) })?;
+    // SAFETY: the kernel has just opened it for this process, and nothing else knows its number.
+    Ok(unsafe { OwnedFd::from_raw_fd(opened) })
 }
 
 /// Sets the length of the virtio-net header in front of each packet.

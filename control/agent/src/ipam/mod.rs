@@ -126,6 +126,11 @@ impl Ipam {
         self.pods.iter().map(|(pod, has)| (pod, has.as_slice(), self.ids.get(pod)))
     }
 
+    /// The pod's addresses, if it has any.
+    pub fn addresses(&self, pod: &PodName) -> Option<&[IpAddr]> {
+        self.pods.get(pod).map(Vec::as_slice)
+    }
+
     /// What a container runtime calls the pod's attachment.
     pub fn id(&self, pod: &PodName) -> Option<&AttachmentId> {
         self.ids.get(pod)

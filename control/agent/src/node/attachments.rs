@@ -2,9 +2,12 @@
 //! way.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::tables::PortId;
@@ -13,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::device_work::{Completed, DeviceWork};
 use crate::error::Error;
+use crate::holding::{Holding, Refused, Resumed};
 use crate::host_device::{self, HostDevice};
 use crate::ipam;
 use crate::server::{Handover, Outcome};
@@ -22,8 +26,12 @@ use manx_api::{Attach, Detach, Device, PodName, Reservation, Response};
 use manx_calculation::calc::{self, Local};
 use manx_calculation::topology::{Desired, Topology};
 use manx_devices::device::{self, AgentNamespace, DeviceSpec, OpenDevice};
+use manx_devices::holder::Held;
 use manx_devices::pod_device::{self, PodDevice};
 use manx_linux::{netlink, netns};
+
+/// How long the devices of the last agent may take. A path may lead to a mount that does not answer.
+const RESUMING: Duration = Duration::from_secs(5);
 
 /// Takes the reply to a request. A client that went away has closed it.
 pub(crate) type Caller = oneshot::Sender<Outcome>;
@@ -143,6 +151,9 @@ pub(crate) struct Attachments {
     pub(super) early: Vec<EarlyAttachment>,
     addresses: ipam::store::Store,
     work: DeviceWork<Done>,
+    pub(super) holding: Arc<Holding>,
+    /// Pods of the last agent that were not taken over, and why.
+    pub(super) refused: BTreeMap<PodName, String>,
     namespace: Arc<AgentNamespace>,
     host_device: HostDevice,
     service_device: Option<ServiceDevice>,
@@ -201,11 +212,15 @@ impl Attachments {
         let (work, completed) = DeviceWork::new(Arc::clone(&namespace));
         let pods = BTreeMap::new();
         let early = Vec::new();
+        let (holding, refused) = (Arc::new(Holding::new(&settings.socket)), BTreeMap::new());
+        tokio::spawn(Arc::clone(&holding).watch());
         let attachments = Self {
             pods,
             early,
             addresses,
             work,
+            holding,
+            refused,
             namespace,
             host_device,
             service_device,
@@ -213,6 +228,23 @@ impl Attachments {
             last: 0,
         };
         Ok((attachments, own, completed))
+    }
+
+    /// The devices of the last agent.
+    pub(super) async fn resume(&self) -> Vec<Result<Resumed, Refused>> {
+        let (holding, pattern) = (Arc::clone(&self.holding), self.pattern);
+        let resuming = tokio::task::spawn_blocking(move || holding.resume(&pattern));
+        match tokio::time::timeout(RESUMING, resuming).await {
+            Ok(Ok(resumed)) => resumed,
+            Ok(Err(error)) => resume_unwind(error.into_panic()),
+            Err(_) => {
+                tracing::error!(
+                    "the devices of the last agent cannot be examined within {} s: pods have to be attached anew",
+                    RESUMING.as_secs()
+                );
+                Vec::new()
+            }
+        }
     }
 
     /// The pods that are attached.
@@ -301,12 +333,18 @@ impl Attachments {
         let _ = caller.send(Outcome::Reserved(reservation, handover));
         self.pods.insert(name.clone(), Pod::UnderWay(VecDeque::new()));
         let without = Done::Removed(Departure { release: Some(attach.pod.clone()), reply: None });
+        let holding = Arc::clone(&self.holding);
         let take_over = move |Handover { queues, answer }| {
             let interface = &attach.interface;
             let (device, addresses) = (Device::Tun, addresses);
             let wanted =
                 DeviceSpec { interface, addresses: &addresses, mtu, segments, device, ..pattern };
+            let own: io::Result<Vec<OwnedFd>> = queues.iter().map(OwnedFd::try_clone).collect();
             let made = pod_device::adopt(queues, &attach.netns, netns, &wanted);
+            if made.is_ok() {
+                let attach = Attach { addresses: addresses.clone(), ..attach.clone() };
+                holding.keep(Held { attach, mtu }, own);
+            }
             Done::Made(Box::new(Reserved { attach, caller: answer, addresses, mtu }), made)
         };
         self.work.start_when(name, handed, take_over, without);
@@ -316,8 +354,10 @@ impl Attachments {
     /// up.
     pub(super) fn start_removal(&mut self, name: &ObjectName, device: PodDevice, then: Departure) {
         self.pods.insert(name.clone(), Pod::UnderWay(VecDeque::new()));
-        let pod = name.clone();
+        let pod = PodName { namespace: name.namespace.clone(), name: name.name.clone() };
+        let holding = Arc::clone(&self.holding);
         let remove = move |namespace: &AgentNamespace| {
+            holding.release(&pod);
             if let Err(error) = device.detach(namespace) {
                 tracing::warn!(%pod, %error, "the pod's interface could not be removed");
             }
@@ -344,6 +384,7 @@ impl Attachments {
         self.last += 1;
         let (index, attachment, mtu) = (self.free_index(), self.last, device.mtu());
         let local = Local { index, attachment, port, addresses, mtu };
+        self.refused.retain(|pod, _| (&pod.namespace, &pod.name) != (&name.namespace, &name.name));
         self.pods.insert(name, Pod::Attached(AttachedPod { device, local }));
     }
 
@@ -371,6 +412,7 @@ impl Attachments {
 
     /// Takes a pod's addresses back.
     pub(super) fn release(&mut self, pod: &PodName) -> Result<(), ipam::store::Error> {
+        self.refused.remove(pod);
         let released = self.addresses.release(pod).map(drop);
         released.inspect_err(|error| {
             tracing::error!(%pod, %error, "the pod's addresses could not be released and stay taken");

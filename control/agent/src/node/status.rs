@@ -47,7 +47,7 @@ impl Agent {
             changed_in_place: dataplane.changed_in_place,
             routes_changed_in_place: dataplane.routes_changed_in_place,
             invalid: invalid(self),
-            warnings: summaries(datastore, Severity::Warning).collect(),
+            warnings: warnings(self),
             known_endpoints: datastore.cluster.model.endpoints.len(),
             known_policies: datastore.cluster.model.policies.len(),
             endpoints: endpoints(self),
@@ -147,6 +147,16 @@ fn invalid(Agent { datastore, dataplane, .. }: &Agent) -> Vec<String> {
     let vxlan = dataplane.vxlan_fault.message().map(str::to_owned);
     let problems = summaries(datastore, Severity::Error).chain(datastore.topology.problems());
     problems.chain(vxlan).collect()
+}
+
+fn warnings(Agent { datastore, attachments, .. }: &Agent) -> Vec<String> {
+    let refused = attachments.refused.iter().map(|(pod, reason)| {
+        format!("pod {pod}: its interface was not taken over from the last agent: {reason}; nothing passes until the pod is made anew")
+    });
+    summaries(datastore, Severity::Warning)
+        .chain(attachments.holding.problem())
+        .chain(refused)
+        .collect()
 }
 
 fn endpoints(Agent { dataplane, attachments, .. }: &Agent) -> Vec<EndpointStatus> {

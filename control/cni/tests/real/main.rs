@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on fails")]
 
 mod node;
+mod restart;
 mod services;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -140,7 +141,8 @@ fn a_check_finds_what_is_no_longer_as_the_attachment_left_it() {
     }
     ip("link set eth0 down");
     assert!(check(&node, &result).error().1.contains("is down"));
-    // An agent that starts anew has the addresses and no devices.
+    // An agent that starts anew without a holder has the addresses and no devices.
+    node.holder().unwrap().1.end().unwrap();
     assert!(node.stop_agent());
     assert_eq!(check(&node, &result).error().0, 11);
     node.start_agent();

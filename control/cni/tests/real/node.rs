@@ -1,5 +1,6 @@
 //! A node in namespaces of its own: an agent with a directory of manifests, and the plugin as it is installed.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -16,6 +17,7 @@ use manx_api::client::Client;
 use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
 use manx_dataplane::tables::{Connections, Established};
 use manx_dataplane::worker::Polling;
+use manx_devices::holder;
 use manx_fixtures::skip::{Need, skip};
 use manx_linux::netlink::{self, Peer, Veth};
 use manx_linux::netns;
@@ -175,9 +177,18 @@ impl Node {
 
     /// Puts the plugin and its configuration where the runtime looks.
     pub(crate) fn install(&self) {
+        self.run_installer("install");
+    }
+
+    /// Takes both away again. Returns what it told.
+    pub(crate) fn uninstall(&self) -> String {
+        self.run_installer("uninstall")
+    }
+
+    fn run_installer(&self, verb: &str) -> String {
         let [bin, conf] = ["bin", "net.d"].map(|name| self.folder.path().join(name));
         let output = Command::new(env!("CARGO_BIN_EXE_manx-cni"))
-            .args(["install", "--bin-dir"])
+            .args([verb, "--bin-dir"])
             .arg(&bin)
             .arg("--conf-dir")
             .arg(&conf)
@@ -185,7 +196,9 @@ impl Node {
             .arg(self.socket())
             .output()
             .unwrap();
-        assert!(output.status.success(), "{}", Said::new(&output).text);
+        let Said { succeeded, text } = Said::new(&output);
+        assert!(succeeded, "{text}");
+        text
     }
 
     fn change_conflist(&self, change: impl FnOnce(&mut Value)) {
@@ -240,6 +253,27 @@ impl Node {
         agent.wait().unwrap();
     }
 
+    /// The process id of the holder, and a client of it. `None`: there is none.
+    pub(crate) fn holder(&self) -> Option<(Pid, holder::Client)> {
+        let client = holder::Client::connect(&holder::path(&self.socket())).ok()?;
+        let socket = self.socket();
+        let is_it = |pid: &i32| {
+            let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let arguments: Vec<&[u8]> = arguments.split(|byte| *byte == 0).collect();
+            arguments.get(1) == Some(&&b"hold"[..])
+                && arguments.get(3) == Some(&socket.as_os_str().as_encoded_bytes())
+        };
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        let mut pids = all.filter_map(|it| it.file_name().to_str()?.parse().ok());
+        Some((Pid::from_raw(pids.find(is_it)?), client))
+    }
+
+    /// The pods whose devices the holder keeps.
+    pub(crate) fn kept(&self) -> BTreeSet<String> {
+        let (_, mut client) = self.holder().unwrap();
+        client.entries().unwrap().into_iter().map(|it| it.held.unwrap().attach.pod.name).collect()
+    }
+
     pub(crate) fn client(&self) -> Option<Client> {
         Client::connect(&self.socket()).ok()
     }
@@ -267,7 +301,7 @@ impl Node {
         let all = addresses(result);
         let ips: Vec<String> = all.iter().map(|ip| format!(r#"{{"ip":"{ip}"}}"#)).collect();
         let object = format!(
-            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{pod}","namespace":"shop"}},
+            r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"name":"{pod}","namespace":"shop","labels":{{"pod":"{pod}"}}}},
             "spec":{{"nodeName":"node-1","containers":[{{"name":"c","image":"none"}}]}},
             "status":{{"phase":"Running","podIP":"{}","podIPs":[{}]}}}}"#,
             all[0],
@@ -383,6 +417,9 @@ impl Drop for Node {
         if let Some(mut agent) = self.agent.take() {
             let _ = agent.kill();
             let _ = agent.wait();
+        }
+        if let Ok(mut holder) = holder::Client::connect(&holder::path(&self.socket())) {
+            let _ = holder.end();
         }
         for name in fs::read_dir(self.folder.path().join("ns")).unwrap() {
             netns::delete(&name.unwrap().path()).unwrap();

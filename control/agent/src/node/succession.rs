@@ -1,0 +1,87 @@
+//! Pods of the last agent: their devices, which the holder has kept, become this agent's.
+//!
+//! The last agent may have been of another version, with other settings. What the holder says is therefore held against
+//! what this agent knows by itself: its leases, its number of workers, and what the kernel says of the device. What
+//! does not fit is let go, and the log and `manx status` say why: such a pod has no network until it is made anew.
+//! Nothing passes a pod that is taken over before tables name it, as with any other.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use manx_policy_compiler::model::ObjectName;
+
+use super::Agent;
+use super::datastore;
+use crate::holding::{Refused, Resumed};
+use manx_api::Attach;
+
+impl Agent {
+    /// Attaches the pods. Publication follows.
+    pub(super) fn take_over(&mut self, kept: Vec<Result<Resumed, Refused>>) {
+        let mut is_known = true;
+        for one in kept {
+            let taken = one.and_then(|resumed| self.take_over_one(resumed));
+            match taken {
+                Ok(has_object) => is_known &= has_object,
+                Err(refused) => self.let_go(refused),
+            }
+        }
+        if !is_known {
+            self.datastore.import();
+            if let Err(error) = self.datastore.place() {
+                tracing::error!(%error, "the node cannot be placed; the routes stay as they were");
+            }
+        }
+    }
+
+    /// Returns whether the pod's object has its addresses already.
+    fn take_over_one(&mut self, resumed: Resumed) -> Result<bool, Refused> {
+        let Resumed { held, queues, device, open } = resumed;
+        let (pod, addresses) = (held.attach.pod.clone(), held.attach.addresses.clone());
+        let refused = |reason| Refused {
+            entry: manx_devices::holder::name(&pod),
+            pod: Some(pod.clone()),
+            reason,
+        };
+        self.check_lease(&held.attach).map_err(refused)?;
+        let port = self.dataplane.ports.attach(format!("pod:{pod}"), open);
+        let port = port.map_err(|error| refused(error.to_string()))?;
+        tracing::info!(%pod, ?addresses, "taken over from the last agent");
+        let name = ObjectName::new(&pod.namespace, &pod.name);
+        self.attachments.holding.insert(held, queues);
+        self.attachments.insert(name.clone(), device, port, addresses.clone());
+        Ok(self.datastore.source.assign(datastore::key(&name), Some(addresses)).is_none())
+    }
+
+    /// Compares an attachment with the pod's lease.
+    fn check_lease(&self, attach: &Attach) -> Result<(), String> {
+        let leases = self.attachments.leases();
+        let pod = &attach.pod;
+        let Some(has) = leases.addresses(pod) else {
+            let found = &attach.addresses;
+            return Err(format!("it has the addresses {found:?}, and the pod has no lease"));
+        };
+        let set = |all: &[IpAddr]| all.iter().copied().collect::<BTreeSet<_>>();
+        if set(has) != set(&attach.addresses) {
+            let found = &attach.addresses;
+            return Err(format!("it has the addresses {found:?}, and the pod's lease {has:?}"));
+        }
+        match (leases.id(pod), attach.id()) {
+            (has, found) if has == found.as_ref() => Ok(()),
+            (has, found) => {
+                let text = |id: Option<String>| id.unwrap_or_else(|| "no runtime's".to_owned());
+                let [found, has] =
+                    [found.map(|it| it.to_string()), has.map(ToString::to_string)].map(text);
+                Err(format!("it is {found}, and the pod's lease is {has}"))
+            }
+        }
+    }
+
+    fn let_go(&mut self, Refused { entry, pod, reason }: Refused) {
+        tracing::warn!(entry, reason, "an interface of the last agent is not taken over");
+        self.attachments.holding.let_go(entry);
+        if let Some(pod) = pod {
+            self.attachments.refused.insert(pod, reason);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The [holder](manx_devices::holder) as a process: `manx-cni hold`, which the plugin starts at the first ADD of a pod
+//! with a TUN device. It has a session of its own, and no descriptor and no variable of the runtime's.
+
+use std::env;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
+use manx_devices::holder::{self, Client, Holder};
+use manx_linux::{process, socket};
+
+/// How long the plugin waits for one that it has started. That takes milliseconds.
+const START: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Why there is no holder.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// It cannot listen.
+    #[error(transparent)]
+    Socket(#[from] socket::Error),
+    /// The system.
+    #[error("the holder cannot go on: {0}")]
+    System(#[from] io::Error),
+    /// It does not come up.
+    #[error(
+        "the holder does not listen at {0} after {secs} s: `manx-cni hold` by hand says why",
+        secs = START.as_secs()
+    )]
+    Late(PathBuf),
+}
+
+/// Is the holder for the agent that listens at `agent`, until it ends.
+pub(crate) fn run(agent: &Path) -> Result<(), Error> {
+    process::leave_parent()?;
+    process::raise_open_files()?;
+    keep_only(CapabilitySet::empty())?;
+    Ok(Holder::bind(&holder::path(agent))?.run()?)
+}
+
+/// Starts the holder for an agent, if there is none.
+pub(crate) fn ensure(agent: &Path) -> Result<(), Error> {
+    let path = holder::path(agent);
+    if holder::is_there(&path) {
+        return Ok(());
+    }
+    // Two plugins may start one each: one of both ends at once.
+    Command::new(env::current_exe()?)
+        .arg0("manx-cni")
+        .args(["hold", "--socket"])
+        .arg(agent)
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let start = Instant::now();
+    while !holder::is_there(&path) {
+        if start.elapsed() > START {
+            return Err(Error::Late(path));
+        }
+        thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
+/// Ends the holder of an agent. Returns whether there was one.
+pub(crate) fn end(agent: &Path) -> Result<bool, holder::Error> {
+    match Client::connect(&holder::path(agent)) {
+        Err(holder::Error::NoHolder { .. }) => Ok(false),
+        connected => connected?.end().map(|()| true),
+    }
+}

@@ -1,0 +1,343 @@
+//! Agents that end and start again, and what becomes of their pods.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use manx_linux::{netlink, netns};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::node::{Call, Node, Power, reaches};
+use crate::{BOTH, addresses};
+
+const SOON: Duration = Duration::from_millis(5);
+const LONG: Duration = Duration::from_secs(10);
+
+/// A pod that the plugin has attached, with its object.
+struct Pod {
+    name: String,
+    path: PathBuf,
+    netns: OwnedFd,
+    result: Value,
+}
+
+impl Pod {
+    fn attach(node: &Node, name: &str) -> Self {
+        let path = node.add_namespace(name);
+        let result = node.call("ADD", &Call::new(name, &path)).result();
+        node.show(name, &result);
+        let name = name.to_owned();
+        Self { name, netns: netns::open(&path).unwrap(), path, result }
+    }
+
+    fn call(&self) -> Call<'_> {
+        Call::new(&self.name, &self.path)
+    }
+
+    fn check(&self, node: &Node) {
+        let config = json!({"prevResult": self.result});
+        node.call("CHECK", &Call { config, ..self.call() }).result();
+    }
+
+    fn addresses(&self) -> Vec<IpAddr> {
+        addresses(&self.result)
+    }
+
+    /// The index of its interface.
+    fn index(&self) -> Option<u32> {
+        let link = netlink::in_netns(&self.netns, async |netlink| netlink.link("eth0").await);
+        link.unwrap().map(|link| link.index)
+    }
+
+    fn reaches(&self, to: &Self) -> bool {
+        to.addresses().iter().all(|address| reaches(&self.netns, &to.netns, *address))
+    }
+}
+
+/// A connection between two pods, whose far end answers with what it gets.
+struct Echo(TcpStream);
+
+impl Echo {
+    fn open(from: &Pod, to: &Pod) -> Self {
+        let address = to.addresses()[0];
+        let listener = netns::run_in(&to.netns, || TcpListener::bind((address, 0)).unwrap());
+        let listener = listener.unwrap();
+        let there = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut reading = stream.try_clone().unwrap();
+            let _ = std::io::copy(&mut reading, &mut stream);
+        });
+        let stream = netns::run_in(&from.netns, || TcpStream::connect_timeout(&there, LONG));
+        let stream = stream.unwrap().unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        Self(stream)
+    }
+
+    fn works(&mut self) -> bool {
+        let mut heard = [0; 5];
+        self.0.write_all(b"hello").is_ok() && self.0.read_exact(&mut heard).is_ok()
+    }
+}
+
+fn warnings(node: &Node) -> String {
+    node.client().unwrap().status().unwrap().warnings.join("\n")
+}
+
+#[test]
+fn pods_keep_interface_and_connections_when_their_agent_is_killed_or_replaced() {
+    for (workers, power) in [(1, Power::WithoutSysAdmin), (2, Power::Root)] {
+        let Some(mut node) = Node::new(&BOTH) else { return };
+        node.start_agent_with(workers, power);
+        let [a, b] = ["a", "b"].map(|name| Pod::attach(&node, name));
+        let before = [&a, &b].map(|pod| pod.index().unwrap());
+        let mut open = Echo::open(&a, &b);
+        assert!(open.works());
+        for is_killed in [true, false] {
+            if is_killed {
+                node.kill_agent();
+            } else {
+                assert!(node.stop_agent());
+            }
+            for verb in ["ADD", "DEL"] {
+                assert_eq!(node.call(verb, &a.call()).error().0, 11);
+            }
+            node.start_agent_with(workers, power);
+            assert_eq!([&a, &b].map(|pod| pod.index().unwrap()), before);
+            assert!(open.works() && a.reaches(&b) && b.reaches(&a));
+            a.check(&node);
+            assert_eq!(node.call("ADD", &a.call()).result(), a.result);
+            assert_eq!(warnings(&node), "");
+        }
+        assert_eq!(node.kept().len(), 2);
+        for pod in [&a, &b] {
+            node.call("DEL", &pod.call()).result();
+            assert_eq!(pod.index(), None);
+        }
+        assert_eq!(node.attachments(), []);
+        assert!(node.kept().is_empty());
+        let anew = Pod::attach(&node, "c");
+        assert_eq!(node.kept().len(), 1);
+        assert!(anew.index().is_some());
+    }
+}
+
+#[test]
+fn what_policy_denies_does_not_pass_once_while_the_agent_is_killed_ten_times() {
+    let Some(mut node) = Node::start(&BOTH) else { return };
+    let [a, b, c] = ["a", "b", "c"].map(|name| Pod::attach(&node, name));
+    let policy = r#"{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy",
+        "metadata":{"name":"only-a","namespace":"shop"},
+        "spec":{"podSelector":{"matchLabels":{"pod":"b"}},
+                "ingress":[{"from":[{"podSelector":{"matchLabels":{"pod":"a"}}}]}]}}"#;
+    let [hidden, shown] =
+        [".only-a", "only-a.json"].map(|file| node.folder.path().join("manifests").join(file));
+    fs::write(&hidden, policy).unwrap();
+    fs::rename(hidden, shown).unwrap();
+    let listener = netns::run_in(&b.netns, || TcpListener::bind("0.0.0.0:80").unwrap()).unwrap();
+    thread::spawn(move || while listener.accept().is_ok() {});
+    let there = SocketAddr::new(b.addresses()[0], 80);
+    let connects = || TcpStream::connect_timeout(&there, Duration::from_millis(60)).is_ok();
+    let start = Instant::now();
+    while netns::run_in(&c.netns, connects).unwrap() {
+        assert!(start.elapsed() < LONG, "the policy is not in force");
+    }
+    let (passed, tried, ends) = (AtomicU32::new(0), AtomicU32::new(0), AtomicBool::new(false));
+    let probe = || {
+        while !ends.load(Ordering::Relaxed) {
+            tried.fetch_add(1, Ordering::Relaxed);
+            passed.fetch_add(u32::from(connects()), Ordering::Relaxed);
+        }
+    };
+    thread::scope(|scope| {
+        let probing = scope.spawn(|| netns::run_in(&c.netns, probe).unwrap());
+        for _ in 0..10 {
+            node.kill_agent();
+            node.start_agent();
+            let start = Instant::now();
+            while !netns::run_in(&a.netns, connects).unwrap() {
+                assert!(start.elapsed() < LONG, "what is allowed does not pass");
+            }
+        }
+        ends.store(true, Ordering::Relaxed);
+        probing.join().unwrap();
+    });
+    assert_eq!(passed.load(Ordering::Relaxed), 0);
+    assert!(tried.load(Ordering::Relaxed) > 20, "{tried:?}");
+}
+
+#[test]
+fn a_holder_that_is_killed_costs_nothing_and_the_next_one_has_all() {
+    let Some(mut node) = Node::start(&BOTH) else { return };
+    let [a, b] = ["a", "b"].map(|name| Pod::attach(&node, name));
+    let (first, _) = node.holder().unwrap();
+    kill(first, Signal::SIGKILL).unwrap();
+    let start = Instant::now();
+    while node.holder().is_some() {
+        assert!(start.elapsed() < LONG);
+        thread::sleep(SOON);
+    }
+    assert!(a.reaches(&b) && b.reaches(&a));
+    node.call("DEL", &b.call()).result();
+    let c = Pod::attach(&node, "c");
+    assert_ne!(node.holder().unwrap().0, first);
+    assert_eq!(node.kept(), ["a", "c"].map(str::to_owned).into());
+    node.kill_agent();
+    node.start_agent();
+    assert!(a.reaches(&c) && c.reaches(&a));
+    // Without holder and agent the interface is gone.
+    node.holder().unwrap().1.end().unwrap();
+    node.kill_agent();
+    assert_eq!(a.index(), None);
+    node.start_agent();
+    assert!(node.attachments().iter().all(|it| it.device.is_none()));
+    node.call("DEL", &a.call()).result();
+    assert_eq!(node.call("ADD", &a.call()).result()["interfaces"][0]["name"], "eth0");
+}
+
+/// Sends datagrams from one pod to another every millisecond, which answers, until told to stop. Returns when answers
+/// came.
+fn probe(from: &Pod, to: &Pod, ends: &AtomicBool) -> Vec<Instant> {
+    let bound = |pod: &Pod| {
+        let address = pod.addresses()[0];
+        let socket = netns::run_in(&pod.netns, || UdpSocket::bind((address, 0)).unwrap()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        socket
+    };
+    let (near, far) = (bound(from), bound(to));
+    let there = far.local_addr().unwrap();
+    let mut answers = Vec::new();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                if let Ok((_, sender)) = far.recv_from(&mut [0; 1]) {
+                    let _ = far.send_to(&[0], sender);
+                }
+            }
+        });
+        while !ends.load(Ordering::Relaxed) {
+            let _ = near.send_to(&[0], there);
+            if near.recv(&mut [0; 1]).is_ok() {
+                answers.push(Instant::now());
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
+    answers
+}
+
+/// What a process holds in KiB: its share of shared memory included (`Pss`, proc(5)).
+fn memory(pid: Pid) -> u32 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// With a release build (`--release --nocapture`) the lines that this prints are the figures of docs/performance.md.
+#[test]
+fn all_pods_of_a_node_pass_again_soon_after_the_next_agent_starts() {
+    for count in [2, 250] {
+        let Some(mut node) = Node::start(&["10.244.0.0/20"]) else { return };
+        let names: Vec<String> = (0..count).map(|number| format!("pod-{number}")).collect();
+        let pods: Vec<Pod> = names.iter().map(|name| Pod::attach(&node, name)).collect();
+        let (holder, _) = node.holder().unwrap();
+        eprintln!("{count} pods: the holder has {} KiB", memory(holder));
+        for _ in 0..5 {
+            let ends = AtomicBool::new(false);
+            let (killed, started, answers) = thread::scope(|scope| {
+                let probing = scope.spawn(|| probe(&pods[0], &pods[count - 1], &ends));
+                thread::sleep(Duration::from_millis(100));
+                let killed = Instant::now();
+                node.kill_agent();
+                let started = Instant::now();
+                node.start_agent();
+                thread::sleep(Duration::from_millis(100));
+                ends.store(true, Ordering::Relaxed);
+                (killed, started, probing.join().unwrap())
+            });
+            let before = answers.iter().filter(|answer| **answer < started).max().unwrap();
+            let first = answers.iter().find(|answer| **answer > started).unwrap();
+            let (after, gap) = (*first - started, *first - *before);
+            eprintln!("{count} pods: first packet after {after:?}, gap {gap:?}");
+            assert!(*before < started && killed < *first && after < LONG / 2, "{after:?}");
+        }
+        assert_eq!(node.attachments().iter().filter(|it| it.device.is_some()).count(), count);
+        assert!(pods.iter().all(|pod| pod.index().is_some()));
+        assert_eq!(warnings(&node), "");
+    }
+}
+
+/// Ends the agent, does something, and starts an agent with so many workers. Checks that the pod's interface is let go,
+/// that the status says this, and that the pod can be detached and attached anew.
+fn is_let_go(workers: usize, says: &str, meanwhile: impl FnOnce(&Node, &Pod)) {
+    let Some(mut node) = Node::start(&BOTH) else { return };
+    let [a, b] = ["a", "b"].map(|name| Pod::attach(&node, name));
+    node.kill_agent();
+    meanwhile(&node, &a);
+    node.start_agent_with(workers, Power::Root);
+    let told = warnings(&node);
+    let of_a = told.lines().find(|line| line.starts_with("pod shop/a:")).unwrap_or_default();
+    assert!(of_a.contains(says) && of_a.contains("made anew"), "{told}");
+    assert_eq!(a.index(), None);
+    assert!(!node.kept().contains("a"));
+    node.call("DEL", &a.call()).result();
+    let result = node.call("ADD", &a.call()).result();
+    node.show("a", &result);
+    let again = Pod { result, netns: netns::open(&a.path).unwrap(), ..a };
+    if b.index().is_some() {
+        assert!(again.reaches(&b) && b.reaches(&again));
+    }
+    again.check(&node);
+    assert!(!warnings(&node).contains("pod shop/a:"));
+}
+
+#[test]
+fn an_interface_of_another_number_of_workers_is_let_go() {
+    is_let_go(2, "there are 1; expected 2", |_, _| {});
+}
+
+#[test]
+fn an_interface_without_a_lease_is_let_go() {
+    is_let_go(1, "no lease", |node, _| {
+        fs::remove_file(node.folder.path().join("run/node.addresses")).unwrap();
+    });
+}
+
+#[test]
+fn an_interface_of_another_sandbox_than_the_lease_is_let_go() {
+    is_let_go(1, "container other", |node, _| {
+        let path = node.folder.path().join("run/node.addresses");
+        let mut leases: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        leases["attachments"]["shop/a"]["container"] = "other".into();
+        fs::write(path, leases.to_string()).unwrap();
+    });
+}
+
+#[test]
+fn an_interface_in_a_former_namespace_of_its_path_is_let_go() {
+    // The test holds the former namespace, and the device lives there.
+    is_let_go(1, "another namespace", |_, pod| {
+        netns::delete(&pod.path).unwrap();
+        netns::create_named(&pod.path).unwrap();
+    });
+}
+
+#[test]
+fn the_end_of_the_plugin_on_a_node_ends_the_holder() {
+    let Some(mut node) = Node::start(&BOTH) else { return };
+    let [a, b] = ["a", "b"].map(|name| Pod::attach(&node, name));
+    let said = node.uninstall();
+    assert!(said.contains("ended the holder"), "{said}");
+    assert!(node.holder().is_none());
+    assert!(a.reaches(&b), "the agent has the interfaces");
+    assert!(!node.uninstall().contains("ended the holder"));
+    assert!(node.stop_agent());
+    assert_eq!([a.index(), b.index()], [None, None]);
+}

@@ -1,0 +1,170 @@
+//! What the agent and the plugin ask of the holder. Each call blocks for two seconds at most.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use manx_api::{PodName, descriptors};
+
+use super::{Call, Held, PATIENCE, Reply, Request, Response, VERSION, name, prepare, receive};
+
+/// Why the holder does not do what it is asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is none.
+    #[error(
+        "no holder listens at {path} ({source}): the CNI plugin starts one when it attaches the next pod"
+    )]
+    NoHolder {
+        /// Its socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another user listens.
+    #[error(
+        "user {user} listens at {path}, and is not trusted: expected the user that runs this, or root"
+    )]
+    Stranger {
+        /// Its socket.
+        path: PathBuf,
+        /// The user.
+        user: u32,
+    },
+    /// It is silent, ends, or sends something else than it should.
+    #[error(
+        "the holder at {path} does not answer as it should: {reason}; kill its process, and the CNI plugin starts another when it \
+         attaches the next pod"
+    )]
+    Broken {
+        /// Its socket.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// It refuses.
+    #[error("the holder at {path} refuses: {reason}")]
+    Refused {
+        /// Its socket.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A connection to the holder.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+    path: PathBuf,
+}
+
+/// An entry of the holder's.
+#[derive(Debug)]
+pub struct Kept {
+    /// Its name.
+    pub name: String,
+    /// What is noted; `Err`: it is nothing that this program knows.
+    pub held: Result<Held, serde_json::Error>,
+    /// The queues.
+    pub queues: Vec<OwnedFd>,
+}
+
+/// Whether a holder listens there.
+pub fn is_there(path: &Path) -> bool {
+    UnixStream::connect(path).is_ok()
+}
+
+impl Client {
+    /// Connects to the holder that listens at `path`.
+    pub fn connect(path: &Path) -> Result<Self, Error> {
+        let path = path.to_owned();
+        let stream = match UnixStream::connect(&path) {
+            Ok(stream) => stream,
+            Err(source) => return Err(Error::NoHolder { path, source }),
+        };
+        match prepare(&stream, PATIENCE) {
+            Ok(None) => Ok(Self { stream, path }),
+            Ok(Some(user)) => Err(Error::Stranger { path, user }),
+            Err(error) => Err(Error::Broken { path, reason: error.to_string() }),
+        }
+    }
+
+    /// Has it keep the queues of a pod. Returns how many entries it has now.
+    pub fn keep(&mut self, held: &Held, queues: &[BorrowedFd<'_>]) -> Result<usize, Error> {
+        let note = serde_json::to_value(held).map_err(|error| self.broken(&error))?;
+        let name = name(&held.attach.pod);
+        let call = Call::Keep { name, note, descriptors: queues.len() };
+        match self.call(call, queues)? {
+            (Reply::Kept { entries }, _) => Ok(entries),
+            (other, _) => Err(self.broken(&format!("{other:?}"))),
+        }
+    }
+
+    /// All that it keeps, with duplicates of the queues.
+    pub fn entries(&mut self) -> Result<Vec<Kept>, Error> {
+        let mut all: Vec<Kept> = Vec::new();
+        loop {
+            let after = all.last().map(|it| it.name.clone());
+            match self.call(Call::Next { after }, &[])? {
+                (Reply::NoMore, _) => return Ok(all),
+                (Reply::Entry { name, note, descriptors }, queues)
+                    if queues.len() == descriptors =>
+                {
+                    all.push(Kept { name, held: serde_json::from_value(note), queues });
+                }
+                (Reply::Entry { name, descriptors, .. }, queues) => {
+                    let came = queues.len();
+                    let reason = format!(
+                        "{came} of {descriptors} descriptors of {name} came: raise the limit of open files"
+                    );
+                    return Err(Error::Refused { path: self.path.clone(), reason });
+                }
+                (other, _) => return Err(self.broken(&format!("{other:?}"))),
+            }
+        }
+    }
+
+    /// Has it let a pod's queues go.
+    pub fn release(&mut self, pod: &PodName) -> Result<(), Error> {
+        self.release_entry(name(pod))
+    }
+
+    /// Has it let an entry go.
+    pub fn release_entry(&mut self, name: String) -> Result<(), Error> {
+        match self.call(Call::Release { name }, &[])? {
+            (Reply::Released, _) => Ok(()),
+            (other, _) => Err(self.broken(&format!("{other:?}"))),
+        }
+    }
+
+    /// Has it let everything go, and end.
+    pub fn end(&mut self) -> Result<(), Error> {
+        match self.call(Call::End, &[])? {
+            (Reply::Ending, _) => Ok(()),
+            (other, _) => Err(self.broken(&format!("{other:?}"))),
+        }
+    }
+
+    fn call(
+        &mut self,
+        call: Call,
+        brought: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), Error> {
+        let request = Request { version: VERSION, call };
+        let bytes = manx_api::encode(&request).map_err(|error| self.broken(&error))?;
+        let answer = descriptors::send(&self.stream, &bytes, brought)
+            .and_then(|()| receive::<Response>(&self.stream))
+            .and_then(|answer| answer.ok_or_else(|| io::ErrorKind::UnexpectedEof.into()));
+        match answer {
+            Ok((Ok(reply), given)) => Ok((reply, given)),
+            Ok((Err(reason), _)) => Err(Error::Refused { path: self.path.clone(), reason }),
+            Err(error) => Err(self.broken(&error)),
+        }
+    }
+
+    fn broken(&self, reason: &impl ToString) -> Error {
+        Error::Broken { path: self.path.clone(), reason: reason.to_string() }
+    }
+}

@@ -1,0 +1,124 @@
+//! The holder: a process that outlives the agent, and keeps a duplicate of each queue of each pod's device. A device
+//! goes with its last queue, so pods keep their interfaces while there is no agent. The next agent takes them over.
+//!
+//! It keeps descriptors under names, each with a note that it does not read. So it need not change when agents do: one
+//! that an older plugin has started serves newer agents. It reads no packets, knows no policy and decides nothing.
+//! What it keeps it lets go when it is told to, or when the device is gone.
+//!
+//! - this file: the protocol, and what is noted of a pod.
+//! - [`process`]: the holder itself.
+//! - [`client`]: what the agent and the plugin ask of it.
+//!
+//! A message is framed as those of the agent's socket, at most [`MAX_MESSAGE`] bytes. The socket lies beside the
+//! agent's, with mode 0600.
+
+mod client;
+mod process;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use manx_api::descriptors;
+use manx_api::{Attach, PodName};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::unistd::geteuid;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use self::client::{Client, Error, Kept, is_there};
+pub use self::process::Holder;
+
+/// The version of the protocol.
+const VERSION: u32 = 1;
+/// The most bytes of a message. A pod's note has some hundred.
+const MAX_MESSAGE: usize = 16 << 10;
+/// The most entries. A node has some 110 pods (Kubernetes, "Considerations for large clusters").
+const MAX_ENTRIES: usize = 2048;
+/// How long the holder waits for a message. It serves one connection at a time.
+const SILENCE: Duration = Duration::from_millis(500);
+/// How long its client waits: until the silence of another client is over.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The holder's socket, beside that of its agent.
+pub fn path(agent: &Path) -> PathBuf {
+    agent.with_extension("holder.sock")
+}
+
+/// What the next agent has to know of a pod's device.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Held {
+    /// The attachment, with the addresses that the pod has.
+    pub attach: Attach,
+    /// The interface's MTU in bytes.
+    pub mtu: u32,
+}
+
+/// The name of a pod's entry.
+pub fn name(pod: &PodName) -> String {
+    format!("pod:{pod}")
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Request {
+    version: u32,
+    call: Call,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Call {
+    /// Keep as many descriptors as come with the message, in place of what the name had.
+    Keep { name: String, note: Value, descriptors: usize },
+    /// The first entry, or the one after this name.
+    Next { after: Option<String> },
+    /// Let go what the name has. It is no error if that is nothing.
+    Release { name: String },
+    /// Let everything go, and end.
+    End,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Reply {
+    /// To [`Call::Keep`]: there are so many entries now.
+    Kept {
+        entries: usize,
+    },
+    /// To [`Call::Next`]: as many descriptors come with the message.
+    Entry {
+        name: String,
+        note: Value,
+        descriptors: usize,
+    },
+    /// To [`Call::Next`].
+    NoMore,
+    Released,
+    Ending,
+}
+
+/// Or why not.
+type Response = Result<Reply, String>;
+
+/// The next message; `None`: the other side has closed the connection.
+fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let Some((bytes, descriptors)) = descriptors::receive_message(stream, MAX_MESSAGE)? else {
+        return Ok(None);
+    };
+    Ok(Some((serde_json::from_slice(&bytes)?, descriptors)))
+}
+
+/// Sets how long the stream waits, and returns the other side's user if that is neither root nor the caller's.
+fn prepare(stream: &UnixStream, patience: Duration) -> io::Result<Option<u32>> {
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    let user = getsockopt(stream, PeerCredentials)?.uid();
+    Ok((user != 0 && user != geteuid().as_raw()).then_some(user))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! A listening socket with a name that one process has at a time.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
+use nix::sys::stat::{Mode, fchmod};
+
+use crate::private;
+
+/// Why a process cannot listen.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Somebody listens there.
+    #[error(
+        "another process listens at {0}: stop it first, or give this one a socket of its own by --socket"
+    )]
+    InUse(PathBuf),
+    /// The path is taken by something else.
+    #[error("{0} is there and is no socket: remove it, or name another path by --socket")]
+    NotASocket(PathBuf),
+    /// Longer than the kernel takes (unix(7)).
+    #[error(
+        "the socket's path {0} is longer than the 107 bytes that the kernel takes: name a shorter one by --socket"
+    )]
+    PathTooLong(PathBuf),
+    /// Others could put a socket of theirs in its place, and files of theirs beside it.
+    #[error(
+        "a socket lies in a folder of its user's alone: {0}; name a socket in such a folder by --socket"
+    )]
+    Folder(#[from] private::Error),
+    /// Anything else.
+    #[error("no process can listen at {path}: {source}; name a path that can be made by --socket")]
+    Listen {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A listening socket. It goes, and its files with it, when this is dropped.
+#[derive(Debug)]
+pub struct Listening {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Held for as long as the socket: who has it may take a stale socket away.
+    _lock: Flock<File>,
+}
+
+impl Listening {
+    /// Listens at `path`, with mode 0600 from the first instant; the folder is made (0700) if it is not there, and has
+    /// to be the caller's own ([`private::examine`]). A socket without a listener is replaced, one with a listener is
+    /// not. The socket does not block.
+    pub fn bind(path: &Path) -> Result<Self, Error> {
+        let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
+        let address = UnixAddr::new(path).map_err(|_| Error::PathTooLong(path.to_owned()))?;
+        match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => private::make(folder)?,
+            _ => private::examine(Path::new("."))?,
+        }
+        let lock = lock(path)?;
+        remove_stale(path)?;
+
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let made = socket(AddressFamily::Unix, SockType::Stream, flags, None)
+            .map_err(|e| error(e.into()))?;
+        // The file gets the mode that the unbound socket has (unix(7): the umask can only take more away).
+        fchmod(&made, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| error(e.into()))?;
+        bind(made.as_raw_fd(), &address).map_err(|e| error(e.into()))?;
+        listen(&made, Backlog::MAXCONN).map_err(|e| error(e.into()))?;
+        Ok(Self { listener: made.into(), path: path.to_owned(), _lock: lock })
+    }
+
+    /// The socket.
+    pub const fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        // Nobody is left to tell; the next process takes a stale socket away.
+        let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(lock_path(&self.path));
+    }
+}
+
+fn lock_path(path: &Path) -> PathBuf {
+    let mut lock = path.as_os_str().to_owned();
+    lock.push(".lock");
+    lock.into()
+}
+
+/// Two processes that start at once must not both find the socket stale.
+fn lock(path: &Path) -> Result<Flock<File>, Error> {
+    let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
+    loop {
+        let name = lock_path(path);
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&name)
+            .map_err(error)?;
+        let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => lock,
+            Err((_, Errno::EWOULDBLOCK)) => return Err(Error::InUse(path.to_owned())),
+            Err((_, errno)) => return Err(error(errno.into())),
+        };
+        // A process that stops removes the file, and a lock on a file without a name keeps no process out.
+        let still_there = fs::metadata(&name).is_ok_and(|there| {
+            lock.metadata().is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
+        });
+        if still_there {
+            return Ok(lock);
+        }
+    }
+}
+
+fn remove_stale(path: &Path) -> Result<(), Error> {
+    let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
+    match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(error(e)),
+        Ok(metadata) if !metadata.file_type().is_socket() => {
+            return Err(Error::NotASocket(path.to_owned()));
+        }
+        Ok(_) => {}
+    }
+    match UnixStream::connect(path) {
+        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(error)
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(error(e)),
+        Ok(_) => Err(Error::InUse(path.to_owned())),
+    }
+}

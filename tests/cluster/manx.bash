@@ -1,0 +1,67 @@
+# Sourced: a cluster of two nodes with kube-proxy for Manx to be installed in, and checks that are counted. $1 and $2 are the
+# static programs manx and manx-cni. MANX_CLUSTER_CACHE is the folder of the cluster's programs, which must be built.
+set -euo pipefail
+
+[ $# -ge 2 ] || { echo "usage: $0 MANX MANX_CNI: expected two static programs" >&2; exit 2; }
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+readonly here deploy=$here/../../deploy/manx.yaml
+work=$(mktemp -d /tmp/manx-cluster.XXXXXX)
+export MANX_CLUSTER_DIR=$work/cluster
+export MANX_CLUSTER_CACHE=${MANX_CLUSTER_CACHE:-$here/../../target/cluster}
+bad=0 checks=0
+
+go -C "$here" build -o "$work/driver" .
+cp "$1" "$work/manx"
+cp "$2" "$work/manx-cni"
+
+cluster() { "$work/driver" "$@"; }
+kubectl() { cluster kubectl "$@"; }
+say() { printf '%(%T)T %s\n' -1 "$*"; }
+
+# check WHAT CMD...: counts, says what was found, and goes on.
+check() {
+    local what=$1 found
+    shift
+    checks=$((checks + 1))
+    if found=$("$@" 2>&1); then
+        say "ok      $what"
+    else
+        bad=$((bad + 1))
+        say "WRONG   $what: $found"
+    fi
+}
+
+# eventually SECONDS CMD...
+eventually() {
+    local until=$((SECONDS + $1)) found
+    shift
+    until found=$("$@" 2>&1); do
+        [ "$SECONDS" -lt "$until" ] || { echo "$found"; return 1; }
+        sleep 0.3
+    done
+}
+
+# verdict: the exit status is 1 if any check was wrong.
+verdict() {
+    if [ "$bad" -gt 0 ]; then
+        say "$bad of $checks checks are wrong; the logs of the cluster are gone: run the steps of $0 by hand to keep them"
+        exit 1
+    fi
+    say "$checks checks, none wrong"
+}
+
+end() {
+    cluster down
+    rm -rf "$work"
+}
+
+# install_manx: as docs/install.md says.
+install_manx() {
+    cluster image docker.io/library/manx:latest "$work/manx" "$work/manx-cni"
+    kubectl apply -f - <"$deploy"
+    check "the DaemonSet is ready on both nodes" kubectl -n kube-system rollout status daemonset/manx-node --timeout=90s
+    check "the nodes are ready" kubectl wait --for=condition=Ready node --all --timeout=60s
+}
+
+trap end EXIT
+cluster up --nodes 2 --proxy nftables
