@@ -298,6 +298,19 @@ impl Node {
     /// Writes the object of a pod of the namespace `shop`, as the kubelet does once it is attached. Waits until the
     /// agent has it. Returns the addresses of the result of the pod's ADD.
     pub(crate) fn show(&self, pod: &str, result: &Value) -> Vec<IpAddr> {
+        let all = self.write_pod(pod, result);
+        let is_enforced = || self.attachments().iter().any(|it| it.pod.name == pod && it.enforced);
+        let start = Instant::now();
+        while !is_enforced() {
+            let problems = self.client().unwrap().status().unwrap().invalid;
+            assert!(start.elapsed() < PATIENCE, "nothing passes pod {pod}: {problems:?}");
+            thread::sleep(Duration::from_millis(5));
+        }
+        all
+    }
+
+    /// Writes the object, and does not wait.
+    pub(crate) fn write_pod(&self, pod: &str, result: &Value) -> Vec<IpAddr> {
         let all = addresses(result);
         let ips: Vec<String> = all.iter().map(|ip| format!(r#"{{"ip":"{ip}"}}"#)).collect();
         let object = format!(
@@ -307,17 +320,7 @@ impl Node {
             all[0],
             ips.join(",")
         );
-        let [hidden, shown] = [format!(".{pod}"), format!("{pod}.json")]
-            .map(|file| self.folder.path().join("manifests").join(file));
-        fs::write(&hidden, object).unwrap();
-        fs::rename(hidden, shown).unwrap();
-        let is_enforced = || self.attachments().iter().any(|it| it.pod.name == pod && it.enforced);
-        let start = Instant::now();
-        while !is_enforced() {
-            let problems = self.client().unwrap().status().unwrap().invalid;
-            assert!(start.elapsed() < PATIENCE, "nothing passes pod {pod}: {problems:?}");
-            thread::sleep(Duration::from_millis(5));
-        }
+        self.write(pod, &object);
         all
     }
 

@@ -30,11 +30,24 @@ struct Pod {
 
 impl Pod {
     fn attach(node: &Node, name: &str) -> Self {
-        let path = node.add_namespace(name);
-        let result = node.call("ADD", &Call::new(name, &path)).result();
-        node.show(name, &result);
-        let name = name.to_owned();
-        Self { name, netns: netns::open(&path).unwrap(), path, result }
+        let pod = Self::attach_all(node, &[name.to_owned()]).remove(0);
+        node.show(name, &pod.result);
+        pod
+    }
+
+    /// Many at once.
+    fn attach_all(node: &Node, names: &[String]) -> Vec<Self> {
+        let paths: Vec<PathBuf> = names.iter().map(|name| node.add_namespace(name)).collect();
+        let all = names.iter().zip(paths);
+        let running: Vec<_> = all
+            .map(|(name, path)| (name, node.start_call("ADD", &Call::new(name, &path)), path))
+            .collect();
+        let attached = running.into_iter().map(|(name, call, path)| {
+            let result = call.end().result();
+            node.write_pod(name, &result);
+            Self { name: name.clone(), netns: netns::open(&path).unwrap(), path, result }
+        });
+        attached.collect()
     }
 
     fn call(&self) -> Call<'_> {
@@ -137,10 +150,7 @@ fn what_policy_denies_does_not_pass_once_while_the_agent_is_killed_ten_times() {
         "metadata":{"name":"only-a","namespace":"shop"},
         "spec":{"podSelector":{"matchLabels":{"pod":"b"}},
                 "ingress":[{"from":[{"podSelector":{"matchLabels":{"pod":"a"}}}]}]}}"#;
-    let [hidden, shown] =
-        [".only-a", "only-a.json"].map(|file| node.folder.path().join("manifests").join(file));
-    fs::write(&hidden, policy).unwrap();
-    fs::rename(hidden, shown).unwrap();
+    node.write("only-a", policy);
     let listener = netns::run_in(&b.netns, || TcpListener::bind("0.0.0.0:80").unwrap()).unwrap();
     thread::spawn(move || while listener.accept().is_ok() {});
     let there = SocketAddr::new(b.addresses()[0], 80);
@@ -204,7 +214,7 @@ fn a_holder_that_is_killed_costs_nothing_and_the_next_one_has_all() {
 
 /// Sends datagrams from one pod to another every millisecond, which answers, until told to stop. Returns when answers
 /// came.
-fn probe(from: &Pod, to: &Pod, ends: &AtomicBool) -> Vec<Instant> {
+fn probe(from: &Pod, to: &Pod, count: &AtomicU32, ends: &AtomicBool) -> Vec<Instant> {
     let bound = |pod: &Pod| {
         let address = pod.addresses()[0];
         let socket = netns::run_in(&pod.netns, || UdpSocket::bind((address, 0)).unwrap()).unwrap();
@@ -226,6 +236,7 @@ fn probe(from: &Pod, to: &Pod, ends: &AtomicBool) -> Vec<Instant> {
             let _ = near.send_to(&[0], there);
             if near.recv(&mut [0; 1]).is_ok() {
                 answers.push(Instant::now());
+                count.fetch_add(1, Ordering::Relaxed);
                 thread::sleep(Duration::from_millis(1));
             }
         }
@@ -246,19 +257,26 @@ fn all_pods_of_a_node_pass_again_soon_after_the_next_agent_starts() {
     for count in [2, 250] {
         let Some(mut node) = Node::start(&["10.244.0.0/20"]) else { return };
         let names: Vec<String> = (0..count).map(|number| format!("pod-{number}")).collect();
-        let pods: Vec<Pod> = names.iter().map(|name| Pod::attach(&node, name)).collect();
+        let pods = Pod::attach_all(&node, &names);
         let (holder, _) = node.holder().unwrap();
         eprintln!("{count} pods: the holder has {} KiB", memory(holder));
         for _ in 0..5 {
-            let ends = AtomicBool::new(false);
+            let (came, ends) = (AtomicU32::new(0), AtomicBool::new(false));
+            let await_more = || {
+                let (before, start) = (came.load(Ordering::Relaxed), Instant::now());
+                while came.load(Ordering::Relaxed) < before + 10 {
+                    assert!(start.elapsed() < LONG, "nothing passes");
+                    thread::sleep(SOON);
+                }
+            };
             let (killed, started, answers) = thread::scope(|scope| {
-                let probing = scope.spawn(|| probe(&pods[0], &pods[count - 1], &ends));
-                thread::sleep(Duration::from_millis(100));
+                let probing = scope.spawn(|| probe(&pods[0], &pods[count - 1], &came, &ends));
+                await_more();
                 let killed = Instant::now();
                 node.kill_agent();
                 let started = Instant::now();
                 node.start_agent();
-                thread::sleep(Duration::from_millis(100));
+                await_more();
                 ends.store(true, Ordering::Relaxed);
                 (killed, started, probing.join().unwrap())
             });

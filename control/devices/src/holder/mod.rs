@@ -6,10 +6,10 @@
 //! What it keeps it lets go when it is told to, or when the device is gone.
 //!
 //! - this file: the protocol, and what is noted of a pod.
-//! - [`process`]: the holder itself.
-//! - [`client`]: what the agent and the plugin ask of it.
+//! - `process`: the holder itself.
+//! - `client`: what the agent and the plugin ask of it.
 //!
-//! A message is framed as those of the agent's socket, at most [`MAX_MESSAGE`] bytes. The socket lies beside the
+//! A message is framed as those of the agent's socket, at most `MAX_MESSAGE` bytes. The socket lies beside the
 //! agent's, with mode 0600.
 
 mod client;
