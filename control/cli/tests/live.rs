@@ -66,7 +66,7 @@ impl Server {
         let server = Self { folder };
         succeed(&mut server.driver(&["build", "k8s"]), "")?;
         succeed(&mut server.driver(&["up", "--nodes", "0"]), "")?;
-        server.kubectl(&["create", "-f", "-"], &list(CUSTOM.map(definition).to_vec()));
+        server.kubectl(&["create", "-f", "-"], &list(&CUSTOM.map(definition)));
         let all = ["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"];
         server.kubectl(&all, "");
         Ok(server)
@@ -123,11 +123,11 @@ impl Server {
         let (first, second): (Vec<Value>, Vec<Value>) =
             objects.iter().cloned().partition(|it| it["kind"] == "Namespace");
         let all: Vec<Value> = first.into_iter().chain(missing).chain(second).collect();
-        self.kubectl(&["apply", "-f", "-"], &list(all));
+        self.kubectl(&["apply", "-f", "-"], &list(&all));
         let pods = objects.iter().filter(|it| it["kind"] == "Pod" && it["status"].is_object());
         let pods: Vec<Value> = pods.cloned().collect();
         if !pods.is_empty() {
-            self.kubectl(&["replace", "--subresource=status", "-f", "-"], &list(pods));
+            self.kubectl(&["replace", "--subresource=status", "-f", "-"], &list(&pods));
         }
     }
 
@@ -141,7 +141,7 @@ impl Server {
         let gone = objects.iter().filter(|it| !lasting(it)).cloned();
         let now = ["--force", "--grace-period=0", "--wait=false", "--ignore-not-found"];
         let delete = [&["delete", "-f", "-"][..], &now].concat();
-        self.kubectl(&delete, &list(gone.collect()));
+        self.kubectl(&delete, &list(&gone.collect::<Vec<_>>()));
         for name in spaces.iter().filter(|name| !LASTING.contains(&name.as_str())) {
             self.kubectl(&[&["delete", "namespace", name][..], &now[2..]].concat(), "");
             let object = json!({ "apiVersion": "v1", "kind": "Namespace",
@@ -175,7 +175,7 @@ fn succeed(command: &mut Command, input: &str) -> Result<String, String> {
     Ok(String::from_utf8(stdout).unwrap())
 }
 
-fn list(items: Vec<Value>) -> String {
+fn list(items: &[Value]) -> String {
     json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()
 }
 
