@@ -1,0 +1,262 @@
+//! Every cluster of `fixtures/`, once as files and once through an API server: the verdicts are the same.
+//!
+//! The server is that of `tests/cluster`, without nodes. So what a cluster's programs would write is written here: the
+//! status of pods, which a server drops when an object is made, and the end of a deleted namespace. The server takes
+//! every object, in this form: without `uid` and `resourceVersion`, and Jobs with `manualSelector`, because their
+//! selector is the uid that they had.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeSet;
+use std::fmt::Display;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use manx_fixtures::skip::{Need, skip};
+use serde_json::{Value, json};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// The kinds of fixtures that a server does not have by itself: version, kind, plural, and whether they have namespaces.
+const CUSTOM: [(&str, &str, &str, bool); 15] = [
+    ("projectcalico.org/v3", "IPPool", "ippools", false),
+    ("projectcalico.org/v3", "NetworkPolicy", "networkpolicies", true),
+    ("projectcalico.org/v3", "GlobalNetworkPolicy", "globalnetworkpolicies", false),
+    ("projectcalico.org/v3", "StagedNetworkPolicy", "stagednetworkpolicies", true),
+    ("projectcalico.org/v3", "StagedGlobalNetworkPolicy", "stagedglobalnetworkpolicies", false),
+    (
+        "projectcalico.org/v3",
+        "StagedKubernetesNetworkPolicy",
+        "stagedkubernetesnetworkpolicies",
+        true,
+    ),
+    ("projectcalico.org/v3", "Tier", "tiers", false),
+    ("projectcalico.org/v3", "NetworkSet", "networksets", true),
+    ("projectcalico.org/v3", "GlobalNetworkSet", "globalnetworksets", false),
+    ("projectcalico.org/v3", "HostEndpoint", "hostendpoints", false),
+    ("projectcalico.org/v3", "Profile", "profiles", false),
+    ("projectcalico.org/v3", "FelixConfiguration", "felixconfigurations", false),
+    ("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy", "clusternetworkpolicies", false),
+    ("policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy", "adminnetworkpolicies", false),
+    (
+        "policy.networking.k8s.io/v1alpha1",
+        "BaselineAdminNetworkPolicy",
+        "baselineadminnetworkpolicies",
+        false,
+    ),
+];
+
+/// The namespaces that a server makes itself and does not let go.
+const LASTING: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
+
+/// etcd and an API server, which end with this.
+struct Server {
+    folder: tempfile::TempDir,
+}
+
+impl Server {
+    /// Starts them. The first time their programs are built, which takes minutes. An error says what failed.
+    fn start() -> Result<Self, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let driver = folder.path().join("driver");
+        let mut go = Command::new("go");
+        go.args(["build", "-o"]).arg(&driver).arg(".").env("CGO_ENABLED", "0");
+        succeed(&mut go, "")?;
+        let server = Self { folder };
+        succeed(&mut server.driver(&["build", "k8s"]), "")?;
+        succeed(&mut server.driver(&["up", "--nodes", "0"]), "")?;
+        server.kubectl(&["create", "-f", "-"], &list(CUSTOM.map(definition).to_vec()));
+        let all = ["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"];
+        server.kubectl(&all, "");
+        Ok(server)
+    }
+
+    fn driver(&self, arguments: &[&str]) -> Command {
+        let mut driver = Command::new(self.folder.path().join("driver"));
+        driver.args(arguments).env("MANX_CLUSTER_DIR", self.folder.path().join("cluster"));
+        driver
+    }
+
+    fn kubectl(&self, arguments: &[&str], input: &str) -> String {
+        let arguments = [&["kubectl"], arguments].concat();
+        succeed(&mut self.driver(&arguments), input).unwrap()
+    }
+
+    fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("cluster/kubeconfig")
+    }
+
+    /// The objects of manifests, without what only a server sets.
+    fn objects(&self, manifests: &[PathBuf]) -> Vec<Value> {
+        let mut arguments = vec!["create", "--dry-run=client", "--validate=false", "-o", "json"];
+        for file in manifests {
+            arguments.extend(["-f", file.to_str().unwrap()]);
+        }
+        let text = self.kubectl(&arguments, "");
+        let printed = serde_json::Deserializer::from_str(&text).into_iter().map(Result::unwrap);
+        let mut objects: Vec<Value> = printed
+            .flat_map(|mut object: Value| match object.get_mut("items").map(Value::take) {
+                Some(Value::Array(items)) => items,
+                _ => vec![object],
+            })
+            .collect();
+        for object in &mut objects {
+            let metadata = object["metadata"].as_object_mut().unwrap();
+            metadata.remove("uid");
+            metadata.remove("resourceVersion");
+            if object["kind"] == "Job" {
+                object["spec"]["manualSelector"] = true.into();
+            }
+        }
+        objects
+    }
+
+    /// Makes the objects, and the namespaces that they are in.
+    fn fill(&self, objects: &[Value]) {
+        let spaces = namespaces(objects).into_iter().filter(|name| {
+            !objects.iter().any(|it| it["kind"] == "Namespace" && it["metadata"]["name"] == *name)
+        });
+        let missing = spaces.map(
+            |name| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } }),
+        );
+        let (first, second): (Vec<Value>, Vec<Value>) =
+            objects.iter().cloned().partition(|it| it["kind"] == "Namespace");
+        let all: Vec<Value> = first.into_iter().chain(missing).chain(second).collect();
+        self.kubectl(&["apply", "-f", "-"], &list(all));
+        let pods = objects.iter().filter(|it| it["kind"] == "Pod" && it["status"].is_object());
+        let pods: Vec<Value> = pods.cloned().collect();
+        if !pods.is_empty() {
+            self.kubectl(&["replace", "--subresource=status", "-f", "-"], &list(pods));
+        }
+    }
+
+    /// Takes away what `fill` has made.
+    fn clear(&self, objects: &[Value]) {
+        let lasting = |it: &Value| {
+            it["kind"] == "Namespace"
+                && it["metadata"]["name"].as_str().is_some_and(|name| LASTING.contains(&name))
+        };
+        let spaces = namespaces(objects);
+        let gone = objects.iter().filter(|it| !lasting(it)).cloned();
+        let now = ["--force", "--grace-period=0", "--wait=false", "--ignore-not-found"];
+        let delete = [&["delete", "-f", "-"][..], &now].concat();
+        self.kubectl(&delete, &list(gone.collect()));
+        for name in spaces.iter().filter(|name| !LASTING.contains(&name.as_str())) {
+            self.kubectl(&[&["delete", "namespace", name][..], &now[2..]].concat(), "");
+            let object = json!({ "apiVersion": "v1", "kind": "Namespace",
+                "metadata": { "name": name }, "spec": { "finalizers": [] } });
+            let path = format!("/api/v1/namespaces/{name}/finalize");
+            self.kubectl(&["replace", "--raw", &path, "-f", "-"], &object.to_string());
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let down = succeed(&mut self.driver(&["down"]), "");
+        assert!(down.is_ok() || std::thread::panicking(), "{down:?}");
+    }
+}
+
+/// Runs a command in the folder of the cluster's module, and returns what it prints, or why it fails.
+fn succeed(command: &mut Command, input: &str) -> Result<String, String> {
+    command.current_dir(format!("{ROOT}/tests/cluster"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let name = format!("{command:?}");
+    let failed = |error: &dyn Display| format!("{name}: {error}");
+    let mut child = command.spawn().map_err(|error| failed(&error))?;
+    let written = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    if !status.success() {
+        return Err(failed(&format!("{status}: {}", String::from_utf8_lossy(&stderr))));
+    }
+    written.map_err(|error| failed(&error))?;
+    Ok(String::from_utf8(stdout).unwrap())
+}
+
+fn list(items: Vec<Value>) -> String {
+    json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()
+}
+
+/// The definition of a kind, with any fields.
+fn definition((version, kind, plural, namespaced): (&str, &str, &str, bool)) -> Value {
+    let (group, version) = version.split_once('/').unwrap();
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": format!("{plural}.{group}"),
+            // Groups of Kubernetes' own need a word on their approval.
+            "annotations": { "api-approved.kubernetes.io": "unapproved, for a test" },
+        },
+        "spec": {
+            "group": group,
+            "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },
+            "scope": if namespaced { "Namespaced" } else { "Cluster" },
+            "versions": [{ "name": version, "served": true, "storage": true, "schema": {
+                "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true },
+            } }],
+        },
+    })
+}
+
+/// The namespaces that objects are, or are in.
+fn namespaces(objects: &[Value]) -> BTreeSet<String> {
+    let name = |object: &Value| match object["kind"].as_str() {
+        Some("Namespace") => object["metadata"]["name"].as_str().map(str::to_owned),
+        _ => object["metadata"]["namespace"].as_str().map(str::to_owned),
+    };
+    objects.iter().filter_map(name).collect()
+}
+
+/// The folders and files of fixtures that hold a cluster each. `shop/tier.yaml` holds another state of a policy of
+/// `shop/cluster.yaml`: a server has one of them, and both files together are an error. The other forms of the dump are
+/// compared with this one elsewhere.
+fn clusters() -> Vec<PathBuf> {
+    let rigs = fs::read_dir(format!("{ROOT}/fixtures/rigs")).unwrap();
+    let mut all: Vec<PathBuf> = rigs.map(|entry| entry.unwrap().path()).collect();
+    all.sort();
+    let files = ["shop/cluster.yaml", "dumps/json/cluster.json"];
+    all.extend(files.map(|name| Path::new(ROOT).join("fixtures").join(name)));
+    all
+}
+
+/// The manifests of a cluster. `rig.yaml` holds none: it says what a rig adds.
+fn manifests(cluster: &Path) -> Vec<PathBuf> {
+    if cluster.is_file() {
+        return vec![cluster.to_owned()];
+    }
+    let files = fs::read_dir(cluster).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = files.filter(|file| !file.ends_with("rig.yaml")).collect();
+    files.sort();
+    files
+}
+
+/// The matrix of what `source` names: who reaches whom, and what the command assumes and notes.
+fn matrix(source: &[&str]) -> (Value, String) {
+    let arguments = [&["policy", "matrix", "--output", "json"], source].concat();
+    let output = Command::new(env!("CARGO_BIN_EXE_manx")).args(&arguments).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {said}");
+    (serde_json::from_slice(&output.stdout).unwrap(), said)
+}
+
+#[test]
+fn objects_of_an_api_server_are_judged_as_the_same_in_files() {
+    let server = match Server::start() {
+        Ok(server) => server,
+        Err(reason) => return skip(Need::Cluster, "objects of an API server", &reason),
+    };
+    let kubeconfig = server.kubeconfig();
+    for cluster in clusters() {
+        let objects = server.objects(&manifests(&cluster));
+        server.fill(&objects);
+        let files = matrix(&[cluster.to_str().unwrap()]);
+        let live = matrix(&["--kubeconfig", kubeconfig.to_str().unwrap()]);
+        let cells = files.0["cells"].as_array().map_or(0, Vec::len);
+        assert!(cells > 0, "{}: nobody to judge", cluster.display());
+        assert_eq!(live, files, "{}: from the server, and from files", cluster.display());
+        server.clear(&objects);
+    }
+}
