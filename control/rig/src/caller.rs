@@ -64,10 +64,6 @@ impl Running {
         bounds: Bounds,
         listener: &mut dyn Listener,
     ) -> Result<Self, CallError> {
-        let log = std::fs::File::options().create(true).append(true).open(workdir.log())?;
-        // The supervisor takes over the lock. In between, only the same command at the same moment can take the name,
-        // and then one of the two supervisors refuses.
-        drop(held);
         let mut child = this_program()
             .args(["internal", "rig-supervisor", "--work"])
             .arg(workdir.path())
@@ -75,7 +71,7 @@ impl Running {
             .args(["--ttl", &bounds.ttl.as_secs().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(log)
+            .stderr(held)
             .spawn()?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let running = Self { workdir: workdir.clone(), child, stdin };

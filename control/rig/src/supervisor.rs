@@ -76,12 +76,14 @@ pub struct Bounds {
     pub ttl: Duration,
 }
 
-/// The whole life of the supervisor. The caller has made the folder and released it; the supervisor holds it.
+/// The whole life of the supervisor. The caller has made the folder, and the supervisor holds it by its standard error.
 ///
 /// # Errors
 /// The rig could not be started. After the start the result is how the rig ended: whether its cluster ended well.
 pub fn supervise(workdir: &Workdir, bounds: Bounds) -> Result<bool, SuperviseError> {
-    let held = workdir.hold()?.ok_or_else(|| WorkdirError::Running(workdir.name().to_owned()))?;
+    if workdir.hold()?.is_some() {
+        return Err(WorkdirError::NotRunning(workdir.name().to_owned()).into());
+    }
     // A session of its own: Ctrl-C in the terminal goes only to the caller, which ends everything in order.
     setsid().map_err(system("a session of its own"))?;
     fs::write(workdir.pid(), std::process::id().to_string()).map_err(system("the pid file"))?;
@@ -93,7 +95,6 @@ pub fn supervise(workdir: &Workdir, bounds: Bounds) -> Result<bool, SuperviseErr
     });
     // After init has ended, everything inside is dead; only the folder has to be removed.
     workdir.remove()?;
-    drop(held);
     result
 }
 

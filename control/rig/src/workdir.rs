@@ -1,13 +1,16 @@
 //! The folder of a rig's files, and the lock that keeps two rigs of one name apart.
 //!
 //! `rigs/NAME` in the user's own runtime folder ([`private::of_rigs`]). A rig lives as long as a process holds the lock
-//! on `lock`. A folder with a free lock was left behind by a crash; the next command that looks removes it.
+//! on its log, from before it is built: the lock goes from the caller to the supervisor with the open file. A folder with
+//! a free lock was left behind by a crash; the next command that looks removes it.
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
-use nix::fcntl::{Flock, FlockArg};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use manx_linux::private;
 
@@ -61,11 +64,16 @@ pub struct Workdir {
     path: PathBuf,
 }
 
-/// Holds a rig's folder until it is dropped.
+/// Holds a rig's folder until all copies of its file are closed (flock(2)).
 #[derive(Debug)]
-pub struct WorkdirLock(
-    #[expect(dead_code, reason = "the lock is released when the file closes")] Flock<File>,
-);
+pub struct WorkdirLock(File);
+
+impl From<WorkdirLock> for Stdio {
+    /// The rig's log, which the process that gets it holds.
+    fn from(WorkdirLock(log): WorkdirLock) -> Self {
+        Self::from(log)
+    }
+}
 
 impl Workdir {
     /// The folder of rig `name`, which need not exist.
@@ -166,10 +174,11 @@ impl Workdir {
         let held = self.hold()?.ok_or_else(|| WorkdirError::Running(self.name.clone()))?;
         for entry in fs::read_dir(&self.path).map_err(at(&self.path))? {
             let path = entry.map_err(at(&self.path))?.path();
-            if path.file_name() != Some("lock".as_ref()) {
+            if path != self.log() {
                 remove(&path)?;
             }
         }
+        held.0.set_len(0).map_err(at(&self.log()))?;
         for folder in [self.manifests(), self.withheld(), self.names(), self.path.join("nodes")] {
             private::make(&folder)?;
         }
@@ -178,12 +187,12 @@ impl Workdir {
 
     /// Holds the folder if no other process does.
     pub fn hold(&self) -> Result<Option<WorkdirLock>, WorkdirError> {
-        let path = self.path.join("lock");
-        let file = File::options().create(true).truncate(false).write(true).open(&path);
-        match Flock::lock(file.map_err(at(&path))?, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Some(WorkdirLock(lock))),
-            Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
-            Err((_, errno)) => Err(at(&path)(errno.into())),
+        let path = self.log();
+        let log = File::options().create(true).append(true).open(&path).map_err(at(&path))?;
+        match flock(&log, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(WorkdirLock(log))),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(at(&path)(errno.into())),
         }
     }
 
@@ -192,12 +201,17 @@ impl Workdir {
         if !self.path.exists() {
             return Ok(false);
         }
-        match self.hold()? {
-            None => Ok(true),
-            Some(_held) => {
+        match self.hold() {
+            Ok(None) => Ok(true),
+            Ok(Some(_held)) => {
                 self.remove()?;
                 Ok(false)
             }
+            // It has just been removed.
+            Err(WorkdirError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Ok(false)
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -256,6 +270,19 @@ mod tests {
         drop(held);
         let _held = workdir.create().unwrap();
         assert!(!workdir.manifests().join("a.json").exists());
+    }
+
+    #[test]
+    fn a_folder_goes_from_process_to_process_without_being_free_meanwhile() {
+        let folder = tempfile::tempdir().unwrap();
+        let workdir = Workdir::from_path(&folder.path().join("manx/rigs/shop"));
+        let held = workdir.create().unwrap();
+        let mut next =
+            std::process::Command::new("cat").stdin(Stdio::piped()).stderr(held).spawn().unwrap();
+        assert!(workdir.is_running().unwrap() && workdir.manifests().exists());
+        drop(next.stdin.take());
+        next.wait().unwrap();
+        assert!(!workdir.is_running().unwrap() && !workdir.path().exists());
     }
 
     #[test]

@@ -251,7 +251,7 @@ fn memory(pid: Pid) -> u32 {
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// With a release build (`--release --nocapture`) the lines that this prints are the figures of docs/performance.md.
+/// With a release build (`--release --nocapture`) the lines that this prints are the figures of docs/agent.md.
 #[test]
 fn all_pods_of_a_node_pass_again_soon_after_the_next_agent_starts() {
     for count in [2, 250] {
