@@ -391,14 +391,12 @@ fn underlay_address(node: &Node) -> Option<Ipv4Addr> {
 }
 
 impl Cluster {
-    /// The nodes' own addresses, those in their blocks included, with the nodes' names.
+    /// All addresses of the nodes ([`Node::addresses`]), with the nodes' names.
     pub fn node_addresses(&self) -> BTreeMap<IpAddr, &str> {
-        let of_node = self.nodes.iter().flat_map(|(name, node)| {
-            let tunnel = node.pod_cidrs.iter().copied().filter_map(block::tunnel_address);
-            let own = node.internal_ips.iter().copied().chain(tunnel);
-            own.map(move |address| (address, name.as_str()))
+        let of_nodes = self.nodes.iter().flat_map(|(name, node)| {
+            node.addresses.iter().map(move |address| (*address, name.as_str()))
         });
-        of_node.collect()
+        of_nodes.collect()
     }
 }
 
