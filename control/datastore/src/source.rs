@@ -1,13 +1,14 @@
 //! A source of objects: what they are now, and an event for each change.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::ObjectKey;
+use manx_objects::problem::Problem;
 
-use crate::api_server::{Access, AccessError, ApiServer, DefaultPool, Stale};
+use crate::api_server::{Access, AccessError, ApiServer, Follower, Stale};
 use crate::directory::{STANDS, Store};
 use crate::watch::Watcher;
 
@@ -38,12 +39,8 @@ impl Source {
     }
 
     /// Follows an API server; see [`ApiServer::open`].
-    pub async fn open_api_server(
-        access: Access,
-        state: Option<PathBuf>,
-        pool: Option<DefaultPool>,
-    ) -> Result<Self, AccessError> {
-        Ok(Self::ApiServer(Box::new(ApiServer::open(access, state, pool).await?)))
+    pub async fn open_api_server(access: Access, follower: Follower) -> Result<Self, AccessError> {
+        Ok(Self::ApiServer(Box::new(ApiServer::open(access, follower).await?)))
     }
 
     /// All objects, as of the last event.
@@ -69,6 +66,15 @@ impl Source {
         match self {
             Self::Directory(_) => None,
             Self::ApiServer(server) => server.assign(pod, addresses),
+        }
+    }
+
+    /// Tells the authors of objects what is wrong with them: an API server gets Kubernetes Events about them, those of a
+    /// directory have no such place. `problems` are all that there are now.
+    pub fn report(&mut self, problems: &[Problem]) {
+        match self {
+            Self::Directory(_) => {}
+            Self::ApiServer(server) => server.report(problems),
         }
     }
 

@@ -332,7 +332,12 @@ impl Problem {
     /// The whole problem in one line, for logs and `manx status`.
     pub fn summary(&self) -> String {
         let object = self.object.as_ref().map(|object| format!("{object}: ")).unwrap_or_default();
+        format!("{}: {object}{}", self.place, self.finding())
+    }
+
+    /// The same for a reader who knows which object it is about.
+    pub fn finding(&self) -> String {
         let field = if self.field.is_empty() { String::new() } else { format!("{}: ", self.field) };
-        format!("{}: {object}{field}{}", self.place, self.cause)
+        format!("{field}{}", self.cause)
     }
 }

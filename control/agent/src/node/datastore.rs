@@ -9,7 +9,7 @@ use manx_calculation::import::{Cluster, Overlay, import_for};
 use manx_calculation::services::Services;
 use manx_calculation::topology::{self, Topology, TopologyError};
 use manx_datastore::Source;
-use manx_datastore::api_server::Access;
+use manx_datastore::api_server::{Access, Follower};
 use manx_objects::contents::Changes;
 use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::Problem;
@@ -58,8 +58,9 @@ impl Datastore {
             }
             settings::Datastore::Directory(path) => Source::open_directory(path),
             settings::Datastore::Kubernetes { access, state, pool } => {
-                Source::open_api_server(Access::clone(access), Some(state.clone()), pool.clone())
-                    .await?
+                let (state, pool) = (Some(state.clone()), pool.clone());
+                let follower = Follower { node: settings.name.clone(), state, pool };
+                Source::open_api_server(Access::clone(access), follower).await?
             }
         };
         let mut datastore = Self {
@@ -94,6 +95,7 @@ impl Datastore {
         {
             tracing::warn!(problem = problem.summary(), "datastore");
         }
+        self.source.report(&cluster.problems);
         self.cluster = cluster;
     }
 

@@ -7,7 +7,9 @@
 //! - `reading`: an object, read by the reader that reads files.
 //! - `follow`: the objects of one kind, listed and watched.
 //! - `event`, `events`, `snapshot`: what has happened, and its way to the agent and to the state on disk.
-//! - `pool`: the first `IPPool` of a cluster that has none.
+//! - `waiting`: what is to be written, one value for each object.
+//! - `annotate`, `notice`, `pool`: what is written: pods' addresses, Events about objects that are not valid, and the
+//!   first `IPPool` of a cluster that has none.
 //! - `objects`: all objects, and how they differ from those before.
 //!
 //! One thread speaks with the server; the agent gets events. While the server does not answer, what is known stays in
@@ -15,10 +17,12 @@
 //! may not be read is a fault: the agent is not in sync.
 
 mod access;
+mod annotate;
 mod event;
 mod events;
 mod fault;
 mod follow;
+mod notice;
 mod objects;
 mod pool;
 mod reading;
@@ -26,6 +30,7 @@ mod resource;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -37,6 +42,7 @@ use futures_util::future::join_all;
 use kube::Client;
 use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::{Kind, ObjectKey};
+use manx_objects::problem::Problem;
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -45,9 +51,11 @@ pub use self::access::{Access, AccessError};
 use self::event::Event;
 use self::events::Events;
 use self::follow::{Pause, Position};
+use self::notice::{Notice, Notices};
 use self::objects::Objects;
 pub use self::pool::DefaultPool;
 use self::snapshot::{Loaded, Snapshot};
+use self::waiting::Waiting;
 
 /// The kinds that policy, routes and addresses are made of.
 const FOLLOWED: [Kind; 22] = [
@@ -84,6 +92,17 @@ const ANSWER: Duration = Duration::from_secs(4);
 /// How long a start waits for the server before the state on disk counts.
 const START: Duration = Duration::from_secs(10);
 
+/// Who follows a server, and what else it wants there.
+#[derive(Debug, Clone)]
+pub struct Follower {
+    /// The name of its node. It writes to the objects of pods on this node.
+    pub node: String,
+    /// The file of the last state.
+    pub state: Option<PathBuf>,
+    /// The pool that is made if there is none.
+    pub pool: Option<DefaultPool>,
+}
+
 /// Since when objects may be out of date, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stale {
@@ -97,6 +116,12 @@ pub struct Stale {
 #[derive(Debug)]
 pub struct ApiServer {
     objects: Objects,
+    /// The addresses of this node's pods that are to be written; none: they are released.
+    addresses: Arc<Waiting<Vec<IpAddr>>>,
+    node: String,
+    notices: Notices,
+    /// What is to be written about objects.
+    noticed: Arc<Waiting<Notice>>,
     events: mpsc::Receiver<Event>,
     received: Vec<Event>,
 }
@@ -107,26 +132,34 @@ impl ApiServer {
     ///
     /// # Errors
     /// `access` does not say how to reach a server. A server that does not answer is no error.
-    pub async fn open(
-        access: Access,
-        state: Option<PathBuf>,
-        pool: Option<DefaultPool>,
-    ) -> Result<Self, AccessError> {
+    pub async fn open(access: Access, follower: Follower) -> Result<Self, AccessError> {
+        let Follower { node, state, pool } = follower;
         // What is wrong now is the user's to know at once; later it is a fault that may pass.
         let server: Arc<str> = access.config().await?.cluster_url.to_string().into();
         let (snapshot, loaded) = state.as_deref().map_or((None, None), Snapshot::open);
         let (sender, events) = mpsc::channel(WAITING);
+        let addresses = Arc::<Waiting<Vec<IpAddr>>>::default();
+        let noticed = Arc::<Waiting<Notice>>::default();
+        let writes = Writes {
+            node: node.clone(),
+            addresses: Arc::clone(&addresses),
+            noticed: Arc::clone(&noticed),
+            pool,
+        };
         let speaks_with = Arc::clone(&server);
         let thread = thread::Builder::new().name("api-server".to_owned());
         thread
             .spawn(move || {
-                speak(&access, &speaks_with, &Events::new(sender, snapshot, &FOLLOWED), pool);
+                let events = Events::new(sender, snapshot, &FOLLOWED);
+                speak(&access, &speaks_with, &events, writes);
             })
             .map_err(|error| AccessError::Client {
                 server: server.to_string(),
                 reason: error.to_string(),
             })?;
-        let mut this = Self { objects: Objects::new(&FOLLOWED), events, received: Vec::new() };
+        let objects = Objects::new(&FOLLOWED);
+        let (notices, received) = (Notices::default(), Vec::new());
+        let mut this = Self { objects, addresses, node, notices, noticed, events, received };
         match loaded {
             Some(loaded) => {
                 if timeout(START, this.synced()).await.is_err() {
@@ -154,12 +187,22 @@ impl ApiServer {
     }
 
     /// Gives a pod the addresses that it has on this node, or takes them away; see [`Source::assign`](crate::Source).
+    /// They are written to its object, too, when the server takes them.
     pub(crate) fn assign(
         &mut self,
         pod: ObjectKey,
         addresses: Option<Vec<IpAddr>>,
     ) -> Option<Changes> {
+        self.addresses.put(pod.clone(), addresses.clone().unwrap_or_default());
         self.objects.assign(pod, addresses)
+    }
+
+    /// Has Kubernetes Events written about objects with problems; see [`Source::report`](crate::Source).
+    pub(crate) fn report(&mut self, problems: &[Problem]) {
+        let Self { objects, node, notices, noticed, .. } = self;
+        let nodes = objects.contents.of_kind(Kind::Node).map(|(key, _)| key.name.as_str());
+        let nodes: Vec<&str> = nodes.collect();
+        notices.report(problems, (node, &nodes), |own| objects.known_as(own), noticed);
     }
 
     /// Waits for the next change, and returns it. Dropping the future loses nothing.
@@ -237,18 +280,27 @@ async fn read_all(access: &Access) -> Result<Contents, AccessError> {
     Ok(Arc::unwrap_or_clone(objects.contents))
 }
 
+/// What is written at the server.
+struct Writes {
+    node: String,
+    addresses: Arc<Waiting<Vec<IpAddr>>>,
+    noticed: Arc<Waiting<Notice>>,
+    /// Until it is known whether there is one.
+    pool: Option<DefaultPool>,
+}
+
 /// Speaks with the server until nobody listens.
-fn speak(access: &Access, server: &Arc<str>, events: &Events, pool: Option<DefaultPool>) {
+fn speak(access: &Access, server: &Arc<str>, events: &Events, mut writes: Writes) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return tracing::error!(%error, "the API server cannot be followed"),
     };
     runtime.block_on(async {
         let mut positions = FOLLOWED.map(Position::new);
-        let (mut pause, mut pool) = (Pause::default(), pool);
+        let mut pause = Pause::default();
         // Each connection ends when the server does not answer; the next one reads certificates and tokens anew.
         while let Err(reason) =
-            connect(access, server, events, &mut positions, &mut pool, &mut pause).await
+            connect(access, server, events, &mut positions, &mut writes, &mut pause).await
         {
             if events.fail(None, reason).await.is_err() {
                 return;
@@ -264,7 +316,7 @@ async fn connect(
     server: &Arc<str>,
     events: &Events,
     positions: &mut [Position],
-    pool: &mut Option<DefaultPool>,
+    writes: &mut Writes,
     pause: &mut Pause,
 ) -> Result<(), String> {
     let config = access.config().await.map_err(|error| error.to_string())?;
@@ -283,7 +335,9 @@ async fn connect(
         _ = join_all(follow) => Ok(()),
         reason = keep_probing(&client, events) => Err(reason),
         () = follow::watch_installed(&client, &installed) => Ok(()),
-        () = make_pool(&client, pool) => Ok(()),
+        () = annotate::keep_writing(&client, &writes.node, &writes.addresses) => Ok(()),
+        () = notice::keep_writing(&client, &writes.node, &writes.noticed) => Ok(()),
+        () = make_pool(&client, &mut writes.pool) => Ok(()),
     }
 }
 

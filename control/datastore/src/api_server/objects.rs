@@ -79,6 +79,14 @@ impl Objects {
         Some((since.into_iter().min()?, reasons.join("; ")))
     }
 
+    /// The names by which the server knows an object: several if they claim one name.
+    pub(super) fn known_as(&self, own: &ObjectKey) -> Vec<ObjectKey> {
+        match self.claims.get(own) {
+            Some(claims) => claims.keys().cloned().collect(),
+            None => vec![own.clone()],
+        }
+    }
+
     /// Nothing is learned any more.
     pub(super) fn mark_stale(&mut self, reason: String) {
         self.note(None, Some((SystemTime::now(), reason)));

@@ -16,6 +16,18 @@ pub(super) struct Resource {
     pub(super) path: String,
 }
 
+impl Resource {
+    /// The path of those in a namespace; of all if it is empty.
+    pub(super) fn path_in(&self, namespace: &str) -> String {
+        match self.path.rsplit_once('/') {
+            Some((group, plural)) if !namespace.is_empty() => {
+                format!("{group}/namespaces/{namespace}/{plural}")
+            }
+            _ => self.path.clone(),
+        }
+    }
+}
+
 /// Finds the resource of a kind; `None`: the server has none, because its CRD is not installed. If the server has
 /// several versions of it, the first one of [`served_versions`] counts.
 ///

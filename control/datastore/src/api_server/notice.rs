@@ -1,0 +1,326 @@
+//! Kubernetes Events about objects that are not valid, or that count only in part.
+//!
+//! Every agent of a cluster reads the same objects and finds the same problems. So that an Event comes once:
+//! - for each object the nodes have an order (rendezvous hashing). The first node's agent speaks. The next ones speak
+//!   later, for the case that it does not, and all others never do;
+//! - an Event's name is made of the object's uid and generation and of the text. The server refuses a second one.
+//!
+//! An agent speaks of an object again when the text changes. It writes one Event a second at most.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime};
+
+use kube::Client;
+use kube::api::{GetParams, PostParams};
+use kube::core::Request;
+use manx_objects::contents::fingerprint;
+use manx_objects::object::{Kind, ObjectKey};
+use manx_objects::problem::{Problem, Severity};
+use serde_json::{Value, json};
+
+use super::annotate::is_passing;
+use super::fault::{code, words};
+use super::resource::{self, Resource};
+use super::waiting::Waiting;
+
+/// The most objects that Events are written about. `manx status` and the log have the others.
+const MOST: usize = 1000;
+/// The time between two Events of an agent.
+const BETWEEN: Duration = Duration::from_secs(1);
+/// How many agents may speak of an object.
+const SPEAKERS: usize = 3;
+/// How much later each of them speaks than the one before.
+const LATER: Duration = Duration::from_secs(20);
+/// The most bytes of an Event's text (Kubernetes, `events.k8s.io/v1`, `note`).
+const NOTE: usize = 1024;
+/// The most bytes of an object's name in the name of an Event, which has 253.
+const NAME: usize = 200;
+/// The most bytes of a writer's name in an Event.
+const INSTANCE: usize = 128;
+
+/// What is said of an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Notice {
+    /// The problems, as `manx status` has them.
+    text: String,
+    /// Of the worst.
+    severity: Severity,
+    /// Not before.
+    due: Instant,
+}
+
+/// What was found to say.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    /// By object. It stays while the object has these problems.
+    said: BTreeMap<ObjectKey, String>,
+}
+
+impl Notices {
+    /// Has Events written about the objects whose problems are others than before, as far as this node speaks of them.
+    /// `known_as` tells by which names the server knows an object.
+    pub(super) fn report(
+        &mut self,
+        problems: &[Problem],
+        (node, nodes): (&str, &[&str]),
+        known_as: impl Fn(&ObjectKey) -> Vec<ObjectKey>,
+        waiting: &Waiting<Notice>,
+    ) {
+        let now = Instant::now();
+        let mut said = BTreeMap::new();
+        for (own, (severity, text)) in texts(problems) {
+            for key in known_as(&own) {
+                if self.said.get(&key) != Some(&text)
+                    && let Some(rank) = rank(&key, node, nodes)
+                {
+                    let due = now + LATER * rank as u32;
+                    waiting.put(key.clone(), Notice { text: text.clone(), severity, due });
+                }
+                said.insert(key, text.clone());
+            }
+        }
+        for key in self.said.keys().filter(|key| !said.contains_key(*key)) {
+            waiting.withdraw(key);
+        }
+        self.said = said;
+    }
+}
+
+/// The texts about the first objects that have problems.
+fn texts(problems: &[Problem]) -> BTreeMap<ObjectKey, (Severity, String)> {
+    let mut by_object = BTreeMap::<&ObjectKey, Vec<&Problem>>::new();
+    for problem in problems {
+        if let Some(object) = &problem.object
+            && (by_object.len() < MOST || by_object.contains_key(object))
+        {
+            by_object.entry(object).or_default().push(problem);
+        }
+    }
+    let text = |(object, problems): (&ObjectKey, Vec<&Problem>)| {
+        let severity = problems.iter().map(|it| it.severity).min().unwrap_or(Severity::Warning);
+        (object.clone(), (severity, text(&problems)))
+    };
+    by_object.into_iter().map(text).collect()
+}
+
+/// As many problems as there is room for.
+fn text(problems: &[&Problem]) -> String {
+    let mut text = String::new();
+    for (at, problem) in problems.iter().enumerate() {
+        let sentence = problem.finding();
+        let rest = format!("; {} more in `manx status`", problems.len() - at);
+        let separator = if at == 0 { "" } else { "; " };
+        let room = NOTE.saturating_sub(text.len() + separator.len() + rest.len());
+        if sentence.len() > room {
+            if at == 0 {
+                text.push_str(prefix(&sentence, room));
+            }
+            return if problems.len() > at + 1 || at > 0 { text + &rest } else { text };
+        }
+        text = text + separator + &sentence;
+    }
+    text
+}
+
+/// As much of the start of a text as so many bytes hold.
+fn prefix(text: &str, bytes: usize) -> &str {
+    let end = (0..=bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or(0)]
+}
+
+/// The place of `node` among those that speak of an object; `None`: it does not.
+fn rank(key: &ObjectKey, node: &str, nodes: &[&str]) -> Option<usize> {
+    let weight = |node: &str| fingerprint((key, node));
+    let own = (weight(node), node);
+    let before = nodes.iter().filter(|other| (weight(other), **other) < own).take(SPEAKERS).count();
+    (before < SPEAKERS).then_some(before)
+}
+
+/// Writes what is due, for as long as the connection lasts.
+pub(super) async fn keep_writing(client: &Client, node: &str, waiting: &Waiting<Notice>) {
+    let mut resources = BTreeMap::new();
+    let mut second = tokio::time::interval(BETWEEN);
+    second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        second.tick().await;
+        let now = Instant::now();
+        let Some((key, notice)) = waiting.first(|notice| notice.due <= now) else { continue };
+        match write(client, &mut resources, node, &key, &notice).await {
+            Ok(()) => {}
+            Err(error) if is_passing(&error) => continue,
+            Err(error) => {
+                tracing::warn!(object = %key, error = words(&error), "the server takes no Event");
+            }
+        }
+        waiting.done(&key, &notice);
+    }
+}
+
+async fn write(
+    client: &Client,
+    resources: &mut BTreeMap<Kind, Resource>,
+    node: &str,
+    key: &ObjectKey,
+    notice: &Notice,
+) -> kube::Result<()> {
+    if !resources.contains_key(&key.kind) {
+        let Some(found) = resource::find(client, key.kind).await? else { return Ok(()) };
+        resources.insert(key.kind, found);
+    }
+    let Some(resource) = resources.get(&key.kind) else { return Ok(()) };
+    let get = Request::new(resource.path_in(&key.namespace)).get(&key.name, &GetParams::default());
+    let object: Value = match client.request(get.map_err(kube::Error::BuildRequest)?).await {
+        Err(error) if code(&error) == Some(404) => return Ok(()),
+        object => object?,
+    };
+    let event = event(resource, &object, node, notice, SystemTime::now());
+    let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
+    let request = Request::new(format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events"));
+    let request = request.create(&PostParams::default(), event.to_string().into_bytes());
+    match client.request::<Value>(request.map_err(kube::Error::BuildRequest)?).await {
+        // It is there: another agent was first, or this one before it started anew.
+        Err(error) if code(&error) == Some(409) => Ok(()),
+        written => written.map(drop),
+    }
+}
+
+/// The Event. That of an object without namespace stands in `default`.
+fn event(
+    resource: &Resource,
+    object: &Value,
+    node: &str,
+    notice: &Notice,
+    now: SystemTime,
+) -> Value {
+    let metadata = &object["metadata"];
+    let text = |field: &str| metadata[field].as_str().unwrap_or_default();
+    let (name, namespace, uid) = (text("name"), text("namespace"), text("uid"));
+    let same = fingerprint((uid, metadata["generation"].as_u64(), &notice.text));
+    let stem = prefix(name, NAME).trim_end_matches(['.', '-']);
+    let mut regarding = json!({
+        "apiVersion": resource.api_version, "kind": resource.kind.name(), "name": name, "uid": uid,
+    });
+    if !namespace.is_empty() {
+        regarding["namespace"] = namespace.into();
+    }
+    json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {
+            "name": format!("{stem}.{same:016x}"),
+            "namespace": if namespace.is_empty() { "default" } else { namespace },
+        },
+        "eventTime": humantime::format_rfc3339_micros(now).to_string(),
+        "reportingController": "manx",
+        "reportingInstance": prefix(node, INSTANCE),
+        "action": "Read",
+        "type": "Warning",
+        "reason": match notice.severity {
+            Severity::Error => "Invalid",
+            Severity::Warning => "PartlyIgnored",
+        },
+        "regarding": regarding,
+        "note": notice.text,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use manx_objects::problem::{Cause, Place};
+
+    use super::*;
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey { kind: Kind::NetworkPolicy, namespace: "shop".to_owned(), name: name.to_owned() }
+    }
+
+    fn problem(name: &str, message: &str) -> Problem {
+        Problem {
+            severity: Severity::Error,
+            place: Place { file: Arc::from("https://192.0.2.1:6443/"), document: 0, at: None },
+            object: Some(key(name)),
+            field: "spec".to_owned(),
+            cause: Cause::Syntax(message.to_owned()),
+            line: None,
+        }
+    }
+
+    const NODES: [&str; 6] = ["n1", "n2", "n3", "n4", "n5", "n6"];
+
+    fn itself(key: &ObjectKey) -> Vec<ObjectKey> {
+        vec![key.clone()]
+    }
+
+    #[test]
+    fn three_nodes_speak_of_an_object_one_after_the_other_and_all_agree_on_the_order() {
+        for object in ["a", "b", "c", "d"] {
+            let ranks = NODES.map(|node| rank(&key(object), node, &NODES));
+            let mut speakers: Vec<usize> = ranks.into_iter().flatten().collect();
+            speakers.sort_unstable();
+            assert_eq!(speakers, [0, 1, 2], "{object}");
+        }
+        assert_eq!(rank(&key("a"), "only", &["only"]), Some(0));
+    }
+
+    #[test]
+    fn an_unchanged_problem_is_said_once_and_a_former_one_not_any_more() {
+        let (mut notices, waiting) = (Notices::default(), Waiting::default());
+        let mut report = |problems: &[Problem]| {
+            notices.report(problems, ("n1", &["n1"]), itself, &waiting);
+            waiting.first(|_| true).map(|(key, notice): (ObjectKey, Notice)| {
+                waiting.done(&key, &notice);
+                notice.text
+            })
+        };
+        assert_eq!(report(&[problem("p", "one")]).as_deref(), Some("spec: one"));
+        assert_eq!(report(&[problem("p", "one")]), None);
+        assert_eq!(report(&[problem("p", "two")]).as_deref(), Some("spec: two"));
+        assert_eq!(report(&[]), None);
+        assert_eq!(report(&[problem("p", "two")]).as_deref(), Some("spec: two"));
+    }
+
+    #[test]
+    fn what_is_corrected_before_it_is_said_is_not_said() {
+        let (mut notices, waiting) = (Notices::default(), Waiting::default());
+        let nodes = || ("n1", ["n1"].as_slice());
+        notices.report(&[problem("p", "one")], nodes(), itself, &waiting);
+        notices.report(&[], nodes(), itself, &waiting);
+        assert_eq!(waiting.first(|_| true), None);
+    }
+
+    #[test]
+    fn many_objects_and_long_texts_stay_within_bounds() {
+        let problems: Vec<Problem> =
+            (0..MOST + 50).map(|at| problem(&format!("p{at}"), "wrong")).collect();
+        assert_eq!(texts(&problems).len(), MOST);
+        for (count, len) in [(1, 5000), (3, 500), (100, 30), (2, 1010), (1, 1024)] {
+            let problems: Vec<Problem> =
+                (0..count).map(|_| problem("p", &"\u{e4}".repeat(len / 2))).collect();
+            let text = text(&problems.iter().collect::<Vec<_>>());
+            assert!(text.len() <= NOTE && text.starts_with("spec: \u{e4}"), "{}", text.len());
+            assert_eq!(text.ends_with("more in `manx status`"), count > 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_event_reads_like_this() {
+        let resource = Resource {
+            kind: Kind::NetworkPolicy,
+            api_version: "networking.k8s.io/v1",
+            path: "/apis/networking.k8s.io/v1/networkpolicies".to_owned(),
+        };
+        let metadata = json!({ "name": "p", "namespace": "shop", "uid": "u-1", "generation": 3 });
+        let notice = Notice {
+            text: text(&[&problem("p", "found a, expected b")]),
+            severity: Severity::Error,
+            due: Instant::now(),
+        };
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        let mut event = event(&resource, &json!({ "metadata": metadata }), "n1", &notice, now);
+        let name = event["metadata"]["name"].take();
+        assert!(name.as_str().unwrap().starts_with("p."), "{name}");
+        insta::assert_snapshot!(event, @r#"{"action":"Read","apiVersion":"events.k8s.io/v1","eventTime":"2023-11-14T22:13:20.000000Z","kind":"Event","metadata":{"name":null,"namespace":"shop"},"note":"spec: found a, expected b","reason":"Invalid","regarding":{"apiVersion":"networking.k8s.io/v1","kind":"NetworkPolicy","name":"p","namespace":"shop","uid":"u-1"},"reportingController":"manx","reportingInstance":"n1","type":"Warning"}"#);
+    }
+}

@@ -1,0 +1,112 @@
+//! What is still to be written at the API server: one value for each object, the latest.
+//!
+//! The agent puts values in and never waits. The thread that speaks with the server works them off. A value stays until
+//! it was written, whichever connections end meanwhile.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use manx_objects::object::ObjectKey;
+use tokio::sync::Notify;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Waiting<V> {
+    values: Mutex<BTreeMap<ObjectKey, V>>,
+    more: Notify,
+}
+
+impl<V> Default for Waiting<V> {
+    fn default() -> Self {
+        Self { values: Mutex::default(), more: Notify::new() }
+    }
+}
+
+impl<V: Clone + PartialEq> Waiting<V> {
+    fn values(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, V>> {
+        // A map is whole between any two calls of it.
+        self.values.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a value written. It takes the place of an earlier one of the same object.
+    pub(super) fn put(&self, key: ObjectKey, value: V) {
+        self.values().insert(key, value);
+        self.more.notify_one();
+    }
+
+    /// The object's value is not to be written any more.
+    pub(super) fn withdraw(&self, key: &ObjectKey) {
+        self.values().remove(key);
+    }
+
+    /// The first value that is due. It stays.
+    pub(super) fn first(&self, is_due: impl Fn(&V) -> bool) -> Option<(ObjectKey, V)> {
+        let values = self.values();
+        let due = values.iter().find(|(_, value)| is_due(value));
+        due.map(|(key, value)| (key.clone(), value.clone()))
+    }
+
+    /// Waits for a value, and returns the one of the object after `last`, or else the first: one that cannot be written
+    /// holds up no other. It stays.
+    pub(super) async fn next(&self, last: Option<&ObjectKey>) -> (ObjectKey, V) {
+        loop {
+            if let Some(next) = self.after(last) {
+                return next;
+            }
+            self.more.notified().await;
+        }
+    }
+
+    fn after(&self, last: Option<&ObjectKey>) -> Option<(ObjectKey, V)> {
+        let values = self.values();
+        let behind =
+            last.and_then(|last| values.range((Bound::Excluded(last), Bound::Unbounded)).next());
+        let (key, value) = behind.or_else(|| values.first_key_value())?;
+        Some((key.clone(), value.clone()))
+    }
+
+    /// The value was written. A later one of the same object stays.
+    pub(super) fn done(&self, key: &ObjectKey, written: &V) {
+        let mut values = self.values();
+        if values.get(key) == Some(written) {
+            values.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use manx_objects::object::Kind;
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey { kind: Kind::Pod, namespace: "shop".to_owned(), name: name.to_owned() }
+    }
+
+    #[test]
+    fn the_latest_value_counts_and_a_written_one_takes_no_later_one_along() {
+        let waiting = Waiting::default();
+        waiting.put(key("a"), 1);
+        waiting.put(key("b"), 5);
+        let (first, value) = waiting.first(|_| true).unwrap();
+        assert_eq!((first, value), (key("a"), 1));
+        waiting.put(key("a"), 2);
+        waiting.done(&key("a"), &1);
+        assert_eq!(waiting.first(|_| true), Some((key("a"), 2)));
+        assert_eq!(waiting.first(|value| *value > 2), Some((key("b"), 5)));
+        waiting.done(&key("a"), &2);
+        waiting.withdraw(&key("b"));
+        assert_eq!(waiting.first(|_| true), None);
+    }
+
+    #[test]
+    fn a_value_that_stays_holds_up_no_other() {
+        let waiting = Waiting::default();
+        waiting.put(key("a"), 1);
+        waiting.put(key("b"), 2);
+        assert_eq!(waiting.after(None), Some((key("a"), 1)));
+        assert_eq!(waiting.after(Some(&key("a"))), Some((key("b"), 2)));
+        assert_eq!(waiting.after(Some(&key("b"))), Some((key("a"), 1)));
+    }
+}
