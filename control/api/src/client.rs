@@ -116,6 +116,12 @@ impl Client {
         }
     }
 
+    /// From now on replies are waited for so long, instead of a minute.
+    pub fn set_patience(&self, patience: Duration) -> Result<(), Error> {
+        let set = self.stream.set_read_timeout(Some(patience));
+        set.map_err(|source| Error::Broken { path: self.path.clone(), source })
+    }
+
     /// Makes a call and waits for the reply.
     pub fn call(&mut self, call: Call) -> Result<Reply, Error> {
         self.call_with(call, &[])

@@ -19,6 +19,8 @@ use manx_rig::setup::{NodeState, State};
 
 /// The interval at which the agents are asked.
 const AGAIN: Duration = Duration::from_millis(250);
+/// An agent that does not answer for so long is watched no more: the others wait for it.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// Intervals after which a flow that is in no table is forgotten: the copies of large tables are not always of the same
 /// flows.
 const FORGET: u64 = 40;
@@ -129,6 +131,7 @@ fn ends(flow: &FlowStatus) -> Ends {
 impl Agent {
     fn connect(node: &NodeState) -> Result<Self, manx_api::client::Error> {
         let mut client = Client::connect(&node.socket)?;
+        client.set_patience(PATIENCE)?;
         let last = client.flows(None)?;
         let known = last.flows.iter().map(|flow| (ends(flow), (flow.packets[0], 0))).collect();
         Ok(Self { node: node.name.clone(), client, last, known })
