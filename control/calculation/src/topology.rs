@@ -501,10 +501,12 @@ mod tests {
     use super::*;
 
     fn node(ip: &str, subnet: &str, block: &str) -> Node {
+        let (ip, block) = (ip.parse().unwrap(), block.parse().unwrap());
         Node {
-            internal_ips: vec![ip.parse().unwrap()],
+            internal_ips: vec![ip],
+            addresses: [Some(ip), block::tunnel_address(block)].into_iter().flatten().collect(),
             subnet: Some(subnet.parse::<IpNet>().unwrap().trunc()),
-            pod_cidrs: vec![block.parse().unwrap()],
+            pod_cidrs: vec![block],
             ..Node::default()
         }
     }
@@ -711,7 +713,7 @@ mod tests {
 
     #[test]
     fn an_address_of_two_nodes_pods_leads_nowhere_and_a_nodes_own_is_never_a_pods() {
-        let cluster = with_borrowed(&[
+        let mut cluster = with_borrowed(&[
             ("10.244.9.1", "b"),
             ("10.244.9.1", "c"),
             // Two pods of one node.
@@ -721,7 +723,10 @@ mod tests {
             ("172.18.0.2", "b"),
             ("10.244.3.1", "b"),
             ("10.244.1.1", "b"),
+            ("198.51.100.7", "c"),
         ]);
+        // An ExternalIP.
+        cluster.nodes.get_mut("b").unwrap().addresses.insert("198.51.100.7".parse().unwrap());
         let seen = topology(&cluster, "a").unwrap();
         let route = |address: &str| seen.route(address.parse().unwrap()).1;
         let to = |address: &str| {
@@ -733,10 +738,11 @@ mod tests {
         assert_eq!(route("172.18.0.2"), Route::Node);
         assert_eq!(route("10.244.3.1"), to("172.19.0.4"));
         assert_eq!(route("10.244.1.1"), Route::Node);
-        assert_eq!(seen.unrouted.len(), 5, "{:?}", seen.unrouted);
+        assert_eq!(seen.unrouted.len(), 6, "{:?}", seen.unrouted);
         insta::assert_snapshot!(seen.problems().collect::<Vec<_>>().join("\n"), @r#"
         addresses not routed, because pods of two nodes have them: 10.244.9.1 of Pod default/0 and Pod default/1; give each pod its own
         addresses not routed, because they are addresses of Node "a": 10.244.1.1 of Pod default/7, 172.18.0.2 of Pod default/5; give the pods other ones
+        addresses not routed, because they are addresses of Node "b": 198.51.100.7 of Pod default/8; give the pods other ones
         addresses not routed, because they are addresses of Node "c": 10.244.3.1 of Pod default/6, 172.19.0.4 of Pod default/4; give the pods other ones
         "#);
     }
