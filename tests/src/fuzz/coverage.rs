@@ -123,8 +123,13 @@ listed! {
     }
 }
 
-/// Drop reasons that do not occur with ports in memory, which carry no frames.
-const NOT_HERE: [DropReason; 1] = [DropReason::NotOurs];
+/// Drop reasons that do not occur here: ports in memory carry no frames, and no node translates service addresses.
+const NOT_HERE: [DropReason; 4] = [
+    DropReason::NotOurs,
+    DropReason::ServiceUntranslated,
+    DropReason::ServiceSource,
+    DropReason::ServiceWithoutFlow,
+];
 
 /// Kinds that must not come out, or come out only by chance.
 const NEVER_OUT: [Kind; 2] = [Kind::PodTunnel, Kind::Noise];

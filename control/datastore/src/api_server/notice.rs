@@ -8,6 +8,7 @@
 //! An agent speaks of an object again when the text changes. It writes one Event a second at most.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::{Duration, Instant, SystemTime};
 
 use kube::Client;
@@ -163,11 +164,13 @@ async fn write(
     key: &ObjectKey,
     notice: &Notice,
 ) -> kube::Result<()> {
-    if !resources.contains_key(&key.kind) {
-        let Some(found) = resource::find(client, key.kind).await? else { return Ok(()) };
-        resources.insert(key.kind, found);
-    }
-    let Some(resource) = resources.get(&key.kind) else { return Ok(()) };
+    let resource = match resources.entry(key.kind) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(unknown) => match resource::find(client, key.kind).await? {
+            Some(found) => unknown.insert(found),
+            None => return Ok(()),
+        },
+    };
     let get = Request::new(resource.path_in(&key.namespace)).get(&key.name, &GetParams::default());
     let object: Value = match client.request(get.map_err(kube::Error::BuildRequest)?).await {
         Err(error) if code(&error) == Some(404) => return Ok(()),
