@@ -1,0 +1,192 @@
+//! What is known of the agent, and what follows for `/liveness` and `/readiness`.
+
+use std::time::{Duration, Instant, SystemTime};
+
+/// An agent whose control loop, or a worker of it, has not turned for so long is dead. The longest work of the control
+/// loop, new tables of a very large cluster, takes seconds.
+const DEAD: Duration = Duration::from_secs(30);
+
+/// What is known of the agent.
+#[derive(Debug, Clone, Default)]
+pub enum Health {
+    /// It reads the objects for the first time. That lasts until the datastore answers.
+    #[default]
+    Starting,
+    /// Its control loop turns.
+    Running(Running),
+}
+
+/// What the control loop has told last.
+#[derive(Debug, Clone)]
+pub struct Running {
+    /// When that was.
+    turned: Instant,
+    /// The workers.
+    workers: Vec<Turned>,
+    /// Whether tables are in force that are made of all objects.
+    pub published: bool,
+    /// Since when objects may be out of date, and why.
+    pub stale: Option<(SystemTime, String)>,
+    /// Whether the last tables were refuted: those before stay in force.
+    pub refuted: bool,
+}
+
+/// A worker's turns, and when their number was seen to grow.
+#[derive(Debug, Clone, Copy)]
+struct Turned {
+    turns: u64,
+    at: Instant,
+}
+
+/// The answer to a probe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether all is well.
+    pub well: bool,
+    /// A sentence.
+    pub text: String,
+}
+
+impl Running {
+    /// The control loop turns for the first time.
+    pub fn new(now: Instant) -> Self {
+        Self { turned: now, workers: Vec::new(), published: false, stale: None, refuted: false }
+    }
+
+    /// The control loop has turned, and its workers have turned so often.
+    pub fn turn(&mut self, now: Instant, turns: impl Iterator<Item = u64>) {
+        self.turned = now;
+        for (number, turns) in turns.enumerate() {
+            match self.workers.get_mut(number) {
+                Some(worker) if worker.turns == turns => {}
+                Some(worker) => *worker = Turned { turns, at: now },
+                None => self.workers.push(Turned { turns, at: now }),
+            }
+        }
+    }
+
+    /// What does not turn.
+    fn stands_still(&self, now: Instant) -> Option<String> {
+        let since = |at| now.saturating_duration_since(at);
+        let told = |what: String, for_| {
+            let (seconds, most) = (Duration::as_secs(&for_), DEAD.as_secs());
+            format!("{what} has not turned for {seconds} s: expected at most {most} s")
+        };
+        if since(self.turned) > DEAD {
+            return Some(told("the control loop".to_owned(), since(self.turned)));
+        }
+        // The control loop looks at the workers.
+        let still = self
+            .workers
+            .iter()
+            .position(|it| self.turned.saturating_duration_since(it.at) > DEAD)?;
+        Some(told(format!("worker {still}"), since(self.workers[still].at)))
+    }
+}
+
+impl Health {
+    /// Whether the process is to be left running.
+    pub fn liveness(&self, now: Instant) -> Verdict {
+        match self {
+            Self::Starting => Verdict::well("alive: the objects are read for the first time"),
+            Self::Running(running) => match running.stands_still(now) {
+                Some(still) => Verdict::ill(still),
+                None => Verdict::well("alive: the control loop and every worker turn"),
+            },
+        }
+    }
+
+    /// Whether pods can be attached and their packets pass. Objects that may be out of date change nothing about that,
+    /// but are told.
+    pub fn readiness(&self, now: Instant) -> Verdict {
+        let running = match self {
+            Self::Starting => {
+                return Verdict::ill(
+                    "not ready: the objects have not been read, so nothing passes; the log tells why the datastore does not answer",
+                );
+            }
+            Self::Running(running) => running,
+        };
+        if let Some(still) = running.stands_still(now) {
+            return Verdict::ill(still);
+        }
+        if !running.published {
+            return Verdict::ill(
+                "not ready: no tables are made of all objects yet, so nothing passes; `manx status` tells what is missing",
+            );
+        }
+        let mut text = "ready".to_owned();
+        if let Some((since, reason)) = &running.stale {
+            let since = humantime::format_rfc3339_seconds(*since);
+            text = format!("{text}; STALE since {since}: what was known stays in force: {reason}");
+        }
+        if running.refuted {
+            text.push_str(
+                "; the last tables were refuted, those before stay in force: see `manx status`",
+            );
+        }
+        Verdict::well(text)
+    }
+}
+
+impl Verdict {
+    fn well(text: impl Into<String>) -> Self {
+        Self { well: true, text: text.into() }
+    }
+
+    fn ill(text: impl Into<String>) -> Self {
+        Self { well: false, text: text.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(start: Instant, seconds: u64) -> Instant {
+        start + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn an_agent_that_waits_for_its_datastore_is_alive_and_not_ready() {
+        let now = Instant::now();
+        assert!(Health::Starting.liveness(at(now, 100_000)).well);
+        let ready = Health::Starting.readiness(now);
+        assert!(!ready.well && ready.text.contains("have not been read"), "{}", ready.text);
+    }
+
+    #[test]
+    fn it_is_ready_when_tables_are_published_and_stays_so_while_they_are_stale() {
+        let now = Instant::now();
+        let mut running = Running::new(now);
+        running.turn(now, [1].into_iter());
+        assert!(!Health::Running(running.clone()).readiness(now).well);
+        running.published = true;
+        assert_eq!(Health::Running(running.clone()).readiness(now), Verdict::well("ready"));
+        let since = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        running.stale = Some((since, "no answer for 4 s".to_owned()));
+        running.refuted = true;
+        let verdict = Health::Running(running).readiness(now);
+        assert!(verdict.well);
+        insta::assert_snapshot!(verdict.text, @"ready; STALE since 2023-11-14T22:13:20Z: what was known stays in force: no answer for 4 s; the last tables were refuted, those before stay in force: see `manx status`");
+    }
+
+    #[test]
+    fn a_control_loop_or_a_worker_that_stands_still_is_dead() {
+        let start = Instant::now();
+        let mut running = Running { published: true, ..Running::new(start) };
+        running.turn(start, [7, 7].into_iter());
+        running.turn(at(start, 29), [8, 7].into_iter());
+        assert!(Health::Running(running.clone()).liveness(at(start, 30)).well);
+        running.turn(at(start, 31), [9, 7].into_iter());
+        let health = Health::Running(running.clone());
+        for verdict in [health.liveness(at(start, 31)), health.readiness(at(start, 31))] {
+            assert!(!verdict.well);
+            assert_eq!(verdict.text, "worker 1 has not turned for 31 s: expected at most 30 s");
+        }
+        running.turn(at(start, 32), [9, 8].into_iter());
+        assert!(Health::Running(running.clone()).liveness(at(start, 62)).well);
+        let dead = Health::Running(running).liveness(at(start, 63));
+        assert_eq!(dead.text, "the control loop has not turned for 31 s: expected at most 30 s");
+    }
+}

@@ -1,0 +1,329 @@
+//! An agent's figures as Prometheus' text (exposition format 0.0.4).
+//!
+//! Names and units follow Prometheus' conventions: base units, `_total` for counters. Every label's values are bounded:
+//! by what Manx is (kinds, reasons, verdicts, kinds of ports), by the node (workers, blocks), or by `rules`.
+
+use std::time::SystemTime;
+
+use manx_api::WorkerStatus;
+use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::{Error, TextEncoder};
+
+use crate::latency::Latencies;
+use crate::observation::{Observation, Traffic};
+use crate::rules::Rules;
+
+/// The values of a metric's labels, and its value.
+type Sample = (Vec<String>, f64);
+
+/// The page, metric by metric.
+#[derive(Default)]
+struct Page(Vec<MetricFamily>);
+
+impl Page {
+    fn add(
+        &mut self,
+        (kind, name, help): (MetricType, &str, &str),
+        labels: &[&str],
+        samples: impl IntoIterator<Item = Sample>,
+    ) {
+        let metric = |(values, value): Sample| {
+            let pair = |(name, value): (&&str, String)| {
+                let mut pair = LabelPair::default();
+                pair.set_name((*name).to_owned());
+                pair.set_value(value);
+                pair
+            };
+            let mut metric = Metric::from_label(labels.iter().zip(values).map(pair).collect());
+            if kind == MetricType::COUNTER {
+                let mut counter = Counter::default();
+                counter.set_value(value);
+                metric.set_counter(counter);
+            } else {
+                let mut gauge = Gauge::default();
+                gauge.set_value(value);
+                metric.set_gauge(gauge);
+            }
+            metric
+        };
+        let metrics: Vec<Metric> = samples.into_iter().map(metric).collect();
+        if metrics.is_empty() {
+            return;
+        }
+        let mut family = MetricFamily::default();
+        family.set_name(name.to_owned());
+        family.set_help(help.to_owned());
+        family.set_field_type(kind);
+        family.set_metric(metrics);
+        self.0.push(family);
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: f64) {
+        self.add((MetricType::GAUGE, name, help), &[], [(Vec::new(), value)]);
+    }
+
+    fn gauges(&mut self, name: &str, help: &str, labels: &[&str], samples: Vec<Sample>) {
+        self.add((MetricType::GAUGE, name, help), labels, samples);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.add((MetricType::COUNTER, name, help), &[], [(Vec::new(), value as f64)]);
+    }
+
+    fn counters(&mut self, name: &str, help: &str, labels: &[&str], samples: Vec<Sample>) {
+        self.add((MetricType::COUNTER, name, help), labels, samples);
+    }
+}
+
+fn seconds(time: SystemTime) -> f64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+fn sample<const N: usize>(labels: [&str; N], value: impl Into<f64>) -> Sample {
+    (labels.map(str::to_owned).to_vec(), value.into())
+}
+
+/// What makes pages.
+#[derive(Debug, Default)]
+pub struct Renderer {
+    rules: Rules,
+    latencies: Latencies,
+}
+
+impl Renderer {
+    /// Its pages have these times.
+    pub fn new(latencies: Latencies) -> Self {
+        Self { rules: Rules::default(), latencies }
+    }
+
+    /// Makes the page of an agent's figures.
+    ///
+    /// # Errors
+    /// The encoder refuses a metric.
+    pub fn render(&mut self, figures: &Observation) -> Result<String, Error> {
+        self.rules.count(&figures.rules, figures.former);
+        let mut page = Page::default();
+        agent(&mut page, figures);
+        datastore(&mut page, figures);
+        tables(&mut page, figures);
+        pods(&mut page, figures);
+        traffic(&mut page, figures);
+        workers(&mut page, figures);
+        let rules = self.rules.series();
+        page.counters(
+            "manx_rule_packets_total",
+            "Packets by the rule, or the lack of one, that decided.",
+            &["rule", "verdict"],
+            rules.map(|(labels, packets)| sample(labels, packets as f64)).collect(),
+        );
+        page.0.extend(self.latencies.families());
+        TextEncoder::new().encode_to_string(&page.0)
+    }
+}
+
+fn agent(page: &mut Page, figures: &Observation) {
+    let version = sample([env!("CARGO_PKG_VERSION")], 1);
+    page.gauges("manx_build_info", "The agent's version.", &["version"], vec![version]);
+    page.gauge(
+        "manx_start_time_seconds",
+        "When the agent started, in seconds since 1970.",
+        seconds(figures.started),
+    );
+}
+
+fn datastore(page: &mut Page, figures: &Observation) {
+    page.gauge(
+        "manx_datastore_in_sync",
+        "1: all objects have been read.",
+        u8::from(figures.in_sync).into(),
+    );
+    page.gauge(
+        "manx_datastore_stale",
+        "1: objects may be out of date; what was known stays in force.",
+        u8::from(figures.stale_since.is_some()).into(),
+    );
+    page.gauges(
+        "manx_datastore_stale_since_timestamp_seconds",
+        "When objects were last known to be up to date, in seconds since 1970; only while they may be out of date.",
+        &[],
+        figures.stale_since.map(|since| sample([], seconds(since))).into_iter().collect(),
+    );
+    let state = |valid| if valid { "valid" } else { "invalid" };
+    let objects = figures.objects.iter();
+    page.gauges(
+        "manx_datastore_objects",
+        "Objects by kind. One that is not valid fails closed.",
+        &["kind", "state"],
+        objects
+            .map(|((kind, valid), count)| sample([kind, state(*valid)], *count as f64))
+            .collect(),
+    );
+    page.gauges(
+        "manx_datastore_problems",
+        "What is wrong with objects. error: something does not take effect; warning: something was ignored.",
+        &["severity"],
+        vec![
+            sample(["error"], figures.errors as f64),
+            sample(["warning"], figures.warnings as f64),
+        ],
+    );
+}
+
+fn tables(page: &mut Page, figures: &Observation) {
+    page.counter("manx_tables_published_total", "Published tables.", figures.tables);
+    page.counters(
+        "manx_tables_changed_in_place_total",
+        "Changes that were stored in tables in use.",
+        &["of"],
+        vec![
+            sample(["pods"], figures.pods_in_place as f64),
+            sample(["routes"], figures.routes_in_place as f64),
+        ],
+    );
+    page.gauge(
+        "manx_tables_refuted",
+        "1: the last tables were wrong about a packet and were not published.",
+        u8::from(figures.refuted).into(),
+    );
+    page.gauge(
+        "manx_cluster_endpoints",
+        "Endpoints of the whole cluster in the tables.",
+        figures.known_endpoints as f64,
+    );
+    page.gauge("manx_cluster_policies", "Policies in the tables.", figures.known_policies as f64);
+    let policy = &figures.policy;
+    page.gauge("manx_policy_chains", "Chains of policies.", policy.chains as f64);
+    page.gauge(
+        "manx_policy_linear_chains",
+        "Chains that are judged rule by rule, which is slower.",
+        policy.linear as f64,
+    );
+    page.gauge("manx_policy_classes", "Classes of peers.", policy.classes as f64);
+    page.gauge("manx_policy_rows", "Distinct rows of the policy tables.", policy.rows as f64);
+    page.gauge("manx_policy_table_bytes", "Memory of the policy tables.", policy.bytes as f64);
+}
+
+fn pods(page: &mut Page, figures: &Observation) {
+    page.gauges(
+        "manx_attached_pods",
+        "Pods of this node that are attached. closed: no tables name the pod, so nothing passes.",
+        &["state"],
+        vec![
+            sample(["enforced"], figures.enforced as f64),
+            sample(["closed"], figures.unenforced as f64),
+        ],
+    );
+    page.gauge("manx_leases", "Pods that have addresses of this node.", figures.leases as f64);
+    let blocks = figures.blocks.iter();
+    let blocks = blocks.flat_map(|block| {
+        let used = sample([&block.net, "used"], block.used as f64);
+        [used, sample([&block.net, "free"], block.left as f64)]
+    });
+    page.gauges(
+        "manx_pod_addresses",
+        "Addresses of the node's blocks that pods have, and that are left.",
+        &["block", "state"],
+        blocks.collect(),
+    );
+}
+
+fn traffic(page: &mut Page, figures: &Observation) {
+    let by_port = |read: fn(&Traffic) -> u64| {
+        let ports = figures.ports.iter();
+        ports.map(|(port, traffic)| sample([port], read(traffic) as f64)).collect()
+    };
+    page.counters(
+        "manx_received_packets_total",
+        "Packets received, by what is behind the port; super-packets count in segments.",
+        &["port"],
+        by_port(|it| it.received_packets),
+    );
+    page.counters(
+        "manx_received_bytes_total",
+        "Bytes received, by what is behind the port.",
+        &["port"],
+        by_port(|it| it.received_bytes),
+    );
+    page.counters(
+        "manx_sent_packets_total",
+        "Packets sent, by what is behind the port; super-packets count in segments.",
+        &["port"],
+        by_port(|it| it.sent_packets),
+    );
+    page.counters(
+        "manx_sent_bytes_total",
+        "Bytes sent, by what is behind the port.",
+        &["port"],
+        by_port(|it| it.sent_bytes),
+    );
+    let drops = figures.ports.iter().flat_map(|(port, traffic)| {
+        traffic.drops.iter().map(|(reason, packets)| sample([port, reason], *packets as f64))
+    });
+    page.counters(
+        "manx_dropped_packets_total",
+        "Packets dropped, by the port where they came in and the reason.",
+        &["port", "reason"],
+        drops.collect(),
+    );
+    page.counter(
+        "manx_denied_flows_total",
+        "Flows that policy denied and that were reported.",
+        figures.denied_flows,
+    );
+    page.counter(
+        "manx_unreported_flows_total",
+        "Flows that policy denied and that were not reported, because there were too many.",
+        figures.unreported_flows,
+    );
+}
+
+fn workers(page: &mut Page, figures: &Observation) {
+    let of_each = |read: &dyn Fn(&WorkerStatus) -> u64| {
+        let workers = figures.workers.iter().enumerate();
+        workers.map(|(number, it)| sample([&number.to_string()], read(it) as f64)).collect()
+    };
+    let labels = &["worker"];
+    page.counters(
+        "manx_worker_packets_total",
+        "Packets that a worker handled; a super-packet counts as one.",
+        labels,
+        of_each(&|it| it.packets),
+    );
+    page.counters(
+        "manx_worker_busy_turns_total",
+        "Turns that found packets.",
+        labels,
+        of_each(&|it| it.busy_turns),
+    );
+    page.counters(
+        "manx_worker_sleeps_total",
+        "Times that a worker went to sleep.",
+        labels,
+        of_each(&|it| it.parks),
+    );
+    page.counters(
+        "manx_worker_handoffs_total",
+        "Packets handed off to the worker that has their flow.",
+        labels,
+        of_each(&|it| it.handed_off),
+    );
+    page.counters(
+        "manx_worker_portless_packets_total",
+        "Packets handed off to a worker for a port that it no longer has; they were dropped.",
+        labels,
+        of_each(&|it| it.portless),
+    );
+    page.gauges("manx_flows", "Flows in a worker's table.", labels, of_each(&|it| it.flows));
+    page.gauges(
+        "manx_flow_capacity",
+        "Flows that a worker's table can hold.",
+        labels,
+        of_each(&|_| figures.flow_capacity),
+    );
+    page.counters(
+        "manx_flow_evictions_total",
+        "Live flows that were evicted to make room.",
+        labels,
+        of_each(&|it| it.evictions),
+    );
+}

@@ -1,0 +1,98 @@
+//! The figures of an agent at one time.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use manx_api::{PolicyStatus, RuleCount, WorkerStatus};
+
+/// The figures of an agent at one time. Each list is bounded by what the node is, except rules.
+#[derive(Debug, Clone)]
+pub struct Observation {
+    /// When the agent started.
+    pub started: SystemTime,
+    /// Whether all objects have been read.
+    pub in_sync: bool,
+    /// Since when objects may be out of date.
+    pub stale_since: Option<SystemTime>,
+    /// Objects by kind, and whether they are valid.
+    pub objects: BTreeMap<(&'static str, bool), u64>,
+    /// Problems of objects: those by which something does not take effect.
+    pub errors: u64,
+    /// Problems of objects: those by which something was ignored.
+    pub warnings: u64,
+    /// Endpoints of the whole cluster in the tables.
+    pub known_endpoints: u64,
+    /// Policies in the tables.
+    pub known_policies: u64,
+    /// Pods of this node that tables contain.
+    pub enforced: u64,
+    /// Pods of this node that are attached and that no tables contain: nothing passes them.
+    pub unenforced: u64,
+    /// Pods that have addresses of this node.
+    pub leases: u64,
+    /// The node's blocks.
+    pub blocks: Vec<BlockUse>,
+    /// Published tables.
+    pub tables: u64,
+    /// Pods that were changed in tables in use.
+    pub pods_in_place: u64,
+    /// Routes that were changed in tables in use.
+    pub routes_in_place: u64,
+    /// Whether the last tables were refuted, and so not published.
+    pub refuted: bool,
+    /// The size of the policy tables.
+    pub policy: PolicyStatus,
+    /// Traffic, by what is behind a port; pods together.
+    pub ports: BTreeMap<&'static str, Traffic>,
+    /// The workers.
+    pub workers: Vec<WorkerStatus>,
+    /// Flows that a worker can hold.
+    pub flow_capacity: u64,
+    /// Packets by the rule that decided. A rule may be there more than once.
+    pub rules: Vec<RuleCount>,
+    /// Packets that rules decided that are gone: allowed, denied.
+    pub former: [u64; 2],
+    /// Flows that were denied and reported.
+    pub denied_flows: u64,
+    /// Flows that were denied and not reported, because there were too many.
+    pub unreported_flows: u64,
+}
+
+/// A block of the node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockUse {
+    /// Its net.
+    pub net: String,
+    /// Addresses that pods have.
+    pub used: u64,
+    /// Addresses that are free for pods.
+    pub left: u128,
+}
+
+/// What has passed a port. Super-packets count in segments.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Packets received.
+    pub received_packets: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Packets sent.
+    pub sent_packets: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// Packets dropped, by reason; every reason is there.
+    pub drops: BTreeMap<&'static str, u64>,
+}
+
+impl Traffic {
+    /// Adds what has passed another port.
+    pub fn add(&mut self, other: &Self) {
+        self.received_packets += other.received_packets;
+        self.received_bytes += other.received_bytes;
+        self.sent_packets += other.sent_packets;
+        self.sent_bytes += other.sent_bytes;
+        for (reason, packets) in &other.drops {
+            *self.drops.entry(reason).or_default() += packets;
+        }
+    }
+}

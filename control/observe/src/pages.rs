@@ -1,0 +1,130 @@
+//! Which page has which text.
+
+use std::time::{Duration, Instant};
+
+use hyper::{Method, StatusCode};
+use prometheus::TEXT_FORMAT;
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use tokio::time::timeout;
+
+use crate::Question;
+use crate::health::{Health, Verdict};
+use crate::latency::Latencies;
+use crate::metrics::Renderer;
+
+/// How long figures are shown to all who ask, before the agent is asked again.
+const FRESH: Duration = Duration::from_secs(1);
+/// How long the agent may take to answer. Prometheus waits for 10 s (`scrape_timeout`).
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// What is served at one address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Site {
+    /// Whether all is well.
+    Health,
+    /// The figures.
+    Metrics,
+}
+
+impl Site {
+    /// Its pages.
+    pub(crate) const fn paths(self) -> &'static [&'static str] {
+        match self {
+            Self::Health => &["/liveness", "/readiness"],
+            Self::Metrics => &["/metrics"],
+        }
+    }
+}
+
+/// A page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Page {
+    pub(crate) status: StatusCode,
+    pub(crate) form: &'static str,
+    pub(crate) text: String,
+}
+
+impl Page {
+    fn plain(status: StatusCode, text: impl Into<String>) -> Self {
+        Self { status, form: "text/plain; charset=utf-8", text: text.into() + "\n" }
+    }
+}
+
+impl From<Verdict> for Page {
+    fn from(Verdict { well, text }: Verdict) -> Self {
+        Self::plain(if well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, text)
+    }
+}
+
+/// What pages are made of.
+pub(crate) struct Pages {
+    health: watch::Receiver<Health>,
+    metrics: Mutex<Metrics>,
+}
+
+/// The way to the figures, and the last page of them.
+struct Metrics {
+    questions: mpsc::Sender<Question>,
+    renderer: Renderer,
+    last: Option<(Instant, Page)>,
+}
+
+impl Pages {
+    pub(crate) fn new(
+        health: watch::Receiver<Health>,
+        questions: mpsc::Sender<Question>,
+        latencies: Latencies,
+    ) -> Self {
+        let renderer = Renderer::new(latencies);
+        Self { health, metrics: Mutex::new(Metrics { questions, renderer, last: None }) }
+    }
+
+    /// The page for a request.
+    pub(crate) async fn page(&self, site: Site, method: &Method, path: &str) -> Page {
+        if ![Method::GET, Method::HEAD].contains(method) {
+            return Page::plain(StatusCode::METHOD_NOT_ALLOWED, "expected GET");
+        }
+        let now = Instant::now();
+        match (site, path) {
+            (Site::Health, "/liveness") => self.health.borrow().liveness(now).into(),
+            (Site::Health, "/readiness") => self.health.borrow().readiness(now).into(),
+            (Site::Metrics, "/metrics") => self.metrics.lock().await.page().await,
+            _ => {
+                let expected = site.paths().join(" or ");
+                Page::plain(StatusCode::NOT_FOUND, format!("no such page: expected {expected}"))
+            }
+        }
+    }
+}
+
+impl Metrics {
+    /// All who ask within a second get the same page, even if it says that there are no figures.
+    async fn page(&mut self) -> Page {
+        if let Some((at, page)) = &self.last
+            && at.elapsed() < FRESH
+        {
+            return page.clone();
+        }
+        let (question, answer) = oneshot::channel();
+        let asked = async {
+            self.questions.send(question).await.ok()?;
+            answer.await.ok()
+        };
+        let page = match timeout(ANSWER, asked).await {
+            Ok(Some(figures)) => match self.renderer.render(&figures) {
+                Ok(text) => Page { status: StatusCode::OK, form: TEXT_FORMAT, text },
+                Err(error) => Page::plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+            },
+            Ok(None) => Page::plain(StatusCode::SERVICE_UNAVAILABLE, "the agent is stopping"),
+            Err(_elapsed) => Page::plain(
+                StatusCode::SERVICE_UNAVAILABLE,
+                format!(
+                    "the agent has not answered for {} s: it starts, or its control loop is busy; see /readiness",
+                    ANSWER.as_secs()
+                ),
+            ),
+        };
+        self.last = Some((Instant::now(), page.clone()));
+        page
+    }
+}
