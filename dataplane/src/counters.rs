@@ -61,6 +61,8 @@ impl PortCounters {
 /// One worker's own figures.
 #[derive(Debug, Default)]
 pub struct WorkerCounters {
+    /// Turns, with packets or without. A worker that sleeps turns once a second.
+    pub turns: Counter,
     /// Turns that found packets.
     pub busy_turns: Counter,
     /// Times it slept in epoll.

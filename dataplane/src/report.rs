@@ -3,6 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::drop_reason::DropReason;
 use crate::tables::{PortId, Tables};
@@ -37,5 +38,6 @@ pub enum Report {
     /// A call of epoll failed. Sent at most once a second, because the call may fail in each turn.
     PollFailed(io::Error),
     /// Tables that this worker no longer uses. Control frees them, because that takes too long on the packet path.
-    Retired(Arc<Tables>),
+    /// From that time on it has used newer ones.
+    Retired(Arc<Tables>, Instant),
 }

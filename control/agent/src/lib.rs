@@ -34,6 +34,7 @@ use manx_linux::doctor;
 use manx_linux::netlink::Netlink;
 use manx_linux::netns::sysctl;
 use manx_linux::process;
+use manx_observe::Observer;
 
 /// How often the workers' reports are read and their life is checked.
 const TICK: Duration = Duration::from_millis(100);
@@ -72,6 +73,8 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
 
 async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     check_cores(&settings.cores)?;
+    // Before the objects are read: that may last, and probes tell so.
+    let observer = manx_observe::start(settings.observed_at, privileges::give_up_all)?;
     let mut datastore = Datastore::open(settings).await?;
     let server = Server::bind(&settings.socket)?;
     let netlink = Netlink::open()?;
@@ -90,7 +93,8 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         datastore.translate_services(addresses);
         tokio::spawn(service_device::watch_addresses(Netlink::open()?, own));
     }
-    let (mut agent, completed) = Agent::start(settings, datastore, &uplink).await?;
+    let (mut agent, completed) =
+        Agent::start(settings, datastore, &uplink, observer.latencies.clone()).await?;
 
     let (peers, wanted) = watch::channel(agent.datastore.ipip_peers());
     let (found, next_hops) = watch::channel(uplink::NextHops::new());
@@ -106,7 +110,7 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         "ready"
     );
     tracing::info!("{kept}");
-    let sources = EventSources { inbox, completed, peers, next_hops, own_addresses };
+    let sources = EventSources { inbox, completed, peers, next_hops, own_addresses, observer };
     let ended = run_control_loop(&mut agent, sources).await;
     tracing::info!(node = settings.name, "stopping");
     ended
@@ -121,6 +125,7 @@ struct EventSources {
     next_hops: watch::Receiver<uplink::NextHops>,
     /// The addresses of the node's interfaces, where they matter.
     own_addresses: watch::Receiver<BTreeSet<IpAddr>>,
+    observer: Observer,
 }
 
 /// The control loop: one event after the other, until the agent is told to stop or cannot go on.
@@ -149,7 +154,17 @@ async fn run_control_loop(agent: &mut Agent, mut sources: EventSources) -> Resul
                 let addresses = sources.own_addresses.borrow_and_update().clone();
                 agent.set_own_addresses(addresses);
             }
-            _ = tick.tick() => agent.tick(Instant::now())?,
+            Some(question) = sources.observer.questions.recv() => {
+                // A client that went away no longer waits.
+                if !question.is_closed() {
+                    let _ = question.send(agent.figures());
+                }
+            }
+            _ = tick.tick() => {
+                let now = Instant::now();
+                agent.tick(now)?;
+                sources.observer.health.send_modify(|health| agent.tell_health(health, now));
+            }
         }
     }
 }

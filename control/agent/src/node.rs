@@ -6,11 +6,12 @@
 //! - [`Attachments`]: the pods of this node, their addresses and devices, and device work under way. It knows no other
 //!   part.
 //!
-//! What takes more than one part is here, in `pods`, in `succession` and in `status`.
+//! What takes more than one part is here, in `pods`, in `succession`, in `status` and in `figures`.
 
 mod attachments;
 mod dataplane;
 mod datastore;
+mod figures;
 mod pods;
 mod ports;
 mod status;
@@ -36,6 +37,7 @@ use manx_api::{Call, ErrorKind, Failure, Reply};
 use manx_calculation::calc::NextStep;
 use manx_linux::netlink;
 use manx_objects::contents::Changes;
+use manx_observe::latency::Latencies;
 
 /// The agent.
 pub(super) struct Agent {
@@ -55,11 +57,12 @@ impl Agent {
         settings: &Settings,
         datastore: Datastore,
         uplink: &netlink::Link,
+        latencies: Latencies,
     ) -> Result<(Self, mpsc::UnboundedReceiver<Completed<Done>>), Error> {
         let tunnels = uplink::open(uplink, settings.packet_socket, settings.cores.len())?;
         let blocks = &datastore.topology.blocks;
         let (attachments, own, completed) = Attachments::open(settings, blocks, uplink)?;
-        let dataplane = Dataplane::start(settings, tunnels, own, uplink.mtu)?;
+        let dataplane = Dataplane::start(settings, tunnels, own, uplink.mtu, latencies)?;
         let started = Instant::now();
         let mut agent = Self { datastore, dataplane, attachments, started, failed: None };
         agent.take_over(agent.attachments.resume().await);
@@ -70,7 +73,9 @@ impl Agent {
 
     /// Applies what has changed in the datastore. Returns whether the topology may have changed.
     pub(super) fn apply(&mut self, changes: &Changes) -> bool {
+        let before = self.dataplane.tables.version;
         let changed = self.apply_changes(changes);
+        self.dataplane.note_change(self.datastore.source.changed(), before);
         self.retry_early(Instant::now());
         changed
     }

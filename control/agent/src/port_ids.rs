@@ -130,7 +130,7 @@ mod tests {
                 for report in reports.try_iter() {
                     match report {
                         Report::PortLost(id, _) => assert!(meant.contains(&id)),
-                        Report::Retired(tables) => ids.retired(tables.version),
+                        Report::Retired(tables, _) => ids.retired(tables.version),
                         other => panic!("{other:?}"),
                     }
                 }

@@ -12,6 +12,11 @@ const KEPT: [(CapabilitySet, &str); 3] = [
     (CapabilitySet::NET_RAW, "CAP_NET_RAW to open the packet sockets of veth pods"),
 ];
 
+/// Gives up all, for the calling thread: one that reads what anybody may send.
+pub(super) fn give_up_all() -> io::Result<()> {
+    keep_only(CapabilitySet::empty()).map(drop)
+}
+
 /// Gives up all others, for the calling thread and all that it starts from now on. Returns what the log is to say.
 pub(super) fn give_up() -> io::Result<String> {
     let kept = keep_only(KEPT.iter().map(|(capability, _)| *capability).collect())?;

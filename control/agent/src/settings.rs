@@ -7,6 +7,7 @@ use manx_dataplane::worker::Polling;
 
 use manx_datastore::api_server::{Access, DefaultPool};
 use manx_devices::pod_device;
+pub use manx_observe::Addresses;
 
 /// Where the objects are.
 #[derive(Debug, Clone)]
@@ -40,6 +41,8 @@ pub struct Settings {
     pub name: String,
     /// Where the objects are.
     pub datastore: Datastore,
+    /// Where it serves its health and its metrics.
+    pub observed_at: Addresses,
     /// Where it listens.
     pub socket: PathBuf,
     /// The interface to other nodes; `None`: the one that has the Node's address.

@@ -57,6 +57,11 @@ impl Block {
         }
     }
 
+    /// How many pods have room.
+    pub fn room(&self) -> u128 {
+        self.end() - Self::FIRST + 1
+    }
+
     /// The address of this number.
     pub fn address(&self, number: u128) -> IpAddr {
         match self.net {

@@ -14,6 +14,7 @@ pub mod error;
 pub mod internal;
 pub mod log;
 pub mod node;
+pub mod observed;
 pub mod output;
 pub mod policy;
 pub mod rig;

@@ -10,6 +10,7 @@ use manx_dataplane::tables::{self, Connections};
 use manx_dataplane::worker::Polling;
 
 use super::datastore::DatastoreOptions;
+use super::observed::ObserveOptions;
 use super::{Error, log, socket};
 use manx_agent::pod_device::Preference;
 use manx_api::Device;
@@ -23,6 +24,9 @@ pub struct Node {
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take it for the command's own description")]
     pub datastore: DatastoreOptions,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub observe: ObserveOptions,
     /// Where to listen for attach, detach and status [default: NODE.sock in the runtime folder]
     ///
     /// The runtime folder is /run/manx for root and manx in the user's own (`$XDG_RUNTIME_DIR`) for others.
@@ -177,6 +181,7 @@ pub fn run(node: &Node) -> Result<(), Error> {
     manx_agent::run(&manx_agent::Settings {
         name: node.name()?,
         datastore: node.datastore.datastore(&socket)?,
+        observed_at: node.observe.addresses()?,
         socket,
         uplink: node.uplink.clone(),
         packet_socket: node.uplink_mode == UplinkMode::Packet,

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::ObjectKey;
@@ -26,6 +27,8 @@ pub enum Source {
 pub struct Directory {
     store: Store,
     watcher: Watcher,
+    /// When the last change was seen.
+    changed: Option<Instant>,
 }
 
 impl Source {
@@ -35,7 +38,7 @@ impl Source {
         let watcher = Watcher::new(directory);
         let mut store = Store::new(directory);
         store.refresh();
-        Self::Directory(Box::new(Directory { store, watcher }))
+        Self::Directory(Box::new(Directory { store, watcher, changed: None }))
     }
 
     /// Follows an API server; see [`ApiServer::open`].
@@ -86,6 +89,14 @@ impl Source {
         }
     }
 
+    /// When the last change was received, before it was read.
+    pub fn changed(&self) -> Option<Instant> {
+        match self {
+            Self::Directory(directory) => directory.changed,
+            Self::ApiServer(server) => server.changed(),
+        }
+    }
+
     /// Waits for the next change, and returns it. [`Source::contents`] has it then. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Changes {
         match self {
@@ -99,6 +110,7 @@ impl Directory {
     async fn next(&mut self) -> Changes {
         loop {
             self.watcher.changed().await;
+            self.changed = Some(Instant::now());
             // Nothing is awaited from here on: a change that is read is returned.
             let changes = self.store.refresh();
             if self.store.has_unsettled_file() {

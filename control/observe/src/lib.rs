@@ -27,11 +27,11 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
 use self::health::Health;
 use self::latency::Latencies;
-use self::observation::Observation;
+use self::observation::Question;
 use self::pages::{Pages, Site};
 
 /// Where pages are served. What has no address is off.
@@ -60,9 +60,6 @@ pub enum Error {
     #[error("the thread that serves health and metrics cannot be started: {0}")]
     Thread(io::Error),
 }
-
-/// Takes the figures of the agent.
-pub type Question = oneshot::Sender<Observation>;
 
 /// The agent's end. Dropping it ends the pages.
 #[derive(Debug)]

@@ -153,9 +153,11 @@ fn datastore(page: &mut Page, figures: &Observation) {
     page.gauges(
         "manx_datastore_objects",
         "Objects by kind. One that is not valid fails closed.",
-        &["kind", "state"],
+        &["group", "kind", "state"],
         objects
-            .map(|((kind, valid), count)| sample([kind, state(*valid)], *count as f64))
+            .map(|((group, kind, valid), count)| {
+                sample([group, kind, state(*valid)], *count as f64)
+            })
             .collect(),
     );
     page.gauges(

@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use manx_api::{PolicyStatus, RuleCount, WorkerStatus};
+use tokio::sync::oneshot;
+
+/// Takes the figures of the agent.
+pub type Question = oneshot::Sender<Observation>;
 
 /// The figures of an agent at one time. Each list is bounded by what the node is, except rules.
 #[derive(Debug, Clone)]
@@ -14,8 +18,8 @@ pub struct Observation {
     pub in_sync: bool,
     /// Since when objects may be out of date.
     pub stale_since: Option<SystemTime>,
-    /// Objects by kind, and whether they are valid.
-    pub objects: BTreeMap<(&'static str, bool), u64>,
+    /// Objects by the group and name of their kind, and whether they are valid.
+    pub objects: BTreeMap<(&'static str, &'static str, bool), u64>,
     /// Problems of objects: those by which something does not take effect.
     pub errors: u64,
     /// Problems of objects: those by which something was ignored.

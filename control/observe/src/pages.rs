@@ -7,10 +7,10 @@ use prometheus::TEXT_FORMAT;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use crate::Question;
 use crate::health::{Health, Verdict};
 use crate::latency::Latencies;
 use crate::metrics::Renderer;
+use crate::observation::Question;
 
 /// How long figures are shown to all who ask, before the agent is asked again.
 const FRESH: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! Runs a worker's commands: new tables, ports that come and go, copies of its flows.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam::channel::TryRecvError;
 
@@ -33,7 +33,7 @@ impl Worker {
                 Err(TryRecvError::Disconnected) | Ok(Command::Stop) => return false,
                 Ok(Command::Publish(tables)) => {
                     let old = std::mem::replace(&mut self.tables, tables);
-                    self.report(Report::Retired(old));
+                    self.report(Report::Retired(old, Instant::now()));
                 }
                 Ok(Command::Attach(id, io, counters)) => self.attach(id, io, counters),
                 Ok(Command::Detach(id)) => {

@@ -203,6 +203,7 @@ impl Worker {
     pub fn turn(&mut self, now: Duration) -> usize {
         self.now = now;
         self.turns = self.turns.wrapping_add(1);
+        self.counters.turns.add(1);
         let began = self.charge();
         let is_round = self.turns.is_multiple_of(POLL_EVERY);
         let unasked = now.saturating_sub(self.polled);

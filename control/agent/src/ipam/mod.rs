@@ -146,6 +146,14 @@ impl Ipam {
         self.blocks.iter().try_for_each(|block| next(block, &self.used).map(drop))
     }
 
+    /// Each block, how many of its addresses pods have, and how many are left for them.
+    pub fn usage(&self) -> impl Iterator<Item = (IpNet, u64, u128)> {
+        self.blocks.iter().map(|block| {
+            let used = self.used.iter().filter(|it| block.number(**it).is_some()).count() as u64;
+            (block.net, used, block.room() - u128::from(used))
+        })
+    }
+
     /// The blocks.
     pub fn blocks(&self) -> Vec<IpNet> {
         self.blocks.iter().map(|block| block.net).collect()

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crossbeam::channel::Receiver;
 use ipnet::IpNet;
@@ -25,16 +26,18 @@ use crate::server::Outcome;
 use crate::settings::Settings;
 use crate::uplink::{self, NextHops};
 use crate::verify::Verifier;
-use manx_api::{Capture, ErrorKind, Failure};
+use manx_api::{Capture, ErrorKind, Failure, Verification};
 use manx_calculation::calc::{Calculation, Inputs, Local, NextStep, Underlay};
 use manx_objects::contents::Changes;
+use manx_observe::latency::Latencies;
 
 /// See the module.
 pub(super) struct Dataplane {
     pub(super) ports: Ports,
     reports: Receiver<Report>,
-    /// How many workers have handed these tables back, by version; while one has not, it may use them.
-    retirements: BTreeMap<u64, usize>,
+    /// How many workers have handed these tables back, by version, and when the last one has; while one has not, it may
+    /// use them.
+    retirements: BTreeMap<u64, (usize, Instant)>,
     pub(super) denials: Denials,
     /// Where the copies of all captures wait.
     captures: Arc<CopyBudget>,
@@ -56,6 +59,9 @@ pub(super) struct Dataplane {
     pub(super) changed_in_place: u64,
     /// How often routes have changed in tables that were in use.
     pub(super) routes_changed_in_place: u64,
+    /// Published tables that not every worker uses yet, by the version before, and when what they say was received.
+    on_the_way: BTreeMap<u64, Instant>,
+    latencies: Latencies,
 }
 
 impl Dataplane {
@@ -65,6 +71,7 @@ impl Dataplane {
         tunnels: uplink::Tunnels,
         own: OwnDevices,
         uplink_mtu: u32,
+        latencies: Latencies,
     ) -> Result<Self, Error> {
         let (report, reports) = crossbeam::channel::unbounded();
         let of_each =
@@ -96,6 +103,8 @@ impl Dataplane {
             routes: Vec::new(),
             changed_in_place: 0,
             routes_changed_in_place: 0,
+            on_the_way: BTreeMap::new(),
+            latencies,
         })
     }
 
@@ -114,6 +123,11 @@ impl Dataplane {
         next
     }
 
+    /// Flows that a worker can hold.
+    pub(super) fn flow_capacity() -> usize {
+        Sizes::default().flows
+    }
+
     /// Calculates and publishes, once the datastore has been read whole; until then nothing passes. Tables that are
     /// refuted are not published: those before stay.
     pub(super) fn publish(
@@ -124,6 +138,7 @@ impl Dataplane {
         if !datastore.cluster.in_sync {
             return;
         }
+        let began = Instant::now();
         let (calculation, inputs) = self.inputs(datastore, locals);
         let tables = calculation.tables(&inputs);
         let proved = self.verifier.as_mut().is_none_or(|verifier| {
@@ -136,6 +151,24 @@ impl Dataplane {
         self.routes = self.calculation.current_routes().collect();
         self.tables = Arc::new(tables);
         self.ports.workers.publish(&self.tables);
+        self.latencies.published(began.elapsed());
+    }
+
+    /// A change that was received then has been applied: to the tables of version `before`, which are still in use, or
+    /// to newer ones. Those are in use when each worker has handed back the ones before.
+    pub(super) fn note_change(&mut self, received: Option<Instant>, before: u64) {
+        let Some(received) = received.filter(|_| !self.is_refuted()) else { return };
+        if self.tables.version == before {
+            self.latencies.changed(received.elapsed());
+        } else {
+            self.on_the_way.insert(before, received);
+        }
+    }
+
+    /// Whether the last tables were wrong about a packet, and those before stay in force.
+    pub(super) fn is_refuted(&self) -> bool {
+        let verification = self.verifier.as_ref().map(Verifier::verification);
+        matches!(verification, Some(Verification::Refuted(_)))
     }
 
     /// Stores in the tables in use that routes have changed. `false`: new tables have to be published.
@@ -201,7 +234,7 @@ impl Dataplane {
                 Report::Denied(denied) => self.record_denial(&denied),
                 Report::PortLost(port, error) => return Some((port, error)),
                 Report::PollFailed(error) => tracing::error!(%error, "epoll failed"),
-                Report::Retired(tables) => self.count_retirement(tables.version),
+                Report::Retired(tables, at) => self.count_retirement(tables.version, at),
             }
         }
         None
@@ -215,11 +248,16 @@ impl Dataplane {
 
     /// A worker has handed tables back. Each does so in the order of publication: no worker uses any more what the last
     /// one has handed back, and all that was before it.
-    fn count_retirement(&mut self, version: u64) {
-        let handed_back = self.retirements.entry(version).or_default();
+    fn count_retirement(&mut self, version: u64, at: Instant) {
+        let (handed_back, last) = self.retirements.entry(version).or_insert((0, at));
         *handed_back += 1;
+        *last = at.max(*last);
         if *handed_back < self.ports.workers.len() {
             return;
+        }
+        let last = *last;
+        if let Some(received) = self.on_the_way.remove(&version) {
+            self.latencies.changed(last.saturating_duration_since(received));
         }
         self.retirements.remove(&version);
         self.ports.ids.retired(version);

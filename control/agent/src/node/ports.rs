@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use manx_dataplane::counters::PortCounters;
+use manx_dataplane::counters::{Counter, PortCounters};
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::port::tun::Settings;
 use manx_dataplane::tables::PortId;
@@ -18,6 +18,7 @@ use manx_dataplane::worker::{Command, Workers};
 use crate::error::Error;
 use crate::port_ids::PortIds;
 use manx_devices::device::OpenDevice;
+use manx_observe::observation::Traffic;
 
 /// The shortest time between two checks of a device's settings. A process that changes them again and again gets no
 /// more of the agent's time.
@@ -28,6 +29,10 @@ pub(super) struct Ports {
     pub(super) workers: Workers,
     pub(super) ids: PortIds,
     pub(super) attached: BTreeMap<PortId, Port>,
+    /// The counters of pods' ports that are detached, until no worker has them any more.
+    leaving: Vec<Vec<Arc<PortCounters>>>,
+    /// What such ports have counted.
+    left: Traffic,
 }
 
 /// A port and what it is called.
@@ -44,7 +49,13 @@ pub(super) struct Port {
 impl Ports {
     /// None yet.
     pub(super) fn new(workers: Workers) -> Self {
-        Self { workers, ids: PortIds::default(), attached: BTreeMap::new() }
+        Self {
+            workers,
+            ids: PortIds::default(),
+            attached: BTreeMap::new(),
+            leaving: Vec::new(),
+            left: Traffic::default(),
+        }
     }
 
     /// Gives the workers a port.
@@ -64,8 +75,34 @@ impl Ports {
     /// Takes a port from the workers, which the last tables, of this version, do not name.
     pub(super) fn detach(&mut self, id: PortId, version: u64) {
         self.workers.send_all(|| Command::Detach(id));
-        self.attached.remove(&id);
+        self.leaving.extend(self.attached.remove(&id).map(|port| port.counters));
+        self.fold();
         self.ids.rest(id, version);
+    }
+
+    /// Adds up what ports have counted that no worker serves any more.
+    fn fold(&mut self) {
+        let left = &mut self.left;
+        self.leaving.retain(|counters| {
+            let is_served = counters.iter().any(|it| Arc::strong_count(it) > 1);
+            if !is_served {
+                left.add(&traffic(counters));
+            }
+            is_served
+        });
+    }
+
+    /// What has passed, by what is behind a port. Pods, those that are gone included, are taken together: their names
+    /// are without bound, and a sum that loses a pod would go back.
+    pub(super) fn traffic(&mut self) -> BTreeMap<&'static str, Traffic> {
+        self.fold();
+        let mut by_kind = BTreeMap::from([(PODS, self.left.clone())]);
+        let attached = self.attached.values();
+        let attached = attached.map(|port| (kind(&port.name), &port.counters));
+        for (kind, counters) in attached.chain(self.leaving.iter().map(|it| (PODS, it))) {
+            by_kind.entry(kind).or_default().add(&traffic(counters));
+        }
+        by_kind
     }
 
     /// The name of a port that is attached.
@@ -79,7 +116,36 @@ impl Ports {
     }
 }
 
+/// What is behind ports of pods.
+const PODS: &str = "pod";
+
+/// What is behind a port of this name.
+fn kind(name: &str) -> &'static str {
+    let own = ["host", "service", "uplink-raw", "uplink-packet", "uplink-vxlan"];
+    own.into_iter().find(|own| *own == name).unwrap_or(PODS)
+}
+
+/// What the workers have counted of a port.
+fn traffic(counters: &[Arc<PortCounters>]) -> Traffic {
+    let sum = |read: &dyn Fn(&PortCounters) -> &Counter| -> u64 {
+        counters.iter().map(|it| read(it).read()).sum()
+    };
+    let drops = DropReason::ALL.into_iter();
+    Traffic {
+        received_packets: sum(&|it| &it.received_packets),
+        received_bytes: sum(&|it| &it.received_bytes),
+        sent_packets: sum(&|it| &it.sent_packets),
+        sent_bytes: sum(&|it| &it.sent_bytes),
+        drops: drops.map(|reason| (reason.name(), sum(&|it| it.dropped(reason)))).collect(),
+    }
+}
+
 impl Port {
+    /// What has passed it.
+    pub(super) fn traffic(&self) -> Traffic {
+        traffic(&self.counters)
+    }
+
     fn restore_device(&mut self, now: Instant) {
         let doubts = [DropReason::Malformed, DropReason::TransmitRefused];
         let of = |reason| self.counters.iter().map(move |one| one.dropped(reason).read());

@@ -1,11 +1,9 @@
 //! What `manx status` shows, read from the agent and the workers' counters.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
-use manx_dataplane::counters::{Counter, PortCounters, WorkerCounters};
-use manx_dataplane::drop_reason::DropReason;
+use manx_dataplane::counters::{Counter, WorkerCounters};
 use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::flow::{self, FlowDirection, FlowEntry};
 use manx_dataplane::tables::{NextHop, Tables};
@@ -114,7 +112,7 @@ impl Agent {
     }
 }
 
-fn policy(image: &Image) -> PolicyStatus {
+pub(super) fn policy(image: &Image) -> PolicyStatus {
     let Counts { chains, linear, classes, rows, .. } = image.counts();
     PolicyStatus { chains, linear, classes, rows, bytes: image.bytes() }
 }
@@ -183,7 +181,7 @@ fn endpoints(Agent { dataplane, attachments, .. }: &Agent) -> Vec<EndpointStatus
 }
 
 /// Whether the tables contain the pod.
-fn is_enforced(tables: &Tables, local: &Local) -> bool {
+pub(super) fn is_enforced(tables: &Tables, local: &Local) -> bool {
     tables.endpoint(local.index).is_some_and(|endpoint| endpoint.attachment == local.attachment)
 }
 
@@ -216,23 +214,20 @@ fn routes(Agent { dataplane, attachments, .. }: &Agent) -> Vec<RouteStatus> {
     dataplane.routes.iter().map(one).collect()
 }
 
-fn port_status(Port { name, counters, .. }: &Port) -> PortStatus {
-    let sum = |read: fn(&PortCounters) -> &Counter| counters.iter().map(|it| read(it).read()).sum();
-    let drops = DropReason::ALL.into_iter().filter_map(|reason| {
-        let count: u64 = counters.iter().map(|it| it.dropped(reason).read()).sum();
-        (count > 0).then(|| (reason.name().to_owned(), count))
-    });
+fn port_status(port: &Port) -> PortStatus {
+    let traffic = port.traffic();
+    let drops = traffic.drops.into_iter().filter(|(_, packets)| *packets > 0);
     PortStatus {
-        name: name.clone(),
-        received_packets: sum(|it| &it.received_packets),
-        received_bytes: sum(|it| &it.received_bytes),
-        sent_packets: sum(|it| &it.sent_packets),
-        sent_bytes: sum(|it| &it.sent_bytes),
-        drops: drops.collect::<BTreeMap<_, _>>(),
+        name: port.name.clone(),
+        received_packets: traffic.received_packets,
+        received_bytes: traffic.received_bytes,
+        sent_packets: traffic.sent_packets,
+        sent_bytes: traffic.sent_bytes,
+        drops: drops.map(|(reason, packets)| (reason.to_owned(), packets)).collect(),
     }
 }
 
-fn worker(worker: &Handle) -> WorkerStatus {
+pub(super) fn worker(worker: &Handle) -> WorkerStatus {
     let counters = worker.counters();
     WorkerStatus {
         core: worker.core(),
@@ -278,17 +273,26 @@ fn flows(Dataplane { calculation, ports, .. }: &Dataplane, now: u64) -> Vec<Flow
 }
 
 /// Rules and what they have counted; what is no longer there is summed up.
-fn rules(Dataplane { calculation, ports, .. }: &Dataplane) -> Vec<RuleCount> {
-    let one = |rule: String, verdict, packets| {
-        let verdict = match verdict {
-            Verdict::Allow => "allow",
-            Verdict::Deny => "deny",
-        };
-        RuleCount { rule, verdict: verdict.to_owned(), packets }
-    };
+fn rules(dataplane: &Dataplane) -> Vec<RuleCount> {
+    let calculation = &dataplane.calculation;
+    let former = [Verdict::Allow, Verdict::Deny].map(|verdict| {
+        rule_count("rules that are gone".to_owned(), verdict, calculation.former(verdict))
+    });
+    current_rules(dataplane).chain(former).filter(|rule| rule.packets > 0).collect()
+}
+
+/// The rules that are there. A rule may come more than once.
+pub(super) fn current_rules(
+    Dataplane { calculation, ports, .. }: &Dataplane,
+) -> impl Iterator<Item = RuleCount> {
     let counts = calculation.counts(|slot| ports.workers.rule_count(slot));
-    let rules = counts.map(|(reason, packets)| one(reason.to_string(), reason.verdict(), packets));
-    let former = [Verdict::Allow, Verdict::Deny]
-        .map(|verdict| one("rules that are gone".to_owned(), verdict, calculation.former(verdict)));
-    rules.chain(former).filter(|rule| rule.packets > 0).collect()
+    counts.map(|(reason, packets)| rule_count(reason.to_string(), reason.verdict(), packets))
+}
+
+fn rule_count(rule: String, verdict: Verdict, packets: u64) -> RuleCount {
+    let verdict = match verdict {
+        Verdict::Allow => "allow",
+        Verdict::Deny => "deny",
+    };
+    RuleCount { rule, verdict: verdict.to_owned(), packets }
 }

@@ -12,6 +12,7 @@ mod json;
 mod kept;
 mod lost;
 mod mtu;
+mod observed;
 mod privileges;
 mod proved;
 mod shared;

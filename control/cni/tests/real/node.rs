@@ -61,6 +61,7 @@ pub(crate) fn be_an_agent() -> bool {
         cores: vec![None; std::env::var(WORKERS).unwrap().parse().unwrap()],
         connections: Connections { tcp_strict: false, established: Established::Judge },
         verify_tables: false,
+        observed_at: manx_agent::settings::Addresses::default(),
     };
     if std::env::var(POWER).unwrap() == Power::WithoutSysAdmin.name() {
         keep_only(CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW).unwrap();

@@ -13,7 +13,7 @@ use kube::core::Request;
 use manx_objects::object::ObjectKey;
 use serde_json::{Value, json};
 
-use super::fault::{code, words};
+use super::fault::{code, is_passing, words};
 use super::follow::Pause;
 use super::waiting::Waiting;
 
@@ -46,11 +46,6 @@ pub(super) async fn keep_writing(client: &Client, node: &str, waiting: &Waiting<
         pause = Pause::default();
         waiting.done(&pod, &addresses);
     }
-}
-
-/// Whether the server may do later what it does not do now.
-pub(super) fn is_passing(error: &kube::Error) -> bool {
-    code(error).is_none_or(|code| code == 409 || code == 429 || code >= 500)
 }
 
 /// A pod that is gone, or that runs on another node under the same name, is not changed.

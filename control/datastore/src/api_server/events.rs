@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use manx_objects::object::Kind;
 use tokio::sync::mpsc;
@@ -14,9 +14,12 @@ use super::snapshot::Snapshot;
 #[derive(Debug)]
 pub(super) struct Closed;
 
+/// An event, and when it was received.
+pub(super) type Received = (Instant, Event);
+
 /// Where events go: to the agent, and to the state on disk.
 pub(super) struct Events {
-    sender: mpsc::Sender<Event>,
+    sender: mpsc::Sender<Received>,
     snapshot: Option<Snapshot>,
     /// What keeps the state on disk from being complete: kinds that were not listed yet, or cannot be followed.
     unknown: RefCell<BTreeSet<Kind>>,
@@ -27,7 +30,7 @@ pub(super) struct Events {
 impl Events {
     /// No event was sent yet, and none of `kinds` was listed.
     pub(super) fn new(
-        sender: mpsc::Sender<Event>,
+        sender: mpsc::Sender<Received>,
         snapshot: Option<Snapshot>,
         kinds: &[Kind],
     ) -> Self {
@@ -37,6 +40,7 @@ impl Events {
 
     /// Sends an event. It waits while the agent has very many unread ones.
     pub(super) async fn send(&self, mut event: Event) -> Result<(), Closed> {
+        let at = Instant::now();
         if let Some(snapshot) = &self.snapshot {
             snapshot.record(&mut event);
         }
@@ -49,7 +53,7 @@ impl Events {
             }
             Event::Fault { kind: None, .. } | Event::Changed(_) | Event::Gone(_) => {}
         }
-        self.sender.send(event).await.map_err(|_| Closed)
+        self.sender.send((at, event)).await.map_err(|_| Closed)
     }
 
     /// Objects cannot be followed: of one kind from now on, or all since the server has answered last.

@@ -8,6 +8,11 @@ pub(super) fn code(error: &kube::Error) -> Option<u16> {
     }
 }
 
+/// Whether the server may do later what it does not do now.
+pub(super) fn is_passing(error: &kube::Error) -> bool {
+    code(error).is_none_or(|code| code == 409 || code == 429 || code >= 500)
+}
+
 /// An error in the server's own words, if it has answered.
 pub(super) fn words(error: &kube::Error) -> String {
     match error {

@@ -36,7 +36,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
 use kube::Client;
@@ -49,7 +49,7 @@ use tokio::time::timeout;
 
 pub use self::access::{Access, AccessError};
 use self::event::Event;
-use self::events::Events;
+use self::events::{Events, Received};
 use self::follow::{Pause, Position};
 use self::notice::{Notice, Notices};
 use self::objects::Objects;
@@ -122,8 +122,10 @@ pub struct ApiServer {
     notices: Notices,
     /// What is to be written about objects.
     noticed: Arc<Waiting<Notice>>,
-    events: mpsc::Receiver<Event>,
-    received: Vec<Event>,
+    events: mpsc::Receiver<Received>,
+    received: Vec<Received>,
+    /// When the first event of the last change was received.
+    changed: Option<Instant>,
 }
 
 impl ApiServer {
@@ -158,8 +160,9 @@ impl ApiServer {
                 reason: error.to_string(),
             })?;
         let objects = Objects::new(&FOLLOWED);
-        let (notices, received) = (Notices::default(), Vec::new());
-        let mut this = Self { objects, addresses, node, notices, noticed, events, received };
+        let (notices, received, changed) = (Notices::default(), Vec::new(), None);
+        let mut this =
+            Self { objects, addresses, node, notices, noticed, events, received, changed };
         match loaded {
             Some(loaded) => {
                 if timeout(START, this.synced()).await.is_err() {
@@ -205,6 +208,11 @@ impl ApiServer {
         notices.report(problems, (node, &nodes), |own| objects.known_as(own), noticed);
     }
 
+    /// When the first event of the last change was received.
+    pub(crate) const fn changed(&self) -> Option<Instant> {
+        self.changed
+    }
+
     /// Waits for the next change, and returns it. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Changes {
         loop {
@@ -214,7 +222,9 @@ impl ApiServer {
                 self.objects.mark_stale(reason);
                 std::future::pending::<()>().await;
             }
-            if let Some(changes) = self.objects.apply(self.received.drain(..)) {
+            self.changed = self.received.first().map(|(at, _)| *at);
+            let events = self.received.drain(..).map(|(_, event)| event);
+            if let Some(changes) = self.objects.apply(events) {
                 return changes;
             }
         }

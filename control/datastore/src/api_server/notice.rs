@@ -19,8 +19,7 @@ use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::{Problem, Severity};
 use serde_json::{Value, json};
 
-use super::annotate::is_passing;
-use super::fault::{code, words};
+use super::fault::{code, is_passing, words};
 use super::resource::{self, Resource};
 use super::waiting::Waiting;
 

@@ -1,0 +1,101 @@
+//! What probes and Prometheus see of the agent.
+
+use std::collections::BTreeMap;
+use std::time::{Instant, SystemTime};
+
+use manx_policy_compiler::model::Verdict;
+
+use super::Agent;
+use super::attachments::AttachedPod;
+use super::dataplane::Dataplane;
+use super::status::{current_rules, is_enforced, policy, worker};
+use manx_objects::State;
+use manx_objects::object::Kind;
+use manx_objects::problem::Severity;
+use manx_observe::health::{Health, Running};
+use manx_observe::observation::{BlockUse, Observation};
+
+impl Agent {
+    /// Tells that the control loop has turned.
+    pub(crate) fn tell_health(&self, health: &mut Health, now: Instant) {
+        if let Health::Starting = health {
+            *health = Health::Running(Running::new(now));
+        }
+        let Health::Running(running) = health else { return };
+        let Self { datastore, dataplane, .. } = self;
+        let workers = dataplane.ports.workers.iter();
+        running.turn(now, workers.map(|worker| worker.counters().turns.read()));
+        running.published = datastore.cluster.in_sync && dataplane.tables.version > 0;
+        running.stale = datastore.source.stale().map(|stale| (stale.since, stale.reason));
+        running.refuted = dataplane.is_refuted();
+    }
+
+    /// The agent's figures now.
+    pub(crate) fn figures(&mut self) -> Observation {
+        let ports = self.dataplane.ports.traffic();
+        let Self { datastore, dataplane, attachments, .. } = &*self;
+        let (contents, model) = (datastore.source.contents(), &datastore.cluster.model);
+        let mut objects = BTreeMap::new();
+        for (key, stored) in &contents.objects {
+            let valid = matches!(stored.state, State::Valid(_));
+            *objects.entry((group(key.kind), key.kind.name(), valid)).or_default() += 1;
+        }
+        let problems = |severity| {
+            datastore.cluster.problems.iter().filter(|it| it.severity == severity).count() as u64
+        };
+        let enforced = |(_, pod): &(_, &AttachedPod)| is_enforced(&dataplane.tables, &pod.local);
+        let (attached, enforced) =
+            (attachments.attached().count(), attachments.attached().filter(enforced).count());
+        let blocks = attachments.leases().usage();
+        let calculation = &dataplane.calculation;
+        let workers = &dataplane.ports.workers;
+        Observation {
+            started: SystemTime::now() - self.started.elapsed(),
+            in_sync: datastore.cluster.in_sync,
+            stale_since: datastore.source.stale().map(|stale| stale.since),
+            objects,
+            errors: problems(Severity::Error),
+            warnings: problems(Severity::Warning),
+            known_endpoints: model.endpoints.len() as u64,
+            known_policies: model.policies.len() as u64,
+            enforced: enforced as u64,
+            unenforced: (attached - enforced) as u64,
+            leases: attachments.leases().leases().count() as u64,
+            blocks: blocks
+                .map(|(net, used, left)| BlockUse { net: net.to_string(), used, left })
+                .collect(),
+            tables: dataplane.tables.version,
+            pods_in_place: dataplane.changed_in_place,
+            routes_in_place: dataplane.routes_changed_in_place,
+            refuted: dataplane.is_refuted(),
+            policy: policy(&dataplane.tables.image),
+            ports,
+            workers: workers.iter().map(worker).collect(),
+            flow_capacity: Dataplane::flow_capacity() as u64,
+            rules: current_rules(dataplane).filter(|rule| rule.packets > 0).collect(),
+            former: [Verdict::Allow, Verdict::Deny].map(|verdict| calculation.former(verdict)),
+            denied_flows: dataplane.denials.noted(),
+            unreported_flows: workers.sum(|counters| counters.reports_lost.read()),
+        }
+    }
+}
+
+/// The API group of a kind; empty for the core.
+fn group(kind: Kind) -> &'static str {
+    let version = kind.api_versions().first().and_then(|version| version.split_once('/'));
+    version.map_or("", |(group, _)| group)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_one_name_have_different_groups() {
+        let names: Vec<_> = Kind::ALL.iter().map(|kind| (group(*kind), kind.name())).collect();
+        let distinct: std::collections::BTreeSet<_> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len(), "{names:?}");
+        assert_eq!(group(Kind::Pod), "");
+        assert_eq!(group(Kind::CalicoNetworkPolicy), "projectcalico.org");
+    }
+}
