@@ -1,10 +1,13 @@
-//! Every cluster of `fixtures/`, once as files and once through an API server: the verdicts are the same.
+//! A real API server: every cluster of `fixtures/`, once as files and once through the server, has the same verdicts;
+//! and what agents write there (`written`).
 //!
 //! The server is that of `tests/cluster`, without nodes. So what a cluster's programs would write is written here: the
 //! status of pods, which a server drops when an object is made, and the end of a deleted namespace. The server takes
 //! every object, in this form: without `uid` and `resourceVersion`, and Jobs with `manualSelector`, because their
 //! selector is the uid that they had.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod written;
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -243,11 +246,16 @@ fn matrix(source: &[&str]) -> (Value, String) {
 }
 
 #[test]
-fn objects_of_an_api_server_are_judged_as_the_same_in_files() {
+fn objects_of_an_api_server_are_judged_as_the_same_in_files_and_agents_write_what_is_read() {
     let server = match Server::start() {
         Ok(server) => server,
         Err(reason) => return skip(Need::Cluster, "objects of an API server", &reason),
     };
+    check_verdicts(&server);
+    written::check(&server);
+}
+
+fn check_verdicts(server: &Server) {
     let kubeconfig = server.kubeconfig();
     for cluster in clusters() {
         let objects = server.objects(&manifests(&cluster));
