@@ -178,6 +178,7 @@ impl Agent {
             }
             Call::Attachments => Outcome::Reply(Ok(Reply::Attachments(self.list_attachments()))),
             Call::Ready => Outcome::Reply(self.check_ready().map(|()| Reply::Ready)),
+            Call::Removed => Outcome::Reply(Ok(Reply::Removed(self.datastore.is_removed()))),
             Call::Status => Outcome::Reply(Ok(Reply::Status(Box::new(self.status())))),
             Call::Explain(request) => self.explain(request),
             Call::Denials => {

@@ -7,6 +7,7 @@ use manx_dataplane::worker::Polling;
 
 use manx_datastore::api_server::{Access, DefaultPool};
 use manx_devices::pod_device;
+use manx_objects::object::ObjectKey;
 pub use manx_observe::Addresses;
 
 /// Where the objects are.
@@ -22,6 +23,8 @@ pub enum Datastore {
         state: PathBuf,
         /// The `IPPool` that is made if there is none.
         pool: Option<DefaultPool>,
+        /// The service account as which it asks: when that is deleted, Manx is gone from the cluster.
+        account: Option<ObjectKey>,
     },
 }
 

@@ -200,6 +200,14 @@ impl Client {
         }
     }
 
+    /// [`Call::Removed`].
+    pub fn removed(&mut self) -> Result<bool, Error> {
+        match self.call(Call::Removed)? {
+            Reply::Removed(removed) => Ok(removed),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     /// [`Call::Status`].
     pub fn status(&mut self) -> Result<Status, Error> {
         match self.call(Call::Status)? {
@@ -260,6 +268,7 @@ impl Client {
             Reply::Detached => "detached",
             Reply::Attachments(_) => "attachments",
             Reply::Ready => "ready",
+            Reply::Removed(_) => "removed",
             Reply::Status(_) => "status",
             Reply::Explained(_) => "explained",
             Reply::Denials(_) => "denials",

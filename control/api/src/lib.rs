@@ -93,6 +93,8 @@ pub enum Call {
     Attachments,
     /// Whether a pod could be attached now.
     Ready,
+    /// Whether Manx is gone from the cluster: nobody will start an agent on this node again.
+    Removed,
     /// Everything that `manx status` shows.
     Status,
     /// Explain whether a connection passes by the objects that the agent has loaded, and what decides.
@@ -228,6 +230,8 @@ pub enum Reply {
     Attachments(Vec<Attachment>),
     /// The reply to [`Call::Ready`].
     Ready,
+    /// The reply to [`Call::Removed`].
+    Removed(bool),
     /// The reply to [`Call::Status`].
     Status(Box<Status>),
     /// The reply to [`Call::Explain`].

@@ -9,6 +9,7 @@ use ipnet::Ipv4Net;
 use crate::Error;
 use manx_agent::settings::Datastore;
 use manx_datastore::api_server::{Access, DefaultPool};
+use manx_objects::object::{Kind, ObjectKey};
 
 /// The kinds of datastore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -56,6 +57,23 @@ pub struct DatastoreOptions {
     /// Between which nodes that pool uses IPIP
     #[arg(long, env = "CALICO_IPV4POOL_IPIP", value_enum, default_value_t = Ipip::Always)]
     pub pool_ipip: Ipip,
+    /// Service account of the agent's pod. When it is deleted, Manx is gone from the cluster, and
+    /// `manx-cni uninstall --if-removed` takes the plugin away
+    #[arg(long, env = "MANX_SERVICE_ACCOUNT", value_name = "NAMESPACE/NAME")]
+    pub service_account: Option<String>,
+}
+
+fn parse_account(text: &str) -> Result<ObjectKey, Error> {
+    let named = text.split_once('/').filter(|(namespace, name)| {
+        !namespace.is_empty() && !name.is_empty() && !name.contains('/')
+    });
+    let (namespace, name) = named.ok_or_else(|| {
+        Error::Invalid(format!(
+            "--service-account (MANX_SERVICE_ACCOUNT): found {text:?}, expected NAMESPACE/NAME, e.g. kube-system/manx-node"
+        ))
+    })?;
+    let (namespace, name) = (namespace.to_owned(), name.to_owned());
+    Ok(ObjectKey { kind: Kind::ServiceAccount, namespace, name })
 }
 
 /// Between which nodes a pool uses IPIP, in Calico's words.
@@ -100,7 +118,14 @@ impl DatastoreOptions {
                 Ipip::Never => "Never",
             },
         });
-        Ok(Datastore::Kubernetes { access: Box::new(self.access()), state, pool })
+        let access = Box::new(self.access());
+        let account = self.service_account.as_deref().filter(|text| !text.is_empty());
+        Ok(Datastore::Kubernetes {
+            access,
+            state,
+            pool,
+            account: account.map(parse_account).transpose()?,
+        })
     }
 
     fn access(&self) -> Access {
@@ -115,6 +140,21 @@ impl DatastoreOptions {
             key: path(&self.api_key),
             authority: path(&self.api_ca),
             token: text(&self.api_token).or_else(|| text(&env::var("K8S_TOKEN").ok())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_account_has_a_namespace_and_a_name() {
+        let key = parse_account("kube-system/manx-node").unwrap();
+        assert_eq!((&*key.namespace, &*key.name), ("kube-system", "manx-node"));
+        for wrong in ["manx-node", "/manx-node", "kube-system/", "a/b/c"] {
+            let told = parse_account(wrong).unwrap_err().to_string();
+            assert!(told.contains(&format!("found {wrong:?}, expected NAMESPACE/NAME")), "{told}");
         }
     }
 }

@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use manx_api::client::{self, Client};
 use serde_json::{Value, json};
 
 use crate::config::SOCKET;
@@ -40,6 +41,7 @@ manx-cni is a CNI plugin: a container runtime starts it with CNI_COMMAND set.
     --bin-dir DIR       folder of plugins [default: /opt/cni/bin]
     --conf-dir DIR      folder of configurations [default: /etc/cni/net.d]
     --conf-name NAME    the configuration's file [default: 10-manx.conflist]
+    --if-removed        uninstall only if the agent says that Manx is gone from the cluster
     --socket PATH       the agent's socket, for the configuration and the holder [default: /run/manx/node.sock]
 ";
 
@@ -67,6 +69,9 @@ enum Error {
     /// The holder.
     #[error(transparent)]
     Hold(#[from] hold::Error),
+    /// The agent that is asked.
+    #[error("{0}; nothing is removed")]
+    Agent(#[from] client::Error),
     /// The holder that is to end.
     #[error(transparent)]
     Holder(#[from] manx_devices::holder::Error),
@@ -83,14 +88,21 @@ struct Places {
     conf_dir: PathBuf,
     conf_name: String,
     socket: PathBuf,
+    /// Whether `uninstall` asks the agent first.
+    if_removed: bool,
 }
 
 impl Places {
     fn read(arguments: &[String]) -> Result<Self, Error> {
         let [bin_dir, conf_dir, socket] = [BIN_DIR, CONF_DIR, SOCKET].map(PathBuf::from);
-        let mut places = Self { bin_dir, conf_dir, conf_name: CONF_NAME.to_owned(), socket };
+        let conf_name = CONF_NAME.to_owned();
+        let mut places = Self { bin_dir, conf_dir, conf_name, socket, if_removed: false };
         let mut rest = arguments.iter();
         while let Some(flag) = rest.next() {
+            if flag == "--if-removed" {
+                places.if_removed = true;
+                continue;
+            }
             let value = rest.next().ok_or_else(|| Error::Usage(format!("{flag} needs a value")))?;
             match flag.as_str() {
                 "--bin-dir" => places.bin_dir = value.into(),
@@ -207,6 +219,9 @@ fn lines(told: impl Iterator<Item = String>) -> String {
 
 /// Returns what it did, in lines.
 fn uninstall(places: &Places) -> Result<String, Error> {
+    if places.if_removed && !Client::connect(&places.socket)?.removed()? {
+        return Ok("Manx is still in the cluster: nothing is removed\n".to_owned());
+    }
     let told = [remove(&places.conflist(), is_conflist)?, remove(&places.program(), is_program)?];
     let ended = hold::end(&places.socket)?;
     let ended = ended.then(|| {

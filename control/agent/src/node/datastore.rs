@@ -47,6 +47,8 @@ pub(crate) struct Datastore {
     own_addresses: BTreeSet<IpAddr>,
     /// The service addresses that the node translates, if it does.
     pub(super) services: Option<Services>,
+    /// The service account as which the API server is asked, if it is known.
+    account: Option<ObjectKey>,
 }
 
 impl Datastore {
@@ -57,7 +59,7 @@ impl Datastore {
                 return Err(Error::NoDatastore(path.clone()));
             }
             settings::Datastore::Directory(path) => Source::open_directory(path),
-            settings::Datastore::Kubernetes { access, state, pool } => {
+            settings::Datastore::Kubernetes { access, state, pool, .. } => {
                 let (state, pool) = (Some(state.clone()), pool.clone());
                 let follower = Follower { node: settings.name.clone(), state, pool };
                 Source::open_api_server(Access::clone(access), follower).await?
@@ -71,6 +73,10 @@ impl Datastore {
             topology: Topology::default(),
             own_addresses: BTreeSet::new(),
             services: None,
+            account: match &settings.datastore {
+                settings::Datastore::Kubernetes { account, .. } => account.clone(),
+                settings::Datastore::Directory(_) => None,
+            },
         };
         let cluster = import_for(datastore.source.contents(), &datastore.node);
         if let settings::Datastore::Directory(path) = &settings.datastore
@@ -82,6 +88,12 @@ impl Datastore {
         datastore.adopt(cluster);
         datastore.place()?;
         Ok(datastore)
+    }
+
+    /// Whether Manx is gone from the cluster: its service account, without which no agent can read the objects.
+    pub(super) fn is_removed(&self) -> bool {
+        let objects = &self.source.contents().objects;
+        self.cluster.in_sync && self.account.as_ref().is_some_and(|it| !objects.contains_key(it))
     }
 
     /// Imports all objects. [`Datastore::place`] follows.

@@ -65,6 +65,7 @@ fn answer(call: Call) -> Option<Outcome> {
         }
         Call::Attachments => Some(Outcome::Reply(Ok(Reply::Attachments(vec![])))),
         Call::Ready => Some(Outcome::Reply(Ok(Reply::Ready))),
+        Call::Removed => Some(Outcome::Reply(Ok(Reply::Removed(false)))),
         Call::Status => None,
     }
 }

@@ -178,18 +178,27 @@ impl Node {
 
     /// Puts the plugin and its configuration where the runtime looks.
     pub(crate) fn install(&self) {
-        self.run_installer("install");
+        let (succeeded, text) = self.run_installer(&["install"]);
+        assert!(succeeded, "{text}");
     }
 
     /// Takes both away again. Returns what it told.
     pub(crate) fn uninstall(&self) -> String {
-        self.run_installer("uninstall")
+        let (succeeded, text) = self.run_installer(&["uninstall"]);
+        assert!(succeeded, "{text}");
+        text
     }
 
-    fn run_installer(&self, verb: &str) -> String {
+    /// Takes both away if Manx is gone from the cluster. Returns whether the agent said so or not, and what was told.
+    pub(crate) fn uninstall_if_removed(&self) -> (bool, String) {
+        self.run_installer(&["uninstall", "--if-removed"])
+    }
+
+    fn run_installer(&self, verb: &[&str]) -> (bool, String) {
         let [bin, conf] = ["bin", "net.d"].map(|name| self.folder.path().join(name));
         let output = Command::new(env!("CARGO_BIN_EXE_manx-cni"))
-            .args([verb, "--bin-dir"])
+            .args(verb)
+            .arg("--bin-dir")
             .arg(&bin)
             .arg("--conf-dir")
             .arg(&conf)
@@ -198,8 +207,7 @@ impl Node {
             .output()
             .unwrap();
         let Said { succeeded, text } = Said::new(&output);
-        assert!(succeeded, "{text}");
-        text
+        (succeeded, text)
     }
 
     fn change_conflist(&self, change: impl FnOnce(&mut Value)) {

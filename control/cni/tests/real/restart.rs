@@ -351,6 +351,9 @@ fn an_interface_in_a_former_namespace_of_its_path_is_let_go() {
 fn the_end_of_the_plugin_on_a_node_ends_the_holder() {
     let Some(mut node) = Node::start(&BOTH) else { return };
     let [a, b] = ["a", "b"].map(|name| Pod::attach(&node, name));
+    let (succeeded, said) = node.uninstall_if_removed();
+    assert!(succeeded && said.contains("nothing is removed"), "{said}");
+    assert!(node.holder().is_some());
     let said = node.uninstall();
     assert!(said.contains("ended the holder"), "{said}");
     assert!(node.holder().is_none());
@@ -358,4 +361,6 @@ fn the_end_of_the_plugin_on_a_node_ends_the_holder() {
     assert!(!node.uninstall().contains("ended the holder"));
     assert!(node.stop_agent());
     assert_eq!([a.index(), b.index()], [None, None]);
+    let (succeeded, said) = node.uninstall_if_removed();
+    assert!(!succeeded && said.contains("nothing is removed"), "no agent, no answer: {said}");
 }
