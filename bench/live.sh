@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# live.sh MANX MANX_CNI [CHANGES [PODS [POLICIES]]]: how long a NetworkPolicy or a label takes from its write at a real API
+# server until packets show it (bench/live), 100 times beside 1,000 pods and 500 policies unless it says otherwise, and how
+# much memory the agent has then. In a cluster of two nodes (tests/cluster), as root. Prints; judges nothing.
+# shellcheck source=tests/cluster/manx.bash
+. "$(dirname "${BASH_SOURCE[0]}")/../tests/cluster/manx.bash"
+readonly agnhost=registry.k8s.io/e2e-test-images/agnhost:2.59
+
+CGO_ENABLED=0 go -C "$here/../../bench/live" build -o "$work/live" .
+install_manx
+kubectl -n kube-system set env daemonset/manx-node FELIX_PROMETHEUSMETRICSENABLED=true >/dev/null
+kubectl -n kube-system rollout status daemonset/manx-node --timeout=90s >/dev/null
+kubectl create namespace live
+eventually 30 kubectl -n live get serviceaccount default >/dev/null
+for name in client server; do
+    kubectl create -f - <<END
+apiVersion: v1
+kind: Pod
+metadata: {name: $name, namespace: live}
+spec:
+  nodeName: n1
+  terminationGracePeriodSeconds: 0
+  containers: [{name: c, image: "$agnhost", args: [pause]}]
+END
+done
+check "pods run" kubectl -n live wait --for=condition=Ready pod --all --timeout=60s
+[ "$bad" -eq 0 ] || verdict
+cluster exec n1 -- "$work/live" "$MANX_CLUSTER_DIR/pki/admin.kubeconfig" live client server \
+    "${3:-100}" "${4:-1000}" "${5:-500}"
+say "what the agent of n1 says"
+cluster exec n1 -- curl -sS http://127.0.0.1:9091/metrics | grep -e '^manx_change_to_workers' -e '^manx_publish' \
+    -e '^manx_cluster' -e '^manx_policy_rows'
+cluster exec n1 -- sh -c 'grep -e VmRSS -e VmHWM "/proc/$(pgrep -x manx)/status"'
