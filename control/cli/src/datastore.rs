@@ -57,10 +57,22 @@ pub struct DatastoreOptions {
     /// Between which nodes that pool uses IPIP
     #[arg(long, env = "CALICO_IPV4POOL_IPIP", value_enum, default_value_t = Ipip::Always)]
     pub pool_ipip: Ipip,
+    /// Where pods' addresses come from: true, the Node's podCIDRs. Calico's own blocks (false) are not supported
+    #[arg(long, env = "USE_POD_CIDR", value_name = "true")]
+    pub use_pod_cidr: Option<String>,
     /// Service account of the agent's pod. When it is deleted, Manx is gone from the cluster, and
     /// `manx-cni uninstall --if-removed` takes the plugin away
     #[arg(long, env = "MANX_SERVICE_ACCOUNT", value_name = "NAMESPACE/NAME")]
     pub service_account: Option<String>,
+}
+
+fn check_use_pod_cidr(value: &str) -> Result<(), Error> {
+    match value {
+        "" | "true" => Ok(()),
+        _ => Err(Error::Invalid(format!(
+            "--use-pod-cidr (USE_POD_CIDR): found {value:?}, expected true: pods' addresses come from the Node's podCIDRs, and not from Calico's blocks"
+        ))),
+    }
 }
 
 fn parse_account(text: &str) -> Result<ObjectKey, Error> {
@@ -91,6 +103,7 @@ pub enum Ipip {
 impl DatastoreOptions {
     /// The datastore of an agent that listens on `socket`.
     pub fn datastore(&self, socket: &Path) -> Result<Datastore, Error> {
+        check_use_pod_cidr(self.use_pod_cidr.as_deref().unwrap_or_default())?;
         let wanted = match (self.datastore_type, &self.datastore) {
             (Some(DatastoreType::Directory), None) => {
                 return Err(Error::Invalid(
@@ -147,6 +160,13 @@ impl DatastoreOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_come_from_pod_cidrs_alone() {
+        assert!(["", "true"].into_iter().all(|value| check_use_pod_cidr(value).is_ok()));
+        let told = check_use_pod_cidr("false").unwrap_err().to_string();
+        assert!(told.starts_with("--use-pod-cidr (USE_POD_CIDR): found \"false\", expected true"));
+    }
 
     #[test]
     fn a_service_account_has_a_namespace_and_a_name() {
