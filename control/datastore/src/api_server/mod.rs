@@ -138,7 +138,8 @@ impl ApiServer {
         let Follower { node, state, pool } = follower;
         // What is wrong now is the user's to know at once; later it is a fault that may pass.
         let server: Arc<str> = access.config().await?.cluster_url.to_string().into();
-        let (snapshot, loaded) = state.as_deref().map_or((None, None), Snapshot::open);
+        let (snapshot, loaded) =
+            state.as_deref().map_or((None, None), |file| Snapshot::open(file, &FOLLOWED));
         let (sender, events) = mpsc::channel(WAITING);
         let addresses = Arc::<Waiting<Vec<IpAddr>>>::default();
         let noticed = Arc::<Waiting<Notice>>::default();
@@ -165,8 +166,12 @@ impl ApiServer {
             Self { objects, addresses, node, notices, noticed, events, received, changed };
         match loaded {
             Some(loaded) => {
-                if timeout(START, this.synced()).await.is_err() {
-                    this.restore(&server, loaded);
+                if timeout(START, this.synced()).await.is_err() && !this.restore(&server, loaded) {
+                    tracing::error!(
+                        "the last state holds an object that cannot be read: it is not used, and nothing passes until the \
+                         API server answers"
+                    );
+                    this.synced().await;
                 }
             }
             None => this.synced().await,
@@ -236,8 +241,9 @@ impl ApiServer {
         }
     }
 
-    /// The state on disk counts for as long as not all objects were listed.
-    fn restore(&mut self, server: &Arc<str>, Loaded { texts, complete }: Loaded) {
+    /// The state on disk counts for as long as not all objects were listed. `false`: not all of it can be read, so none
+    /// of it counts; what cannot be read may be a policy.
+    fn restore(&mut self, server: &Arc<str>, Loaded { texts, complete }: Loaded) -> bool {
         let reading = |text: String| {
             let object: Value = serde_json::from_str(&text).ok()?;
             let kind = Kind::ALL.into_iter().find(|kind| {
@@ -246,7 +252,12 @@ impl ApiServer {
             })?;
             Some(reading::of_text(server, reading::key(kind, &object), text))
         };
-        self.objects.restore(complete, texts.into_iter().filter_map(reading).collect());
+        let readings: Option<Vec<_>> = texts.into_iter().map(reading).collect();
+        let is_whole = readings.is_some();
+        if let Some(readings) = readings {
+            self.objects.restore(complete, readings);
+        }
+        is_whole
     }
 }
 

@@ -59,8 +59,14 @@ fn name(key: &ObjectKey) -> String {
     format!("{:?}/{}/{}", key.kind, key.namespace, key.name)
 }
 
-/// Reads the state in `file`. `Ok(None)`: there is none that is complete.
-fn load(database: &Database) -> Result<Option<Loaded>, Failure> {
+/// Says in [`META`] that objects of a kind were listed.
+fn listed(kind: Kind) -> String {
+    format!("listed {kind:?}")
+}
+
+/// Reads the state in `file`. `Ok(None)`: there is none that is complete for these kinds. That of an earlier version may
+/// lack a kind of policy, and without policies more passes.
+fn load(database: &Database, kinds: &[Kind]) -> Result<Option<Loaded>, Failure> {
     let read = database.begin_read()?;
     let meta = match read.open_table(META) {
         Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
@@ -72,6 +78,11 @@ fn load(database: &Database) -> Result<Option<Loaded>, Failure> {
     }
     let Some(complete) = value(COMPLETE)? else { return Ok(None) };
     let complete = SystemTime::UNIX_EPOCH + Duration::from_secs(complete);
+    for kind in kinds {
+        if value(&listed(*kind))?.is_none() {
+            return Ok(None);
+        }
+    }
     let mut texts = Vec::new();
     for entry in read.open_table(OBJECTS)?.iter()? {
         texts.push(entry?.1.value().to_owned());
@@ -82,9 +93,9 @@ fn load(database: &Database) -> Result<Option<Loaded>, Failure> {
 impl Snapshot {
     /// Opens the state in `file`, and reads what it holds. A file that cannot be used is set aside: an agent that
     /// reaches the server needs none.
-    pub(super) fn open(file: &Path) -> (Option<Self>, Option<Loaded>) {
+    pub(super) fn open(file: &Path, kinds: &[Kind]) -> (Option<Self>, Option<Loaded>) {
         let opened = Database::create(file).map_err(Failure::from);
-        let (loaded, database) = match opened.and_then(|it| Ok((load(&it)?, it))) {
+        let (loaded, database) = match opened.and_then(|it| Ok((load(&it, kinds)?, it))) {
             Ok(opened) => opened,
             Err(error) => {
                 tracing::error!(
@@ -164,6 +175,7 @@ fn write(database: &Database, batch: Vec<Change>) -> Result<(), Failure> {
                 Change::Put(key, text) => _ = objects.insert(name(&key).as_str(), text.as_str())?,
                 Change::Remove(key) => _ = objects.remove(name(&key).as_str())?,
                 Change::Replace(kind, all) => {
+                    meta.insert(listed(kind).as_str(), 1)?;
                     let prefix = format!("{kind:?}/");
                     objects.retain(|name, _| !name.starts_with(&prefix))?;
                     for (key, text) in all {
@@ -179,4 +191,26 @@ fn write(database: &Database, batch: Vec<Change>) -> Result<(), Failure> {
     }
     write.commit()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_complete_only_for_kinds_that_were_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = Database::create(folder.path().join("state")).unwrap();
+        let web =
+            ObjectKey { kind: Kind::Pod, namespace: "shop".to_owned(), name: "web".to_owned() };
+        let pods = Change::Replace(Kind::Pod, vec![(web, "{}".to_owned())]);
+        write(&database, vec![pods]).unwrap();
+        assert!(load(&database, &[Kind::Pod]).unwrap().is_none(), "it was never complete");
+        write(&database, vec![Change::Complete(SystemTime::now())]).unwrap();
+        assert_eq!(load(&database, &[Kind::Pod]).unwrap().unwrap().texts, ["{}"]);
+        let kinds = [Kind::Pod, Kind::NetworkPolicy];
+        assert!(load(&database, &kinds).unwrap().is_none(), "policies were not followed then");
+        write(&database, vec![Change::Replace(Kind::NetworkPolicy, Vec::new())]).unwrap();
+        assert!(load(&database, &kinds).unwrap().is_some());
+    }
 }
