@@ -1,5 +1,6 @@
 # Sourced: a cluster of two nodes with kube-proxy for Manx to be installed in, and checks that are counted. $1 and $2 are the
-# static programs manx and manx-cni. MANX_CLUSTER_CACHE is the folder of the cluster's programs, which must be built.
+# static programs manx and manx-cni. MANX_CLUSTER_CACHE is the folder of the cluster's programs, which must be built;
+# MANX_CLUSTER_PROXY is kube-proxy's mode, nftables or iptables.
 set -euo pipefail
 
 [ $# -ge 2 ] || { echo "usage: $0 MANX MANX_CNI: expected two static programs" >&2; exit 2; }
@@ -64,4 +65,4 @@ install_manx() {
 }
 
 trap end EXIT
-cluster up --nodes 2 --proxy nftables
+cluster up --nodes 2 --proxy "${MANX_CLUSTER_PROXY:-nftables}"

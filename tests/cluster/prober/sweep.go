@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	sweepPace = time.Millisecond // from one address to the next, by UDP
-	dialers   = 64
+	sweepPace = 2 * time.Millisecond // from one address to the next, by UDP
+	dialers   = 32
 	patience  = 250 * time.Millisecond // for a TCP connection
 )
 
