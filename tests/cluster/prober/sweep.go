@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	sweepPace = 2 * time.Millisecond // from one address to the next, by UDP
-	dialers   = 32
+	sweepPace = 4 * time.Millisecond // from one address to the next, by UDP
+	dialers   = 16
 	patience  = 250 * time.Millisecond // for a TCP connection
 )
 
