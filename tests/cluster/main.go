@@ -27,6 +27,7 @@ const usage = `usage: cluster COMMAND [--dir DIR] ...
   kubectl ARGUMENT...        kubectl as the cluster's administrator
   image NAME PROGRAM...      makes an image of static programs, the first of which it runs, and gives it to every node
   exec NODE -- COMMAND...    runs a command in all namespaces of a node
+  rig FOLDER TABLE IMAGE     compares what a rig's pods reach with a truth table of manx policy matrix
   netpol [--list] [FOCUS]    runs Kubernetes' NetworkPolicy specs whose name matches FOCUS
 DIR is the folder of the cluster: $MANX_CLUSTER_DIR, or run in the cache folder.
 The cache folder is $MANX_CLUSTER_CACHE, or target/cluster.`
@@ -50,6 +51,7 @@ var commands = map[string]func([]string) error{
 	"exec":    execInNode,
 	"image":   giveImage,
 	"netpol":  netpol,
+	"rig":     rig,
 }
 
 func main() {

@@ -1,8 +1,10 @@
-// Command prober is what pods of `endure` run: some answer, some ask and count what they hear.
+// Command prober is what pods of `endure` and `rigs` run: some answer, some ask and count what they hear.
 //
-//	prober                 answers UDP and TCP at port 7000 with what came
-//	prober watch ADDRESS   asks one address every 10 ms, by UDP and by one TCP connection that stays
-//	prober sweep PREFIX... asks every address of the networks for ever, by UDP and by new TCP connections
+//	prober                   answers UDP and TCP at port 7000 with what came
+//	prober serve PORT...     the same at these ports, such as 80/tcp
+//	prober reach TARGET...   asks each target, such as 10.244.0.2:80/tcp, and prints those that answer, a line each
+//	prober watch ADDRESS     asks one address every 10 ms, by UDP and by one TCP connection that stays
+//	prober sweep PREFIX...   asks every address of the networks for ever, by UDP and by new TCP connections
 //
 // The last two report by HTTP at port 7001, so no API server is needed to read what they found.
 package main
@@ -15,6 +17,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"strings"
 )
 
 const (
@@ -30,7 +33,12 @@ func main() {
 	var err error
 	switch {
 	case command == "":
-		err = answer()
+		err = answer(fmt.Sprint(echoPort, "/tcp"), fmt.Sprint(echoPort, "/udp"))
+	case command == "serve":
+		err = answer(arguments...)
+	case command == "reach":
+		reach(arguments)
+		return
 	case command == "watch" && len(arguments) == 1:
 		err = serve(startWatch(arguments[0]))
 	case command == "sweep" && len(arguments) > 0:
@@ -40,7 +48,7 @@ func main() {
 		}
 		err = serve(startSweep(addresses))
 	default:
-		err = fmt.Errorf("found the arguments %q, expected none, `watch ADDRESS` or `sweep PREFIX...`", os.Args[1:])
+		err = fmt.Errorf("found the arguments %q, expected none, `serve PORT...`, `reach TARGET...`, `watch ADDRESS` or `sweep PREFIX...`", os.Args[1:])
 	}
 	log.Fatal(err)
 }
@@ -51,25 +59,41 @@ func serve(report func() string) error {
 		func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, report()) }))
 }
 
-// answer echoes. What it cannot send, the other side counts as lost.
-func answer() error {
-	packets, err := net.ListenUDP("udp", &net.UDPAddr{Port: echoPort})
+// answer echoes at the ports, for ever. What it cannot send, the other side counts as lost.
+func answer(ports ...string) error {
+	ended := make(chan error)
+	for _, port := range ports {
+		number, protocol, _ := strings.Cut(port, "/")
+		go func() {
+			if protocol == "udp" {
+				ended <- answerPackets(":" + number)
+			} else {
+				ended <- answerConnections(":" + number)
+			}
+		}()
+	}
+	return <-ended
+}
+
+func answerPackets(address string) error {
+	socket, err := net.ListenPacket("udp", address)
 	if err != nil {
 		return err
 	}
-	go func() {
-		for message := make([]byte, 1500); ; {
-			if n, from, err := packets.ReadFromUDPAddrPort(message); err == nil {
-				_, _ = packets.WriteToUDPAddrPort(message[:n], from)
-			}
+	for message := make([]byte, 1500); ; {
+		if n, from, err := socket.ReadFrom(message); err == nil {
+			_, _ = socket.WriteTo(message[:n], from)
 		}
-	}()
-	connections, err := net.Listen("tcp", fmt.Sprint(":", echoPort))
+	}
+}
+
+func answerConnections(address string) error {
+	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return err
 	}
 	for {
-		connection, err := connections.Accept()
+		connection, err := listener.Accept()
 		if err != nil {
 			return err
 		}
