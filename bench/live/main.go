@@ -228,7 +228,7 @@ func (b *bench) measure(changes int) error {
 
 // toggle shuts and opens the way, which is open, again and again, and prints how long each took.
 func (b *bench) toggle(changes int, closing string, shut func() error, opening string, open func() error) error {
-	var times [2][]time.Duration
+	var times, answers [2][]time.Duration
 	if _, ok := b.packets.wait(true, time.Time{}); !ok {
 		return errors.New("no datagram passes at the start")
 	}
@@ -239,6 +239,7 @@ func (b *bench) toggle(changes int, closing string, shut func() error, opening s
 			if err := step(); err != nil {
 				return err
 			}
+			answers[at] = append(answers[at], time.Since(begin))
 			took, ok := b.packets.wait(at == 1, begin)
 			if !ok {
 				return fmt.Errorf("%q has changed nothing within %s, after %d changes", []string{closing, opening}[at], patience, len(times[at]))
@@ -247,14 +248,17 @@ func (b *bench) toggle(changes int, closing string, shut func() error, opening s
 		}
 	}
 	for at, what := range []string{closing, opening} {
-		of := times[at]
-		slices.Sort(of)
-		rank := func(share float64) float64 {
-			return float64(of[int(math.Ceil(share*float64(len(of))))-1].Microseconds()) / 1000
-		}
-		fmt.Printf("%-36s  %d times: median %.1f ms, p90 %.1f, p99 %.1f, most %.1f\n", what, len(of), rank(0.5), rank(0.9), rank(0.99), rank(1))
+		fmt.Printf("%-36s  %d times: %s; the server's answer: %s\n", what, changes, distribution(times[at]), distribution(answers[at]))
 	}
 	return nil
+}
+
+func distribution(of []time.Duration) string {
+	slices.Sort(of)
+	rank := func(share float64) float64 {
+		return float64(of[int(math.Ceil(share*float64(len(of))))-1].Microseconds()) / 1000
+	}
+	return fmt.Sprintf("median %.1f ms, p90 %.1f, p99 %.1f, most %.1f", rank(0.5), rank(0.9), rank(0.99), rank(1))
 }
 
 // packets is what the sender and the receiver know.
