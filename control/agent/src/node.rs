@@ -65,9 +65,10 @@ impl Agent {
         let dataplane = Dataplane::start(settings, tunnels, own, uplink.mtu, latencies)?;
         let started = Instant::now();
         let mut agent = Self { datastore, dataplane, attachments, started, failed: None };
-        agent.take_over(agent.attachments.resume().await);
+        let taken = agent.take_over(agent.attachments.resume().await);
         agent.apply_topology();
         agent.publish();
+        agent.serve(taken)?;
         Ok((agent, completed))
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use prometheus::core::Collector as _;
+use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
 use prometheus::{Histogram, HistogramOpts};
 
@@ -48,6 +48,6 @@ impl Latencies {
 
     /// As metrics.
     pub(crate) fn families(&self) -> Vec<MetricFamily> {
-        [&self.publish, &self.change].into_iter().flatten().flat_map(|it| it.collect()).collect()
+        [&self.publish, &self.change].into_iter().flatten().flat_map(Collector::collect).collect()
     }
 }

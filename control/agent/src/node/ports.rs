@@ -64,12 +64,28 @@ impl Ports {
         name: impl Into<String>,
         held: impl Into<OpenDevice>,
     ) -> Result<PortId, Error> {
+        let id = self.reserve()?;
+        self.serve(id, name, held)?;
+        Ok(id)
+    }
+
+    /// A number for a port that workers will serve later.
+    pub(super) fn reserve(&mut self) -> Result<PortId, Error> {
+        self.ids.take().ok_or(Error::PortsExhausted)
+    }
+
+    /// Gives the workers a port of this number.
+    pub(super) fn serve(
+        &mut self,
+        id: PortId,
+        name: impl Into<String>,
+        held: impl Into<OpenDevice>,
+    ) -> Result<(), Error> {
         let OpenDevice { queues, settings } = held.into();
-        let id = self.ids.take().ok_or(Error::PortsExhausted)?;
         let counters = self.workers.attach(id, queues).ok_or(Error::WorkerGone)?;
         let port = Port { name: name.into(), counters, settings, checked: (0, None) };
         self.attached.insert(id, port);
-        Ok(id)
+        Ok(())
     }
 
     /// Takes a port from the workers, which the last tables, of this version, do not name.

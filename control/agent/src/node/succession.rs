@@ -3,26 +3,40 @@
 //! The last agent may have been of another version, with other settings. What the holder says is therefore held against
 //! what this agent knows by itself: its leases, its number of workers, and what the kernel says of the device. What
 //! does not fit is let go, and the log and `manx status` say why: such a pod has no network until it is made anew.
-//! Nothing passes a pod that is taken over before tables name it, as with any other.
+//! Nothing passes a pod that is taken over before tables name it, as with any other. Its queues are read from then on: what
+//! they kept is judged.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use manx_dataplane::tables::PortId;
 use manx_policy_compiler::model::ObjectName;
 
 use super::Agent;
 use super::datastore;
+use crate::error::Error;
 use crate::holding::{Refused, Resumed};
 use manx_api::Attach;
+use manx_devices::device::OpenDevice;
+
+/// A pod that is attached, and whose queues no worker reads yet.
+pub(super) struct TakenOver {
+    port: PortId,
+    name: String,
+    open: OpenDevice,
+}
 
 impl Agent {
-    /// Attaches the pods. Publication follows.
-    pub(super) fn take_over(&mut self, kept: Vec<Result<Resumed, Refused>>) {
-        let mut is_known = true;
+    /// Attaches the pods. Publication follows, and then [`Agent::serve`] of what this returns.
+    pub(super) fn take_over(&mut self, kept: Vec<Result<Resumed, Refused>>) -> Vec<TakenOver> {
+        let (mut is_known, mut all) = (true, Vec::new());
         for one in kept {
             let taken = one.and_then(|resumed| self.take_over_one(resumed));
             match taken {
-                Ok(has_object) => is_known &= has_object,
+                Ok((taken, has_object)) => {
+                    is_known &= has_object;
+                    all.push(taken);
+                }
                 Err(refused) => self.let_go(refused),
             }
         }
@@ -32,10 +46,19 @@ impl Agent {
                 tracing::error!(%error, "the node cannot be placed; the routes stay as they were");
             }
         }
+        all
     }
 
-    /// Returns whether the pod's object has its addresses already.
-    fn take_over_one(&mut self, resumed: Resumed) -> Result<bool, Refused> {
+    /// Gives the workers the queues of pods that tables name now.
+    pub(super) fn serve(&mut self, all: Vec<TakenOver>) -> Result<(), Error> {
+        for TakenOver { port, name, open } in all {
+            self.dataplane.ports.serve(port, name, open)?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the pod's object has its addresses already, too.
+    fn take_over_one(&mut self, resumed: Resumed) -> Result<(TakenOver, bool), Refused> {
         let Resumed { held, queues, device, open } = resumed;
         let (pod, addresses) = (held.attach.pod.clone(), held.attach.addresses.clone());
         let refused = |reason| Refused {
@@ -44,13 +67,15 @@ impl Agent {
             reason,
         };
         self.check_lease(&held.attach).map_err(refused)?;
-        let port = self.dataplane.ports.attach(format!("pod:{pod}"), open);
+        let port = self.dataplane.ports.reserve();
         let port = port.map_err(|error| refused(error.to_string()))?;
+        let taken = TakenOver { port, name: format!("pod:{pod}"), open };
         tracing::info!(%pod, ?addresses, "taken over from the last agent");
         let name = ObjectName::new(&pod.namespace, &pod.name);
         self.attachments.holding.insert(held, queues);
         self.attachments.insert(name.clone(), device, port, addresses.clone());
-        Ok(self.datastore.source.assign(datastore::key(&name), Some(addresses)).is_none())
+        let changes = self.datastore.source.assign(datastore::key(&name), Some(addresses));
+        Ok((taken, changes.is_none()))
     }
 
     /// Compares an attachment with the pod's lease.

@@ -124,7 +124,9 @@ fn check_events(server: &Server, mut agents: Agents) {
     let mut agents = Agents::start(server);
     let start = Instant::now();
     agents.until("two seconds", |_| start.elapsed() > Duration::from_secs(2));
-    let [event] = &events(server)[..] else { panic!("{:#?}", events(server)) };
+    let written = events(server);
+    assert_eq!(written.len(), 1, "{written:#?}");
+    let event = &written[0];
     let told = ["type", "reason", "note"].map(|field| event[field].as_str().unwrap().to_owned());
     assert_eq!(told[..2], ["Warning", "Invalid"]);
     assert!(told[2].starts_with("spec.selector: "), "{}", told[2]);
