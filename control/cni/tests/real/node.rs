@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -180,6 +180,11 @@ impl Node {
     pub(crate) fn install(&self) {
         let (succeeded, text) = self.run_installer(&["install"]);
         assert!(succeeded, "{text}");
+    }
+
+    /// A socket of the node itself.
+    pub(crate) fn socket_of_host(&self) -> UdpSocket {
+        netns::run_in(&self.netns, || UdpSocket::bind((NODE, 0)).unwrap()).unwrap()
     }
 
     /// Takes both away again. Returns what it told.

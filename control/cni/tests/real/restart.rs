@@ -143,6 +143,30 @@ fn pods_keep_interface_and_connections_when_their_agent_is_killed_or_replaced() 
 }
 
 #[test]
+fn what_a_pod_sends_while_there_is_no_agent_is_judged_by_the_next_one() {
+    let Some(mut node) = Node::start(&BOTH) else { return };
+    let pod = Pod::attach(&node, "a");
+    // Not at a pod: its own queues may be read later.
+    let (near, far) = (bound(&pod), node.socket_of_host());
+    far.set_read_timeout(Some(LONG)).unwrap();
+    for _ in 0..10 {
+        node.kill_agent();
+        for number in 0..100 {
+            near.send_to(&[number], far.local_addr().unwrap()).unwrap();
+        }
+        node.start_agent();
+        let heard: Vec<u8> = (0..100)
+            .map(|_| {
+                let mut number = [0];
+                far.recv(&mut number).unwrap();
+                number[0]
+            })
+            .collect();
+        assert_eq!(heard, (0..100).collect::<Vec<u8>>());
+    }
+}
+
+#[test]
 fn what_policy_denies_does_not_pass_once_while_the_agent_is_killed_ten_times() {
     let Some(mut node) = Node::start(&BOTH) else { return };
     let [a, b, c] = ["a", "b", "c"].map(|name| Pod::attach(&node, name));
@@ -212,16 +236,19 @@ fn a_holder_that_is_killed_costs_nothing_and_the_next_one_has_all() {
     assert_eq!(node.call("ADD", &a.call()).result()["interfaces"][0]["name"], "eth0");
 }
 
+/// A socket of a pod at a port that the kernel chooses.
+fn bound(pod: &Pod) -> UdpSocket {
+    let address = pod.addresses()[0];
+    netns::run_in(&pod.netns, || UdpSocket::bind((address, 0)).unwrap()).unwrap()
+}
+
 /// Sends datagrams from one pod to another every millisecond, which answers, until told to stop. Returns when answers
 /// came.
 fn probe(from: &Pod, to: &Pod, count: &AtomicU32, ends: &AtomicBool) -> Vec<Instant> {
-    let bound = |pod: &Pod| {
-        let address = pod.addresses()[0];
-        let socket = netns::run_in(&pod.netns, || UdpSocket::bind((address, 0)).unwrap()).unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
-        socket
-    };
     let (near, far) = (bound(from), bound(to));
+    for socket in [&near, &far] {
+        socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    }
     let there = far.local_addr().unwrap();
     let mut answers = Vec::new();
     thread::scope(|scope| {
