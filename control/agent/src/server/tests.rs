@@ -237,7 +237,7 @@ fn what_is_no_request_is_told_why_and_the_connection_goes_on() {
     }
     insta::assert_snapshot!(told.join("\n"), @r"
     Version: the request speaks version 9 of the agent's protocol, this agent (manx 0.1.0) speaks version 2: use the manx that the agent was started from
-    Invalid: a message that does not parse: unknown variant `fly`, expected one of `attach`, `reserve`, `hand-over`, `detach`, `attachments`, `ready`, `status`, `explain`, `denials`, `flows`, `capture` at line 1 column 25
+    Invalid: a message that does not parse: unknown variant `fly`, expected one of `attach`, `reserve`, `hand-over`, `detach`, `attachments`, `ready`, `removed`, `status`, `explain`, `denials`, `flows`, `capture` at line 1 column 25
     Invalid: a message that does not parse: expected ident at line 1 column 2
     Denials([])
     ");
