@@ -4,6 +4,8 @@
 //! the pod's node: IPv4 by the tunnel, IPv6 through the nodes' kernels, as in pools without a tunnel.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -17,10 +19,10 @@ use manx_calculation::services::Services;
 use manx_calculation::topology::{Peer, Route, topology};
 use manx_dataplane::counters::{Counter, PortCounters, WorkerCounters};
 use manx_dataplane::drop_reason::DropReason;
-use manx_dataplane::flow::FlowEntry;
+use manx_dataplane::flow::{FlowEntry, FlowRecordFile};
 use manx_dataplane::packet::Capabilities;
 use manx_dataplane::packet::Offload;
-use manx_dataplane::pipeline::Sizes;
+use manx_dataplane::pipeline::{Restored, Sizes};
 use manx_dataplane::port::memory::{self, FarSide, Frame};
 use manx_dataplane::report::Report;
 use manx_dataplane::tables::{Connections, Link, PortId, Tables};
@@ -46,6 +48,8 @@ pub const SERVICE: PortId = PortId(201);
 pub const UPLINK: PortId = PortId(200);
 const FIRST_POD: u16 = 2;
 const QUEUE: usize = 1024;
+/// The sizes of a worker, unless a test asks for others.
+pub const SIZES: Sizes = Sizes { flows: 1 << 12, buffers: 256, fragments: 64 };
 /// Ticks that a batch takes at most: far more than any does, because builds for tests are slow and often interrupted,
 /// and what they show must not depend on the machine.
 const BATCH_TICKS: u64 = 100_000_000;
@@ -61,6 +65,8 @@ pub struct Delivery {
 /// The far side of a node's port: a queue and counters for each worker.
 pub struct Wire {
     queues: Vec<(FarSide, Arc<PortCounters>)>,
+    /// What the device takes, and the size of its queues.
+    device: (Capabilities, usize),
 }
 
 impl Wire {
@@ -127,6 +133,28 @@ pub fn workers() -> usize {
     *WORKERS
 }
 
+type Workers = Vec<(Worker, Sender<Command>)>;
+
+/// Workers without ports.
+fn start_workers(
+    workers: usize,
+    sizes: Sizes,
+) -> (Workers, Vec<Arc<WorkerCounters>>, Receiver<Report>) {
+    let (sender, reports) = unbounded();
+    let settings = Settings { sizes, polling: Polling::Busy, core: None };
+    let start = |share| {
+        let (commands, receiver) = unbounded();
+        let counters = Arc::new(WorkerCounters::default());
+        let shown = Arc::clone(&counters);
+        let mut worker = Worker::new(settings, share, receiver, sender.clone(), counters).unwrap();
+        worker.set_batch_ticks(BATCH_TICKS);
+        ((worker, commands), shown)
+    };
+    let shares = SharedState::for_workers(workers, sizes).unwrap();
+    let (workers, counters) = shares.into_iter().map(start).unzip();
+    (workers, counters, reports)
+}
+
 /// One node.
 pub struct Node {
     pub wires: BTreeMap<PortId, Wire>,
@@ -135,26 +163,14 @@ pub struct Node {
     pub calculation: Calculation,
     pub tables: Arc<Tables>,
     pub reports: Receiver<Report>,
-    workers: Vec<(Worker, Sender<Command>)>,
+    workers: Workers,
     /// The time that the workers get.
     pub now: Duration,
 }
 
 impl Node {
     fn new(workers: usize, sizes: Sizes) -> Self {
-        let (sender, reports) = unbounded();
-        let settings = Settings { sizes, polling: Polling::Busy, core: None };
-        let start = |share| {
-            let (commands, receiver) = unbounded();
-            let counters = Arc::new(WorkerCounters::default());
-            let shown = Arc::clone(&counters);
-            let mut worker =
-                Worker::new(settings, share, receiver, sender.clone(), counters).unwrap();
-            worker.set_batch_ticks(BATCH_TICKS);
-            ((worker, commands), shown)
-        };
-        let (workers, counters) =
-            SharedState::for_workers(workers, sizes).unwrap().into_iter().map(start).unzip();
+        let (workers, counters, reports) = start_workers(workers, sizes);
         let mut node = Self {
             wires: BTreeMap::new(),
             counters,
@@ -168,6 +184,30 @@ impl Node {
         node.attach(HOST, Capabilities::ALL);
         node.attach(RAW, Capabilities::default());
         node
+    }
+
+    /// The records of the workers' flows.
+    pub fn records(&self) -> Vec<File> {
+        let file = |(worker, _): &(Worker, _)| worker.flow_records().try_clone().unwrap().into();
+        self.workers.iter().map(file).collect()
+    }
+
+    /// Replaces the workers by those of the next agent, so many and of these sizes. They get the ports and the tables.
+    /// They open the flows again that the last workers have left in their records, unless these are lost (`false`).
+    pub fn replace_workers(&mut self, workers: usize, sizes: Sizes, has_records: bool) -> Restored {
+        let all = if has_records { self.records() } else { Vec::new() };
+        let files: Arc<[_]> =
+            all.into_iter().map(|file| FlowRecordFile::open(file.into()).unwrap()).collect();
+        (self.workers, self.counters, self.reports) = start_workers(workers, sizes);
+        let tables = Arc::clone(&self.tables);
+        self.send_command(|| Command::Publish(Arc::clone(&tables)));
+        let (sender, receiver) = unbounded();
+        self.send_command(|| Command::Restore(Arc::clone(&files), sender.clone()));
+        let ports: Vec<_> = self.wires.iter().map(|(port, wire)| (*port, wire.device)).collect();
+        for (port, (capabilities, queue)) in ports {
+            self.attach_with(port, capabilities, queue);
+        }
+        receiver.try_iter().sum::<io::Result<_>>().unwrap()
     }
 
     /// Attaches a port. The tables need not name it.
@@ -186,7 +226,7 @@ impl Node {
             queues.push((far, Arc::clone(&counters)));
             Command::Attach(port, Box::new(io), counters)
         });
-        self.wires.insert(port, Wire { queues });
+        self.wires.insert(port, Wire { queues, device: (capabilities, queue) });
     }
 
     pub fn attach_pod(&mut self, name: &ObjectName, addresses: Vec<IpAddr>, offload: Capabilities) {
@@ -320,7 +360,7 @@ pub struct Fabric {
 impl Fabric {
     /// Both nodes with ports, before any tables.
     pub fn closed() -> Self {
-        Self::closed_with(workers(), Sizes { flows: 1 << 12, buffers: 256, fragments: 64 })
+        Self::closed_with(workers(), SIZES)
     }
 
     /// The same, with this many workers on each node, each with these sizes.

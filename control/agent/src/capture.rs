@@ -210,8 +210,9 @@ mod tests {
             core: None,
         };
         let (reports, _) = crossbeam::channel::unbounded();
-        let worker =
+        let mut worker =
             worker::spawn("capture-test", settings, SharedState::alone(), reports).unwrap();
+        worker.begin();
         let (port, far) = memory::pair(Capabilities::ALL, 64);
         let attach = Command::Attach(PORT, Box::new(port), Arc::new(PortCounters::default()));
         assert!(worker.commands().send(attach));

@@ -1,7 +1,7 @@
 //! What the [holder](manx_devices::holder) keeps for the next agent, and what it has kept for this one.
 //!
-//! The agent has a duplicate of each queue that the holder has. So a holder that ends costs nothing: the CNI plugin
-//! starts another, which gets all at the next attachment.
+//! The agent has a duplicate of each descriptor that the holder has. So a holder that ends costs nothing: the CNI plugin
+//! starts another, which gets all at the next attachment. Flow records are kept as long as there are pods.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use manx_api::{Device, PodName};
+use manx_dataplane::flow::FlowRecordFile;
 use manx_devices::device::{DeviceSpec, OpenDevice};
-use manx_devices::holder::{self, Client, Error, Held, Kept};
+use manx_devices::holder::{self, Client, Error, Held, Kept, Note};
 use manx_devices::pod_device::{self, PodDevice};
 use tokio::net::UnixStream;
 
@@ -26,15 +27,26 @@ const LOOK: Duration = Duration::from_secs(10);
 /// See the module.
 pub(crate) struct Holding {
     path: PathBuf,
-    pods: Mutex<Pods>,
+    entries: Mutex<Entries>,
     /// Why the holder does not have all of them. The control loop reads it, and must not wait for the holder.
     fault: Mutex<Fault>,
 }
 
+/// What the holder is to have.
 #[derive(Default)]
-struct Pods {
-    kept: BTreeMap<PodName, (Held, Vec<OwnedFd>)>,
+struct Entries {
+    pods: BTreeMap<PodName, (Note, Vec<OwnedFd>)>,
+    /// By worker.
+    flows: Vec<(Note, Arc<OwnedFd>)>,
     rests_until: Option<Instant>,
+}
+
+/// What the last agent has left.
+#[derive(Default)]
+pub(crate) struct Legacy {
+    pub(crate) devices: Vec<Result<Resumed, Refused>>,
+    /// The records of its flows, by worker.
+    pub(crate) flows: BTreeMap<usize, FlowRecordFile>,
 }
 
 /// A pod's device of the last agent.
@@ -56,41 +68,60 @@ pub(crate) struct Refused {
 impl Holding {
     /// For the agent that listens at `agent`.
     pub(crate) fn new(agent: &Path) -> Self {
-        Self { path: holder::path(agent), pods: Mutex::default(), fault: Mutex::default() }
+        Self { path: holder::path(agent), entries: Mutex::default(), fault: Mutex::default() }
     }
 
-    /// Takes the devices of the last agent over, as far as they are like `pattern`. May block.
-    pub(crate) fn resume(&self, pattern: &DeviceSpec<'_>) -> Vec<Result<Resumed, Refused>> {
+    /// Takes over what the last agent has left, as far as its devices are like `pattern`. May block.
+    pub(crate) fn resume(&self, pattern: &DeviceSpec<'_>) -> Legacy {
         match Client::connect(&self.path).and_then(|mut holder| holder.entries()) {
-            Ok(entries) => entries.into_iter().map(|entry| resume(entry, pattern)).collect(),
-            Err(Error::NoHolder { .. }) => Vec::new(),
+            Ok(entries) => Legacy::of(entries, pattern),
+            Err(Error::NoHolder { .. }) => Legacy::default(),
             Err(error) => {
                 tracing::error!(%error, "pods of the last agent have to be attached anew");
-                Vec::new()
+                Legacy::default()
             }
         }
     }
 
     /// The agent has a device that the holder has, too.
     pub(crate) fn insert(&self, held: Held, queues: Vec<OwnedFd>) {
-        lock(&self.pods).kept.insert(held.attach.pod.clone(), (held, queues));
+        lock(&self.entries).pods.insert(held.attach.pod.clone(), (held.into(), queues));
     }
 
     /// Has the holder keep a device with these queues. May block.
     pub(crate) fn keep(&self, held: Held, queues: io::Result<Vec<OwnedFd>>) {
-        let mut pods = lock(&self.pods);
         let pod = held.attach.pod.clone();
         let queues = match queues {
             Ok(queues) => queues,
             Err(error) => return self.settle(Err(format!("the queues of {pod}: {error}"))),
         };
-        pods.kept.insert(pod.clone(), (held, queues));
-        if pods.rests_until.is_some_and(|until| Instant::now() < until) {
+        let mut entries = lock(&self.entries);
+        entries.pods.insert(pod.clone(), (held.into(), queues));
+        self.bring(&mut entries, Some(&pod));
+    }
+
+    /// Has the holder keep the records of each worker's flows, in place of those of the last agent's workers, of which
+    /// there may have been more. May block.
+    pub(crate) fn keep_flows(&self, records: Vec<Arc<OwnedFd>>, last: &[usize]) {
+        for worker in last.iter().filter(|worker| **worker >= records.len()) {
+            self.let_go(Note::Flows { worker: *worker }.name());
+        }
+        let mut entries = lock(&self.entries);
+        let all = records.into_iter().enumerate();
+        entries.flows = all.map(|(worker, file)| (Note::Flows { worker }, file)).collect();
+        if !entries.pods.is_empty() {
+            self.bring(&mut entries, None);
+        }
+    }
+
+    /// Brings the holder a pod's device, or all that it is to have.
+    fn bring(&self, entries: &mut Entries, pod: Option<&PodName>) {
+        if entries.rests_until.is_some_and(|until| Instant::now() < until) {
             return;
         }
-        let brought = pods.bring(&self.path, &pod);
+        let brought = Client::connect(&self.path).and_then(|holder| entries.bring(holder, pod));
         let is_broken = matches!(brought, Err(Error::Broken { .. }));
-        pods.rests_until = is_broken.then(|| Instant::now() + REST);
+        entries.rests_until = is_broken.then(|| Instant::now() + REST);
         self.settle(brought.map_err(|error| error.to_string()));
     }
 
@@ -105,7 +136,7 @@ impl Holding {
             tokio::time::sleep(LOOK).await;
             let found = UnixStream::connect(&self.path).await;
             // While the lock is held, a device is on its way.
-            let has_pods = self.pods.try_lock().is_ok_and(|pods| !pods.kept.is_empty());
+            let has_pods = self.entries.try_lock().is_ok_and(|entries| !entries.pods.is_empty());
             if let (true, Err(source)) = (has_pods, found) {
                 self.settle(Err(Error::NoHolder { path: self.path.clone(), source }.to_string()));
             }
@@ -114,14 +145,18 @@ impl Holding {
 
     /// Has the holder let a device go, if it is one of its own. May block.
     pub(crate) fn release(&self, pod: &PodName) {
-        let mut pods = lock(&self.pods);
-        if pods.kept.remove(pod).is_none() {
+        let mut entries = lock(&self.entries);
+        if entries.pods.remove(pod).is_none() {
             return;
         }
-        if pods.kept.is_empty() {
+        let mut names = vec![holder::name(pod)];
+        if entries.pods.is_empty() {
             self.settle(Ok(()));
+            names.extend(entries.flows.iter().map(|(note, _)| note.name()));
         }
-        match Client::connect(&self.path).and_then(|mut holder| holder.release(pod)) {
+        let released = Client::connect(&self.path)
+            .and_then(|mut holder| names.into_iter().try_for_each(|it| holder.release(it)));
+        match released {
             Ok(()) | Err(Error::NoHolder { .. }) => {}
             Err(error) => tracing::warn!(%pod, %error, "the holder may keep the pod's device"),
         }
@@ -129,7 +164,7 @@ impl Holding {
 
     /// Has the holder let an entry go that the agent does not take over.
     pub(crate) fn let_go(&self, entry: String) {
-        let released = Client::connect(&self.path).and_then(|mut it| it.release_entry(entry));
+        let released = Client::connect(&self.path).and_then(|mut it| it.release(entry));
         if let Err(error) = released {
             tracing::warn!(%error, "the holder may keep what is not taken over");
         }
@@ -145,27 +180,58 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Pods {
+impl Entries {
     /// Brings a pod's device to the holder, and all others if it does not have them.
-    fn bring(&self, path: &Path, pod: &PodName) -> Result<(), Error> {
-        let mut holder = Client::connect(path)?;
-        let mut send = |(held, queues): &(Held, Vec<OwnedFd>)| {
+    fn bring(&self, mut holder: Client, pod: Option<&PodName>) -> Result<(), Error> {
+        let count = self.pods.len() + self.flows.len();
+        if let Some((note, queues)) = pod.and_then(|pod| self.pods.get(pod)) {
             let queues: Vec<BorrowedFd<'_>> = queues.iter().map(OwnedFd::as_fd).collect();
-            holder.keep(held, &queues)
-        };
-        let has = self.kept.get(pod).map_or(Ok(0), &mut send)?;
-        if has == self.kept.len() {
-            return Ok(());
+            if holder.keep(note, &queues)? == count {
+                return Ok(());
+            }
         }
-        self.kept.values().try_for_each(|one| send(one).map(drop))
+        for (note, queues) in self.pods.values() {
+            let queues: Vec<BorrowedFd<'_>> = queues.iter().map(OwnedFd::as_fd).collect();
+            holder.keep(note, &queues)?;
+        }
+        self.flows.iter().try_for_each(|(note, file)| holder.keep(note, &[file.as_fd()]).map(drop))
     }
 }
 
-fn resume(Kept { name, held, queues }: Kept, pattern: &DeviceSpec<'_>) -> Result<Resumed, Refused> {
-    let held = held.map_err(|error| {
-        let reason = format!("its note is not known to this version: {error}");
-        Refused { entry: name.clone(), pod: None, reason }
-    })?;
+impl Legacy {
+    fn of(entries: Vec<Kept>, pattern: &DeviceSpec<'_>) -> Self {
+        let (mut devices, mut flows) = (Vec::new(), BTreeMap::new());
+        for Kept { name, note, descriptors } in entries {
+            let refused = |reason| Refused { entry: name.clone(), pod: None, reason };
+            match note {
+                Ok(Note::Pod(held)) => devices.push(resume(name, *held, descriptors, pattern)),
+                Ok(Note::Flows { worker }) => match open_records(descriptors) {
+                    Ok(file) => drop(flows.insert(worker, file)),
+                    Err(reason) => devices.push(Err(refused(reason))),
+                },
+                Err(error) => {
+                    let reason = format!("its note is not known to this version: {error}");
+                    devices.push(Err(refused(reason)));
+                }
+            }
+        }
+        Self { devices, flows }
+    }
+}
+
+fn open_records(mut descriptors: Vec<OwnedFd>) -> Result<FlowRecordFile, String> {
+    let count = descriptors.len();
+    let file = descriptors.pop().filter(|_| count == 1);
+    let file = file.ok_or_else(|| format!("it has {count} descriptors: expected one"))?;
+    FlowRecordFile::open(file).map_err(|error| error.to_string())
+}
+
+fn resume(
+    name: String,
+    held: Held,
+    queues: Vec<OwnedFd>,
+    pattern: &DeviceSpec<'_>,
+) -> Result<Resumed, Refused> {
     let pod = Some(held.attach.pod.clone());
     let refused = |reason| Refused { entry: name, pod, reason };
     let wanted = DeviceSpec {

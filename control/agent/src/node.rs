@@ -29,12 +29,14 @@ use self::dataplane::Dataplane;
 pub(super) use self::datastore::Datastore;
 use super::device_work::Completed;
 use super::error::Error;
+use super::holding::Legacy;
 use super::server::{Outcome, PendingRequest};
 use super::settings::Settings;
 use super::uplink::{self, NextHops};
 use manx_api::explain::ExplainRequest;
 use manx_api::{Call, ErrorKind, Failure, Reply};
 use manx_calculation::calc::NextStep;
+use manx_dataplane::flow::FlowRecordFile;
 use manx_linux::netlink;
 use manx_objects::contents::Changes;
 use manx_observe::latency::Latencies;
@@ -47,11 +49,14 @@ pub(super) struct Agent {
     started: Instant,
     /// What the agent cannot go on after.
     failed: Option<Error>,
+    /// Records of flows of the last agent, by its workers, until there are tables to judge them by.
+    legacy: Option<BTreeMap<usize, FlowRecordFile>>,
 }
 
 impl Agent {
     /// Starts the workers and makes the node's own ports on the uplink, and attaches the pods of the last agent; then
-    /// what the datastore says is in force.
+    /// what the datastore says is in force. Workers begin when they have tables, flows and all ports: before that, a
+    /// packet would be judged without one of these.
     /// Returns the receiver of device work that has ended, too.
     pub(super) async fn start(
         settings: &Settings,
@@ -64,11 +69,14 @@ impl Agent {
         let (attachments, own, completed) = Attachments::open(settings, blocks, uplink)?;
         let dataplane = Dataplane::start(settings, tunnels, own, uplink.mtu, latencies)?;
         let started = Instant::now();
-        let mut agent = Self { datastore, dataplane, attachments, started, failed: None };
-        let taken = agent.take_over(agent.attachments.resume().await);
+        let Legacy { devices, flows } = attachments.resume().await;
+        let (failed, legacy) = (None, Some(flows));
+        let mut agent = Self { datastore, dataplane, attachments, started, failed, legacy };
+        let taken = agent.take_over(devices);
         agent.apply_topology();
         agent.publish();
         agent.serve(taken)?;
+        agent.dataplane.ports.workers.begin();
         Ok((agent, completed))
     }
 
@@ -117,6 +125,11 @@ impl Agent {
 
     fn publish(&mut self) {
         self.dataplane.publish(&self.datastore, &self.attachments.locals());
+        if self.dataplane.tables.version > 0
+            && let Some(flows) = self.legacy.take()
+        {
+            self.restore(flows);
+        }
     }
 
     /// Sets the next hops of the peers.

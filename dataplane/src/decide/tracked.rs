@@ -97,10 +97,7 @@ fn open_flow(
             entry.epoch = epoch;
             count_packet(entry, metadata, FlowDirection::Original, now);
         });
-        match evicted {
-            Some(Evicted::Unestablished | Evicted::Established) => state.evictions += 1,
-            Some(Evicted::Expired) | None => {}
-        }
+        state.evictions += u64::from(evicted.is_some_and(Evicted::is_live));
     }
     decision
 }
@@ -108,7 +105,7 @@ fn open_flow(
 /// The owner that a flow counts for: the endpoint that opens it, so that no endpoint fills the share of another;
 /// else the endpoint that it is opened to.
 #[inline]
-fn flow_owner(ends: &FlowEnds) -> Owner {
+pub(super) fn flow_owner(ends: &FlowEnds) -> Owner {
     match (ends.from, ends.to) {
         (NextHop::Endpoint(index), _) | (_, NextHop::Endpoint(index)) => Owner::endpoint(index),
         _ => Owner::NODE,
@@ -117,7 +114,7 @@ fn flow_owner(ends: &FlowEnds) -> Owner {
 
 /// Evaluates policy for a flow to this destination, in its original direction.
 #[inline]
-fn evaluate(
+pub(super) fn evaluate(
     tables: &Tables,
     ends: &FlowEnds,
     (destination, transport): (Address, Transport),
@@ -292,7 +289,7 @@ fn attachment_ids(tables: &Tables, ends: &FlowEnds) -> [u32; 2] {
 
 /// Writes the decision and its policy stamp into a flow.
 #[inline]
-fn write_decision(
+pub(super) fn write_decision(
     entry: &mut FlowMut<'_>,
     tables: &Tables,
     (pair, ends): (NextHopPair, &FlowEnds),

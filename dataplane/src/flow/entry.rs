@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 use zerocopy::FromZeros;
 
 use super::key::{FlowKey, Orientation};
+use super::record::{FlowRecord, MAX_AGE};
 use super::slots::{EvictionClass, Slots};
 use super::state::{Admission, FlowDirection, FlowState, LEAST_TIMEOUT, TcpFlags};
 use crate::tables::{EncodedNextHop, NextHopPair};
@@ -187,7 +188,7 @@ impl FirstLine {
         self.last_seen = now;
     }
 
-    /// The time of its last packet, in seconds since the table's start.
+    /// The time of its last packet, in seconds on the table's clock.
     #[inline]
     pub fn last_seen(&self) -> u32 {
         self.last_seen
@@ -237,16 +238,12 @@ impl FlowEntry {
         Self { first: FirstLine::open(&key, original, flags, now), second: SecondLine::open(&key) }
     }
 
-    /// A flow in a given state, which no sequence of packets needs to reach.
-    #[cfg(test)]
-    pub(super) fn in_state(
-        key: FlowKey,
-        original: Orientation,
-        state: FlowState,
-        now: u32,
-    ) -> Self {
-        let mut entry = Self::open(key, original, TcpFlags::default(), now);
-        entry.first.state = state;
+    /// A flow that is as far as its record says. It is denied, as [`FlowMut::open`] says. The record may be older than
+    /// the flow's last packet by [`MAX_AGE`].
+    pub fn from_record(record: &FlowRecord, now: u32) -> Self {
+        let seen = record.seen.saturating_add(MAX_AGE).min(now);
+        let mut entry = Self::open(record.key, record.original, TcpFlags::default(), seen);
+        entry.first.state = record.state;
         entry
     }
 
@@ -333,7 +330,7 @@ impl<'a> FlowMut<'a> {
         let standing = self.first.eviction_class;
         *self.first = FirstLine { eviction_class: standing, ..entry.first };
         *self.second = entry.second;
-        self.update_eviction_list();
+        self.follow_state();
     }
 
     /// A copy outside of the table.
@@ -348,6 +345,19 @@ impl<'a> FlowMut<'a> {
         FlowKey::from_words(self.first.key_words, self.second.v6)
     }
 
+    /// What the next process has to know of it.
+    #[inline]
+    pub fn record(&self) -> FlowRecord {
+        FlowRecord {
+            key: self.key(),
+            original: self.first.original,
+            state: self.first.state,
+            seen: self.first.last_seen,
+            is_translated: self.first.next_hop_pair(FlowDirection::Original).from
+                == EncodedNextHop::TRANSLATED,
+        }
+    }
+
     /// Counts an admitted packet (a super-packet as its segments) and updates the connection's state.
     #[inline]
     pub fn record_packet(
@@ -360,13 +370,38 @@ impl<'a> FlowMut<'a> {
     ) {
         if !self.first.stays(flags, direction) {
             self.first.state = self.first.state.next(flags, direction);
-            self.update_eviction_list();
+            self.follow_state();
         }
         self.count_packet(direction, packets, bytes, now);
     }
 
-    /// Moves the flow to the list of its owner that its state asks for.
+    /// Brings up to date what depends on the state.
     #[inline(never)]
+    fn follow_state(&mut self) {
+        self.update_eviction_list();
+        self.renew_record();
+    }
+
+    /// Writes the record of a flow that is new in its slot.
+    #[inline]
+    pub(super) fn write_record(&self) {
+        if let Some((slots, slot)) = &self.list_slot
+            && let Some(records) = &slots.records
+        {
+            records.write(*slot, &self.record());
+        }
+    }
+
+    /// Brings the flow's record up to date, if there is one.
+    pub(super) fn renew_record(&self) {
+        if let Some((slots, slot)) = &self.list_slot
+            && let Some(records) = &slots.records
+        {
+            records.change(*slot, &self.record());
+        }
+    }
+
+    /// Moves the flow to the list of its owner that its state asks for.
     fn update_eviction_list(&mut self) {
         let Some((slots, slot)) = &mut self.list_slot else { return };
         let standing = EvictionClass::from_state(self.first.state);

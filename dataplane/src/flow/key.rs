@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use zerocopy::FromZeros;
 
 use crate::wire::address::Address;
+use crate::wire::protocol;
 
 /// Which way a packet goes relative to its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromZeros)]
@@ -102,6 +103,15 @@ impl FlowKey {
         // Without a branch between the words: nearly always both are equal.
         let differing = (self.first ^ first) | (self.second ^ second);
         differing == 0 && (!self.is_v6() || self.v6 == *v6)
+    }
+
+    /// Whether the words are those of a connection: its ends in order, each word as a packet's key has it.
+    pub(super) fn is_canonical(&self) -> bool {
+        let (low, high) = (self.low(), self.high());
+        let (key, _) = Self::new(low.0, high.0, low.1, high.1, self.protocol());
+        let is_icmp = matches!(self.protocol(), protocol::ICMPV4 | protocol::ICMPV6);
+        let key = key.with_icmp_type(if is_icmp { self.icmp_type() } else { 0 });
+        self.words() == key.words()
     }
 
     /// Whether its addresses are IPv6's.

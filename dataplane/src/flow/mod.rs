@@ -5,6 +5,7 @@
 //! - [`FlowState`] says how far the connection has come, how long it may be silent, and which packets are judged again.
 //! - [`FlowTable`] holds the entries. It has a fixed capacity, bounded work per call, and time as a parameter. Each
 //!   [`Owner`] has its share of a full table.
+//! - A [`FlowRecord`] is what outlives the process of a flow, if the table keeps records.
 //! - [`Shards`] say which worker has a flow, if several workers have a table each.
 //!
 //! Nothing here classifies, routes or sends.
@@ -14,6 +15,7 @@ mod entry;
 mod eviction;
 mod key;
 mod owners;
+mod record;
 mod shards;
 mod slots;
 mod state;
@@ -26,6 +28,7 @@ pub use entry::{
 };
 pub use key::{FlowKey, Orientation};
 pub use owners::Owner;
+pub use record::{FlowRecord, FlowRecordFile, MAX_AGE, NoRecords};
 pub use shards::{MAX_WORKERS, Shards, WorkerId};
 pub use state::{Admission, FlowDirection, FlowState, TcpFlags};
 pub use table::{Evicted, FlowTable, Found, Guess, HashSeed, Victims};

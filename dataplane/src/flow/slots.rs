@@ -2,12 +2,15 @@
 //!
 //! Each owner has two lists of slots, the oldest first: flows that are not established, which are evicted first, and
 //! those that are.
+//!
+//! The [records](super::record) of the entries are here, too, because both follow an entry's state.
 
 use std::io;
 
 use zerocopy::FromZeros;
 
 use super::owners::{Owner, Owners};
+use super::record::FlowRecords;
 use super::state::FlowState;
 use crate::sys::memory::{Pages, ZeroedPages};
 
@@ -47,6 +50,8 @@ pub(crate) struct SlotLink {
 pub(super) struct Slots {
     links: ZeroedPages<SlotLink>,
     pub(super) owners: Owners,
+    /// If they are kept.
+    pub(super) records: Option<FlowRecords>,
     /// First of the chain of returned slots.
     returned: u32,
     /// Slots from here on were never used.
@@ -58,6 +63,7 @@ impl Slots {
         Ok(Self {
             links: ZeroedPages::new(capacity, Pages::Huge)?,
             owners: Owners::new(capacity),
+            records: None,
             returned: 0,
             unused: 0,
         })

@@ -183,6 +183,26 @@ impl FlowState {
         }
     }
 
+    /// Whether flows of this protocol have such a state.
+    pub(super) const fn is_of(self, protocol: u8) -> bool {
+        match self {
+            Self::UdpUnanswered | Self::UdpAnswered => protocol == UDP,
+            Self::IcmpUnanswered | Self::IcmpAnswered => matches!(protocol, ICMPV4 | ICMPV6),
+            Self::OtherUnanswered | Self::OtherAnswered => {
+                !matches!(protocol, TCP | UDP | ICMPV4 | ICMPV6)
+            }
+            Self::SynSent
+            | Self::SynReceived
+            | Self::PickedUp
+            | Self::Established
+            | Self::OriginalClosed
+            | Self::ReplyClosed
+            | Self::Closed
+            | Self::ResetOpening
+            | Self::ResetEstablished => protocol == TCP,
+        }
+    }
+
     /// The state after an admitted packet.
     #[inline]
     #[must_use]

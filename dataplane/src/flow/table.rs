@@ -14,6 +14,7 @@
 //! other owners.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ahash::RandomState;
@@ -22,6 +23,7 @@ use super::bucket::{Bucket, Place, WAYS, tag};
 use super::entry::{FirstLine, FlowEntry, FlowMut, SecondLine};
 use super::key::FlowKey;
 use super::owners::Owner;
+use super::record::FlowRecords;
 use super::shards::{Shards, WorkerId};
 use super::slots::{EvictionClass, Slots};
 use crate::sys::memory::{Pages, ZeroedPages};
@@ -70,7 +72,17 @@ pub enum Evicted {
     Established,
 }
 
-/// A worker's flows. Time is in seconds since the table's start and never goes back.
+impl Evicted {
+    /// Whether a flow went that another packet might still have found.
+    pub fn is_live(self) -> bool {
+        match self {
+            Self::Unestablished | Self::Established => true,
+            Self::Expired => false,
+        }
+    }
+}
+
+/// A worker's flows. Time is in seconds and never goes back; where records are kept it is that of the machine's start.
 pub struct FlowTable {
     random: RandomState,
     /// The shards and the number of this worker, if there are several workers.
@@ -119,6 +131,16 @@ impl FlowTable {
             len: 0,
             hand: 0,
         })
+    }
+
+    /// Keeps a record of each flow from now on, for the next process. Call it while the table is empty. Returns the
+    /// file of the records ([`super::FlowRecordFile`]). They take another 48 bytes for each flow. Errors: no file, or
+    /// no address space.
+    pub fn keep_records(&mut self) -> io::Result<Arc<OwnedFd>> {
+        let records = FlowRecords::new(self.capacity())?;
+        let file = records.file();
+        self.slots.records = Some(records);
+        Ok(file)
     }
 
     /// The number of flows, with the expired ones that have not been removed yet.
@@ -247,6 +269,11 @@ impl FlowTable {
         shards.owner(hash).filter(|owner| owner != own)
     }
 
+    /// Whether the shard of a hash belongs to this worker.
+    pub fn has_shard(&self, hash: u64) -> bool {
+        self.shards.as_ref().is_none_or(|(shards, own)| shards.owner(hash) == Some(*own))
+    }
+
     /// Claims the shard of a hash for this worker, before the flow that [`FlowTable::find`] looked for is stored here.
     /// Returns the owner if the shard belongs to another worker; if not, [`FlowTable::insert`] must follow.
     pub fn claim(&self, hash: u64, Found(slot): Found) -> Option<WorkerId> {
@@ -281,6 +308,7 @@ impl FlowTable {
         if let Some(slot) = slot {
             let mut entry = self.entry_mut(slot);
             write(&mut entry);
+            entry.write_record();
             let key = entry.key();
             debug_assert_eq!(self.find(hash, &key), Found(Some(slot)), "`write` set another key");
         }
@@ -325,17 +353,19 @@ impl FlowTable {
     }
 
     /// Removes the expired flows of the next `budget` buckets, and returns their number. A caller that spends
-    /// [`FlowTable::buckets`] over a few seconds keeps the table clean.
+    /// [`FlowTable::buckets`] over a few seconds keeps the table clean, and its records true: they say when the flow was
+    /// last looked at here, or changed its state.
     pub fn age(&mut self, budget: usize, now: u32) -> usize {
         let before = self.len;
         for _ in 0..budget.min(self.buckets.len()) {
             let bucket = self.hand;
             self.hand = (bucket + 1) & (self.buckets.len() - 1);
             for way in 0..WAYS {
-                if let Some(slot) = self.slot_at(bucket, way)
-                    && self.first_lines[slot as usize].is_expired(now)
-                {
+                let Some(slot) = self.slot_at(bucket, way) else { continue };
+                if self.first_lines[slot as usize].is_expired(now) {
                     self.remove(slot);
+                } else if self.slots.records.is_some() {
+                    self.entry_mut(slot).renew_record();
                 }
             }
         }
@@ -445,6 +475,9 @@ impl FlowTable {
             self.forget_hash(self.hash(&self.copy(slot).key()), is_alternate);
         }
         self.buckets[bucket].set_tag(way, 0);
+        if let Some(records) = &self.slots.records {
+            records.clear(slot);
+        }
         let entry = &mut self.first_lines[slot as usize];
         let standing = std::mem::replace(&mut entry.eviction_class, EvictionClass::Free);
         self.slots.unlink(slot, standing);

@@ -32,6 +32,19 @@ fn open(n: u32, protocol: u8, flags: TcpFlags, now: u32) -> FlowEntry {
     FlowEntry::open(key, orientation, flags, now)
 }
 
+fn record_in(state: FlowState) -> FlowRecord {
+    let (original, is_translated) = (Orientation::HighToLow, false);
+    FlowRecord { key: key(1, TCP).0, original, state, seen: 100, is_translated }
+}
+
+/// What the next process reads in the table's records.
+fn recorded(file: &FlowRecordFile, table: &FlowTable) -> HashMap<FlowKey, FlowRecord> {
+    let mut all = HashMap::new();
+    let spoiled = file.read(table.capacity(), |it| assert_eq!(all.insert(it.key, it), None));
+    assert_eq!(spoiled.unwrap(), 0);
+    all
+}
+
 /// A TCP flow after its handshake.
 fn established(n: u32, now: u32) -> FlowEntry {
     let mut entry = open(n, TCP, TcpFlags::SYN, now);
@@ -61,7 +74,7 @@ fn holds(table: &mut FlowTable, key: &FlowKey, now: u32) -> bool {
 fn a_flow_is_found_until_its_timeout_has_passed_and_then_ages_away() {
     for state in FlowState::ALL {
         let mut table = table(16);
-        let entry = FlowEntry::in_state(key(1, TCP).0, Orientation::HighToLow, state, 100);
+        let entry = FlowEntry::from_record(&record_in(state), 100);
         assert_eq!(insert(&mut table, entry, 100), None);
         let last = 100 + state.timeout();
         assert!(holds(&mut table, &entry.key(), last), "{state:?}");
@@ -329,13 +342,15 @@ proptest! {
     }
 
     /// Compares the table with a plain map: only the flows that the table says it evicted are missing, `len`, `iter`
-    /// and `lookup` agree, and the eviction lists are in order.
+    /// and `lookup` agree, the eviction lists are in order, and there is a record of each flow.
     #[test]
     fn the_table_is_a_map_with_timeouts_and_bounded_size(
         capacity in 1usize..40,
         steps in prop::collection::vec((0u32..60, 0u8..8, 0u32..30), 1..300),
     ) {
         let mut table = table(capacity);
+        let file = table.keep_records().unwrap().try_clone().unwrap();
+        let file = FlowRecordFile::open(file).unwrap();
         let mut model: HashMap<u32, FlowEntry> = HashMap::new();
         let mut now = 0;
         for (n, action, wait) in steps {
@@ -399,11 +414,22 @@ proptest! {
                     let expired = model.len();
                     model.retain(|_, e| !e.is_expired(now));
                     prop_assert_eq!(table.age(table.buckets(), now), expired - model.len());
+                    for record in recorded(&file, &table).values() {
+                        let entry = model.values().find(|it| it.key() == record.key).unwrap();
+                        prop_assert_eq!(record.seen, entry.last_seen(), "ageing renews it");
+                    }
                 }
             }
             prop_assert!(table.len() <= capacity);
             prop_assert_eq!(table.len(), model.len());
             prop_assert_eq!(table.iter().count(), model.len());
+            let mut records = recorded(&file, &table);
+            for entry in model.values_mut() {
+                let (found, seen) = (records.remove(&entry.key()), entry.last_seen());
+                let expected = found.map(|it| FlowRecord { seen: it.seen, ..entry.as_mut().record() });
+                prop_assert!(found.is_some_and(|it| it.seen <= seen) && found == expected);
+            }
+            prop_assert!(records.is_empty(), "records without a flow: {:?}", records);
             for (standing, is_established) in [(EvictionClass::Unestablished, false), (EvictionClass::Established, true)] {
                 let listed: Vec<FlowKey> = table.listed(Owner::NODE, standing).map(|e| e.key()).collect();
                 let is_expected = |e: &&FlowEntry| e.state().is_established() == is_established;

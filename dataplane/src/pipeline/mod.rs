@@ -5,6 +5,7 @@
 //! - `parse_and_key` parses packets and forms the keys of their flows.
 //! - `slow_path` decides the packets that the fast path leaves.
 //! - `output` queues packets and sends them.
+//! - `restore` opens the flows of the last process again, before there are packets.
 //! - `handoff` gives packets to the worker that has their flow.
 
 mod context;
@@ -14,9 +15,11 @@ mod input;
 pub(crate) mod output;
 mod parse_and_key;
 mod passes;
+mod restore;
 mod sizes;
 mod slow_path;
 
 pub(crate) use context::Context;
 pub(crate) use passes::Pipeline;
+pub use restore::Restored;
 pub use sizes::Sizes;

@@ -3,6 +3,7 @@
 //! packets before it is decided.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use crate::decide::{
     UntrackedVerdict,
 };
 use crate::drop_reason::DropReason;
-use crate::flow::{FlowEntry, FlowTable, HashSeed, Shards, Victims};
+use crate::flow::{FlowEntry, FlowTable, HashSeed, MAX_AGE, Shards, Victims};
 use crate::fragment::FragmentTracker;
 use crate::packet::Packet;
 use crate::port::Intake;
@@ -36,6 +37,8 @@ pub(crate) struct Pipeline {
     /// The keyed hash of senders.
     pub(super) senders: RandomState,
     pub(super) recent_denials: RecentDenials,
+    /// What the next process reads of the flows.
+    pub(crate) flow_records: Arc<OwnedFd>,
     pub(super) aged: Duration,
     /// One for each packet of the batch.
     pub(super) arrivals: Vec<Arrival>,
@@ -50,7 +53,7 @@ pub(crate) struct Pipeline {
 }
 
 /// The time in which every bucket of the flow table is aged once, and the least time between two steps.
-const AGE_ROUND: Duration = Duration::from_secs(30);
+const AGE_ROUND: Duration = Duration::from_secs(MAX_AGE as u64);
 const AGE_STEP: Duration = Duration::from_millis(10);
 
 /// Flows that are prefetched before the first one is needed; from then on each flow is prefetched so many packets
@@ -65,11 +68,13 @@ impl Pipeline {
         reports: Sender<Report>,
         counters: Arc<WorkerCounters>,
     ) -> io::Result<Self> {
-        let flows = match shards {
+        let mut flows = match shards {
             None => FlowTable::new(sizes.flows, HashSeed::random()),
             Some(shards) => FlowTable::shared(sizes.flows, shards, mesh.own()),
         }?;
+        let flow_records = flows.keep_records()?;
         Ok(Self {
+            flow_records,
             state: DecisionState {
                 flows,
                 source_cache: SourceCache::default(),
@@ -95,12 +100,22 @@ impl Pipeline {
         self.state.flows.iter()
     }
 
+    /// There was nothing to age before that time.
+    pub(crate) fn begin(&mut self, now: Duration) {
+        self.aged = now;
+    }
+
     /// Removes flows that have been silent for too long, from as much of the table as is due since the last call.
+    #[inline]
     pub(crate) fn age(&mut self, now: Duration) {
         let due = now.saturating_sub(self.aged);
-        if due < AGE_STEP {
-            return;
+        if due >= AGE_STEP {
+            self.age_for(due, now);
         }
+    }
+
+    #[inline(never)]
+    fn age_for(&mut self, due: Duration, now: Duration) {
         self.aged = now;
         let buckets = self.state.flows.buckets() as u128 * due.as_millis() / AGE_ROUND.as_millis();
         self.state.flows.age(buckets as usize + 1, now.as_secs() as u32);

@@ -57,7 +57,7 @@ pub(crate) struct Slot {
     pub(crate) awoken: bool,
     /// Epoll reports when it is readable.
     pub(crate) watched: bool,
-    /// When it last brought something, counted from the worker's start.
+    /// When it last brought something.
     last_received: Duration,
     /// What its packets have cost the worker.
     pub(crate) account: Account,

@@ -3,8 +3,10 @@
 use std::io;
 use std::mem::needs_drop;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use zerocopy::FromZeros;
 
 /// The page size of an array.
@@ -31,6 +33,17 @@ pub fn prefetch<T>(address: *const T) {
 #[cfg(not(target_arch = "x86_64"))]
 pub fn prefetch<T>(_address: *const T) {}
 
+/// Maps memory that can be read and written, at an address of the kernel's choice.
+fn map(bytes: usize, flags: libc::c_int, file: libc::c_int) -> io::Result<NonNull<libc::c_void>> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a mapping at an address of the kernel's choice touches no memory of ours.
+    let address = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, file, 0) };
+    if address == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(address).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
 /// A fixed array of zeroed values in pages of its own. A page takes memory when it is first touched, never before.
 #[derive(Debug)]
 pub struct ZeroedPages<T: FromZeros> {
@@ -52,24 +65,28 @@ impl<T: FromZeros> ZeroedPages<T> {
             return Ok(Self { first: NonNull::dangling(), len });
         }
         let bytes = Self::bytes(len).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches no memory of ours.
-        let address = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let first = map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)?;
         // SAFETY: the range was just mapped. Advice only: nothing is lost if a kernel without huge pages refuses it.
-        unsafe { libc::madvise(address, bytes, pages as libc::c_int) };
-        let first = NonNull::new(address.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { first, len })
+        unsafe { libc::madvise(first.as_ptr().cast(), bytes, pages as libc::c_int) };
+        Ok(Self { first: first.cast(), len })
+    }
+
+    /// `len` zeroed values, at least one, in memory that lives as long as the descriptor or a duplicate of it, in any
+    /// process: a file without a name, whose size cannot change. Another process may write there, so `T` must be atomic.
+    /// Errors: no address space, no file, or a length whose bytes overflow (`OutOfMemory`).
+    pub fn shared(len: usize, name: &str) -> io::Result<(Self, OwnedFd)>
+    where
+        T: Sync,
+    {
+        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096 && !needs_drop::<T>()) };
+        let bytes =
+            Self::bytes(len).filter(|&bytes| bytes > 0).ok_or(io::ErrorKind::OutOfMemory)?;
+        let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, bytes as u64)?;
+        // A mapping that reaches beyond its file ends the process that touches it.
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let first = map(bytes, libc::MAP_SHARED, file.as_raw_fd())?;
+        Ok((Self { first: first.cast(), len }, file))
     }
 
     /// Prefetches the cache line of a value's first byte. Does nothing if there is no such value.
@@ -113,6 +130,11 @@ impl<T: FromZeros> Drop for ZeroedPages<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::Ordering::Relaxed;
+
     use super::*;
 
     #[test]
@@ -126,5 +148,20 @@ mod tests {
         assert_eq!(pages[99_999], [1, 2, 3, 0]);
         assert!(ZeroedPages::<[u32; 4]>::new(0, Pages::Small).unwrap().is_empty());
         assert!(ZeroedPages::<[u32; 4]>::new(usize::MAX / 2, Pages::Small).is_err());
+    }
+
+    #[test]
+    fn shared_pages_outlive_their_mapping_and_keep_their_size() {
+        let (pages, file) = ZeroedPages::<AtomicU64>::shared(1000, "test").unwrap();
+        assert!(pages.iter().all(|word| word.load(Relaxed) == 0));
+        pages[999].store(7, Relaxed);
+        drop(pages);
+        let file = File::from(file);
+        let mut last = [0; 8];
+        file.read_exact_at(&mut last, 999 * 8).unwrap();
+        assert_eq!(u64::from_ne_bytes(last), 7);
+        assert!(file.set_len(0).is_err() && file.set_len(9000).is_err());
+        assert!(ZeroedPages::<AtomicU64>::shared(usize::MAX / 2, "test").is_err());
+        assert!(ZeroedPages::<AtomicU64>::shared(0, "test").is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! A worker's clock.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::sys;
 
@@ -10,10 +10,10 @@ pub(super) const POLL_EVERY: u32 = 8;
 const LONG: u64 = 50_000;
 
 /// A worker's clock. Reading the system's clock would take a tenth of a small turn's time, and no work on packets needs
-/// the time more exactly than to a few small turns, or one long turn.
+/// the time more exactly than to a few small turns, or one long turn. It counts from the machine's start, so that the
+/// next process can tell how long a flow has been silent.
 #[derive(Debug)]
 pub struct Clock {
-    start: Instant,
     now: Duration,
     turns: u32,
     /// The tick at which the system's clock was last read.
@@ -21,12 +21,12 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// The clock of a worker that starts now.
+    /// The clock of a worker.
     pub fn start() -> Self {
-        Self { start: Instant::now(), now: Duration::ZERO, turns: 0, read: sys::clock::ticks() }
+        Self { now: sys::clock::since_boot(), turns: 0, read: sys::clock::ticks() }
     }
 
-    /// The time at which a turn begins, counted from the start. `found`: the turn before found packets. While turns
+    /// The time at which a turn begins. `found`: the turn before found packets. While turns
     /// find packets and are short, it is the time at which one of the last few turns began.
     #[inline]
     pub fn begin_turn(&mut self, found: bool) -> Duration {
@@ -35,7 +35,7 @@ impl Clock {
         let is_old = ticks.wrapping_sub(self.read) >= LONG;
         if !found || is_old || self.turns.is_multiple_of(POLL_EVERY) {
             self.read = ticks;
-            self.now = self.start.elapsed();
+            self.now = sys::clock::since_boot();
         }
         self.now
     }
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn it_never_goes_back_and_stands_still_for_a_few_turns_at_most() {
         let mut clock = Clock::start();
-        let (mut last, mut stood) = (Duration::ZERO, 0);
+        let (mut last, mut stood) = (sys::clock::since_boot(), 0);
         for turn in 0..1000 {
             std::thread::sleep(Duration::from_micros(1));
             let now = clock.begin_turn(turn % 100 != 0);

@@ -1,12 +1,14 @@
 //! The commands that control sends to a worker.
 
+use std::io;
 use std::sync::Arc;
 
 use crossbeam::channel::Sender;
 use mio::Waker;
 
 use crate::counters::PortCounters;
-use crate::flow::FlowEntry;
+use crate::flow::{FlowEntry, FlowRecordFile};
+use crate::pipeline::Restored;
 use crate::port::PacketIo;
 use crate::tables::{PortId, Tables};
 
@@ -25,6 +27,9 @@ pub enum Command {
     Wrap(PortId, Wrap),
     /// Send a copy of up to this many flows.
     Flows(usize, Sender<Vec<FlowEntry>>),
+    /// Open the flows of the last process again that the tables in use allow, and send how many there were. The files
+    /// are those of all its workers, in order.
+    Restore(Arc<[FlowRecordFile]>, Sender<io::Result<Restored>>),
     /// End.
     Stop,
 }

@@ -1,4 +1,4 @@
-//! Runs a worker's commands: new tables, ports that come and go, copies of its flows.
+//! Runs a worker's commands: new tables, ports that come and go, flows of the last process, copies of its flows.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::report::Report;
 use crate::tables::PortId;
 
 impl Worker {
-    /// Runs the commands that control has sent. False: the worker ends. `now` is as for [`Worker::turn`], because
+    /// Runs the commands that control has sent. False: the worker ends. `now` is as for [`Worker::step`], because
     /// packets that others have handed off are decided before a port is attached.
     #[inline]
     pub fn run_commands(&mut self, now: Duration) -> bool {
@@ -40,6 +40,10 @@ impl Worker {
                     self.detach(id);
                 }
                 Ok(Command::Wrap(id, wrap)) => self.wrap(id, wrap),
+                Ok(Command::Restore(files, reply)) => {
+                    let restored = self.pipeline.restore(&self.tables, &files, &self.mesh, now);
+                    let _ = reply.send(restored);
+                }
                 Ok(Command::Flows(limit, reply)) => {
                     let _ = reply.send(self.pipeline.flows().take(limit).collect());
                 }

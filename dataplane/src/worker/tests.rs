@@ -303,7 +303,8 @@ fn a_worker_does_not_sleep_while_a_port_has_more_packets() {
     let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
     let settings = Settings { sizes, polling: Polling::Adaptive, core: None };
     let (sender, _reports) = unbounded();
-    let worker = spawn("rubbish", settings, SharedState::alone(), sender).unwrap();
+    let mut worker = spawn("rubbish", settings, SharedState::alone(), sender).unwrap();
+    worker.begin();
     let (reader, _writer) = io::pipe().unwrap();
     let (done, is_done) = unbounded();
     let mut left = 100_000;

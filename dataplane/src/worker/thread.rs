@@ -1,6 +1,7 @@
 //! A worker as control sees it: control starts its thread, sends it commands and reads its counters.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -18,10 +19,21 @@ pub struct Handle {
     commands: Commands,
     counters: Arc<WorkerCounters>,
     core: Option<usize>,
+    flow_records: Arc<OwnedFd>,
+    /// Until the worker has begun.
+    begins: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Handle {
+    /// Lets the worker run. The commands that it has got until now it runs before it reads a packet.
+    pub fn begin(&mut self) {
+        if let Some(begins) = self.begins.take() {
+            // Without a receiver the thread has gone, which `is_alive` tells.
+            let _ = begins.send(());
+        }
+    }
+
     /// Sends commands to the worker.
     pub fn commands(&self) -> &Commands {
         &self.commands
@@ -37,6 +49,11 @@ impl Handle {
         self.core
     }
 
+    /// The records of its flows, for the next process ([`crate::flow::FlowRecordFile`]).
+    pub fn flow_records(&self) -> &Arc<OwnedFd> {
+        &self.flow_records
+    }
+
     /// Whether its thread still runs.
     pub fn is_alive(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
@@ -45,6 +62,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        self.begins = None;
         self.commands.send(Command::Stop);
         if let Some(thread) = self.thread.take() {
             // The thread can only have ended by panic, and then the process ends, too.
@@ -78,8 +96,9 @@ fn drop_privileges_and_pin(core: Option<usize>) -> io::Result<()> {
     }
 }
 
-/// Starts a worker on a thread of its own, which has no capabilities. Errors: no thread, no epoll instance, no memory,
-/// or a core to which the system does not pin it. After an error it has handled no packet.
+/// Starts a worker on a thread of its own, which has no capabilities and waits for [`Handle::begin`]. Errors: no
+/// thread, no epoll instance, no memory, or a core to which the system does not pin it. After an error it has handled
+/// no packet.
 pub fn spawn(
     name: &str,
     settings: Settings,
@@ -89,16 +108,25 @@ pub fn spawn(
     let (queue, receiver) = crossbeam::channel::unbounded();
     let counters = Arc::new(WorkerCounters::default());
     let mut worker = Worker::new(settings, share, receiver, reports, Arc::clone(&counters))?;
+    let flow_records = Arc::clone(worker.flow_records());
     let commands = Commands { queue, waker: worker.poller.waker() };
     let (settled, outcome) = crossbeam::channel::bounded(1);
+    let (begins, begun) = crossbeam::channel::bounded(1);
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         let _guard = AbortOnPanic;
         let outcome = drop_privileges_and_pin(settings.core);
         let is_settled = outcome.is_ok();
-        if settled.send(outcome).is_ok() && is_settled {
+        if settled.send(outcome).is_ok() && is_settled && begun.recv().is_ok() {
             worker.run();
         }
     })?;
     outcome.recv().map_err(io::Error::other)??;
-    Ok(Handle { commands, counters, core: settings.core, thread: Some(thread) })
+    Ok(Handle {
+        commands,
+        counters,
+        core: settings.core,
+        flow_records,
+        begins: Some(begins),
+        thread: Some(thread),
+    })
 }

@@ -1,6 +1,7 @@
 //! The turn loop: decides which ports are served in a turn, when epoll is polled, and when the worker sleeps.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -147,9 +148,15 @@ impl Worker {
         self.ports.set_batch_ticks(ticks);
     }
 
+    /// The records of its flows, for the next process ([`crate::flow::FlowRecordFile`]).
+    pub fn flow_records(&self) -> &Arc<OwnedFd> {
+        &self.pipeline.flow_records
+    }
+
     /// Runs turns until a command ends the worker.
     pub fn run(&mut self) {
         let mut clock = Clock::start();
+        self.pipeline.begin(clock.begin_turn(false));
         let mut idle = Idle::new(Instant::now());
         let mut found = 0;
         loop {
@@ -184,7 +191,7 @@ impl Worker {
     }
 
     /// One round of [`Worker::run`]: runs commands, ages flows, serves ports. Returns how many packets it found;
-    /// `None`: control has ended the worker. `now` counts from the worker's start.
+    /// `None`: control has ended the worker. `now` is the time since the machine's start.
     #[inline]
     pub fn step(&mut self, now: Duration) -> Option<usize> {
         if !self.run_commands(now) {
@@ -198,8 +205,8 @@ impl Worker {
         Some(found)
     }
 
-    /// Runs one turn: takes a batch from each hot port that is due. Returns how many packets it found. `now` counts
-    /// from the worker's start.
+    /// Runs one turn: takes a batch from each hot port that is due. Returns how many packets it found. `now` is
+    /// as for [`Worker::step`].
     pub fn turn(&mut self, now: Duration) -> usize {
         self.now = now;
         self.turns = self.turns.wrapping_add(1);

@@ -9,7 +9,8 @@ use super::commands::Command;
 use super::settings::{Settings, SharedState};
 use super::thread::{Handle, spawn};
 use crate::counters::{PortCounters, WorkerCounters};
-use crate::flow::FlowEntry;
+use crate::flow::{FlowEntry, FlowRecordFile};
+use crate::pipeline::Restored;
 use crate::port::PacketIo;
 use crate::report::Report;
 use crate::tables::{PortId, Tables};
@@ -18,7 +19,8 @@ use crate::tables::{PortId, Tables};
 pub struct Workers(Vec<Handle>);
 
 impl Workers {
-    /// Starts a worker for each of `cores`, pinned to it unless it is `None`. Errors: as [`spawn`].
+    /// Starts a worker for each of `cores`, pinned to it unless it is `None`. They wait for [`Workers::begin`]. Errors: as
+    /// [`spawn`].
     pub fn spawn(
         settings: Settings,
         cores: &[Option<usize>],
@@ -30,6 +32,11 @@ impl Workers {
             spawn(&format!("worker-{number}"), settings, share, reports.clone())
         });
         workers.collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Lets them run, each from the commands on that it has got until now.
+    pub fn begin(&mut self) {
+        self.0.iter_mut().for_each(Handle::begin);
     }
 
     /// How many workers there are.
@@ -82,6 +89,12 @@ impl Workers {
     /// The count of a rule's slot, summed over all workers.
     pub fn rule_count(&self, slot: u32) -> u64 {
         self.sum(|counters| counters.rules.read(slot))
+    }
+
+    /// Makes each worker open its part of the flows of the last process again, and send how many there were. Every
+    /// worker has to get the command.
+    pub fn restore(&self, files: &Arc<[FlowRecordFile]>, reply: &Sender<io::Result<Restored>>) {
+        self.send_all(|| Command::Restore(Arc::clone(files), reply.clone()));
     }
 
     /// Makes each worker send copies of up to `limit` flows.

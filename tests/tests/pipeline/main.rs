@@ -19,5 +19,6 @@ mod offload;
 mod oracle;
 mod services;
 mod states;
+mod succession;
 mod vxlan;
 mod workers;

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::device_work::{Completed, DeviceWork};
 use crate::error::Error;
-use crate::holding::{Holding, Refused, Resumed};
+use crate::holding::{Holding, Legacy};
 use crate::host_device::{self, HostDevice};
 use crate::ipam;
 use crate::server::{Handover, Outcome};
@@ -230,19 +230,19 @@ impl Attachments {
         Ok((attachments, own, completed))
     }
 
-    /// The devices of the last agent.
-    pub(super) async fn resume(&self) -> Vec<Result<Resumed, Refused>> {
+    /// What the last agent has left.
+    pub(super) async fn resume(&self) -> Legacy {
         let (holding, pattern) = (Arc::clone(&self.holding), self.pattern);
         let resuming = tokio::task::spawn_blocking(move || holding.resume(&pattern));
         match tokio::time::timeout(RESUMING, resuming).await {
-            Ok(Ok(resumed)) => resumed,
+            Ok(Ok(legacy)) => legacy,
             Ok(Err(error)) => resume_unwind(error.into_panic()),
             Err(_) => {
                 tracing::error!(
                     "the devices of the last agent cannot be examined within {} s: pods have to be attached anew",
                     RESUMING.as_secs()
                 );
-                Vec::new()
+                Legacy::default()
             }
         }
     }

@@ -65,7 +65,7 @@ pub(super) struct Dataplane {
 }
 
 impl Dataplane {
-    /// Starts the workers and gives them the node's own ports. Nothing passes until [`Dataplane::publish`].
+    /// Starts the workers and gives them the node's own ports. They wait to begin.
     pub(super) fn start(
         settings: &Settings,
         tunnels: uplink::Tunnels,

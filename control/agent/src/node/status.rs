@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use manx_dataplane::counters::{Counter, WorkerCounters};
 use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::flow::{self, FlowDirection, FlowEntry};
+use manx_dataplane::sys::clock::since_boot;
 use manx_dataplane::tables::{NextHop, Tables};
 use manx_dataplane::worker::Handle;
 use manx_policy_compiler::image::{Counts, Image};
@@ -52,7 +53,7 @@ impl Agent {
             routes: routes(self),
             ports: dataplane.ports.attached.values().map(port_status).collect(),
             workers: dataplane.ports.workers.iter().map(worker).collect(),
-            flows: flows(dataplane, self.started.elapsed().as_secs()),
+            flows: flows(dataplane, since_boot().as_secs()),
             rules: rules(dataplane),
             noted: noted(dataplane),
             policy: policy(&dataplane.tables.image),
@@ -95,7 +96,7 @@ impl Agent {
     pub(super) fn flows(&self, point: Option<u64>) -> Flows {
         let denied = self.dataplane.denials.noted();
         let (denials, forgotten) = self.dataplane.denials.since(point.unwrap_or(denied));
-        let flows = flows(&self.dataplane, self.started.elapsed().as_secs());
+        let flows = flows(&self.dataplane, since_boot().as_secs());
         let sum = |read: fn(&WorkerCounters) -> &Counter| {
             self.dataplane.ports.workers.iter().map(|worker| read(worker.counters()).read()).sum()
         };

@@ -1,14 +1,19 @@
-//! Pods of the last agent: their devices, which the holder has kept, become this agent's.
+//! Pods of the last agent: their devices, which the holder has kept, become this agent's, and so do the flows that
+//! policy still allows.
 //!
 //! The last agent may have been of another version, with other settings. What the holder says is therefore held against
 //! what this agent knows by itself: its leases, its number of workers, and what the kernel says of the device. What
 //! does not fit is let go, and the log and `manx status` say why: such a pod has no network until it is made anew.
-//! Nothing passes a pod that is taken over before tables name it, as with any other. Its queues are read from then on: what
-//! they kept is judged.
+//! Nothing passes a pod that is taken over before tables name it, as with any other. What its queues kept is judged: by
+//! tables, with the flows restored, and with the other pods' ports served.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use manx_dataplane::flow::FlowRecordFile;
+use manx_dataplane::pipeline::Restored;
 use manx_dataplane::tables::PortId;
 use manx_policy_compiler::model::ObjectName;
 
@@ -47,6 +52,37 @@ impl Agent {
             }
         }
         all
+    }
+
+    /// Has the workers open the flows of the last agent again that tables allow. From then on the holder keeps the records
+    /// of this agent's flows.
+    pub(super) fn restore(&self, flows: BTreeMap<usize, FlowRecordFile>) {
+        let workers = &self.dataplane.ports.workers;
+        let (last, files): (Vec<usize>, Vec<FlowRecordFile>) = flows.into_iter().unzip();
+        let (reply, restored) = crossbeam::channel::bounded(workers.len());
+        if !files.is_empty() {
+            workers.restore(&files.into(), &reply);
+        }
+        drop(reply);
+        let records = workers.iter().map(|worker| Arc::clone(worker.flow_records())).collect();
+        let holding = Arc::clone(&self.attachments.holding);
+        tokio::task::spawn_blocking(move || {
+            // It ends when each worker has answered, or has gone.
+            match restored.iter().sum::<io::Result<Restored>>() {
+                Ok(Restored { flows: 0, ended: 0, spoiled: 0 }) => {}
+                Ok(Restored { flows, ended, spoiled }) => tracing::info!(
+                    flows,
+                    ended,
+                    spoiled,
+                    "connections of the last agent go on; those that policy no longer allows have ended"
+                ),
+                Err(error) => tracing::warn!(
+                    %error,
+                    "connections of the last agent are judged as new ones: their records cannot be read"
+                ),
+            }
+            holding.keep_flows(records, &last);
+        });
     }
 
     /// Gives the workers the queues of pods that tables name now.

@@ -285,7 +285,11 @@ impl Node {
     /// The pods whose devices the holder keeps.
     pub(crate) fn kept(&self) -> BTreeSet<String> {
         let (_, mut client) = self.holder().unwrap();
-        client.entries().unwrap().into_iter().map(|it| it.held.unwrap().attach.pod.name).collect()
+        let pods = client.entries().unwrap().into_iter().filter_map(|it| match it.note.unwrap() {
+            holder::Note::Pod(held) => Some(held.attach.pod.name),
+            holder::Note::Flows { .. } => None,
+        });
+        pods.collect()
     }
 
     pub(crate) fn client(&self) -> Option<Client> {

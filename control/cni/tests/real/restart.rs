@@ -142,27 +142,95 @@ fn pods_keep_interface_and_connections_when_their_agent_is_killed_or_replaced() 
     }
 }
 
+/// A policy for pod `b`: it opens no connections, and only pod `a` opens some to it, unless these are denied, too.
+fn answers_only(allows_a: bool) -> String {
+    let from = if allows_a { "a" } else { "nobody" };
+    json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "answers-only", "namespace": "shop"},
+        "spec": {
+            "podSelector": {"matchLabels": {"pod": "b"}},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": [{"podSelector": {"matchLabels": {"pod": from}}}]}],
+        },
+    })
+    .to_string()
+}
+
+/// A connection from one pod to another. Returns both ends, that of the pod that has opened it first.
+fn connection(from: &Pod, to: &Pod) -> [TcpStream; 2] {
+    let address = to.addresses()[0];
+    let listener = netns::run_in(&to.netns, || TcpListener::bind((address, 0)).unwrap()).unwrap();
+    let there = listener.local_addr().unwrap();
+    let near = netns::run_in(&from.netns, || TcpStream::connect_timeout(&there, LONG).unwrap());
+    let (near, (far, _)) = (near.unwrap(), listener.accept().unwrap());
+    [near, far]
+}
+
+fn hears(near: &mut TcpStream, far: &mut TcpStream, patience: Duration) -> bool {
+    near.set_read_timeout(Some(patience)).unwrap();
+    far.write_all(b"news").is_ok() && near.read_exact(&mut [0; 4]).is_ok()
+}
+
+#[test]
+fn the_next_agent_knows_who_opened_a_connection_and_judges_it_anew() {
+    for workers in [1, 2] {
+        let Some(mut node) = Node::new(&BOTH) else { return };
+        node.start_agent_with(workers, Power::WithoutSysAdmin);
+        let [a, b] = ["a", "b"].map(|name| Pod::attach(&node, name));
+        node.write("answers-only", &answers_only(true));
+        let opens = |from: &Pod, to: &Pod| {
+            let listener = netns::run_in(&to.netns, || TcpListener::bind((to.addresses()[0], 0)));
+            let there = listener.unwrap().unwrap().local_addr().unwrap();
+            let connect = || TcpStream::connect_timeout(&there, Duration::from_millis(60));
+            netns::run_in(&from.netns, connect).unwrap().is_ok()
+        };
+        let start = Instant::now();
+        while opens(&b, &a) {
+            assert!(start.elapsed() < LONG, "the policy is not in force");
+        }
+        let [mut near, mut far] = connection(&a, &b);
+        assert!(hears(&mut near, &mut far, LONG));
+        for _ in 0..3 {
+            node.kill_agent();
+            node.start_agent_with(workers, Power::WithoutSysAdmin);
+            // The pod that may open none speaks first.
+            assert!(hears(&mut near, &mut far, LONG));
+            assert!(!opens(&b, &a));
+        }
+        node.kill_agent();
+        node.write("answers-only", &answers_only(false));
+        node.start_agent_with(workers, Power::WithoutSysAdmin);
+        assert!(!hears(&mut near, &mut far, Duration::from_millis(500)));
+    }
+}
+
 #[test]
 fn what_a_pod_sends_while_there_is_no_agent_is_judged_by_the_next_one() {
     let Some(mut node) = Node::start(&BOTH) else { return };
-    let pod = Pod::attach(&node, "a");
-    // Not at a pod: its own queues may be read later.
-    let (near, far) = (bound(&pod), node.socket_of_host());
-    far.set_read_timeout(Some(LONG)).unwrap();
+    let [a, b] = ["a", "b"].map(|name| Pod::attach(&node, name));
+    let (near, all) = (bound(&a), [node.socket_of_host(), bound(&b)]);
+    for far in &all {
+        far.set_read_timeout(Some(LONG)).unwrap();
+    }
     for _ in 0..10 {
         node.kill_agent();
         for number in 0..100 {
-            near.send_to(&[number], far.local_addr().unwrap()).unwrap();
+            for far in &all {
+                near.send_to(&[number], far.local_addr().unwrap()).unwrap();
+            }
         }
         node.start_agent();
-        let heard: Vec<u8> = (0..100)
-            .map(|_| {
-                let mut number = [0];
-                far.recv(&mut number).unwrap();
-                number[0]
-            })
-            .collect();
-        assert_eq!(heard, (0..100).collect::<Vec<u8>>());
+        for far in &all {
+            let heard: Vec<u8> = (0..100)
+                .map(|_| {
+                    let mut number = [0];
+                    far.recv(&mut number).unwrap();
+                    number[0]
+                })
+                .collect();
+            assert_eq!(heard, (0..100).collect::<Vec<u8>>());
+        }
     }
 }
 

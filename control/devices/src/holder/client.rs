@@ -5,9 +5,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use manx_api::{PodName, descriptors};
+use manx_api::descriptors;
 
-use super::{Call, Held, PATIENCE, Reply, Request, Response, VERSION, name, prepare, receive};
+use super::{Call, Note, PATIENCE, Reply, Request, Response, VERSION, prepare, receive};
 
 /// Why the holder does not do what it is asked for.
 #[derive(Debug, thiserror::Error)]
@@ -66,9 +66,9 @@ pub struct Kept {
     /// Its name.
     pub name: String,
     /// What is noted; `Err`: it is nothing that this program knows.
-    pub held: Result<Held, serde_json::Error>,
-    /// The queues.
-    pub queues: Vec<OwnedFd>,
+    pub note: Result<Note, serde_json::Error>,
+    /// A pod's queues, or the file of flow records.
+    pub descriptors: Vec<OwnedFd>,
 }
 
 /// Whether a holder listens there.
@@ -91,31 +91,29 @@ impl Client {
         }
     }
 
-    /// Has it keep the queues of a pod. Returns how many entries it has now.
-    pub fn keep(&mut self, held: &Held, queues: &[BorrowedFd<'_>]) -> Result<usize, Error> {
-        let note = serde_json::to_value(held).map_err(|error| self.broken(&error))?;
-        let name = name(&held.attach.pod);
-        let call = Call::Keep { name, note, descriptors: queues.len() };
-        match self.call(call, queues)? {
+    /// Has it keep the queues of a pod, or flow records. Returns how many entries it has now.
+    pub fn keep(&mut self, what: &Note, descriptors: &[BorrowedFd<'_>]) -> Result<usize, Error> {
+        let note = serde_json::to_value(what).map_err(|error| self.broken(&error))?;
+        let call = Call::Keep { name: what.name(), note, descriptors: descriptors.len() };
+        match self.call(call, descriptors)? {
             (Reply::Kept { entries }, _) => Ok(entries),
             (other, _) => Err(self.broken(&format!("{other:?}"))),
         }
     }
 
-    /// All that it keeps, with duplicates of the queues.
+    /// All that it keeps, with duplicates of the descriptors.
     pub fn entries(&mut self) -> Result<Vec<Kept>, Error> {
         let mut all: Vec<Kept> = Vec::new();
         loop {
             let after = all.last().map(|it| it.name.clone());
             match self.call(Call::Next { after }, &[])? {
                 (Reply::NoMore, _) => return Ok(all),
-                (Reply::Entry { name, note, descriptors }, queues)
-                    if queues.len() == descriptors =>
-                {
-                    all.push(Kept { name, held: serde_json::from_value(note), queues });
+                (Reply::Entry { name, note, descriptors }, given) if given.len() == descriptors => {
+                    let note = serde_json::from_value(note);
+                    all.push(Kept { name, note, descriptors: given });
                 }
-                (Reply::Entry { name, descriptors, .. }, queues) => {
-                    let came = queues.len();
+                (Reply::Entry { name, descriptors, .. }, given) => {
+                    let came = given.len();
                     let reason = format!(
                         "{came} of {descriptors} descriptors of {name} came: raise the limit of open files"
                     );
@@ -126,13 +124,8 @@ impl Client {
         }
     }
 
-    /// Has it let a pod's queues go.
-    pub fn release(&mut self, pod: &PodName) -> Result<(), Error> {
-        self.release_entry(name(pod))
-    }
-
     /// Has it let an entry go.
-    pub fn release_entry(&mut self, name: String) -> Result<(), Error> {
+    pub fn release(&mut self, name: String) -> Result<(), Error> {
         match self.call(Call::Release { name }, &[])? {
             (Reply::Released, _) => Ok(()),
             (other, _) => Err(self.broken(&format!("{other:?}"))),

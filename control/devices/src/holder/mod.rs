@@ -1,11 +1,12 @@
 //! The holder: a process that outlives the agent, and keeps a duplicate of each queue of each pod's device. A device
 //! goes with its last queue, so pods keep their interfaces while there is no agent. The next agent takes them over.
+//! Beside them it keeps the records of the agent's flows, so that the next agent knows who opened a connection.
 //!
 //! It keeps descriptors under names, each with a note that it does not read. So it need not change when agents do: one
 //! that an older plugin has started serves newer agents. It reads no packets, knows no policy and decides nothing.
 //! What it keeps it lets go when it is told to, or when the device is gone.
 //!
-//! - this file: the protocol, and what is noted of a pod.
+//! - this file: the protocol, and what is noted of an entry.
 //! - `process`: the holder itself.
 //! - `client`: what the agent and the plugin ask of it.
 //!
@@ -56,6 +57,35 @@ pub struct Held {
     pub attach: Attach,
     /// The interface's MTU in bytes.
     pub mtu: u32,
+}
+
+/// What an entry is, for the next agent.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Note {
+    /// The queues of a pod's device.
+    Pod(Box<Held>),
+    /// The records of a worker's flows ([`manx_dataplane::flow::FlowRecordFile`]).
+    Flows {
+        /// The worker's number.
+        worker: usize,
+    },
+}
+
+impl Note {
+    /// The entry's name.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Pod(held) => name(&held.attach.pod),
+            Self::Flows { worker } => format!("flows:{worker}"),
+        }
+    }
+}
+
+impl From<Held> for Note {
+    fn from(held: Held) -> Self {
+        Self::Pod(Box::new(held))
+    }
 }
 
 /// The name of a pod's entry.

@@ -49,6 +49,10 @@ fn held(name: &str, path: &Path) -> Held {
     Held { attach: Attach { addresses, ..Attach::new(pod, path, "eth0") }, mtu: 1400 }
 }
 
+fn note(name: &str, path: &Path) -> Note {
+    held(name, path).into()
+}
+
 fn null() -> File {
     File::open("/dev/null").unwrap()
 }
@@ -60,23 +64,27 @@ fn what_is_kept_comes_back_as_it_was_until_it_is_released() {
     let (one, other) = (null(), File::open("/").unwrap());
     let both = [one.as_fd(), other.as_fd()];
     let [a, b] = ["a", "b"].map(|name| held(name, Path::new("/run/netns/x")));
-    assert_eq!(holder.client().keep(&b, &both).unwrap(), 1);
-    assert_eq!(holder.client().keep(&a, &both[1..]).unwrap(), 2);
+    assert_eq!(holder.client().keep(&Note::from(b.clone()), &both).unwrap(), 1);
+    assert_eq!(holder.client().keep(&Note::from(a.clone()), &both[1..]).unwrap(), 2);
     // The same name once more has what came last.
-    assert_eq!(holder.client().keep(&b, &both).unwrap(), 2);
+    assert_eq!(holder.client().keep(&Note::from(b.clone()), &both).unwrap(), 2);
     let entries = holder.client().entries().unwrap();
     let is_folder =
         |queue: &OwnedFd| File::from(queue.try_clone().unwrap()).metadata().unwrap().is_dir();
     for (entry, (kept, folders)) in entries.iter().zip([(&a, vec![true]), (&b, vec![false, true])])
     {
         assert_eq!(entry.name, name(&kept.attach.pod));
-        let found = entry.held.as_ref().unwrap();
+        let found = entry.note.as_ref().unwrap();
+        assert!(matches!(found, Note::Pod(_)));
         assert_eq!(serde_json::to_value(found).unwrap(), serde_json::to_value(kept).unwrap());
-        assert_eq!(entry.queues.iter().map(is_folder).collect::<Vec<_>>(), folders);
+        assert_eq!(entry.descriptors.iter().map(is_folder).collect::<Vec<_>>(), folders);
     }
-    holder.client().release(&a.attach.pod).unwrap();
-    holder.client().release(&a.attach.pod).unwrap();
-    assert_eq!(holder.names(), ["pod:shop/b"]);
+    holder.client().release(name(&a.attach.pod)).unwrap();
+    holder.client().release(name(&a.attach.pod)).unwrap();
+    assert_eq!(holder.client().keep(&Note::Flows { worker: 1 }, &both[..1]).unwrap(), 2);
+    assert_eq!(holder.names(), ["flows:1", "pod:shop/b"]);
+    let flows = holder.client().entries().unwrap().remove(0);
+    assert!(matches!(flows.note, Ok(Note::Flows { worker: 1 })), "{flows:?}");
     holder.client().end().unwrap();
     holder.thread.join().unwrap().unwrap();
     assert!(!is_there(&holder.path) && !holder.path.exists());
@@ -90,10 +98,10 @@ fn there_is_one_of_them_and_it_ends_when_it_keeps_nothing() {
     let second = Holder::bind(&holder.path).unwrap_err();
     assert!(matches!(second, socket::Error::InUse(_)), "{second}");
     let kept = held("a", Path::new("/run/netns/x"));
-    holder.client().keep(&kept, &[null().as_fd()]).unwrap();
+    holder.client().keep(&Note::from(kept.clone()), &[null().as_fd()]).unwrap();
     thread::sleep(SOON * 10);
     assert_eq!(holder.names().len(), 1, "it stays while it keeps something");
-    holder.client().release(&kept.attach.pod).unwrap();
+    holder.client().release(name(&kept.attach.pod)).unwrap();
     holder.thread.join().unwrap().unwrap();
     Holder::bind(&holder.path).unwrap();
 }
@@ -102,10 +110,10 @@ fn there_is_one_of_them_and_it_ends_when_it_keeps_nothing() {
 fn it_is_bounded_and_refuses_what_it_does_not_understand() {
     let holder = start(LATE);
     let null = null();
-    let error = holder.client().keep(&held("a", Path::new("/x")), &[]).unwrap_err();
+    let error = holder.client().keep(&note("a", Path::new("/x")), &[]).unwrap_err();
     assert!(matches!(&error, Error::Refused { .. }), "{error}");
     let long = "x".repeat(MAX_MESSAGE);
-    let error = holder.client().keep(&held(&long, Path::new("/x")), &[null.as_fd()]).unwrap_err();
+    let error = holder.client().keep(&note(&long, Path::new("/x")), &[null.as_fd()]).unwrap_err();
     assert!(matches!(&error, Error::Broken { .. }), "{error}");
     for (text, answer) in [
         (r#"{"version": 7, "call": "end"}"#, Some("speaks version 1")),
@@ -126,10 +134,10 @@ fn it_is_bounded_and_refuses_what_it_does_not_understand() {
     assert_eq!(holder.names(), [""; 0]);
     for number in 0..MAX_ENTRIES {
         let kept =
-            holder.client().keep(&held(&format!("{number:04}"), Path::new("/x")), &[null.as_fd()]);
+            holder.client().keep(&note(&format!("{number:04}"), Path::new("/x")), &[null.as_fd()]);
         assert_eq!(kept.unwrap(), number + 1);
     }
-    let error = holder.client().keep(&held("more", Path::new("/x")), &[null.as_fd()]).unwrap_err();
+    let error = holder.client().keep(&note("more", Path::new("/x")), &[null.as_fd()]).unwrap_err();
     assert!(error.to_string().contains("entries already"), "{error}");
     holder.client().end().unwrap();
 }
@@ -169,17 +177,17 @@ fn a_device_whose_agent_ended_is_the_next_agents_and_goes_when_the_holder_lets_i
             let made = made(pod, queues);
             let before = index(pod).unwrap();
             let all: Vec<BorrowedFd<'_>> = made.iter().map(AsFd::as_fd).collect();
-            holder.client().keep(&held(name, &pod.path), &all).unwrap();
+            holder.client().keep(&note(name, &pod.path), &all).unwrap();
             drop(made);
             assert_eq!(index(pod), Some(before));
         }
         let wanted = |pod: &Pod, queues| {
             let wanted = DeviceSpec { queues, ..pod.wanted() };
             let of_it = holder.client().entries().unwrap().into_iter();
-            let entry = of_it.map(|it| (it.held.unwrap(), it.queues));
-            let (held, queues) =
-                entry.into_iter().find(|(it, _)| it.attach.netns == pod.path).unwrap();
-            pod_device::resume(queues, &held.attach.netns, &wanted)
+            let name = if pod.path == a.path { "pod:shop/a" } else { "pod:shop/b" };
+            let entry = of_it.into_iter().find(|it| it.name == name).unwrap();
+            let Note::Pod(held) = entry.note.unwrap() else { panic!("{name} is no pod's") };
+            pod_device::resume(entry.descriptors, &held.attach.netns, &wanted)
         };
         let other = wanted(&a, queues + 1).err().unwrap().to_string();
         assert!(other.contains(&format!("there are {queues}")), "{other}");
@@ -195,7 +203,7 @@ fn a_device_whose_agent_ended_is_the_next_agents_and_goes_when_the_holder_lets_i
         drop(sides);
         for (name, pod) in [("a", &a), ("b", &b)] {
             assert!(index(pod).is_some());
-            holder.client().release(&held(name, &pod.path).attach.pod).unwrap();
+            holder.client().release(note(name, &pod.path).name()).unwrap();
             assert!(index(pod).is_none(), "the device goes with its last queue");
         }
     }
@@ -218,8 +226,8 @@ fn a_device_that_is_gone_or_in_another_namespace_is_not_taken_and_a_gone_one_is_
     refuse(vec![null().into()], &a.path, "gone");
     let queues = made(&a, 1);
     let all: Vec<BorrowedFd<'_>> = queues.iter().map(AsFd::as_fd).collect();
-    holder.client().keep(&held("a", &a.path), &all).unwrap();
-    holder.client().keep(&held("b", &b.path), &[null().as_fd()]).unwrap();
+    holder.client().keep(&note("a", &a.path), &all).unwrap();
+    holder.client().keep(&note("b", &b.path), &[null().as_fd()]).unwrap();
     thread::sleep(SOON * 5);
     assert_eq!(holder.names().len(), 2);
     pod_device::remove_tun(&netns::open(&a.path).unwrap(), "eth0").unwrap();

@@ -1,0 +1,76 @@
+//! Flows of the last process: each is judged anew, and goes on if these tables allow it.
+
+use super::address_lookup::{current_epoch, lookup_ends};
+use super::entrance::Entrance;
+use super::key::transport;
+use super::route::connects;
+use super::service;
+use super::state::DecisionState;
+use super::tracked::{evaluate, flow_owner, write_decision};
+use crate::flow::{Evicted, FlowEntry, FlowRecord};
+use crate::tables::Tables;
+
+/// What becomes of a flow of the last process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restored {
+    /// It goes on here.
+    Here,
+    /// Another worker has its shard, and restores it.
+    Elsewhere,
+    /// It ends: these tables do not allow it, its ends are not where they were, or its time is over.
+    Ended,
+}
+
+/// Opens a flow again as its record says, if it would be opened by a first packet that policy judges now.
+/// `is_own`: the worker may take a shard that no worker has.
+pub fn restore(
+    tables: &Tables,
+    state: &mut DecisionState,
+    record: &FlowRecord,
+    is_own: bool,
+    now: u32,
+) -> Restored {
+    let flow = FlowEntry::from_record(record, now);
+    if flow.is_expired(now) {
+        return Restored::Ended;
+    }
+    let key = &record.key;
+    let ((source, _), (destination, _)) =
+        (key.source(record.original), key.destination(record.original));
+    if !(source.is_forwardable() && destination.is_forwardable()) {
+        return Restored::Ended;
+    }
+    let epoch = current_epoch(tables, key.v4_addresses());
+    let (mut pair, ends) = lookup_ends(tables, source, destination);
+    if record.is_translated {
+        pair.from = Entrance::SERVICE.way_back(pair.from);
+    }
+    let leads = service::refusal(pair).is_none()
+        && connects(tables, ends.from, ends.to)
+        && pair.from != pair.to
+        && tables.link(ends.from).is_some()
+        && tables.link(ends.to).is_some();
+    if !leads {
+        return Restored::Ended;
+    }
+    let verdict = evaluate(tables, &ends, (destination, transport(key, record.original)));
+    if verdict.denied.is_some() {
+        return Restored::Ended;
+    }
+    let hash = state.flows.hash(key);
+    let found = state.flows.find(hash, key);
+    if state.flows.live_entry(found, now).is_some() {
+        // What has passed since is newer.
+        return Restored::Here;
+    }
+    if !(is_own || state.flows.has_shard(hash)) || state.flows.claim(hash, found).is_some() {
+        return Restored::Elsewhere;
+    }
+    let evicted = state.flows.insert(hash, found, flow_owner(&ends), now, |entry| {
+        entry.replace(flow);
+        write_decision(entry, tables, (pair, &ends), &verdict);
+        entry.epoch = epoch;
+    });
+    state.evictions += u64::from(evicted.is_some_and(Evicted::is_live));
+    Restored::Here
+}

@@ -1,0 +1,358 @@
+//! Flow records: what of each flow outlives the process.
+//!
+//! A table may keep a record of each of its flows in memory that another process holds a descriptor of. The next process
+//! reads the records and judges each flow anew. So a record says only what packets that come later cannot tell: which
+//! connection it is, who opened it, and how far it has come.
+//!
+//! ```text
+//! file:   header · record of slot 0 · record of slot 1 · ...          (each six words of eight bytes)
+//! header: magic and layout · bytes of a record · 0 ...
+//! record: mark · the key's two words · its three words of IPv6 (IPv4: anything)
+//! mark:   0: no flow; else state + 1 · orientation << 8 · translated << 16 · seen << 32
+//! ```
+//! The process may be killed between any two stores. The mark is cleared before the other words change, and set after.
+//! So there is the whole record or none.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+use rustix::fs::{SeekFrom, seek};
+use zerocopy::FromZeros;
+
+use super::key::{FlowKey, Orientation};
+use super::state::FlowState;
+use crate::sys::memory::ZeroedPages;
+
+/// What the next process has to know of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowRecord {
+    /// The key of the connection.
+    pub key: FlowKey,
+    /// The orientation of its first packet.
+    pub original: Orientation,
+    /// How far it has come.
+    pub state: FlowState,
+    /// When its last packet came, or up to [`MAX_AGE`] before that: in seconds since the machine's start.
+    pub seen: u32,
+    /// The node had translated its first packet, so its replies leave by the service port.
+    pub is_translated: bool,
+}
+
+const WORDS: usize = 6;
+const RECORD_BYTES: usize = WORDS * size_of::<u64>();
+type Words = [u64; WORDS];
+
+/// "manxflow" and the number of the layout above. Read with the other byte order it is something else.
+const MAGIC: u64 = 0x6d61_6e78_666c_6f77 ^ LAYOUT;
+const LAYOUT: u64 = 1;
+const HEADER: Words = [MAGIC, RECORD_BYTES as u64, 0, 0, 0, 0];
+
+/// The most seconds by which a record may be older than the last packet of its flow: the time in which each entry of a
+/// table is aged once.
+pub const MAX_AGE: u32 = 30;
+
+/// The records that are read at a time.
+const CHUNK: usize = 1024;
+
+impl FlowRecord {
+    #[inline]
+    fn mark(&self) -> u64 {
+        (self.state as u64 + 1)
+            | (self.original as u64) << 8
+            | u64::from(self.is_translated) << 16
+            | u64::from(self.seen) << 32
+    }
+
+    /// The record in these words, which may be anything. `None`: there is none that a table could have written.
+    fn from_words([mark, first, second, a, b, c]: Words) -> Option<Self> {
+        let state = *FlowState::ALL.get((mark as u8).checked_sub(1)? as usize)?;
+        let original = match mark >> 8 & 0xff {
+            0 => Orientation::LowToHigh,
+            1 => Orientation::HighToLow,
+            _ => return None,
+        };
+        let short = FlowKey::from_words([first, second], [0; 3]);
+        let key = FlowKey::from_words([first, second], [a, b, c]);
+        let record = Self {
+            key: if short.is_v6() { key } else { short },
+            original,
+            state,
+            seen: (mark >> 32) as u32,
+            is_translated: mark >> 16 & 1 != 0,
+        };
+        let is_written_so = record.key.is_canonical()
+            && state.is_of(record.key.protocol())
+            && record.mark() == mark;
+        is_written_so.then_some(record)
+    }
+}
+
+#[derive(Debug, FromZeros)]
+#[repr(transparent)]
+struct AtomicWords([AtomicU64; WORDS]);
+
+/// Puts a record in the place of whatever was there, by these stores.
+#[inline]
+fn put(record: &FlowRecord, mut store: impl FnMut(usize, u64)) {
+    let ([first, second], v6) = record.key.words();
+    store(0, 0);
+    store(1, first);
+    store(2, second);
+    if record.key.is_v6() {
+        (3..).zip(v6).for_each(|(word, value)| store(word, value));
+    }
+    store(0, record.mark());
+}
+
+/// The records of a table's flows, by slot.
+#[derive(Debug)]
+pub(super) struct FlowRecords {
+    words: ZeroedPages<AtomicWords>,
+    file: Arc<OwnedFd>,
+}
+
+impl FlowRecords {
+    /// No records yet, and room for those of `capacity` slots. A record takes memory when its slot is first used.
+    pub(super) fn new(capacity: usize) -> io::Result<Self> {
+        let (words, file) = ZeroedPages::<AtomicWords>::shared(capacity + 1, "manx-flows")?;
+        for (word, value) in words[0].0.iter().zip(HEADER) {
+            word.store(value, Relaxed);
+        }
+        Ok(Self { words, file: Arc::new(file) })
+    }
+
+    /// The file that the next process opens ([`FlowRecordFile::open`]).
+    pub(super) fn file(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.file)
+    }
+
+    #[inline]
+    pub(super) fn write(&self, slot: u32, record: &FlowRecord) {
+        let AtomicWords(words) = &self.words[slot as usize + 1];
+        // Release: no store is seen before those before it.
+        put(record, |word, value| words[word].store(value, Release));
+    }
+
+    /// As [`FlowRecords::write`] where the key is the same; if there is no record yet, does nothing.
+    pub(super) fn change(&self, slot: u32, record: &FlowRecord) {
+        let mark = &self.words[slot as usize + 1].0[0];
+        if mark.load(Relaxed) != 0 {
+            mark.store(record.mark(), Release);
+        }
+    }
+
+    pub(super) fn clear(&self, slot: u32) {
+        self.words[slot as usize + 1].0[0].store(0, Release);
+    }
+}
+
+/// Why a file is not one of flow records.
+#[derive(Debug, thiserror::Error)]
+pub enum NoRecords {
+    /// It cannot be read.
+    #[error("the flow records cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// Its first words are others.
+    #[error(
+        "the flow records begin with {:#x}, {}: expected {:#x}, {} (layout {LAYOUT})",
+        .0[0], .0[1], HEADER[0], HEADER[1]
+    )]
+    Header([u64; 2]),
+}
+
+/// The flow records of another process. What is in it is not trusted.
+#[derive(Debug)]
+pub struct FlowRecordFile(File);
+
+impl FlowRecordFile {
+    /// Opens the records of this file. Errors: it has another layout, or cannot be read.
+    pub fn open(file: OwnedFd) -> Result<Self, NoRecords> {
+        let file = File::from(file);
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is not a file").into());
+        }
+        let mut bytes = [0; RECORD_BYTES];
+        file.read_exact_at(&mut bytes, 0)?;
+        match words(&bytes) {
+            HEADER => Ok(Self(file)),
+            [first, second, ..] => Err(NoRecords::Header([first, second])),
+        }
+    }
+
+    /// Reads the records of up to `slots` slots. Returns how many slots hold something else than a record.
+    pub fn read(&self, slots: usize, mut each: impl FnMut(FlowRecord)) -> io::Result<usize> {
+        // Slots are used from the first on, and the file has a hole where none was. The hole may begin within the last
+        // record, because one of IPv4 does not fill its words.
+        let end = match seek(&self.0, SeekFrom::Hole(0)) {
+            Ok(hole) => hole + RECORD_BYTES as u64,
+            Err(_) => self.0.metadata()?.len(),
+        };
+        let end = end.min((slots as u64).saturating_add(1).saturating_mul(RECORD_BYTES as u64));
+        let (mut at, mut spoiled) = (RECORD_BYTES as u64, 0);
+        let mut chunk = vec![0; CHUNK * RECORD_BYTES];
+        while at < end {
+            let found = self.0.read_at(&mut chunk, at)?.min((end - at) as usize);
+            let (records, _) = chunk[..found].as_chunks::<RECORD_BYTES>();
+            if records.is_empty() {
+                break;
+            }
+            for bytes in records {
+                match FlowRecord::from_words(words(bytes)) {
+                    Some(record) => each(record),
+                    None => spoiled += usize::from(words(bytes)[0] != 0),
+                }
+            }
+            at += (records.len() * RECORD_BYTES) as u64;
+        }
+        Ok(spoiled)
+    }
+}
+
+fn words(bytes: &[u8; RECORD_BYTES]) -> Words {
+    let (all, _) = bytes.as_chunks();
+    std::array::from_fn(|at| u64::from_ne_bytes(all[at]))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::address::Address;
+
+    /// The words of a record.
+    fn words_of(record: &FlowRecord) -> Words {
+        let mut words = [0; WORDS];
+        put(record, |word, value| words[word] = value);
+        words
+    }
+
+    fn records() -> impl Strategy<Value = FlowRecord> {
+        let end = || (any::<[u8; 16]>(), any::<u16>());
+        let parts = (end(), end(), any::<(bool, bool, bool, u8, u32)>(), 0..FlowState::ALL.len());
+        parts.prop_map(|(low, high, (is_v4, turned, is_translated, other, seen), state)| {
+            let state = FlowState::ALL[state];
+            let v4 = |bytes: [u8; 16]| Address::v4([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            let address = |bytes| if is_v4 { v4(bytes) } else { Address::v6(bytes) };
+            let protocol = [6, 17, 1, 58, other].into_iter().find(|it| state.is_of(*it));
+            let (low, high) = ((address(low.0), low.1), (address(high.0), high.1));
+            let (key, _) = FlowKey::new(low.0, high.0, low.1, high.1, protocol.unwrap_or(132));
+            let original = [Orientation::LowToHigh, Orientation::HighToLow][usize::from(turned)];
+            FlowRecord { key, original, state, seen, is_translated }
+        })
+    }
+
+    fn read(file: &FlowRecordFile, slots: usize) -> (Vec<FlowRecord>, usize) {
+        let mut all = Vec::new();
+        let spoiled = file.read(slots, |record| all.push(record)).unwrap();
+        (all, spoiled)
+    }
+
+    fn open(records: &FlowRecords) -> FlowRecordFile {
+        FlowRecordFile::open(records.file().try_clone().unwrap()).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn a_process_that_is_killed_between_two_stores_leaves_a_whole_record_or_none(
+            before in records(), after in records(),
+        ) {
+            let place = AtomicWords::new_zeroed();
+            let found = || FlowRecord::from_words(std::array::from_fn(|at| place.0[at].load(Relaxed)));
+            for (old, new) in [(None, before), (Some(before), after)] {
+                let mut all = Vec::new();
+                put(&new, |word, value| all.push((word, value)));
+                for done in 0..=all.len() {
+                    let store = |word: usize, value| place.0[word].store(value, Relaxed);
+                    old.iter().for_each(|it| put(it, store));
+                    all[..done].iter().for_each(|(word, value)| store(*word, *value));
+                    let expected = match done {
+                        0 => old,
+                        _ if done == all.len() => Some(new),
+                        _ => None,
+                    };
+                    prop_assert_eq!(found(), expected, "after {} stores", done);
+                }
+            }
+        }
+
+        #[test]
+        fn what_is_read_was_written_or_is_none_that_a_table_writes(
+            mut all: Vec<[u64; 6]>, records in prop::collection::vec(records(), 0..8), slots in 0..20usize,
+        ) {
+            all.extend(records.iter().map(words_of));
+            let mut file = tempfile::tempfile().unwrap();
+            for word in std::iter::once(&HEADER).chain(&all).flatten() {
+                file.write_all(&word.to_ne_bytes()).unwrap();
+            }
+            file.write_all(b"torn").unwrap();
+            let file = FlowRecordFile::open(file.into()).unwrap();
+            let (found, spoiled) = read(&file, slots);
+            prop_assert!(found.len() + spoiled <= slots.min(all.len()));
+            for record in &found {
+                let len = if record.key.is_v6() { WORDS } else { 3 };
+                let is_there = all.iter().any(|words| words[..len] == words_of(record)[..len]);
+                prop_assert!(is_there, "{:?}", record);
+            }
+            let (whole, _) = read(&file, usize::MAX);
+            prop_assert!(whole.ends_with(&records));
+        }
+    }
+
+    #[test]
+    fn records_are_found_by_slot_and_go_with_their_flows() {
+        let key = |port| {
+            FlowKey::new(Address::v4([10, 0, 0, 1]), Address::v4([10, 0, 0, 2]), port, 80, 6).0
+        };
+        let record = |port| FlowRecord {
+            key: key(port),
+            original: Orientation::LowToHigh,
+            state: FlowState::SynSent,
+            seen: 7,
+            is_translated: false,
+        };
+        let records = FlowRecords::new(3000).unwrap();
+        let file = open(&records);
+        assert_eq!(read(&file, 3000), (vec![], 0));
+        let established = FlowRecord { state: FlowState::Established, ..record(1) };
+        records.change(0, &established);
+        assert_eq!(read(&file, 3000), (vec![], 0), "there is no key yet");
+        (0..3000).for_each(|slot| records.write(slot, &record(slot as u16)));
+        records.change(1, &established);
+        records.clear(2);
+        let (found, spoiled) = read(&file, 3000);
+        let expected: Vec<_> =
+            [record(0), established].into_iter().chain((3..3000).map(record)).collect();
+        assert!(found == expected && spoiled == 0);
+        assert_eq!(read(&file, 10).0, expected[..9]);
+        for count in 0..200 {
+            let records = FlowRecords::new(3000).unwrap();
+            (0..count).for_each(|slot| records.write(slot, &record(slot as u16)));
+            assert_eq!(read(&open(&records), 3000).0.len(), count as usize);
+        }
+    }
+
+    #[test]
+    fn another_file_is_refused() {
+        let file = |bytes: &[u8]| {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(bytes).unwrap();
+            FlowRecordFile::open(file.into()).map(drop).map_err(|error| error.to_string())
+        };
+        assert!(file(b"").unwrap_err().starts_with("the flow records cannot be read: "));
+        let other = file(&[1; RECORD_BYTES]).unwrap_err();
+        assert!(other.starts_with(
+            "the flow records begin with 0x101010101010101, 72340172838076673: expected 0x"
+        ));
+        let (pipe, _) = io::pipe().unwrap();
+        let refused = FlowRecordFile::open(pipe.into()).unwrap_err();
+        assert_eq!(refused.to_string(), "the flow records cannot be read: it is not a file");
+    }
+}
