@@ -9,6 +9,8 @@ use crate::packet::{ICMP, ICMPV6, TCP, UDP};
 
 /// The seconds by which a flow may outlive its timeout: the resolution of its clock.
 const CLOCK_STEP: f64 = 2.0;
+/// The seconds by which a restored flow may outlive its timeout: the age of its record.
+const RECORDED: f64 = 30.0;
 /// Seconds that are shorter than any timeout.
 const SHORT: f64 = 3.0;
 /// The seconds for which a first fragment decides for the later ones.
@@ -169,6 +171,23 @@ impl Connections {
             {
                 known.seen = now;
                 known.answered |= answers;
+            }
+        }
+    }
+
+    /// Another agent goes on with the flows of the last one that policy allows, wherever their ends are now. It may take
+    /// their last packets for later ones. It is certain of those; `evicted` are the flows that both have evicted.
+    pub fn outlive(&mut self, epoch: &Epoch, node: usize, now: f64, evicted: [u64; 2]) {
+        for (tuple, known) in &mut self.known {
+            let certain = known.certain.filter(|_| {
+                known.is_certain(epoch.number, evicted[0], now) && epoch.allows(node, tuple)
+            });
+            known.certain = certain
+                .filter(|_| evicted[1] == 0)
+                .map(|it| Certainty { evictions: evicted[1], ..it });
+            known.seen = (known.seen + RECORDED).min(now);
+            if known.lives(tuple.upper, now) && epoch.allows(node, tuple) {
+                known.may_stand(standing(epoch, node, tuple));
             }
         }
     }

@@ -118,6 +118,8 @@ listed! {
         Attached = "a pod came",
         Replaced = "a pod came in the place of another",
         Renewed = "a pod got another device",
+        NextAgent = "another agent went on with a node's flows",
+        Restored = "a flow was restored",
         Jumped = "time jumped",
         BuffersChecked = "all buffers were there",
     }

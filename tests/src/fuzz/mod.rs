@@ -135,6 +135,9 @@ fn run_world(
         if world.is_time_for_change() {
             world.change(coverage, false);
         }
+        if world.is_time_for_next_agent() {
+            world.replace_agent(coverage);
+        }
     }
     world.check_buffers(coverage)
 }

@@ -18,6 +18,8 @@ pub enum Sabotage {
     Source,
     /// A bit of some packets is changed on their way out.
     Bit,
+    /// The next agent gets no records of flows.
+    Forget,
     /// Some packets are lost on their way out.
     Loss,
     /// Some packets come out twice.
@@ -25,12 +27,13 @@ pub enum Sabotage {
 }
 
 impl Sabotage {
-    pub const ALL: [(Self, &'static str); 7] = [
+    pub const ALL: [(Self, &'static str); 8] = [
         (Self::Policy, "policy"),
         (Self::Stale, "stale"),
         (Self::Clock, "clock"),
         (Self::Source, "source"),
         (Self::Bit, "bit"),
+        (Self::Forget, "forget"),
         (Self::Loss, "loss"),
         (Self::Twice, "twice"),
     ];
@@ -48,7 +51,7 @@ impl Sabotage {
             }
             Self::Loss => 0,
             Self::Twice => 2,
-            Self::Policy | Self::Stale | Self::Clock | Self::Source => 1,
+            Self::Policy | Self::Stale | Self::Clock | Self::Source | Self::Forget => 1,
         }
     }
 }

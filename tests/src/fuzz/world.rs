@@ -180,6 +180,29 @@ impl World {
         self.generator.rng.u8(..) == 0
     }
 
+    /// Whether it is time for another agent, at random.
+    pub fn is_time_for_next_agent(&mut self) -> bool {
+        self.generator.rng.u16(..1024) == 0
+    }
+
+    /// The agent of a node ends, and the next one takes over, with any number of workers.
+    pub fn replace_agent(&mut self, coverage: &mut Coverage) {
+        let rng = &mut self.generator.rng;
+        let (node, workers) = (rng.usize(..2), rng.usize(1..4));
+        let has_records = self.sabotage != Some(Sabotage::Forget);
+        let at = &mut self.fabric.nodes[node];
+        let restored = at.replace_workers(workers, self.settings.sizes, has_records);
+        coverage.count(Event::NextAgent);
+        coverage.add(Event::Restored, restored.flows as u64);
+        let before = &mut self.node_batches[node].before;
+        let after = Counts::read(at);
+        let evicted = [before.evictions, after.evictions];
+        *before = after;
+        let epoch = &self.epochs[self.epochs.len() - 1];
+        let now = self.now.as_secs_f64();
+        self.judge.connections[node].outlive(epoch, node, now, evicted);
+    }
+
     /// Sends a packet, if the port exists and has room.
     fn inject(&mut self, injected: Injected) {
         let Injected { node, port, worker, ref bytes, offload, .. } = injected;
