@@ -10,7 +10,7 @@ pub fn since_boot() -> Duration {
     // SAFETY: it writes one `timespec`, and every Linux has this clock. (Rustix would call the vDSO by itself, which
     // valgrind does not survive.)
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+    Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec.cast_unsigned() as u32)
 }
 
 /// A count that only grows, in the unit of [`UNIT`]. The wrapping difference of two reads is the cost between them.
