@@ -271,8 +271,12 @@ mod tests {
                 put(&new, |word, value| all.push((word, value)));
                 for done in 0..=all.len() {
                     let store = |word: usize, value| place.0[word].store(value, Relaxed);
-                    old.iter().for_each(|it| put(it, store));
-                    all[..done].iter().for_each(|(word, value)| store(*word, *value));
+                    if let Some(old) = &old {
+                        put(old, store);
+                    }
+                    for (word, value) in &all[..done] {
+                        store(*word, *value);
+                    }
                     let expected = match done {
                         0 => old,
                         _ if done == all.len() => Some(new),
