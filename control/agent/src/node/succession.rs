@@ -139,7 +139,7 @@ impl Agent {
     }
 
     fn let_go(&mut self, Refused { entry, pod, reason }: Refused) {
-        tracing::warn!(entry, reason, "an interface of the last agent is not taken over");
+        tracing::warn!(entry, reason, "what the holder has of the last agent is not taken over");
         self.attachments.holding.let_go(entry);
         if let Some(pod) = pod {
             self.attachments.refused.insert(pod, reason);

@@ -24,6 +24,8 @@ const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 const FORM: (&str, u64) = ("form", 1);
 /// When all objects were last known to be these, in seconds since 1970.
 const COMPLETE: &str = "complete";
+/// The most bytes of the file that are kept in memory: it is read once, and written in bursts.
+const CACHE: usize = 4 << 20;
 /// The most changes that wait for the disk.
 const WAITING: usize = 16_384;
 /// Changes of this time are written at once.
@@ -94,7 +96,7 @@ impl Snapshot {
     /// Opens the state in `file`, and reads what it holds. A file that cannot be used is set aside: an agent that
     /// reaches the server needs none.
     pub(super) fn open(file: &Path, kinds: &[Kind]) -> (Option<Self>, Option<Loaded>) {
-        let opened = Database::create(file).map_err(Failure::from);
+        let opened = Database::builder().set_cache_size(CACHE).create(file).map_err(Failure::from);
         let (loaded, database) = match opened.and_then(|it| Ok((load(&it, kinds)?, it))) {
             Ok(opened) => opened,
             Err(error) => {
