@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsFd;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ use manx_dataplane::packet::Offload;
 use manx_dataplane::pipeline::{Restored, Sizes};
 use manx_dataplane::port::memory::{self, FarSide, Frame};
 use manx_dataplane::report::Report;
+use manx_dataplane::sys::shared_file::SharedFile;
 use manx_dataplane::tables::{Connections, Link, PortId, Tables};
 use manx_dataplane::wire::protocol;
 use manx_dataplane::worker::{Command, Polling, Settings, SharedState, Worker};
@@ -133,6 +135,10 @@ pub fn workers() -> usize {
     *WORKERS
 }
 
+fn open_records(file: File) -> FlowRecordFile {
+    FlowRecordFile::open(SharedFile::open(file.into()).unwrap()).unwrap()
+}
+
 type Workers = Vec<(Worker, Sender<Command>)>;
 
 /// Workers without ports.
@@ -188,7 +194,9 @@ impl Node {
 
     /// The records of the workers' flows.
     pub fn records(&self) -> Vec<File> {
-        let file = |(worker, _): &(Worker, _)| worker.flow_records().try_clone().unwrap().into();
+        let file = |(worker, _): &(Worker, _)| {
+            worker.flow_records().as_fd().try_clone_to_owned().unwrap().into()
+        };
         self.workers.iter().map(file).collect()
     }
 
@@ -196,8 +204,7 @@ impl Node {
     /// They open the flows again that the last workers have left in their records, unless these are lost (`false`).
     pub fn replace_workers(&mut self, workers: usize, sizes: Sizes, has_records: bool) -> Restored {
         let all = if has_records { self.records() } else { Vec::new() };
-        let files: Arc<[_]> =
-            all.into_iter().map(|file| FlowRecordFile::open(file.into()).unwrap()).collect();
+        let files: Arc<[_]> = all.into_iter().map(open_records).collect();
         (self.workers, self.counters, self.reports) = start_workers(workers, sizes);
         let tables = Arc::clone(&self.tables);
         self.send_command(|| Command::Publish(Arc::clone(&tables)));

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use manx_api::{Device, PodName};
 use manx_dataplane::flow::FlowRecordFile;
+use manx_dataplane::sys::shared_file::SharedFile;
 use manx_devices::device::{DeviceSpec, OpenDevice};
 use manx_devices::holder::{self, Client, Error, Held, Kept, Note};
 use manx_devices::pod_device::{self, PodDevice};
@@ -37,7 +38,7 @@ pub(crate) struct Holding {
 struct Entries {
     pods: BTreeMap<PodName, (Note, Vec<OwnedFd>)>,
     /// By worker.
-    flows: Vec<(Note, Arc<OwnedFd>)>,
+    flows: Vec<(Note, Arc<SharedFile>)>,
     rests_until: Option<Instant>,
 }
 
@@ -102,7 +103,7 @@ impl Holding {
 
     /// Has the holder keep the records of each worker's flows, in place of those of the last agent's workers, of which
     /// there may have been more. May block.
-    pub(crate) fn keep_flows(&self, records: Vec<Arc<OwnedFd>>, last: &[usize]) {
+    pub(crate) fn keep_flows(&self, records: Vec<Arc<SharedFile>>, last: &[usize]) {
         for worker in last.iter().filter(|worker| **worker >= records.len()) {
             self.let_go(Note::Flows { worker: *worker }.name());
         }
@@ -223,6 +224,7 @@ fn open_records(mut descriptors: Vec<OwnedFd>) -> Result<FlowRecordFile, String>
     let count = descriptors.len();
     let file = descriptors.pop().filter(|_| count == 1);
     let file = file.ok_or_else(|| format!("it has {count} descriptors: expected one"))?;
+    let file = SharedFile::open(file).map_err(|error| error.to_string())?;
     FlowRecordFile::open(file).map_err(|error| error.to_string())
 }
 

@@ -13,20 +13,17 @@
 //! The process may be killed between any two stores. The mark is cleared before the other words change, and set after.
 //! So there is the whole record or none.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-use rustix::fs::{SeekFrom, seek};
 use zerocopy::FromZeros;
 
 use super::key::{FlowKey, Orientation};
 use super::state::FlowState;
 use crate::sys::memory::ZeroedPages;
+use crate::sys::shared_file::SharedFile;
 
 /// What the next process has to know of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +110,7 @@ fn put(record: &FlowRecord, mut store: impl FnMut(usize, u64)) {
 #[derive(Debug)]
 pub(super) struct FlowRecords {
     words: ZeroedPages<AtomicWords>,
-    file: Arc<OwnedFd>,
+    file: Arc<SharedFile>,
 }
 
 impl FlowRecords {
@@ -127,7 +124,7 @@ impl FlowRecords {
     }
 
     /// The file that the next process opens ([`FlowRecordFile::open`]).
-    pub(super) fn file(&self) -> Arc<OwnedFd> {
+    pub(super) fn file(&self) -> Arc<SharedFile> {
         Arc::clone(&self.file)
     }
 
@@ -167,17 +164,13 @@ pub enum NoRecords {
 
 /// The flow records of another process. What is in it is not trusted.
 #[derive(Debug)]
-pub struct FlowRecordFile(File);
+pub struct FlowRecordFile(SharedFile);
 
 impl FlowRecordFile {
     /// Opens the records of this file. Errors: it has another layout, or cannot be read.
-    pub fn open(file: OwnedFd) -> Result<Self, NoRecords> {
-        let file = File::from(file);
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is not a file").into());
-        }
+    pub fn open(file: SharedFile) -> Result<Self, NoRecords> {
         let mut bytes = [0; RECORD_BYTES];
-        file.read_exact_at(&mut bytes, 0)?;
+        file.read_at(&mut bytes, 0)?;
         match words(&bytes) {
             HEADER => Ok(Self(file)),
             [first, second, ..] => Err(NoRecords::Header([first, second])),
@@ -188,10 +181,7 @@ impl FlowRecordFile {
     pub fn read(&self, slots: usize, mut each: impl FnMut(FlowRecord)) -> io::Result<usize> {
         // Slots are used from the first on, and the file has a hole where none was. The hole may begin within the last
         // record, because one of IPv4 does not fill its words.
-        let end = match seek(&self.0, SeekFrom::Hole(0)) {
-            Ok(hole) => hole + RECORD_BYTES as u64,
-            Err(_) => self.0.metadata()?.len(),
-        };
+        let end = self.0.first_hole()?.saturating_add(RECORD_BYTES as u64);
         let end = end.min((slots as u64).saturating_add(1).saturating_mul(RECORD_BYTES as u64));
         let (mut at, mut spoiled) = (RECORD_BYTES as u64, 0);
         let mut chunk = vec![0; CHUNK * RECORD_BYTES];
@@ -221,6 +211,7 @@ fn words(bytes: &[u8; RECORD_BYTES]) -> Words {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::os::fd::AsFd;
 
     use proptest::prelude::*;
 
@@ -256,7 +247,8 @@ mod tests {
     }
 
     fn open(records: &FlowRecords) -> FlowRecordFile {
-        FlowRecordFile::open(records.file().try_clone().unwrap()).unwrap()
+        let file = records.file().as_fd().try_clone_to_owned().unwrap();
+        FlowRecordFile::open(SharedFile::open(file).unwrap()).unwrap()
     }
 
     proptest! {
@@ -297,7 +289,7 @@ mod tests {
                 file.write_all(&word.to_ne_bytes()).unwrap();
             }
             file.write_all(b"torn").unwrap();
-            let file = FlowRecordFile::open(file.into()).unwrap();
+            let file = FlowRecordFile::open(SharedFile::open(file.into()).unwrap()).unwrap();
             let (found, spoiled) = read(&file, slots);
             prop_assert!(found.len() + spoiled <= slots.min(all.len()));
             for record in &found {
@@ -348,15 +340,17 @@ mod tests {
         let file = |bytes: &[u8]| {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(bytes).unwrap();
-            FlowRecordFile::open(file.into()).map(drop).map_err(|error| error.to_string())
+            let opened = FlowRecordFile::open(SharedFile::open(file.into()).unwrap());
+            opened.map(drop).map_err(|error| error.to_string())
         };
-        assert!(file(b"").unwrap_err().starts_with("the flow records cannot be read: "));
+        assert!(
+            file(b"").unwrap_err().starts_with("the flow records begin with 0x0, 0: expected 0x")
+        );
         let other = file(&[1; RECORD_BYTES]).unwrap_err();
         assert!(other.starts_with(
             "the flow records begin with 0x101010101010101, 72340172838076673: expected 0x"
         ));
         let (pipe, _) = io::pipe().unwrap();
-        let refused = FlowRecordFile::open(pipe.into()).unwrap_err();
-        assert_eq!(refused.to_string(), "the flow records cannot be read: it is not a file");
+        assert_eq!(SharedFile::open(pipe.into()).unwrap_err().to_string(), "it is not a file");
     }
 }

@@ -14,7 +14,6 @@
 //! other owners.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ahash::RandomState;
@@ -27,6 +26,7 @@ use super::record::FlowRecords;
 use super::shards::{Shards, WorkerId};
 use super::slots::{EvictionClass, Slots};
 use crate::sys::memory::{Pages, ZeroedPages};
+use crate::sys::shared_file::SharedFile;
 
 /// Seeds of the keyed hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,7 +136,7 @@ impl FlowTable {
     /// Keeps a record of each flow from now on, for the next process. Call it while the table is empty. Returns the
     /// file of the records ([`super::FlowRecordFile`]). They take another 48 bytes for each flow. Errors: no file, or
     /// no address space.
-    pub fn keep_records(&mut self) -> io::Result<Arc<OwnedFd>> {
+    pub fn keep_records(&mut self) -> io::Result<Arc<SharedFile>> {
         let records = FlowRecords::new(self.capacity())?;
         let file = records.file();
         self.slots.records = Some(records);

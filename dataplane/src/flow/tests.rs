@@ -1,6 +1,7 @@
 //! Laws of the flow table.
 
 use std::collections::{HashMap, HashSet};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -8,6 +9,7 @@ use proptest::prelude::*;
 use super::eviction::OPENING;
 use super::slots::EvictionClass;
 use super::*;
+use crate::sys::shared_file::SharedFile;
 use crate::wire::address::Address;
 use crate::wire::protocol::{TCP, UDP};
 
@@ -349,8 +351,8 @@ proptest! {
         steps in prop::collection::vec((0u32..60, 0u8..8, 0u32..30), 1..300),
     ) {
         let mut table = table(capacity);
-        let file = table.keep_records().unwrap().try_clone().unwrap();
-        let file = FlowRecordFile::open(file).unwrap();
+        let file = table.keep_records().unwrap().as_fd().try_clone_to_owned().unwrap();
+        let file = FlowRecordFile::open(SharedFile::open(file).unwrap()).unwrap();
         let mut model: HashMap<u32, FlowEntry> = HashMap::new();
         let mut now = 0;
         for (n, action, wait) in steps {

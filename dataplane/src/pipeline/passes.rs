@@ -3,7 +3,6 @@
 //! packets before it is decided.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +28,7 @@ use crate::port::Intake;
 use crate::report::Report;
 use crate::stage::Stage;
 use crate::sys::memory::prefetch;
+use crate::sys::shared_file::SharedFile;
 use crate::tables::{PortId, Role};
 
 /// The state of a worker's pipeline.
@@ -38,7 +38,7 @@ pub(crate) struct Pipeline {
     pub(super) senders: RandomState,
     pub(super) recent_denials: RecentDenials,
     /// What the next process reads of the flows.
-    pub(crate) flow_records: Arc<OwnedFd>,
+    pub(crate) flow_records: Arc<SharedFile>,
     pub(super) aged: Duration,
     /// One for each packet of the batch.
     pub(super) arrivals: Vec<Arrival>,

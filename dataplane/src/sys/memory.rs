@@ -3,11 +3,12 @@
 use std::io;
 use std::mem::needs_drop;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use zerocopy::FromZeros;
+
+use super::shared_file::SharedFile;
 
 /// The page size of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,21 +72,17 @@ impl<T: FromZeros> ZeroedPages<T> {
         Ok(Self { first: first.cast(), len })
     }
 
-    /// `len` zeroed values, at least one, in memory that lives as long as the descriptor or a duplicate of it, in any
-    /// process: a file without a name, whose size cannot change. Another process may write there, so `T` must be atomic.
-    /// Errors: no address space, no file, or a length whose bytes overflow (`OutOfMemory`).
-    pub fn shared(len: usize, name: &str) -> io::Result<(Self, OwnedFd)>
+    /// `len` zeroed values, at least one, in a file that other processes may have, too. They may write there, so `T` must
+    /// be atomic. Errors: no address space, no file, or a length whose bytes overflow (`OutOfMemory`).
+    pub fn shared(len: usize, name: &str) -> io::Result<(Self, SharedFile)>
     where
         T: Sync,
     {
         const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096 && !needs_drop::<T>()) };
         let bytes =
             Self::bytes(len).filter(|&bytes| bytes > 0).ok_or(io::ErrorKind::OutOfMemory)?;
-        let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&file, bytes as u64)?;
-        // A mapping that reaches beyond its file ends the process that touches it.
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let first = map(bytes, libc::MAP_SHARED, file.as_raw_fd())?;
+        let file = SharedFile::new(name, bytes as u64)?;
+        let first = map(bytes, libc::MAP_SHARED, file.as_fd().as_raw_fd())?;
         Ok((Self { first: first.cast(), len }, file))
     }
 
@@ -131,7 +128,6 @@ impl<T: FromZeros> Drop for ZeroedPages<T> {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::os::unix::fs::FileExt;
     use std::sync::atomic::AtomicU64;
     use std::sync::atomic::Ordering::Relaxed;
 
@@ -156,9 +152,9 @@ mod tests {
         assert!(pages.iter().all(|word| word.load(Relaxed) == 0));
         pages[999].store(7, Relaxed);
         drop(pages);
-        let file = File::from(file);
         let mut last = [0; 8];
-        file.read_exact_at(&mut last, 999 * 8).unwrap();
+        assert_eq!(file.read_at(&mut last, 999 * 8).unwrap(), 8);
+        let file = File::from(file.as_fd().try_clone_to_owned().unwrap());
         assert_eq!(u64::from_ne_bytes(last), 7);
         assert!(file.set_len(0).is_err() && file.set_len(9000).is_err());
         assert!(ZeroedPages::<AtomicU64>::shared(usize::MAX / 2, "test").is_err());

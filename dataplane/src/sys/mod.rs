@@ -12,6 +12,7 @@ pub mod clock;
 pub mod lanes;
 pub mod memory;
 pub mod ring;
+pub mod shared_file;
 pub mod socket;
 pub mod tun;
 pub mod udp_gso;

@@ -1,7 +1,6 @@
 //! A worker as control sees it: control starts its thread, sends it commands and reads its counters.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -13,13 +12,14 @@ use super::turn::Worker;
 use crate::counters::WorkerCounters;
 use crate::report::Report;
 use crate::sys::capabilities::{CapabilitySet, keep_only};
+use crate::sys::shared_file::SharedFile;
 
 /// A worker's thread, for control. Dropping it ends the worker.
 pub struct Handle {
     commands: Commands,
     counters: Arc<WorkerCounters>,
     core: Option<usize>,
-    flow_records: Arc<OwnedFd>,
+    flow_records: Arc<SharedFile>,
     /// Until the worker has begun.
     begins: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -50,7 +50,7 @@ impl Handle {
     }
 
     /// The records of its flows, for the next process ([`crate::flow::FlowRecordFile`]).
-    pub fn flow_records(&self) -> &Arc<OwnedFd> {
+    pub fn flow_records(&self) -> &Arc<SharedFile> {
         &self.flow_records
     }
 

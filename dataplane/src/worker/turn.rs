@@ -1,7 +1,6 @@
 //! The turn loop: decides which ports are served in a turn, when epoll is polled, and when the worker sleeps.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +22,7 @@ use crate::port_table::rate_limit::RateLimit;
 use crate::report::Report;
 use crate::stopwatch::Stopwatch;
 use crate::sys;
+use crate::sys::shared_file::SharedFile;
 use crate::tables::{PortId, Tables};
 
 /// The most ports that are polled while they are silent and no other port has packets. Polling more of them costs more
@@ -149,7 +149,7 @@ impl Worker {
     }
 
     /// The records of its flows, for the next process ([`crate::flow::FlowRecordFile`]).
-    pub fn flow_records(&self) -> &Arc<OwnedFd> {
+    pub fn flow_records(&self) -> &Arc<SharedFile> {
         &self.pipeline.flow_records
     }
 

@@ -1,0 +1,50 @@
+//! A file without a name, in memory: it lives as long as a descriptor of it, in any process.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{MemfdFlags, SealFlags, SeekFrom, fcntl_add_seals, memfd_create, seek};
+
+/// See the module. What another process has written there is not trusted.
+#[derive(Debug)]
+pub struct SharedFile(File);
+
+impl SharedFile {
+    /// A file of zeros whose size cannot change. It takes memory where it is written.
+    pub(super) fn new(name: &str, bytes: u64) -> io::Result<Self> {
+        let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let file = File::from(file);
+        file.set_len(bytes)?;
+        // A mapping that reaches beyond its file ends the process that touches it.
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(Self(file))
+    }
+
+    /// A file that another process has made. Errors: it is none.
+    pub fn open(file: OwnedFd) -> io::Result<Self> {
+        let file = File::from(file);
+        if file.metadata()?.is_file() {
+            Ok(Self(file))
+        } else {
+            Err(io::Error::other("it is not a file"))
+        }
+    }
+
+    /// Reads what is at this offset. Returns the number of bytes; 0: the file ends there.
+    pub fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {
+        self.0.read_at(bytes, at)
+    }
+
+    /// The offset of the first hole, where nothing was written; or where the file ends.
+    pub fn first_hole(&self) -> io::Result<u64> {
+        seek(&self.0, SeekFrom::Hole(0)).or_else(|_| Ok(self.0.metadata()?.len()))
+    }
+}
+
+impl AsFd for SharedFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
