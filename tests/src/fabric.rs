@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, Barrier, LazyLock};
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
@@ -23,13 +23,13 @@ use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::flow::{FlowEntry, FlowRecordFile};
 use manx_dataplane::packet::Capabilities;
 use manx_dataplane::packet::Offload;
-use manx_dataplane::pipeline::{Restored, Sizes};
+use manx_dataplane::pipeline::{RestorePass, Restored, Sizes};
 use manx_dataplane::port::memory::{self, FarSide, Frame};
 use manx_dataplane::report::Report;
 use manx_dataplane::sys::shared_file::SharedFile;
 use manx_dataplane::tables::{Connections, Link, PortId, Tables};
 use manx_dataplane::wire::protocol;
-use manx_dataplane::worker::{Command, Polling, Settings, SharedState, Worker};
+use manx_dataplane::worker::{Command, Polling, Restoration, Settings, SharedState, Worker};
 use manx_objects::contents::Contents;
 use manx_objects::object::EncapsulationMode;
 use manx_policy_compiler::model::{ObjectName, Reason};
@@ -204,17 +204,21 @@ impl Node {
     /// They open the flows again that the last workers have left in their records, unless these are lost (`false`).
     pub fn replace_workers(&mut self, workers: usize, sizes: Sizes, has_records: bool) -> Restored {
         let all = if has_records { self.records() } else { Vec::new() };
-        let files: Arc<[_]> = all.into_iter().map(open_records).collect();
+        let files = all.into_iter().map(open_records).collect();
         (self.workers, self.counters, self.reports) = start_workers(workers, sizes);
-        let tables = Arc::clone(&self.tables);
+        let (tables, (reply, restored)) = (Arc::clone(&self.tables), unbounded());
+        // Here one worker runs after the other, and waits for none.
+        let barrier = Barrier::new(1);
+        let all = Arc::new(Restoration { tables: Arc::clone(&tables), files, barrier, reply });
+        for pass in RestorePass::ALL {
+            self.send_command(|| Command::Restore(pass, Arc::clone(&all)));
+        }
         self.send_command(|| Command::Publish(Arc::clone(&tables)));
-        let (sender, receiver) = unbounded();
-        self.send_command(|| Command::Restore(Arc::clone(&files), sender.clone()));
         let ports: Vec<_> = self.wires.iter().map(|(port, wire)| (*port, wire.device)).collect();
         for (port, (capabilities, queue)) in ports {
             self.attach_with(port, capabilities, queue);
         }
-        receiver.try_iter().sum::<io::Result<_>>().unwrap()
+        restored.try_iter().sum::<io::Result<_>>().unwrap()
     }
 
     /// Attaches a port. The tables need not name it.

@@ -39,6 +39,8 @@ struct Entries {
     pods: BTreeMap<PodName, (Note, Vec<OwnedFd>)>,
     /// By worker.
     flows: Vec<(Note, Arc<SharedFile>)>,
+    /// Whether the holder has these `flows`, and not those of the last agent under the same names.
+    has_flows: bool,
     rests_until: Option<Instant>,
 }
 
@@ -75,7 +77,7 @@ impl Holding {
     /// Takes over what the last agent has left, as far as its devices are like `pattern`. May block.
     pub(crate) fn resume(&self, pattern: &DeviceSpec<'_>) -> Legacy {
         match Client::connect(&self.path).and_then(|mut holder| holder.entries()) {
-            Ok(entries) => Legacy::of(entries, pattern),
+            Ok(entries) => Legacy::from_entries(entries, pattern),
             Err(Error::NoHolder { .. }) => Legacy::default(),
             Err(error) => {
                 tracing::error!(%error, "pods of the last agent have to be attached anew");
@@ -104,13 +106,14 @@ impl Holding {
     /// Has the holder keep the records of each worker's flows, in place of those of the last agent's workers, of which
     /// there may have been more. May block.
     pub(crate) fn keep_flows(&self, records: Vec<Arc<SharedFile>>, last: &[usize]) {
-        for worker in last.iter().filter(|worker| **worker >= records.len()) {
+        let mut entries = lock(&self.entries);
+        let has_pods = !entries.pods.is_empty();
+        for worker in last.iter().filter(|worker| !has_pods || **worker >= records.len()) {
             self.let_go(Note::Flows { worker: *worker }.name());
         }
-        let mut entries = lock(&self.entries);
         let all = records.into_iter().enumerate();
         entries.flows = all.map(|(worker, file)| (Note::Flows { worker }, file)).collect();
-        if !entries.pods.is_empty() {
+        if has_pods {
             self.bring(&mut entries, None);
         }
     }
@@ -153,6 +156,7 @@ impl Holding {
         let mut names = vec![holder::name(pod)];
         if entries.pods.is_empty() {
             self.settle(Ok(()));
+            entries.has_flows = false;
             names.extend(entries.flows.iter().map(|(note, _)| note.name()));
         }
         let released = Client::connect(&self.path)
@@ -183,11 +187,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Entries {
     /// Brings a pod's device to the holder, and all others if it does not have them.
-    fn bring(&self, mut holder: Client, pod: Option<&PodName>) -> Result<(), Error> {
+    fn bring(&mut self, mut holder: Client, pod: Option<&PodName>) -> Result<(), Error> {
         let count = self.pods.len() + self.flows.len();
         if let Some((note, queues)) = pod.and_then(|pod| self.pods.get(pod)) {
             let queues: Vec<BorrowedFd<'_>> = queues.iter().map(OwnedFd::as_fd).collect();
-            if holder.keep(note, &queues)? == count {
+            if holder.keep(note, &queues)? == count && self.has_flows {
                 return Ok(());
             }
         }
@@ -195,12 +199,17 @@ impl Entries {
             let queues: Vec<BorrowedFd<'_>> = queues.iter().map(OwnedFd::as_fd).collect();
             holder.keep(note, &queues)?;
         }
-        self.flows.iter().try_for_each(|(note, file)| holder.keep(note, &[file.as_fd()]).map(drop))
+        self.has_flows = false;
+        for (note, file) in &self.flows {
+            holder.keep(note, &[file.as_fd()])?;
+        }
+        self.has_flows = true;
+        Ok(())
     }
 }
 
 impl Legacy {
-    fn of(entries: Vec<Kept>, pattern: &DeviceSpec<'_>) -> Self {
+    fn from_entries(entries: Vec<Kept>, pattern: &DeviceSpec<'_>) -> Self {
         let (mut devices, mut flows) = (Vec::new(), BTreeMap::new());
         for Kept { name, note, descriptors } in entries {
             let refused = |reason| Refused { entry: name.clone(), pod: None, reason };
@@ -253,3 +262,6 @@ fn resume(
         Err(error) => Err(refused(error.to_string())),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -56,7 +56,8 @@ pub(super) struct Agent {
 impl Agent {
     /// Starts the workers and makes the node's own ports on the uplink, and attaches the pods of the last agent; then
     /// what the datastore says is in force. Workers begin when they have tables, flows and all ports: before that, a
-    /// packet would be judged without one of these.
+    /// packet would be judged without one of these. If the datastore has not been read whole they begin without tables,
+    /// and drop what comes.
     /// Returns the receiver of device work that has ended, too.
     pub(super) async fn start(
         settings: &Settings,
@@ -124,12 +125,12 @@ impl Agent {
     }
 
     fn publish(&mut self) {
-        self.dataplane.publish(&self.datastore, &self.attachments.locals());
-        if self.dataplane.tables.version > 0
-            && let Some(flows) = self.legacy.take()
-        {
-            self.restore(flows);
+        let tables = self.dataplane.calculate(&self.datastore, &self.attachments.locals());
+        let Some(tables) = tables else { return };
+        if let Some(flows) = self.legacy.take() {
+            self.restore(flows, &tables);
         }
+        self.dataplane.publish(tables);
     }
 
     /// Sets the next hops of the peers.

@@ -23,7 +23,7 @@ pub use fast_path::fast_path;
 pub use flow_decision::FlowDecision;
 pub use key::flow_key;
 pub use metadata::{Arrival, FlowLookup, PacketMetadata, PacketRef};
-pub use restore::{Restored, restore};
+pub use restore::{RestoreOutcome, restore};
 pub use slow_path::{Decision, decide};
 pub use state::DecisionState;
 pub use untracked::untracked_fast_path;

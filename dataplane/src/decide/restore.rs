@@ -12,7 +12,7 @@ use crate::tables::Tables;
 
 /// What becomes of a flow of the last process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Restored {
+pub enum RestoreOutcome {
     /// It goes on here.
     Here,
     /// Another worker has its shard, and restores it.
@@ -22,23 +22,23 @@ pub enum Restored {
 }
 
 /// Opens a flow again as its record says, if it would be opened by a first packet that policy judges now.
-/// `is_own`: the worker may take a shard that no worker has.
+/// `may_claim`: the worker may take a shard that no worker has.
 pub fn restore(
     tables: &Tables,
     state: &mut DecisionState,
     record: &FlowRecord,
-    is_own: bool,
+    may_claim: bool,
     now: u32,
-) -> Restored {
+) -> RestoreOutcome {
     let flow = FlowEntry::from_record(record, now);
     if flow.is_expired(now) {
-        return Restored::Ended;
+        return RestoreOutcome::Ended;
     }
     let key = &record.key;
     let ((source, _), (destination, _)) =
         (key.source(record.original), key.destination(record.original));
     if !(source.is_forwardable() && destination.is_forwardable()) {
-        return Restored::Ended;
+        return RestoreOutcome::Ended;
     }
     let epoch = current_epoch(tables, key.v4_addresses());
     let (mut pair, ends) = lookup_ends(tables, source, destination);
@@ -51,20 +51,20 @@ pub fn restore(
         && tables.link(ends.from).is_some()
         && tables.link(ends.to).is_some();
     if !leads {
-        return Restored::Ended;
+        return RestoreOutcome::Ended;
     }
     let verdict = evaluate(tables, &ends, (destination, transport(key, record.original)));
     if verdict.denied.is_some() {
-        return Restored::Ended;
+        return RestoreOutcome::Ended;
     }
     let hash = state.flows.hash(key);
     let found = state.flows.find(hash, key);
     if state.flows.live_entry(found, now).is_some() {
         // What has passed since is newer.
-        return Restored::Here;
+        return RestoreOutcome::Here;
     }
-    if !(is_own || state.flows.has_shard(hash)) || state.flows.claim(hash, found).is_some() {
-        return Restored::Elsewhere;
+    if !(may_claim || state.flows.has_shard(hash)) || state.flows.claim(hash, found).is_some() {
+        return RestoreOutcome::Elsewhere;
     }
     let evicted = state.flows.insert(hash, found, flow_owner(&ends), now, |entry| {
         entry.replace(flow);
@@ -72,5 +72,5 @@ pub fn restore(
         entry.epoch = epoch;
     });
     state.evictions += u64::from(evicted.is_some_and(Evicted::is_live));
-    Restored::Here
+    RestoreOutcome::Here
 }

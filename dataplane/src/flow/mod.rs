@@ -5,7 +5,7 @@
 //! - [`FlowState`] says how far the connection has come, how long it may be silent, and which packets are judged again.
 //! - [`FlowTable`] holds the entries. It has a fixed capacity, bounded work per call, and time as a parameter. Each
 //!   [`Owner`] has its share of a full table.
-//! - A [`FlowRecord`] is what outlives the process of a flow, if the table keeps records.
+//! - A [`FlowRecord`] is the part of a flow that outlives the process, if the table keeps records.
 //! - [`Shards`] say which worker has a flow, if several workers have a table each.
 //!
 //! Nothing here classifies, routes or sends.

@@ -1,4 +1,4 @@
-//! Flow records: what of each flow outlives the process.
+//! Flow records: the part of each flow that outlives the process.
 //!
 //! A table may keep a record of each of its flows in memory that another process holds a descriptor of. The next process
 //! reads the records and judges each flow anew. So a record says only what packets that come later cannot tell: which

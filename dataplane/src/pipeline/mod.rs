@@ -21,5 +21,5 @@ mod slow_path;
 
 pub(crate) use context::Context;
 pub(crate) use passes::Pipeline;
-pub use restore::Restored;
+pub use restore::{RestorePass, Restored};
 pub use sizes::Sizes;

@@ -2,8 +2,8 @@
 //!
 //! There is a file of records for each worker of the last process, and perhaps another number of workers now. Each
 //! worker first takes the files that are its own. Two flows of different files may share a shard now, and then the
-//! worker that came second leaves its flow. So each worker reads the other files, too, after its own, and takes what
-//! lies in its shards: no flow is left out.
+//! worker that comes second leaves its flow. So when all workers have done this, each reads the other files, too, and
+//! takes what lies in its shards.
 
 use std::io;
 use std::iter::Sum;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::handoff::WorkerMesh;
 use super::passes::Pipeline;
-use crate::decide::{self, Restored as Outcome};
+use crate::decide::{self, RestoreOutcome};
 use crate::flow::FlowRecordFile;
 use crate::tables::Tables;
 
@@ -36,12 +36,27 @@ impl Sum for Restored {
     }
 }
 
+/// Which files of records a worker reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RestorePass {
+    /// Its own.
+    Own,
+    /// Those of the other workers, when each has read its own.
+    Others,
+}
+
+impl RestorePass {
+    /// Both, in order.
+    pub const ALL: [Self; 2] = [Self::Own, Self::Others];
+}
+
 impl Pipeline {
     /// Opens the flows again that belong to this worker. `files` are those of all workers of the last process, in order.
     pub(crate) fn restore(
         &mut self,
         tables: &Tables,
         files: &[FlowRecordFile],
+        pass: RestorePass,
         mesh: &WorkerMesh,
         now: Duration,
     ) -> io::Result<Restored> {
@@ -49,20 +64,19 @@ impl Pipeline {
         let slots = self.state.flows.capacity();
         let now = now.as_secs() as u32;
         let mut restored = Restored::default();
-        for is_own in [true, false] {
-            for (number, file) in files.iter().enumerate() {
-                if (number % workers == own) != is_own {
-                    continue;
-                }
-                let spoiled = file.read(slots, |record| {
-                    match decide::restore(tables, &mut self.state, &record, is_own, now) {
-                        Outcome::Here => restored.flows += 1,
-                        Outcome::Ended if is_own => restored.ended += 1,
-                        Outcome::Ended | Outcome::Elsewhere => {}
-                    }
-                })?;
-                restored.spoiled += if is_own { spoiled } else { 0 };
+        let is_own = pass == RestorePass::Own;
+        for (number, file) in files.iter().enumerate() {
+            if (number % workers == own) != is_own {
+                continue;
             }
+            let spoiled = file.read(slots, |record| {
+                match decide::restore(tables, &mut self.state, &record, is_own, now) {
+                    RestoreOutcome::Here => restored.flows += 1,
+                    RestoreOutcome::Ended if is_own => restored.ended += 1,
+                    RestoreOutcome::Ended | RestoreOutcome::Elsewhere => {}
+                }
+            })?;
+            restored.spoiled += if is_own { spoiled } else { 0 };
         }
         self.counters.flows.set(self.state.flows.len() as u64);
         self.counters.evictions.set(self.state.evictions);

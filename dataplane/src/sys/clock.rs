@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-/// The time since the machine's start: the same for all its processes, but those in a time namespace of their own.
+/// The time since the machine's start without its sleep (`CLOCK_MONOTONIC`): the same for all its processes, but those
+/// in a time namespace of their own.
 #[inline]
 pub fn since_boot() -> Duration {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -74,7 +74,7 @@ impl<T: FromZeros> ZeroedPages<T> {
 
     /// `len` zeroed values, at least one, in a file that other processes may have, too. They may write there, so `T` must
     /// be atomic. Errors: no address space, no file, or a length whose bytes overflow (`OutOfMemory`).
-    pub fn shared(len: usize, name: &str) -> io::Result<(Self, SharedFile)>
+    pub(crate) fn shared(len: usize, name: &str) -> io::Result<(Self, SharedFile)>
     where
         T: Sync,
     {

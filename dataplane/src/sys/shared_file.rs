@@ -14,7 +14,10 @@ pub struct SharedFile(File);
 impl SharedFile {
     /// A file of zeros whose size cannot change. It takes memory where it is written.
     pub(super) fn new(name: &str, bytes: u64) -> io::Result<Self> {
-        let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        // A system may forbid files that could be executed (`vm.memfd_noexec`); before Linux 6.3 there is no such flag.
+        let file = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
+            .or_else(|_| memfd_create(name, flags))?;
         let file = File::from(file);
         file.set_len(bytes)?;
         // A mapping that reaches beyond its file ends the process that touches it.

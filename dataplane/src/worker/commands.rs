@@ -1,14 +1,14 @@
 //! The commands that control sends to a worker.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 use crossbeam::channel::Sender;
 use mio::Waker;
 
 use crate::counters::PortCounters;
 use crate::flow::{FlowEntry, FlowRecordFile};
-use crate::pipeline::Restored;
+use crate::pipeline::{RestorePass, Restored};
 use crate::port::PacketIo;
 use crate::tables::{PortId, Tables};
 
@@ -27,11 +27,22 @@ pub enum Command {
     Wrap(PortId, Wrap),
     /// Send a copy of up to this many flows.
     Flows(usize, Sender<Vec<FlowEntry>>),
-    /// Open the flows of the last process again that the tables in use allow, and send how many there were. The files
-    /// are those of all its workers, in order.
-    Restore(Arc<[FlowRecordFile]>, Sender<io::Result<Restored>>),
+    /// Open flows of the last process again, and wait until every worker has done so.
+    Restore(RestorePass, Arc<Restoration>),
     /// End.
     Stop,
+}
+
+/// The flows of the last process, which all workers open again before one of them handles a packet.
+pub struct Restoration {
+    /// They judge the flows. They are published afterwards, so no packet comes in between.
+    pub tables: Arc<Tables>,
+    /// Of all workers of the last process, in order.
+    pub files: Vec<FlowRecordFile>,
+    /// Where the workers wait for each other.
+    pub barrier: Barrier,
+    /// Gets how many there were, from each worker after each pass.
+    pub reply: Sender<io::Result<Restored>>,
 }
 
 /// Sends commands to a worker; clones send to the same worker.

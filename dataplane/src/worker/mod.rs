@@ -17,7 +17,7 @@ mod turn;
 mod workers;
 
 pub use clock::Clock;
-pub use commands::{Command, Commands, Wrap};
+pub use commands::{Command, Commands, Restoration, Wrap};
 pub use idle::Idle;
 pub use settings::{Polling, Settings, SharedState};
 pub use thread::{Handle, spawn};

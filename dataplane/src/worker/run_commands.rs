@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::TryRecvError;
 
 use super::clock::POLL_EVERY;
-use super::commands::{Command, Wrap};
+use super::commands::{Command, Restoration, Wrap};
 use super::turn::Worker;
 use crate::counters::PortCounters;
 use crate::port::PacketIo;
@@ -40,9 +40,10 @@ impl Worker {
                     self.detach(id);
                 }
                 Ok(Command::Wrap(id, wrap)) => self.wrap(id, wrap),
-                Ok(Command::Restore(files, reply)) => {
-                    let restored = self.pipeline.restore(&self.tables, &files, &self.mesh, now);
-                    let _ = reply.send(restored);
+                Ok(Command::Restore(pass, all)) => {
+                    let Restoration { tables, files, barrier, reply } = &*all;
+                    let _ = reply.send(self.pipeline.restore(tables, files, pass, &self.mesh, now));
+                    barrier.wait();
                 }
                 Ok(Command::Flows(limit, reply)) => {
                     let _ = reply.send(self.pipeline.flows().take(limit).collect());

@@ -1,16 +1,16 @@
 //! All workers of a node: each has a queue of every port, all get the same commands, and their counters are summed up.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
-use crossbeam::channel::Sender;
+use crossbeam::channel::{Receiver, Sender, unbounded};
 
-use super::commands::Command;
+use super::commands::{Command, Restoration};
 use super::settings::{Settings, SharedState};
 use super::thread::{Handle, spawn};
 use crate::counters::{PortCounters, WorkerCounters};
 use crate::flow::{FlowEntry, FlowRecordFile};
-use crate::pipeline::Restored;
+use crate::pipeline::{RestorePass, Restored};
 use crate::port::PacketIo;
 use crate::report::Report;
 use crate::tables::{PortId, Tables};
@@ -91,10 +91,21 @@ impl Workers {
         self.sum(|counters| counters.rules.read(slot))
     }
 
-    /// Makes each worker open its part of the flows of the last process again, and send how many there were. Every
-    /// worker has to get the command.
-    pub fn restore(&self, files: &Arc<[FlowRecordFile]>, reply: &Sender<io::Result<Restored>>) {
-        self.send_all(|| Command::Restore(Arc::clone(files), reply.clone()));
+    /// Makes the workers open the flows of the last process again that these tables allow. The tables are not published,
+    /// and should be next. Returns what became of the flows: [`RestorePass::ALL`] answers of each worker. Fewer: a
+    /// worker is gone.
+    pub fn restore(
+        &self,
+        tables: &Arc<Tables>,
+        files: Vec<FlowRecordFile>,
+    ) -> Receiver<io::Result<Restored>> {
+        let (reply, restored) = unbounded();
+        let (tables, barrier) = (Arc::clone(tables), Barrier::new(self.len()));
+        let all = Arc::new(Restoration { tables, files, barrier, reply });
+        for pass in RestorePass::ALL {
+            self.send_all(|| Command::Restore(pass, Arc::clone(&all)));
+        }
+        restored
     }
 
     /// Makes each worker send copies of up to `limit` flows.

@@ -116,7 +116,7 @@ fn a_connection_to_a_service_goes_on_in_both_its_parts() {
 
 #[test]
 fn what_was_silent_for_too_long_while_there_was_no_agent_has_ended() {
-    for (silence, goes_on) in [(60, true), (92, false)] {
+    for (silence, goes_on) in [(85, true), (92, false)] {
         let mut fabric = Fabric::new(&cluster("client"));
         let tuple = Tuple::new(CLIENT, SERVER, UDP, 80);
         open(&mut fabric, "shop/client", tuple);

@@ -128,15 +128,15 @@ impl Dataplane {
         Sizes::default().flows
     }
 
-    /// Calculates and publishes, once the datastore has been read whole; until then nothing passes. Tables that are
-    /// refuted are not published: those before stay.
-    pub(super) fn publish(
+    /// Calculates tables, once the datastore has been read whole; until then nothing passes. [`Dataplane::publish`]
+    /// follows. `None`: the tables of before stay in use, because these are refuted.
+    pub(super) fn calculate(
         &mut self,
         datastore: &Datastore,
         locals: &BTreeMap<&ObjectName, &Local>,
-    ) {
+    ) -> Option<Arc<Tables>> {
         if !datastore.cluster.in_sync {
-            return;
+            return None;
         }
         let began = Instant::now();
         let (calculation, inputs) = self.inputs(datastore, locals);
@@ -145,13 +145,17 @@ impl Dataplane {
             let names: BTreeSet<ObjectName> = locals.keys().copied().cloned().collect();
             verifier.admits(datastore.source.contents(), names, &tables.image)
         });
-        if !proved {
-            return;
-        }
+        proved.then(|| {
+            self.latencies.published(began.elapsed());
+            Arc::new(tables)
+        })
+    }
+
+    /// Has the workers use these tables.
+    pub(super) fn publish(&mut self, tables: Arc<Tables>) {
         self.routes = self.calculation.current_routes().collect();
-        self.tables = Arc::new(tables);
-        self.ports.workers.publish(&self.tables);
-        self.latencies.published(began.elapsed());
+        self.ports.workers.publish(&tables);
+        self.tables = tables;
     }
 
     /// A change that was received then has been applied: to the tables of version `before`, which are still in use, or

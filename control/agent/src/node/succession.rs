@@ -13,8 +13,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use manx_dataplane::flow::FlowRecordFile;
-use manx_dataplane::pipeline::Restored;
-use manx_dataplane::tables::PortId;
+use manx_dataplane::pipeline::{RestorePass, Restored};
+use manx_dataplane::tables::{PortId, Tables};
 use manx_policy_compiler::model::ObjectName;
 
 use super::Agent;
@@ -54,27 +54,30 @@ impl Agent {
         all
     }
 
-    /// Has the workers open the flows of the last agent again that tables allow. From then on the holder keeps the records
-    /// of this agent's flows.
-    pub(super) fn restore(&self, flows: BTreeMap<usize, FlowRecordFile>) {
+    /// Has the workers open the flows of the last agent again that these tables allow; publication follows. From then on
+    /// the holder keeps the records of this agent's flows.
+    pub(super) fn restore(&self, flows: BTreeMap<usize, FlowRecordFile>, tables: &Arc<Tables>) {
         let workers = &self.dataplane.ports.workers;
         let (last, files): (Vec<usize>, Vec<FlowRecordFile>) = flows.into_iter().unzip();
-        let (reply, restored) = crossbeam::channel::bounded(workers.len());
-        if !files.is_empty() {
-            workers.restore(&files.into(), &reply);
-        }
-        drop(reply);
+        let restored = (!files.is_empty()).then(|| workers.restore(tables, files));
+        let answers = RestorePass::ALL.len() * workers.len();
         let records = workers.iter().map(|worker| Arc::clone(worker.flow_records())).collect();
         let holding = Arc::clone(&self.attachments.holding);
         tokio::task::spawn_blocking(move || {
-            // It ends when each worker has answered, or has gone.
-            match restored.iter().sum::<io::Result<Restored>>() {
+            // The channel ends when each worker has answered, or has gone.
+            let restored: Option<Vec<_>> = restored.map(|it| it.iter().collect());
+            if restored.as_ref().is_some_and(|it| it.len() < answers) {
+                // This agent ends without having opened them. The next one may.
+                return;
+            }
+            match restored.into_iter().flatten().sum::<io::Result<Restored>>() {
                 Ok(Restored { flows: 0, ended: 0, spoiled: 0 }) => {}
                 Ok(Restored { flows, ended, spoiled }) => tracing::info!(
                     flows,
                     ended,
                     spoiled,
-                    "connections of the last agent go on; those that policy no longer allows have ended"
+                    "connections of the last agent go on, but for those that have ended: policy no longer allows them, or their pods \
+                     or their time are gone"
                 ),
                 Err(error) => tracing::warn!(
                     %error,

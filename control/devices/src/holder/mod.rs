@@ -1,10 +1,10 @@
 //! The holder: a process that outlives the agent, and keeps a duplicate of each queue of each pod's device. A device
 //! goes with its last queue, so pods keep their interfaces while there is no agent. The next agent takes them over.
-//! Beside them it keeps the records of the agent's flows, so that the next agent knows who opened a connection.
+//! It also keeps the records of the agent's flows, so that the next agent knows who opened a connection.
 //!
 //! It keeps descriptors under names, each with a note that it does not read. So it need not change when agents do: one
 //! that an older plugin has started serves newer agents. It reads no packets, knows no policy and decides nothing.
-//! What it keeps it lets go when it is told to, or when the device is gone.
+//! What it keeps it lets go when it is told to, or when the device is gone. It ends when it has no device left.
 //!
 //! - this file: the protocol, and what is noted of an entry.
 //! - `process`: the holder itself.

@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 use manx_api::descriptors;
 use manx_linux::socket::{self, Listening};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::{SFlag, fstat};
 use serde_json::Value;
 
 use super::{Call, MAX_ENTRIES, Reply, Request, Response, SILENCE, VERSION, prepare, receive};
 
 /// How often it looks for devices that are gone: with a namespace that ends, and no DEL.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long it stays without an entry and a connection. The plugin sees that there is one before it makes a device,
+/// How long it stays without a device and a connection. The plugin sees that there is one before it makes a device,
 /// and the agent brings the queues when the device is made.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -32,6 +33,8 @@ pub struct Holder {
 struct Entry {
     note: Value,
     descriptors: Vec<OwnedFd>,
+    /// Else they are of files, which nobody needs when all devices are gone.
+    has_device: bool,
 }
 
 impl Holder {
@@ -40,7 +43,7 @@ impl Holder {
         Ok(Self { socket: Listening::bind(path)?, entries: BTreeMap::new() })
     }
 
-    /// Serves until it is told to end, or keeps nothing and nobody asks any more.
+    /// Serves until it is told to end, or keeps no device and nobody asks any more.
     pub fn run(self) -> io::Result<()> {
         self.run_for(IDLE, LOOK)
     }
@@ -56,7 +59,7 @@ impl Holder {
                 }
             }
             self.entries.retain(|_, entry| !entry.is_gone());
-            if self.entries.is_empty() && asked.elapsed() > idle {
+            if !self.entries.values().any(|it| it.has_device) && asked.elapsed() > idle {
                 return Ok(());
             }
         }
@@ -121,7 +124,7 @@ impl Holder {
         if !self.entries.contains_key(&name) && self.entries.len() >= MAX_ENTRIES {
             return Err(format!("it keeps {MAX_ENTRIES} entries already, and no more"));
         }
-        self.entries.insert(name, Entry { note, descriptors: brought });
+        self.entries.insert(name, Entry::new(note, brought));
         Ok(Reply::Kept { entries: self.entries.len() })
     }
 
@@ -137,6 +140,14 @@ impl Holder {
 }
 
 impl Entry {
+    fn new(note: Value, descriptors: Vec<OwnedFd>) -> Self {
+        let is_file = |it: &OwnedFd| {
+            fstat(it).is_ok_and(|it| it.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits())
+        };
+        let has_device = !descriptors.iter().all(is_file);
+        Self { note, descriptors, has_device }
+    }
+
     /// Whether the device of these queues is gone: such a queue reports an error (Linux, `tun_chr_poll`).
     fn is_gone(&self) -> bool {
         self.descriptors.iter().any(|it| {

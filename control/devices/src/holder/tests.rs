@@ -93,7 +93,7 @@ fn what_is_kept_comes_back_as_it_was_until_it_is_released() {
 }
 
 #[test]
-fn there_is_one_of_them_and_it_ends_when_it_keeps_nothing() {
+fn there_is_one_of_them_and_it_ends_when_it_keeps_no_device() {
     let holder = start(SOON * 5);
     let second = Holder::bind(&holder.path).unwrap_err();
     assert!(matches!(second, socket::Error::InUse(_)), "{second}");
@@ -101,6 +101,8 @@ fn there_is_one_of_them_and_it_ends_when_it_keeps_nothing() {
     holder.client().keep(&Note::from(kept.clone()), &[null().as_fd()]).unwrap();
     thread::sleep(SOON * 10);
     assert_eq!(holder.names().len(), 1, "it stays while it keeps something");
+    let records = tempfile::tempfile().unwrap();
+    holder.client().keep(&Note::Flows { worker: 0 }, &[records.as_fd()]).unwrap();
     holder.client().release(name(&kept.attach.pod)).unwrap();
     holder.thread.join().unwrap().unwrap();
     Holder::bind(&holder.path).unwrap();
