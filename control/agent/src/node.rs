@@ -149,6 +149,7 @@ impl Agent {
     /// Reads the workers' reports, and retries what has failed. `Err`: the agent cannot go on.
     pub(super) fn tick(&mut self, now: Instant) -> Result<(), Error> {
         self.read_reports();
+        self.datastore.look_for_account();
         self.retry_early(now);
         self.dataplane.ports.restore_devices(now);
         if self.dataplane.vxlan_fault.message().is_some()

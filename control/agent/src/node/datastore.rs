@@ -10,7 +10,7 @@ use manx_calculation::services::Services;
 use manx_calculation::topology::{self, Topology, TopologyError};
 use manx_datastore::Source;
 use manx_datastore::api_server::{Access, Follower};
-use manx_objects::contents::Changes;
+use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::Problem;
 use manx_policy_compiler::model::ObjectName;
@@ -47,8 +47,29 @@ pub(crate) struct Datastore {
     own_addresses: BTreeSet<IpAddr>,
     /// The service addresses that the node translates, if it does.
     pub(super) services: Option<Services>,
-    /// The service account as which the API server is asked, if it is known.
-    account: Option<ObjectKey>,
+    account: Account,
+}
+
+/// The service account as which the API server is asked, if it is known: without it no agent can read the objects.
+#[derive(Default)]
+struct Account {
+    key: Option<ObjectKey>,
+    /// Whether it was there at some time. A name that no account has had tells nothing.
+    was_there: bool,
+}
+
+impl Account {
+    fn is_there(&self, objects: &Contents) -> Option<bool> {
+        self.key.as_ref().map(|key| objects.objects.contains_key(key))
+    }
+
+    fn look(&mut self, objects: &Contents) {
+        self.was_there |= self.is_there(objects) == Some(true);
+    }
+
+    fn is_deleted(&self, objects: &Contents) -> bool {
+        self.was_there && self.is_there(objects) == Some(false)
+    }
 }
 
 impl Datastore {
@@ -74,10 +95,13 @@ impl Datastore {
             own_addresses: BTreeSet::new(),
             services: None,
             account: match &settings.datastore {
-                settings::Datastore::Kubernetes { account, .. } => account.clone(),
-                settings::Datastore::Directory(_) => None,
+                settings::Datastore::Kubernetes { account, .. } => {
+                    Account { key: account.clone(), was_there: false }
+                }
+                settings::Datastore::Directory(_) => Account::default(),
             },
         };
+        datastore.look_for_account();
         let cluster = import_for(datastore.source.contents(), &datastore.node);
         if let settings::Datastore::Directory(path) = &settings.datastore
             && !cluster.in_sync
@@ -90,10 +114,14 @@ impl Datastore {
         Ok(datastore)
     }
 
-    /// Whether Manx is gone from the cluster: its service account, without which no agent can read the objects.
+    /// Notes that the agent's service account is there, if it is.
+    pub(super) fn look_for_account(&mut self) {
+        self.account.look(self.source.contents());
+    }
+
+    /// Whether Manx is gone from the cluster: its service account was deleted.
     pub(super) fn is_removed(&self) -> bool {
-        let objects = &self.source.contents().objects;
-        self.cluster.in_sync && self.account.as_ref().is_some_and(|it| !objects.contains_key(it))
+        self.cluster.in_sync && self.account.is_deleted(self.source.contents())
     }
 
     /// Imports all objects. [`Datastore::place`] follows.
@@ -188,5 +216,32 @@ impl Datastore {
     /// Whether there is a tunnel by VXLAN.
     pub(super) fn has_vxlan(&self) -> bool {
         self.topology.peers().iter().any(|peer| peer.overlay == Overlay::Vxlan)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_is_deleted_only_if_it_was_there() {
+        let key = ObjectKey {
+            kind: Kind::ServiceAccount,
+            namespace: "kube-system".to_owned(),
+            name: "manx-node".to_owned(),
+        };
+        let text = "apiVersion: v1\nkind: ServiceAccount\n\
+             metadata: {name: manx-node, namespace: kube-system}\n";
+        let with = Contents::from_texts([("account.yaml", text)]);
+        let without = Contents::from_texts([]);
+        let mut account = Account { key: Some(key), was_there: false };
+        account.look(&without);
+        assert!(!account.is_deleted(&without), "it may have another name");
+        account.look(&with);
+        assert!(!account.is_deleted(&with));
+        account.look(&without);
+        assert!(account.is_deleted(&without));
+        assert!(!account.is_deleted(&with), "it was made again");
+        assert!(!Account::default().is_deleted(&without));
     }
 }
