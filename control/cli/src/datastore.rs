@@ -68,7 +68,7 @@ pub struct DatastoreOptions {
 
 fn check_use_pod_cidr(value: &str) -> Result<(), Error> {
     match value {
-        "" | "true" => Ok(()),
+        "true" => Ok(()),
         _ => Err(Error::Invalid(format!(
             "--use-pod-cidr (USE_POD_CIDR): found {value:?}, expected true: pods' addresses come from the Node's podCIDRs, and not from Calico's blocks"
         ))),
@@ -103,7 +103,7 @@ pub enum Ipip {
 impl DatastoreOptions {
     /// The datastore of an agent that listens on `socket`.
     pub fn datastore(&self, socket: &Path) -> Result<Datastore, Error> {
-        check_use_pod_cidr(self.use_pod_cidr.as_deref().unwrap_or_default())?;
+        self.use_pod_cidr.as_deref().map_or(Ok(()), check_use_pod_cidr)?;
         let wanted = match (self.datastore_type, &self.datastore) {
             (Some(DatastoreType::Directory), None) => {
                 return Err(Error::Invalid(
@@ -132,27 +132,20 @@ impl DatastoreOptions {
             },
         });
         let access = Box::new(self.access());
-        let account = self.service_account.as_deref().filter(|text| !text.is_empty());
-        Ok(Datastore::Kubernetes {
-            access,
-            state,
-            pool,
-            account: account.map(parse_account).transpose()?,
-        })
+        let account = self.service_account.as_deref().map(parse_account).transpose()?;
+        Ok(Datastore::Kubernetes { access, state, pool, account })
     }
 
     fn access(&self) -> Access {
-        // A variable that is set to nothing is not set: so manifests write it.
-        let path = |path: &Option<PathBuf>| path.clone().filter(|it| !it.as_os_str().is_empty());
-        let text = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let other_token = || env::var("K8S_TOKEN").ok().filter(|token| !token.is_empty());
         Access {
-            kubeconfig: path(&self.kubeconfig),
+            kubeconfig: self.kubeconfig.clone(),
             context: None,
-            endpoint: text(&self.api_endpoint),
-            certificate: path(&self.api_cert),
-            key: path(&self.api_key),
-            authority: path(&self.api_ca),
-            token: text(&self.api_token).or_else(|| text(&env::var("K8S_TOKEN").ok())),
+            endpoint: self.api_endpoint.clone(),
+            certificate: self.api_cert.clone(),
+            key: self.api_key.clone(),
+            authority: self.api_ca.clone(),
+            token: self.api_token.clone().or_else(other_token),
         }
     }
 }
@@ -163,7 +156,7 @@ mod tests {
 
     #[test]
     fn addresses_come_from_pod_cidrs_alone() {
-        assert!(["", "true"].into_iter().all(|value| check_use_pod_cidr(value).is_ok()));
+        assert!(check_use_pod_cidr("true").is_ok());
         let told = check_use_pod_cidr("false").unwrap_err().to_string();
         assert!(told.starts_with("--use-pod-cidr (USE_POD_CIDR): found \"false\", expected true"));
     }

@@ -21,11 +21,13 @@ pub mod rig;
 pub mod socket;
 pub mod status;
 
+use std::ffi::OsStr;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::builder::Resettable;
+use clap::{CommandFactory, FromArgMatches as _, Parser, Subcommand};
 
 pub use self::error::Error;
 
@@ -77,7 +79,8 @@ pub enum Command {
 
 /// Parses the command line, runs the command, prints its error if there is one, and returns the exit code.
 pub fn main() -> ExitCode {
-    let manx = match Manx::try_parse() {
+    let parsed = without_empty_variables(Manx::command()).try_get_matches();
+    let manx = match parsed.and_then(|it| Manx::from_arg_matches(&it)) {
         Ok(manx) => manx,
         Err(error) => {
             // If even this cannot be printed, there is no one to tell.
@@ -99,6 +102,15 @@ pub fn main() -> ExitCode {
             ExitCode::from(error.code())
         }
     }
+}
+
+/// An environment variable that is set to nothing counts as not set, because that is how manifests write it.
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+    let heeded = command.mut_args(|arg| {
+        if arg.get_env().is_some_and(is_empty) { arg.env(Resettable::Reset) } else { arg }
+    });
+    heeded.mut_subcommands(without_empty_variables)
 }
 
 fn run(command: Command) -> Result<(), Error> {

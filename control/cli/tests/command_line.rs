@@ -1,8 +1,11 @@
 //! The `manx` program as its users start it: exit codes, standard output and standard error, and nothing left behind.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::ffi::OsStr;
 use std::fs;
 use std::process::{Command, Output};
+
+use clap::CommandFactory as _;
 
 fn manx(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_manx"))
@@ -61,6 +64,30 @@ fn a_wrong_usage_is_2_and_help_is_0() {
         let output = manx(right);
         assert_eq!(output.status.code(), Some(0), "{right:?}");
         assert!(!output.stdout.is_empty(), "{right:?}");
+    }
+}
+
+#[test]
+fn a_variable_that_is_set_to_nothing_counts_as_not_set() {
+    let node = manx::Manx::command().find_subcommand("node").unwrap().clone();
+    let variables: Vec<_> = node.get_arguments().filter_map(clap::Arg::get_env).collect();
+    assert!(variables.len() > 20, "{variables:?}");
+    let all = variables.iter().map(|name| (*name, ""));
+    let run = |variables: Vec<(&OsStr, &str)>| {
+        let output = Command::new(env!("CARGO_BIN_EXE_manx"))
+            .args(["node", "--datastore", "/nonexistent", "--socket", "/nonexistent/node.sock"])
+            .env_clear()
+            .env("MANX_NAME", "n")
+            .envs(variables)
+            .output()
+            .unwrap();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let without = run(Vec::new());
+    assert!(without.2.contains("/nonexistent"), "{}", without.2);
+    assert_eq!(run(all.clone().collect()), without);
+    for one in all {
+        assert_eq!(run(vec![one]), without, "{one:?}");
     }
 }
 
