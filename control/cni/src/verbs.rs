@@ -118,15 +118,19 @@ fn to_json(success: &Success) -> Result<String, Error> {
 
 /// DEL: the agent takes the interface and the addresses away, if they are still this container's.
 pub(crate) fn del(config: &Config, container: &Container) -> Result<String, Error> {
-    let gone = id(config, container);
-    let detached = detach_those(&mut connect(config)?, |id| *id == gone)?;
-    // The workers close their queues in their own time, and the next device may have its name at once.
-    if detached > 0
-        && let Some(path) = container.netns.as_deref().filter(|it| namespace::check(it).is_ok())
-        && let Ok(netns) = netns::open(path)
-    {
-        pod_device::remove_tun(&netns, &container.interface)?;
-    }
+    let (gone, mut client) = (id(config, container), connect(config)?);
+    let known = attached_as(&mut client, |id| *id == gone)?;
+    // The interface goes here and not when the holder closes its last queue: the kernel takes some 20 ms for one, and
+    // the holder is one thread.
+    let removed = match container.netns.as_deref().filter(|it| namespace::check(it).is_ok()) {
+        Some(path) if !known.is_empty() => match netns::open(path) {
+            Ok(netns) => pod_device::remove_tun(&netns, &container.interface),
+            Err(_) => Ok(()),
+        },
+        _ => Ok(()),
+    };
+    detach_all(&mut client, known)?;
+    removed?;
     Ok(String::new())
 }
 
@@ -138,37 +142,37 @@ pub(crate) fn gc(config: &Config) -> Result<String, Error> {
         let _ = writeln!(stderr(), "{text}");
         return Ok(String::new());
     };
-    detach_those(&mut connect(config)?, |AttachmentId { sandbox, interface }| {
+    let mut client = connect(config)?;
+    let stale = attached_as(&mut client, |AttachmentId { sandbox, interface }| {
         sandbox.network == config.network
             && !valid
                 .iter()
                 .any(|it| it.container == sandbox.container && it.interface == *interface)
     })?;
+    detach_all(&mut client, stale)?;
     Ok(String::new())
 }
 
-/// Detaches what the agent knows by such an id, and says how many. One that fails holds up no other.
-fn detach_those(
+/// What the agent has by such an id.
+fn attached_as(
     client: &mut Client,
-    is_gone: impl Fn(&AttachmentId) -> bool,
-) -> Result<usize, Error> {
-    let (mut detached, mut failed) = (0, None::<Error>);
-    for Attachment { pod, id, .. } in client.attachments()? {
-        if !id.as_ref().is_some_and(&is_gone) {
-            continue;
-        }
-        match client.detach(Detach { pod, id }) {
-            Ok(()) => detached += 1,
-            Err(error) => {
-                let error = Error::from(error);
-                failed = Some(match failed {
-                    None => error,
-                    Some(first) => Error::new(first.code, format!("{first}; {error}")),
-                });
-            }
-        }
+    is_wanted: impl Fn(&AttachmentId) -> bool,
+) -> Result<Vec<Detach>, Error> {
+    let all = client.attachments()?.into_iter();
+    let wanted = all.filter(|it| it.id.as_ref().is_some_and(&is_wanted));
+    Ok(wanted.map(|Attachment { pod, id, .. }| Detach { pod, id }).collect())
+}
+
+/// Detaches these. One that fails holds up no other.
+fn detach_all(client: &mut Client, all: Vec<Detach>) -> Result<(), Error> {
+    let mut failed = None::<Error>;
+    for error in all.into_iter().filter_map(|it| client.detach(it).err()).map(Error::from) {
+        failed = Some(match failed {
+            None => error,
+            Some(first) => Error::new(first.code, format!("{first}; {error}")),
+        });
     }
-    failed.map_or(Ok(detached), Err)
+    failed.map_or(Ok(()), Err)
 }
 
 /// CHECK: the agent has the pod and its policy is in force, and the pod's namespace has what `prevResult` says.

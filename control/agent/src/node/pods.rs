@@ -16,6 +16,7 @@ use std::{io, mem};
 use manx_dataplane::port::vxlan;
 use manx_dataplane::tables::PortId;
 use manx_policy_compiler::model::ObjectName;
+use nix::errno::Errno;
 
 use super::Agent;
 use super::attachments::{
@@ -173,7 +174,11 @@ impl Agent {
             self.failed = Some(Error::NodePortLost { port: name.to_owned(), source: error });
             return;
         };
-        tracing::warn!(port = name, %error, "the pod's device failed; nothing passes until it is attached anew");
+        if is_gone(&error) {
+            tracing::info!(port = name, %error, "the pod's device is gone; nothing passes until it is attached anew");
+        } else {
+            tracing::warn!(port = name, %error, "the pod's device failed; nothing passes until it is attached anew");
+        }
         self.begin_detach(&pod, Departure { release: None, reply: None });
     }
 
@@ -246,6 +251,12 @@ impl Agent {
             reply(caller, response.and_then(|response| released.map(|()| response)));
         }
     }
+}
+
+/// Whether a device says so that is there no longer: TUN, and packet sockets.
+fn is_gone(error: &io::Error) -> bool {
+    let gone = [Errno::EBADFD, Errno::ENETDOWN, Errno::ENODEV, Errno::ENXIO];
+    error.raw_os_error().is_some_and(|code| gone.contains(&Errno::from_raw(code)))
 }
 
 fn attached(device: &PodDevice, addresses: Vec<IpAddr>) -> api::Reply {

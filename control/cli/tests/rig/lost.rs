@@ -29,7 +29,7 @@ fn a_pod_whose_device_goes_is_cut_off_until_it_is_attached_anew(device: &str) {
     assert_flows(&[to(web), to(stranger)].concat());
 
     delete(&bench, "demo/web", "eth0");
-    bench.await_log("the pod's device failed; nothing passes until it is attached anew");
+    bench.await_log("the pod's device is gone; nothing passes until it is attached anew");
     assert!(!ports(&bench).contains(&"pod:demo/web".to_owned()));
     assert!(!endpoints(&bench).contains(&"web".to_owned()));
     assert_silent(&to(web));
