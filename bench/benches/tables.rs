@@ -11,9 +11,9 @@ use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_ma
 use manx_dataplane::flow::{FlowEntry, FlowKey, FlowTable, HashSeed, Owner, TcpFlags};
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::model::{
-    Action, Direction, Endpoint, Entity, Hook, KUBERNETES, LabelInterner, Model, NAMESPACE,
-    ORCHESTRATOR, ObjectName, Order, Policy, PolicyKind, PolicyName, PortMatch, Protocol, Rule,
-    Transport,
+    Action, AddressSet, Direction, Endpoint, Entity, Hook, KUBERNETES, LabelInterner, Model,
+    NAMESPACE, ORCHESTRATOR, ObjectName, Order, Policy, PolicyKind, PolicyName, PortMatch,
+    Protocol, Rule, Transport,
 };
 use manx_policy_compiler::selector::Selector;
 
@@ -88,7 +88,7 @@ fn model(pods: usize) -> Model {
                 "app".to_owned(),
                 format!("app-{}", index / NAMESPACES % APPS),
             )])),
-            addresses: BTreeSet::from([IpAddr::V4(pod_address(index))]),
+            addresses: AddressSet::from([IpAddr::V4(pod_address(index))]),
             ..Endpoint::default()
         };
         model.endpoints.insert(name(index), Arc::new(endpoint));

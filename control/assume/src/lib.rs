@@ -113,7 +113,7 @@ impl Completion<'_> {
     /// The valid nodes.
     fn nodes(&self) -> impl Iterator<Item = (&ObjectKey, &Node)> {
         self.valid().filter_map(|(key, object)| match object {
-            Object::Node(node) => Some((key, node)),
+            Object::Node(node) => Some((key, &**node)),
             _ => None,
         })
     }

@@ -81,7 +81,7 @@ pub(crate) fn of_object(key: &ObjectKey, object: &Object) -> Json {
 
 fn of_node(node: &Node) -> Json {
     json!({
-        "metadata": { "labels": node.labels },
+        "metadata": { "labels": node.labels.to_map() },
         "spec": spec_of_node(&node.pod_cidrs),
         "status": { "addresses": node_addresses(&node.internal_ips, &node.external_ips) },
     })
@@ -111,7 +111,7 @@ pub(crate) fn status_of_pod(addresses: &[IpAddr]) -> Json {
 }
 
 fn of_pod(pod: &Pod) -> Json {
-    let mut metadata = json!({ "labels": pod.labels });
+    let mut metadata = json!({ "labels": pod.labels.to_map() });
     if let Some(Owner { kind, name }) = &pod.owner {
         let owner = json!({ "kind": kind, "name": name, "controller": true });
         metadata["ownerReferences"] = json!([owner]);
@@ -121,7 +121,7 @@ fn of_pod(pod: &Pod) -> Json {
         spec["initContainers"] = containers(&pod.init_containers);
     }
     if !pod.node_selector.is_empty() {
-        spec["nodeSelector"] = json!(pod.node_selector);
+        spec["nodeSelector"] = json!(pod.node_selector.to_map());
     }
     if let Some(account) = &pod.service_account {
         spec["serviceAccountName"] = account.as_str().into();

@@ -37,7 +37,7 @@ pub(crate) fn make_pools(completion: &mut Completion<'_>) {
             let key = free_key(completion);
             let mode = if v4 { EncapsulationMode::Always } else { EncapsulationMode::Never };
             let pool = IpPool { cidr: net, ipip_mode: Some(mode), vxlan_mode: None };
-            completion.add(key, Object::IpPool(pool));
+            completion.add(key, Object::IpPool(Box::new(pool)));
             made.push(net.to_string());
         }
     }

@@ -28,7 +28,7 @@ pub(crate) fn make_nodes(completion: &mut Completion<'_>) -> Result<(), Refusal>
             calico_address: None,
             vxlan_mac: None,
         };
-        completion.add(key_of(name), Object::Node(node));
+        completion.add(key_of(name), Object::Node(Box::new(node)));
     }
     if !names.is_empty() {
         completion.note(format!("no Node object: {}", list(names.iter().map(String::as_str))));

@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use manx_objects::State;
 use manx_objects::contents::Contents;
 use manx_objects::object::{
     EndpointPort, EndpointSlice, Kind, Object, ObjectKey, Pairs, Pod, PortNumber, Protocol,
     Service, ServicePort,
 };
-use manx_objects::{Invalid, State};
 
 use serde_json::Value as Json;
 
@@ -36,7 +36,7 @@ pub(crate) fn make_slices(completion: &mut Completion<'_>) {
     let mut made = Vec::new();
     for (key, state) in services {
         let State::Valid(object) = state else {
-            completion.store(slice_key(&key, 0), State::Invalid(Invalid::default()));
+            completion.store(slice_key(&key, 0), State::Invalid(Box::default()));
             continue;
         };
         let Object::Service(service) = &*object else { continue };
@@ -45,7 +45,7 @@ pub(crate) fn make_slices(completion: &mut Completion<'_>) {
             made.push(format!("{}/{}", key.namespace, key.name));
         }
         for (key, slice) in slices {
-            completion.add(key, Object::EndpointSlice(slice));
+            completion.add(key, Object::EndpointSlice(Box::new(slice)));
         }
     }
     if !made.is_empty() {
@@ -68,7 +68,7 @@ pub fn endpoint_slices(contents: &Contents) -> BTreeMap<ObjectKey, Json> {
         _ => Vec::new(),
     });
     let manifest = |(key, slice)| {
-        let manifest = manifest::of_object(&key, &Object::EndpointSlice(slice));
+        let manifest = manifest::of_object(&key, &Object::EndpointSlice(Box::new(slice)));
         (key, manifest)
     };
     slices.map(manifest).collect()

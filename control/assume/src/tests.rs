@@ -34,7 +34,7 @@ fn names(contents: &Contents) -> Vec<String> {
 fn nodes(contents: &Contents) -> BTreeMap<String, Node> {
     let nodes = contents.objects.iter().filter_map(|(key, stored)| match &stored.state {
         State::Valid(object) => match &**object {
-            Object::Node(node) => Some((key.name.clone(), node.clone())),
+            Object::Node(node) => Some((key.name.clone(), Node::clone(node))),
             _ => None,
         },
         State::Invalid(_) => None,
@@ -76,7 +76,7 @@ fn a_workload_becomes_pods_like_its_template() {
     let (contents, assumed) = completed(&workload("Deployment", "web", ", replicas: 5"));
     assert_eq!(names(&contents), ["shop/web-1", "shop/web-2"]);
     let pod = &pods(&contents)["shop/web-1"];
-    assert_eq!(pod.labels["app"], "web");
+    assert_eq!(pod.labels.get("app").unwrap(), "web");
     assert_eq!(pod.service_account.as_deref(), Some("runner"));
     assert_eq!(pod.containers[0][0].port, 8080);
     assert_eq!(pod.owner.as_ref().unwrap().name, "web");
@@ -110,9 +110,9 @@ fn each_kind_has_as_many_pods_as_it_asks_for_and_two_at_most() {
 fn pods_of_a_stateful_set_and_of_a_job_have_their_labels() {
     let text = workload("StatefulSet", "db", "") + &workload("Job", "load", "");
     let pods = pods(&completed(&text).0);
-    assert_eq!(pods["shop/db-0"].labels["statefulset.kubernetes.io/pod-name"], "db-0");
-    assert_eq!(pods["shop/db-1"].labels["apps.kubernetes.io/pod-index"], "1");
-    assert_eq!(pods["shop/load-1"].labels["batch.kubernetes.io/job-name"], "load");
+    assert_eq!(pods["shop/db-0"].labels.get("statefulset.kubernetes.io/pod-name").unwrap(), "db-0");
+    assert_eq!(pods["shop/db-1"].labels.get("apps.kubernetes.io/pod-index").unwrap(), "1");
+    assert_eq!(pods["shop/load-1"].labels.get("batch.kubernetes.io/job-name").unwrap(), "load");
 }
 
 #[test]

@@ -184,7 +184,7 @@ impl Assembly {
                 if !same {
                     // Moved, not copied: with very many definitions each would copy what all earlier ones have added.
                     let before = mem::replace(&mut stored.state, entry.state.clone());
-                    stored.state = State::Invalid(either(before, entry.state.clone()));
+                    stored.state = State::Invalid(Box::new(either(before, entry.state.clone())));
                 }
                 let severity = if same { Severity::Warning } else { Severity::Error };
                 let tally = repeated.entry(entry.key.clone()).or_default();
@@ -252,7 +252,7 @@ fn either(one: State, other: State) -> Invalid {
 fn remains(state: State) -> Invalid {
     let object = match state {
         State::Valid(object) => object,
-        State::Invalid(invalid) => return invalid,
+        State::Invalid(invalid) => return *invalid,
     };
     Invalid {
         subject: object.subject(),

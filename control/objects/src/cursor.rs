@@ -266,13 +266,13 @@ impl<'a> Cursor<'a> {
             self.expected(out, "a list");
             return Vec::new();
         };
-        nodes
-            .iter()
-            .enumerate()
-            .filter_map(|(index, node)| {
-                each(&Cursor { node, up: Some(self), step: Step::Index(index) }, out)
-            })
-            .collect()
+        let items = nodes.iter().enumerate().filter_map(|(index, node)| {
+            each(&Cursor { node, up: Some(self), step: Step::Index(index) }, out)
+        });
+        let mut items: Vec<T> = items.collect();
+        // Very many lists of one item are kept, and a list that grows begins with room for four.
+        items.shrink_to_fit();
+        items
     }
 
     /// As [`items`](Self::items); an item that occurs twice is reported.

@@ -1,5 +1,7 @@
 //! `metadata`, of every kind.
 
+use std::collections::BTreeMap;
+
 use super::cursor::{Cursor, Findings};
 use super::object::{Kind, ObjectKey, Owner, Pairs};
 use super::problem::{Cause, Severity};
@@ -246,7 +248,7 @@ pub(super) fn annotation(
 /// Reads labels (whose values have a syntax) or annotations (whose values are any text, and whose keys may have
 /// capitals in their DNS part).
 pub(super) fn pairs(cursor: &Cursor<'_>, out: &mut Findings, labels: bool) -> Pairs {
-    let mut pairs = Pairs::new();
+    let mut pairs = BTreeMap::new();
     cursor.entries(out, |key, at, value, out| {
         let lower = key.to_ascii_lowercase();
         if !is_qualified_name(if labels { key } else { &lower }) {
@@ -263,5 +265,5 @@ pub(super) fn pairs(cursor: &Cursor<'_>, out: &mut Findings, labels: bool) -> Pa
             pairs.insert(key.to_owned(), text);
         }
     });
-    pairs
+    pairs.into()
 }

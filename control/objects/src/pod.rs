@@ -293,6 +293,7 @@ fn annotated(
         }
     }
     // An empty annotation means that the addresses are released; an illegal one does not.
+    addresses.shrink_to_fit();
     (!addresses.is_empty()).then_some(addresses)
 }
 

@@ -55,7 +55,7 @@ pub enum State {
     /// A valid object.
     Valid(Arc<Object>),
     /// The object is not valid; its problems say why.
-    Invalid(Invalid),
+    Invalid(Box<Invalid>),
 }
 
 /// What is known about an object that is not valid.
@@ -306,10 +306,8 @@ impl Reader<'_> {
             Some(object) if !out.errors() => State::Valid(Arc::new(object)),
             // The subject that was read counts for a namespaced policy only in its namespace, so it is not used for
             // another kind.
-            _ if key.as_ref().is_some_and(|key| key.kind != kind) => {
-                State::Invalid(Invalid::default())
-            }
-            _ => State::Invalid(invalid),
+            _ if key.as_ref().is_some_and(|key| key.kind != kind) => State::Invalid(Box::default()),
+            _ => State::Invalid(Box::new(invalid)),
         };
         self.report_all(document, key.as_ref(), out, node);
         if let Some(key) = key {
@@ -418,7 +416,7 @@ fn decode(
     let policy = |object, subject| (Some(object), Invalid { subject, ..Invalid::default() });
     let object = match kind {
         Kind::Namespace => Some(Object::Namespace(namespace::namespace(root, name, metadata, out))),
-        Kind::Node => Some(Object::Node(node::node(root, &metadata, out))),
+        Kind::Node => Some(Object::Node(Box::new(node::node(root, &metadata, out)))),
         Kind::Pod => {
             let pod = pod::decode(root, metadata, out);
             let invalid = Invalid { addresses: pod.every_address(), ..Invalid::default() };
@@ -427,13 +425,13 @@ fn decode(
         Kind::ServiceAccount => {
             Some(Object::ServiceAccount(service::service_account(root, metadata, out)))
         }
-        Kind::Service => Some(Object::Service(service::service(root, out))),
+        Kind::Service => Some(Object::Service(Box::new(service::service(root, out)))),
         Kind::EndpointSlice => {
-            Some(Object::EndpointSlice(service::endpoint_slice(root, &metadata, out)))
+            Some(Object::EndpointSlice(Box::new(service::endpoint_slice(root, &metadata, out))))
         }
         Kind::Workload(controller) => workload::decode(root, controller, metadata, out)
             .map(|workload| Object::Workload(Box::new(workload))),
-        Kind::IpPool => calico::ip_pool(root, out).map(Object::IpPool),
+        Kind::IpPool => calico::ip_pool(root, out).map(Box::new).map(Object::IpPool),
         Kind::NetworkPolicy | Kind::StagedKubernetesNetworkPolicy => {
             let (wire, selector) = network_policy::decode(root, kind.staged(), out);
             let object = Object::NetworkPolicy(Box::new(wire));

@@ -229,7 +229,7 @@ mod tests {
         ) else {
             panic!("a service account")
         };
-        assert_eq!(account.labels["b"], "c");
+        assert_eq!(account.labels.get("b").unwrap(), "c");
     }
 
     #[test]

@@ -67,7 +67,7 @@ mod tests {
                 "{{apiVersion: {version}, kind: {kind}, metadata: {{name: web}}, spec: {{replicas: 3, parallelism: 3, template: {TEMPLATE}}}}}"
             );
             let read = workload(&text);
-            assert_eq!(read.template.labels["app"], "web", "{kind}");
+            assert_eq!(read.template.labels.get("app").unwrap(), "web", "{kind}");
             assert!(read.template.host_network && !read.idle, "{kind}");
             assert_eq!(read.replicas, Some(3), "{kind}");
             assert!(invalid(&text.replace("template:", "templates:")).is_some(), "{kind}");

@@ -4,7 +4,7 @@
 //! To compare all packets, a caller needs only the packets at these boundaries, and only one end or peer of each class.
 //! This module follows `rules` term by term: what a term looks at is here, what follows from it is there.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::net::IpAddr;
 
@@ -16,6 +16,7 @@ use super::members::Member;
 use super::prepare::Set;
 use super::rules::{ClusterPeer, Direction, Entity, KubernetesPeer, Occupants, Rule, Terms};
 use super::services::ServiceMembers;
+use manx_objects::object::Pairs;
 use manx_objects::object::calico::{self, EntityRule};
 use manx_objects::object::cluster::ClusterProtocol;
 use manx_objects::object::{self, PortNumber};
@@ -392,10 +393,5 @@ fn within(nets: &[IpNet], address: IpAddr) -> bool {
 }
 
 /// What a selector, a port name or any other term can see of a member.
-pub(super) type Content<'m> = (
-    u8,
-    Option<&'m str>,
-    [&'m BTreeMap<String, String>; 3],
-    Option<&'m str>,
-    &'m BTreeSet<(String, u8, u16)>,
-);
+pub(super) type Content<'m> =
+    (u8, Option<&'m str>, [&'m Pairs; 3], Option<&'m str>, &'m BTreeSet<(String, u8, u16)>);

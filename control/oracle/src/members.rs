@@ -389,13 +389,13 @@ impl<'a> Surroundings<'a> {
 
     /// Its own labels come before those of its profiles, and an earlier profile's before a later one's.
     fn host_endpoint(&self, key: &ObjectKey, host: &HostEndpoint) -> Member {
-        let mut labels = host.labels.clone();
+        let mut labels = host.labels.to_map();
         for profile in &host.profiles {
             for (key, value) in self.profiles.get(profile.as_str()).into_iter().copied().flatten() {
                 labels.entry(key.clone()).or_insert_with(|| value.clone());
             }
         }
-        let mut member = Member::new(Role::HostEndpoint, None, key.name.clone(), labels);
+        let mut member = Member::new(Role::HostEndpoint, None, key.name.clone(), labels.into());
         member.node = Some(host.node.clone());
         member.interface.clone_from(&host.interface);
         member.profiles.clone_from(&host.profiles);

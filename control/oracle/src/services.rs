@@ -34,7 +34,7 @@ impl Services {
                         && let Some(service) = &slice.service
                     {
                         let name = (key.namespace.clone(), service.clone());
-                        services.slices.entry(name).or_default().push(slice.clone());
+                        services.slices.entry(name).or_default().push(EndpointSlice::clone(slice));
                     }
                 }
             }

@@ -35,7 +35,7 @@ impl<'m> Judge for Reference<'m> {
     fn addresses(&self, end: &ReferenceEnd<'m>, _: &Witnesses) -> BTreeSet<IpAddr> {
         let pod = self.model().endpoints.get(&end.endpoint).map(|pod| &pod.addresses);
         let host = self.model().host_endpoints.get(&end.endpoint.name).map(|host| &host.addresses);
-        pod.or(host).cloned().unwrap_or_default()
+        pod.or(host).into_iter().flatten().copied().collect()
     }
 
     fn atoms(&self, ends: &[&ReferenceEnd<'m>]) -> Atoms {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use super::address_set::AddressSet;
 use super::traffic::Protocol;
 use crate::selector::{
     KUBERNETES, LabelSource, Labels, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, SERVICE_ACCOUNT,
@@ -37,7 +38,7 @@ pub struct Endpoint {
     /// Its service account, which is in the pod's namespace.
     pub service_account: Option<String>,
     /// Its addresses, of both families.
-    pub addresses: BTreeSet<IpAddr>,
+    pub addresses: AddressSet,
     /// The named ports of all its containers, init containers too.
     pub named_ports: BTreeSet<NamedPort>,
 }
@@ -52,7 +53,7 @@ pub struct HostEndpoint {
     /// Which interfaces.
     pub interface: Interface,
     /// The addresses by which selectors of other policies know it.
-    pub addresses: BTreeSet<IpAddr>,
+    pub addresses: AddressSet,
     /// Its named ports.
     pub named_ports: BTreeSet<NamedPort>,
     /// What decides when no policy does, in order.
@@ -73,7 +74,7 @@ impl HostEndpoint {
             labels: Labels::new(),
             node: String::new(),
             interface: Interface::All,
-            addresses: BTreeSet::new(),
+            addresses: AddressSet::default(),
             named_ports: BTreeSet::new(),
             profiles: Vec::new(),
             inherited: Vec::new(),

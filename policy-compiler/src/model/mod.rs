@@ -3,6 +3,7 @@
 //! Every value here is already checked; a value that could be illegal has a constructor that refuses it. Nothing is
 //! resolved yet: selectors are still selectors, named ports still names. Policies of all APIs have one form.
 
+mod address_set;
 mod cluster;
 mod journal;
 mod label_interner;
@@ -13,6 +14,7 @@ mod reason;
 mod tracked;
 mod traffic;
 
+pub use address_set::AddressSet;
 pub use cluster::{Failsafe, FailsafePort, Model};
 pub use journal::Journal;
 pub use label_interner::LabelInterner;

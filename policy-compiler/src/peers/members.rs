@@ -3,7 +3,6 @@
 //! A *member* is a pod, a network set, a host endpoint, or some endpoints of a service. Members are borrowed from the
 //! model: a cluster has many, and nothing of them is copied.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -131,15 +130,11 @@ impl<'m> Member<'m> {
 
     /// Visits the prefixes that it has.
     pub(crate) fn for_each_net(&self, mut visit: impl FnMut(IpNet)) {
-        let mut hosts = |addresses: &BTreeSet<IpAddr>| {
-            for address in addresses {
-                visit(IpNet::from(*address));
-            }
-        };
+        let mut single = |address: &IpAddr| visit(IpNet::from(*address));
         match &self.object {
-            MemberObject::Pod(endpoint) => hosts(&endpoint.addresses),
-            MemberObject::Host(host) => hosts(&host.addresses),
-            MemberObject::Service(_, some) => hosts(&some.addresses),
+            MemberObject::Pod(endpoint) => endpoint.addresses.iter().for_each(&mut single),
+            MemberObject::Host(host) => host.addresses.iter().for_each(&mut single),
+            MemberObject::Service(_, some) => some.addresses.iter().for_each(&mut single),
             MemberObject::Set(set) => {
                 for net in &set.nets {
                     visit(net.trunc());

@@ -286,7 +286,7 @@ impl Cluster {
         let endpoint = Endpoint {
             labels: labels(text).into(),
             service_account: None,
-            addresses: words(addresses),
+            addresses: words(addresses).into(),
             named_ports: named_ports(ports),
         };
         self.model.endpoints.insert(name(pod), Arc::new(endpoint));
@@ -311,7 +311,7 @@ impl Cluster {
             labels: labels(text),
             node: "node".to_owned(),
             interface: Interface::All,
-            addresses: words(addresses),
+            addresses: words(addresses).into(),
             named_ports: BTreeSet::new(),
             profiles: profiles.split_whitespace().map(str::to_owned).collect(),
             inherited: inherited.collect(),

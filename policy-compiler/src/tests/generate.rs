@@ -234,7 +234,7 @@ pub(super) fn endpoint() -> impl Strategy<Value = Endpoint> {
         .prop_map(|(labels, service_account, addresses, named_ports)| Endpoint {
             labels: labels.into(),
             service_account,
-            addresses,
+            addresses: addresses.into(),
             named_ports,
         })
 }
@@ -261,7 +261,7 @@ fn host_endpoint() -> impl Strategy<Value = HostEndpoint> {
             labels,
             node: "n1".to_owned(),
             interface: Interface::All,
-            addresses,
+            addresses: addresses.into(),
             named_ports,
             profiles,
             inherited,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use manx_objects::State;
 use manx_objects::contents::Stored;
 use manx_objects::object::{
-    Kind, LabelSelector, Namespace, NetworkPolicy, Object, ObjectKey, Operator, Peer, Phase, Pod,
-    PolicyType, Port, PortNumber, Protocol, Rule,
+    Kind, LabelSelector, Namespace, NetworkPolicy, Object, ObjectKey, Operator, Pairs, Peer, Phase,
+    Pod, PolicyType, Port, PortNumber, Protocol, Rule,
 };
 
 /// A port that no generated object or packet uses.
@@ -144,7 +144,12 @@ impl Feature {
         };
         match object {
             Object::Namespace(namespace) if self == Self::NamespaceNameLabel => {
-                namespace.labels.remove("kubernetes.io/metadata.name");
+                namespace.labels = namespace
+                    .clone()
+                    .labels
+                    .into_iter()
+                    .filter(|(key, _)| key != "kubernetes.io/metadata.name")
+                    .collect();
             }
             Object::Pod(pod) => self.ablate_pod(pod),
             Object::NetworkPolicy(policy) => self.ablate_policy(policy),
@@ -195,7 +200,7 @@ impl Feature {
     fn ablate_selector(self, selector: &mut LabelSelector) {
         let operator = match self {
             Self::MatchLabels => {
-                selector.match_labels.clear();
+                selector.match_labels = Pairs::new();
                 return;
             }
             Self::In => Operator::In,

@@ -1,6 +1,6 @@
 //! The cluster of the node in memory: manifests with policies, and the nodes, pools and pods that are added to them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use manx_calculation::import::{Cluster, Node as NodeObject, Overlay, Pool, impor
 use manx_objects::contents::Contents;
 use manx_objects::object::EncapsulationMode;
 use manx_objects::problem::Severity;
-use manx_policy_compiler::model::{Endpoint, ObjectName};
+use manx_policy_compiler::model::{AddressSet, Endpoint, ObjectName};
 
 use super::packets::addresses::{
     BLOCK, CLIENT, FAR, NAME, NETWORKS, Network, POOLS, PORT, PORTS, SERVER, far_pod, network,
@@ -62,13 +62,13 @@ fn populate(cluster: &mut Cluster, nodes: u32) -> Result<(), Failure> {
             mode,
         });
     }
-    let mut pod = |name: String, role: &str, addresses: BTreeSet<IpAddr>| {
+    let mut pod = |name: String, role: &str, addresses: AddressSet| {
         let labels = BTreeMap::from([("role".to_owned(), role.to_owned())]);
         let endpoint = Endpoint { labels: labels.into(), addresses, ..Endpoint::default() };
         cluster.model.endpoints.insert(ObjectName::new("shop", name), Arc::new(endpoint));
     };
-    pod("client".to_owned(), "client", BTreeSet::from([CLIENT.into()]));
-    pod("server".to_owned(), "server", BTreeSet::from([SERVER.into()]));
+    pod("client".to_owned(), "client", AddressSet::from([CLIENT.into()]));
+    pod("server".to_owned(), "server", AddressSet::from([SERVER.into()]));
     for at in 0..FAR {
         let addresses = [false, true].map(|tunnel| {
             IpAddr::V4(Ipv4Addr::from_bits(far_pod(tunnel, 1 + at % nodes, at / nodes)))

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
 use manx_policy_compiler::model::{
-    Action, Endpoint, Entity, Hook, KUBERNETES, LabelInterner, Model, NAMESPACE, NamedPort,
-    NetworkSet, ORCHESTRATOR, ObjectName, Order, Policy, PolicyKind, PolicyName, PortMatch,
-    Protocol, Rule,
+    Action, AddressSet, Endpoint, Entity, Hook, KUBERNETES, LabelInterner, Model, NAMESPACE,
+    NamedPort, NetworkSet, ORCHESTRATOR, ObjectName, Order, Policy, PolicyKind, PolicyName,
+    PortMatch, Protocol, Rule,
 };
 use manx_policy_compiler::selector::Selector;
 
@@ -71,7 +71,7 @@ pub(super) fn cluster() -> Shape {
                     ("tier", format!("t{}", pod % 3)),
                 ])),
                 service_account: Some("default".to_owned()),
-                addresses: BTreeSet::from([IpAddr::V4(Ipv4Addr::from_bits(address))]),
+                addresses: AddressSet::from([IpAddr::V4(Ipv4Addr::from_bits(address))]),
                 named_ports: BTreeSet::from([http]),
             };
             let key = ObjectName::new(name.as_str(), format!("pod-{pod}"));
@@ -144,7 +144,7 @@ impl Random {
 fn with_sets(policies: usize, rules: usize, sizes: impl Iterator<Item = usize>) -> Shape {
     let mut model = Model::default();
     let name = ObjectName::new("a", "pod");
-    let addresses = BTreeSet::from([IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1))]);
+    let addresses = AddressSet::from([IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1))]);
     model.namespaces.insert("a".to_owned(), BTreeMap::new());
     model.endpoints.insert(name.clone(), Arc::new(Endpoint { addresses, ..Endpoint::default() }));
     let mut random = Random(12_345);
@@ -209,7 +209,7 @@ pub(super) fn explosion() -> Shape {
         }
         let address = 0x0a10_0000 + index;
         shape.peers.push(address);
-        let addresses = BTreeSet::from([IpAddr::V4(Ipv4Addr::from_bits(address))]);
+        let addresses = AddressSet::from([IpAddr::V4(Ipv4Addr::from_bits(address))]);
         let endpoint = Endpoint { labels: Arc::new(labels), addresses, ..Endpoint::default() };
         shape.model.endpoints.insert(ObjectName::new("a", format!("p{index}")), Arc::new(endpoint));
     }

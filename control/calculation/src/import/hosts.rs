@@ -22,7 +22,7 @@ impl Cluster {
                 && let Object::Profile(profile) = &**object
                 && !profile.labels.is_empty()
             {
-                labels.insert(&key.name, Arc::new(profile.labels.clone()));
+                labels.insert(&key.name, Arc::new(profile.labels.to_map()));
             }
         }
         for host in self.model.host_endpoints.values_mut() {

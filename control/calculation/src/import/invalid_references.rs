@@ -51,7 +51,7 @@ impl<'a> InvalidReferences<'a> {
                 State::Invalid(invalid) => match &invalid.labels {
                     Some(labels) if !nowhere => {
                         let name = ObjectName::new(&key.namespace, &key.name);
-                        let set = NetworkSet { labels: labels.clone(), ..NetworkSet::default() };
+                        let set = NetworkSet { labels: labels.to_map(), ..NetworkSet::default() };
                         references.sets.push((name, set));
                     }
                     _ => references.unlabelled_set = true,

@@ -1,13 +1,12 @@
 //! The members that can have an address: pods, host endpoints, the endpoints of services; and Felix's settings for
 //! hosts.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use manx_policy_compiler::model::{
-    Endpoint, Failsafe, HostEndpoint, Interface, LabelInterner, Model, NamedPort, NetworkSet,
-    ObjectName, Protocol, ServiceEndpoints,
+    AddressSet, Endpoint, Failsafe, HostEndpoint, Interface, LabelInterner, Model, NamedPort,
+    NetworkSet, ObjectName, Protocol, ServiceEndpoints,
 };
 
 use manx_objects::object::{self, AnnotatedIps, ObjectKey, Phase, calico};
@@ -24,7 +23,7 @@ pub(super) fn service_account(pod: &object::Pod) -> &str {
 
 /// The pod as an endpoint; `None` while it has no address.
 pub(super) fn endpoint(pod: &object::Pod, label_sets: &mut LabelInterner) -> Option<Endpoint> {
-    let addresses: BTreeSet<IpAddr> = addresses(pod).into_iter().collect();
+    let addresses: AddressSet = addresses(pod).into_iter().collect();
     let containers = pod.containers.iter().chain(&pod.init_containers).flatten();
     let named_ports = containers
         .filter_map(|port| {
@@ -36,7 +35,7 @@ pub(super) fn endpoint(pod: &object::Pod, label_sets: &mut LabelInterner) -> Opt
         })
         .collect();
     (!addresses.is_empty()).then(|| Endpoint {
-        labels: label_sets.intern(&pod.labels),
+        labels: label_sets.intern(&pod.labels.to_map()),
         service_account: Some(service_account(pod).to_owned()),
         addresses,
         named_ports,
@@ -72,7 +71,7 @@ pub(super) fn host_endpoint(wire: &calico::HostEndpoint) -> HostEndpoint {
         Some(NamedPort { name: name.clone(), protocol, port: *port })
     });
     HostEndpoint {
-        labels: wire.labels.clone(),
+        labels: wire.labels.to_map(),
         node: wire.node.clone(),
         interface: match wire.interface.as_deref() {
             Some("*") => Interface::All,
@@ -89,7 +88,7 @@ pub(super) fn host_endpoint(wire: &calico::HostEndpoint) -> HostEndpoint {
 
 /// The network set.
 pub(super) fn network_set(wire: &calico::NetworkSet) -> NetworkSet {
-    NetworkSet { labels: wire.labels.clone(), nets: wire.nets.iter().copied().collect() }
+    NetworkSet { labels: wire.labels.to_map(), nets: wire.nets.iter().copied().collect() }
 }
 
 /// Adds the endpoints of a slice to its service.

@@ -144,7 +144,7 @@ impl Cluster {
         let name = ObjectName::new(&key.namespace, &key.name);
         match object {
             Object::Namespace(namespace) => {
-                self.model.namespaces.insert(key.name.clone(), namespace.labels.clone());
+                self.model.namespaces.insert(key.name.clone(), namespace.labels.to_map());
             }
             Object::Node(node) => {
                 self.nodes.insert(key.name.clone(), network::node(&key.name, node));
@@ -160,7 +160,7 @@ impl Cluster {
                 }
             }
             Object::ServiceAccount(account) => {
-                self.model.service_accounts.insert(name, account.labels.clone());
+                self.model.service_accounts.insert(name, account.labels.to_map());
             }
             Object::EndpointSlice(slice) => member::add_slice(&mut self.model, key, slice),
             Object::NetworkSet(set) => {

@@ -70,7 +70,7 @@ pub(super) fn node(name: &str, node: &object::Node) -> Node {
     let others = node.external_ips.iter().copied().chain(tunnel);
     Node {
         addresses: internal_ips.iter().copied().chain(others).collect(),
-        labels: node.labels.clone(),
+        labels: node.labels.to_map(),
         internal_ips,
         subnet: node.calico_address.map(|net| net.trunc()),
         pod_cidrs: node.pod_cidrs.clone(),

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use manx_objects::contents::{Changes, Contents, Stored, fingerprint};
 use manx_objects::object::{Kind, Object, ObjectKey, Pod};
 use manx_objects::problem::{Cause, Problem, Severity};
-use manx_objects::{Entry, Invalid, State};
+use manx_objects::{Entry, State};
 
 use super::event::Event;
 use super::reading::Reading;
@@ -197,7 +197,7 @@ impl Objects {
         });
         let entry = first.map(|(_, entry)| match conflict {
             None => entry.clone(),
-            Some(_) => Entry { state: State::Invalid(Invalid::default()), ..entry.clone() },
+            Some(_) => Entry { state: State::Invalid(Box::default()), ..entry.clone() },
         });
         let before = match conflict {
             Some(problem) => self.conflicts.insert(own.clone(), problem),

@@ -185,7 +185,7 @@ fn an_object_that_turns_invalid_is_invalid_and_not_its_former_self() {
         panic!()
     };
     let Some(Subject::Kubernetes(selector)) = &invalid.subject else { panic!() };
-    assert_eq!(selector.match_labels["app"], "web");
+    assert_eq!(selector.match_labels.get("app").unwrap(), "web");
 }
 
 #[test]

@@ -262,7 +262,7 @@ fn resources_are_read_whole() {
 
     let spec = "labelsToApply: {a: b}\ningress: [{action: Allow}]\negress: [{action: Deny}]";
     let Object::Profile(profile) = only(&text("Profile", spec)) else { panic!("a profile") };
-    assert_eq!(profile.labels["a"], "b");
+    assert_eq!(profile.labels.get("a").unwrap(), "b");
     assert_eq!(profile.ingress, [plain_rule(Action::Allow)]);
     assert_eq!(profile.egress, [plain_rule(Action::Deny)]);
 }
@@ -357,7 +357,7 @@ fn an_invalid_object_keeps_what_others_need_of_it() {
         let text = text("NetworkSet", "nets: [x]");
         kept(&text.replace("name: a", &format!("name: a, labels: {labels}"))).labels
     };
-    assert_eq!(set("{a: b}").unwrap()["a"], "b");
+    assert_eq!(set("{a: b}").unwrap().get("a").unwrap(), "b");
     assert_eq!(set("{a: 5}"), None);
 }
 

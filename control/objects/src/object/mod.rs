@@ -5,14 +5,16 @@
 
 pub mod calico;
 pub mod cluster;
+mod pairs;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 pub use cluster::ClusterNetworkPolicy;
+pub use pairs::{Pairs, PairsIter};
 
 /// The API versions of Calico's kinds.
 const CALICO: &[&str] = &["projectcalico.org/v3", "crd.projectcalico.org/v1"];
@@ -346,15 +348,15 @@ pub enum Object {
     /// A namespace.
     Namespace(Namespace),
     /// A node.
-    Node(Node),
+    Node(Box<Node>),
     /// A pod.
     Pod(Box<Pod>),
     /// A service account.
     ServiceAccount(ServiceAccount),
     /// A service.
-    Service(Service),
+    Service(Box<Service>),
     /// Some of a service's endpoints.
-    EndpointSlice(EndpointSlice),
+    EndpointSlice(Box<EndpointSlice>),
     /// A controller's template of pods; the key's kind says whose.
     Workload(Box<Workload>),
     /// A Kubernetes policy, also a staged one.
@@ -374,11 +376,8 @@ pub enum Object {
     /// Felix's settings.
     FelixConfiguration(Box<calico::FelixConfiguration>),
     /// A pool of pod addresses.
-    IpPool(IpPool),
+    IpPool(Box<IpPool>),
 }
-
-/// Labels or annotations.
-pub type Pairs = BTreeMap<String, String>;
 
 /// A namespace. Its labels always contain `kubernetes.io/metadata.name`, as the API server ensures, whatever the
 /// manifest says.

@@ -83,7 +83,7 @@ impl Cluster {
     }
 
     pub(super) fn invalid(self, kind: Kind, name: &str, invalid: Invalid) -> Self {
-        self.put(kind, name, State::Invalid(invalid))
+        self.put(kind, name, State::Invalid(Box::new(invalid)))
     }
 
     /// Adds a Calico policy: global, unless its name has a namespace.

@@ -51,14 +51,14 @@ fn admin(rules: Vec<ClusterRule>) -> Cluster {
 #[test]
 fn nodes_are_all_addresses_of_the_nodes_with_these_labels() {
     let of_node = |zone: &str, number: u8| {
-        Object::Node(Node {
+        Object::Node(Box::new(Node {
             labels: pairs(&[("zone", zone)]),
             pod_cidrs: vec![format!("10.2.{number}.0/24").parse().unwrap()],
             internal_ips: vec![[172, 18, 0, number].into()],
             external_ips: vec![[192, 0, 2, number].into()],
             calico_address: None,
             vxlan_mac: None,
-        })
+        }))
     };
     let nodes = ClusterPeer::Nodes(labels("zone", "a"));
     let egress = vec![of(ClusterAction::Deny, vec![nodes])];

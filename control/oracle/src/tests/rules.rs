@@ -443,14 +443,14 @@ fn pod_selectors_of_kubernetes_policies_never_match_host_endpoints_or_network_se
 
 fn slice(addresses: &[&str], ports: &[(Protocol, u16)]) -> Object {
     let addresses = addresses.iter().map(|address| ip(address)).collect();
-    Object::EndpointSlice(EndpointSlice {
+    Object::EndpointSlice(Box::new(EndpointSlice {
         service: Some("db".to_owned()),
         addresses,
         ports: ports
             .iter()
             .map(|&(protocol, port)| EndpointPort { name: None, protocol, port })
             .collect(),
-    })
+    }))
 }
 
 fn of_service(name: &str, namespace: Option<&str>) -> EntityRule {

@@ -1,5 +1,5 @@
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -89,7 +89,7 @@ fn model() -> Model {
     model.namespaces.insert("a".to_owned(), BTreeMap::new());
     let labels = |name: &str| BTreeMap::from([("name".to_owned(), name.to_owned())]);
     for ((v4, low, _), name) in WHO.iter().zip(["first", "second"]) {
-        let addresses = BTreeSet::from([IpAddr::from(*v4), v6(*low).into()]);
+        let addresses = [IpAddr::from(*v4), v6(*low).into()].into();
         let pod = Pod { addresses, labels: Arc::new(labels(name)), ..Pod::default() };
         model.endpoints.insert(ObjectName::new("a", name), Arc::new(pod));
     }

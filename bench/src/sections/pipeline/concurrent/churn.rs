@@ -1,6 +1,5 @@
 //! Pods of other nodes come and go, in place in the published image, while packets pass.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +8,7 @@ use std::time::{Duration, Instant};
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::compile::PodChange;
 use manx_policy_compiler::image::Image;
-use manx_policy_compiler::model::{Direction, Endpoint, Model, ObjectName};
+use manx_policy_compiler::model::{AddressSet, Direction, Endpoint, Model, ObjectName};
 
 use super::load::{CONTROL_CORE, Outcome, established, load, require_no_loss};
 use crate::error::Failure;
@@ -128,7 +127,7 @@ fn pod(at: u32) -> Endpoint {
     let role = if at.is_multiple_of(2) { "server" } else { "other" };
     Endpoint {
         labels: Arc::new([("role".to_owned(), role.to_owned())].into()),
-        addresses: BTreeSet::from([IpAddr::V4(address)]),
+        addresses: AddressSet::from([IpAddr::V4(address)]),
         ..Endpoint::default()
     }
 }

@@ -1,0 +1,120 @@
+//! Labels and annotations: pairs of texts, in order of their keys.
+//!
+//! A cluster has very many of them, and most have few pairs. A `BTreeMap` of one pair takes the room of eleven.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::slice::Iter;
+
+/// Labels or annotations. Their keys differ.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub struct Pairs(Box<[(String, String)]>);
+
+impl Pairs {
+    /// None.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &str) -> Option<&String> {
+        let at = self.0.binary_search_by(|(found, _)| found.as_str().cmp(key));
+        at.ok().map(|at| &self.0[at].1)
+    }
+
+    /// Whether there is such a key.
+    pub fn contains_key(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// In order of the keys.
+    pub fn iter(&self) -> PairsIter<'_> {
+        self.into_iter()
+    }
+
+    /// In order.
+    pub fn keys(&self) -> impl Iterator<Item = &String> {
+        self.0.iter().map(|(key, _)| key)
+    }
+
+    /// As a map, which has more room and can be changed.
+    pub fn to_map(&self) -> BTreeMap<String, String> {
+        self.0.iter().cloned().collect()
+    }
+
+    /// Gives a key this value. It takes as long as there are pairs: many are better collected.
+    pub fn insert(&mut self, key: String, value: String) {
+        self.extend([(key, value)]);
+    }
+}
+
+/// A pair takes the place of one with the same key.
+impl Extend<(String, String)> for Pairs {
+    fn extend<I: IntoIterator<Item = (String, String)>>(&mut self, pairs: I) {
+        *self = std::mem::take(self).into_iter().chain(pairs).collect();
+    }
+}
+
+impl IntoIterator for Pairs {
+    type Item = (String, String);
+    type IntoIter = std::vec::IntoIter<(String, String)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_vec().into_iter()
+    }
+}
+
+impl fmt::Debug for Pairs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self).finish()
+    }
+}
+
+impl From<BTreeMap<String, String>> for Pairs {
+    fn from(pairs: BTreeMap<String, String>) -> Self {
+        Self(pairs.into_iter().collect())
+    }
+}
+
+impl<const N: usize> From<[(String, String); N]> for Pairs {
+    fn from(pairs: [(String, String); N]) -> Self {
+        pairs.into_iter().collect()
+    }
+}
+
+/// Of pairs with one key the last one counts.
+impl FromIterator<(String, String)> for Pairs {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(pairs: I) -> Self {
+        pairs.into_iter().collect::<BTreeMap<_, _>>().into()
+    }
+}
+
+/// See [`Pairs::iter`].
+#[derive(Debug, Clone)]
+pub struct PairsIter<'a>(Iter<'a, (String, String)>);
+
+impl<'a> Iterator for PairsIter<'a> {
+    type Item = (&'a String, &'a String);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next().map(|(key, value)| (key, value))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl<'a> IntoIterator for &'a Pairs {
+    type Item = (&'a String, &'a String);
+    type IntoIter = PairsIter<'a>;
+
+    fn into_iter(self) -> PairsIter<'a> {
+        PairsIter(self.0.iter())
+    }
+}
