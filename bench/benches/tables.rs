@@ -11,9 +11,9 @@ use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_ma
 use manx_dataplane::flow::{FlowEntry, FlowKey, FlowTable, HashSeed, Owner, TcpFlags};
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::model::{
-    Action, AddressSet, Direction, Endpoint, Entity, Hook, KUBERNETES, LabelInterner, Model,
-    NAMESPACE, ORCHESTRATOR, ObjectName, Order, Policy, PolicyKind, PolicyName, PortMatch,
-    Protocol, Rule, Transport,
+    Action, AddressSet, Direction, Endpoint, Entity, Hook, Interner, KUBERNETES, Model, NAMESPACE,
+    ORCHESTRATOR, ObjectName, Order, Policy, PolicyKind, PolicyName, PortMatch, Protocol, Rule,
+    Transport,
 };
 use manx_policy_compiler::selector::Selector;
 
@@ -81,7 +81,7 @@ fn model(pods: usize) -> Model {
             model.policies.insert(name, Arc::new(policy));
         }
     }
-    let mut label_sets = LabelInterner::default();
+    let mut label_sets = Interner::default();
     for index in 0..pods {
         let endpoint = Endpoint {
             labels: label_sets.intern(&BTreeMap::from([(

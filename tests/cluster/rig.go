@@ -314,5 +314,8 @@ func (c *Cluster) compare(pods []rigPod, table truthTable) (wrong []string, err 
 	if allowed == 0 {
 		wrong = append(wrong, "the truth table allows nothing: expected something that a cluster where nothing passes fails")
 	}
+	if denied == 0 {
+		wrong = append(wrong, "the truth table denies nothing: expected something that a cluster without policy fails")
+	}
 	return wrong, nil
 }

@@ -541,7 +541,7 @@ impl Fabric {
     /// The node of a pod that has one.
     pub fn node_of(&self, pod: &ObjectName) -> Option<usize> {
         let node = self.cluster.pods_by_node.get(pod)?;
-        NODES.iter().position(|name| name == node)
+        NODES.iter().position(|name| *name == &**node)
     }
 
     /// The node and the port of an attached pod, by `namespace/name`.

@@ -128,6 +128,11 @@ impl Contents {
         Some(owner)
     }
 
+    /// Gives back room. Objects that came in order of their keys have left the map's nodes half full.
+    pub fn pack(&mut self) {
+        self.objects = mem::take(&mut self.objects).into_iter().collect();
+    }
+
     /// Replaces the definition of an object and returns the previous one. If both are equal, only the place changes.
     pub fn put(&mut self, entry: &Entry) -> Option<Stored> {
         let Some(stored) = self.objects.get_mut(&entry.key) else {

@@ -351,7 +351,7 @@ spec: {podSelector: {}}
         let (name, endpoint) = cluster.model.endpoints.iter().next().unwrap();
         assert_eq!(name.to_string(), "default/a");
         assert!(endpoint.addresses.contains(&address));
-        assert_eq!(cluster.pods_by_node[name], "n1");
+        assert_eq!(&*cluster.pods_by_node[name], "n1");
     }
 
     #[test]

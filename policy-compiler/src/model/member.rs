@@ -33,10 +33,10 @@ pub struct NamedPort {
 /// A pod that has addresses of its own (not on the host's network) and is not finished.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Endpoint {
-    /// The pod's labels; pods with equal labels should share them (see [`LabelInterner`](super::LabelInterner)).
+    /// The pod's labels; pods with equal labels should share them (see [`Interner`](super::Interner)).
     pub labels: Arc<Labels>,
     /// Its service account, which is in the pod's namespace.
-    pub service_account: Option<String>,
+    pub service_account: Option<Arc<str>>,
     /// Its addresses, of both families.
     pub addresses: AddressSet,
     /// The named ports of all its containers, init containers too.

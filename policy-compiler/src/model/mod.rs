@@ -5,8 +5,8 @@
 
 mod address_set;
 mod cluster;
+mod interner;
 mod journal;
-mod label_interner;
 mod member;
 mod name;
 mod policy;
@@ -16,8 +16,8 @@ mod traffic;
 
 pub use address_set::AddressSet;
 pub use cluster::{Failsafe, FailsafePort, Model};
+pub use interner::Interner;
 pub use journal::Journal;
-pub use label_interner::LabelInterner;
 pub use member::{
     Endpoint, HostEndpoint, Interface, LabelView, NamedPort, NetworkSet, ServiceEndpoints,
 };

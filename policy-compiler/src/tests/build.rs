@@ -299,7 +299,7 @@ impl Cluster {
         let key = ObjectName::new(pod.namespace.as_str(), account);
         self.model.service_accounts.insert(key, labels(text));
         let endpoint = self.model.endpoints.get_mut(&pod).unwrap();
-        Arc::make_mut(endpoint).service_account = Some(account.to_owned());
+        Arc::make_mut(endpoint).service_account = Some(account.into());
         self
     }
 

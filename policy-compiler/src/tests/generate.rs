@@ -233,7 +233,7 @@ pub(super) fn endpoint() -> impl Strategy<Value = Endpoint> {
     )
         .prop_map(|(labels, service_account, addresses, named_ports)| Endpoint {
             labels: labels.into(),
-            service_account,
+            service_account: service_account.map(Into::into),
             addresses: addresses.into(),
             named_ports,
         })
@@ -242,7 +242,7 @@ pub(super) fn endpoint() -> impl Strategy<Value = Endpoint> {
 /// Pods; those with equal labels share them.
 fn endpoints() -> impl Strategy<Value = BTreeMap<ObjectName, Arc<Endpoint>>> {
     btree_map(object(&NAMESPACES, &["a", "b", "c"]), endpoint(), 2..6).prop_map(|pods| {
-        let mut label_sets = LabelInterner::default();
+        let mut label_sets = Interner::default();
         let shared = pods.into_iter().map(|(name, mut pod)| {
             pod.labels = label_sets.intern(&pod.labels);
             (name, Arc::new(pod))

@@ -36,12 +36,12 @@ func (w *window) probe() []byte {
 func (w *window) hear(probe []byte) {
 	w.Lock()
 	defer w.Unlock()
-	w.lookAtGap()
+	w.extendGap()
 	w.heard = time.Now()
 	w.answered[binary.BigEndian.Uint64(probe)] = true
 }
 
-func (w *window) lookAtGap() { w.gap = max(w.gap, time.Since(w.heard)) }
+func (w *window) extendGap() { w.gap = max(w.gap, time.Since(w.heard)) }
 
 // report ends the window: probes that were sent, that have no answer, and the longest gap in milliseconds.
 func (w *window) report() (sent, lost uint64, gap int64) {
@@ -51,7 +51,7 @@ func (w *window) report() (sent, lost uint64, gap int64) {
 	time.Sleep(late)
 	w.Lock()
 	defer w.Unlock()
-	w.lookAtGap()
+	w.extendGap()
 	sent, gap = end-w.first, w.gap.Milliseconds()
 	for ; w.first < end; w.first++ {
 		if !w.answered[w.first] {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
 use manx_policy_compiler::model::{
-    Action, AddressSet, Endpoint, Entity, Hook, KUBERNETES, LabelInterner, Model, NAMESPACE,
-    NamedPort, NetworkSet, ORCHESTRATOR, ObjectName, Order, Policy, PolicyKind, PolicyName,
-    PortMatch, Protocol, Rule,
+    Action, AddressSet, Endpoint, Entity, Hook, Interner, KUBERNETES, Model, NAMESPACE, NamedPort,
+    NetworkSet, ORCHESTRATOR, ObjectName, Order, Policy, PolicyKind, PolicyName, PortMatch,
+    Protocol, Rule,
 };
 use manx_policy_compiler::selector::Selector;
 
@@ -57,7 +57,7 @@ pub(super) fn cluster() -> Shape {
     const NAMESPACES: usize = 1_000;
     const PODS: usize = 100;
     let mut model = Model::default();
-    let mut label_sets = LabelInterner::default();
+    let mut label_sets = Interner::default();
     for namespace in 0..NAMESPACES {
         let name = format!("ns-{namespace}");
         model.namespaces.insert(name.clone(), labels(&[("team", format!("{}", namespace % 40))]));
@@ -70,7 +70,7 @@ pub(super) fn cluster() -> Shape {
                     ("pod-template-hash", format!("h{}", pod % 25)),
                     ("tier", format!("t{}", pod % 3)),
                 ])),
-                service_account: Some("default".to_owned()),
+                service_account: Some("default".into()),
                 addresses: AddressSet::from([IpAddr::V4(Ipv4Addr::from_bits(address))]),
                 named_ports: BTreeSet::from([http]),
             };

@@ -117,7 +117,7 @@ pub(super) fn group_pods(
     for (name, endpoint) in &*cluster.model.endpoints {
         let chains = Direction::ALL.map(|direction| image.chain(name, direction));
         let [Some(ingress), Some(egress)] = chains else { continue };
-        let own = cluster.pods_by_node.get(name).and_then(|node| node_kinds.get(node)).copied();
+        let own = cluster.pods_by_node.get(name).and_then(|node| node_kinds.get(&**node)).copied();
         let ends: Vec<End> = endpoint
             .addresses
             .iter()

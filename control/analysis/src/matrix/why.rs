@@ -181,10 +181,12 @@ impl Matrix {
     fn no_pod(&self, party: usize, pod: &OracleParty, family: Family) -> Option<OracleParty> {
         let OracleParty::Pod { namespace, name, .. } = pod else { return None };
         let pod = ObjectName::new(namespace.as_str(), name.as_str());
-        let own = self.cluster.pods_by_node.get(&pod);
+        let own = self.cluster.pods_by_node.get(&pod).map(|node| &**node);
         let node = match &self.parties.get(party)?.kind {
             PartyKind::OwnNode => own?,
-            PartyKind::Nodes(names) => names.iter().find(|name| Some(*name) != own)?,
+            PartyKind::Nodes(names) => {
+                names.iter().map(String::as_str).find(|name| Some(*name) != own)?
+            }
             _ => {
                 let end = self.groups.get(self.group(party))?.ends[family as usize]?;
                 return Some(OracleParty::Address(end.address));
@@ -192,6 +194,6 @@ impl Matrix {
         };
         let mut addresses = self.cluster.nodes.get(node)?.internal_ips.iter();
         let address = *addresses.find(|address| Family::from_address(**address) == family)?;
-        Some(OracleParty::Node { name: node.clone(), address })
+        Some(OracleParty::Node { name: node.to_owned(), address })
     }
 }

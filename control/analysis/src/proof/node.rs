@@ -33,8 +33,8 @@ pub fn endpoints(contents: &Contents, oracle: &Oracle) -> BTreeMap<String, BTree
         Party::Node { .. } | Party::Address(_) => None,
     });
     for pod in model.endpoints.keys().cloned().chain(pods) {
-        let node = pods_by_node.get(&pod).unwrap_or(&first);
-        endpoints.entry(node.clone()).or_default().insert(pod);
+        let node = pods_by_node.get(&pod).map_or(first.as_str(), |node| node);
+        endpoints.entry(node.to_owned()).or_default().insert(pod);
     }
     for (name, host) in &model.host_endpoints {
         if host.broken {

@@ -43,8 +43,8 @@ impl Cluster {
     /// The endpoints whose node exists, each with its node's name.
     fn placed(&self) -> impl Iterator<Item = (&ObjectName, &str, &Endpoint)> {
         self.model.endpoints.iter().filter_map(|(name, endpoint)| {
-            let node = self.pods_by_node.get(name)?;
-            self.nodes.contains_key(node).then_some((name, node.as_str(), &**endpoint))
+            let node = &**self.pods_by_node.get(name)?;
+            self.nodes.contains_key(node).then_some((name, node, &**endpoint))
         })
     }
 
@@ -72,20 +72,19 @@ impl Cluster {
     fn claimants(&self, pod: &ObjectName, address: IpAddr) -> Option<Claimants> {
         let node = self.model.endpoints.get(pod).and_then(|endpoint| {
             let node = self.pods_by_node.get(pod).filter(|_| endpoint.addresses.contains(&address));
-            node.filter(|node| self.nodes.contains_key(*node))
+            node.map(|node| &**node).filter(|node| self.nodes.contains_key(*node))
         });
-        let borrows =
-            |node: &String| self.nodes.get(node).is_some_and(|it| is_borrowed(it, address));
+        let borrows = |node: &str| self.nodes.get(node).is_some_and(|it| is_borrowed(it, address));
         let mut claimants = match self.borrowed.get(&address) {
             Some(known) => known.clone(),
             None if node.is_some_and(borrows) => self.lenders(address),
             None => return None,
         };
         match node {
-            Some(node) => claimants.insert(pod.clone(), node.clone()),
+            Some(node) => claimants.insert(pod.clone(), node.to_owned()),
             None => claimants.remove(pod),
         };
-        claimants.values().any(borrows).then_some(claimants)
+        claimants.values().any(|node| borrows(node)).then_some(claimants)
     }
 
     /// The pods that have an address from a block of their own node.

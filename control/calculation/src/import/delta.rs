@@ -137,12 +137,12 @@ impl Cluster {
         pod: Option<&Pod>,
     ) -> Option<EndpointChange> {
         let pod = pod.filter(|pod| member::takes_part(pod));
-        match pod.and_then(|pod| pod.node_name.clone()) {
-            Some(node) => self.pods_by_node.insert(name.clone(), node),
+        match pod.and_then(|pod| pod.node_name.as_deref()) {
+            Some(node) => self.pods_by_node.insert(name.clone(), self.shared.names.intern(node)),
             None => self.pods_by_node.remove(&name),
         };
         let before = self.model.endpoints.get(&name).cloned();
-        let after = pod.and_then(|pod| member::endpoint(pod, &mut self.label_sets)).map(Arc::new);
+        let after = pod.and_then(|pod| member::endpoint(pod, &mut self.shared)).map(Arc::new);
         if before == after {
             return None;
         }

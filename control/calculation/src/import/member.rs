@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use manx_policy_compiler::model::{
-    AddressSet, Endpoint, Failsafe, HostEndpoint, Interface, LabelInterner, Model, NamedPort,
+    AddressSet, Endpoint, Failsafe, HostEndpoint, Interface, Interner, Labels, Model, NamedPort,
     NetworkSet, ObjectName, Protocol, ServiceEndpoints,
 };
 
@@ -21,8 +21,16 @@ pub(super) fn service_account(pod: &object::Pod) -> &str {
     pod.service_account.as_deref().unwrap_or("default")
 }
 
+/// What many pods have in common, each value stored once.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Shared {
+    labels: Interner<Labels>,
+    /// Of nodes and of service accounts.
+    pub(super) names: Interner<str>,
+}
+
 /// The pod as an endpoint; `None` while it has no address.
-pub(super) fn endpoint(pod: &object::Pod, label_sets: &mut LabelInterner) -> Option<Endpoint> {
+pub(super) fn endpoint(pod: &object::Pod, shared: &mut Shared) -> Option<Endpoint> {
     let addresses: AddressSet = addresses(pod).into_iter().collect();
     let containers = pod.containers.iter().chain(&pod.init_containers).flatten();
     let named_ports = containers
@@ -35,8 +43,8 @@ pub(super) fn endpoint(pod: &object::Pod, label_sets: &mut LabelInterner) -> Opt
         })
         .collect();
     (!addresses.is_empty()).then(|| Endpoint {
-        labels: label_sets.intern(&pod.labels.to_map()),
-        service_account: Some(service_account(pod).to_owned()),
+        labels: shared.labels.intern(&pod.labels.to_map()),
+        service_account: Some(shared.names.intern(service_account(pod))),
         addresses,
         named_ports,
     })

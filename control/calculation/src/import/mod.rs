@@ -30,12 +30,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use manx_policy_compiler::model::{
-    DefaultAction, HostEndpoint, LabelInterner, Labels, Model, ObjectName, Order, Policy,
-    PolicyKind, PolicyName, Protocol, Tier,
+    DefaultAction, HostEndpoint, Labels, Model, ObjectName, Order, Policy, PolicyKind, PolicyName,
+    Protocol, Tier,
 };
 
 use self::calico::Context;
 use self::invalid_references::InvalidReferences;
+use self::member::Shared;
 use manx_objects::code::Code;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{self, Kind, Object, ObjectKey};
@@ -58,13 +59,13 @@ const DEFAULT_TIER: &str = "default";
 pub struct Cluster {
     /// The model that policy is compiled from.
     pub model: Model,
-    /// The label sets that pods share.
-    pub(crate) label_sets: LabelInterner,
+    /// What pods share.
+    pub(crate) shared: Shared,
     /// The nodes by name.
     pub nodes: BTreeMap<String, Node>,
     /// The node of each pod that has one: endpoints, and pods that become endpoints when they have addresses. Pods on
     /// the host's network and finished pods are not included.
-    pub pods_by_node: BTreeMap<ObjectName, String>,
+    pub pods_by_node: BTreeMap<ObjectName, Arc<str>>,
     /// The addresses of pods that lie in no block of their own nodes.
     pub borrowed: Borrowed,
     /// The address pools, by CIDR.

@@ -137,6 +137,7 @@ impl Objects {
             let contents = Arc::make_mut(&mut self.contents);
             differences.everything |= !contents.in_sync;
             contents.in_sync = true;
+            contents.pack();
         }
     }
 

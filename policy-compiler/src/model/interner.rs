@@ -1,0 +1,76 @@
+//! Values of which many are equal, each stored once: label sets of pods, names of their nodes and service accounts.
+
+use std::hash::Hash;
+use std::sync::Arc;
+
+use ahash::AHashSet;
+
+/// Values, each stored once. Few of many pods differ in their labels, so a reader that has looked at one pod's labels
+/// has them in the cache for all pods that share them.
+#[derive(Debug)]
+pub struct Interner<T: ?Sized> {
+    known: AHashSet<Arc<T>>,
+    /// When this many values are stored, those that are no longer in use are removed.
+    most: usize,
+}
+
+/// Unused values are kept up to the number of those in use plus this many.
+const SPARE: usize = 1024;
+
+impl<T: Eq + Hash + ToOwned + ?Sized> Interner<T>
+where
+    Arc<T>: From<T::Owned>,
+{
+    /// The stored value that is equal to this one.
+    pub fn intern(&mut self, value: &T) -> Arc<T> {
+        if let Some(known) = self.known.get(value) {
+            return Arc::clone(known);
+        }
+        if self.known.len() >= self.most {
+            self.known.retain(|value| Arc::strong_count(value) > 1);
+            self.most = self.known.len() * 2 + SPARE;
+        }
+        let shared = Arc::<T>::from(value.to_owned());
+        self.known.insert(Arc::clone(&shared));
+        shared
+    }
+}
+
+impl<T: ?Sized> Default for Interner<T> {
+    fn default() -> Self {
+        Self { known: AHashSet::new(), most: 0 }
+    }
+}
+
+impl<T: ?Sized> Clone for Interner<T> {
+    fn clone(&self) -> Self {
+        Self { known: self.known.clone(), most: self.most }
+    }
+}
+
+impl<T: ?Sized> PartialEq for Interner<T> {
+    /// The stored values are no part of any value.
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl<T: ?Sized> Eq for Interner<T> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::selector::Labels;
+
+    #[test]
+    fn equal_label_sets_are_one_and_those_without_use_are_forgotten() {
+        let labels = |index: usize| Labels::from([("app".to_owned(), index.to_string())]);
+        let mut sets = Interner::default();
+        let first = sets.intern(&labels(0));
+        for index in 1..SPARE * 3 {
+            assert_eq!(*sets.intern(&labels(index)), labels(index));
+        }
+        assert!(sets.known.len() <= SPARE * 2, "{}", sets.known.len());
+        assert!(Arc::ptr_eq(&first, &sets.intern(&labels(0))));
+    }
+}
