@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use self::device_work::Completed;
@@ -34,10 +34,14 @@ use manx_linux::doctor;
 use manx_linux::netlink::Netlink;
 use manx_linux::netns::sysctl;
 use manx_linux::process;
+use manx_linux::socket::{self, SocketLock};
 use manx_observe::Observer;
 
 /// How often the workers' reports are read and their life is checked.
 const TICK: Duration = Duration::from_millis(100);
+
+/// How often an agent that waits for the end of another one looks.
+const STANDBY_LOOK: Duration = Duration::from_millis(10);
 
 /// How long an agent that stops waits for device work.
 const LAST_WORK: Duration = Duration::from_secs(1);
@@ -73,10 +77,18 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
 
 async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     check_cores(&settings.cores)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Error::Runtime)?;
+    let lock = tokio::select! {
+        lock = lock_socket(settings) => lock?,
+        _ = terminate.recv() => return Ok(()),
+    };
     // Before the objects are read: that may last, and probes tell so.
     let observer = manx_observe::start(settings.observed_at, privileges::give_up_all)?;
-    let mut datastore = Datastore::open(settings).await?;
-    let server = Server::bind(&settings.socket)?;
+    let mut datastore = tokio::select! {
+        opened = Datastore::open(settings) => opened?,
+        _ = terminate.recv() => return Ok(()),
+    };
+    let server = Server::listen(lock)?;
     let netlink = Netlink::open()?;
     let addresses = &datastore.topology.addresses;
     let uplink = match &settings.uplink {
@@ -110,14 +122,36 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         "ready"
     );
     tracing::info!("{kept}");
-    let sources = EventSources { inbox, completed, peers, next_hops, own_addresses, observer };
+    let sources =
+        EventSources { terminate, inbox, completed, peers, next_hops, own_addresses, observer };
     let ended = run_control_loop(&mut agent, sources).await;
     tracing::info!(node = settings.name, "stopping");
     ended
 }
 
+/// One agent of a node runs at a time. Another one that is to be its successor waits for its end.
+async fn lock_socket(settings: &Settings) -> Result<SocketLock, Error> {
+    let mut waits = false;
+    loop {
+        match SocketLock::take(&settings.socket) {
+            Err(socket::Error::InUse(path)) if settings.standby => {
+                if !waits {
+                    tracing::info!(
+                        socket = %path.display(),
+                        "another agent listens there: this one takes its place when it ends"
+                    );
+                }
+                waits = true;
+                tokio::time::sleep(STANDBY_LOOK).await;
+            }
+            taken => return Ok(taken?),
+        }
+    }
+}
+
 /// Where events come from, beside the datastore.
 struct EventSources {
+    terminate: Signal,
     inbox: mpsc::Receiver<PendingRequest>,
     completed: mpsc::UnboundedReceiver<Completed<Done>>,
     /// The peers whose next hops the follower looks for.
@@ -130,13 +164,12 @@ struct EventSources {
 
 /// The control loop: one event after the other, until the agent is told to stop or cannot go on.
 async fn run_control_loop(agent: &mut Agent, mut sources: EventSources) -> Result<(), Error> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(Error::Runtime)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Runtime)?;
     let mut tick = tokio::time::interval(TICK);
     let mut ended = Vec::new();
     loop {
         tokio::select! {
-            _ = terminate.recv() => return Ok(()),
+            _ = sources.terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
             Some(request) = sources.inbox.recv() => agent.handle(request),
             // One publication is for all that have ended until now.

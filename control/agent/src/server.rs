@@ -6,7 +6,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use manx_api::{Call, ErrorKind, Failure, Reply, Request, Reservation, Response, descriptors};
 use manx_linux::netns::{self, Identity};
-use manx_linux::socket::{self, Listening};
+use manx_linux::socket::{self, Listening, SocketLock};
 
 /// Connections served at once; more wait in the socket's backlog. A caller that attaches a pod holds one until the pod
 /// is attached, and a node has some 110 pods (Kubernetes, "Considerations for large clusters").
@@ -72,12 +71,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at `path` ([`Listening::bind`]). Call within a tokio runtime.
-    pub fn bind(path: &Path) -> Result<Self, socket::Error> {
-        let listening = Listening::bind(path)?;
+    /// Listens where `lock` says. Call within a tokio runtime.
+    pub fn listen(lock: SocketLock) -> Result<Self, socket::Error> {
+        let path = lock.path().to_owned();
+        let listening = lock.listen()?;
         let listener = listening.listener().try_clone().and_then(UnixListener::from_std);
-        let listener =
-            listener.map_err(|source| socket::Error::Listen { path: path.to_owned(), source })?;
+        let listener = listener.map_err(|source| socket::Error::Listen { path, source })?;
         Ok(Self { listener, _listening: listening })
     }
 

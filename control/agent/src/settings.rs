@@ -48,6 +48,8 @@ pub struct Settings {
     pub observed_at: Addresses,
     /// Where it listens.
     pub socket: PathBuf,
+    /// Whether it waits for the end of an agent that listens there. Else it does not start beside one.
+    pub standby: bool,
     /// The interface to other nodes; `None`: the one that has the Node's address.
     pub uplink: Option<String>,
     /// Whether tunnel packets use a packet socket on the uplink, or only the raw socket.

@@ -140,7 +140,7 @@ impl Completion<'_> {
     /// Adds an object, which may have no known content.
     fn store(&mut self, key: ObjectKey, state: State) {
         let place = Place { file: "(assumed)".into(), document: 0, at: None };
-        self.contents.objects.insert(key, Stored { state, place });
+        self.contents.objects.insert(key, Stored { state, place: Arc::new(place) });
     }
 
     /// Changes a valid object, and remembers the fields that were added.

@@ -32,6 +32,11 @@ pub struct Node {
     /// The runtime folder is /run/manx for root and manx in the user's own (`$XDG_RUNTIME_DIR`) for others.
     #[arg(long, env = "MANX_SOCKET", value_name = "PATH")]
     pub socket: Option<PathBuf>,
+    /// Wait for the end of an agent that listens at the socket, and take its place
+    ///
+    /// Without it this agent does not start beside another one.
+    #[arg(long, env = "MANX_STANDBY")]
+    pub standby: bool,
     /// Interface that leads to the other nodes [default: the one that has the Node's address]
     #[arg(long, env = "MANX_UPLINK", value_name = "IFACE")]
     pub uplink: Option<String>,
@@ -207,6 +212,7 @@ pub fn run(node: &Node) -> Result<(), Error> {
             },
         },
         verify_tables: node.verify_tables,
+        standby: node.standby,
     })
     .map_err(Error::from)
 }

@@ -73,9 +73,11 @@ fn a_variable_that_is_set_to_nothing_counts_as_not_set() {
     let variables: Vec<_> = node.get_arguments().filter_map(clap::Arg::get_env).collect();
     assert!(variables.len() > 20, "{variables:?}");
     let all = variables.iter().map(|name| (*name, ""));
+    let folder = tempfile::tempdir().unwrap();
     let run = |variables: Vec<(&OsStr, &str)>| {
         let output = Command::new(env!("CARGO_BIN_EXE_manx"))
-            .args(["node", "--datastore", "/nonexistent", "--socket", "/nonexistent/node.sock"])
+            .args(["node", "--datastore", "/nonexistent", "--socket"])
+            .arg(folder.path().join("node.sock"))
             .env_clear()
             .env("MANX_NAME", "n")
             .envs(variables)

@@ -47,27 +47,36 @@ pub enum Error {
     },
 }
 
-/// A listening socket. It goes, and its files with it, when this is dropped.
+/// The right to listen at a path, which one process has at a time. It goes when this is dropped.
 #[derive(Debug)]
-pub struct Listening {
-    listener: UnixListener,
+pub struct SocketLock {
     path: PathBuf,
-    /// Held for as long as the socket: who has it may take a stale socket away.
     _lock: Flock<File>,
 }
 
-impl Listening {
-    /// Listens at `path`, with mode 0600 from the first instant; the folder is made (0700) if it is not there, and has
-    /// to be the caller's own ([`private::examine`]). A socket without a listener is replaced, one with a listener is
-    /// not. The socket does not block.
-    pub fn bind(path: &Path) -> Result<Self, Error> {
-        let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
-        let address = UnixAddr::new(path).map_err(|_| Error::PathTooLong(path.to_owned()))?;
+impl SocketLock {
+    /// Takes the right to listen at `path`. The folder is made (0700) if it is not there, and has to be the caller's own
+    /// ([`private::examine`]). `InUse`: another process has it.
+    pub fn take(path: &Path) -> Result<Self, Error> {
+        UnixAddr::new(path).map_err(|_| Error::PathTooLong(path.to_owned()))?;
         match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => private::make(folder)?,
             _ => private::examine(Path::new("."))?,
         }
-        let lock = lock(path)?;
+        Ok(Self { path: path.to_owned(), _lock: lock(path)? })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Listens, with mode 0600 from the first instant. A socket without a listener is replaced, one with a listener is
+    /// not. The socket does not block.
+    pub fn listen(self) -> Result<Listening, Error> {
+        let path = &self.path;
+        let error = |source: io::Error| Error::Listen { path: path.clone(), source };
+        let address = UnixAddr::new(path).map_err(|_| Error::PathTooLong(path.clone()))?;
         remove_stale(path)?;
 
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -77,7 +86,28 @@ impl Listening {
         fchmod(&made, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| error(e.into()))?;
         bind(made.as_raw_fd(), &address).map_err(|e| error(e.into()))?;
         listen(&made, Backlog::MAXCONN).map_err(|e| error(e.into()))?;
-        Ok(Self { listener: made.into(), path: path.to_owned(), _lock: lock })
+        Ok(Listening { listener: made.into(), lock: self })
+    }
+}
+
+impl Drop for SocketLock {
+    fn drop(&mut self) {
+        // Nobody is left to tell; a file that stays does no harm.
+        let _ = fs::remove_file(lock_path(&self.path));
+    }
+}
+
+/// A listening socket. It goes, and its files with it, when this is dropped.
+#[derive(Debug)]
+pub struct Listening {
+    listener: UnixListener,
+    lock: SocketLock,
+}
+
+impl Listening {
+    /// [`SocketLock::take`], and then [`SocketLock::listen`].
+    pub fn bind(path: &Path) -> Result<Self, Error> {
+        SocketLock::take(path)?.listen()
     }
 
     /// The socket.
@@ -89,8 +119,7 @@ impl Listening {
 impl Drop for Listening {
     fn drop(&mut self) {
         // Nobody is left to tell; the next process takes a stale socket away.
-        let _ = fs::remove_file(&self.path);
-        let _ = fs::remove_file(lock_path(&self.path));
+        let _ = fs::remove_file(&self.lock.path);
     }
 }
 

@@ -11,6 +11,7 @@ use std::collections::btree_map;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem;
+use std::sync::Arc;
 
 use crate::cursor::Tally;
 use crate::object::{Kind, Object, ObjectKey, Owner, Pairs};
@@ -49,7 +50,7 @@ pub struct Stored {
     /// The object.
     pub state: State,
     /// Where it is defined; the first place if there are several.
-    pub place: Place,
+    pub place: Arc<Place>,
 }
 
 /// Assembles [`Contents`] from the definitions of all texts.
@@ -198,7 +199,7 @@ impl Assembly {
                 }
                 contents.problems.push(Problem {
                     severity,
-                    place: entry.place.clone(),
+                    place: Place::clone(&entry.place),
                     object: Some(entry.key.clone()),
                     field: String::new(),
                     cause: if same {

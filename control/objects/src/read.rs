@@ -44,7 +44,7 @@ pub struct Entry {
     /// Whether the identity could be read. If not, the key is that of a placeholder.
     pub identified: bool,
     /// Where it begins.
-    pub place: Place,
+    pub place: Arc<Place>,
     /// The object.
     pub state: State,
 }
@@ -312,7 +312,7 @@ impl Reader<'_> {
         self.report_all(document, key.as_ref(), out, node);
         if let Some(key) = key {
             let place = Place { file: Arc::clone(self.file), document, at: Some(node.at) };
-            self.put(Entry { key, identified, place, state }, uid(node));
+            self.put(Entry { key, identified, place: Arc::new(place), state }, uid(node));
         }
     }
 

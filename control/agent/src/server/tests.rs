@@ -1,6 +1,6 @@
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net as blocking;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread::JoinHandle;
@@ -21,6 +21,10 @@ struct Agent {
 
 /// How many slow answers are being made.
 static AT_WORK: AtomicU32 = AtomicU32::new(0);
+
+fn bind(path: &Path) -> Result<Server, socket::Error> {
+    Server::listen(SocketLock::take(path)?)
+}
 
 fn answer(call: Call) -> Option<Outcome> {
     let failed =
@@ -83,7 +87,7 @@ impl Agent {
                     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
                     let (requests, mut inbox) = mpsc::channel(1);
-                    let server = Server::bind(&path).unwrap();
+                    let server = bind(&path).unwrap();
                     ready.send(()).unwrap();
                     let serving = tokio::spawn(server.run(requests));
                     loop {
@@ -188,28 +192,28 @@ fn the_socket_is_its_owners_alone() {
 #[test]
 fn a_living_socket_is_not_replaced_and_a_stale_one_is() {
     let agent = Agent::start();
-    assert!(matches!(Server::bind(&agent.path), Err(socket::Error::InUse(_))));
+    assert!(matches!(bind(&agent.path), Err(socket::Error::InUse(_))));
     let folder = tempfile::tempdir().unwrap();
 
     let foreign = folder.path().join("foreign.sock");
     let listener = blocking::UnixListener::bind(&foreign).unwrap();
     assert!(
-        matches!(Server::bind(&foreign), Err(socket::Error::InUse(_))),
+        matches!(bind(&foreign), Err(socket::Error::InUse(_))),
         "one that takes no lock lives too"
     );
     drop(listener);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _guard = runtime.enter();
-    let server = Server::bind(&foreign).unwrap();
+    let server = bind(&foreign).unwrap();
     blocking::UnixStream::connect(&foreign).unwrap();
     drop(server);
 
     let file = folder.path().join("file");
     fs::write(&file, "precious").unwrap();
-    assert!(matches!(Server::bind(&file), Err(socket::Error::NotASocket(_))));
+    assert!(matches!(bind(&file), Err(socket::Error::NotASocket(_))));
     assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
     let long = folder.path().join("x".repeat(120));
-    assert!(matches!(Server::bind(&long), Err(socket::Error::PathTooLong(_))));
+    assert!(matches!(bind(&long), Err(socket::Error::PathTooLong(_))));
 }
 
 #[test]
@@ -267,7 +271,7 @@ fn a_client_without_an_agent_says_where_it_looked() {
 fn an_agent_does_not_listen_where_others_can_put_what_they_like() {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).unwrap();
-    let error = Server::bind(&folder.path().join("agent.sock")).unwrap_err();
+    let error = bind(&folder.path().join("agent.sock")).unwrap_err();
     assert_eq!(
         error.to_string(),
         format!(
@@ -278,5 +282,5 @@ fn an_agent_does_not_listen_where_others_can_put_what_they_like() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     let link = folder.path().join("link");
     std::os::unix::fs::symlink("/", &link).unwrap();
-    assert!(matches!(Server::bind(&link.join("agent.sock")), Err(socket::Error::Folder(_))));
+    assert!(matches!(bind(&link.join("agent.sock")), Err(socket::Error::Folder(_))));
 }

@@ -6,7 +6,7 @@ use manx_objects::Tally;
 use manx_objects::code::Code;
 use manx_objects::contents::Contents;
 use manx_objects::object::ObjectKey;
-use manx_objects::problem::{Cause, MOST_OF_OBJECT, Problem};
+use manx_objects::problem::{Cause, MOST_OF_OBJECT, Place, Problem};
 
 /// See the module.
 pub(super) struct Report<'a> {
@@ -28,7 +28,7 @@ impl<'a> Report<'a> {
         }
         problems.push(Problem {
             severity: code.severity(),
-            place: stored.place.clone(),
+            place: Place::clone(&stored.place),
             object: Some(key.clone()),
             field: field.to_owned(),
             cause: Cause::told(code, message),

@@ -32,6 +32,8 @@ const FOLDER: &str = "MANX_CNI_TEST_FOLDER";
 const WORKERS: &str = "MANX_CNI_TEST_WORKERS";
 /// Set if that agent's node translates the addresses of services.
 const SERVICES: &str = "MANX_CNI_TEST_SERVICES";
+/// Set if it waits for the end of another one.
+const STANDBY: &str = "MANX_CNI_TEST_STANDBY";
 /// The name of its [`Power`].
 const POWER: &str = "MANX_CNI_TEST_POWER";
 /// The test that is an agent in such a process.
@@ -61,6 +63,7 @@ pub(crate) fn be_an_agent() -> bool {
         cores: vec![None; std::env::var(WORKERS).unwrap().parse().unwrap()],
         connections: Connections { tcp_strict: false, established: Established::Judge },
         verify_tables: false,
+        standby: std::env::var_os(STANDBY).is_some(),
         observed_at: manx_agent::settings::Addresses::default(),
     };
     if std::env::var(POWER).unwrap() == Power::WithoutSysAdmin.name() {
@@ -94,6 +97,12 @@ pub(crate) struct Node {
     _wire: OwnedFd,
     agent: Option<Child>,
     translates_services: bool,
+}
+
+/// Ends an agent. Returns whether it ended well.
+pub(crate) fn end(mut agent: Child, how: Signal) -> bool {
+    kill(Pid::from_raw(agent.id().cast_signed()), how).unwrap();
+    agent.wait().unwrap().success()
 }
 
 /// What `manx-cni` or `cnitool` said.
@@ -231,8 +240,36 @@ impl Node {
     }
 
     pub(crate) fn start_agent_with(&mut self, workers: usize, power: Power) {
+        let mut command = self.agent_command("log", workers, power);
+        self.agent = Some(self.inside(|| command.spawn().unwrap()));
+        let start = Instant::now();
+        while self.client().is_none_or(|mut client| client.status().is_err()) {
+            let log = fs::read_to_string(self.folder.path().join("log")).unwrap();
+            assert!(start.elapsed() < PATIENCE, "the agent does not listen: {log}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Starts another agent, which waits for the end of the first one.
+    pub(crate) fn start_standby(&self) -> Child {
+        let mut command = self.agent_command("standby-log", 1, Power::Root);
+        let mut successor = self.inside(|| command.env(STANDBY, "1").spawn().unwrap());
+        // One that does not wait has ended by now.
+        thread::sleep(Duration::from_millis(500));
+        let log = fs::read_to_string(self.folder.path().join("standby-log")).unwrap();
+        assert!(successor.try_wait().unwrap().is_none(), "{log}");
+        successor
+    }
+
+    /// Ends the agent by a signal. The one that waits is the node's from then on.
+    pub(crate) fn replace_agent(&mut self, successor: Child, how: Signal) {
+        let first = self.agent.replace(successor).unwrap();
+        end(first, how);
+    }
+
+    fn agent_command(&self, log: &str, workers: usize, power: Power) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        let log = File::create(self.folder.path().join("log")).unwrap();
+        let log = File::create(self.folder.path().join(log)).unwrap();
         command
             .args(["--exact", AGENT, "--nocapture"])
             .env(FOLDER, self.folder.path())
@@ -244,27 +281,17 @@ impl Node {
         if self.translates_services {
             command.env(SERVICES, "1");
         }
-        self.agent = Some(self.inside(|| command.spawn().unwrap()));
-        let start = Instant::now();
-        while self.client().is_none_or(|mut client| client.status().is_err()) {
-            let log = fs::read_to_string(self.folder.path().join("log")).unwrap();
-            assert!(start.elapsed() < PATIENCE, "the agent does not listen: {log}");
-            thread::sleep(Duration::from_millis(20));
-        }
+        command
     }
 
     /// Ends the agent. Returns whether it ended well.
     pub(crate) fn stop_agent(&mut self) -> bool {
-        let Some(mut agent) = self.agent.take() else { return false };
-        kill(Pid::from_raw(agent.id().cast_signed()), Signal::SIGTERM).unwrap();
-        agent.wait().unwrap().success()
+        self.agent.take().is_some_and(|agent| end(agent, Signal::SIGTERM))
     }
 
     /// Ends the agent as a crash does.
     pub(crate) fn kill_agent(&mut self) {
-        let mut agent = self.agent.take().unwrap();
-        agent.kill().unwrap();
-        agent.wait().unwrap();
+        end(self.agent.take().unwrap(), Signal::SIGKILL);
     }
 
     /// The process id of the holder, and a client of it. `None`: there is none.

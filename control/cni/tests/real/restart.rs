@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::node::{Call, Node, Power, reaches};
+use crate::node::{Call, Node, Power, end, reaches};
 use crate::{BOTH, addresses};
 
 const SOON: Duration = Duration::from_millis(5);
@@ -232,6 +232,33 @@ fn what_a_pod_sends_while_there_is_no_agent_is_judged_by_the_next_one() {
             assert_eq!(heard, (0..100).collect::<Vec<u8>>());
         }
     }
+}
+
+#[test]
+fn an_agent_that_waits_takes_the_place_of_one_that_ends() {
+    let Some(mut node) = Node::start(&BOTH) else { return };
+    let [a, b] = ["a", "b"].map(|name| Pod::attach(&node, name));
+    let (a_index, b_index) = (a.index(), b.index());
+    for how in [Signal::SIGTERM, Signal::SIGKILL] {
+        let standby = node.start_standby();
+        // The first agent goes on meanwhile.
+        let name = format!("meanwhile-{how}").to_lowercase();
+        let meanwhile = Pod::attach(&node, &name);
+        assert!(a.reaches(&b) && a.reaches(&meanwhile));
+        node.call("DEL", &meanwhile.call()).result();
+        node.replace_agent(standby, how);
+        let start = Instant::now();
+        while !a.reaches(&b) {
+            assert!(start.elapsed() < LONG, "{}", warnings(&node));
+        }
+        assert_eq!((a.index(), b.index()), (a_index, b_index));
+        a.check(&node);
+    }
+    assert!(
+        end(node.start_standby(), Signal::SIGTERM),
+        "one that still waits ends when it is told to"
+    );
+    assert!(a.reaches(&b));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use manx_objects::contents::{Changes, Contents, Stored, fingerprint};
 use manx_objects::object::{Kind, Object, ObjectKey, Pod};
-use manx_objects::problem::{Cause, Problem, Severity};
+use manx_objects::problem::{Cause, Place, Problem, Severity};
 use manx_objects::{Entry, State};
 
 use super::event::Event;
@@ -17,6 +17,8 @@ use super::reading::Reading;
 #[derive(Debug, Default)]
 pub(super) struct Objects {
     pub(super) contents: Arc<Contents>,
+    /// Where objects come from, stored once: the server.
+    place: Option<Arc<Place>>,
     /// The problems of the objects that have some, by the names that the server knows them by.
     problems: BTreeMap<ObjectKey, Vec<Problem>>,
     /// The names that several objects have.
@@ -149,7 +151,11 @@ impl Objects {
         }
         self.add_fingerprint(known, Some(fingerprint));
         self.set_problems(&key, problems, differences);
-        let Some(entry) = entry else { return self.withdraw(&key, differences) };
+        let Some(mut entry) = entry else { return self.withdraw(&key, differences) };
+        let place = self.place.get_or_insert_with(|| Arc::clone(&entry.place));
+        if *place == entry.place {
+            entry.place = Arc::clone(place);
+        }
         if entry.key == key && !key.kind.api_versions().contains(&"crd.projectcalico.org/v1") {
             return self.set(&entry, differences);
         }
@@ -190,7 +196,7 @@ impl Objects {
         let (first, second) = (claims.next(), claims.next());
         let conflict = second.map(|(other, entry)| Problem {
             severity: Severity::Error,
-            place: entry.place.clone(),
+            place: Place::clone(&entry.place),
             object: Some(own.clone()),
             field: String::new(),
             cause: Cause::Duplicate { other: other.to_string() },

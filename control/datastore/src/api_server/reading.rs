@@ -55,7 +55,7 @@ pub(super) fn of_text(server: &Arc<str>, key: ObjectKey, text: String) -> Readin
         problem.object.get_or_insert_with(|| key.clone());
     }
     let entry = (!entries.is_empty()).then(|| entries.swap_remove(0));
-    let entry = entry.map(|entry| Entry { place: place(), ..entry });
+    let entry = entry.map(|entry| Entry { place: Arc::new(place()), ..entry });
     let fingerprint = fingerprint((&key, &text));
     Reading { key, entry, problems, fingerprint, text }
 }

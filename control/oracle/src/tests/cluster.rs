@@ -73,7 +73,7 @@ impl Cluster {
         let (namespace, name) = name.split_once('/').unwrap_or(("", name));
         let key = ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
         let place = Place { file: "test".into(), document: 0, at: None };
-        self.0.insert(key, Stored { state, place });
+        self.0.insert(key, Stored { state, place: Arc::new(place) });
         self
     }
 
