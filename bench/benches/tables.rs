@@ -2,6 +2,7 @@
 //!
 //! Addresses and flows are asked for in a shuffled order, so that big tables do not profit from one hot line.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
@@ -84,10 +85,10 @@ fn model(pods: usize) -> Model {
     let mut label_sets = Interner::default();
     for index in 0..pods {
         let endpoint = Endpoint {
-            labels: label_sets.intern(&BTreeMap::from([(
+            labels: label_sets.intern(Cow::Owned(BTreeMap::from([(
                 "app".to_owned(),
                 format!("app-{}", index / NAMESPACES % APPS),
-            )])),
+            )]))),
             addresses: AddressSet::from([IpAddr::V4(pod_address(index))]),
             ..Endpoint::default()
         };

@@ -1,5 +1,6 @@
 //! Values of which many are equal, each stored once: label sets of pods, names of their nodes and service accounts.
 
+use std::borrow::Cow;
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -22,15 +23,15 @@ where
     Arc<T>: From<T::Owned>,
 {
     /// The stored value that is equal to this one.
-    pub fn intern(&mut self, value: &T) -> Arc<T> {
-        if let Some(known) = self.known.get(value) {
+    pub fn intern(&mut self, value: Cow<'_, T>) -> Arc<T> {
+        if let Some(known) = self.known.get(&*value) {
             return Arc::clone(known);
         }
         if self.known.len() >= self.most {
             self.known.retain(|value| Arc::strong_count(value) > 1);
             self.most = self.known.len() * 2 + SPARE;
         }
-        let shared = Arc::<T>::from(value.to_owned());
+        let shared = Arc::<T>::from(value.into_owned());
         self.known.insert(Arc::clone(&shared));
         shared
     }
@@ -65,12 +66,13 @@ mod tests {
     #[test]
     fn equal_label_sets_are_one_and_those_without_use_are_forgotten() {
         let labels = |index: usize| Labels::from([("app".to_owned(), index.to_string())]);
-        let mut sets = Interner::default();
-        let first = sets.intern(&labels(0));
+        let owned = |index| Cow::Owned(labels(index));
+        let mut sets = Interner::<Labels>::default();
+        let first = sets.intern(owned(0));
         for index in 1..SPARE * 3 {
-            assert_eq!(*sets.intern(&labels(index)), labels(index));
+            assert_eq!(*sets.intern(owned(index)), labels(index));
         }
         assert!(sets.known.len() <= SPARE * 2, "{}", sets.known.len());
-        assert!(Arc::ptr_eq(&first, &sets.intern(&labels(0))));
+        assert!(Arc::ptr_eq(&first, &sets.intern(owned(0))));
     }
 }

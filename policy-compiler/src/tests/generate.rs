@@ -1,5 +1,6 @@
 //! Small, dense models: few labels and few addresses, so that every object meets every other.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -244,7 +245,7 @@ fn endpoints() -> impl Strategy<Value = BTreeMap<ObjectName, Arc<Endpoint>>> {
     btree_map(object(&NAMESPACES, &["a", "b", "c"]), endpoint(), 2..6).prop_map(|pods| {
         let mut label_sets = Interner::default();
         let shared = pods.into_iter().map(|(name, mut pod)| {
-            pod.labels = label_sets.intern(&pod.labels);
+            pod.labels = label_sets.intern(Cow::Borrowed(&*pod.labels));
             (name, Arc::new(pod))
         });
         shared.collect()

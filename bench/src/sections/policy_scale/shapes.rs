@@ -1,5 +1,6 @@
 //! The clusters that are measured. They are the same in every run.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -65,11 +66,11 @@ pub(super) fn cluster() -> Shape {
             let address = 0x0a00_0000 + (namespace * PODS + pod) as u32;
             let http = NamedPort { name: "http".to_owned(), protocol: Protocol::Tcp, port: 8080 };
             let endpoint = Endpoint {
-                labels: label_sets.intern(&labels(&[
+                labels: label_sets.intern(Cow::Owned(labels(&[
                     ("app", format!("app-{}", pod % 20)),
                     ("pod-template-hash", format!("h{}", pod % 25)),
                     ("tier", format!("t{}", pod % 3)),
-                ])),
+                ]))),
                 service_account: Some("default".into()),
                 addresses: AddressSet::from([IpAddr::V4(Ipv4Addr::from_bits(address))]),
                 named_ports: BTreeSet::from([http]),

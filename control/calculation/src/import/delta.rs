@@ -138,7 +138,9 @@ impl Cluster {
     ) -> Option<EndpointChange> {
         let pod = pod.filter(|pod| member::takes_part(pod));
         match pod.and_then(|pod| pod.node_name.as_deref()) {
-            Some(node) => self.pods_by_node.insert(name.clone(), self.shared.names.intern(node)),
+            Some(node) => {
+                self.pods_by_node.insert(name.clone(), self.shared.names.intern(node.into()))
+            }
             None => self.pods_by_node.remove(&name),
         };
         let before = self.model.endpoints.get(&name).cloned();

@@ -1,6 +1,7 @@
 //! The members that can have an address: pods, host endpoints, the endpoints of services; and Felix's settings for
 //! hosts.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -43,8 +44,8 @@ pub(super) fn endpoint(pod: &object::Pod, shared: &mut Shared) -> Option<Endpoin
         })
         .collect();
     (!addresses.is_empty()).then(|| Endpoint {
-        labels: shared.labels.intern(&pod.labels.to_map()),
-        service_account: Some(shared.names.intern(service_account(pod))),
+        labels: shared.labels.intern(Cow::Owned(pod.labels.to_map())),
+        service_account: Some(shared.names.intern(service_account(pod).into())),
         addresses,
         named_ports,
     })
