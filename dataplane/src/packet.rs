@@ -131,6 +131,9 @@ pub struct Body {
     len: u32,
     /// Checksum and segmentation state; offsets count from the packet's first byte.
     pub offload: Offload,
+    /// The hardware address to which an endpoint sent the packet, where it goes on through another plugin's network
+    /// ([`crate::port::relay`]); zero elsewhere.
+    pub neighbour: [u8; 6],
 }
 
 impl Deref for Packet {
@@ -328,6 +331,7 @@ impl Pool {
         packet.start = (HEADROOM + colour * LINE) as u32;
         packet.len = 0;
         packet.offload = Offload::default();
+        packet.neighbour = [0; 6];
         Some(packet)
     }
 
@@ -339,7 +343,13 @@ impl Pool {
         }
         self.made += 1;
         let buffer = vec![0; CAPACITY].into_boxed_slice();
-        Some(Packet(Box::new(Body { buffer, start: 0, len: 0, offload: Offload::default() })))
+        Some(Packet(Box::new(Body {
+            buffer,
+            start: 0,
+            len: 0,
+            offload: Offload::default(),
+            neighbour: [0; 6],
+        })))
     }
 
     /// A packet that holds `bytes` (cut at [`MAX_PACKET`]).

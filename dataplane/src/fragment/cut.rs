@@ -42,6 +42,7 @@ pub fn fragment(
             return Err(DropReason::NoBuffer);
         };
         start += plan.fill(&mut piece, into[base].bytes(), start);
+        piece.neighbour = into[base].neighbour;
         into.push(piece);
     }
     plan.shorten_to_first(&mut into[base]);
@@ -173,6 +174,7 @@ mod tests {
 
     /// Buffers for all pieces of the longest packet here. Each piece carries at least 8 bytes.
     const LIMIT: usize = 512;
+    const NEIGHBOUR: [u8; 6] = [2, 0, 0, 0, 0, 7];
 
     /// A packet that may be fragmented.
     fn fragmentable() -> impl Strategy<Value = Vec<u8>> {
@@ -184,7 +186,8 @@ mod tests {
 
     fn cut(bytes: &[u8], mtu: usize, limit: usize) -> (Result<(), DropReason>, Vec<Packet>, Pool) {
         let mut pool = Pool::new(limit);
-        let packet = pool.take_filled(bytes).unwrap();
+        let mut packet = pool.take_filled(bytes).unwrap();
+        packet.neighbour = NEIGHBOUR;
         let mut pieces = Vec::new();
         let outcome = fragment(packet, mtu, &mut pool, &mut pieces);
         (outcome, pieces, pool)
@@ -214,6 +217,7 @@ mod tests {
             }
             for (index, piece) in pieces.iter().enumerate() {
                 prop_assert!(piece.len() <= mtu);
+                prop_assert_eq!(piece.neighbour, NEIGHBOUR);
                 let header = Ipv4HeaderSlice::from_slice(piece.bytes()).unwrap().to_header();
                 prop_assert_eq!(header.header_checksum, header.calc_header_checksum());
                 prop_assert_eq!(usize::from(header.total_len), piece.len());

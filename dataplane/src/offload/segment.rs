@@ -52,6 +52,7 @@ pub fn segment(
             };
         };
         cut.copy(out[source].bytes(), index, &mut segment);
+        segment.neighbour = out[source].neighbour;
         out.push(segment);
     }
     cut.finish(&mut out[source], 0);

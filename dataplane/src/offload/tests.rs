@@ -270,12 +270,15 @@ proptest! {
         }
         let whole = headers.payload + usize::from(size);
         let mtu = if template.tcp { (whole - squeeze.min(usize::from(size) / 2)).max(headers.payload + 1) } else { whole };
+        packet.neighbour = [seed as u8 | 1; 6];
+        let neighbour = packet.neighbour;
         let mut out = Vec::new();
         segment(packet, mtu, &mut pool, &mut out).unwrap();
         let expected = reference(&bytes, usize::from(size).min(mtu - headers.payload));
         prop_assert_eq!(bytes_of(&out), expected);
         for packet in &out {
             prop_assert!(packet.len() <= mtu);
+            prop_assert_eq!(packet.neighbour, neighbour);
             prop_assert!(headers.verify(packet.bytes()) && headers.verify_ip(packet.bytes()));
             prop_assert_eq!(packet.offload, Offload { checksum: Checksum::Verified, segmentation: None });
         }

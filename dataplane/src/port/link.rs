@@ -57,6 +57,8 @@ pub enum Frame {
     Packet(usize),
     /// A request, with the answer to it.
     Question(Reply),
+    /// A link message for the other side of a [relay](super::relay).
+    Message,
     /// Not for this end: another's hardware address, broadcast or multicast, another protocol, a link message.
     NotOurs,
     /// Its ethertype and its IP header contradict each other, or it holds less than the IP header says.
@@ -67,12 +69,7 @@ impl Link {
     /// The header of a frame from this end to the other; `None` for a packet that is neither IPv4 nor IPv6.
     #[inline]
     pub fn header(&self, packet: &[u8]) -> Option<EthernetHeader> {
-        let ethertype = match packet.first()? >> 4 {
-            4 => ethertype::IPV4,
-            6 => ethertype::IPV6,
-            _ => return None,
-        };
-        Some(ethernet::header(self.peer, self.own, ethertype))
+        Some(ethernet::header(self.peer, self.own, ip_ethertype(packet)?))
     }
 
     /// Classifies a frame, given as its header and the bytes that follow.
@@ -126,13 +123,14 @@ impl Link {
     fn advertise(&self, to: Mac, payload: &[u8]) -> Option<Reply> {
         let ip = ipv6::View::new_checked(payload).ok()?;
         let question = ndp::View::new_checked(ip.payload()).ok()?;
-        if !(to == self.own || to[..2] == [0x33, 0x33]) {
+        let is_question = question.icmp.kind == kind::NEIGHBOUR_SOLICITATION;
+        if !is_question || !(to == self.own || to[..2] == [0x33, 0x33]) {
             return None;
         }
         let sender = Ipv6Addr::from(ip.source);
         let target = Ipv6Addr::from(question.target);
         // The source `::` asks whether the address is free.
-        if !is_right(message_sum(ip.source, ip.destination, ip.payload()))
+        if !has_right_checksum(ip)
             || sender.is_unspecified()
             || sender.is_multicast()
             || !self.answers_for(IpAddr::V6(target))
@@ -180,13 +178,28 @@ pub fn packet_len(ethertype: u16, payload: &[u8]) -> Option<usize> {
     }
 }
 
+/// The ethertype of an IP packet; `None` for what is neither IPv4 nor IPv6.
+#[inline]
+pub(super) fn ip_ethertype(packet: &[u8]) -> Option<u16> {
+    match packet.first()? >> 4 {
+        4 => Some(ethertype::IPV4),
+        6 => Some(ethertype::IPV6),
+        _ => None,
+    }
+}
+
 /// Whether a message is a router or neighbour message or a redirect, which no router passes on.
-fn is_neighbour_discovery(payload: &[u8]) -> bool {
+pub(super) fn is_neighbour_discovery(payload: &[u8]) -> bool {
     ipv6::View::new_checked(payload).is_ok_and(|ip| {
         ip.next_header == protocol::ICMPV6
             && ip.hop_limit == ndp::HOP_LIMIT
             && ip.payload().first().is_some_and(|&first| kind::is_neighbour_discovery(first))
     })
+}
+
+/// Whether the checksum of an ICMPv6 message is right.
+pub(super) fn has_right_checksum(ip: &ipv6::View) -> bool {
+    is_right(message_sum(ip.source, ip.destination, ip.payload()))
 }
 
 /// The sum over the pseudo-header and the message (RFC 8200, 8.1), not yet folded.

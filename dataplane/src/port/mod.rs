@@ -9,6 +9,7 @@ pub mod link;
 pub mod memory;
 pub mod packet;
 pub mod pcap;
+pub mod relay;
 mod ring;
 mod sctp;
 pub mod tun;
@@ -70,9 +71,10 @@ pub struct Received {
     /// Packets dropped because what the device says of them (virtio header, framing, length) contradicts their bytes.
     pub malformed: usize,
     /// Frames dropped because they are not for this port: another's hardware address, a VLAN tag, no IP inside, a link
-    /// message without an answer.
+    /// message without an answer, or one that may not be passed on.
     pub not_ours: usize,
-    /// Frames that the port answered itself (ARP, neighbour solicitations). No caller sees them.
+    /// Link messages (ARP, neighbour discovery) that the port answered itself, or passed on to the other side of a
+    /// [relay]. No caller sees them.
     pub answered: usize,
 }
 

@@ -1,4 +1,5 @@
-//! AF_PACKET on the host's end of a veth pair: attaches a pod that keeps its kernel's own device.
+//! AF_PACKET on the host's end of a veth pair: attaches a pod that keeps its kernel's own device. Two of them are the
+//! two sides of a [relay](super::relay), where another plugin has made the pair.
 //!
 //! A packet socket receives copies, and the kernel handles every frame as well. So the host's end lies in a network
 //! namespace without addresses, IPv6 and forwarding, where the kernel can do nothing with them.
@@ -13,7 +14,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
 use super::datagram::{Datagrams, Disposition, HeadLen, Route};
-use super::link::{ETHERNET_LEN, Frame, Link, REPLY_MAX};
+use super::link::{ETHERNET_LEN, EthernetHeader, Frame, Link, REPLY_MAX};
+use super::relay::{Ends, MESSAGE_MAX, Relay, Side};
 use super::ring::Ring;
 use super::virtio::{self, HEADER_LEN};
 use super::{PacketIo, Received, Transmitted, filter};
@@ -41,12 +43,21 @@ pub enum Receipt {
 /// The first kernel whose packet sockets take UDP super-packets; earlier ones refuse each with `EINVAL`.
 const UDP_SEGMENTATION: (u32, u32) = (6, 2);
 
+/// How frames become packets, and packets frames.
+#[derive(Debug)]
+enum Framing {
+    /// The port is the pod's gateway.
+    Gateway(Link),
+    /// The port is one side of a relay, and this is the same queue of the other side.
+    Relay(Relay, OwnedFd),
+}
+
 /// One queue of a link to a pod.
 #[derive(Debug)]
 pub struct PacketPort {
     datagrams: Datagrams,
     ring: Option<Ring>,
-    link: Link,
+    framing: Framing,
     capabilities: Capabilities,
 }
 
@@ -56,15 +67,33 @@ impl PacketPort {
     ///
     /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace; `ENODEV` for no such interface.
     pub fn open(index: u32, link: &Link, queues: usize, receipt: Receipt) -> io::Result<Vec<Self>> {
-        let mut rings = Vec::new();
-        let prepare = |fd: BorrowedFd<'_>| {
-            let wanted = receipt == Receipt::Ring;
-            rings.push(if wanted { Ring::attach(fd)? } else { None });
-            Ok(())
-        };
-        let sockets = open_sockets(index, ANY, &filter::UNTAGGED, queues, prepare)?;
-        let with_rings = sockets.into_iter().zip(rings);
-        Ok(with_rings.map(|(fd, ring)| Self::new(fd, ring, link.clone())).collect())
+        let sockets = open_with_rings(index, queues, receipt)?;
+        let gateway = || Framing::Gateway(link.clone());
+        Ok(sockets.into_iter().map(|(fd, ring)| Self::new(fd, ring, gateway())).collect())
+    }
+
+    /// Opens `queues` queues on each side of a pod that another plugin has connected: on the interface that leads to
+    /// the pod, and on the one that leads to the node. Both are of the caller's network namespace. Errors as of
+    /// [`PacketPort::open`].
+    pub fn open_relay(
+        [pod, node]: [u32; 2],
+        ends: &Ends,
+        queues: usize,
+        receipt: Receipt,
+    ) -> io::Result<[Vec<Self>; 2]> {
+        let pod_side = open_with_rings(pod, queues, receipt)?;
+        let node_side = open_with_rings(node, queues, receipt)?;
+        let mut ports = [Vec::new(), Vec::new()];
+        for (to_pod, to_node) in pod_side.into_iter().zip(node_side) {
+            let others = [to_node.0.try_clone()?, to_pod.0.try_clone()?];
+            let framings = Relay::sides(ends).into_iter().zip(others);
+            for ((into, (fd, ring)), (relay, other)) in
+                ports.iter_mut().zip([to_pod, to_node]).zip(framings)
+            {
+                into.push(Self::new(fd, ring, Framing::Relay(relay, other)));
+            }
+        }
+        Ok(ports)
     }
 
     /// Makes a port of a queue that another [`PacketPort`] gave up.
@@ -73,14 +102,14 @@ impl PacketPort {
     /// interface.
     pub fn from_fd(fd: OwnedFd, link: Link) -> io::Result<Self> {
         check_socket(fd.as_fd())?;
-        Ok(Self::new(fd, None, link))
+        Ok(Self::new(fd, None, Framing::Gateway(link)))
     }
 
-    fn new(fd: OwnedFd, ring: Option<Ring>, link: Link) -> Self {
+    fn new(fd: OwnedFd, ring: Option<Ring>, framing: Framing) -> Self {
         let heads = HeadLen { receive: HEAD_LEN, transmit: HEAD_LEN };
         let udp_segmentation = sys::kernel() >= UDP_SEGMENTATION;
         let capabilities = Capabilities { udp_segmentation, ..Capabilities::ALL };
-        Self { datagrams: Datagrams::new(fd, heads), ring, link, capabilities }
+        Self { datagrams: Datagrams::new(fd, heads), ring, framing, capabilities }
     }
 }
 
@@ -102,10 +131,9 @@ impl PacketIo for PacketPort {
         into: &mut Vec<Packet>,
         limit: usize,
     ) -> io::Result<Received> {
-        let link = &self.link;
-        let accept = |head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>| {
-            sort_frame(link, head, packet, fd)
-        };
+        let framing = &self.framing;
+        let accept =
+            |head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>| framing.sort(head, packet, fd);
         let Some(ring) = &mut self.ring else {
             return self.datagrams.receive(pool, into, limit, accept);
         };
@@ -119,10 +147,10 @@ impl PacketIo for PacketPort {
     }
 
     fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted> {
-        let link = &self.link;
+        let framing = &self.framing;
         let prepare = |packet: &mut Packet, head: &mut Head| {
             let (virtio, ethernet) = head.split_at_mut(HEADER_LEN);
-            ethernet.copy_from_slice(&link.header(packet.bytes())?);
+            ethernet.copy_from_slice(&framing.header(packet)?);
             virtio.copy_from_slice(&virtio::encode(packet.offload, packet.bytes(), ETHERNET_LEN));
             Some(Route::Bound)
         };
@@ -146,26 +174,74 @@ impl PacketIo for PacketPort {
     }
 }
 
-fn sort_frame(link: &Link, head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>) -> Disposition {
-    let (Some(header), Some(ethernet)) = (head.first_chunk(), head.last_chunk()) else {
-        return Disposition::Malformed;
-    };
-    match link.sort(ethernet, packet.bytes()) {
-        Frame::Packet(len) => {
-            packet.set_len(len);
-            virtio::mark(packet, header, ETHERNET_LEN)
-                .map_or(Disposition::Malformed, |()| Disposition::Ours)
+impl Framing {
+    fn sort(&self, head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>) -> Disposition {
+        let (Some(header), Some(ethernet)) = (head.first_chunk(), head.last_chunk()) else {
+            return Disposition::Malformed;
+        };
+        let frame = match self {
+            Self::Gateway(link) => link.sort(ethernet, packet.bytes()),
+            Self::Relay(relay, _) => relay.sort(ethernet, packet.bytes()),
+        };
+        match (frame, self) {
+            (Frame::Packet(len), _) => {
+                if let Self::Relay(relay, _) = self
+                    && relay.side() == Side::Pod
+                    && let Some(destination) = ethernet.first_chunk()
+                {
+                    packet.neighbour = *destination;
+                }
+                packet.set_len(len);
+                virtio::mark(packet, header, ETHERNET_LEN)
+                    .map_or(Disposition::Malformed, |()| Disposition::Ours)
+            }
+            (Frame::Question(reply), _) => {
+                send_message(fd, [reply.bytes(), &[]]);
+                Disposition::Answered
+            }
+            (Frame::Message, Self::Relay(_, other)) => {
+                send_message(other.as_fd(), [ethernet, packet.bytes()]);
+                Disposition::Answered
+            }
+            (Frame::NotOurs | Frame::Message, _) => Disposition::NotOurs,
+            (Frame::Malformed, _) => Disposition::Malformed,
         }
-        Frame::Question(reply) => {
-            // The pod asks again if an answer is lost.
-            let mut frame = [0; HEADER_LEN + REPLY_MAX];
-            frame[HEADER_LEN..HEADER_LEN + reply.bytes().len()].copy_from_slice(reply.bytes());
-            drop(socket::send(fd, &frame[..HEADER_LEN + reply.bytes().len()]));
-            Disposition::Answered
-        }
-        Frame::NotOurs => Disposition::NotOurs,
-        Frame::Malformed => Disposition::Malformed,
     }
+
+    #[inline]
+    fn header(&self, packet: &Packet) -> Option<EthernetHeader> {
+        match self {
+            Self::Gateway(link) => link.header(packet.bytes()),
+            Self::Relay(relay, _) => relay.header(packet.bytes(), packet.neighbour),
+        }
+    }
+}
+
+/// Sends a link message, given in two parts. Its sender asks again if it is lost.
+fn send_message(fd: BorrowedFd<'_>, [head, rest]: [&[u8]; 2]) {
+    const { assert!(REPLY_MAX <= ETHERNET_LEN + MESSAGE_MAX) };
+    let mut buffer = [0; HEADER_LEN + ETHERNET_LEN + MESSAGE_MAX];
+    let end = HEADER_LEN + head.len() + rest.len();
+    let Some(frame) = buffer.get_mut(..end) else { return };
+    let (first, second) = frame[HEADER_LEN..].split_at_mut(head.len());
+    first.copy_from_slice(head);
+    second.copy_from_slice(rest);
+    drop(socket::send(fd, frame));
+}
+
+fn open_with_rings(
+    index: u32,
+    queues: usize,
+    receipt: Receipt,
+) -> io::Result<Vec<(OwnedFd, Option<Ring>)>> {
+    let mut rings = Vec::new();
+    let prepare = |fd: BorrowedFd<'_>| {
+        let wanted = receipt == Receipt::Ring;
+        rings.push(if wanted { Ring::attach(fd)? } else { None });
+        Ok(())
+    };
+    let sockets = open_sockets(index, ANY, &filter::UNTAGGED, queues, prepare)?;
+    Ok(sockets.into_iter().zip(rings).collect())
 }
 
 /// Opens packet sockets with virtio headers on the interface `index`, in one fanout group if there are several.

@@ -53,6 +53,8 @@ pub mod kind {
     pub const ECHO_REPLY: u8 = 129;
     /// Router solicitation: the first message of neighbour discovery.
     pub const ROUTER_SOLICITATION: u8 = 133;
+    /// Router advertisement.
+    pub const ROUTER_ADVERTISEMENT: u8 = 134;
     /// Neighbour solicitation ([`crate::wire::ndp`]).
     pub const NEIGHBOUR_SOLICITATION: u8 = 135;
     /// Neighbour advertisement ([`crate::wire::ndp`]).

@@ -1,4 +1,5 @@
-//! Neighbour discovery (RFC 4861) as far as a gateway answers it: a solicitation's target, and the advertisement.
+//! Neighbour discovery (RFC 4861) as far as a gateway answers it or a relay checks it: the target of a solicitation or
+//! an advertisement, and the gateway's own advertisement.
 
 use zerocopy::network_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -34,14 +35,16 @@ const ADVERTISED_FLAGS: u32 = 0xe000_0000;
 /// Option: target link-layer address, one unit of eight bytes (section 4.6.1).
 const TARGET_LINK_ADDRESS: [u8; 2] = [2, 1];
 
-/// A neighbour solicitation. Its payload is the options.
+/// A neighbour solicitation or advertisement. Its payload is the options.
 pub type View = super::view::View<Header>;
 
 impl super::view::Header for Header {
-    /// Whether type and code are a solicitation's.
+    /// Whether type and code are a solicitation's or an advertisement's.
     #[inline]
     fn is_valid(&self) -> bool {
-        (self.icmp.kind, self.icmp.code) == (icmpv6::kind::NEIGHBOUR_SOLICITATION, 0)
+        use icmpv6::kind::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION};
+        matches!(self.icmp.kind, NEIGHBOUR_SOLICITATION | NEIGHBOUR_ADVERTISEMENT)
+            && self.icmp.code == 0
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod namespaces;
 mod pods;
+mod relay;
 mod takeover;
 mod tun;
 mod uplink;

@@ -1,0 +1,179 @@
+//! Ethernet between a pod and its node where another CNI plugin has connected them, and Manx stands between the two.
+//!
+//! Manx has no address there. Link messages (ARP, RFC 826; neighbour discovery, RFC 4861) go on to the other side as
+//! they are, so what the pod and the node learn of each other stays true without Manx. A pod may ask and answer for its
+//! own addresses alone, and may not be a router. The node is trusted; what its bridge floods to everybody is sorted out.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::link::{
+    EthernetHeader, Frame, Mac, has_right_checksum, ip_ethertype, is_neighbour_discovery,
+    packet_len,
+};
+use crate::wire::ethernet::{self, ethertype};
+use crate::wire::icmpv6::kind;
+use crate::wire::{arp, icmpv6, ipv6, ndp};
+
+/// The longest link message that goes on, in bytes behind the Ethernet header: Ethernet's own MTU.
+pub const MESSAGE_MAX: usize = 1500;
+const BROADCAST: Mac = [0xff; 6];
+/// The first bytes of the hardware addresses of IPv6's multicast groups (RFC 2464, section 7).
+const MULTICAST_V6: [u8; 2] = [0x33, 0x33];
+/// No hardware address: a packet that came from no pod has it.
+const NO_MAC: Mac = [0; 6];
+
+/// One side of the relay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The pod is here: what is received comes from it.
+    Pod,
+    /// The node is here, with what the other plugin connects to it.
+    Node,
+}
+
+/// A pod and the node's end of its link, as the other plugin has made them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ends {
+    /// The pod's hardware address.
+    pub pod: Mac,
+    /// The hardware address of the node's end.
+    pub node: Mac,
+    /// The pod's addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// How frames of one side are sorted and made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Relay {
+    side: Side,
+    ends: Ends,
+}
+
+impl Relay {
+    /// Both sides, the pod's first. The pod's link-local address is the one that its hardware address gives.
+    pub fn sides(ends: &Ends) -> [Self; 2] {
+        let mut ends = ends.clone();
+        ends.addresses.push(link_local(ends.pod).into());
+        [Side::Pod, Side::Node].map(|side| Self { side, ends: ends.clone() })
+    }
+
+    /// Classifies a frame of this side, given as its header and the bytes that follow. A [`Frame::Message`] goes on to
+    /// the other side.
+    ///
+    /// IP inside a broadcast or multicast frame does not go on: policy judges what goes from one to another.
+    #[inline]
+    pub fn sort(&self, header: &EthernetHeader, payload: &[u8]) -> Frame {
+        let Ok(frame) = ethernet::View::new_checked(header) else { return Frame::Malformed };
+        let ethertype = frame.ethertype.get();
+        let is_ours = match self.side {
+            Side::Pod => is_unicast(frame.destination),
+            Side::Node => frame.destination == self.ends.pod,
+        };
+        match ethertype {
+            ethertype::IPV6 if is_neighbour_discovery(payload) => {
+                message(self.relays_neighbour_discovery(frame, payload), payload)
+            }
+            ethertype::IPV4 | ethertype::IPV6 if is_ours => {
+                packet_len(ethertype, payload).map_or(Frame::Malformed, Frame::Packet)
+            }
+            ethertype::ARP => message(self.relays_arp(frame, payload), payload),
+            _ => Frame::NotOurs,
+        }
+    }
+
+    /// The header of a frame of this side. `neighbour` is the hardware address to which the pod sent the packet, which
+    /// the node's side goes on to. `None`: the packet is neither IPv4 nor IPv6, or has no neighbour on the node's side.
+    #[inline]
+    pub fn header(&self, packet: &[u8], neighbour: Mac) -> Option<EthernetHeader> {
+        let (destination, source) = match self.side {
+            Side::Pod => (self.ends.pod, self.ends.node),
+            Side::Node => (neighbour, self.ends.pod),
+        };
+        let is_known = destination != NO_MAC && is_unicast(destination);
+        is_known.then_some(ethernet::header(destination, source, ip_ethertype(packet)?))
+    }
+
+    /// Which side it is.
+    #[inline]
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// `None`: it is no ARP for IPv4 over Ethernet.
+    fn relays_arp(&self, frame: &ethernet::View, payload: &[u8]) -> Option<bool> {
+        let message = arp::View::new_checked(payload).ok()?;
+        let sender = Ipv4Addr::from(message.sender_protocol);
+        let target = Ipv4Addr::from(message.target_protocol);
+        Some(match self.side {
+            // The address 0.0.0.0 asks whether an address is free (RFC 5227).
+            Side::Pod => {
+                frame.source == self.ends.pod
+                    && message.sender_hardware == self.ends.pod
+                    && (sender.is_unspecified() || self.is_pods(sender))
+            }
+            // A sender that asks for itself announces where it is.
+            Side::Node => {
+                frame.destination == self.ends.pod
+                    || frame.destination == BROADCAST && (self.is_pods(target) || sender == target)
+            }
+        })
+    }
+
+    /// `None`: it is cut short or has a wrong checksum.
+    fn relays_neighbour_discovery(&self, frame: &ethernet::View, payload: &[u8]) -> Option<bool> {
+        let ip = ipv6::View::new_checked(payload).ok().filter(|ip| has_right_checksum(ip))?;
+        let kind = icmpv6::View::new_checked(ip.payload()).ok()?.kind;
+        let target = ndp::View::new_checked(ip.payload()).ok().map(|it| Ipv6Addr::from(it.target));
+        let is_about_pod = target.is_some_and(|target| self.is_pods(target));
+        let sender = Ipv6Addr::from(ip.source);
+        Some(match self.side {
+            Side::Pod => {
+                let is_senders = frame.source == self.ends.pod && self.is_pods(sender);
+                // The source `::` asks whether an address is free (RFC 4862, section 5.4.2).
+                let asks = frame.source == self.ends.pod && sender.is_unspecified();
+                match kind {
+                    kind::ROUTER_SOLICITATION => is_senders || asks,
+                    kind::NEIGHBOUR_SOLICITATION => target.is_some() && (is_senders || asks),
+                    kind::NEIGHBOUR_ADVERTISEMENT => is_senders && is_about_pod,
+                    _ => false,
+                }
+            }
+            Side::Node => {
+                let reaches = frame.destination == self.ends.pod
+                    || frame.destination.starts_with(&MULTICAST_V6);
+                match kind {
+                    kind::NEIGHBOUR_SOLICITATION => reaches && is_about_pod,
+                    kind::NEIGHBOUR_ADVERTISEMENT => reaches && target.is_some(),
+                    kind::ROUTER_ADVERTISEMENT => reaches,
+                    _ => false,
+                }
+            }
+        })
+    }
+
+    fn is_pods(&self, address: impl Into<IpAddr>) -> bool {
+        self.ends.addresses.contains(&address.into())
+    }
+}
+
+fn message(relays: Option<bool>, payload: &[u8]) -> Frame {
+    match relays {
+        Some(true) if payload.len() <= MESSAGE_MAX => Frame::Message,
+        _ => Frame::NotOurs,
+    }
+}
+
+#[inline]
+fn is_unicast(to: Mac) -> bool {
+    to[0] & 1 == 0
+}
+
+/// The link-local address that an interface makes of its hardware address (RFC 4291, appendix A).
+fn link_local(mac: Mac) -> Ipv6Addr {
+    let [front, back] = [[mac[0] ^ 2, mac[1], mac[2], 0xff], [0xfe, mac[3], mac[4], mac[5]]];
+    let id = u64::from(u32::from_be_bytes(front)) << 32 | u64::from(u32::from_be_bytes(back));
+    Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(id))
+}
+
+#[cfg(test)]
+mod tests;
