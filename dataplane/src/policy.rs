@@ -77,7 +77,11 @@ pub fn policy_stamp(tables: &Tables, ends: &FlowEnds) -> PolicyStamp {
     let revision = |next_hop| match next_hop {
         NextHop::Endpoint(index) => tables.endpoint(index).map_or(0, |endpoint| endpoint.revision),
         NextHop::Node | NextHop::Host | NextHop::Tunnel(_) => tables.host_policy.revision,
-        NextHop::Service | NextHop::Translated | NextHop::NoRoute | NextHop::Unreachable => 0,
+        NextHop::Service
+        | NextHop::Translated
+        | NextHop::Returned
+        | NextHop::NoRoute
+        | NextHop::Unreachable => 0,
     };
     let [source, destination] = ends.identities;
     PolicyStamp {
@@ -183,6 +187,7 @@ pub fn evaluate_policy(
         | NextHop::Tunnel(_)
         | NextHop::Service
         | NextHop::Translated
+        | NextHop::Returned
         | NextHop::NoRoute
         | NextHop::Unreachable => return evaluation.verdict,
     };

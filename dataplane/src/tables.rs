@@ -44,6 +44,9 @@ pub enum NextHop {
     Service,
     /// Of a source: an endpoint of this node whose packets come back from that translation. No route holds it.
     Translated,
+    /// Of a source: an endpoint of this node whose packets come back from the node, by the destination's own
+    /// [`Role::HostSide`]. No route holds it.
+    Returned,
 }
 
 /// A [`NextHop`] in one number: what routes and flows hold.
@@ -60,11 +63,15 @@ impl EncodedNextHop {
     pub const SERVICE: Self = NextHop::Service.encode();
     /// An endpoint behind the translation of service addresses.
     pub const TRANSLATED: Self = NextHop::Translated.encode();
+    /// An endpoint behind the node.
+    pub const RETURNED: Self = NextHop::Returned.encode();
     /// The bit in which a service address differs from the world; they differ in no other.
     pub const HOST_OR_SERVICE: u32 = NextHop::Host.encode().0 ^ NextHop::Service.encode().0;
     /// The bit in which a service address differs from what is behind its translation; they differ in no other.
     pub const SERVICE_OR_TRANSLATED: u32 =
         NextHop::Service.encode().0 ^ NextHop::Translated.encode().0;
+    /// The bit in which the world differs from what comes back from the node; they differ in no other.
+    pub const HOST_OR_RETURNED: u32 = NextHop::Host.encode().0 ^ NextHop::Returned.encode().0;
     /// The bits in which the tunnels to one node differ; they differ in no other.
     pub const TUNNELS_OF_A_NODE: u32 =
         NextHop::Tunnel(TUNNELS_OF_A_NODE - 1).encode().0 ^ NextHop::Tunnel(0).encode().0;
@@ -85,6 +92,7 @@ const _: () = assert!(
     EncodedNextHop::NODE_OR_HOST.is_power_of_two()
         && EncodedNextHop::HOST_OR_SERVICE.is_power_of_two()
         && EncodedNextHop::SERVICE_OR_TRANSLATED.is_power_of_two()
+        && EncodedNextHop::HOST_OR_RETURNED.is_power_of_two()
         && TUNNELS_OF_A_NODE.is_power_of_two()
 );
 
@@ -105,6 +113,7 @@ impl NextHop {
             Self::Endpoint(index) => (4, index),
             Self::Tunnel(index) => (5, index),
             Self::Service => (3, 1),
+            Self::Returned => (3, 2),
             Self::Translated => (3, 3),
         };
         EncodedNextHop((index & INDEX) << KIND_BITS | kind)
@@ -119,12 +128,50 @@ impl NextHop {
             3 => match code >> KIND_BITS {
                 0 => Self::Host,
                 1 => Self::Service,
+                2 => Self::Returned,
                 3 => Self::Translated,
                 _ => Self::NoRoute,
             },
             4 => Self::Endpoint(code >> KIND_BITS & INDEX),
             5 => Self::Tunnel(code >> KIND_BITS & INDEX),
             _ => Self::NoRoute,
+        }
+    }
+}
+
+/// What an endpoint's packets passed before they came where they are judged. Their replies go back through it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Detour {
+    /// Nothing: they came by the endpoint's port.
+    None,
+    /// The node's translation of service addresses: [`NextHop::Translated`].
+    Service,
+    /// The node, which forwarded them: [`NextHop::Returned`].
+    Node,
+}
+
+impl Detour {
+    /// By their number.
+    pub const ALL: [Self; 3] = [Self::None, Self::Service, Self::Node];
+
+    /// The detour of the packets of a source with this next hop.
+    #[inline]
+    pub const fn of(source: EncodedNextHop) -> Self {
+        match NextHop::decode(source) {
+            NextHop::Translated => Self::Service,
+            NextHop::Returned => Self::Node,
+            _ => Self::None,
+        }
+    }
+
+    /// The way back, by this detour, to a source with this next hop. Only endpoints' packets take one.
+    #[inline]
+    pub const fn way_back(self, source: EncodedNextHop) -> EncodedNextHop {
+        match (self, source.endpoint()) {
+            (Self::Service, Some(_)) => EncodedNextHop::TRANSLATED,
+            (Self::Node, Some(_)) => EncodedNextHop::RETURNED,
+            _ => source,
         }
     }
 }
@@ -145,6 +192,8 @@ pub struct Endpoint {
     pub attachment: u32,
     /// The link to it.
     pub link: Link,
+    /// Its own link to the node, where another plugin has connected it: its packets to the node and beyond leave by it.
+    pub host: Option<Link>,
     /// The chain for packets to it.
     pub ingress: ChainId,
     /// The chain for packets from it.
@@ -190,6 +239,9 @@ pub enum Role {
     Closed,
     /// Packets of one endpoint.
     Endpoint(u32),
+    /// Packets to one endpoint that another plugin has connected: of the node, from beyond it, and of this node's
+    /// endpoints where the node forwarded them.
+    HostSide(u32),
     /// Packets of the node, and, where Manx does not own the uplink, from beyond it.
     Host,
     /// Packets that come back from the node's translation of service addresses.
@@ -266,6 +318,7 @@ impl HostPolicy {
             | NextHop::Node
             | NextHop::Service
             | NextHop::Translated
+            | NextHop::Returned
             | NextHop::NoRoute
             | NextHop::Unreachable => None,
         }
@@ -400,6 +453,9 @@ pub struct Tables {
     pub service: Option<ServicePort>,
     /// By port number.
     pub roles: Vec<Role>,
+    /// Another plugin connects this node's endpoints, and Manx stands between each and the node: it makes no hop, and
+    /// their packets leave by [`Endpoint::host`].
+    pub policy_only: bool,
     /// Policy for the node's own interfaces.
     pub host_policy: HostPolicy,
     /// How connections are tracked.
@@ -425,6 +481,7 @@ impl Tables {
             uplink: None,
             service: None,
             roles: Vec::new(),
+            policy_only: false,
             host_policy: HostPolicy::default(),
             connections: Connections::default(),
             router_v4: None,
@@ -505,7 +562,7 @@ impl Tables {
     #[inline]
     pub fn link(&self, next_hop: NextHop) -> Option<&Link> {
         match next_hop {
-            NextHop::NoRoute | NextHop::Unreachable => None,
+            NextHop::NoRoute | NextHop::Unreachable | NextHop::Returned => None,
             NextHop::Node => self.host.as_ref(),
             NextHop::Host => self.uplink.as_ref().or(self.host.as_ref()),
             NextHop::Endpoint(index) => Some(&self.endpoint(index)?.link),
@@ -515,6 +572,21 @@ impl Tables {
                 Some(&self.tunnel(index)?.link).filter(|link| link.tunnel == Some(index))
             }
         }
+    }
+
+    /// The link for packets between two next hops, if there is one. What an endpoint sends to the node and beyond
+    /// leaves by its own link there, if it has one.
+    #[inline]
+    pub fn link_between(&self, NextHopPair { from, to }: NextHopPair) -> Option<&Link> {
+        let next_hop = NextHop::decode(to);
+        if self.policy_only
+            && let NextHop::Node | NextHop::Host | NextHop::Returned = next_hop
+            && let Some(endpoint) = from.endpoint()
+            && let Some(host) = &self.endpoint(endpoint)?.host
+        {
+            return Some(host);
+        }
+        self.link(next_hop)
     }
 }
 
@@ -534,6 +606,7 @@ mod tests {
             NextHop::Tunnel(INDEX),
             NextHop::Service,
             NextHop::Translated,
+            NextHop::Returned,
         ] {
             assert_eq!(NextHop::decode(next_hop.encode()), next_hop);
             assert!(next_hop.encode().0 <= MAX_VALUE, "a route can hold it");

@@ -49,6 +49,8 @@ pub const SERVICE: PortId = PortId(201);
 /// The uplink's port of nodes that own their uplink.
 pub const UPLINK: PortId = PortId(200);
 const FIRST_POD: u16 = 2;
+/// How much the number of a pod's port towards the node is greater than that of its port.
+const HOST_SIDES: u16 = 300;
 const QUEUE: usize = 1024;
 /// The sizes of a worker, unless a test asks for others.
 pub const SIZES: Sizes = Sizes { flows: 1 << 12, buffers: 256, fragments: 64 };
@@ -170,6 +172,8 @@ pub struct Node {
     pub tables: Arc<Tables>,
     pub reports: Receiver<Report>,
     workers: Workers,
+    /// Whether another plugin connects the pods that are attached from now on.
+    is_policy_only: bool,
     /// The time that the workers get.
     pub now: Duration,
 }
@@ -185,6 +189,7 @@ impl Node {
             tables: Arc::new(Tables::closed()),
             reports,
             workers,
+            is_policy_only: false,
             now: Duration::from_secs(1),
         };
         node.attach(HOST, Capabilities::ALL);
@@ -244,8 +249,12 @@ impl Node {
         let index = self.locals.len() as u32;
         let port = PortId(FIRST_POD + index as u16);
         self.attach(port, offload);
-        self.locals
-            .insert(name.clone(), Local { index, attachment: index, port, addresses, mtu: MTU });
+        let host = self.is_policy_only.then_some(PortId(port.0 + HOST_SIDES));
+        if let Some(host) = host {
+            self.attach(host, offload);
+        }
+        let local = Local { index, attachment: index, port, host, addresses, mtu: MTU };
+        self.locals.insert(name.clone(), local);
     }
 
     /// Sends every worker a command, which it runs at once.
@@ -420,6 +429,16 @@ impl Fabric {
         fabric
     }
 
+    /// The same, with pods that another plugin connects.
+    pub fn policy_only(yaml: &str) -> Self {
+        let mut fabric = Self::closed();
+        for node in &mut fabric.nodes {
+            node.is_policy_only = true;
+        }
+        fabric.apply(yaml);
+        fabric
+    }
+
     /// Replaces the manifests, and publishes. New pods are attached. A pod that is gone stays attached until it is
     /// detached; it loses addresses that another pod has got.
     pub fn apply(&mut self, yaml: &str) {
@@ -501,6 +520,7 @@ impl Fabric {
             for ip in other.locals.values().flat_map(|local| &local.addresses) {
                 let route = match ip {
                     _ if at == node => Route::Local,
+                    _ if other.is_policy_only => Route::World,
                     IpAddr::V4(_) => {
                         Route::Tunnel(Peer { address: UNDERLAY[at], overlay: self.overlay })
                     }
@@ -550,6 +570,13 @@ impl Fabric {
         let name = ObjectName::new(namespace, name);
         let found = self.nodes.iter().position(|node| node.locals.contains_key(&name)).unwrap();
         (found, self.nodes[found].locals[&name].port)
+    }
+
+    /// The port of an attached pod towards its node, if another plugin connects it.
+    pub fn host_side(&self, pod: &str) -> PortId {
+        let (node, port) = self.port(pod);
+        let mut locals = self.nodes[node].locals.values();
+        locals.find(|local| local.port == port).and_then(|local| local.host).unwrap()
     }
 
     /// Sends a packet to a pod's port, and returns the packets that come out.

@@ -50,6 +50,8 @@ pub struct Local {
     pub attachment: u32,
     /// Its port.
     pub port: PortId,
+    /// Its own port towards the node, where another plugin has connected it.
+    pub host: Option<PortId>,
     /// The addresses it was given.
     pub addresses: Vec<IpAddr>,
     /// Its interface's MTU.
@@ -164,6 +166,7 @@ impl Calculation {
                 .services
                 .map(|(services, link)| ServicePort { link, hosts: Arc::clone(&services.hosts) }),
             roles: roles(inputs),
+            policy_only: inputs.locals.values().any(|local| local.host.is_some()),
             connections: inputs.connections,
             router_v4: router(inputs, |ip| match ip {
                 IpAddr::V4(v4) => Some(v4),
@@ -195,9 +198,10 @@ impl Calculation {
                 self.revisions.insert(name.clone(), revision);
                 let revision = revision.number;
                 let link = Link::native(local.port, local.mtu);
+                let host = local.host.map(|port| Link::native(port, local.mtu));
                 let attachment = local.attachment;
                 endpoints[local.index as usize] =
-                    Some(Endpoint { attachment, link, ingress, egress, revision });
+                    Some(Endpoint { attachment, link, host, ingress, egress, revision });
             }
         }
         endpoints
@@ -355,6 +359,9 @@ fn roles(inputs: &Inputs<'_>) -> Vec<Role> {
     }
     for local in inputs.locals.values() {
         set(local.port, Role::Endpoint(local.index));
+        if let Some(host) = local.host {
+            set(host, Role::HostSide(local.index));
+        }
     }
     roles
 }

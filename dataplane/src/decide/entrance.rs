@@ -1,7 +1,7 @@
 //! Where a packet entered, and which sources may enter there.
 
 use crate::drop_reason::DropReason;
-use crate::tables::{EncodedNextHop, NextHop};
+use crate::tables::{Detour, EncodedNextHop, NextHop};
 
 /// Where a packet entered: by a port's role, or out of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +25,12 @@ impl Entrance {
         back: EncodedNextHop::SERVICE,
         significant_bits: !EncodedNextHop::SERVICE_OR_TRANSLATED,
     };
+    /// The host side of an endpoint that another plugin has connected: as the host port, and what the node forwards of
+    /// other endpoints of its own.
+    pub const HOST_SIDE: Self = Self {
+        back: NextHop::Host.encode(),
+        significant_bits: Self::HOST.significant_bits & !EncodedNextHop::HOST_OR_RETURNED,
+    };
     /// The host port where the world is behind the uplink: the node.
     pub const NODE: Self = Self { back: NextHop::Node.encode(), significant_bits: u32::MAX };
     /// The uplink: the world.
@@ -46,14 +52,16 @@ impl Entrance {
         }
     }
 
-    /// The way back to a source with this next hop whose packets enter here: an endpoint's packets that were translated
-    /// come by the service port, and so their replies leave by it.
+    /// The way back to a source with this next hop whose packets enter here: replies to an endpoint's packets that took
+    /// a [`Detour`] leave by the port that these came by.
     #[inline]
     pub(super) fn way_back(self, hop: EncodedNextHop) -> EncodedNextHop {
-        match hop.endpoint() {
-            Some(_) if self == Self::SERVICE => EncodedNextHop::TRANSLATED,
-            _ => hop,
-        }
+        let detour = match self {
+            Self::SERVICE => Detour::Service,
+            Self::HOST_SIDE => Detour::Node,
+            _ => Detour::None,
+        };
+        detour.way_back(hop)
     }
 
     /// Whether packets from an address with this next hop may enter here: the strict reverse path (RFC 3704, section

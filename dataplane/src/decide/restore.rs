@@ -1,7 +1,6 @@
 //! Flows of the last process: each is judged anew, and goes on if these tables allow it.
 
 use super::address_lookup::{current_epoch, lookup_ends};
-use super::entrance::Entrance;
 use super::key::transport;
 use super::route::connects;
 use super::service;
@@ -42,9 +41,7 @@ pub fn restore(
     }
     let epoch = current_epoch(tables, key.v4_addresses());
     let (mut pair, ends) = lookup_ends(tables, source, destination);
-    if record.is_translated {
-        pair.from = Entrance::SERVICE.way_back(pair.from);
-    }
+    pair.from = record.detour.way_back(pair.from);
     let leads = service::refusal(pair).is_none()
         && connects(tables, ends.from, ends.to)
         && pair.from != pair.to

@@ -13,7 +13,7 @@ use crate::tables::{NextHop, NextHopPair, Tables};
 #[inline]
 pub(super) fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
     match (from, to) {
-        (NextHop::Service | NextHop::Translated, _) => false,
+        (NextHop::Service | NextHop::Translated | NextHop::Returned, _) => false,
         (NextHop::Endpoint(_), _)
         | (_, NextHop::Endpoint(_) | NextHop::Unreachable | NextHop::NoRoute)
         | (NextHop::Node, NextHop::Tunnel(_))
@@ -29,7 +29,8 @@ pub(super) fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
             | NextHop::Host
             | NextHop::Tunnel(_)
             | NextHop::Service
-            | NextHop::Translated,
+            | NextHop::Translated
+            | NextHop::Returned,
         ) => false,
     }
 }
@@ -43,12 +44,13 @@ pub(super) fn route<'a>(
     rewrite: Rewrite,
 ) -> Fate<'a> {
     let answer = |reason, error| Fate::Answer { reason, error };
-    let Some(link) = tables.link(NextHop::decode(pair.to)) else {
+    let Some(link) = tables.link_between(pair) else {
         return match NextHop::decode(pair.to) {
             NextHop::NoRoute => answer(DropReason::NoRoute, ErrorKind::HostUnreachable),
             _ => answer(DropReason::HostUnreachable, ErrorKind::HostUnreachable),
         };
     };
+    let rewrite = Rewrite { decrements_ttl: rewrite.decrements_ttl && !tables.policy_only };
     if rewrite.decrements_ttl && metadata.ttl <= 1 {
         return answer(DropReason::TtlExceeded, ErrorKind::TimeExceeded);
     }

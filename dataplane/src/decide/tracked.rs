@@ -3,7 +3,6 @@
 use manx_policy_compiler::model::Transport;
 
 use super::address_lookup::{current_epoch, lookup_ends};
-use super::entrance::Entrance;
 use super::flow_decision::FlowDecision;
 use super::key::{icmp_query, key_from_parts, transport};
 use super::metadata::{PacketMetadata, PacketRef};
@@ -17,7 +16,7 @@ use crate::flow::{
 use crate::icmp;
 use crate::parse::Parsed;
 use crate::policy::{self, FlowEnds, NO_SLOT, PolicyVerdict, PolicyViews, UntrackedAllows};
-use crate::tables::{EncodedNextHop, Established, NextHop, NextHopPair, Tables};
+use crate::tables::{Detour, Established, NextHop, NextHopPair, Tables};
 use crate::wire::address::Address;
 use crate::wire::protocol;
 
@@ -221,9 +220,8 @@ fn refresh_stale(
     let (source, _) = entry.key().source(entry.original());
     let (destination, _) = entry.key().destination(entry.original());
     let (mut pair, ends) = lookup_ends(tables, source, destination);
-    if entry.next_hop_pair(FlowDirection::Original).from == EncodedNextHop::TRANSLATED {
-        pair.from = Entrance::SERVICE.way_back(pair.from);
-    }
+    let detour = Detour::of(entry.next_hop_pair(FlowDirection::Original).from);
+    pair.from = detour.way_back(pair.from);
     let leads_as_before = has_same_next_hops(tables, entry, pair, &ends);
     if !judge
         && leads_as_before
@@ -283,7 +281,8 @@ fn attachment_ids(tables: &Tables, ends: &FlowEnds) -> [u32; 2] {
         | NextHop::Host
         | NextHop::Tunnel(_)
         | NextHop::Service
-        | NextHop::Translated => 0,
+        | NextHop::Translated
+        | NextHop::Returned => 0,
     })
 }
 

@@ -8,7 +8,7 @@ use super::key::{FlowKey, Orientation};
 use super::record::{FlowRecord, MAX_AGE};
 use super::slots::{EvictionClass, Slots};
 use super::state::{Admission, FlowDirection, FlowState, LEAST_TIMEOUT, TcpFlags};
-use crate::tables::{EncodedNextHop, NextHopPair};
+use crate::tables::{Detour, EncodedNextHop, NextHopPair};
 
 /// The cached verdict. Zero denies, so that memory that was never written allows nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromZeros)]
@@ -353,8 +353,7 @@ impl<'a> FlowMut<'a> {
             original: self.first.original,
             state: self.first.state,
             seen: self.first.last_seen,
-            is_translated: self.first.next_hop_pair(FlowDirection::Original).from
-                == EncodedNextHop::TRANSLATED,
+            detour: Detour::of(self.first.next_hop_pair(FlowDirection::Original).from),
         }
     }
 

@@ -10,6 +10,7 @@ use super::eviction::OPENING;
 use super::slots::EvictionClass;
 use super::*;
 use crate::sys::shared_file::SharedFile;
+use crate::tables::Detour;
 use crate::wire::address::Address;
 use crate::wire::protocol::{TCP, UDP};
 
@@ -35,8 +36,8 @@ fn open(n: u32, protocol: u8, flags: TcpFlags, now: u32) -> FlowEntry {
 }
 
 fn record_in(state: FlowState) -> FlowRecord {
-    let (original, is_translated) = (Orientation::HighToLow, false);
-    FlowRecord { key: key(1, TCP).0, original, state, seen: 100, is_translated }
+    let (original, detour) = (Orientation::HighToLow, Detour::None);
+    FlowRecord { key: key(1, TCP).0, original, state, seen: 100, detour }
 }
 
 /// What the next process reads in the table's records.

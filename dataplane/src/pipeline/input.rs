@@ -22,8 +22,11 @@ pub(crate) fn entrance(tables: &Tables, role: Role) -> Result<Option<Entrance>, 
     match role {
         Role::Closed => Err(DropReason::NoTables),
         // The port is attached, but the cluster does not know the endpoint. An answer would not reach it either.
-        Role::Endpoint(index) if tables.endpoint(index).is_none() => Err(DropReason::NoTables),
+        Role::Endpoint(index) | Role::HostSide(index) if tables.endpoint(index).is_none() => {
+            Err(DropReason::NoTables)
+        }
         Role::Endpoint(index) => Ok(Some(Entrance::endpoint(index))),
+        Role::HostSide(_) => Ok(Some(Entrance::HOST_SIDE)),
         Role::Host if tables.uplink.is_some() => Ok(Some(Entrance::NODE)),
         Role::Host => Ok(Some(Entrance::HOST)),
         Role::Service => Ok(Some(Entrance::SERVICE)),

@@ -160,7 +160,7 @@ fn hand_off(
     // off as spare buffers are left: then some are left for the next endpoint. The uplink brings packets of all
     // endpoints and has no such limit.
     let spare = context.pool.spare();
-    let is_endpoint = matches!(context.tables.role(port), Role::Endpoint(_));
+    let is_endpoint = matches!(context.tables.role(port), Role::Endpoint(_) | Role::HostSide(_));
     let slot = context.ports.slot(port);
     let may_go =
         slot.as_ref().is_some_and(|slot| spare > if is_endpoint { slot.handed_off } else { 0 });

@@ -202,6 +202,7 @@ impl World {
                     index: attachment.index,
                     attachment: attachment.number,
                     port: attachment.port,
+                    host: None,
                     addresses: planned.addresses.clone(),
                     mtu: planned.device.mtu,
                 };

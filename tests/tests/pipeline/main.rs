@@ -17,6 +17,7 @@ mod in_place;
 mod neighbours;
 mod offload;
 mod oracle;
+mod policy_only;
 mod services;
 mod states;
 mod succession;

@@ -64,7 +64,7 @@ pub(super) fn attached_pods(cluster: &Cluster) -> BTreeMap<ObjectName, Local> {
         let addresses = cluster.model.endpoints.get(name).map(|it| it.addresses.clone());
         let addresses = addresses.into_iter().flatten().collect();
         let port = PortId(2 + index as u16);
-        (name.clone(), Local { index, attachment: index, port, addresses, mtu: 1480 })
+        (name.clone(), Local { index, attachment: index, port, host: None, addresses, mtu: 1480 })
     };
     (0..).zip(ours).map(local).collect()
 }

@@ -264,6 +264,7 @@ fn locals() -> BTreeMap<ObjectName, Local> {
         index,
         attachment: index,
         port,
+        host: None,
         addresses: vec![IpAddr::V4(address)],
         mtu: MTU,
     };

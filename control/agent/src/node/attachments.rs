@@ -383,7 +383,7 @@ impl Attachments {
     ) {
         self.last += 1;
         let (index, attachment, mtu) = (self.free_index(), self.last, device.mtu());
-        let local = Local { index, attachment, port, addresses, mtu };
+        let local = Local { index, attachment, port, host: None, addresses, mtu };
         self.refused.retain(|pod, _| (&pod.namespace, &pod.name) != (&name.namespace, &name.name));
         self.pods.insert(name, Pod::Attached(AttachedPod { device, local }));
     }

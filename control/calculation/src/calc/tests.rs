@@ -36,6 +36,7 @@ fn local(port: u16) -> Local {
         index: 0,
         attachment: u32::from(port),
         port: PortId(port),
+        host: None,
         addresses: vec!["10.244.0.2".parse().unwrap()],
         mtu: 1480,
     }

@@ -46,7 +46,8 @@ const ATTACHED: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 7);
 
 fn with_inputs<T>(topology: &Topology, then: impl FnOnce(&Inputs<'_>) -> T) -> T {
     let (name, addresses) = (ObjectName::new("shop", "web"), vec![ATTACHED.into()]);
-    let local = Local { index: 0, attachment: 1, port: PortId(5), addresses, mtu: 1480 };
+    let local =
+        Local { index: 0, attachment: 1, port: PortId(5), host: None, addresses, mtu: 1480 };
     then(&Inputs {
         cluster: &Cluster::default(),
         topology,
