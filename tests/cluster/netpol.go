@@ -67,7 +67,8 @@ func netpol(arguments []string) error {
 }
 
 func (c *Cluster) specs(suite, focus, skip string) *exec.Cmd {
-	return exec.Command(suite, "--kubeconfig="+c.path("kubeconfig"), "--provider=skeleton", "--test.timeout=0",
+	// Without a word ginkgo ends the suite after an hour, and all specs take longer on two cores.
+	return exec.Command(suite, "--kubeconfig="+c.path("kubeconfig"), "--provider=skeleton", "--test.timeout=0", "--ginkgo.timeout=3h",
 		"--ginkgo.focus="+focus, "--ginkgo.skip="+skip, "--ginkgo.no-color", "--ginkgo.v", "--ginkgo.fail-on-empty",
 		"--report-dir="+c.path("netpol"), "--dump-logs-on-failure=false")
 }

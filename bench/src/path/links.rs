@@ -40,8 +40,8 @@ pub fn add_veth(
     mtu: u32,
 ) -> Result<(), Error> {
     netlink::in_netns(one, async |netlink| {
-        let peer = Peer { name: peer_name, netns: Some(other.as_fd()), mac: None };
-        netlink.add_veth(&Veth { name, mac: None, mtu, peer }).await?;
+        let peer = Peer { name: peer_name, netns: Some(other.as_fd()), mac: None, index: None };
+        netlink.add_veth(&Veth { name, mac: None, index: None, mtu, peer }).await?;
         set_up(&netlink, name).await
     })?;
     Ok(netlink::in_netns(other, async |netlink| set_up(&netlink, peer_name).await)?)

@@ -310,10 +310,10 @@ fn make_veth(
     wanted: &DeviceSpec<'_>,
     far_end: &str,
 ) -> Result<(CreatedDevice, OpenDevice), Error> {
-    let peer = Peer { name: wanted.interface, netns: Some(netns), mac: None };
+    let peer = Peer { name: wanted.interface, netns: Some(netns), mac: None, index: None };
     // Our end itself has another one: frames to `OWN_MAC` are then none of its kernel's (`PACKET_OTHERHOST`), which
     // drops them as soon as the packet socket has its copies, and looks for no route.
-    let veth = Veth { name: far_end, mac: None, mtu: wanted.mtu, peer };
+    let veth = Veth { name: far_end, mac: None, index: None, mtu: wanted.mtu, peer };
     let far_index = netlink::in_netns(agent, async |netlink| {
         netlink.add_veth(&veth).await?;
         let link = netlink.existing(far_end).await?;

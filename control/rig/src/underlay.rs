@@ -92,8 +92,8 @@ async fn connect(
     port: &str,
     netns: &OwnedFd,
 ) -> Result<(), netlink::Error> {
-    let peer = Peer { name: UPLINK, netns: Some(netns.as_fd()), mac: None };
-    netlink.add_veth(&Veth { name: port, mac: None, mtu: plan.mtu, peer }).await?;
+    let peer = Peer { name: UPLINK, netns: Some(netns.as_fd()), mac: None, index: None };
+    netlink.add_veth(&Veth { name: port, mac: None, index: None, mtu: plan.mtu, peer }).await?;
     let link = netlink.existing(port).await?;
     let bridge = netlink.existing(&bridge(host.segment)).await?;
     sysctl::make_ipv6_static(port)?;

@@ -32,8 +32,8 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         let wire = Wire::between(host_held.queues, pod_queues);
 
         // A neighbour by which a second node is reached without a tunnel.
-        let peer = Peer { name: "far", netns: None, mac: None };
-        let veth = Veth { name: "uplink", mac: None, mtu: 1500, peer };
+        let peer = Peer { name: "far", netns: None, mac: None, index: None };
+        let veth = Veth { name: "uplink", mac: None, index: None, mtu: 1500, peer };
         let uplink = netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
             netlink.add_veth(&veth).await?;
             let link = netlink.existing("uplink").await?;

@@ -143,8 +143,8 @@ impl Node {
         }
         let netns = netns::create().unwrap();
         let wire = netns::create().unwrap();
-        let peer = Peer { name: "far", netns: Some(wire.as_fd()), mac: None };
-        let veth = Veth { name: "eth0", mac: None, mtu: 1500, peer };
+        let peer = Peer { name: "far", netns: Some(wire.as_fd()), mac: None, index: None };
+        let veth = Veth { name: "eth0", mac: None, index: None, mtu: 1500, peer };
         netlink::in_netns(&netns, async |netlink| {
             netlink.add_veth(&veth).await?;
             for name in ["lo", "eth0"] {

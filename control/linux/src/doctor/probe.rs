@@ -94,8 +94,10 @@ fn try_namespaces() -> Check {
         netlink::in_netns(&here, async |netlink| {
             netlink.set_up(LOOPBACK).await?;
             netlink.add_bridge("manx-doctor").await?;
-            let peer = Peer { name: "manx-doctor-b", netns: None, mac: None };
-            netlink.add_veth(&Veth { name: "manx-doctor-a", mac: None, mtu: 1500, peer }).await
+            let peer = Peer { name: "manx-doctor-b", netns: None, mac: None, index: None };
+            netlink
+                .add_veth(&Veth { name: "manx-doctor-a", mac: None, index: None, mtu: 1500, peer })
+                .await
         })
     });
     configured

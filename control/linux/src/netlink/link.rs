@@ -3,7 +3,9 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use futures_util::TryStreamExt;
-use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkFlags, LinkMessage};
+use rtnetlink::packet_route::link::{
+    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
 use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use super::{Error, Netlink};
@@ -25,6 +27,10 @@ pub struct Link {
     pub loopback: bool,
     /// The bridge that it belongs to.
     pub master: Option<u32>,
+    /// The index of the other end, in whichever namespace that is, if it is an end of a veth pair.
+    pub veth_peer: Option<u32>,
+    /// What an administrator has written about it (`ip link set … alias`).
+    pub alias: Option<String>,
 }
 
 /// The other end of a veth pair.
@@ -36,6 +42,8 @@ pub struct Peer<'a> {
     pub netns: Option<BorrowedFd<'a>>,
     /// Its hardware address; the kernel chooses if absent.
     pub mac: Option<[u8; 6]>,
+    /// Its index; the kernel chooses if absent.
+    pub index: Option<u32>,
 }
 
 /// A veth pair to make.
@@ -45,6 +53,8 @@ pub struct Veth<'a> {
     pub name: &'a str,
     /// The first end's hardware address; the kernel chooses if absent.
     pub mac: Option<[u8; 6]>,
+    /// The first end's index; the kernel chooses if absent.
+    pub index: Option<u32>,
     /// Both ends' MTU in bytes.
     pub mtu: u32,
     /// The other end.
@@ -61,16 +71,26 @@ impl From<LinkMessage> for Link {
             up: message.header.flags.contains(LinkFlags::Up),
             loopback: message.header.flags.contains(LinkFlags::Loopback),
             master: None,
+            veth_peer: None,
+            alias: None,
         };
+        let mut is_veth = false;
         for attribute in message.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => link.name = name,
                 LinkAttribute::Mtu(mtu) => link.mtu = mtu,
                 LinkAttribute::Address(mac) => link.mac = mac.try_into().ok(),
                 LinkAttribute::Controller(master) => link.master = Some(master),
+                LinkAttribute::Link(other) => link.veth_peer = Some(other),
+                LinkAttribute::IfAlias(alias) => link.alias = Some(alias),
+                LinkAttribute::LinkInfo(info) => {
+                    is_veth = info.contains(&LinkInfo::Kind(InfoKind::Veth));
+                }
                 _ => {}
             }
         }
+        // Other kinds name by it what they lie on.
+        link.veth_peer = link.veth_peer.filter(|_| is_veth);
         link
     }
 }
@@ -114,11 +134,17 @@ impl Netlink {
         if let Some(mac) = veth.peer.mac {
             peer = peer.address(mac.to_vec());
         }
+        if let Some(index) = veth.peer.index {
+            peer = peer.index(index);
+        }
         let mut message = LinkVeth::new(veth.name, veth.peer.name)
             .mtu(veth.mtu)
             .set_info_data(InfoData::Veth(InfoVeth::Peer(peer.build())));
         if let Some(mac) = veth.mac {
             message = message.address(mac.to_vec());
+        }
+        if let Some(index) = veth.index {
+            message = message.index(index);
         }
         self.handle.link().add(message.build()).execute().await.map_err(Error::request(|| {
             format!("veth pair {} and {} cannot be made", veth.name, veth.peer.name)
@@ -187,6 +213,14 @@ impl Netlink {
         self.change(index, "to another hardware address", |link| link.address(mac.to_vec())).await
     }
 
+    /// Writes something about an interface on it, at most 255 bytes.
+    pub async fn set_alias(&self, index: u32, alias: &str) -> Result<(), Error> {
+        self.change(index, &format!("an alias of {} bytes", alias.len()), |link| {
+            link.append_extra_attribute(LinkAttribute::IfAlias(alias.to_owned()))
+        })
+        .await
+    }
+
     /// Makes an interface a port of a bridge.
     pub async fn set_master(&self, index: u32, master: u32) -> Result<(), Error> {
         self.change(index, &format!("into bridge {master}"), |link| link.controller(master)).await
@@ -198,7 +232,7 @@ impl Netlink {
         self.change(index, "into another namespace", |link| link.setns_by_fd(fd)).await
     }
 
-    async fn change(
+    pub(super) async fn change(
         &self,
         index: u32,
         to: &str,

@@ -14,6 +14,7 @@
 //! ```
 
 mod address;
+mod config;
 mod link;
 mod neighbour;
 mod route;
@@ -23,6 +24,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 pub use self::address::Address;
+pub use self::config::InterfaceConfig;
 pub use self::link::{Link, Peer, Veth};
 pub use self::neighbour::{Neighbour, NextHop};
 pub use self::route::{MANX_PROTOCOL, Route};

@@ -18,8 +18,13 @@ fn ip(text: &str) -> IpAddr {
 /// Two namespaces joined by a veth, the left one host 1 and the right one host 2 of 10.9.0.0/24 and `fd00::/64`.
 fn joined() -> (std::os::fd::OwnedFd, std::os::fd::OwnedFd) {
     let (left, right) = (netns::create().unwrap(), netns::create().unwrap());
-    let peer = Peer { name: "eth0", netns: Some(right.as_fd()), mac: Some([2, 0, 0, 0, 0, 2]) };
-    let veth = Veth { name: "eth0", mac: Some([2, 0, 0, 0, 0, 1]), mtu: 1400, peer };
+    let peer = Peer {
+        name: "eth0",
+        netns: Some(right.as_fd()),
+        mac: Some([2, 0, 0, 0, 0, 2]),
+        index: None,
+    };
+    let veth = Veth { name: "eth0", mac: Some([2, 0, 0, 0, 0, 1]), index: None, mtu: 1400, peer };
     in_netns(&left, async |netlink| netlink.add_veth(&veth).await).unwrap();
     for (side, host) in [(&left, 1), (&right, 2)] {
         in_netns(side, async |netlink| {

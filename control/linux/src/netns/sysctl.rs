@@ -85,6 +85,23 @@ pub fn read(key: &str) -> Result<String, Error> {
     }
 }
 
+/// The settings of an interface, by key, and their values. Those that cannot be read are left out.
+pub fn of_interface(name: &str) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for of in ["ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh"] {
+        let folder = format!("{of}/{name}");
+        // A kernel without IPv6 has no such folder.
+        let Ok(files) = std::fs::read_dir(path(&folder)) else { continue };
+        let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
+        let keys = names.map(|name| format!("{folder}/{name}"));
+        all.extend(
+            keys.filter_map(|key| Some((read(&key).ok()?, key))).map(|(value, key)| (key, value)),
+        );
+    }
+    all.sort();
+    all
+}
+
 /// Settings and their values. Those of IPv4 are in every kernel; others may be missing.
 pub type Settings = [(&'static str, &'static str)];
 

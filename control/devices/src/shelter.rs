@@ -1,0 +1,287 @@
+//! The shelter: a named network namespace in which the host ends of other plugins' veths lie, so that nothing passes
+//! between their pods and the node but by the agent.
+//!
+//! ```text
+//!  node                         shelter                                            pod
+//!  stand-in  <--- veth --->  inner end   (agent)   host end  <--- veth --->  its interface
+//! ```
+//!
+//! The stand-in has the name, index, hardware address and configuration of the host end. Nothing else remembers what
+//! that was like: it is read off the stand-in when the host end goes back. Whose a pair is stands in the inner end's
+//! alias. The namespace is kept by its name, because the kernel deletes veths with their namespace, and the pod's
+//! interface with them.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use manx_api::{AttachmentId, Sandbox};
+use manx_linux::netlink::{self, InterfaceConfig, Link, Netlink, Peer, Veth};
+use manx_linux::netns::{self, sysctl};
+use nix::fcntl::{Flock, FlockArg};
+
+/// The longest alias that the kernel takes, in bytes (`IFALIASZ`, with its end).
+const ALIAS_MAX: usize = 255;
+/// What a pair's inner end is called, with the host end's index behind it.
+const PREFIX: &str = "manx-";
+/// How much greater the inner end's index is than the host end's. Host ends bring their own index along, and the low
+/// ones are for them.
+const ABOVE: u32 = 0x100_0000;
+
+/// Why a host end cannot lie in the shelter, or cannot go back.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel refuses.
+    #[error(transparent)]
+    Netlink(#[from] netlink::Error),
+    /// A namespace cannot be made, named or entered.
+    #[error(transparent)]
+    Namespace(#[from] netns::Error),
+    /// The folder of the shelter's name.
+    #[error("the folder {path} cannot be locked: {source}")]
+    Lock {
+        /// The folder.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The pod's interface has no host end that can be moved.
+    #[error(
+        "{interface} in the pod is {found}; expected: one end of a veth pair whose other end is in the node's namespace, as the \
+         plugins ptp and bridge make it (macvlan, ipvlan and host-device cannot be judged beside another plugin)"
+    )]
+    NoHostEnd {
+        /// The pod's interface.
+        interface: String,
+        /// What it is.
+        found: String,
+    },
+    /// The host end has something that would be lost.
+    #[error(
+        "{host_end}, the host end of the pod's interface, has {found}, which it would lose; name manx-cni directly behind the \
+         plugin that makes the interface, or let that plugin do without"
+    )]
+    WouldLose {
+        /// Its name.
+        host_end: String,
+        /// What it has.
+        found: String,
+    },
+    /// The attachment cannot be written into an alias.
+    #[error(
+        "the attachment ({0}) cannot be noted on an interface: expected names without spaces, {ALIAS_MAX} bytes together"
+    )]
+    Name(AttachmentId),
+}
+
+/// The namespace in which host ends lie.
+#[derive(Debug)]
+pub struct Shelter {
+    netns: OwnedFd,
+}
+
+/// A host end in the shelter and the stand-in for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pair {
+    /// The index of the host end, and of the stand-in.
+    pub index: u32,
+    /// Whose it is. `None`: it was left unfinished.
+    pub attachment: Option<AttachmentId>,
+}
+
+impl Pair {
+    fn of(link: &Link) -> Option<Self> {
+        let index = link.name.strip_prefix(PREFIX)?.parse().ok()?;
+        let attachment = link.alias.as_deref().and_then(read_alias);
+        Some(Self { index, attachment })
+    }
+
+    fn inner_end(&self) -> String {
+        format!("{PREFIX}{}", self.index)
+    }
+
+    /// The index of the inner end.
+    pub const fn inner_index(&self) -> u32 {
+        self.index.saturating_add(ABOVE)
+    }
+}
+
+fn alias(attachment: &AttachmentId) -> Result<String, Error> {
+    let AttachmentId { sandbox: Sandbox { network, container }, interface } = attachment;
+    let alias = [interface, container, network].map(String::as_str).join(" ");
+    if read_alias(&alias).as_ref() != Some(attachment) || alias.len() > ALIAS_MAX {
+        return Err(Error::Name(attachment.clone()));
+    }
+    Ok(alias)
+}
+
+fn read_alias(alias: &str) -> Option<AttachmentId> {
+    let mut parts = alias.split(' ').map(str::to_owned);
+    let [interface, container, network] = [parts.next()?, parts.next()?, parts.next()?];
+    let whole = parts.next().is_none() && !network.is_empty();
+    whole.then_some(AttachmentId { sandbox: Sandbox { network, container }, interface })
+}
+
+/// The host end of a pod's interface, as it is in the node's namespace.
+///
+/// # Errors
+/// [`Error::NoHostEnd`], and [`Error::WouldLose`] where it has more than an [`InterfaceConfig`] holds.
+pub fn host_end(node: &OwnedFd, pod: &OwnedFd, interface: &str) -> Result<Link, Error> {
+    let of_pod = netlink::in_netns(pod, async |netlink| netlink.existing(interface).await)?;
+    let none =
+        |found: &str| Error::NoHostEnd { interface: interface.to_owned(), found: found.to_owned() };
+    let index = of_pod.veth_peer.ok_or_else(|| none("no end of a veth pair"))?;
+    let (links, lost) = netlink::in_netns(node, async |netlink| {
+        let found = netlink.links().await?.into_iter().find(|link| link.index == index);
+        let lost = match &found {
+            Some(link) => netlink.unconfigurable(link).await?,
+            None => None,
+        };
+        Ok((found, lost))
+    })?;
+    let link = links
+        .filter(|link| link.veth_peer == Some(of_pod.index))
+        .ok_or_else(|| none("one whose other end is elsewhere"))?;
+    match lost {
+        Some(found) => Err(Error::WouldLose { host_end: link.name, found }),
+        None => Ok(link),
+    }
+}
+
+impl Shelter {
+    /// The shelter of this name, made if there is none. Its folder must exist. Of several callers one makes it.
+    pub fn ensure(path: &Path) -> Result<Self, Error> {
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let failed = |source| Error::Lock { path: folder.to_owned(), source };
+        let file = File::open(folder).map_err(failed)?;
+        let _lock = Flock::lock(file, FlockArg::LockExclusive)
+            .map_err(|(_, errno)| failed(errno.into()))?;
+        let netns = match Self::open(path)? {
+            Some(shelter) => shelter.netns,
+            None => netns::create_named(path)?,
+        };
+        netns::run_in(&netns, || sysctl::apply(sysctl::SILENT))?.map_err(netlink::Error::from)?;
+        Ok(Self { netns })
+    }
+
+    /// The shelter of this name, if there is one.
+    pub fn open(path: &Path) -> Result<Option<Self>, Error> {
+        match netns::open(path) {
+            Ok(netns) => Ok(Some(Self { netns })),
+            Err(netns::Error::Open { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                Ok(None)
+            }
+            Err(netns::Error::NotANamespace(_)) => {
+                // The machine has started anew.
+                netns::delete(path)?;
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The namespace.
+    pub fn netns(&self) -> &OwnedFd {
+        &self.netns
+    }
+
+    /// The pairs in it.
+    pub fn pairs(&self) -> Result<Vec<Pair>, Error> {
+        let links = netlink::in_netns(&self.netns, async |netlink| netlink.links().await)?;
+        Ok(links.iter().filter_map(Pair::of).collect())
+    }
+
+    /// Moves a host end in, and puts a stand-in into its place in the node's namespace. Both inner ends are up
+    /// afterwards.
+    ///
+    /// # Errors
+    /// Before the move nothing has changed. After it there is no way between the pod and the node: the host end stays
+    /// here, and no stand-in is left.
+    pub fn take_in(
+        &self,
+        node: &OwnedFd,
+        host_end: &Link,
+        attachment: &AttachmentId,
+    ) -> Result<(), Error> {
+        let alias = alias(attachment)?;
+        let pair = Pair { index: host_end.index, attachment: Some(attachment.clone()) };
+        let config = netlink::in_netns(node, async |netlink| {
+            let config = netlink.config(&host_end.name).await?;
+            netlink.move_to(config.link.index, &self.netns).await?;
+            Ok(config)
+        })?;
+        let put = netlink::in_netns(&self.netns, async |netlink| {
+            stand_in(&netlink, node, &config, &pair).await?;
+            netlink.set_alias(pair.inner_index(), &alias).await?;
+            netlink.set_up(pair.inner_index()).await?;
+            netlink.set_up(pair.index).await
+        })
+        .and_then(|()| netlink::in_netns(node, async |netlink| netlink.configure(&config).await));
+        put.map_err(|error| {
+            // The first error is the one to tell. What stays is down, or closed by the agent that does not know it.
+            let _ = self.remove(&pair);
+            error.into()
+        })
+    }
+
+    /// Deletes a pair's inner end and with it the stand-in. The host end stays, and goes with the pod's interface. It is
+    /// no error if there is none.
+    pub fn remove(&self, pair: &Pair) -> Result<(), Error> {
+        netlink::in_netns(&self.netns, async |netlink| {
+            match netlink.link(&pair.inner_end()).await? {
+                Some(link) => netlink.delete_link(link.index).await,
+                None => Ok(()),
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Moves a host end back to the node's namespace, configured as its stand-in was, which goes. Where the pod is gone,
+    /// only the stand-in goes. If there was none, the host end is up and has nothing else.
+    pub fn give_back(&self, node: &OwnedFd, pair: &Pair) -> Result<(), Error> {
+        let config = netlink::in_netns(node, async |netlink| {
+            let mut links = netlink.links().await?.into_iter();
+            let is_stand_in = |link: &Link| {
+                link.index == pair.index && link.veth_peer == Some(pair.inner_index())
+            };
+            match links.find(is_stand_in) {
+                Some(stand_in) => netlink.config(&stand_in.name).await.map(Some),
+                None => Ok(None),
+            }
+        })?;
+        self.remove(pair)?;
+        let has_moved = netlink::in_netns(&self.netns, async |netlink| {
+            let mut links = netlink.links().await?.into_iter();
+            let Some(host_end) = links.find(|link| link.index == pair.index) else {
+                return Ok(false);
+            };
+            netlink.move_to(host_end.index, node).await?;
+            Ok(true)
+        })?;
+        if has_moved {
+            netlink::in_netns(node, async |netlink| match &config {
+                Some(config) => netlink.configure(config).await,
+                None => netlink.set_up(pair.index).await,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes the stand-in and the inner end, both down.
+async fn stand_in(
+    shelter: &Netlink,
+    node: &OwnedFd,
+    config: &InterfaceConfig,
+    pair: &Pair,
+) -> Result<(), netlink::Error> {
+    let Link { index, name, mac, mtu, .. } = &config.link;
+    let peer = Peer { name, netns: Some(node.as_fd()), mac: *mac, index: Some(*index) };
+    let (inner_end, index) = (pair.inner_end(), Some(pair.inner_index()));
+    shelter.add_veth(&Veth { name: &inner_end, mac: None, index, mtu: *mtu, peer }).await
+}
+
+#[cfg(test)]
+mod tests;
