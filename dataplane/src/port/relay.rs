@@ -12,7 +12,7 @@ use super::link::{
 };
 use crate::wire::ethernet::{self, ethertype};
 use crate::wire::icmpv6::kind;
-use crate::wire::{arp, icmpv6, ipv6, ndp};
+use crate::wire::{arp, extension, icmpv6, ipv6, ndp, protocol};
 
 /// The longest link message that goes on, in bytes behind the Ethernet header: Ethernet's own MTU.
 pub const MESSAGE_MAX: usize = 1500;
@@ -73,6 +73,7 @@ impl Relay {
             ethertype::IPV6 if is_neighbour_discovery(payload) => {
                 message(self.relays_neighbour_discovery(frame, payload), payload)
             }
+            ethertype::IPV6 if hides_neighbour_discovery(payload) => Frame::NotOurs,
             ethertype::IPV4 | ethertype::IPV6 if is_ours => {
                 packet_len(ethertype, payload).map_or(Frame::Malformed, Frame::Packet)
             }
@@ -154,6 +155,20 @@ impl Relay {
     fn is_pods(&self, address: impl Into<IpAddr>) -> bool {
         self.ends.addresses.contains(&address.into())
     }
+}
+
+/// Whether a packet is a link message behind extension headers. Kernels take those, too, and no honest neighbour sends
+/// one.
+fn hides_neighbour_discovery(payload: &[u8]) -> bool {
+    let Ok(ip) = ipv6::View::new_checked(payload) else { return false };
+    if ip.hop_limit != ndp::HOP_LIMIT {
+        return false;
+    }
+    extension::walk(ip.next_header, ip.payload()).is_ok_and(|walked| {
+        walked.protocol == protocol::ICMPV6
+            && walked.fragment.is_none_or(|(fragment, _)| fragment.offset == 0)
+            && ip.payload().get(walked.offset).is_some_and(|it| kind::is_neighbour_discovery(*it))
+    })
 }
 
 fn message(relays: Option<bool>, payload: &[u8]) -> Frame {

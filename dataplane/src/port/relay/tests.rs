@@ -112,6 +112,41 @@ fn a_pod_is_no_router() {
     );
 }
 
+/// A neighbour would believe it: the hop limit is 255 still.
+#[test]
+fn a_link_message_behind_extension_headers_goes_nowhere() {
+    let told = discovery([OTHER, POD], kind::NEIGHBOUR_ADVERTISEMENT, POD6, OTHER6, 255);
+    let hidden = |chain: &[u8], first: u8, icmp: u8| {
+        let mut frame = told.clone();
+        frame.splice(ETHERNET_LEN + 40..ETHERNET_LEN + 40, chain.iter().copied());
+        let len = u16::from_be_bytes([frame[18], frame[19]]) + chain.len() as u16;
+        frame[18..20].copy_from_slice(&len.to_be_bytes());
+        frame[20] = first;
+        frame[ETHERNET_LEN + 40 + chain.len()] = icmp;
+        frame
+    };
+    let options = [protocol::ICMPV6, 0, 1, 4, 0, 0, 0, 0];
+    let whole = [protocol::ICMPV6, 0, 0, 0, 0, 0, 0, 1];
+    let both = [[protocol::FRAGMENT, 0, 1, 4, 0, 0, 0, 0], whole].concat();
+    let (advertises, echoes) = (kind::NEIGHBOUR_ADVERTISEMENT, 128);
+    for (chain, first) in [
+        (&options[..], protocol::DESTINATION_OPTIONS),
+        (&options, protocol::HOP_BY_HOP),
+        (&whole, protocol::FRAGMENT),
+        (&both, protocol::DESTINATION_OPTIONS),
+    ] {
+        let mut frame = hidden(chain, first, advertises);
+        assert_eq!(sort(Side::Pod, &frame), Frame::NotOurs, "{first}");
+        frame[21] = 254;
+        assert!(matches!(sort(Side::Pod, &frame), Frame::Packet(_)), "no neighbour believes it");
+        let frame = hidden(chain, first, echoes);
+        assert!(matches!(sort(Side::Pod, &frame), Frame::Packet(_)), "{first}: no link message");
+    }
+    let later = [protocol::ICMPV6, 0, 0, 8, 0, 0, 0, 1];
+    let frame = hidden(&later, protocol::FRAGMENT, advertises);
+    assert!(matches!(sort(Side::Pod, &frame), Frame::Packet(_)), "the middle of a packet");
+}
+
 #[test]
 fn of_what_a_bridge_floods_the_pod_gets_what_is_about_it() {
     let other = (OTHER, OTHER4);
@@ -176,7 +211,7 @@ proptest! {
         match relay(side).sort(&header, &payload) {
             Frame::Packet(len) => {
                 prop_assert!(len <= payload.len() && is_unicast(to) && kind != ethertype::ARP);
-                prop_assert!(!is_neighbour_discovery(&payload));
+                prop_assert!(!is_neighbour_discovery(&payload) && !hides_neighbour_discovery(&payload));
             }
             Frame::Message => {
                 prop_assert!(payload.len() <= MESSAGE_MAX);
