@@ -131,17 +131,20 @@ pub fn host_end(node: &OwnedFd, pod: &OwnedFd, interface: &str) -> Result<Link, 
     let none =
         |found: &str| Error::NoHostEnd { interface: interface.to_owned(), found: found.to_owned() };
     let index = of_pod.veth_peer.ok_or_else(|| none("no end of a veth pair"))?;
-    let (links, lost) = netlink::in_netns(node, async |netlink| {
-        let found = netlink.links().await?.into_iter().find(|link| link.index == index);
-        let lost = match &found {
-            Some(link) => netlink.unconfigurable(link).await?,
-            None => None,
+    let found = netlink::in_netns(node, async |netlink| {
+        let pods_number = netlink.number_of(pod).await?;
+        let is_other_end = |link: &Link| {
+            (link.index, link.veth_peer) == (index, Some(of_pod.index))
+                && pods_number.is_some()
+                && link.peer_namespace == pods_number
         };
-        Ok((found, lost))
+        let Some(link) = netlink.links().await?.into_iter().find(is_other_end) else {
+            return Ok(None);
+        };
+        let lost = netlink.unconfigurable(&link).await?;
+        Ok(Some((link, lost)))
     })?;
-    let link = links
-        .filter(|link| link.veth_peer == Some(of_pod.index))
-        .ok_or_else(|| none("one whose other end is elsewhere"))?;
+    let (link, lost) = found.ok_or_else(|| none("one whose other end is elsewhere"))?;
     match lost {
         Some(found) => Err(Error::WouldLose { host_end: link.name, found }),
         None => Ok(link),

@@ -314,9 +314,20 @@ fn what_would_be_lost_or_cannot_be_moved_is_refused() {
     ip(&cluster.pod, "link set eth0 name veth9");
     ip(&cluster.pod, "link add link veth9 name eth0 type macvlan");
     refused(&cluster, &["eth0", "no end of a veth pair", "macvlan"]);
+    // Both ends in the pod, and in the node a pair of another pod's that has the same indices.
     ip(&cluster.pod, "link del eth0");
-    ip(&cluster.pod, "link add eth0 type veth peer name inside");
+    let index = Cluster::link(&cluster.node, HOST_END).index;
+    ip(&cluster.pod, "link del veth9");
+    ip(&cluster.pod, &format!("link add eth0 index 700 type veth peer name inside index {index}"));
+    let other = netns::create().unwrap();
+    netlink::in_netns(&cluster.node, async |netlink| {
+        let peer = Peer { name: "eth0", netns: Some(other.as_fd()), mac: None, index: Some(700) };
+        let veth = Veth { name: HOST_END, mac: None, index: Some(index), mtu: 1400, peer };
+        netlink.add_veth(&veth).await
+    })
+    .unwrap();
     refused(&cluster, &["eth0", "elsewhere"]);
+    host_end(&cluster.node, &other, "eth0").unwrap();
 }
 
 #[test]

@@ -2,10 +2,13 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use futures_util::TryStreamExt;
+use futures_util::{StreamExt, TryStreamExt};
+use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
+use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::link::{
     InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
+use rtnetlink::packet_route::nsid::{NsidAttribute, NsidMessage};
 use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use super::{Error, Netlink};
@@ -29,6 +32,8 @@ pub struct Link {
     pub master: Option<u32>,
     /// The index of the other end, in whichever namespace that is, if it is an end of a veth pair.
     pub veth_peer: Option<u32>,
+    /// This namespace's number for the one in which the other end is; `None`: it is in this one, or there is none.
+    pub peer_namespace: Option<i32>,
     /// What an administrator has written about it (`ip link set … alias`).
     pub alias: Option<String>,
 }
@@ -72,6 +77,7 @@ impl From<LinkMessage> for Link {
             loopback: message.header.flags.contains(LinkFlags::Loopback),
             master: None,
             veth_peer: None,
+            peer_namespace: None,
             alias: None,
         };
         let mut is_veth = false;
@@ -82,6 +88,7 @@ impl From<LinkMessage> for Link {
                 LinkAttribute::Address(mac) => link.mac = mac.try_into().ok(),
                 LinkAttribute::Controller(master) => link.master = Some(master),
                 LinkAttribute::Link(other) => link.veth_peer = Some(other),
+                LinkAttribute::LinkNetNsId(number) => link.peer_namespace = Some(number),
                 LinkAttribute::IfAlias(alias) => link.alias = Some(alias),
                 LinkAttribute::LinkInfo(info) => {
                     is_veth = info.contains(&LinkInfo::Kind(InfoKind::Veth));
@@ -123,6 +130,30 @@ impl Netlink {
         let messages =
             messages.map_err(Error::request(|| "the interfaces cannot be listed".to_owned()))?;
         Ok(messages.into_iter().map(Link::from).collect())
+    }
+
+    /// This namespace's number for another one, as [`Link::peer_namespace`] has it. `None`: it has no number, so no
+    /// interface here has its other end there.
+    pub async fn number_of(&self, netns: impl AsFd) -> Result<Option<i32>, Error> {
+        let failed = || "the number of a network namespace cannot be read".to_owned();
+        let mut question = NsidMessage::default();
+        question.attributes.push(NsidAttribute::Fd(netns.as_fd().as_raw_fd().cast_unsigned()));
+        let mut question = NetlinkMessage::from(RouteNetlinkMessage::GetNsId(question));
+        question.header.flags = NLM_F_REQUEST;
+        let answer = self.handle.clone().request(question).map_err(Error::request(failed))?;
+        let number = match std::pin::pin!(answer).next().await.map(|message| message.payload) {
+            Some(NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewNsId(found))) => {
+                found.attributes.into_iter().find_map(|attribute| match attribute {
+                    NsidAttribute::Id(number) => Some(number),
+                    _ => None,
+                })
+            }
+            Some(NetlinkPayload::Error(error)) => {
+                return Err(Error::request(failed)(rtnetlink::Error::NetlinkError(error)));
+            }
+            _ => None,
+        };
+        Ok(number.filter(|number| *number >= 0))
     }
 
     /// Makes a veth pair, both ends down.
