@@ -192,8 +192,6 @@ pub struct Endpoint {
     pub attachment: u32,
     /// The link to it.
     pub link: Link,
-    /// Its own link to the node, where another plugin has connected it: its packets to the node and beyond leave by it.
-    pub host: Option<Link>,
     /// The chain for packets to it.
     pub ingress: ChainId,
     /// The chain for packets from it.
@@ -453,9 +451,9 @@ pub struct Tables {
     pub service: Option<ServicePort>,
     /// By port number.
     pub roles: Vec<Role>,
-    /// Another plugin connects this node's endpoints, and Manx stands between each and the node: it makes no hop, and
-    /// their packets leave by [`Endpoint::host`].
-    pub policy_only: bool,
+    /// The link of each endpoint to the node, by its index, where another plugin connects the endpoints. Manx stands
+    /// between each and the node, and makes no hop. Empty: Manx connects them itself.
+    pub host_sides: Vec<Option<Link>>,
     /// Policy for the node's own interfaces.
     pub host_policy: HostPolicy,
     /// How connections are tracked.
@@ -481,7 +479,7 @@ impl Tables {
             uplink: None,
             service: None,
             roles: Vec::new(),
-            policy_only: false,
+            host_sides: Vec::new(),
             host_policy: HostPolicy::default(),
             connections: Connections::default(),
             router_v4: None,
@@ -574,19 +572,17 @@ impl Tables {
         }
     }
 
-    /// The link for packets between two next hops, if there is one. What an endpoint sends to the node and beyond
-    /// leaves by its own link there, if it has one.
-    #[inline]
-    pub fn link_between(&self, NextHopPair { from, to }: NextHopPair) -> Option<&Link> {
+    /// The same for packets from `from`, where another plugin connects the endpoints: what an endpoint sends to the node
+    /// and beyond leaves by its own link there.
+    #[inline(never)]
+    pub fn link_beside(&self, NextHopPair { from, to }: NextHopPair) -> Option<&Link> {
         let next_hop = NextHop::decode(to);
-        if self.policy_only
-            && let NextHop::Node | NextHop::Host | NextHop::Returned = next_hop
-            && let Some(endpoint) = from.endpoint()
-            && let Some(host) = &self.endpoint(endpoint)?.host
-        {
-            return Some(host);
+        match (next_hop, from.endpoint()) {
+            (NextHop::Node | NextHop::Host | NextHop::Returned, Some(endpoint)) => {
+                self.host_sides.get(endpoint as usize)?.as_ref()
+            }
+            _ => self.link(next_hop),
         }
-        self.link(next_hop)
     }
 }
 

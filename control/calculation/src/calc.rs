@@ -166,7 +166,7 @@ impl Calculation {
                 .services
                 .map(|(services, link)| ServicePort { link, hosts: Arc::clone(&services.hosts) }),
             roles: roles(inputs),
-            policy_only: inputs.locals.values().any(|local| local.host.is_some()),
+            host_sides: host_sides(inputs),
             connections: inputs.connections,
             router_v4: router(inputs, |ip| match ip {
                 IpAddr::V4(v4) => Some(v4),
@@ -198,10 +198,9 @@ impl Calculation {
                 self.revisions.insert(name.clone(), revision);
                 let revision = revision.number;
                 let link = Link::native(local.port, local.mtu);
-                let host = local.host.map(|port| Link::native(port, local.mtu));
                 let attachment = local.attachment;
                 endpoints[local.index as usize] =
-                    Some(Endpoint { attachment, link, host, ingress, egress, revision });
+                    Some(Endpoint { attachment, link, ingress, egress, revision });
             }
         }
         endpoints
@@ -332,6 +331,18 @@ fn interface_chains(image: &Image, host: &ObjectName, owned: bool) -> InterfaceC
         untracked: both(Stage::Untracked).map(asked),
     };
     InterfaceChains { forward: both(Stage::Forward), owned: owned.then_some(rest) }
+}
+
+/// By endpoint.
+fn host_sides(inputs: &Inputs<'_>) -> Vec<Option<Link>> {
+    let mut links = Vec::new();
+    for local in inputs.locals.values() {
+        let Some(port) = local.host else { continue };
+        let at = local.index as usize;
+        links.resize(links.len().max(at + 1), None);
+        links[at] = Some(Link::native(port, local.mtu));
+    }
+    links
 }
 
 fn roles(inputs: &Inputs<'_>) -> Vec<Role> {

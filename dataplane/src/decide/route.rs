@@ -44,13 +44,17 @@ pub(super) fn route<'a>(
     rewrite: Rewrite,
 ) -> Fate<'a> {
     let answer = |reason, error| Fate::Answer { reason, error };
-    let Some(link) = tables.link_between(pair) else {
+    let (link, rewrite) = if tables.host_sides.is_empty() {
+        (tables.link(NextHop::decode(pair.to)), rewrite)
+    } else {
+        (tables.link_beside(pair), Rewrite { decrements_ttl: false })
+    };
+    let Some(link) = link else {
         return match NextHop::decode(pair.to) {
             NextHop::NoRoute => answer(DropReason::NoRoute, ErrorKind::HostUnreachable),
             _ => answer(DropReason::HostUnreachable, ErrorKind::HostUnreachable),
         };
     };
-    let rewrite = Rewrite { decrements_ttl: rewrite.decrements_ttl && !tables.policy_only };
     if rewrite.decrements_ttl && metadata.ttl <= 1 {
         return answer(DropReason::TtlExceeded, ErrorKind::TimeExceeded);
     }

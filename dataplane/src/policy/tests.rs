@@ -64,14 +64,7 @@ fn tables(policies: Vec<Policy>) -> Tables {
     let forward = both(&node, Stage::Forward);
     let native = Some(InterfaceChains { forward, owned: Some(owned) });
     Tables {
-        endpoints: vec![Some(Endpoint {
-            attachment: 1,
-            link,
-            host: None,
-            ingress,
-            egress,
-            revision: 1,
-        })],
+        endpoints: vec![Some(Endpoint { attachment: 1, link, ingress, egress, revision: 1 })],
         uplink: Some(Link::native(PortId(1), 1500)),
         host_policy: HostPolicy { native, ..HostPolicy::default() },
         image: Arc::new(image),

@@ -85,7 +85,7 @@ fn tables() -> Tables {
     let endpoint = |attachment: u32| {
         let (ingress, egress) = (ChainId::MISSING, ChainId::MISSING);
         let link = Link::native(PortId(attachment as u16), 1500);
-        Some(Endpoint { attachment, link, host: None, ingress, egress, revision: 1 })
+        Some(Endpoint { attachment, link, ingress, egress, revision: 1 })
     };
     let host = Some(Link::native(PortId(9), 1400));
     Tables { version: 7, endpoints: vec![endpoint(1), endpoint(2)], host, ..Tables::closed() }

@@ -123,7 +123,7 @@ fn tables() -> Tables {
     let endpoint = |pod: usize| {
         let link = Link::native(PortId(pod as u16), 1500);
         let [ingress, egress] = chains(&pods[pod], Stage::Pod);
-        Some(Endpoint { attachment: 1, link, host: None, ingress, egress, revision: 1 })
+        Some(Endpoint { attachment: 1, link, ingress, egress, revision: 1 })
     };
     let routes = WHO.iter().flat_map(|(v4, low, next_hop)| {
         let nets = [IpAddr::from(*v4), v6(*low).into()].map(ipnet::IpNet::from);
