@@ -79,7 +79,7 @@ pub fn policy_stamp(tables: &Tables, ends: &FlowEnds) -> PolicyStamp {
         NextHop::Node | NextHop::Host | NextHop::Tunnel(_) => tables.host_policy.revision,
         NextHop::Service
         | NextHop::Translated
-        | NextHop::Returned
+        | NextHop::HostSide(_)
         | NextHop::NoRoute
         | NextHop::Unreachable => 0,
     };
@@ -187,7 +187,7 @@ pub fn evaluate_policy(
         | NextHop::Tunnel(_)
         | NextHop::Service
         | NextHop::Translated
-        | NextHop::Returned
+        | NextHop::HostSide(_)
         | NextHop::NoRoute
         | NextHop::Unreachable => return evaluation.verdict,
     };

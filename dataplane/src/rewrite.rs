@@ -1,7 +1,7 @@
 //! What a flow does to its packets: data that the decision gives, and that one place applies.
 
 use crate::parse::decrement_ttl;
-use crate::tables::{EncodedNextHop, NextHopPair};
+use crate::tables::NextHopPair;
 
 /// What is changed in a packet that goes on. The fast path, the slow path, later fragments and ICMP errors get it from
 /// the decision on their flow; the pipeline applies it where it forwards.
@@ -18,8 +18,7 @@ impl Rewrite {
     /// What a flow between two next hops does. The node and Manx are one router, so a packet between them makes no hop.
     #[inline]
     pub fn between(pair: NextHopPair) -> Self {
-        let node = EncodedNextHop::NODE;
-        Self { decrements_ttl: pair.from != node && pair.to != node }
+        Self { decrements_ttl: !pair.from.is_of_node() && !pair.to.is_of_node() }
     }
 
     /// Changes a packet, from its IP header on. The checksums that cover what changes are adjusted.

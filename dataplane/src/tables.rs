@@ -44,9 +44,9 @@ pub enum NextHop {
     Service,
     /// Of a source: an endpoint of this node whose packets come back from that translation. No route holds it.
     Translated,
-    /// Of a source: an endpoint of this node whose packets come back from the node, by the destination's own
-    /// [`Role::HostSide`]. No route holds it.
-    Returned,
+    /// The node and everything beyond it, by the own link of an endpoint that another plugin has connected, an index
+    /// into [`Tables::host_sides`]. No route holds it: see [`Detour::path`].
+    HostSide(u32),
 }
 
 /// A [`NextHop`] in one number: what routes and flows hold.
@@ -63,21 +63,23 @@ impl EncodedNextHop {
     pub const SERVICE: Self = NextHop::Service.encode();
     /// An endpoint behind the translation of service addresses.
     pub const TRANSLATED: Self = NextHop::Translated.encode();
-    /// An endpoint behind the node.
-    pub const RETURNED: Self = NextHop::Returned.encode();
     /// The bit in which a service address differs from the world; they differ in no other.
     pub const HOST_OR_SERVICE: u32 = NextHop::Host.encode().0 ^ NextHop::Service.encode().0;
     /// The bit in which a service address differs from what is behind its translation; they differ in no other.
     pub const SERVICE_OR_TRANSLATED: u32 =
         NextHop::Service.encode().0 ^ NextHop::Translated.encode().0;
-    /// The bit in which the world differs from what comes back from the node; they differ in no other.
-    pub const HOST_OR_RETURNED: u32 = NextHop::Host.encode().0 ^ NextHop::Returned.encode().0;
     /// The bits in which the tunnels to one node differ; they differ in no other.
     pub const TUNNELS_OF_A_NODE: u32 =
         NextHop::Tunnel(TUNNELS_OF_A_NODE - 1).encode().0 ^ NextHop::Tunnel(0).encode().0;
 }
 
 impl EncodedNextHop {
+    /// Whether it is this node, or the way to it by an endpoint's own link.
+    #[inline]
+    pub const fn is_of_node(self) -> bool {
+        self.0 & NODE_BITS == Self::NODE.0
+    }
+
     /// The index of the endpoint of this node that it leads to.
     #[inline]
     pub const fn endpoint(self) -> Option<u32> {
@@ -92,7 +94,8 @@ const _: () = assert!(
     EncodedNextHop::NODE_OR_HOST.is_power_of_two()
         && EncodedNextHop::HOST_OR_SERVICE.is_power_of_two()
         && EncodedNextHop::SERVICE_OR_TRANSLATED.is_power_of_two()
-        && EncodedNextHop::HOST_OR_RETURNED.is_power_of_two()
+        && NextHop::HostSide(7).encode().is_of_node()
+        && !NextHop::Endpoint(7).encode().is_of_node()
         && TUNNELS_OF_A_NODE.is_power_of_two()
 );
 
@@ -100,6 +103,8 @@ const _: () = assert!(
 const KIND_BITS: u32 = 3;
 const KIND: u32 = (1 << KIND_BITS) - 1;
 const INDEX: u32 = (1 << 28) - 1;
+/// In these bits the node equals all that is of it, and nothing else.
+const NODE_BITS: u32 = 0b011;
 
 impl NextHop {
     /// The value that a route holds.
@@ -113,7 +118,7 @@ impl NextHop {
             Self::Endpoint(index) => (4, index),
             Self::Tunnel(index) => (5, index),
             Self::Service => (3, 1),
-            Self::Returned => (3, 2),
+            Self::HostSide(index) => (6, index),
             Self::Translated => (3, 3),
         };
         EncodedNextHop((index & INDEX) << KIND_BITS | kind)
@@ -128,12 +133,12 @@ impl NextHop {
             3 => match code >> KIND_BITS {
                 0 => Self::Host,
                 1 => Self::Service,
-                2 => Self::Returned,
                 3 => Self::Translated,
                 _ => Self::NoRoute,
             },
             4 => Self::Endpoint(code >> KIND_BITS & INDEX),
             5 => Self::Tunnel(code >> KIND_BITS & INDEX),
+            6 => Self::HostSide(code >> KIND_BITS & INDEX),
             _ => Self::NoRoute,
         }
     }
@@ -147,7 +152,7 @@ pub enum Detour {
     None,
     /// The node's translation of service addresses: [`NextHop::Translated`].
     Service,
-    /// The node, which forwarded them: [`NextHop::Returned`].
+    /// The node, which forwarded them to the destination's [`Role::HostSide`].
     Node,
 }
 
@@ -155,23 +160,40 @@ impl Detour {
     /// By their number.
     pub const ALL: [Self; 3] = [Self::None, Self::Service, Self::Node];
 
-    /// The detour of the packets of a source with this next hop.
+    /// The detour of packets whose flow has this next hop for their source. If that is no endpoint, it means nothing.
     #[inline]
     pub const fn of(source: EncodedNextHop) -> Self {
         match NextHop::decode(source) {
             NextHop::Translated => Self::Service,
-            NextHop::Returned => Self::Node,
+            NextHop::HostSide(_) => Self::Node,
             _ => Self::None,
         }
     }
 
-    /// The way back, by this detour, to a source with this next hop. Only endpoints' packets take one.
+    /// The next hops of packets that took this detour, where routes lead by `pair`. Only packets of endpoints take one.
+    /// Where another plugin connects the endpoints, each reaches the node and beyond by its own link.
     #[inline]
-    pub const fn way_back(self, source: EncodedNextHop) -> EncodedNextHop {
-        match (self, source.endpoint()) {
-            (Self::Service, Some(_)) => EncodedNextHop::TRANSLATED,
-            (Self::Node, Some(_)) => EncodedNextHop::RETURNED,
-            _ => source,
+    pub fn path(self, tables: &Tables, pair: NextHopPair) -> NextHopPair {
+        let source = pair.from.endpoint();
+        if self == Self::Service && source.is_some() {
+            return NextHopPair { from: EncodedNextHop::TRANSLATED, ..pair };
+        }
+        if tables.host_sides.is_empty() {
+            return pair;
+        }
+        let host_side = |index| NextHop::HostSide(index).encode();
+        let is_beyond = |hop| matches!(NextHop::decode(hop), NextHop::Node | NextHop::Host);
+        match (source, pair.to.endpoint()) {
+            (Some(index), None) if is_beyond(pair.to) => {
+                NextHopPair { to: host_side(index), ..pair }
+            }
+            (None, Some(index)) if is_beyond(pair.from) => {
+                NextHopPair { from: host_side(index), ..pair }
+            }
+            (Some(_), Some(index)) if self == Self::Node => {
+                NextHopPair { from: host_side(index), ..pair }
+            }
+            _ => pair,
         }
     }
 }
@@ -316,7 +338,7 @@ impl HostPolicy {
             | NextHop::Node
             | NextHop::Service
             | NextHop::Translated
-            | NextHop::Returned
+            | NextHop::HostSide(_)
             | NextHop::NoRoute
             | NextHop::Unreachable => None,
         }
@@ -560,7 +582,8 @@ impl Tables {
     #[inline]
     pub fn link(&self, next_hop: NextHop) -> Option<&Link> {
         match next_hop {
-            NextHop::NoRoute | NextHop::Unreachable | NextHop::Returned => None,
+            NextHop::NoRoute | NextHop::Unreachable => None,
+            NextHop::HostSide(index) => self.host_sides.get(index as usize)?.as_ref(),
             NextHop::Node => self.host.as_ref(),
             NextHop::Host => self.uplink.as_ref().or(self.host.as_ref()),
             NextHop::Endpoint(index) => Some(&self.endpoint(index)?.link),
@@ -569,19 +592,6 @@ impl Tables {
             NextHop::Tunnel(index) => {
                 Some(&self.tunnel(index)?.link).filter(|link| link.tunnel == Some(index))
             }
-        }
-    }
-
-    /// The same for packets from `from`, where another plugin connects the endpoints: what an endpoint sends to the node
-    /// and beyond leaves by its own link there.
-    #[inline(never)]
-    pub fn link_beside(&self, NextHopPair { from, to }: NextHopPair) -> Option<&Link> {
-        let next_hop = NextHop::decode(to);
-        match (next_hop, from.endpoint()) {
-            (NextHop::Node | NextHop::Host | NextHop::Returned, Some(endpoint)) => {
-                self.host_sides.get(endpoint as usize)?.as_ref()
-            }
-            _ => self.link(next_hop),
         }
     }
 }
@@ -602,7 +612,7 @@ mod tests {
             NextHop::Tunnel(INDEX),
             NextHop::Service,
             NextHop::Translated,
-            NextHop::Returned,
+            NextHop::HostSide(7),
         ] {
             assert_eq!(NextHop::decode(next_hop.encode()), next_hop);
             assert!(next_hop.encode().0 <= MAX_VALUE, "a route can hold it");

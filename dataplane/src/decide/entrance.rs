@@ -25,12 +25,6 @@ impl Entrance {
         back: EncodedNextHop::SERVICE,
         significant_bits: !EncodedNextHop::SERVICE_OR_TRANSLATED,
     };
-    /// The host side of an endpoint that another plugin has connected: as the host port, and what the node forwards of
-    /// other endpoints of its own.
-    pub const HOST_SIDE: Self = Self {
-        back: NextHop::Host.encode(),
-        significant_bits: Self::HOST.significant_bits & !EncodedNextHop::HOST_OR_RETURNED,
-    };
     /// The host port where the world is behind the uplink: the node.
     pub const NODE: Self = Self { back: NextHop::Node.encode(), significant_bits: u32::MAX };
     /// The uplink: the world.
@@ -40,6 +34,13 @@ impl Entrance {
     #[inline]
     pub const fn endpoint(index: u32) -> Self {
         Self { back: NextHop::Endpoint(index).encode(), significant_bits: u32::MAX }
+    }
+
+    /// The host side of an endpoint that another plugin has connected: as the host port, and what the node forwards of
+    /// other endpoints of its own.
+    #[inline]
+    pub const fn host_side(index: u32) -> Self {
+        Self { back: NextHop::HostSide(index).encode(), significant_bits: u32::MAX }
     }
 
     /// The tunnel of a known peer. The pool of the destination chooses the encapsulation of a packet, and the pool
@@ -52,16 +53,14 @@ impl Entrance {
         }
     }
 
-    /// The way back to a source with this next hop whose packets enter here: replies to an endpoint's packets that took
-    /// a [`Detour`] leave by the port that these came by.
+    /// What an endpoint's packets have passed before they enter here.
     #[inline]
-    pub(super) fn way_back(self, hop: EncodedNextHop) -> EncodedNextHop {
-        let detour = match self {
-            Self::SERVICE => Detour::Service,
-            Self::HOST_SIDE => Detour::Node,
+    pub(super) const fn detour(self) -> Detour {
+        match self.back() {
+            NextHop::Service => Detour::Service,
+            NextHop::HostSide(_) => Detour::Node,
             _ => Detour::None,
-        };
-        detour.way_back(hop)
+        }
     }
 
     /// Whether packets from an address with this next hop may enter here: the strict reverse path (RFC 3704, section
@@ -69,6 +68,13 @@ impl Entrance {
     #[inline]
     pub(super) fn admits(self, hop: EncodedNextHop) -> bool {
         (self.back.0 ^ hop.0) & self.significant_bits == 0
+    }
+
+    /// The same where the fast path need not be fast: processes of the node answer for service addresses by host sides,
+    /// too.
+    pub(super) fn admits_any(self, hop: EncodedNextHop) -> bool {
+        let is_answer = || hop == EncodedNextHop::SERVICE && self.detour() == Detour::Node;
+        self.admits(hop) || is_answer()
     }
 
     /// The way back to those who entered here.

@@ -41,7 +41,7 @@ pub fn restore(
     }
     let epoch = current_epoch(tables, key.v4_addresses());
     let (mut pair, ends) = lookup_ends(tables, source, destination);
-    pair.from = record.detour.way_back(pair.from);
+    pair = record.detour.path(tables, pair);
     let leads = service::refusal(pair).is_none()
         && connects(tables, ends.from, ends.to)
         && pair.from != pair.to

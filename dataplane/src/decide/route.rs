@@ -13,7 +13,7 @@ use crate::tables::{NextHop, NextHopPair, Tables};
 #[inline]
 pub(super) fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
     match (from, to) {
-        (NextHop::Service | NextHop::Translated | NextHop::Returned, _) => false,
+        (NextHop::Service | NextHop::Translated | NextHop::HostSide(_), _) => false,
         (NextHop::Endpoint(_), _)
         | (_, NextHop::Endpoint(_) | NextHop::Unreachable | NextHop::NoRoute)
         | (NextHop::Node, NextHop::Tunnel(_))
@@ -30,7 +30,7 @@ pub(super) fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
             | NextHop::Tunnel(_)
             | NextHop::Service
             | NextHop::Translated
-            | NextHop::Returned,
+            | NextHop::HostSide(_),
         ) => false,
     }
 }
@@ -44,12 +44,7 @@ pub(super) fn route<'a>(
     rewrite: Rewrite,
 ) -> Fate<'a> {
     let answer = |reason, error| Fate::Answer { reason, error };
-    let (link, rewrite) = if tables.host_sides.is_empty() {
-        (tables.link(NextHop::decode(pair.to)), rewrite)
-    } else {
-        (tables.link_beside(pair), Rewrite { decrements_ttl: false })
-    };
-    let Some(link) = link else {
+    let Some(link) = tables.link(NextHop::decode(pair.to)) else {
         return match NextHop::decode(pair.to) {
             NextHop::NoRoute => answer(DropReason::NoRoute, ErrorKind::HostUnreachable),
             _ => answer(DropReason::HostUnreachable, ErrorKind::HostUnreachable),

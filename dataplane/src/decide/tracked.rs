@@ -65,8 +65,8 @@ fn open_flow(
     }
     let epoch = current_epoch(tables, name.key.v4_addresses());
     let (mut pair, ends) = state.source_cache.lookup_ends(tables, source, destination);
-    pair.from = metadata.entrance.way_back(pair.from);
-    if !metadata.entrance.admits(pair.from) {
+    pair = metadata.entrance.detour().path(tables, pair);
+    if !metadata.entrance.admits_any(pair.from) {
         return FlowDecision::drop(metadata.entrance.refusal(pair.to));
     }
     if let Some(reason) = service::refusal(pair) {
@@ -139,7 +139,7 @@ fn apply_cached(
         return recheck(tables, entry, metadata, direction, false, now);
     }
     let pair = entry.next_hop_pair(direction);
-    if !metadata.entrance.admits(pair.from) {
+    if !metadata.entrance.admits_any(pair.from) {
         return FlowDecision::drop(metadata.entrance.refusal(pair.to));
     }
     count_packet(entry, metadata, direction, now);
@@ -159,7 +159,7 @@ fn recheck(
 ) -> FlowDecision {
     let verdict = refresh(tables, entry, judge);
     let pair = entry.next_hop_pair(direction);
-    if !metadata.entrance.admits(pair.from) {
+    if !metadata.entrance.admits_any(pair.from) {
         return FlowDecision::drop(metadata.entrance.refusal(pair.to));
     }
     let decision = FlowDecision::from_verdict(pair, &verdict);
@@ -220,8 +220,8 @@ fn refresh_stale(
     let (source, _) = entry.key().source(entry.original());
     let (destination, _) = entry.key().destination(entry.original());
     let (mut pair, ends) = lookup_ends(tables, source, destination);
-    let detour = Detour::of(entry.next_hop_pair(FlowDirection::Original).from);
-    pair.from = detour.way_back(pair.from);
+    let before = entry.next_hop_pair(FlowDirection::Original);
+    pair = Detour::of(before.from).path(tables, pair);
     let leads_as_before = has_same_next_hops(tables, entry, pair, &ends);
     if !judge
         && leads_as_before
@@ -282,7 +282,7 @@ fn attachment_ids(tables: &Tables, ends: &FlowEnds) -> [u32; 2] {
         | NextHop::Tunnel(_)
         | NextHop::Service
         | NextHop::Translated
-        | NextHop::Returned => 0,
+        | NextHop::HostSide(_) => 0,
     })
 }
 
@@ -322,7 +322,8 @@ pub(super) fn decide_icmp_error(
         from: tables.encoded_next_hop(parsed.source),
         to: tables.encoded_next_hop(parsed.destination),
     };
-    if !entrance.admits(entrance.way_back(pair.from)) {
+    let path = entrance.detour().path(tables, pair);
+    if !entrance.admits_any(path.from) {
         return FlowDecision::drop(entrance.refusal(pair.to));
     }
     if pair.from == pair.to && pair.from.endpoint().is_some() {
@@ -351,7 +352,7 @@ pub(super) fn decide_icmp_error(
     let direction = entry.direction(orientation).reverse();
     let verdict = refresh(tables, &mut entry, false);
     let pair = entry.next_hop_pair(direction);
-    if !packet.metadata.entrance.admits(pair.from) {
+    if !packet.metadata.entrance.admits_any(pair.from) {
         return unmatched;
     }
     FlowDecision::from_verdict(pair, &verdict)

@@ -26,7 +26,7 @@ pub(crate) fn entrance(tables: &Tables, role: Role) -> Result<Option<Entrance>, 
             Err(DropReason::NoTables)
         }
         Role::Endpoint(index) => Ok(Some(Entrance::endpoint(index))),
-        Role::HostSide(_) => Ok(Some(Entrance::HOST_SIDE)),
+        Role::HostSide(index) => Ok(Some(Entrance::host_side(index))),
         Role::Host if tables.uplink.is_some() => Ok(Some(Entrance::NODE)),
         Role::Host => Ok(Some(Entrance::HOST)),
         Role::Service => Ok(Some(Entrance::SERVICE)),

@@ -3,7 +3,7 @@
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::tables::PortId;
 use manx_tests::fabric::{Fabric, HOST, SIZES, UNDERLAY, pod, policy};
-use manx_tests::packet::{TCP, Tuple, UDP, with_ttl};
+use manx_tests::packet::{TCP, Tuple, UDP, ttl, with_ttl};
 
 use crate::errors::error_v4;
 
@@ -25,7 +25,8 @@ fn sides(fabric: &Fabric, pod: &str) -> [PortId; 2] {
     [fabric.port(pod).1, fabric.host_side(pod)]
 }
 
-/// Sends a packet to a port of the first node; returns where it came out. It must come out as it was.
+/// Sends a packet to a port of the first node, which is no neighbour's; returns where it came out. It must come out as it
+/// was.
 #[track_caller]
 fn send(fabric: &mut Fabric, port: PortId, packet: &[u8]) -> Option<PortId> {
     let out = fabric.send_at(0, port, packet);
@@ -63,8 +64,13 @@ fn pods_of_a_node_reach_each_other_past_the_node() {
     let [client, _] = sides(&fabric, "shop/client");
     let [server, _] = sides(&fabric, "shop/server");
     let tuple = Tuple::new(CLIENT, SERVER, TCP, 80);
-    assert_eq!(send(&mut fabric, client, &with_ttl(tuple.opening(), 1)), Some(server));
-    assert_eq!(send(&mut fabric, server, &tuple.answer()), Some(client));
+    for (pod, packet, to) in
+        [("shop/client", tuple.opening(), server), ("shop/server", tuple.answer(), client)]
+    {
+        let out = fabric.send(pod, &packet);
+        assert_eq!((out.len(), out[0].port), (1, to));
+        assert_eq!(ttl(&out[0].frame.bytes), ttl(&packet) - 1, "one hop");
+    }
 }
 
 #[test]
@@ -87,8 +93,10 @@ fn both_sides_are_judged() {
         (client, SERVER, FAR, Err(DropReason::SourceSpoofed)),
         (client, WORLD, FAR, Err(DropReason::SourceSpoofed)),
         (HOST, CLIENT, SERVER, Err(DropReason::SourceSpoofed)),
-        // It names no endpoint of this node.
-        (client_host, WORLD, FAR, Err(DropReason::NoRoute)),
+        // A host side leads to its own endpoint alone.
+        (client_host, WORLD, FAR, Err(DropReason::SourceSpoofed)),
+        (client_host, WORLD, SERVER, Err(DropReason::SourceSpoofed)),
+        (client_host, CLIENT, SERVER, Err(DropReason::SourceSpoofed)),
     ] {
         let packet = Tuple::new(source, destination, UDP, 80).opening();
         let count = |fabric: &Fabric| expected.err().map(|it| fabric.nodes[0].dropped(port, it));
