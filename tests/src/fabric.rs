@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use ipnet::IpNet;
-use manx_calculation::calc::{Calculation, Inputs, Local, Underlay};
+use manx_calculation::calc::{Calculation, HostSide, Inputs, Local, Underlay};
 use manx_calculation::import::{Cluster, Node as NodeObject, Overlay, Pool, import};
 use manx_calculation::interfaces::Interfaces;
 use manx_calculation::services::Services;
@@ -51,6 +51,8 @@ pub const UPLINK: PortId = PortId(200);
 const FIRST_POD: u16 = 2;
 /// How much the number of a pod's port towards the node is greater than that of its port.
 const HOST_SIDES: u16 = 300;
+/// The node's own address on the links to pods that another plugin connects.
+pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 254);
 const QUEUE: usize = 1024;
 /// The sizes of a worker, unless a test asks for others.
 pub const SIZES: Sizes = Sizes { flows: 1 << 12, buffers: 256, fragments: 64 };
@@ -253,6 +255,7 @@ impl Node {
         if let Some(host) = host {
             self.attach(host, offload);
         }
+        let host = host.map(|port| HostSide { port, gateways: vec![GATEWAY.into()] });
         let local = Local { index, attachment: index, port, host, addresses, mtu: MTU };
         self.locals.insert(name.clone(), local);
     }
@@ -576,7 +579,7 @@ impl Fabric {
     pub fn host_side(&self, pod: &str) -> PortId {
         let (node, port) = self.port(pod);
         let mut locals = self.nodes[node].locals.values();
-        locals.find(|local| local.port == port).and_then(|local| local.host).unwrap()
+        locals.find(|local| local.port == port).and_then(|local| local.host.as_ref()).unwrap().port
     }
 
     /// Sends a packet to a pod's port, and returns the packets that come out.

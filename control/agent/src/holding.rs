@@ -257,7 +257,11 @@ fn resume(
         Ok(own) => own,
         Err(error) => return Err(refused(format!("its queues cannot be opened: {error}"))),
     };
-    match pod_device::resume(queues, &held.attach.netns, &wanted) {
+    let resumed = match held.attach.made {
+        None => pod_device::resume(queues, &held.attach.netns, &wanted),
+        Some(_) => pod_device::resume_relay(queues, &held.attach, &wanted),
+    };
+    match resumed {
         Ok((device, open)) => Ok(Resumed { held, queues: own, device, open }),
         Err(error) => Err(refused(error.to_string())),
     }

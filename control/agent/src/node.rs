@@ -31,7 +31,7 @@ use super::device_work::Completed;
 use super::error::Error;
 use super::holding::Legacy;
 use super::server::{Outcome, PendingRequest};
-use super::settings::Settings;
+use super::settings::{Network, Settings};
 use super::uplink::{self, NextHops};
 use manx_api::explain::ExplainRequest;
 use manx_api::{Call, ErrorKind, Failure, Reply};
@@ -65,7 +65,11 @@ impl Agent {
         uplink: &netlink::Link,
         latencies: Latencies,
     ) -> Result<(Self, mpsc::UnboundedReceiver<Completed<Done>>), Error> {
-        let tunnels = uplink::open(uplink, settings.packet_socket, settings.cores.len())?;
+        let workers = settings.cores.len();
+        let tunnels = match settings.network {
+            Network::Manx => uplink::open(uplink, settings.packet_socket, workers)?,
+            Network::OtherPlugin => uplink::unused(workers)?,
+        };
         let blocks = &datastore.topology.blocks;
         let (attachments, own, completed) = Attachments::open(settings, blocks, uplink)?;
         let dataplane = Dataplane::start(settings, tunnels, own, uplink.mtu, latencies)?;

@@ -37,6 +37,15 @@ pub enum Services {
     KubeProxy,
 }
 
+/// Whose network the node's pods are in: who makes their interfaces, gives them addresses, and reaches other nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Network {
+    /// That of Manx.
+    Manx,
+    /// Another CNI plugin's. Manx only judges.
+    OtherPlugin,
+}
+
 /// What an agent is told at its start.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -56,6 +65,8 @@ pub struct Settings {
     pub packet_socket: bool,
     /// Who translates service addresses.
     pub services: Services,
+    /// Whose network the pods are in.
+    pub network: Network,
     /// How pods are attached.
     pub pod_device: pod_device::Preference,
     /// Whether workers sleep.

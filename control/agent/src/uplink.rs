@@ -84,6 +84,11 @@ pub(super) fn open(
     Ok(Tunnels { raw: raw(Reception::Quiet, workers)?, packet_socket: Some((queues, mac)) })
 }
 
+/// The tunnel ports where another CNI plugin reaches the other nodes: nothing comes in by them.
+pub(super) fn unused(workers: usize) -> Result<Tunnels, Lack> {
+    Ok(Tunnels { raw: raw(Reception::Quiet, workers)?, packet_socket: None })
+}
+
 /// Opens VXLAN's sockets on the underlay address `local`: the first worker's receives, all send. `Err`: why not.
 pub(super) fn vxlan(local: Ipv4Addr, workers: usize) -> Result<Queues, String> {
     let opened = sockets(Reception::All, workers, |reception| VxlanSocket::open(local, reception));

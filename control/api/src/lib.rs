@@ -28,7 +28,7 @@ use crate::explain::{ExplainRequest, Explanation};
 use crate::proof::Refutation;
 
 /// The version of the protocol; a request with another version is refused with an [`ErrorKind::Version`].
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The most flows of a worker in a status.
 pub const MAX_FLOWS: usize = 1024;
 /// The most bytes of a message.
@@ -83,8 +83,8 @@ pub enum Call {
     /// If the pod is to have a TUN device and has none yet, the reply is what the caller is to make. Its next message on
     /// the connection is [`Call::HandOver`]; if it does not come in time, nothing is reserved any more.
     Reserve(Attach),
-    /// The queues of the device that was reserved, as descriptors with the message. The reply is that of
-    /// [`Call::Attach`].
+    /// The queues of the device that was reserved, as descriptors with the message; for a [`MadeLink`] the network
+    /// namespace in which its ends lie now. The reply is that of [`Call::Attach`].
     HandOver,
     /// Detach a pod: take its interface and addresses away. It is no error if the pod is not attached, or is attached
     /// otherwise than the call says.
@@ -173,13 +173,39 @@ pub struct Attach {
     /// The kind of device; absent: as the agent's settings say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<Device>,
+    /// The pod's link, where another CNI plugin has made it. Then `addresses` are those that the pod has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<MadeLink>,
+}
+
+/// A veth pair of another CNI plugin, between whose two ends an agent stands that only judges.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MadeLink {
+    /// The index of the end that was the node's, and of what stands in for it there.
+    pub index: u32,
+    /// The hardware address of the pod's end.
+    pub pod: [u8; 6],
+    /// The hardware address of the end that was the node's.
+    pub node: [u8; 6],
+    /// The MTU in bytes.
+    pub mtu: u32,
+    /// The node's own addresses on that link: of the end that was the node's, or of its bridge.
+    pub gateways: Vec<IpAddr>,
 }
 
 impl Attach {
     /// For this pod; the agent chooses everything else.
     pub fn new(pod: PodName, netns: impl Into<PathBuf>, interface: impl Into<String>) -> Self {
         let (netns, interface) = (netns.into(), interface.into());
-        Self { pod, netns, interface, addresses: Vec::new(), sandbox: None, device: None }
+        Self {
+            pod,
+            netns,
+            interface,
+            addresses: Vec::new(),
+            sandbox: None,
+            device: None,
+            made: None,
+        }
     }
 
     /// What the runtime calls the attachment.

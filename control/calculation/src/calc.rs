@@ -50,12 +50,21 @@ pub struct Local {
     pub attachment: u32,
     /// Its port.
     pub port: PortId,
-    /// Its own port towards the node, where another plugin has connected it.
-    pub host: Option<PortId>,
+    /// Its own way to the node, where another plugin has connected it.
+    pub host: Option<HostSide>,
     /// The addresses it was given.
     pub addresses: Vec<IpAddr>,
     /// Its interface's MTU.
     pub mtu: u32,
+}
+
+/// The way from a pod to the node that another plugin has made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostSide {
+    /// The port.
+    pub port: PortId,
+    /// The node's own addresses there.
+    pub gateways: Vec<IpAddr>,
 }
 
 /// Where encapsulated packets leave and arrive.
@@ -337,7 +346,7 @@ fn interface_chains(image: &Image, host: &ObjectName, owned: bool) -> InterfaceC
 fn host_sides(inputs: &Inputs<'_>) -> Vec<Option<Link>> {
     let mut links = Vec::new();
     for local in inputs.locals.values() {
-        let Some(port) = local.host else { continue };
+        let Some(HostSide { port, .. }) = local.host else { continue };
         let at = local.index as usize;
         links.resize(links.len().max(at + 1), None);
         links[at] = Some(Link::native(port, local.mtu));
@@ -370,15 +379,16 @@ fn roles(inputs: &Inputs<'_>) -> Vec<Role> {
     }
     for local in inputs.locals.values() {
         set(local.port, Role::Endpoint(local.index));
-        if let Some(host) = local.host {
-            set(host, Role::HostSide(local.index));
+        if let Some(host) = &local.host {
+            set(host.port, Role::HostSide(local.index));
         }
     }
     roles
 }
 
 fn router<A>(inputs: &Inputs<'_>, of_family: impl Fn(IpAddr) -> Option<A>) -> Option<A> {
-    inputs.topology.tunnel_addresses.iter().copied().find_map(of_family)
+    let Topology { tunnel_addresses, addresses, .. } = inputs.topology;
+    tunnel_addresses.iter().chain(addresses).copied().find_map(of_family)
 }
 
 #[cfg(test)]

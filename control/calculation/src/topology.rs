@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use manx_policy_compiler::model::ObjectName;
@@ -13,6 +13,12 @@ use crate::block;
 use crate::import::{Cluster, Node, Overlap, Overlay, Pool};
 use crate::interfaces::Interfaces;
 use manx_objects::object::EncapsulationMode;
+
+/// All addresses.
+const WORLD: [IpNet; 2] = [
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0)),
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0)),
+];
 
 /// Where a prefix leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -435,10 +441,7 @@ fn borrowed(cluster: &Cluster, name: &str, here: &Node) -> (Vec<(IpNet, Route)>,
 
 /// The topology as seen from node `name`.
 pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError> {
-    let here = cluster.nodes.get(name).ok_or_else(|| TopologyError::UnknownNode {
-        name: name.to_owned(),
-        found: cluster.nodes.keys().cloned().collect(),
-    })?;
+    let here = node(cluster, name)?;
     if here.pod_cidrs.is_empty() {
         return Err(TopologyError::NoBlock(name.to_owned()));
     }
@@ -452,8 +455,7 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
     let remote_blocks =
         || others().flat_map(|(name, node)| node.pod_cidrs.iter().map(move |it| (name, node, it)));
     // The sources of routes. If two have a route for one prefix, the later source counts. A longer prefix always wins.
-    let world = [IpNet::V4(Ipv4Net::default()), IpNet::V6(Ipv6Net::default())];
-    let world = world.map(|prefix| (prefix, Route::World));
+    let world = WORLD.map(|prefix| (prefix, Route::World));
     let pools = cluster.pools.iter().map(|pool| (pool.cidr, Route::Nowhere(Nowhere::Unclaimed)));
     let blocks_of_others =
         remote_blocks().map(|(_, remote, block)| (*block, route_to(cluster, here, remote, block)));
@@ -490,9 +492,28 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
     })
 }
 
+/// The same where another CNI plugin connects the pods: all but the node itself and its attached pods is the world's, and
+/// no block or pool matters.
+pub fn policy_only(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError> {
+    let here = node(cluster, name)?;
+    let world = WORLD.map(|prefix| (prefix, Route::World));
+    let own = here.internal_ips.iter().map(|ip| (IpNet::from(*ip), Route::Node));
+    Ok(Topology {
+        prefixes: world.into_iter().chain(own).collect(),
+        addresses: here.internal_ips.clone(),
+        ..Topology::default()
+    })
+}
+
+fn node<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a Node, TopologyError> {
+    cluster.nodes.get(name).ok_or_else(|| TopologyError::UnknownNode {
+        name: name.to_owned(),
+        found: cluster.nodes.keys().cloned().collect(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv6Addr;
     use std::sync::Arc;
 
     use manx_policy_compiler::model::{HostEndpoint, Interface};
@@ -590,6 +611,30 @@ mod tests {
         assert_eq!(route(EncapsulationMode::Always, "10.244.1.0/24"), Route::Local);
         assert_eq!(route(EncapsulationMode::Always, "10.244.1.1/32"), Route::Node);
         assert_eq!(route(EncapsulationMode::Always, "172.18.0.2/32"), Route::Node);
+    }
+
+    #[test]
+    fn where_another_plugin_connects_pods_only_the_node_itself_is_not_the_world() {
+        let mut cluster = cluster(EncapsulationMode::Always);
+        // What this node has of blocks, or that it has none, is no concern of Manx.
+        cluster.nodes.get_mut("a").unwrap().pod_cidrs.clear();
+        let found = policy_only(&cluster, "a").unwrap();
+        let expected =
+            [("0.0.0.0/0", Route::World), ("::/0", Route::World), ("172.18.0.2/32", Route::Node)];
+        assert_eq!(
+            found.prefixes,
+            expected.map(|(net, route)| (net.parse().unwrap(), route)).into()
+        );
+        let own: IpAddr = "172.18.0.2".parse().unwrap();
+        assert_eq!(
+            found,
+            Topology {
+                prefixes: found.prefixes.clone(),
+                addresses: vec![own],
+                ..Topology::default()
+            }
+        );
+        assert!(matches!(policy_only(&cluster, "x"), Err(TopologyError::UnknownNode { .. })));
     }
 
     #[test]

@@ -13,10 +13,12 @@ use super::datastore::DatastoreOptions;
 use super::observed::ObserveOptions;
 use super::{Error, log, socket};
 use manx_agent::pod_device::Preference;
+use manx_agent::settings::Network;
 use manx_api::Device;
 
 /// The settings of the node agent.
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub struct Node {
     /// Name of this node's Node object [env: `MANX_NAME`, too]
     #[arg(long, env = "NODENAME", value_name = "NODE")]
@@ -46,6 +48,9 @@ pub struct Node {
     /// Who translates the addresses of services to endpoints
     #[arg(long, env = "MANX_SERVICES", value_enum, default_value_t = Services::None)]
     pub services: Services,
+    /// Only judge: another CNI plugin connects the pods, gives them addresses, and reaches other nodes
+    #[arg(long, env = "MANX_POLICY_ONLY")]
+    pub policy_only: bool,
     /// How pods are attached
     #[arg(long, env = "MANX_POD_DEVICE", value_enum, default_value_t = PodDevice::Auto)]
     pub pod_device: PodDevice,
@@ -194,6 +199,7 @@ pub fn run(node: &Node) -> Result<(), Error> {
             Services::None => manx_agent::settings::Services::None,
             Services::KubeProxy => manx_agent::settings::Services::KubeProxy,
         },
+        network: if node.policy_only { Network::OtherPlugin } else { Network::Manx },
         pod_device: match node.pod_device {
             PodDevice::Auto => Preference::Auto,
             PodDevice::Tun => Preference::Only(Device::Tun),

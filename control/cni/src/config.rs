@@ -46,6 +46,8 @@ struct Raw {
     socket: Option<PathBuf>,
     device_type: Option<String>,
     #[serde(default)]
+    policy_only: bool,
+    #[serde(default)]
     dns: Map<String, Value>,
     prev_result: Option<Success>,
     #[serde(default)]
@@ -67,6 +69,8 @@ pub(crate) struct Config {
     pub socket: PathBuf,
     /// The name servers that the configuration hands on to the runtime.
     pub dns: Map<String, Value>,
+    /// Whether another plugin before this one connects the pods, and Manx only judges.
+    pub policy_only: bool,
     /// What the plugins before this one have done.
     pub previous: Option<Success>,
     /// GC: the attachments that the runtime still has.
@@ -90,7 +94,7 @@ impl Config {
     pub(crate) fn parse(input: &[u8]) -> Result<Self, Error> {
         let raw: Raw = serde_json::from_slice(input)
             .map_err(|error| Error::new(Code::Decode, format!("standard input: {error}")))?;
-        let Raw { cni_version, name, socket, device_type, dns, prev_result, .. } = raw;
+        let Raw { cni_version, name, socket, device_type, policy_only, dns, prev_result, .. } = raw;
         let version = cni_version.unwrap_or_default();
         if !VERSIONS.contains(&version.as_str()) {
             let text =
@@ -110,13 +114,27 @@ impl Config {
         }
         let (runtime, others) = (raw.runtime_config, raw.others);
         let (network, previous, valid) = (name, prev_result, raw.valid);
-        Ok(Self { version, network, socket, dns, previous, valid, device_type, runtime, others })
+        Ok(Self {
+            version,
+            network,
+            socket,
+            dns,
+            policy_only,
+            previous,
+            valid,
+            device_type,
+            runtime,
+            others,
+        })
     }
 
     /// Reads what the configuration wants of an attachment. What cannot be done is an error, and never left out in
     /// silence: a limit or a port that is not there must not be believed in.
     pub(crate) fn read_wishes(&self) -> Result<Wishes, Error> {
         self.others.iter().try_for_each(|(key, value)| check_other(key, value))?;
+        if self.policy_only {
+            self.check_policy_only()?;
+        }
         let mut wishes = Wishes { device: self.device()?, addresses: Vec::new() };
         for (key, value) in &self.runtime {
             match key.as_str() {
@@ -126,6 +144,17 @@ impl Config {
             }
         }
         Ok(wishes)
+    }
+
+    fn check_policy_only(&self) -> Result<(), Error> {
+        let wish = self.device_type.is_some().then_some("deviceType");
+        let wish = wish.or_else(|| self.runtime.keys().next().map(|_| "runtimeConfig"));
+        wish.map_or(Ok(()), |wish| {
+            let text = format!(
+                "`{wish}` beside `policyOnly`: with that the plugin before manx-cni makes the interface; leave `{wish}` out"
+            );
+            Err(Error::new(Code::Config, text))
+        })
     }
 
     fn device(&self) -> Result<Option<Device>, Error> {
@@ -174,7 +203,7 @@ fn check_other(key: &str, value: &Value) -> Result<(), Error> {
         _ => Err(unsupported(
             key,
             value,
-            "manx-cni does not know this field; it reads `socket`, `deviceType` and `dns`",
+            "manx-cni does not know this field; it reads `socket`, `deviceType`, `policyOnly` and `dns`",
         )),
     }
 }
@@ -262,6 +291,9 @@ mod tests {
         refused(json!({"runtimeConfig": {"portMappings": [{"hostPort": 80}]}}));
         refused(json!({"runtimeConfig": {"ips": ["10.0.0"]}}));
         refused(json!({"runtimeConfig": {"ips": "10.0.0.9"}}));
+        refused(json!({"policyOnly": "yes"}));
+        refused(json!({"policyOnly": true, "deviceType": "veth"}));
+        refused(json!({"policyOnly": true, "runtimeConfig": {"ips": ["10.0.0.9"]}}));
         let error = Config::parse(b"{").unwrap_err();
         texts.push(format!("{}: {error}", error.code as u32));
         insta::assert_snapshot!(texts.join("\n"));

@@ -2,7 +2,8 @@
 
 use manx_api::ErrorKind;
 use manx_api::client;
-use manx_devices::device;
+use manx_devices::{device, shelter};
+use manx_linux::{netlink, netns};
 use serde_json::json;
 
 /// CNI's error codes. Those from 100 on are a plugin's own.
@@ -107,6 +108,32 @@ impl Code {
 impl From<device::Error> for Error {
     fn from(error: device::Error) -> Self {
         Self::new(Code::of_kind(error.kind()), error.to_string())
+    }
+}
+
+impl From<netlink::Error> for Error {
+    fn from(error: netlink::Error) -> Self {
+        device::Error::from(error).into()
+    }
+}
+
+impl From<netns::Error> for Error {
+    fn from(error: netns::Error) -> Self {
+        device::Error::from(error).into()
+    }
+}
+
+impl From<shelter::Error> for Error {
+    fn from(error: shelter::Error) -> Self {
+        match error {
+            shelter::Error::Netlink(error) => error.into(),
+            shelter::Error::Namespace(error) => error.into(),
+            shelter::Error::Lock { .. } => Self::new(Code::Io, error.to_string()),
+            // The chain of plugins is wrong.
+            shelter::Error::NoHostEnd { .. }
+            | shelter::Error::WouldLose { .. }
+            | shelter::Error::Name(_) => Self::new(Code::Config, error.to_string()),
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::config::SOCKET;
 use crate::hold;
+use crate::policy_only;
 
 /// The program's name, which is the plugin's type.
 const NAME: &str = "manx-cni";
@@ -72,6 +73,11 @@ enum Error {
     /// The agent that is asked.
     #[error("{0}; nothing is removed")]
     Agent(#[from] client::Error),
+    /// The pods that another plugin has connected.
+    #[error(
+        "not all pods could be given back to the plugin that connected them: {0}; run this again"
+    )]
+    Shelter(#[from] manx_devices::shelter::Error),
     /// The holder that is to end.
     #[error(transparent)]
     Holder(#[from] manx_devices::holder::Error),
@@ -222,12 +228,16 @@ fn uninstall(places: &Places) -> Result<String, Error> {
     if places.if_removed && !Client::connect(&places.socket)?.removed()? {
         return Ok("Manx is still in the cluster: nothing is removed\n".to_owned());
     }
-    let told = [remove(&places.conflist(), is_conflist)?, remove(&places.program(), is_program)?];
+    let conflist = remove(&places.conflist(), is_conflist)?;
     let ended = hold::end(&places.socket)?;
     let ended = ended.then(|| {
         "ended the holder: pods keep their interface as long as the agent runs".to_owned()
     });
-    Ok(lines(told.into_iter().chain(ended)))
+    let given = policy_only::give_all_back(&places.socket)?;
+    let given =
+        (given > 0).then(|| format!("gave {given} pods back to the plugin that connected them"));
+    let program = remove(&places.program(), is_program)?;
+    Ok(lines([conflist, program].into_iter().chain(ended).chain(given)))
 }
 
 fn remove(path: &Path, is_its_own: fn(&[u8]) -> bool) -> Result<String, Error> {

@@ -8,6 +8,7 @@
 //! - [`success`]: the result of an ADD.
 //! - [`namespace`]: what a pod's namespace has, for CHECK.
 //! - [`hold`]: a process that keeps pods' devices while there is no agent.
+//! - [`policy_only`]: what a verb does behind another plugin that connects the pod.
 //! - [`verbs`]: the verbs, each a call or two to the agent.
 //! - [`install`]: the program and its configuration at the places where runtimes look.
 //!
@@ -19,6 +20,7 @@ mod hold;
 mod install;
 mod namespace;
 mod parameters;
+mod policy_only;
 mod success;
 mod verbs;
 

@@ -97,6 +97,11 @@ impl Success {
         of_it.map(|ip| ip.address.split('/').next()?.parse().ok())
     }
 
+    /// The same in the words of this version.
+    pub(crate) fn in_version(&self, version: &str) -> Self {
+        Self { version: version.to_owned(), ..self.clone() }
+    }
+
     /// What the plugins before this one have made, and what the agent has made.
     ///
     /// A pod's interface has no neighbours: each address is alone (/32, /128). The gateway is what Calico's pods have.

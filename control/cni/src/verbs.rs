@@ -21,6 +21,7 @@ use crate::error::{Code, Error};
 use crate::hold;
 use crate::namespace;
 use crate::parameters::Container;
+use crate::policy_only;
 use crate::success::{Success, default_route};
 
 /// How long CHECK waits for a pod's object ("a reasonable convergence delay").
@@ -28,7 +29,7 @@ const SETTLED: Duration = Duration::from_secs(2);
 /// How often it looks.
 const LOOK: Duration = Duration::from_millis(50);
 
-fn connect(config: &Config) -> Result<Client, Error> {
+pub(crate) fn connect(config: &Config) -> Result<Client, Error> {
     Client::connect(&config.socket).map_err(|error| match error {
         client::Error::NoAgent { path, source } => {
             let text = format!(
@@ -42,7 +43,7 @@ fn connect(config: &Config) -> Result<Client, Error> {
     })
 }
 
-fn id(config: &Config, Container { id, interface, .. }: &Container) -> AttachmentId {
+pub(crate) fn id(config: &Config, Container { id, interface, .. }: &Container) -> AttachmentId {
     let sandbox = Sandbox { network: config.network.clone(), container: id.clone() };
     AttachmentId { sandbox, interface: interface.clone() }
 }
@@ -63,10 +64,13 @@ pub(crate) fn add(config: &Config, container: &Container) -> Result<String, Erro
     let wishes = config.read_wishes()?;
     let (netns, Container { interface, pod, .. }) = (netns_of(container)?, container);
     namespace::check(netns)?;
+    if config.policy_only {
+        return policy_only::add(config, container, netns);
+    }
     if config.previous.as_ref().is_some_and(|it| it.find(netns, interface).is_some()) {
         let text = format!(
             "`prevResult` has {interface} already: manx-cni makes a pod's interface, and does not take over that of another plugin; name it \
-             before other plugins"
+             before other plugins, or behind one with `policyOnly`"
         );
         return Err(Error::new(Code::Config, text));
     }
@@ -90,11 +94,7 @@ fn attach_with_device(config: &Config, attach: Attach) -> Result<Attached, Error
         Ok(reserved) => reserved,
         Err(attached) => return Ok(attached),
     };
-    // A pod without a holder has its network until the agent ends.
-    if let Err(error) = hold::ensure(&config.socket) {
-        let text = "manx-cni: the pod loses its interface when the agent ends";
-        let _ = writeln!(stderr(), "{text}: {error}");
-    }
+    ensure_holder(config);
     let wanted = DeviceSpec {
         interface: &interface,
         device: Device::Tun,
@@ -110,7 +110,15 @@ fn attach_with_device(config: &Config, attach: Attach) -> Result<Attached, Error
     Ok(client.hand_over(&queues)?)
 }
 
-fn to_json(success: &Success) -> Result<String, Error> {
+/// A pod without a holder has its network until the agent ends.
+pub(crate) fn ensure_holder(config: &Config) {
+    if let Err(error) = hold::ensure(&config.socket) {
+        let text = "manx-cni: the pod loses its interface when the agent ends";
+        let _ = writeln!(stderr(), "{text}: {error}");
+    }
+}
+
+pub(crate) fn to_json(success: &Success) -> Result<String, Error> {
     let text = serde_json::to_string_pretty(success)
         .map_err(|error| Error::new(Code::Internal, format!("the result: {error}")))?;
     Ok(text + "\n")
@@ -118,12 +126,16 @@ fn to_json(success: &Success) -> Result<String, Error> {
 
 /// DEL: the agent takes the interface and the addresses away, if they are still this container's.
 pub(crate) fn del(config: &Config, container: &Container) -> Result<String, Error> {
-    let (gone, mut client) = (id(config, container), connect(config)?);
+    let gone = id(config, container);
+    if config.policy_only {
+        policy_only::cut(config, |it| *it == gone)?;
+    }
+    let mut client = connect(config)?;
     let known = attached_as(&mut client, |id| *id == gone)?;
     // The interface goes here and not when the holder closes its last queue: the kernel takes some 20 ms for one, and
     // the holder is one thread.
     let removed = match container.netns.as_deref().filter(|it| namespace::check(it).is_ok()) {
-        Some(path) if !known.is_empty() => match netns::open(path) {
+        Some(path) if !known.is_empty() && !config.policy_only => match netns::open(path) {
             Ok(netns) => pod_device::remove_tun(&netns, &container.interface),
             Err(_) => Ok(()),
         },
@@ -142,13 +154,17 @@ pub(crate) fn gc(config: &Config) -> Result<String, Error> {
         let _ = writeln!(stderr(), "{text}");
         return Ok(String::new());
     };
-    let mut client = connect(config)?;
-    let stale = attached_as(&mut client, |AttachmentId { sandbox, interface }| {
+    let is_stale = |AttachmentId { sandbox, interface }: &AttachmentId| {
         sandbox.network == config.network
             && !valid
                 .iter()
                 .any(|it| it.container == sandbox.container && it.interface == *interface)
-    })?;
+    };
+    if config.policy_only {
+        policy_only::cut(config, is_stale)?;
+    }
+    let mut client = connect(config)?;
+    let stale = attached_as(&mut client, is_stale)?;
     detach_all(&mut client, stale)?;
     Ok(String::new())
 }
@@ -190,6 +206,9 @@ pub(crate) fn check(config: &Config, container: &Container) -> Result<String, Er
     let addresses = addresses
         .ok_or_else(|| Error::new(Code::Config, "`prevResult.ips` has an address that is none"))?;
     check_agent(config, container, &addresses)?;
+    if config.policy_only {
+        policy_only::check(config, &id(config, container))?;
+    }
     check_namespace(previous, netns, interface, &addresses)?;
     Ok(String::new())
 }

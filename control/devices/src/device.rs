@@ -15,9 +15,11 @@ use ipnet::IpNet;
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::link::{Link, Mac};
 use manx_dataplane::port::packet::{PacketPort, Receipt};
+use manx_dataplane::port::relay::Ends;
 use manx_dataplane::port::tun::{Settings, Tun};
 use manx_dataplane::worker::Polling;
 
+use crate::shelter;
 use manx_api::{Device, ErrorKind, GATEWAY_V4, GATEWAY_V6};
 use manx_linux::doctor::{self, Lack};
 use manx_linux::netlink::{self, Netlink, Peer, Route, Veth};
@@ -58,6 +60,9 @@ pub enum Error {
          itself, or give the agent CAP_SYS_ADMIN, which veth pods need anyway"
     )]
     NotAllowed,
+    /// The shelter of another plugin's host ends.
+    #[error(transparent)]
+    Shelter(#[from] shelter::Error),
     /// The descriptors that were handed over are not the device's queues.
     #[error(
         "the descriptors are not the queues of interface {interface}: {found}; expected {expected}"
@@ -98,7 +103,7 @@ impl Error {
                 }
                 _ => ErrorKind::Internal,
             },
-            Self::Queues { .. } => ErrorKind::Internal,
+            Self::Queues { .. } | Self::Shelter(_) => ErrorKind::Internal,
         }
     }
 }
@@ -197,13 +202,15 @@ pub type Queues = Vec<Box<dyn PacketIo>>;
 pub struct OpenDevice {
     /// Its queues.
     pub queues: Queues,
+    /// Those of its host side, where another plugin has connected the pod.
+    pub host: Option<Queues>,
     /// A TUN device's settings, which others may change, too.
     pub settings: Option<Settings>,
 }
 
 impl From<Queues> for OpenDevice {
     fn from(queues: Queues) -> Self {
-        Self { queues, settings: None }
+        Self { queues, host: None, settings: None }
     }
 }
 
@@ -271,7 +278,7 @@ pub fn open(interface: &str, queues: Vec<Tun>) -> Result<OpenDevice, Error> {
     let error = |source| Error::Queues { interface: interface.to_owned(), source };
     let settings = queues.first().map(Tun::settings).transpose().map_err(error)?;
     let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketIo>).collect();
-    Ok(OpenDevice { queues, settings })
+    Ok(OpenDevice { queues, host: None, settings })
 }
 
 /// The device is made in the agent's namespace under a name of its own, then moved and renamed. In the agent's
@@ -328,18 +335,10 @@ fn make_veth(
     // Every Ethernet device has an address of six bytes.
     let peer = link.mac.unwrap_or_default();
     let ours = Link { own: OWN_MAC, peer, addresses: wanted.addresses.to_vec() };
-    let receipt = match wanted.polling {
-        Polling::Adaptive => Receipt::Calls,
-        Polling::Busy => Receipt::Ring,
-    };
-    let opened =
-        netns::run_in(agent, || PacketPort::open(far_index, &ours, wanted.queues, receipt))?;
-    let queues = opened.map_err(|source| match source.kind() {
-        io::ErrorKind::PermissionDenied => doctor::packet_sockets_refused(&source).into(),
-        _ => Error::Queues { interface: wanted.interface.to_owned(), source },
+    let opened = netns::run_in(agent, || {
+        PacketPort::open(far_index, &ours, wanted.queues, receipt(wanted.polling))
     })?;
-    let queues: Queues =
-        queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketIo>).collect();
+    let queues = boxed(opened.map_err(|error| not_opened(wanted.interface, error))?);
     Ok((
         CreatedDevice {
             device: Device::Veth,
@@ -348,6 +347,38 @@ fn make_veth(
         },
         queues.into(),
     ))
+}
+
+/// Reads another plugin's veth, whose two ends lie in the shelter.
+pub(crate) fn open_relay(
+    shelter: &OwnedFd,
+    ends: &Ends,
+    indices: [u32; 2],
+    wanted: &DeviceSpec<'_>,
+) -> Result<OpenDevice, Error> {
+    let opened = netns::run_in(shelter, || {
+        PacketPort::open_relay(indices, ends, wanted.queues, receipt(wanted.polling))
+    })?;
+    let [queues, host] = opened.map_err(|error| not_opened(wanted.interface, error))?.map(boxed);
+    Ok(OpenDevice { queues, host: Some(host), settings: None })
+}
+
+fn receipt(polling: Polling) -> Receipt {
+    match polling {
+        Polling::Adaptive => Receipt::Calls,
+        Polling::Busy => Receipt::Ring,
+    }
+}
+
+fn not_opened(interface: &str, source: io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => doctor::packet_sockets_refused(&source).into(),
+        _ => Error::Queues { interface: interface.to_owned(), source },
+    }
+}
+
+fn boxed(ports: Vec<PacketPort>) -> Queues {
+    ports.into_iter().map(|port| Box::new(port) as Box<dyn PacketIo>).collect()
 }
 
 async fn set_up(

@@ -5,11 +5,13 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use manx_dataplane::port::relay::Ends;
 use manx_dataplane::port::tun::{self, Tun};
 use manx_dataplane::sys;
 
 use crate::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
-use manx_api::Device;
+use crate::shelter::{Pair, Shelter};
+use manx_api::{Attach, Device};
 use manx_linux::netlink::{self, Route};
 use manx_linux::netns;
 
@@ -40,6 +42,8 @@ enum Maker {
     Agent(CreatedDevice),
     /// A process that handed its queues over. A TUN device, which goes with its last queue.
     Caller,
+    /// Another plugin. The CNI plugin takes away what stands in for its host end. The node has these addresses there.
+    Plugin(Vec<IpAddr>),
 }
 
 /// Makes the interface in the pod's namespace, which is at `path` (as `CNI_NETNS`), and gives it its addresses and a
@@ -163,6 +167,61 @@ pub fn resume(
     adopt(queues, path, there, wanted)
 }
 
+/// Reads the link of a pod that another plugin has connected: its two ends in the shelter that was handed over, or kept
+/// by the holder. `netns` is the pod's.
+///
+/// # Errors
+/// [`Error::NotQueues`] when that is no shelter with a pair of this attachment.
+pub fn relay(
+    shelter: Vec<OwnedFd>,
+    attach: &Attach,
+    netns: netns::Identity,
+    wanted: &DeviceSpec<'_>,
+) -> Result<(PodDevice, OpenDevice), Error> {
+    let wrong = |found: String| Error::NotQueues {
+        interface: wanted.interface.to_owned(),
+        found,
+        expected: "the network namespace in which the ends of its link lie".to_owned(),
+    };
+    let made = attach.made.as_ref().ok_or_else(|| wrong("no other plugin made it".to_owned()))?;
+    let [netns_of_ends] = <[OwnedFd; 1]>::try_from(shelter)
+        .map_err(|found| wrong(format!("there are {}", found.len())))?;
+    let shelter = Shelter::from(netns_of_ends);
+    let pairs = shelter.pairs().map_err(|error| wrong(error.to_string()))?;
+    let is_wanted = |pair: &&Pair| pair.index == made.index && pair.attachment == attach.id();
+    let pair = pairs
+        .iter()
+        .find(is_wanted)
+        .ok_or_else(|| wrong(format!("it has no link {} of this attachment", made.index)))?;
+    let ends = Ends { pod: made.pod, node: made.node, addresses: attach.addresses.clone() };
+    let indices = [pair.index, pair.inner_index()];
+    let open = device::open_relay(shelter.netns(), &ends, indices, wanted)?;
+    let (path, interface) = (attach.netns.clone(), attach.interface.clone());
+    let device = PodDevice {
+        netns: path,
+        identity: netns,
+        interface,
+        maker: Maker::Plugin(made.gateways.clone()),
+        mtu: made.mtu,
+    };
+    Ok((device, open))
+}
+
+/// The same for what the holder has kept.
+///
+/// # Errors
+/// As [`relay`], and when there is no namespace at the pod's path now.
+pub fn resume_relay(
+    shelter: Vec<OwnedFd>,
+    attach: &Attach,
+    wanted: &DeviceSpec<'_>,
+) -> Result<(PodDevice, OpenDevice), Error> {
+    let path = &attach.netns;
+    let opened = |source| netns::Error::Open { path: path.clone(), source };
+    let there = netns::Identity::from(&fs::metadata(path).map_err(opened)?);
+    relay(shelter, attach, there, wanted)
+}
+
 fn set_routes(
     netns: BorrowedFd<'_>,
     made: &CreatedDevice,
@@ -185,6 +244,15 @@ impl PodDevice {
         match &self.maker {
             Maker::Agent(made) => made.device,
             Maker::Caller => Device::Tun,
+            Maker::Plugin(_) => Device::Veth,
+        }
+    }
+
+    /// The node's own addresses on its link, where another plugin made it.
+    pub fn gateways(&self) -> &[IpAddr] {
+        match &self.maker {
+            Maker::Plugin(gateways) => gateways,
+            Maker::Agent(_) | Maker::Caller => &[],
         }
     }
 

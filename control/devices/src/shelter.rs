@@ -100,6 +100,11 @@ impl Pair {
         format!("{PREFIX}{}", self.index)
     }
 
+    /// Whether an interface of the node's namespace is the stand-in.
+    pub fn is_stand_in(&self, link: &Link) -> bool {
+        link.index == self.index && link.veth_peer == Some(self.inner_index())
+    }
+
     /// The index of the inner end.
     pub const fn inner_index(&self) -> u32 {
         self.index.saturating_add(ABOVE)
@@ -122,11 +127,11 @@ fn read_alias(alias: &str) -> Option<AttachmentId> {
     whole.then_some(AttachmentId { sandbox: Sandbox { network, container }, interface })
 }
 
-/// The host end of a pod's interface, as it is in the node's namespace.
+/// A pod's interface and its host end, as it is in the node's namespace.
 ///
 /// # Errors
 /// [`Error::NoHostEnd`], and [`Error::WouldLose`] where it has more than an [`InterfaceConfig`] holds.
-pub fn host_end(node: &OwnedFd, pod: &OwnedFd, interface: &str) -> Result<Link, Error> {
+pub fn host_end(node: &OwnedFd, pod: &OwnedFd, interface: &str) -> Result<[Link; 2], Error> {
     let of_pod = netlink::in_netns(pod, async |netlink| netlink.existing(interface).await)?;
     let none =
         |found: &str| Error::NoHostEnd { interface: interface.to_owned(), found: found.to_owned() };
@@ -147,7 +152,13 @@ pub fn host_end(node: &OwnedFd, pod: &OwnedFd, interface: &str) -> Result<Link, 
     let (link, lost) = found.ok_or_else(|| none("one whose other end is elsewhere"))?;
     match lost {
         Some(found) => Err(Error::WouldLose { host_end: link.name, found }),
-        None => Ok(link),
+        None => Ok([of_pod, link]),
+    }
+}
+
+impl From<OwnedFd> for Shelter {
+    fn from(netns: OwnedFd) -> Self {
+        Self { netns }
     }
 }
 
@@ -159,28 +170,23 @@ impl Shelter {
         let file = File::open(folder).map_err(failed)?;
         let _lock = Flock::lock(file, FlockArg::LockExclusive)
             .map_err(|(_, errno)| failed(errno.into()))?;
-        let netns = match Self::open(path)? {
-            Some(shelter) => shelter.netns,
-            None => netns::create_named(path)?,
+        let netns = match netns::open(path) {
+            Err(error) if is_missing(&error) => netns::create_named(path)?,
+            // The machine has started anew. The file stays: where somebody else sees the namespace on it, to remove it
+            // would be the end of that.
+            Err(netns::Error::NotANamespace(_)) => netns::create_on(path)?,
+            other => other?,
         };
         netns::run_in(&netns, || sysctl::apply(sysctl::SILENT))?.map_err(netlink::Error::from)?;
         Ok(Self { netns })
     }
 
-    /// The shelter of this name, if there is one.
+    /// The shelter of this name, if there is one. It is an error if nothing is mounted on the file: the machine has
+    /// started anew, or the caller does not see the mounts of the node.
     pub fn open(path: &Path) -> Result<Option<Self>, Error> {
         match netns::open(path) {
             Ok(netns) => Ok(Some(Self { netns })),
-            Err(netns::Error::Open { source, .. })
-                if source.kind() == std::io::ErrorKind::NotFound =>
-            {
-                Ok(None)
-            }
-            Err(netns::Error::NotANamespace(_)) => {
-                // The machine has started anew.
-                netns::delete(path)?;
-                Ok(None)
-            }
+            Err(error) if is_missing(&error) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -207,7 +213,7 @@ impl Shelter {
         node: &OwnedFd,
         host_end: &Link,
         attachment: &AttachmentId,
-    ) -> Result<(), Error> {
+    ) -> Result<Pair, Error> {
         let alias = alias(attachment)?;
         let pair = Pair { index: host_end.index, attachment: Some(attachment.clone()) };
         let config = netlink::in_netns(node, async |netlink| {
@@ -222,11 +228,12 @@ impl Shelter {
             netlink.set_up(pair.index).await
         })
         .and_then(|()| netlink::in_netns(node, async |netlink| netlink.configure(&config).await));
-        put.map_err(|error| {
+        if let Err(error) = put {
             // The first error is the one to tell. What stays is down, or closed by the agent that does not know it.
             let _ = self.remove(&pair);
-            error.into()
-        })
+            return Err(error.into());
+        }
+        Ok(pair)
     }
 
     /// Deletes a pair's inner end and with it the stand-in. The host end stays, and goes with the pod's interface. It is
@@ -246,10 +253,7 @@ impl Shelter {
     pub fn give_back(&self, node: &OwnedFd, pair: &Pair) -> Result<(), Error> {
         let config = netlink::in_netns(node, async |netlink| {
             let mut links = netlink.links().await?.into_iter();
-            let is_stand_in = |link: &Link| {
-                link.index == pair.index && link.veth_peer == Some(pair.inner_index())
-            };
-            match links.find(is_stand_in) {
+            match links.find(|link| pair.is_stand_in(link)) {
                 Some(stand_in) => netlink.config(&stand_in.name).await.map(Some),
                 None => Ok(None),
             }
@@ -271,6 +275,11 @@ impl Shelter {
         }
         Ok(())
     }
+}
+
+fn is_missing(error: &netns::Error) -> bool {
+    let netns::Error::Open { source, .. } = error else { return false };
+    source.kind() == std::io::ErrorKind::NotFound
 }
 
 /// Makes the stand-in and the inner end, both down.

@@ -2,7 +2,7 @@
 
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::tables::PortId;
-use manx_tests::fabric::{Fabric, HOST, SIZES, UNDERLAY, pod, policy};
+use manx_tests::fabric::{Fabric, GATEWAY, HOST, SIZES, UNDERLAY, pod, policy};
 use manx_tests::packet::{TCP, Tuple, UDP, ttl, with_ttl};
 
 use crate::errors::error_v4;
@@ -84,6 +84,9 @@ fn both_sides_are_judged() {
     for (port, source, destination, expected) in [
         (server_host, FAR, SERVER, Ok(())),
         (server_host, WORLD, SERVER, Err(DropReason::PolicyIngress)),
+        // A node always reaches its own pods, by whichever of its addresses.
+        (server_host, &GATEWAY.to_string(), SERVER, Ok(())),
+        (server_host, &UNDERLAY[0].to_string(), SERVER, Ok(())),
         (client, CLIENT, FAR, Ok(())),
         (client, CLIENT, WORLD, Err(DropReason::PolicyEgress)),
         (client, CLIENT, SERVER, Err(DropReason::PolicyEgress)),

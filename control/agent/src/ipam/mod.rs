@@ -121,6 +121,12 @@ impl Ipam {
         Ok(Self { blocks: taken, pods, used, ids })
     }
 
+    /// Nobody has an address yet, and all are [pinned](Ipam::pin): another CNI plugin gives them out.
+    pub fn without_blocks() -> Self {
+        let (blocks, pods, used, ids) = Default::default();
+        Self { blocks, pods, used, ids }
+    }
+
     /// The pods, their addresses, and what a container runtime calls the attachment.
     pub fn leases(&self) -> impl Iterator<Item = (&PodName, &[IpAddr], Option<&AttachmentId>)> {
         self.pods.iter().map(|(pod, has)| (pod, has.as_slice(), self.ids.get(pod)))
@@ -168,6 +174,9 @@ impl Ipam {
     ) -> Result<Vec<IpAddr>, Error> {
         if let Some(addresses) = self.pods.get(pod) {
             return Ok(addresses.clone());
+        }
+        if self.blocks.is_empty() {
+            return Err(Error::NoBlock);
         }
         let used: BTreeSet<IpAddr> = self.used.union(others).copied().collect();
         let numbers: Vec<u128> =

@@ -91,8 +91,7 @@ pub struct Store {
 
 impl Store {
     /// Reads the file, or starts anew where there is none. Blocks may change only while no pod has an address.
-    pub fn open(path: &Path, blocks: &[IpNet]) -> Result<Self, Error> {
-        let fresh = Ipam::new(blocks)?;
+    pub fn open(path: &Path, fresh: Ipam) -> Result<Self, Error> {
         let path = path.to_owned();
         let ipam = match fs::read(&path) {
             Ok(bytes) => {
@@ -228,7 +227,10 @@ fn parse(bytes: &[u8]) -> Result<Ipam, String> {
         block.cidr.parse::<IpNet>().map_err(|_| format!("{:?} is not a CIDR", block.cidr))
     };
     let nets = blocks.iter().map(net).collect::<Result<Vec<_>, _>>()?;
-    let mut ipam = Ipam::new(&nets).map_err(|error| error.to_string())?;
+    let mut ipam = match nets.as_slice() {
+        [] => Ipam::without_blocks(),
+        nets => Ipam::new(nets).map_err(|error| error.to_string())?,
+    };
     for (block, SavedBlock { last, .. }) in ipam.blocks.iter_mut().zip(blocks) {
         if last != block.address(1) {
             block.last = number(block, last)?;

@@ -1,5 +1,6 @@
 use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::Path;
 
 use manx_calculation::block::TUNNEL;
 use manx_calculation::import::import;
@@ -27,6 +28,10 @@ const NONE: BTreeSet<IpAddr> = BTreeSet::new();
 
 fn pod(number: u32) -> PodName {
     PodName { namespace: "default".to_owned(), name: format!("pod-{number}") }
+}
+
+fn open(path: &Path, blocks: &[IpNet]) -> Result<Store, store::Error> {
+    Store::open(path, Ipam::new(blocks)?)
 }
 
 fn nets(texts: &[&str]) -> Vec<IpNet> {
@@ -198,7 +203,7 @@ fn named_addresses_are_in_the_file_too() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("addresses.json");
     let blocks = nets(&["10.0.0.0/24", "fd00::/64"]);
-    let mut first = Store::open(&path, &blocks).unwrap();
+    let mut first = open(&path, &blocks).unwrap();
     for (number, wanted) in
         [&["10.0.0.9"][..], &["192.0.2.9", "fd09::9"], &["10.0.0.255", "fd00::3"]]
             .into_iter()
@@ -207,9 +212,27 @@ fn named_addresses_are_in_the_file_too() {
         first.reserve(&pod(number as u32), &addresses(wanted), None, &NONE).unwrap();
     }
     first.reserve(&pod(9), &[], None, &NONE).unwrap();
-    let second = Store::open(&path, &blocks).unwrap();
+    let second = open(&path, &blocks).unwrap();
     assert_eq!(second.ipam, first.ipam);
     assert_eq!(second.ipam.pods.len(), 4);
+}
+
+#[test]
+fn a_store_without_blocks_remembers_what_another_plugin_gave_and_gives_nothing_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("addresses.json");
+    let mut first = Store::open(&path, Ipam::without_blocks()).unwrap();
+    let theirs = addresses(&["10.77.0.2", "fd77::2"]);
+    assert_eq!(first.reserve(&pod(1), &theirs, None, &NONE).unwrap(), theirs);
+    assert!(first.reserve(&pod(2), &theirs, None, &NONE).is_err());
+    first.reserve(&pod(3), &[], None, &NONE).unwrap_err();
+    let mut second = Store::open(&path, Ipam::without_blocks()).unwrap();
+    assert_eq!(second.ipam, first.ipam);
+    // A node does not change its kind while it has pods.
+    let blocks = nets(&["10.77.0.0/24"]);
+    assert!(matches!(open(&path, &blocks), Err(store::Error::OtherBlocks { pods: 1, .. })));
+    second.release(&pod(1)).unwrap();
+    assert_eq!(open(&path, &blocks).unwrap().ipam().leases().count(), 0);
 }
 
 #[test]
@@ -217,11 +240,11 @@ fn a_store_remembers_and_goes_on_in_turn() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("addresses.json");
     let blocks = nets(&["10.0.0.0/24", "fd00::/64"]);
-    let mut first = Store::open(&path, &blocks).unwrap();
+    let mut first = open(&path, &blocks).unwrap();
     let kept = first.reserve(&pod(1), &[], None, &NONE).unwrap();
     let gone = first.reserve(&pod(2), &[], None, &NONE).unwrap();
     assert_eq!(first.release(&pod(2)).unwrap(), gone);
-    let mut second = Store::open(&path, &blocks).unwrap();
+    let mut second = open(&path, &blocks).unwrap();
     assert_eq!(second.ipam, first.ipam);
     assert_eq!(second.reserve(&pod(1), &[], None, &NONE).unwrap(), kept);
     assert_ne!(
@@ -241,16 +264,16 @@ fn a_store_remembers_what_a_runtime_calls_an_attachment_until_it_ends() {
         sandbox: Sandbox { network: "manx".to_owned(), container: container.to_owned() },
         interface: "eth0".to_owned(),
     });
-    let mut store = Store::open(&path, &blocks).unwrap();
+    let mut store = open(&path, &blocks).unwrap();
     let has = store.reserve(&pod(1), &[], Some(first.clone()), &NONE).unwrap();
     store.reserve(&pod(2), &[], None, &NONE).unwrap();
-    let mut store = Store::open(&path, &blocks).unwrap();
+    let mut store = open(&path, &blocks).unwrap();
     assert_eq!((store.ipam().id(&pod(1)), store.ipam().id(&pod(2))), (Some(&first), None));
     // Another sandbox of the pod has the same addresses, and is the one that has them.
     assert_eq!(store.reserve(&pod(1), &[], Some(second.clone()), &NONE).unwrap(), has);
-    assert_eq!(Store::open(&path, &blocks).unwrap().ipam().id(&pod(1)), Some(&second));
+    assert_eq!(open(&path, &blocks).unwrap().ipam().id(&pod(1)), Some(&second));
     store.release(&pod(1)).unwrap();
-    assert_eq!(Store::open(&path, &blocks).unwrap().ipam().id(&pod(1)), None);
+    assert_eq!(open(&path, &blocks).unwrap().ipam().id(&pod(1)), None);
 }
 
 /// One step in the life of a store of a node with few addresses.
@@ -312,7 +335,7 @@ impl Life {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("addresses.json");
         let blocks = nets(&["10.0.0.0/29", "fd00::/125"]);
-        let store = Store::open(&path, &blocks).unwrap();
+        let store = open(&path, &blocks).unwrap();
         Self { path, blocks, store, held: BTreeMap::new(), _folder: folder }
     }
 
@@ -350,7 +373,7 @@ impl Life {
             End::Crashed(written) => {
                 let _ = act(&mut self.store);
                 self.crash(before.as_deref(), written);
-                self.store = Store::open(&self.path, &self.blocks).unwrap();
+                self.store = open(&self.path, &self.blocks).unwrap();
                 None
             }
         }
@@ -402,7 +425,7 @@ impl Life {
 
     /// What pods have is theirs alone, in memory and in the file.
     fn check(&self) {
-        let again = Store::open(&self.path, &self.blocks).unwrap();
+        let again = open(&self.path, &self.blocks).unwrap();
         assert_eq!(again.ipam, self.store.ipam);
         let mut seen = BTreeSet::new();
         for (pod, addresses, id) in again.ipam().leases() {
@@ -451,14 +474,14 @@ fn on_a_full_disk_nothing_is_given_and_nothing_is_forgotten() {
         mount(Some("none"), folder.path(), Some("tmpfs"), MsFlags::empty(), size).unwrap();
         let path = folder.path().join("addresses.json");
         let blocks = nets(&["10.0.0.0/16"]);
-        let mut store = Store::open(&path, &blocks).unwrap();
+        let mut store = open(&path, &blocks).unwrap();
         let given =
             (0..).map_while(|number| store.reserve(&pod(number), &[], None, &NONE).ok()).count();
         assert!((50..1000).contains(&given), "{given}");
         let error = store.reserve(&pod(5000), &[], None, &NONE).unwrap_err();
         let store::Error::File { verb: "written", source, .. } = &error else { panic!("{error}") };
         assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
-        let mut store = Store::open(&path, &blocks).unwrap();
+        let mut store = open(&path, &blocks).unwrap();
         assert_eq!(store.ipam().leases().count(), given);
         // There is no more room to write, and what goes needs less.
         store.release(&pod(0)).unwrap();
@@ -476,7 +499,7 @@ fn what_lies_where_the_file_is_written_is_not_followed() {
     fs::write(&other, "precious").unwrap();
     std::os::unix::fs::symlink(&other, &beside).unwrap();
     let blocks = nets(&["10.0.0.0/24"]);
-    Store::open(&path, &blocks).unwrap().reserve(&pod(1), &[], None, &NONE).unwrap();
+    open(&path, &blocks).unwrap().reserve(&pod(1), &[], None, &NONE).unwrap();
     assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
     assert!(path.symlink_metadata().unwrap().is_file() && !beside.exists());
 }
@@ -485,12 +508,12 @@ fn what_lies_where_the_file_is_written_is_not_followed() {
 fn blocks_change_only_without_pods() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("addresses.json");
-    let mut store = Store::open(&path, &nets(&["10.0.0.0/24"])).unwrap();
+    let mut store = open(&path, &nets(&["10.0.0.0/24"])).unwrap();
     store.reserve(&pod(1), &[], None, &NONE).unwrap();
     let other = nets(&["10.0.1.0/24"]);
-    assert!(matches!(Store::open(&path, &other), Err(store::Error::OtherBlocks { pods: 1, .. })));
+    assert!(matches!(open(&path, &other), Err(store::Error::OtherBlocks { pods: 1, .. })));
     store.release(&pod(1)).unwrap();
-    assert_eq!(Store::open(&path, &other).unwrap().ipam.blocks(), other);
+    assert_eq!(open(&path, &other).unwrap().ipam.blocks(), other);
 }
 
 #[test]
@@ -520,7 +543,7 @@ fn a_damaged_file_is_refused_and_left_alone() {
     let mut reasons = Vec::new();
     for text in damaged {
         fs::write(&path, &text).unwrap();
-        match Store::open(&path, &nets(&["10.0.0.0/24"])) {
+        match open(&path, &nets(&["10.0.0.0/24"])) {
             Err(store::Error::Damaged { reason, .. }) => reasons.push(reason),
             other => panic!("{text}: {other:?}"),
         }

@@ -14,6 +14,7 @@ use manx_dataplane::tables::PortId;
 use manx_policy_compiler::model::ObjectName;
 use tokio::sync::{mpsc, oneshot};
 
+use super::ports::PodPorts;
 use crate::device_work::{Completed, DeviceWork};
 use crate::error::Error;
 use crate::holding::{Holding, Legacy};
@@ -21,9 +22,9 @@ use crate::host_device::{self, HostDevice};
 use crate::ipam;
 use crate::server::{Handover, Outcome};
 use crate::service_device::ServiceDevice;
-use crate::settings::{Services, Settings};
+use crate::settings::{Network, Services, Settings};
 use manx_api::{Attach, Detach, Device, PodName, Reservation, Response};
-use manx_calculation::calc::{self, Local};
+use manx_calculation::calc::{self, HostSide, Local};
 use manx_calculation::topology::{Desired, Topology};
 use manx_devices::device::{self, AgentNamespace, DeviceSpec, OpenDevice};
 use manx_devices::holder::Held;
@@ -159,6 +160,8 @@ pub(crate) struct Attachments {
     service_device: Option<ServiceDevice>,
     /// The node's own device, with the uplink's MTU: pods' are like it, but for names, addresses and MTU.
     pattern: DeviceSpec<'static>,
+    /// Whose network the pods are in.
+    network: Network,
     /// The last number of an attachment.
     last: u32,
 }
@@ -180,8 +183,12 @@ impl Attachments {
         uplink: &netlink::Link,
     ) -> Result<(Self, OwnDevices, mpsc::UnboundedReceiver<Completed<Done>>), Error> {
         let queues = settings.cores.len();
+        let fresh = match settings.network {
+            Network::Manx => ipam::Ipam::new(blocks).map_err(ipam::store::Error::from)?,
+            Network::OtherPlugin => ipam::Ipam::without_blocks(),
+        };
         let addresses =
-            ipam::store::Store::open(&settings.socket.with_extension("addresses"), blocks)?;
+            ipam::store::Store::open(&settings.socket.with_extension("addresses"), fresh)?;
         let namespace = Arc::new(AgentNamespace::create_if_allowed()?);
         let pattern = DeviceSpec {
             interface: host_device::NAME,
@@ -225,6 +232,7 @@ impl Attachments {
             host_device,
             service_device,
             pattern,
+            network: settings.network,
             last: 0,
         };
         Ok((attachments, own, completed))
@@ -268,7 +276,9 @@ impl Attachments {
 
     /// The attached pod that has this port.
     pub(super) fn pod_at(&self, port: PortId) -> Option<ObjectName> {
-        self.attached().find(|(_, pod)| pod.local.port == port).map(|(name, _)| name.clone())
+        let is_host_side = |local: &Local| local.host.as_ref().is_some_and(|it| it.port == port);
+        let has = |local: &Local| local.port == port || is_host_side(local);
+        self.attached().find(|(_, pod)| has(&pod.local)).map(|(name, _)| name.clone())
     }
 
     /// Has a request wait for what is under way for its pod. `Err`: nothing is.
@@ -311,6 +321,11 @@ impl Attachments {
         });
     }
 
+    /// Whose network the pods are in.
+    pub(super) fn network(&self) -> Network {
+        self.network
+    }
+
     /// The kind of the device that a request asks for.
     pub(super) fn device(&self, attach: &Attach) -> Device {
         attach.device.unwrap_or(self.pattern.device)
@@ -335,14 +350,22 @@ impl Attachments {
         let without = Done::Removed(Departure { release: Some(attach.pod.clone()), reply: None });
         let holding = Arc::clone(&self.holding);
         let take_over = move |Handover { queues, answer }| {
-            let interface = &attach.interface;
-            let (device, addresses) = (Device::Tun, addresses);
-            let wanted =
-                DeviceSpec { interface, addresses: &addresses, mtu, segments, device, ..pattern };
+            let attach = Attach { addresses: addresses.clone(), ..attach };
+            let wanted = DeviceSpec {
+                interface: &attach.interface,
+                addresses: &addresses,
+                mtu,
+                segments,
+                device: Device::Tun,
+                ..pattern
+            };
             let own: io::Result<Vec<OwnedFd>> = queues.iter().map(OwnedFd::try_clone).collect();
-            let made = pod_device::adopt(queues, &attach.netns, netns, &wanted);
+            let made = match attach.made {
+                None => pod_device::adopt(queues, &attach.netns, netns, &wanted),
+                Some(_) => pod_device::relay(queues, &attach, netns, &wanted),
+            };
             if made.is_ok() {
-                let attach = Attach { addresses: addresses.clone(), ..attach.clone() };
+                let attach = attach.clone();
                 holding.keep(Held { attach, mtu }, own);
             }
             Done::Made(Box::new(Reserved { attach, caller: answer, addresses, mtu }), made)
@@ -378,12 +401,13 @@ impl Attachments {
         &mut self,
         name: ObjectName,
         device: PodDevice,
-        port: PortId,
+        PodPorts { own: port, host }: PodPorts,
         addresses: Vec<IpAddr>,
     ) {
         self.last += 1;
         let (index, attachment, mtu) = (self.free_index(), self.last, device.mtu());
-        let local = Local { index, attachment, port, host: None, addresses, mtu };
+        let host = host.map(|port| HostSide { port, gateways: device.gateways().to_vec() });
+        let local = Local { index, attachment, port, host, addresses, mtu };
         self.refused.retain(|pod, _| (&pod.namespace, &pod.name) != (&name.namespace, &name.name));
         self.pods.insert(name, Pod::Attached(AttachedPod { device, local }));
     }

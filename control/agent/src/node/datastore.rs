@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::error::Error;
-use crate::settings::{self, Settings};
+use crate::settings::{self, Network, Settings};
 use manx_calculation::import::{Cluster, Overlay, import_for};
 use manx_calculation::services::Services;
 use manx_calculation::topology::{self, Topology, TopologyError};
@@ -35,6 +35,8 @@ pub(super) fn key(pod: &ObjectName) -> ObjectKey {
 pub(crate) struct Datastore {
     /// The name of this node.
     pub(super) node: String,
+    /// Whose network its pods are in.
+    network: Network,
     /// The name of its interface to the others; empty until it was looked for.
     pub(crate) uplink: String,
     /// The objects.
@@ -88,6 +90,7 @@ impl Datastore {
         };
         let mut datastore = Self {
             node: settings.name.clone(),
+            network: settings.network,
             uplink: String::new(),
             source,
             cluster: Cluster::default(),
@@ -141,7 +144,10 @@ impl Datastore {
 
     /// Places the node among the others. A cluster in which it has no place leaves the last topology in force.
     pub(super) fn place(&mut self) -> Result<(), TopologyError> {
-        let topology = topology::topology(&self.cluster, &self.node)?;
+        let topology = match self.network {
+            Network::Manx => topology::topology(&self.cluster, &self.node),
+            Network::OtherPlugin => topology::policy_only(&self.cluster, &self.node),
+        }?;
         let known: BTreeSet<String> = self.topology.problems().collect();
         for problem in topology.problems().filter(|problem| !known.contains(problem)) {
             tracing::error!(problem, "topology");

@@ -28,6 +28,7 @@ use crate::device_work::Completed;
 use crate::error::Error;
 use crate::ipam;
 use crate::server::Outcome;
+use crate::settings::Network;
 use manx_api::{self as api, Attach, Attached, AttachmentId, Device, ErrorKind, Failure, Response};
 use manx_devices::pod_device::PodDevice;
 
@@ -62,7 +63,8 @@ impl Agent {
     /// device. A repeated request for what is there gets its reply at once; another device of the pod goes first.
     fn begin_attach(&mut self, name: ObjectName, request: AttachRequest, caller: Caller) {
         let AttachRequest { attach, netns, maker } = &request;
-        if let Some(message) = self.refuse_second_interface(attach) {
+        let refused = self.refuse_second_interface(attach);
+        if let Some(message) = refused.or_else(|| self.refuse_maker(&request)) {
             return reply(caller, Err(Failure { kind: ErrorKind::Invalid, message }));
         }
         if let Some(AttachedPod { device, local }) = self.attachments.find(&name) {
@@ -88,16 +90,44 @@ impl Agent {
             Err(error) => return reply(caller, Err(failure(error.kind(), &error))),
         };
         self.assign(&name, Some(addresses.clone()));
-        let mtu = self.attachments.pod_mtu(&self.datastore.topology);
+        let mtu = match &attach.made {
+            Some(made) => made.mtu,
+            None => self.attachments.pod_mtu(&self.datastore.topology),
+        };
         // Where there is VXLAN, a pod's super-packets have as many segments as its socket sends at once.
         let segments = self.datastore.has_vxlan().then(|| vxlan::segments_at_once(mtu));
-        let is_callers = *maker == Maker::Caller && self.attachments.device(attach) == Device::Tun;
+        let is_callers = *maker == Maker::Caller
+            && (attach.made.is_some() || self.attachments.device(attach) == Device::Tun);
         let netns = netns.filter(|_| is_callers);
         let reserved = Reserved { attach: request.attach, caller, addresses, mtu };
         match netns {
             Some(netns) => self.attachments.start_reserved(name, reserved, segments, netns),
             None => self.attachments.start_attach(name, reserved, segments),
         }
+    }
+
+    /// All pods of a node are connected by Manx, or all by another plugin.
+    fn refuse_maker(&self, request: &AttachRequest) -> Option<String> {
+        let AttachRequest { attach, netns, maker } = request;
+        let is_handed_over = *maker == Maker::Caller && netns.is_some();
+        let (found, expected) = match (&attach.made, self.attachments.network()) {
+            (Some(_), Network::OtherPlugin) if !is_handed_over || attach.addresses.is_empty() => (
+                "another plugin's link",
+                "its addresses, the pod's network namespace, and a caller that hands the link over",
+            ),
+            (Some(_), Network::OtherPlugin) | (None, Network::Manx) => return None,
+            (Some(_), Network::Manx) => {
+                ("another plugin's link", "no `policyOnly`, or an agent with --policy-only")
+            }
+            (None, Network::OtherPlugin) => (
+                "no link",
+                "the link that another plugin has made: `policyOnly` behind that plugin",
+            ),
+        };
+        Some(format!(
+            "pod {}: the network configuration of manx-cni brings {found}; expected {expected}",
+            attach.pod
+        ))
     }
 
     /// A sandbox has one interface: a second one's end would take the first along.
@@ -158,7 +188,10 @@ impl Agent {
     fn begin_detach(&mut self, name: &ObjectName, departure: Departure) {
         let Some(gone) = self.attachments.remove(name) else { return self.depart(departure) };
         self.publish();
-        self.dataplane.ports.detach(gone.local.port, self.dataplane.tables.version);
+        let host_side = gone.local.host.map(|it| it.port);
+        for port in [Some(gone.local.port), host_side].into_iter().flatten() {
+            self.dataplane.ports.detach(port, self.dataplane.tables.version);
+        }
         if departure.release.is_some() {
             tracing::info!(pod = %name, "detached");
         }
@@ -211,7 +244,7 @@ impl Agent {
     /// pod that is attached.
     fn adopt(&mut self, name: ObjectName, reserved: Reserved, made: Made) -> Option<Answered> {
         let Reserved { attach: Attach { pod, .. }, caller, addresses, .. } = reserved;
-        let (device, queues) = match made {
+        let (device, open) = match made {
             Ok(made) => made,
             Err(error) => {
                 let reply = Some((caller, Err(failure(error.kind(), &error))));
@@ -225,8 +258,13 @@ impl Agent {
             self.attachments.start_removal(&name, device, departure);
             return None;
         }
-        let port = match self.dataplane.ports.attach(format!("pod:{pod}"), queues) {
-            Ok(port) => port,
+        let all = &mut self.dataplane.ports;
+        let ports = all.reserve_pod(&open).and_then(|ports| {
+            all.serve_pod(ports, &pod.to_string(), open)?;
+            Ok(ports)
+        });
+        let ports = match ports {
+            Ok(ports) => ports,
             Err(error) => {
                 let reply = Some((caller, Err(failure(ErrorKind::Internal, &error))));
                 let departure = Departure { release: Some(pod), reply };
@@ -236,7 +274,7 @@ impl Agent {
         };
         tracing::info!(%pod, ?addresses, device = ?device.device(), "attached");
         let response = Ok(attached(&device, addresses.clone()));
-        self.attachments.insert(name, device, port, addresses);
+        self.attachments.insert(name, device, ports, addresses);
         Some((caller, response))
     }
 

@@ -35,6 +35,15 @@ pub(super) struct Ports {
     left: Traffic,
 }
 
+/// The ports of a pod.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PodPorts {
+    /// Its own.
+    pub(super) own: PortId,
+    /// That of its host side, where another plugin has connected it.
+    pub(super) host: Option<PortId>,
+}
+
 /// A port and what it is called.
 pub(super) struct Port {
     pub(super) name: String,
@@ -69,6 +78,26 @@ impl Ports {
         Ok(id)
     }
 
+    /// Numbers for the ports of a pod, which workers will serve later.
+    pub(super) fn reserve_pod(&mut self, open: &OpenDevice) -> Result<PodPorts, Error> {
+        let own = self.reserve()?;
+        let host = open.host.as_ref().map(|_| self.reserve()).transpose()?;
+        Ok(PodPorts { own, host })
+    }
+
+    /// Gives the workers the ports of a pod.
+    pub(super) fn serve_pod(
+        &mut self,
+        ports: PodPorts,
+        pod: &str,
+        mut open: OpenDevice,
+    ) -> Result<(), Error> {
+        if let (Some(id), Some(queues)) = (ports.host, open.host.take()) {
+            self.serve(id, format!("host-side:{pod}"), queues)?;
+        }
+        self.serve(ports.own, format!("pod:{pod}"), open)
+    }
+
     /// A number for a port that workers will serve later.
     pub(super) fn reserve(&mut self) -> Result<PortId, Error> {
         self.ids.take().ok_or(Error::PortsExhausted)
@@ -81,7 +110,7 @@ impl Ports {
         name: impl Into<String>,
         held: impl Into<OpenDevice>,
     ) -> Result<(), Error> {
-        let OpenDevice { queues, settings } = held.into();
+        let OpenDevice { queues, settings, .. } = held.into();
         let counters = self.workers.attach(id, queues).ok_or(Error::WorkerGone)?;
         let port = Port { name: name.into(), counters, settings, checked: (0, None) };
         self.attached.insert(id, port);

@@ -14,20 +14,21 @@ use std::sync::Arc;
 
 use manx_dataplane::flow::FlowRecordFile;
 use manx_dataplane::pipeline::{RestorePass, Restored};
-use manx_dataplane::tables::{PortId, Tables};
+use manx_dataplane::tables::Tables;
 use manx_policy_compiler::model::ObjectName;
 
 use super::Agent;
 use super::datastore;
+use super::ports::PodPorts;
 use crate::error::Error;
 use crate::holding::{Refused, Resumed};
-use manx_api::Attach;
+use manx_api::{Attach, PodName};
 use manx_devices::device::OpenDevice;
 
 /// A pod that is attached, and whose queues no worker reads yet.
 pub(super) struct TakenOver {
-    port: PortId,
-    name: String,
+    ports: PodPorts,
+    pod: PodName,
     open: OpenDevice,
 }
 
@@ -90,8 +91,8 @@ impl Agent {
 
     /// Gives the workers the queues of pods that tables name now.
     pub(super) fn serve(&mut self, all: Vec<TakenOver>) -> Result<(), Error> {
-        for TakenOver { port, name, open } in all {
-            self.dataplane.ports.serve(port, name, open)?;
+        for TakenOver { ports, pod, open } in all {
+            self.dataplane.ports.serve_pod(ports, &pod.to_string(), open)?;
         }
         Ok(())
     }
@@ -106,13 +107,13 @@ impl Agent {
             reason,
         };
         self.check_lease(&held.attach).map_err(refused)?;
-        let port = self.dataplane.ports.reserve();
-        let port = port.map_err(|error| refused(error.to_string()))?;
-        let taken = TakenOver { port, name: format!("pod:{pod}"), open };
+        let ports = self.dataplane.ports.reserve_pod(&open);
+        let ports = ports.map_err(|error| refused(error.to_string()))?;
+        let taken = TakenOver { ports, pod: pod.clone(), open };
         tracing::info!(%pod, ?addresses, "taken over from the last agent");
         let name = ObjectName::new(&pod.namespace, &pod.name);
         self.attachments.holding.insert(held, queues);
-        self.attachments.insert(name.clone(), device, port, addresses.clone());
+        self.attachments.insert(name.clone(), device, ports, addresses.clone());
         let changes = self.datastore.source.assign(datastore::key(&name), Some(addresses));
         Ok((taken, changes.is_none()))
     }

@@ -224,9 +224,9 @@ fn what_is_no_request_is_told_why_and_the_connection_goes_on() {
     let mut told = Vec::new();
     for text in [
         r#"{"version":9,"call":"fly"}"#,
-        r#"{"version":2,"call":"fly"}"#,
+        r#"{"version":3,"call":"fly"}"#,
         "nonsense",
-        r#"{"version":2,"call":"denials"}"#,
+        r#"{"version":3,"call":"denials"}"#,
     ] {
         stream.write_all(&(text.len() as u32).to_le_bytes()).unwrap();
         stream.write_all(text.as_bytes()).unwrap();
@@ -240,7 +240,7 @@ fn what_is_no_request_is_told_why_and_the_connection_goes_on() {
         });
     }
     insta::assert_snapshot!(told.join("\n"), @r"
-    Version: the request speaks version 9 of the agent's protocol, this agent (manx 0.1.0) speaks version 2: use the manx that the agent was started from
+    Version: the request speaks version 9 of the agent's protocol, this agent (manx 0.1.0) speaks version 3: use the manx that the agent was started from
     Invalid: a message that does not parse: unknown variant `fly`, expected one of `attach`, `reserve`, `hand-over`, `detach`, `attachments`, `ready`, `removed`, `status`, `explain`, `denials`, `flows`, `capture` at line 1 column 25
     Invalid: a message that does not parse: expected ident at line 1 column 2
     Denials([])

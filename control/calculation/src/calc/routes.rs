@@ -15,7 +15,7 @@ use manx_dataplane::tables::{
 };
 use manx_policy_compiler::prefix_map::PrefixMap;
 
-use super::{Inputs, Local, Underlay, VNI, encapsulation};
+use super::{Inputs, Underlay, VNI, encapsulation};
 use crate::import::Overlay;
 use crate::topology::{Peer, Route, Topology};
 
@@ -46,8 +46,8 @@ pub(super) struct RouteTables {
 struct RouteInputs {
     topology: Topology,
     underlay: Underlay,
-    /// The index of each attached pod's address.
-    attached: Vec<(IpAddr, u32)>,
+    /// Where the addresses of attached pods lead, and the node's own on their links.
+    attached: Vec<(IpAddr, NextHop)>,
     /// The service addresses that the node translates.
     services: BTreeSet<IpAddr>,
 }
@@ -152,7 +152,11 @@ impl RouteTables {
         Some(node * TUNNELS_OF_A_NODE + which)
     }
 
-    fn routes(&self, inputs: &Inputs<'_>, attached: &[(IpAddr, u32)]) -> BTreeMap<IpNet, NextHop> {
+    fn routes(
+        &self,
+        inputs: &Inputs<'_>,
+        attached: &[(IpAddr, NextHop)],
+    ) -> BTreeMap<IpNet, NextHop> {
         let via = |route: &Route| match route {
             Route::Local => NextHop::Unreachable,
             Route::Node => NextHop::Node,
@@ -166,10 +170,7 @@ impl RouteTables {
             inputs.topology.prefixes.iter().map(|(net, route)| (net.trunc(), via(route))).collect();
         let services = services(inputs).iter();
         routes.extend(services.map(|address| (IpNet::from(*address), NextHop::Service)));
-        let attached = attached
-            .iter()
-            .map(|(address, index)| (IpNet::from(*address), NextHop::Endpoint(*index)));
-        routes.extend(attached);
+        routes.extend(attached.iter().map(|(address, via)| (IpNet::from(*address), *via)));
         routes
     }
 }
@@ -179,12 +180,15 @@ fn services<'a>(inputs: &Inputs<'a>) -> &'a BTreeSet<IpAddr> {
     inputs.services.map_or(&NONE, |(services, _)| &services.addresses)
 }
 
-/// The addresses of the attached pods, and their endpoints' indexes.
-fn attached(inputs: &Inputs<'_>) -> Vec<(IpAddr, u32)> {
-    fn of_local(local: &Local) -> impl Iterator<Item = (IpAddr, u32)> {
-        local.addresses.iter().map(|address| (*address, local.index))
-    }
-    inputs.locals.values().copied().flat_map(of_local).collect()
+/// The addresses of the attached pods, and before them those that the node has on their links, and where each leads.
+fn attached(inputs: &Inputs<'_>) -> Vec<(IpAddr, NextHop)> {
+    let gateways = inputs.locals.values().filter_map(|local| local.host.as_ref());
+    let gateways = gateways.flat_map(|host| &host.gateways).map(|it| (*it, NextHop::Node));
+    let addresses = inputs
+        .locals
+        .values()
+        .flat_map(|local| local.addresses.iter().map(|it| (*it, NextHop::Endpoint(local.index))));
+    gateways.chain(addresses).collect()
 }
 
 /// The /24 in which routes differ. `None`: one that differs is of IPv6, or there are more than can be stored in place.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use manx_agent::Settings;
 use manx_agent::pod_device::Preference;
-use manx_agent::settings::{Datastore, Services};
+use manx_agent::settings::{Datastore, Network, Services};
 use manx_api::Attachment;
 use manx_api::client::Client;
 use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
@@ -32,6 +32,8 @@ const FOLDER: &str = "MANX_CNI_TEST_FOLDER";
 const WORKERS: &str = "MANX_CNI_TEST_WORKERS";
 /// Set if that agent's node translates the addresses of services.
 const SERVICES: &str = "MANX_CNI_TEST_SERVICES";
+/// Set if another plugin connects the pods.
+const POLICY_ONLY: &str = "MANX_CNI_TEST_POLICY_ONLY";
 /// Set if it waits for the end of another one.
 const STANDBY: &str = "MANX_CNI_TEST_STANDBY";
 /// The name of its [`Power`].
@@ -57,6 +59,10 @@ pub(crate) fn be_an_agent() -> bool {
         services: match std::env::var_os(SERVICES) {
             Some(_) => Services::KubeProxy,
             None => Services::None,
+        },
+        network: match std::env::var_os(POLICY_ONLY) {
+            Some(_) => Network::OtherPlugin,
+            None => Network::Manx,
         },
         pod_device: Preference::Auto,
         polling: Polling::Adaptive,
@@ -97,6 +103,7 @@ pub(crate) struct Node {
     _wire: OwnedFd,
     agent: Option<Child>,
     translates_services: bool,
+    is_policy_only: bool,
 }
 
 /// Ends an agent. Returns whether it ended well.
@@ -157,17 +164,36 @@ impl Node {
             Ok(())
         })
         .unwrap();
+        let node = Self {
+            folder,
+            netns,
+            _wire: wire,
+            agent: None,
+            translates_services: false,
+            is_policy_only: false,
+        };
+        node.write_own(cidrs);
+        node.install();
+        // By cnitool STATUS and GC come from this version on.
+        node.change_conflist(|it| it["cniVersion"] = "1.1.0".into());
+        Some(node)
+    }
+
+    /// Writes the node's own object.
+    fn write_own(&self, cidrs: &[&str]) {
         let cidrs = serde_json::to_string(cidrs).unwrap();
         let node = format!(
             r#"{{"apiVersion":"v1","kind":"Node","metadata":{{"name":"node-1"}},"spec":{{"podCIDRs":{cidrs}}},
             "status":{{"addresses":[{{"type":"InternalIP","address":"{NODE}"}}]}}}}"#
         );
-        fs::write(folder.path().join("manifests/node.json"), node).unwrap();
-        let node = Self { folder, netns, _wire: wire, agent: None, translates_services: false };
-        node.install();
-        // By cnitool STATUS and GC come from this version on.
-        node.change_conflist(|it| it["cniVersion"] = "1.1.0".into());
-        Some(node)
+        fs::write(self.folder.path().join("manifests/node.json"), node).unwrap();
+    }
+
+    /// Starts an agent that connects the pods itself, with addresses of these.
+    pub(crate) fn connect_pods_itself(&mut self, cidrs: &[&str]) {
+        self.write_own(cidrs);
+        self.is_policy_only = false;
+        self.start_agent();
     }
 
     /// The same, with an agent.
@@ -181,6 +207,26 @@ impl Node {
     pub(crate) fn start_with_services(cidrs: &[&str]) -> Option<Self> {
         let mut node = Self::new(cidrs)?;
         node.translates_services = true;
+        node.start_agent();
+        Some(node)
+    }
+
+    /// The same, with a network that another plugin makes, and an agent that only judges.
+    pub(crate) fn start_behind(main: &Value) -> Option<Self> {
+        let mut node = Self::new(&[])?;
+        node.is_policy_only = true;
+        for plugin in [&main["type"], &main["ipam"]["type"]] {
+            if !add_plugin(&node, plugin.as_str().unwrap()) {
+                return None;
+            }
+        }
+        let own = serde_json::json!({
+            "type": "manx-cni", "policyOnly": true, "socket": node.socket()
+        });
+        node.change_conflist(|it| {
+            it["cniVersion"] = "1.0.0".into();
+            it["plugins"] = serde_json::json!([main, own]);
+        });
         node.start_agent();
         Some(node)
     }
@@ -210,16 +256,16 @@ impl Node {
 
     fn run_installer(&self, verb: &[&str]) -> (bool, String) {
         let [bin, conf] = ["bin", "net.d"].map(|name| self.folder.path().join(name));
-        let output = Command::new(env!("CARGO_BIN_EXE_manx-cni"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_manx-cni"));
+        command
             .args(verb)
             .arg("--bin-dir")
             .arg(&bin)
             .arg("--conf-dir")
             .arg(&conf)
             .arg("--socket")
-            .arg(self.socket())
-            .output()
-            .unwrap();
+            .arg(self.socket());
+        let output = self.inside(|| command.output().unwrap());
         let Said { succeeded, text } = Said::new(&output);
         (succeeded, text)
     }
@@ -278,6 +324,9 @@ impl Node {
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);
+        if self.is_policy_only {
+            command.env(POLICY_ONLY, "1");
+        }
         if self.translates_services {
             command.env(SERVICES, "1");
         }

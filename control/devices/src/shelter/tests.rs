@@ -166,7 +166,7 @@ impl Cluster {
     }
 
     fn take_in(&self) -> Pair {
-        let host_end = host_end(&self.node, &self.pod, "eth0").unwrap();
+        let [_, host_end] = host_end(&self.node, &self.pod, "eth0").unwrap();
         self.shelter.take_in(&self.node, &host_end, &attachment()).unwrap();
         let [pair] = self.shelter.pairs().unwrap().try_into().unwrap();
         pair
@@ -262,7 +262,7 @@ fn a_move_that_fails_midway_leaves_no_way_open() {
     }
     for plugin in [Plugin::Ptp, Plugin::Bridge] {
         let cluster = Cluster::new(plugin);
-        let found = host_end(&cluster.node, &cluster.pod, "eth0").unwrap();
+        let [_, found] = host_end(&cluster.node, &cluster.pod, "eth0").unwrap();
         let before = cluster.seen();
         let long = AttachmentId { interface: "x".repeat(ALIAS_MAX), ..attachment() };
         let error = cluster.shelter.take_in(&cluster.node, &found, &long).unwrap_err();
@@ -369,6 +369,8 @@ fn several_callers_at_once_get_one_shelter_and_a_stale_name_is_no_shelter() {
     let path = folder.path().join("shelter.netns");
     assert!(Shelter::open(&path).unwrap().is_none());
     std::fs::write(&path, "").unwrap();
+    let error = Shelter::open(&path).unwrap_err().to_string();
+    assert!(error.contains("nothing is mounted"), "{error}");
     let all: Vec<Shelter> = thread::scope(|scope| {
         let callers: Vec<_> =
             (0..8).map(|_| scope.spawn(|| Shelter::ensure(&path).unwrap())).collect();

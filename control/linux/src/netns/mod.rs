@@ -119,17 +119,22 @@ pub fn create() -> Result<OwnedFd, Error> {
 pub fn create_named(path: &Path) -> Result<OwnedFd, Error> {
     let name_error = |source| Error::Name { path: path.to_owned(), source };
     OpenOptions::new().write(true).create_new(true).mode(0o444).open(path).map_err(name_error)?;
-    let made = in_thread(|| {
-        unshare(CloneFlags::CLONE_NEWNET).map_err(Error::Unshare)?;
-        mount(Some(OWN), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
-            .map_err(|source| Error::Mount { path: path.to_owned(), source })?;
-        current()
-    });
+    let made = create_on(path);
     if made.is_err() {
         // The first error is the one to report. If the empty file stays, the next call reports it by its name.
         let _ = fs::remove_file(path);
     }
     made
+}
+
+/// The same for a file that exists, and on which nothing is mounted.
+pub fn create_on(path: &Path) -> Result<OwnedFd, Error> {
+    in_thread(|| {
+        unshare(CloneFlags::CLONE_NEWNET).map_err(Error::Unshare)?;
+        mount(Some(OWN), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+            .map_err(|source| Error::Mount { path: path.to_owned(), source })?;
+        current()
+    })
 }
 
 /// Removes a name; the namespace ends with its last holder. It is no error if the name does not exist.

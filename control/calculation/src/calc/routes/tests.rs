@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
-use crate::calc::Calculation;
+use crate::calc::{Calculation, Local};
 use crate::import::Cluster;
 use crate::interfaces::Interfaces;
 use crate::topology::{Nowhere, Peer, Topology};

@@ -1,0 +1,178 @@
+//! What the verbs do behind another plugin that connects the pod (`policyOnly`).
+//!
+//! ADD moves the host end of that plugin's veth into the [shelter], and gives the agent the shelter. DEL takes away what
+//! stands in for the host end, first of all and also without an agent: then nothing passes the pod any more. The host end
+//! itself goes with the pod's interface, which the other plugin takes away.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use manx_api::{Attach, AttachmentId, MadeLink};
+use manx_devices::shelter::{self, Pair, Shelter};
+use manx_linux::netlink::{self, Link};
+use manx_linux::netns;
+
+use crate::config::Config;
+use crate::error::{Code, Error};
+use crate::parameters::Container;
+use crate::verbs::{connect, ensure_holder, id, to_json};
+
+/// The name of the shelter beside the agent's socket.
+fn path(config: &Config) -> PathBuf {
+    beside(&config.socket)
+}
+
+fn beside(socket: &Path) -> PathBuf {
+    socket.with_extension("netns")
+}
+
+/// Gives every host end back to the node, as it was. Returns how many. One that fails holds up no other, and then the
+/// shelter stays: with it the pods' interfaces would go.
+pub(crate) fn give_all_back(socket: &Path) -> Result<usize, shelter::Error> {
+    let path = beside(socket);
+    let Some(shelter) = Shelter::open(&path)? else { return Ok(0) };
+    let node = netns::current()?;
+    let pairs = shelter.pairs()?;
+    each(&pairs, |pair| shelter.give_back(&node, pair))?;
+    netns::delete(&path)?;
+    Ok(pairs.len())
+}
+
+/// Does something with all of these, also after one that fails. The first error counts.
+fn each(
+    pairs: &[Pair],
+    act: impl Fn(&Pair) -> Result<(), shelter::Error>,
+) -> Result<(), shelter::Error> {
+    let failed: Vec<_> = pairs.iter().filter_map(|pair| act(pair).err()).collect();
+    failed.into_iter().next().map_or(Ok(()), Err)
+}
+
+/// The shelter, if there is one: none since the machine has started anew.
+fn open(config: &Config) -> Result<Option<Shelter>, Error> {
+    match Shelter::open(&path(config)) {
+        Err(shelter::Error::Namespace(netns::Error::NotANamespace(_))) => Ok(None),
+        other => Ok(other?),
+    }
+}
+
+fn pair_of(shelter: &Shelter, wanted: &AttachmentId) -> Result<Option<Pair>, Error> {
+    let pairs = shelter.pairs()?;
+    Ok(pairs.into_iter().find(|pair| pair.attachment.as_ref() == Some(wanted)))
+}
+
+/// ADD. The same ADD again has the same result. After an error nothing passes the pod.
+pub(crate) fn add(config: &Config, container: &Container, netns: &Path) -> Result<String, Error> {
+    let Container { interface, pod, .. } = container;
+    let missing = || {
+        let text = format!(
+            "`policyOnly`: found no {interface} of {} in `prevResult`; expected manx-cni behind the plugin that makes it",
+            netns.display()
+        );
+        Error::new(Code::Config, text)
+    };
+    let previous = config.previous.as_ref().ok_or_else(missing)?;
+    let addresses: Option<BTreeSet<IpAddr>> =
+        previous.addresses_of(previous.find(netns, interface).ok_or_else(missing)?).collect();
+    let addresses = addresses.filter(|all| !all.is_empty()).ok_or_else(|| {
+        let text =
+            format!("`prevResult.ips`: expected the addresses of {interface}, one of a family");
+        Error::new(Code::Config, text)
+    })?;
+    let (node, of_pod) = (netns::current()?, netns::open(netns)?);
+    let attachment = id(config, container);
+    let known = open(config)?;
+    let known = known.map(|shelter| pair_of(&shelter, &attachment).map(|it| (shelter, it)));
+    let [of_pod_link, host_end] = match known.transpose()? {
+        Some((shelter, Some(pair))) => moved(&shelter, &pair, &of_pod, interface)?,
+        _ => shelter::host_end(&node, &of_pod, interface)?,
+    };
+    let made = MadeLink {
+        index: host_end.index,
+        // Every Ethernet device has an address of six bytes.
+        pod: of_pod_link.mac.unwrap_or_default(),
+        node: host_end.mac.unwrap_or_default(),
+        mtu: host_end.mtu,
+        gateways: gateways(&node, host_end.index)?,
+    };
+    let attach = Attach {
+        addresses: addresses.into_iter().collect(),
+        sandbox: Some(attachment.sandbox.clone()),
+        made: Some(made),
+        ..Attach::new(pod.clone(), netns, interface)
+    };
+    let mut client = connect(config)?;
+    if client.reserve(attach, of_pod.as_fd())?.is_ok() {
+        ensure_holder(config);
+        let shelter = Shelter::ensure(&path(config))?;
+        let pair = match pair_of(&shelter, &attachment)? {
+            Some(pair) => pair,
+            None => shelter.take_in(&node, &host_end, &attachment)?,
+        };
+        let handed = client.hand_over(&[shelter.netns().as_fd()]);
+        if handed.is_err() {
+            shelter.remove(&pair)?;
+        }
+        handed?;
+    }
+    to_json(&previous.in_version(&config.version))
+}
+
+/// The addresses that the node has by this interface, its host end or what stands in for it: its own, and its bridge's.
+fn gateways(node: &OwnedFd, index: u32) -> Result<Vec<IpAddr>, Error> {
+    let (links, addresses) = netlink::in_netns(node, async |netlink| {
+        Ok((netlink.links().await?, netlink.addresses().await?))
+    })?;
+    let bridge = links.iter().find(|link| link.index == index).and_then(|link| link.master);
+    let own = addresses.iter().filter(|it| it.index == index || Some(it.index) == bridge);
+    let is_link_local = |it: &IpAddr| matches!(it, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    Ok(own.map(|it| it.net.addr()).filter(|it| !is_link_local(it)).collect())
+}
+
+/// The pod's interface and its host end, which lies in the shelter already.
+fn moved(
+    shelter: &Shelter,
+    pair: &Pair,
+    pod: &OwnedFd,
+    interface: &str,
+) -> Result<[Link; 2], Error> {
+    let links = |netns| netlink::in_netns(netns, async |netlink| netlink.links().await);
+    let of_pod = links(pod)?.into_iter().find(|link| link.name == interface);
+    let host_end = links(shelter.netns())?.into_iter().find(|link| link.index == pair.index);
+    let both = of_pod.zip(host_end).map(|(of_pod, host_end)| [of_pod, host_end]);
+    both.ok_or_else(|| changed("the other end of its interface is gone: make the pod anew"))
+}
+
+fn changed(text: &str) -> Error {
+    Error::new(Code::Changed, text)
+}
+
+/// Takes away what stands in for the host ends of such attachments: nothing passes these pods any more. One that fails
+/// holds up no other.
+pub(crate) fn cut(config: &Config, is_gone: impl Fn(&AttachmentId) -> bool) -> Result<(), Error> {
+    let Some(shelter) = open(config)? else { return Ok(()) };
+    let mut pairs = shelter.pairs()?;
+    pairs.retain(|pair| pair.attachment.as_ref().is_some_and(&is_gone));
+    Ok(each(&pairs, |pair| shelter.remove(pair))?)
+}
+
+/// CHECK: the host end lies in the shelter, and something stands in for it.
+pub(crate) fn check(config: &Config, wanted: &AttachmentId) -> Result<(), Error> {
+    let pair = match open(config)? {
+        Some(shelter) => pair_of(&shelter, wanted)?,
+        None => None,
+    };
+    let node = netns::current()?;
+    let pair =
+        pair.ok_or_else(|| changed("no link of the pod passes the agent: make the pod anew"))?;
+    let links = netlink::in_netns(&node, async |netlink| netlink.links().await)?;
+    let stand_in = links.iter().find(|link| pair.is_stand_in(link));
+    match stand_in {
+        Some(link) if link.up => Ok(()),
+        Some(link) => Err(changed(&format!("{} in the node's namespace is down", link.name))),
+        None => {
+            Err(changed("what stands in for the pod's host end is gone from the node's namespace"))
+        }
+    }
+}
