@@ -1,5 +1,5 @@
 //! A real API server: every cluster of `fixtures/`, once as files and once through the server, has the same verdicts;
-//! and what agents write there (`written`).
+//! what agents write there (`written`), and the kinds that Manx brings (`definitions`).
 //!
 //! The server is that of `tests/cluster`, without nodes. So what a cluster's programs would write is written here: the
 //! status of pods, which a server drops when an object is made, and the end of a deleted namespace. The server takes
@@ -7,6 +7,7 @@
 //! selector is the uid that they had.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod definitions;
 mod written;
 
 use std::collections::BTreeSet;
@@ -21,32 +22,14 @@ use serde_json::{Value, json};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// The kinds of fixtures that a server does not have by itself: version, kind, plural, and whether they have namespaces.
-const CUSTOM: [(&str, &str, &str, bool); 15] = [
-    ("projectcalico.org/v3", "IPPool", "ippools", false),
-    ("projectcalico.org/v3", "NetworkPolicy", "networkpolicies", true),
-    ("projectcalico.org/v3", "GlobalNetworkPolicy", "globalnetworkpolicies", false),
-    ("projectcalico.org/v3", "StagedNetworkPolicy", "stagednetworkpolicies", true),
-    ("projectcalico.org/v3", "StagedGlobalNetworkPolicy", "stagedglobalnetworkpolicies", false),
-    (
-        "projectcalico.org/v3",
-        "StagedKubernetesNetworkPolicy",
-        "stagedkubernetesnetworkpolicies",
-        true,
-    ),
-    ("projectcalico.org/v3", "Tier", "tiers", false),
-    ("projectcalico.org/v3", "NetworkSet", "networksets", true),
-    ("projectcalico.org/v3", "GlobalNetworkSet", "globalnetworksets", false),
-    ("projectcalico.org/v3", "HostEndpoint", "hostendpoints", false),
-    ("projectcalico.org/v3", "Profile", "profiles", false),
-    ("projectcalico.org/v3", "FelixConfiguration", "felixconfigurations", false),
-    ("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy", "clusternetworkpolicies", false),
-    ("policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy", "adminnetworkpolicies", false),
+/// The kinds of fixtures that neither a server nor Manx brings: version, kind, plural. None has namespaces.
+const CUSTOM: [(&str, &str, &str); 3] = [
+    ("policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy", "clusternetworkpolicies"),
+    ("policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy", "adminnetworkpolicies"),
     (
         "policy.networking.k8s.io/v1alpha1",
         "BaselineAdminNetworkPolicy",
         "baselineadminnetworkpolicies",
-        false,
     ),
 ];
 
@@ -69,6 +52,7 @@ impl Server {
         let server = Self { folder };
         succeed(&mut server.driver(&["build", "k8s"]), "")?;
         succeed(&mut server.driver(&["up", "--nodes", "0"]), "")?;
+        server.kubectl(&["create", "-f", "-"], &calico_definitions());
         server.kubectl(&["create", "-f", "-"], &list(&CUSTOM.map(definition)));
         let all = ["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"];
         server.kubectl(&all, "");
@@ -82,8 +66,12 @@ impl Server {
     }
 
     fn kubectl(&self, arguments: &[&str], input: &str) -> String {
+        self.try_kubectl(arguments, input).unwrap()
+    }
+
+    fn try_kubectl(&self, arguments: &[&str], input: &str) -> Result<String, String> {
         let arguments = [&["kubectl"], arguments].concat();
-        succeed(&mut self.driver(&arguments), input).unwrap()
+        succeed(&mut self.driver(&arguments), input)
     }
 
     fn kubeconfig(&self) -> PathBuf {
@@ -182,8 +170,14 @@ fn list(items: &[Value]) -> String {
     json!({ "apiVersion": "v1", "kind": "List", "items": items }).to_string()
 }
 
+/// The definitions of Calico's kinds that Manx is installed with.
+fn calico_definitions() -> String {
+    let manifest = fs::read_to_string(format!("{ROOT}/deploy/manx.yaml")).unwrap();
+    manifest.split_once("\n---\n").unwrap().0.to_owned()
+}
+
 /// The definition of a kind, with any fields.
-fn definition((version, kind, plural, namespaced): (&str, &str, &str, bool)) -> Value {
+fn definition((version, kind, plural): (&str, &str, &str)) -> Value {
     let (group, version) = version.split_once('/').unwrap();
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -196,7 +190,7 @@ fn definition((version, kind, plural, namespaced): (&str, &str, &str, bool)) -> 
         "spec": {
             "group": group,
             "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },
-            "scope": if namespaced { "Namespaced" } else { "Cluster" },
+            "scope": "Cluster",
             "versions": [{ "name": version, "served": true, "storage": true, "schema": {
                 "openAPIV3Schema": { "type": "object", "x-kubernetes-preserve-unknown-fields": true },
             } }],
@@ -251,6 +245,7 @@ fn objects_of_an_api_server_are_judged_as_the_same_in_files_and_agents_write_wha
         Ok(server) => server,
         Err(reason) => return skip(Need::Cluster, "objects of an API server", &reason),
     };
+    definitions::check(&server);
     check_verdicts(&server);
     written::check(&server);
 }
