@@ -11,26 +11,25 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use manx_api::client::{self, Client};
-use serde_json::{Value, json};
-
 use crate::config::SOCKET;
+use crate::conflist::{self, Conflist};
 use crate::hold;
 use crate::policy_only;
+use manx_api::client::{self, Client};
 
 /// The program's name, which is the plugin's type.
-const NAME: &str = "manx-cni";
+pub(crate) const NAME: &str = "manx-cni";
 /// Where runtimes look for programs by default.
 const BIN_DIR: &str = "/opt/cni/bin";
 /// Where they look for configurations.
 const CONF_DIR: &str = "/etc/cni/net.d";
 /// The name of the configuration: runtimes take the first in order of names.
 const CONF_NAME: &str = "10-manx.conflist";
+/// The same behind another plugin, before that one's own.
+const CONF_NAME_BEHIND: &str = "00-manx.conflist";
 /// Is in every program of this name, and in no other.
 #[used]
 static PROGRAM_MARK: [u8; 59] = *b"manx-cni, the program: 5d0e3b8c-1f6a-4f0e-9a55-7b1c0cf62a17";
-/// The field of the configuration that says who wrote it. Runtimes pass over fields that they do not know.
-const MARK: (&str, &str) = ("writtenBy", "manx-cni install");
 
 const USAGE: &str = "\
 manx-cni is a CNI plugin: a container runtime starts it with CNI_COMMAND set.
@@ -41,7 +40,8 @@ manx-cni is a CNI plugin: a container runtime starts it with CNI_COMMAND set.
 
     --bin-dir DIR       folder of plugins [default: /opt/cni/bin]
     --conf-dir DIR      folder of configurations [default: /etc/cni/net.d]
-    --conf-name NAME    the configuration's file [default: 10-manx.conflist]
+    --conf-name NAME    the configuration's file [default: 10-manx.conflist; 00-manx.conflist with --policy-only]
+    --policy-only       install behind the first plugin of the configuration that is there, and only judge
     --if-removed        uninstall only if the agent says that Manx is gone from the cluster
     --socket PATH       the agent's socket, for the configuration and the holder [default: /run/manx/node.sock]
 ";
@@ -57,6 +57,19 @@ enum Error {
         "{0} is there, and manx-cni did not write it: move it away, or name another folder or file"
     )]
     Foreign(PathBuf),
+    /// `--policy-only`: there is no other network.
+    #[error(
+        "{0} has no configuration of another plugin: expected a .conflist, .conf or .json file; install that plugin first"
+    )]
+    NoOther(PathBuf),
+    /// The other network cannot have a plugin more.
+    #[error("{path}: {source}")]
+    Other {
+        /// Its configuration.
+        path: PathBuf,
+        /// Why.
+        source: conflist::Error,
+    },
     /// The system.
     #[error("{path} cannot be {verb}: {source}")]
     File {
@@ -92,8 +105,11 @@ fn at(path: &Path, verb: &'static str) -> impl FnOnce(io::Error) -> Error {
 struct Places {
     bin_dir: PathBuf,
     conf_dir: PathBuf,
-    conf_name: String,
+    /// The one that is named.
+    conf_name: Option<String>,
     socket: PathBuf,
+    /// Whether another plugin connects the pods.
+    policy_only: bool,
     /// Whether `uninstall` asks the agent first.
     if_removed: bool,
 }
@@ -101,41 +117,61 @@ struct Places {
 impl Places {
     fn read(arguments: &[String]) -> Result<Self, Error> {
         let [bin_dir, conf_dir, socket] = [BIN_DIR, CONF_DIR, SOCKET].map(PathBuf::from);
-        let conf_name = CONF_NAME.to_owned();
-        let mut places = Self { bin_dir, conf_dir, conf_name, socket, if_removed: false };
+        let (conf_name, policy_only, if_removed) = (None, false, false);
+        let mut places = Self { bin_dir, conf_dir, conf_name, socket, policy_only, if_removed };
         let mut rest = arguments.iter();
         while let Some(flag) = rest.next() {
-            if flag == "--if-removed" {
-                places.if_removed = true;
+            let switch = match flag.as_str() {
+                "--if-removed" => Some(&mut places.if_removed),
+                "--policy-only" => Some(&mut places.policy_only),
+                _ => None,
+            };
+            if let Some(switch) = switch {
+                *switch = true;
                 continue;
             }
             let value = rest.next().ok_or_else(|| Error::Usage(format!("{flag} needs a value")))?;
             match flag.as_str() {
                 "--bin-dir" => places.bin_dir = value.into(),
                 "--conf-dir" => places.conf_dir = value.into(),
-                "--conf-name" => places.conf_name.clone_from(value),
+                "--conf-name" => places.conf_name = Some(value.clone()),
                 "--socket" => places.socket = value.into(),
                 _ => return Err(Error::Usage(format!("{flag} is not known"))),
             }
         }
-        let name = Path::new(&places.conf_name);
-        if name.file_name() != Some(name.as_os_str())
-            || name.extension() != Some("conflist".as_ref())
-        {
-            let found = &places.conf_name;
-            let text =
-                format!("--conf-name {found}: expected a file's name that ends with .conflist");
-            return Err(Error::Usage(text));
+        let is_name = |found: &&String| {
+            let name = Path::new(found);
+            name.file_name() == Some(name.as_os_str())
+                && name.extension() == Some("conflist".as_ref())
+        };
+        match places.conf_name.iter().find(|it| !is_name(it)) {
+            None => Ok(places),
+            Some(found) => Err(Error::Usage(format!(
+                "--conf-name {found}: expected a file's name that ends with .conflist"
+            ))),
         }
-        Ok(places)
     }
 
     fn program(&self) -> PathBuf {
         self.bin_dir.join(NAME)
     }
 
+    fn conf_name(&self) -> &str {
+        let default = if self.policy_only { CONF_NAME_BEHIND } else { CONF_NAME };
+        self.conf_name.as_deref().unwrap_or(default)
+    }
+
     fn conflist(&self) -> PathBuf {
-        self.conf_dir.join(&self.conf_name)
+        self.conf_dir.join(self.conf_name())
+    }
+
+    /// Every one that may have been written.
+    fn conflists(&self) -> Vec<PathBuf> {
+        let names = match &self.conf_name {
+            Some(name) => vec![name.as_str()],
+            None => vec![CONF_NAME_BEHIND, CONF_NAME],
+        };
+        names.into_iter().map(|name| self.conf_dir.join(name)).collect()
     }
 }
 
@@ -172,49 +208,51 @@ fn install(places: &Places) -> Result<String, Error> {
 fn install_program(places: &Places, program: &[u8]) -> Result<String, Error> {
     let (to, conflist) = (places.program(), places.conflist());
     // Both or none.
-    if [is_ours(&to, is_program)?, is_ours(&conflist, is_conflist)?].contains(&Some(false)) {
+    if [is_ours(&to, is_program)?, is_ours(&conflist, conflist::is_ours)?].contains(&Some(false)) {
         let foreign = if is_ours(&to, is_program)? == Some(false) { to } else { conflist };
         return Err(Error::Foreign(foreign));
     }
     for folder in [&places.bin_dir, &places.conf_dir] {
         fs::create_dir_all(folder).map_err(at(folder, "written"))?;
     }
+    let Conflist { text, told } = if places.policy_only {
+        behind_another(places)?
+    } else {
+        conflist::own(&places.socket, places.bin_dir.join("portmap").is_file())
+    };
     write_whole(&to, program, 0o755)?;
-    let has_portmap = places.bin_dir.join("portmap").is_file();
-    let text = format!("{:#}\n", configuration(&places.socket, has_portmap));
     write_whole(&conflist, text.as_bytes(), 0o644)?;
-    let portmap = if has_portmap { ", with portmap behind it" } else { "" };
-    let told =
-        [format!("wrote {}", to.display()), format!("wrote {}{portmap}", conflist.display())];
-    let (folder, own) = (places.conf_dir.display(), &places.conf_name);
-    let earlier = earlier(places)?.into_iter().map(|name| {
+    let told = [format!("wrote {}", to.display()), format!("wrote {}{told}", conflist.display())];
+    let (folder, own) = (places.conf_dir.display(), places.conf_name());
+    let is_earlier = |name: &String| name.as_str() < own;
+    let earlier = configurations(places)?.into_iter().filter(is_earlier).map(|name| {
         format!("{name} in {folder} comes before {own}, and is the one that runtimes use")
     });
     Ok(lines(told.into_iter().chain(earlier)))
 }
 
-/// The network configuration. 1.0.0 is what containerd 1.6 speaks. `bandwidth` is there to be refused: without it a
-/// runtime leaves a pod's limits out in silence.
-fn configuration(socket: &Path, has_portmap: bool) -> Value {
-    let own = json!({
-        "type": NAME,
-        "socket": socket,
-        "capabilities": {"ips": true, "bandwidth": true}
-    });
-    let portmap = json!({"type": "portmap", "capabilities": {"portMappings": true}});
-    let plugins: Vec<Value> = [own].into_iter().chain(has_portmap.then_some(portmap)).collect();
-    json!({"cniVersion": "1.0.0", "name": "manx", MARK.0: MARK.1, "plugins": plugins})
+/// The network that runtimes use now, which another plugin makes, with this one behind that plugin.
+fn behind_another(places: &Places) -> Result<Conflist, Error> {
+    for name in configurations(places)? {
+        let path = places.conf_dir.join(name);
+        let bytes = fs::read(&path).map_err(at(&path, "read"))?;
+        if !conflist::is_ours(&bytes) {
+            return conflist::behind(&path, &bytes, &places.socket)
+                .map_err(|source| Error::Other { path, source });
+        }
+    }
+    Err(Error::NoOther(places.conf_dir.clone()))
 }
 
-/// The other configurations that a runtime meets first.
-fn earlier(places: &Places) -> Result<Vec<String>, Error> {
+/// The names of all configurations, in the order in which runtimes look at them.
+fn configurations(places: &Places) -> Result<Vec<String>, Error> {
     let entries = fs::read_dir(&places.conf_dir).map_err(at(&places.conf_dir, "read"))?;
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    let is_earlier = |name: &String| {
+    let is_configuration = |name: &String| {
         let extension = Path::new(name).extension().and_then(OsStr::to_str);
-        matches!(extension, Some("conf" | "conflist" | "json")) && *name < places.conf_name
+        matches!(extension, Some("conf" | "conflist" | "json"))
     };
-    let mut found: Vec<String> = names.filter(is_earlier).collect();
+    let mut found: Vec<String> = names.filter(is_configuration).collect();
     found.sort();
     Ok(found)
 }
@@ -228,7 +266,9 @@ fn uninstall(places: &Places) -> Result<String, Error> {
     if places.if_removed && !Client::connect(&places.socket)?.removed()? {
         return Ok("Manx is still in the cluster: nothing is removed\n".to_owned());
     }
-    let conflist = remove(&places.conflist(), is_conflist)?;
+    let conflists = places.conflists();
+    let conflists: Vec<String> =
+        conflists.iter().map(|it| remove(it, conflist::is_ours)).collect::<Result<_, _>>()?;
     let ended = hold::end(&places.socket)?;
     let ended = ended.then(|| {
         "ended the holder: pods keep their interface as long as the agent runs".to_owned()
@@ -237,7 +277,7 @@ fn uninstall(places: &Places) -> Result<String, Error> {
     let given =
         (given > 0).then(|| format!("gave {given} pods back to the plugin that connected them"));
     let program = remove(&places.program(), is_program)?;
-    Ok(lines([conflist, program].into_iter().chain(ended).chain(given)))
+    Ok(lines(conflists.into_iter().chain([program]).chain(ended).chain(given)))
 }
 
 fn remove(path: &Path, is_its_own: fn(&[u8]) -> bool) -> Result<String, Error> {
@@ -265,11 +305,6 @@ fn is_ours(path: &Path, is_its_own: fn(&[u8]) -> bool) -> Result<Option<bool>, E
 
 fn is_program(bytes: &[u8]) -> bool {
     bytes.windows(PROGRAM_MARK.len()).any(|it| it == PROGRAM_MARK)
-}
-
-fn is_conflist(bytes: &[u8]) -> bool {
-    serde_json::from_slice::<Value>(bytes)
-        .is_ok_and(|it| it.get(MARK.0).and_then(Value::as_str) == Some(MARK.1))
 }
 
 /// Writes a file beside its place, syncs it, and renames it there.
@@ -334,7 +369,35 @@ mod tests {
         let left = [files(&places.bin_dir), files(&places.conf_dir)];
         assert_eq!(left, ["portmap", "05-other.conf"].map(|it| BTreeSet::from([it.to_owned()])));
         let again = uninstall(&places).unwrap();
-        assert_eq!(again.matches("is not there").count(), 2, "{again}");
+        assert_eq!(again.matches("is not there").count(), 3, "{again}");
+    }
+
+    #[test]
+    fn behind_another_plugin_the_configuration_comes_first_and_is_written_anew_with_the_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let places = Places { policy_only: true, ..places(folder.path()) };
+        let error = install_program(&places, &program("1")).unwrap_err();
+        assert!(matches!(error, Error::NoOther(_)), "{error}");
+        assert_eq!(files(&places.bin_dir), BTreeSet::new(), "nothing is installed");
+        let other = places.conf_dir.join("10-ptp.conflist");
+        for network in ["a", "b"] {
+            let text = format!(r#"{{"name": "{network}", "plugins": [{{"type": "ptp"}}]}}"#);
+            fs::write(&other, &text).unwrap();
+            let told = install_program(&places, &program("1")).unwrap();
+            assert!(told.contains("with manx-cni behind ptp"), "{told}");
+            let written = fs::read_to_string(places.conf_dir.join("00-manx.conflist")).unwrap();
+            assert!(written.contains(&format!(r#""name": "{network}""#)), "{written}");
+            assert_eq!(fs::read_to_string(&other).unwrap(), text, "the other's own stays");
+        }
+        fs::write(&other, "{").unwrap();
+        let error = install_program(&places, &program("1")).unwrap_err();
+        assert!(error.to_string().contains("10-ptp.conflist: it is no network"), "{error}");
+        // Without the flag.
+        uninstall(&Places { policy_only: false, ..places }).unwrap();
+        assert_eq!(
+            files(&folder.path().join("net.d")),
+            BTreeSet::from(["10-ptp.conflist".to_owned()])
+        );
     }
 
     #[test]

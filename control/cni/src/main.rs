@@ -10,11 +10,13 @@
 //! - [`hold`]: a process that keeps pods' devices while there is no agent.
 //! - [`policy_only`]: what a verb does behind another plugin that connects the pod.
 //! - [`verbs`]: the verbs, each a call or two to the agent.
+//! - [`conflist`]: the network configurations that the installer writes.
 //! - [`install`]: the program and its configuration at the places where runtimes look.
 //!
 //! It keeps no state: addresses and devices are the agent's. It has one thread, because CHECK enters the pod's namespace.
 
 mod config;
+mod conflist;
 mod error;
 mod hold;
 mod install;

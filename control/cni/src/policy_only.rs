@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use manx_api::{Attach, AttachmentId, MadeLink};
 use manx_devices::shelter::{self, Pair, Shelter};
 use manx_linux::netlink::{self, Link};
-use manx_linux::netns;
+use manx_linux::netns::{self, sysctl};
 
 use crate::config::Config;
 use crate::error::{Code, Error};
@@ -33,6 +33,8 @@ fn beside(socket: &Path) -> PathBuf {
 pub(crate) fn give_all_back(socket: &Path) -> Result<usize, shelter::Error> {
     let path = beside(socket);
     let Some(shelter) = Shelter::open(&path)? else { return Ok(0) };
+    // In the agent's container /proc/sys is read-only. If it stays so, the setting that needs it says why.
+    let _ = sysctl::make_writable();
     let node = netns::current()?;
     let pairs = shelter.pairs()?;
     each(&pairs, |pair| shelter.give_back(&node, pair))?;

@@ -220,13 +220,12 @@ impl Node {
                 return None;
             }
         }
-        let own = serde_json::json!({
-            "type": "manx-cni", "policyOnly": true, "socket": node.socket()
-        });
-        node.change_conflist(|it| {
-            it["cniVersion"] = "1.0.0".into();
-            it["plugins"] = serde_json::json!([main, own]);
-        });
+        // As its author wrote it.
+        let list = serde_json::json!({"cniVersion": "1.0.0", "name": "manx", "plugins": [main]});
+        node.uninstall();
+        fs::write(node.folder.path().join("net.d/20-other.conflist"), list.to_string()).unwrap();
+        let (succeeded, text) = node.run_installer(&["install", "--policy-only"]);
+        assert!(succeeded, "{text}");
         node.start_agent();
         Some(node)
     }
@@ -521,6 +520,8 @@ impl Drop for Node {
         for name in fs::read_dir(self.folder.path().join("ns")).unwrap() {
             netns::delete(&name.unwrap().path()).unwrap();
         }
+        // The shelter, if there is one.
+        netns::delete(&self.socket().with_extension("netns")).unwrap();
     }
 }
 

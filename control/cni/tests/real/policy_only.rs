@@ -202,6 +202,36 @@ fn del_without_an_agent_cuts_the_pod_and_goes_through_later() {
 }
 
 #[test]
+fn a_runtime_runs_the_chain_that_the_installer_writes() {
+    let main = plugin("bridge");
+    let Some(node) = Node::start_behind(&main) else { return };
+    let paths = ["a", "b"].map(|name| node.add_namespace(name));
+    // cnitool has mounts of its own here, which end with it: that of the shelter must be there before.
+    Shelter::ensure(&node.socket().with_extension("netns")).unwrap();
+    let mut pods = Vec::new();
+    for (name, path) in ["a", "b"].into_iter().zip(&paths) {
+        let Some(added) = node.cnitool("add", path) else { return };
+        let result = added.result();
+        wait(|| !ip(&node, "-6 addr show tentative").contains("inet6"));
+        let (addresses, netns) = (node.show(name, &result), netns::open(path).unwrap());
+        pods.push(Pod { name: name.to_owned(), netns, path: path.clone(), addresses, result });
+    }
+    assert!(reach_each_other(&pods[0], &pods[1]) && reach_node(&node, &pods[0]));
+    assert_eq!(node.attachments().len(), 2, "both are judged");
+    for path in &paths {
+        // `bridge` would not find its host end: the installer has left CHECK out.
+        node.cnitool("check", path).unwrap().result();
+        node.cnitool("del", path).unwrap().result();
+    }
+    assert!(node.attachments().is_empty());
+    assert_eq!(links(&node), [""; 0], "nothing is left");
+    node.uninstall();
+    let left = std::fs::read_dir(node.folder.path().join("net.d")).unwrap();
+    let left: Vec<_> = left.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["20-other.conflist"], "and the runtime uses the other network as it was");
+}
+
+#[test]
 fn uninstalling_gives_pods_back_with_their_connections() {
     for (name, with_agent) in [("ptp", true), ("ptp", false), ("bridge", true), ("bridge", false)] {
         let main = plugin(name);
