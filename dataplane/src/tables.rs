@@ -175,9 +175,12 @@ impl Detour {
     #[inline]
     pub fn path(self, tables: &Tables, pair: NextHopPair) -> NextHopPair {
         let source = pair.from.endpoint();
-        if self == Self::Service && source.is_some() {
-            return NextHopPair { from: EncodedNextHop::TRANSLATED, ..pair };
-        }
+        let pair = match source {
+            Some(_) if self == Self::Service => {
+                NextHopPair { from: EncodedNextHop::TRANSLATED, ..pair }
+            }
+            _ => pair,
+        };
         if tables.host_sides.is_empty() {
             return pair;
         }

@@ -78,9 +78,10 @@ func lines(lines ...string) string { return strings.Join(lines, "\n") + "\n" }
 // debianPlugins is where the package containernetworking-plugins has its programs.
 const debianPlugins = "/usr/lib/cni"
 
-// installPtp gives the node Debian's plugins, a configuration of ptp with the node's pod CIDR, and routes to the pods of
-// the other nodes. It waits for the CIDRs, which the machine writes down when the controller manager has set them.
-func (n node) installPtp() error {
+// installNetwork gives the node Debian's plugins, a configuration of the wanted one with the node's pod CIDR, and routes to
+// the pods of the other nodes. It waits for the CIDRs, which the machine writes down when the controller manager has set
+// them.
+func (n node) installNetwork() error {
 	for _, other := range n.nodes() {
 		var cidr, address string
 		if err := n.waitFor(5*time.Minute, "the pod CIDR of "+other, []string{n.name + ".kubelet"}, func() error {
@@ -98,13 +99,13 @@ func (n node) installPtp() error {
 			}
 			continue
 		}
-		if err := installPlugins("ptp", "host-local", "portmap"); err != nil {
+		if err := installPlugins(n.CNI, "host-local", "portmap"); err != nil {
 			return err
 		}
-		if err := writeFile("/etc/cni/net.d/10-ptp.conflist", fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "ptp", "plugins": [
-  {"type": "ptp", "ipMasq": false, "ipam": {"type": "host-local", "dataDir": "/run/cni", "subnet": %q, "routes": [{"dst": "0.0.0.0/0"}]}},
+		if err := writeFile("/etc/cni/net.d/10-"+n.CNI+".conflist", fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "pods", "plugins": [
+  {"type": %q, "isGateway": true, "hairpinMode": true, "ipMasq": false, "ipam": {"type": "host-local", "dataDir": "/run/cni", "subnet": %q, "routes": [{"dst": "0.0.0.0/0"}]}},
   {"type": "portmap", "capabilities": {"portMappings": true}}]}
-`, cidr)); err != nil {
+`, n.CNI, cidr)); err != nil {
 			return err
 		}
 	}

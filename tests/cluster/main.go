@@ -19,7 +19,7 @@ import (
 
 const usage = `usage: cluster COMMAND [--dir DIR] ...
   build [NAME...]            builds what is out of date, or only these: k8s, agnhost, pause, coredns, netpol
-  up [--nodes N] [--cni none|ptp] [--proxy none|nftables|iptables]
+  up [--nodes N] [--cni none|ptp|bridge] [--proxy none|nftables|iptables]
                              starts a cluster and prints the path of its kubeconfig
   down                       ends it and removes all that it left, after a crash too
   status                     prints each program and its state

@@ -1,11 +1,11 @@
 # Sourced: a cluster of two nodes with kube-proxy for Manx to be installed in, and checks that are counted. $1 and $2 are the
 # static programs manx and manx-cni. MANX_CLUSTER_CACHE is the folder of the cluster's programs, which must be built;
-# MANX_CLUSTER_PROXY is kube-proxy's mode, nftables or iptables.
+# MANX_CLUSTER_PROXY is kube-proxy's mode, nftables or iptables. Where $cni is set, that plugin connects the pods.
 set -euo pipefail
 
 [ $# -ge 2 ] || { echo "usage: $0 MANX MANX_CNI: expected two static programs" >&2; exit 2; }
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-readonly here deploy=$here/../../deploy/manx.yaml
+readonly here
 work=$(mktemp -d /tmp/manx-cluster.XXXXXX)
 export MANX_CLUSTER_DIR=$work/cluster
 export MANX_CLUSTER_CACHE=${MANX_CLUSTER_CACHE:-$here/../../target/cluster}
@@ -56,13 +56,16 @@ end() {
     rm -rf "$work"
 }
 
-# install_manx: as docs/install.md says.
+# install_manx [MANIFEST]: as docs/install.md says. uninstall_manx takes the same away.
 install_manx() {
+    deploy=$here/../../deploy/${1:-manx.yaml}
     cluster image docker.io/library/manx:latest "$work/manx" "$work/manx-cni"
     kubectl apply -f - <"$deploy"
     check "the DaemonSet is ready on both nodes" kubectl -n kube-system rollout status daemonset/manx-node --timeout=90s
     check "the nodes are ready" kubectl wait --for=condition=Ready node --all --timeout=60s
 }
 
+uninstall_manx() { kubectl delete -f - <"$deploy" --timeout=60s; }
+
 trap end EXIT
-cluster up --nodes 2 --proxy "${MANX_CLUSTER_PROXY:-nftables}"
+cluster up --nodes 2 --cni "${cni:-none}" --proxy "${MANX_CLUSTER_PROXY:-nftables}"

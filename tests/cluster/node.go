@@ -125,8 +125,8 @@ func (n node) startDaemons() error {
 			return n.program("kube-proxy", "--config=/etc/kubernetes/kube-proxy.yaml"), nil
 		})
 	}
-	if n.CNI == "ptp" {
-		return n.installPtp()
+	if n.CNI != "none" {
+		return n.installNetwork()
 	}
 	return nil
 }

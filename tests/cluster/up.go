@@ -25,7 +25,7 @@ func up(arguments []string) error {
 	set, directory := flags("up")
 	c := &Cluster{IsRoot: os.Getuid() == 0}
 	set.IntVar(&c.Nodes, "nodes", 2, "how many nodes; 0 is etcd and the API server alone, and needs no root")
-	set.StringVar(&c.CNI, "cni", "none", "none: nodes stay NotReady until a plugin is installed; ptp: Debian's plugin and static routes")
+	set.StringVar(&c.CNI, "cni", "none", "none: nodes stay NotReady until a plugin is installed; ptp, bridge: Debian's plugin and static routes")
 	set.StringVar(&c.Proxy, "proxy", "none", "how kube-proxy translates services: none (no kube-proxy), nftables, iptables")
 	if err := set.Parse(arguments); err != nil {
 		return err
@@ -78,7 +78,7 @@ func (c *Cluster) check(rest []string) error {
 	if c.Nodes > 0 && !c.IsRoot {
 		return errors.New("nodes need root (containerd and kubelet do); --nodes 0 does not")
 	}
-	return errors.Join(oneOf("cni", c.CNI, "none", "ptp"), oneOf("proxy", c.Proxy, "none", "nftables", "iptables"))
+	return errors.Join(oneOf("cni", c.CNI, "none", "ptp", "bridge"), oneOf("proxy", c.Proxy, "none", "nftables", "iptables"))
 }
 
 // findPrograms checks that everything is there that the cluster will start, before anything is made.

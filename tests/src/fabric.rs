@@ -442,6 +442,17 @@ impl Fabric {
         fabric
     }
 
+    /// The same, with nodes that translate service addresses.
+    pub fn policy_only_with_services(yaml: &str) -> Self {
+        let mut fabric = Self { translates_services: true, ..Self::closed() };
+        for node in &mut fabric.nodes {
+            node.is_policy_only = true;
+            node.attach(SERVICE, Capabilities::ALL);
+        }
+        fabric.apply(yaml);
+        fabric
+    }
+
     /// Replaces the manifests, and publishes. New pods are attached. A pod that is gone stays attached until it is
     /// detached; it loses addresses that another pod has got.
     pub fn apply(&mut self, yaml: &str) {

@@ -87,3 +87,26 @@ fn every_file_that_the_documentation_links_to_is_there() {
     }
     assert!(seen > 20, "{seen} links");
 }
+
+/// The documents of a manifest, without the words before them.
+fn documents(name: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(name);
+    let text = fs::read_to_string(path).unwrap();
+    let (_, documents) = text.split_once("\n\n").unwrap();
+    documents.split("\n---\n").map(str::to_owned).collect()
+}
+
+/// The two manifests are whole, each for itself, and say the same of kinds, accounts and rights.
+#[test]
+fn the_manifest_for_policy_only_differs_in_what_runs_and_in_the_right_to_make_a_pool() {
+    let [all, policy_only] = ["manx.yaml", "policy-only.yaml"].map(documents);
+    assert_eq!((all.len(), policy_only.len()), (5, 5));
+    let is_daemon_set = |text: &String| text.contains("\nkind: DaemonSet\n");
+    assert!(all.last().is_some_and(is_daemon_set) && policy_only.last().is_some_and(is_daemon_set));
+    let pool = "# The first pool, if the cluster has none.\n\
+        - apiGroups: [crd.projectcalico.org, projectcalico.org]\n  resources: [ippools]\n  verbs: [create]\n";
+    for (one, other) in all.iter().zip(&policy_only).take(4) {
+        assert_eq!(&one.replace(pool, ""), other);
+    }
+    assert!(all.concat().contains(pool) && !policy_only.concat().contains(pool));
+}

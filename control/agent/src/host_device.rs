@@ -12,6 +12,8 @@ use manx_devices::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Erro
 use manx_linux::netlink::{self, Address, Netlink, Refusal, Route};
 use manx_linux::netns::{self, sysctl};
 
+use crate::settings::Network;
+
 /// The interface's name.
 pub const NAME: &str = "manx0";
 
@@ -35,17 +37,18 @@ pub struct HostDevice {
 }
 
 impl HostDevice {
-    /// Makes `manx0` in the calling thread's namespace, which is the node's, and lets the node forward: what comes from
-    /// outside for a pod arrives at the node's uplink.
+    /// Makes `manx0` in the calling thread's namespace, which is the node's. In a network of Manx it lets the node
+    /// forward, too: what comes from outside for a pod arrives at the node's uplink.
     pub fn attach(
         agent: &AgentNamespace,
         wanted: &DeviceSpec<'_>,
         uplink: &str,
+        network: Network,
     ) -> Result<(Self, OpenDevice), Error> {
         let netns = netns::current()?;
         let (made, held) = device::make(agent, netns.as_fd(), "the node", wanted)?;
         let host = Self { netns, made, uplink: uplink.to_owned() };
-        match host.forward() {
+        match host.set_up(network) {
             Ok(()) => Ok((host, held)),
             Err(error) => {
                 // The first error is the one to tell.
@@ -55,9 +58,13 @@ impl HostDevice {
         }
     }
 
-    fn forward(&self) -> Result<(), Error> {
+    fn set_up(&self, network: Network) -> Result<(), Error> {
         netns::run_in(&self.netns, || {
-            sysctl::apply(sysctl::FORWARD)?;
+            match network {
+                Network::Manx => sysctl::apply(sysctl::FORWARD)?,
+                // It has set what it needs.
+                Network::OtherPlugin => {}
+            }
             // Manx checks the sources of packets that it sends to the node; the kernel's check knows nothing of
             // tunnels.
             sysctl::set(&format!("ipv4/conf/{NAME}/rp_filter"), "0")?;

@@ -215,6 +215,11 @@ fn pods(page: &mut Page, figures: &Observation) {
             sample(["closed"], figures.unenforced as f64),
         ],
     );
+    page.gauge(
+        "manx_unjudged_pods",
+        "Pods of this node that another plugin connected before Manx was there: nothing of them is judged.",
+        figures.not_judged as f64,
+    );
     page.gauge("manx_leases", "Pods that have addresses of this node.", figures.leases as f64);
     let blocks = figures.blocks.iter();
     let blocks = blocks.flat_map(|block| {

@@ -63,6 +63,7 @@ fn figures(rules: usize) -> Observation {
         known_policies: 10,
         enforced: 5,
         unenforced: 0,
+        not_judged: 1,
         leases: 5,
         blocks: vec![BlockUse { net: "10.244.1.0/24".to_owned(), used: 5, left: 248 }],
         tables: 12,

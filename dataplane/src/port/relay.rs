@@ -19,7 +19,7 @@ pub const MESSAGE_MAX: usize = 1500;
 const BROADCAST: Mac = [0xff; 6];
 /// The first bytes of the hardware addresses of IPv6's multicast groups (RFC 2464, section 7).
 const MULTICAST_V6: [u8; 2] = [0x33, 0x33];
-/// No hardware address: a packet that came from no pod has it.
+/// No hardware address: a packet that did not come by a pod's link has it.
 const NO_MAC: Mac = [0; 6];
 
 /// One side of the relay.
@@ -82,16 +82,21 @@ impl Relay {
         }
     }
 
-    /// The header of a frame of this side. `neighbour` is the hardware address to which the pod sent the packet, which
-    /// the node's side goes on to. `None`: the packet is neither IPv4 nor IPv6, or has no neighbour on the node's side.
+    /// The header of a frame of this side. `neighbour` is the hardware address to which the pod sent the packet, and the
+    /// frame goes on to that on the node's side. What the pod did not send by this link (the node has translated it) goes
+    /// to the node's own end, which a bridge takes for its own, too. `None`: the packet is neither IPv4 nor IPv6.
     #[inline]
     pub fn header(&self, packet: &[u8], neighbour: Mac) -> Option<EthernetHeader> {
         let (destination, source) = match self.side {
             Side::Pod => (self.ends.pod, self.ends.node),
+            Side::Node if neighbour == NO_MAC => (self.ends.node, self.ends.pod),
             Side::Node => (neighbour, self.ends.pod),
         };
-        let is_known = destination != NO_MAC && is_unicast(destination);
-        is_known.then_some(ethernet::header(destination, source, ip_ethertype(packet)?))
+        is_unicast(destination).then_some(ethernet::header(
+            destination,
+            source,
+            ip_ethertype(packet)?,
+        ))
     }
 
     /// Which side it is.

@@ -2,7 +2,7 @@
 
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::tables::PortId;
-use manx_tests::fabric::{Fabric, HOST, RAW, ROUTER, SERVICE, UNDERLAY, pod, policy};
+use manx_tests::fabric::{Fabric, HOST, RAW, ROUTER, SERVICE, SIZES, UNDERLAY, pod, policy};
 use manx_tests::packet::{SCTP, TCP, Tuple, UDP, addresses, tunnelled};
 
 use crate::errors::error_v4;
@@ -10,6 +10,7 @@ use crate::errors::error_v4;
 const CLIENT: &str = "10.1.0.1";
 const SERVER: &str = "10.1.0.2";
 const FAR: &str = "10.2.0.1";
+const WORLD: &str = "192.0.2.7";
 const SERVICE_IP: &str = "10.96.0.7";
 /// Port 443 is served by the node itself and by another one.
 const HOSTS: &str = "10.96.0.1";
@@ -120,6 +121,40 @@ fn a_change_of_policy_ends_a_connection_by_a_service_address() {
     assert!(send(&mut fabric, SERVICE, &translated.data(b"x")).is_some());
     let answer = fabric.send("shop/server", &translated.reversed().data(b"x"));
     assert_eq!(answer[0].port, SERVICE, "a renewed flow is still a translated one");
+}
+
+/// What the kernel has translated goes on to another node by the pod's own link, and the answers come by it: there another
+/// plugin's rules expect the pod.
+#[test]
+fn where_another_plugin_connects_pods_their_translated_packets_leave_by_their_own_links() {
+    let policies =
+        policy("shop/p", "{podSelector: {matchLabels: {app: client}}, policyTypes: [Egress]}");
+    for (endpoint, is_here) in [(SERVER, true), (FAR, false), (WORLD, false)] {
+        let mut fabric = Fabric::policy_only_with_services(&cluster(""));
+        let (asked, translated) = both(TCP, endpoint);
+        let (client, host_side) = (client_port(&fabric), fabric.host_side("shop/client"));
+        let beyond = if is_here { fabric.port("shop/server").1 } else { host_side };
+        let through = |fabric: &mut Fabric, port, packet: &[u8]| {
+            send(fabric, port, packet).map(|(_, port, _)| port)
+        };
+        assert_eq!(through(&mut fabric, client, &asked.opening()), Some(SERVICE));
+        assert_eq!(through(&mut fabric, SERVICE, &translated.opening()), Some(beyond));
+        let there_and_back = |fabric: &mut Fabric| {
+            assert_eq!(through(fabric, beyond, &translated.answer()), Some(SERVICE), "{endpoint}");
+            assert_eq!(through(fabric, SERVICE, &asked.answer()), Some(client), "{endpoint}");
+            let [asked, translated] = [asked.data(b"x"), translated.data(b"x")];
+            assert_eq!(through(fabric, client, &asked), Some(SERVICE), "{endpoint}");
+            assert_eq!(through(fabric, SERVICE, &translated), Some(beyond), "{endpoint}");
+        };
+        there_and_back(&mut fabric);
+        fabric.publish();
+        there_and_back(&mut fabric);
+        let restored = fabric.nodes[0].replace_workers(1, SIZES, true);
+        assert_eq!((restored.flows, restored.ended), (2, 0), "{endpoint}");
+        there_and_back(&mut fabric);
+        fabric.apply(&cluster(&policies));
+        assert_eq!(send(&mut fabric, SERVICE, &translated.data(b"y")), None, "{endpoint}");
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use manx_dataplane::tables::PortId;
 use manx_policy_compiler::model::ObjectName;
 use tokio::sync::{mpsc, oneshot};
 
+use super::datastore::Datastore;
 use super::ports::PodPorts;
 use crate::device_work::{Completed, DeviceWork};
 use crate::error::Error;
@@ -207,7 +208,8 @@ impl Attachments {
                 "without CAP_SYS_ADMIN: pods are attached by the CNI plugin, which makes their TUN devices"
             );
         }
-        let (host_device, host) = HostDevice::attach(&namespace, &pattern, &uplink.name)?;
+        let (host_device, host) =
+            HostDevice::attach(&namespace, &pattern, &uplink.name, settings.network)?;
         let (service_device, service) = match settings.services {
             Services::None => (None, None),
             Services::KubeProxy => {
@@ -319,6 +321,19 @@ impl Attachments {
             let made = pod_device::attach(namespace, &reserved.attach.netns, &wanted);
             Done::Made(Box::new(reserved), made)
         });
+    }
+
+    /// The pods of this node that another plugin has connected and that do not pass Manx.
+    pub(super) fn not_judged<'a>(
+        &'a self,
+        datastore: &'a Datastore,
+    ) -> impl Iterator<Item = PodName> + 'a {
+        let all = (self.network == Network::OtherPlugin).then(|| datastore.pods_here());
+        let names = all.into_iter().flatten().map(|ObjectName { namespace, name }| PodName {
+            namespace: namespace.clone(),
+            name: name.clone(),
+        });
+        names.filter(|pod| self.addresses.ipam().addresses(pod).is_none())
     }
 
     /// Whose network the pods are in.

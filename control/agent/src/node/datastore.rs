@@ -207,6 +207,13 @@ impl Datastore {
         all.filter(|address| blocks.iter().any(|block| block.contains(address))).collect()
     }
 
+    /// The pods of this node whose objects have addresses, but those on the node's own network.
+    pub(super) fn pods_here(&self) -> impl Iterator<Item = &ObjectName> {
+        let Cluster { pods_by_node, model, .. } = &self.cluster;
+        let here = pods_by_node.iter().filter(|(_, node)| ***node == *self.node);
+        here.map(|(pod, _)| pod).filter(|pod| model.endpoints.contains_key(*pod))
+    }
+
     /// Whether a pod's object may still come: an API server's watch may tell the runtime earlier than the agent.
     pub(super) fn may_come(&self, pod: &ObjectName) -> bool {
         matches!(self.source, Source::ApiServer(_))

@@ -60,6 +60,7 @@ impl Agent {
             known_policies: model.policies.len() as u64,
             enforced: enforced as u64,
             unenforced: (attached - enforced) as u64,
+            not_judged: attachments.not_judged(datastore).count() as u64,
             leases: attachments.leases().leases().count() as u64,
             blocks: blocks
                 .map(|(net, used, left)| BlockUse { net: net.to_string(), used, left })

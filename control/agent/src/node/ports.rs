@@ -29,10 +29,10 @@ pub(super) struct Ports {
     pub(super) workers: Workers,
     pub(super) ids: PortIds,
     pub(super) attached: BTreeMap<PortId, Port>,
-    /// The counters of pods' ports that are detached, until no worker has them any more.
-    leaving: Vec<Vec<Arc<PortCounters>>>,
+    /// The counters of pods' ports that are detached, by what is behind them, until no worker has them any more.
+    leaving: Vec<(&'static str, Vec<Arc<PortCounters>>)>,
     /// What such ports have counted.
-    left: Traffic,
+    left: BTreeMap<&'static str, Traffic>,
 }
 
 /// The ports of a pod.
@@ -63,7 +63,7 @@ impl Ports {
             ids: PortIds::default(),
             attached: BTreeMap::new(),
             leaving: Vec::new(),
-            left: Traffic::default(),
+            left: BTreeMap::new(),
         }
     }
 
@@ -120,7 +120,8 @@ impl Ports {
     /// Takes a port from the workers, which the last tables, of this version, do not name.
     pub(super) fn detach(&mut self, id: PortId, version: u64) {
         self.workers.send_all(|| Command::Detach(id));
-        self.leaving.extend(self.attached.remove(&id).map(|port| port.counters));
+        let port = self.attached.remove(&id);
+        self.leaving.extend(port.map(|port| (kind(&port.name), port.counters)));
         self.fold();
         self.ids.rest(id, version);
     }
@@ -128,10 +129,10 @@ impl Ports {
     /// Adds up what ports have counted that no worker serves any more.
     fn fold(&mut self) {
         let left = &mut self.left;
-        self.leaving.retain(|counters| {
+        self.leaving.retain(|(kind, counters)| {
             let is_served = counters.iter().any(|it| Arc::strong_count(it) > 1);
             if !is_served {
-                left.add(&traffic(counters));
+                left.entry(kind).or_default().add(&traffic(counters));
             }
             is_served
         });
@@ -141,10 +142,12 @@ impl Ports {
     /// are without bound, and a sum that loses a pod would go back.
     pub(super) fn traffic(&mut self) -> BTreeMap<&'static str, Traffic> {
         self.fold();
-        let mut by_kind = BTreeMap::from([(PODS, self.left.clone())]);
+        let mut by_kind = self.left.clone();
+        by_kind.entry(PODS).or_default();
         let attached = self.attached.values();
         let attached = attached.map(|port| (kind(&port.name), &port.counters));
-        for (kind, counters) in attached.chain(self.leaving.iter().map(|it| (PODS, it))) {
+        let leaving = self.leaving.iter().map(|(kind, counters)| (*kind, counters));
+        for (kind, counters) in attached.chain(leaving) {
             by_kind.entry(kind).or_default().add(&traffic(counters));
         }
         by_kind
@@ -166,8 +169,9 @@ const PODS: &str = "pod";
 
 /// What is behind a port of this name.
 fn kind(name: &str) -> &'static str {
-    let own = ["host", "service", "uplink-raw", "uplink-packet", "uplink-vxlan"];
-    own.into_iter().find(|own| *own == name).unwrap_or(PODS)
+    let kind = name.split_once(':').map_or(name, |(kind, _)| kind);
+    let own = ["host", "host-side", "service", "uplink-raw", "uplink-packet", "uplink-vxlan"];
+    own.into_iter().find(|own| *own == kind).unwrap_or(PODS)
 }
 
 /// What the workers have counted of a port.

@@ -155,6 +155,9 @@ fn warnings(Agent { datastore, attachments, .. }: &Agent) -> Vec<String> {
     summaries(datastore, Severity::Warning)
         .chain(attachments.holding.problem())
         .chain(refused)
+        .chain(attachments.not_judged(datastore).map(|pod| {
+            format!("pod {pod}: another plugin connected it before Manx was there, so nothing of it is judged until it is made anew")
+        }))
         .collect()
 }
 

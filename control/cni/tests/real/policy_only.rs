@@ -188,6 +188,23 @@ fn pods_that_another_plugin_connects_are_judged_and_nothing_passes_without_an_ag
 }
 
 #[test]
+fn pods_from_before_manx_are_named() {
+    let main = plugin("ptp");
+    let Some(node) = Node::start_behind(&main) else { return };
+    let path = node.add_namespace("early");
+    let made = Pod::call_main(&node, &main, "ADD", ("early", &path)).result();
+    node.write_pod("early", &made);
+    let warned = || node.client().unwrap().status().unwrap().warnings;
+    wait(|| warned().iter().any(|it| it.starts_with("pod shop/early: another plugin")));
+    // Made anew.
+    let main_del = Pod::call_main(&node, &main, "DEL", ("early", &path));
+    assert!(main_del.succeeded, "{}", main_del.text);
+    netns::delete(&path).unwrap();
+    Pod::add(&node, &main, "early");
+    wait(|| warned().is_empty());
+}
+
+#[test]
 fn del_without_an_agent_cuts_the_pod_and_goes_through_later() {
     let main = plugin("bridge");
     let Some(mut node) = Node::start_behind(&main) else { return };
