@@ -1,6 +1,7 @@
 # Sourced: a cluster of two nodes with kube-proxy for Manx to be installed in, and checks that are counted. $1 and $2 are the
 # static programs manx and manx-cni. MANX_CLUSTER_CACHE is the folder of the cluster's programs, which must be built;
-# MANX_CLUSTER_PROXY is kube-proxy's mode, nftables or iptables. Where $cni is set, that plugin connects the pods.
+# MANX_CLUSTER_PROXY is kube-proxy's mode, nftables or iptables. Where $cni is set, that plugin connects the pods. What is wrong
+# also goes to the file MANX_WRONG, if that is set.
 set -euo pipefail
 
 [ $# -ge 2 ] || { echo "usage: $0 MANX MANX_CNI: expected two static programs" >&2; exit 2; }
@@ -28,7 +29,7 @@ check() {
         say "ok      $what"
     else
         bad=$((bad + 1))
-        say "WRONG   $what: $found"
+        say "WRONG   $what: $found" | tee -a "${MANX_WRONG:-/dev/null}"
     fi
 }
 

@@ -1,5 +1,5 @@
-# Sourced after manx.bash: pods in the namespace shop that ask each other, one of each name on each node (web-n1, web-n2), and
-# what is to be seen of Manx on a node.
+# Sourced after manx.bash: pods in the namespace shop that ask each other, one of each name on each node (web-n1, web-n2), what
+# is checked of them wherever Manx judges, and what is to be seen of Manx on a node.
 readonly agnhost=registry.k8s.io/e2e-test-images/agnhost:2.59
 
 make_shop() {
@@ -60,6 +60,104 @@ timed_out() {
 # reaches FROM TO, denied FROM TO: from pod to pod.
 reaches() { connects "$1" "$(address "$2"):8080"; }
 denied() { timed_out "$1" "$(address "$2"):8080"; }
+
+# Both endpoints answer: kube-proxy chooses by chance. The pod's own server asks, and its node asks that.
+both_answer() {
+    local found
+    found=$(cluster exec "${1#*-}" -- curl -sS --max-time 20 \
+        "http://$(address "$1"):8080/dial?host=$2&port=80&protocol=http&request=hostname&tries=12")
+    [[ $found == *db-n1* && $found == *db-n2* && $found != *errors* ]] || { echo "$found"; return 1; }
+}
+
+# check_reach: all pods, on both nodes, reach each other.
+check_reach() {
+    local from to
+    for from in web-n1 web-n2; do
+        for to in web-n1 web-n2 db-n1 db-n2; do
+            [ "$from" = "$to" ] || check "$from reaches $to" eventually 10 reaches "$from" "$to"
+        done
+    done
+}
+
+# check_policy: one policy, and a label. web-n1 may reach the pods db after that, and web-n2 may not.
+check_policy() {
+    local to
+    kubectl create -f - <<'END'
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: db, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: db}}
+  ingress: [{from: [{podSelector: {matchLabels: {access: db}}}]}]
+END
+    for to in db-n1 db-n2; do
+        check "the policy denies web-n1 to $to" eventually 10 denied web-n1 "$to"
+        check "the policy denies web-n2 to $to" denied web-n2 "$to"
+    done
+    check "and leaves web-n2 to web-n1" reaches web-n2 web-n1
+    kubectl -n shop label pod web-n1 access=db
+    for to in db-n1 db-n2; do check "the label lets web-n1 to $to" eventually 10 reaches web-n1 "$to"; done
+    check "and not web-n2" denied web-n2 db-n1
+}
+
+# check_services, after that: kube-proxy translates, and policy is about the pods behind services.
+check_services() {
+    local name from web_service db_service
+    kubectl apply -f - <"$here/dns.yaml" >/dev/null
+    for name in web db; do kubectl -n shop create service clusterip "$name" --tcp=80:8080; done
+    kubectl create -f - <<END
+apiVersion: v1
+kind: Service
+metadata: {name: log, namespace: shop}
+spec: {clusterIP: None, selector: {app: log}, ports: [{port: 8080}]}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: log, namespace: shop}
+spec:
+  serviceName: log
+  selector: {matchLabels: {app: log}}
+  template:
+    metadata: {labels: {app: log}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers: [{name: c, image: "$agnhost", args: [netexec, --http-port=8080]}]
+END
+    web_service=$(service web) db_service=$(service db)
+    masquerade
+    check "CoreDNS is ready, so it reaches the API server at 10.96.0.1" \
+        kubectl -n kube-system rollout status deployment/coredns --timeout=60s
+    for from in web-n1 web-n2; do
+        check "$from reaches the API server by its service" eventually 10 connects "$from" 10.96.0.1:443
+    done
+    # Not from the endpoints themselves: kube-proxy masquerades a pod that reaches itself, which is dropped.
+    for from in db-n1 db-n2; do
+        check "$from reaches service web by its address" eventually 10 connects "$from" "$web_service:80"
+        check "$from reaches service web by its name" eventually 20 connects "$from" web.shop.svc.cluster.local:80
+        check "$from reaches it by its short name" connects "$from" web:80
+        check "$from reaches the pods of a headless service by its name" eventually 20 connects "$from" log.shop.svc.cluster.local:8080
+        check "$from reaches a pod of a StatefulSet by its name" eventually 20 connects "$from" log-0.log:8080
+    done
+    check "the label lets web-n1 to service db" eventually 10 connects web-n1 "$db_service:80"
+    check "both endpoints of service db answer web-n1" both_answer web-n1 "$db_service"
+    check "the policy denies service db to web-n2" timed_out web-n2 "$db_service:80"
+    kubectl create -f - <<'END'
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: only-dns, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: web}}
+  policyTypes: [Egress]
+  egress:
+  - to: [{namespaceSelector: {}, podSelector: {matchLabels: {k8s-app: kube-dns}}}]
+    ports: [{port: 53, protocol: UDP}, {port: 53}]
+END
+    check "egress policy denies service db to web-n1" eventually 10 timed_out web-n1 "$db_service:80"
+    check "and the API server, which is no pod" timed_out web-n1 10.96.0.1:443
+    check "and lets it resolve names: the connection times out, not the name" timed_out web-n1 db.shop.svc.cluster.local:80
+    kubectl -n shop delete networkpolicy only-dns
+    check "without that policy web-n1 reaches service db" eventually 10 connects web-n1 "$db_service:80"
+}
 
 status_has() { cluster exec "$1" -- "$work/manx" status --socket /run/manx/node.sock | grep -e "$2"; }
 # What Manx has on a node: files of the plugin, the holder, and what it does to the node's network.
