@@ -35,7 +35,7 @@ const USAGE: &str = "\
 manx-cni is a CNI plugin: a container runtime starts it with CNI_COMMAND set.
 
   manx-cni install      copies this program to the runtime's folder of plugins, and writes a configuration that names it
-  manx-cni uninstall    removes both, and ends the holder
+  manx-cni uninstall    removes both, ends the holder, and gives pods back to the plugin that connected them
   manx-cni hold         is the holder, which keeps pods' devices while there is no agent; the plugin starts it
 
     --bin-dir DIR       folder of plugins [default: /opt/cni/bin]

@@ -1,7 +1,7 @@
 //! Where a packet entered, and which sources may enter there.
 
 use crate::drop_reason::DropReason;
-use crate::tables::{Detour, EncodedNextHop, NextHop};
+use crate::tables::{Detour, EncodedNextHop, NextHop, NextHopPair};
 
 /// Where a packet entered: by a port's role, or out of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,10 +71,16 @@ impl Entrance {
     }
 
     /// The same where the fast path need not be fast: processes of the node answer for service addresses by host sides,
-    /// too.
-    pub(super) fn admits_any(self, hop: EncodedNextHop) -> bool {
-        let is_answer = || hop == EncodedNextHop::SERVICE && self.detour() == Detour::Node;
-        self.admits(hop) || is_answer()
+    /// too, each to its own endpoint.
+    pub(super) fn admits_any(self, NextHopPair { from, to }: NextHopPair) -> bool {
+        let is_answer = || {
+            let own = match self.back() {
+                NextHop::HostSide(index) => Some(NextHop::Endpoint(index).encode()),
+                _ => None,
+            };
+            from == EncodedNextHop::SERVICE && own == Some(to)
+        };
+        self.admits(from) || is_answer()
     }
 
     /// The way back to those who entered here.

@@ -48,7 +48,7 @@ pub(super) fn decide_tracked(
 }
 
 /// Decides a packet without a flow. If it is allowed, its flow is inserted, where there is a `place` for it. What an
-/// endpoint sends to itself makes no flow: it is always allowed, in either direction, and would cost the table two
+/// endpoint sends to itself by its own port makes no flow: it is always allowed, in either direction, and would cost the table two
 /// entries.
 #[inline(never)]
 fn open_flow(
@@ -66,7 +66,7 @@ fn open_flow(
     let epoch = current_epoch(tables, name.key.v4_addresses());
     let (mut pair, ends) = state.source_cache.lookup_ends(tables, source, destination);
     pair = metadata.entrance.detour().path(tables, pair);
-    if !metadata.entrance.admits_any(pair.from) {
+    if !metadata.entrance.admits_any(pair) {
         return FlowDecision::drop(metadata.entrance.refusal(pair.to));
     }
     if let Some(reason) = service::refusal(pair) {
@@ -139,7 +139,7 @@ fn apply_cached(
         return recheck(tables, entry, metadata, direction, false, now);
     }
     let pair = entry.next_hop_pair(direction);
-    if !metadata.entrance.admits_any(pair.from) {
+    if !metadata.entrance.admits_any(pair) {
         return FlowDecision::drop(metadata.entrance.refusal(pair.to));
     }
     count_packet(entry, metadata, direction, now);
@@ -159,7 +159,7 @@ fn recheck(
 ) -> FlowDecision {
     let verdict = refresh(tables, entry, judge);
     let pair = entry.next_hop_pair(direction);
-    if !metadata.entrance.admits_any(pair.from) {
+    if !metadata.entrance.admits_any(pair) {
         return FlowDecision::drop(metadata.entrance.refusal(pair.to));
     }
     let decision = FlowDecision::from_verdict(pair, &verdict);
@@ -323,7 +323,7 @@ pub(super) fn decide_icmp_error(
         to: tables.encoded_next_hop(parsed.destination),
     };
     let path = entrance.detour().path(tables, pair);
-    if !entrance.admits_any(path.from) {
+    if !entrance.admits_any(path) {
         return FlowDecision::drop(entrance.refusal(pair.to));
     }
     if pair.from == pair.to && pair.from.endpoint().is_some() {
@@ -352,7 +352,7 @@ pub(super) fn decide_icmp_error(
     let direction = entry.direction(orientation).reverse();
     let verdict = refresh(tables, &mut entry, false);
     let pair = entry.next_hop_pair(direction);
-    if !packet.metadata.entrance.admits_any(pair.from) {
+    if !packet.metadata.entrance.admits_any(pair) {
         return unmatched;
     }
     FlowDecision::from_verdict(pair, &verdict)

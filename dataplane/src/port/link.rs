@@ -57,8 +57,8 @@ pub enum Frame {
     Packet(usize),
     /// A request, with the answer to it.
     Question(Reply),
-    /// A link message for the other side of a [relay](super::relay).
-    Message,
+    /// A link message of this length for the other side of a [relay](super::relay).
+    Message(usize),
     /// Not for this end: another's hardware address, broadcast or multicast, another protocol, a link message.
     NotOurs,
     /// Its ethertype and its IP header contradict each other, or it holds less than the IP header says.

@@ -1,6 +1,7 @@
 //! Ports: where packets come from and go to. Above this trait everything is an IP packet; link framing, virtio headers
 //! and system calls end here.
 
+mod allowance;
 pub mod capture;
 mod datagram;
 mod filter;

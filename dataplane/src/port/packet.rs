@@ -12,7 +12,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Instant;
 
+use super::allowance::Allowance;
 use super::datagram::{Datagrams, Disposition, HeadLen, Route};
 use super::link::{ETHERNET_LEN, EthernetHeader, Frame, Link, REPLY_MAX};
 use super::relay::{Ends, MESSAGE_MAX, Relay, Side};
@@ -48,8 +50,14 @@ const UDP_SEGMENTATION: (u32, u32) = (6, 2);
 enum Framing {
     /// The port is the pod's gateway.
     Gateway(Link),
-    /// The port is one side of a relay, and this is the same queue of the other side.
-    Relay(Relay, OwnedFd),
+    /// The port is one side of a relay.
+    Relay {
+        relay: Relay,
+        /// The same queue of the other side.
+        other: OwnedFd,
+        /// The link messages that may go on, if they are bounded.
+        allowance: Option<Allowance>,
+    },
 }
 
 /// One queue of a link to a pod.
@@ -90,7 +98,10 @@ impl PacketPort {
             for ((into, (fd, ring)), (relay, other)) in
                 ports.iter_mut().zip([to_pod, to_node]).zip(framings)
             {
-                into.push(Self::new(fd, ring, Framing::Relay(relay, other)));
+                // The node is trusted, and its bridge brings the messages of many.
+                let is_pods = relay.side() == Side::Pod;
+                let allowance = is_pods.then(|| Allowance::new(Instant::now()));
+                into.push(Self::new(fd, ring, Framing::Relay { relay, other, allowance }));
             }
         }
         Ok(ports)
@@ -181,11 +192,11 @@ impl Framing {
         };
         let frame = match self {
             Self::Gateway(link) => link.sort(ethernet, packet.bytes()),
-            Self::Relay(relay, _) => relay.sort(ethernet, packet.bytes()),
+            Self::Relay { relay, .. } => relay.sort(ethernet, packet.bytes()),
         };
         match (frame, self) {
             (Frame::Packet(len), _) => {
-                if let Self::Relay(relay, _) = self
+                if let Self::Relay { relay, .. } = self
                     && relay.side() == Side::Pod
                     && let Some(destination) = ethernet.first_chunk()
                 {
@@ -199,11 +210,14 @@ impl Framing {
                 send_message(fd, [reply.bytes(), &[]]);
                 Disposition::Answered
             }
-            (Frame::Message, Self::Relay(_, other)) => {
-                send_message(other.as_fd(), [ethernet, packet.bytes()]);
+            (Frame::Message(len), Self::Relay { other, allowance, .. })
+                if allowance.as_ref().is_none_or(|it| it.take(Instant::now())) =>
+            {
+                let message = packet.bytes().get(..len).unwrap_or_default();
+                send_message(other.as_fd(), [ethernet, message]);
                 Disposition::Answered
             }
-            (Frame::NotOurs | Frame::Message, _) => Disposition::NotOurs,
+            (Frame::NotOurs | Frame::Message(_), _) => Disposition::NotOurs,
             (Frame::Malformed, _) => Disposition::Malformed,
         }
     }
@@ -212,7 +226,7 @@ impl Framing {
     fn header(&self, packet: &Packet) -> Option<EthernetHeader> {
         match self {
             Self::Gateway(link) => link.header(packet.bytes()),
-            Self::Relay(relay, _) => relay.header(packet.bytes(), packet.neighbour),
+            Self::Relay { relay, .. } => relay.header(packet.bytes(), packet.neighbour),
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Manx has no address there. Link messages (ARP, RFC 826; neighbour discovery, RFC 4861) go on to the other side as
 //! they are, so what the pod and the node learn of each other stays true without Manx. A pod may ask and answer for its
 //! own addresses alone, and may not be a router. The node is trusted; what its bridge floods to everybody is sorted out.
+//! Nothing else crosses with a message, because no policy has judged it: it has its own length, and a pod's has only the
+//! options that it needs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -16,6 +18,8 @@ use crate::wire::{arp, extension, icmpv6, ipv6, ndp, protocol};
 
 /// The longest link message that goes on, in bytes behind the Ethernet header: Ethernet's own MTU.
 pub const MESSAGE_MAX: usize = 1500;
+/// The most bytes of options of a pod's neighbour discovery: both link-layer addresses and a nonce.
+const OPTIONS_MAX: usize = 24;
 const BROADCAST: Mac = [0xff; 6];
 /// The first bytes of the hardware addresses of IPv6's multicast groups (RFC 2464, section 7).
 const MULTICAST_V6: [u8; 2] = [0x33, 0x33];
@@ -71,13 +75,13 @@ impl Relay {
         };
         match ethertype {
             ethertype::IPV6 if is_neighbour_discovery(payload) => {
-                message(self.relays_neighbour_discovery(frame, payload), payload)
+                message(self.relayed_neighbour_discovery(frame, payload))
             }
             ethertype::IPV6 if hides_neighbour_discovery(payload) => Frame::NotOurs,
             ethertype::IPV4 | ethertype::IPV6 if is_ours => {
                 packet_len(ethertype, payload).map_or(Frame::Malformed, Frame::Packet)
             }
-            ethertype::ARP => message(self.relays_arp(frame, payload), payload),
+            ethertype::ARP => message(self.relayed_arp(frame, payload)),
             _ => Frame::NotOurs,
         }
     }
@@ -105,56 +109,80 @@ impl Relay {
         self.side
     }
 
-    /// `None`: it is no ARP for IPv4 over Ethernet.
-    fn relays_arp(&self, frame: &ethernet::View, payload: &[u8]) -> Option<bool> {
+    /// The length of an ARP message that goes on: behind it is only the link's padding.
+    fn relayed_arp(&self, frame: &ethernet::View, payload: &[u8]) -> Option<usize> {
         let message = arp::View::new_checked(payload).ok()?;
         let sender = Ipv4Addr::from(message.sender_protocol);
         let target = Ipv4Addr::from(message.target_protocol);
-        Some(match self.side {
+        let is_request = message.operation == arp::operation::REQUEST;
+        let goes_on = match self.side {
             // The address 0.0.0.0 asks whether an address is free (RFC 5227).
             Side::Pod => {
                 frame.source == self.ends.pod
                     && message.sender_hardware == self.ends.pod
-                    && (sender.is_unspecified() || self.is_pods(sender))
+                    && (self.is_pods(sender)
+                        || sender.is_unspecified() && is_request && self.is_pods(target))
             }
-            // A sender that asks for itself announces where it is.
+            // A sender that asks for itself announces where it is. Whoever asks from 0.0.0.0 is answered there.
+            Side::Node if frame.destination == self.ends.pod => {
+                self.is_pods(target) || target.is_unspecified()
+            }
             Side::Node => {
-                frame.destination == self.ends.pod
-                    || frame.destination == BROADCAST && (self.is_pods(target) || sender == target)
+                frame.destination == BROADCAST && (self.is_pods(target) || sender == target)
             }
-        })
+        };
+        let is_known = is_request || message.operation == arp::operation::REPLY;
+        (goes_on && is_known).then_some(size_of::<arp::Header>())
     }
 
-    /// `None`: it is cut short or has a wrong checksum.
-    fn relays_neighbour_discovery(&self, frame: &ethernet::View, payload: &[u8]) -> Option<bool> {
+    /// The length of a message of neighbour discovery that goes on, as its header says it. It has a right checksum.
+    fn relayed_neighbour_discovery(&self, frame: &ethernet::View, payload: &[u8]) -> Option<usize> {
         let ip = ipv6::View::new_checked(payload).ok().filter(|ip| has_right_checksum(ip))?;
-        let kind = icmpv6::View::new_checked(ip.payload()).ok()?.kind;
-        let target = ndp::View::new_checked(ip.payload()).ok().map(|it| Ipv6Addr::from(it.target));
+        let icmp = icmpv6::View::new_checked(ip.payload()).ok()?;
+        let ndp = ndp::View::new_checked(ip.payload()).ok();
+        let target = ndp.map(|it| Ipv6Addr::from(it.target));
         let is_about_pod = target.is_some_and(|target| self.is_pods(target));
         let sender = Ipv6Addr::from(ip.source);
-        Some(match self.side {
+        let goes_on = match self.side {
             Side::Pod => {
-                let is_senders = frame.source == self.ends.pod && self.is_pods(sender);
-                // The source `::` asks whether an address is free (RFC 4862, section 5.4.2).
-                let asks = frame.source == self.ends.pod && sender.is_unspecified();
-                match kind {
-                    kind::ROUTER_SOLICITATION => is_senders || asks,
-                    kind::NEIGHBOUR_SOLICITATION => target.is_some() && (is_senders || asks),
+                let is_senders = self.is_pods(sender);
+                let options = ndp.map_or(icmp.payload(), |it| it.payload());
+                // The source `::` asks whether an address is free (RFC 4862, section 5.4.2), or for a router before
+                // there is an address.
+                let allowed = match icmp.kind {
+                    kind::ROUTER_SOLICITATION => is_senders || sender.is_unspecified(),
+                    kind::NEIGHBOUR_SOLICITATION => {
+                        target.is_some() && is_senders || is_about_pod && sender.is_unspecified()
+                    }
                     kind::NEIGHBOUR_ADVERTISEMENT => is_senders && is_about_pod,
                     _ => false,
-                }
+                };
+                allowed && frame.source == self.ends.pod && self.are_pods(options)
             }
             Side::Node => {
                 let reaches = frame.destination == self.ends.pod
                     || frame.destination.starts_with(&MULTICAST_V6);
-                match kind {
+                match icmp.kind {
                     kind::NEIGHBOUR_SOLICITATION => reaches && is_about_pod,
                     kind::NEIGHBOUR_ADVERTISEMENT => reaches && target.is_some(),
                     kind::ROUTER_ADVERTISEMENT => reaches,
                     _ => false,
                 }
             }
-        })
+        };
+        goes_on.then(|| ipv6::HEADER_LEN + ip.payload().len())
+    }
+
+    /// Whether a pod may send these options: others would take any hardware address for its own, or for a group's.
+    fn are_pods(&self, options: &[u8]) -> bool {
+        let is_allowed = |(kind, value): (u8, &[u8])| match kind {
+            ndp::option::SOURCE_LINK_ADDRESS | ndp::option::TARGET_LINK_ADDRESS => {
+                value == self.ends.pod
+            }
+            ndp::option::NONCE => value.len() == 6,
+            _ => false,
+        };
+        options.len() <= OPTIONS_MAX && ndp::Options(options).all(|it| it.is_some_and(is_allowed))
     }
 
     fn is_pods(&self, address: impl Into<IpAddr>) -> bool {
@@ -176,11 +204,8 @@ fn hides_neighbour_discovery(payload: &[u8]) -> bool {
     })
 }
 
-fn message(relays: Option<bool>, payload: &[u8]) -> Frame {
-    match relays {
-        Some(true) if payload.len() <= MESSAGE_MAX => Frame::Message,
-        _ => Frame::NotOurs,
-    }
+fn message(len: Option<usize>) -> Frame {
+    len.filter(|len| *len <= MESSAGE_MAX).map_or(Frame::NotOurs, Frame::Message)
 }
 
 #[inline]

@@ -35,6 +35,37 @@ const ADVERTISED_FLAGS: u32 = 0xe000_0000;
 /// Option: target link-layer address, one unit of eight bytes (section 4.6.1).
 const TARGET_LINK_ADDRESS: [u8; 2] = [2, 1];
 
+/// The types of options (sections 4.6.1 and RFC 3971, 5.3.2).
+pub mod option {
+    /// Source link-layer address.
+    pub const SOURCE_LINK_ADDRESS: u8 = 1;
+    /// Target link-layer address.
+    pub const TARGET_LINK_ADDRESS: u8 = 2;
+    /// Nonce, by which a sender knows its own message again (RFC 7527).
+    pub const NONCE: u8 = 14;
+}
+
+/// The options of a message, each its type and the bytes behind type and length. `None` for one that is cut short or has
+/// no length, and then there are no more.
+#[derive(Debug, Clone)]
+pub struct Options<'a>(pub &'a [u8]);
+
+impl<'a> Iterator for Options<'a> {
+    type Item = Option<(u8, &'a [u8])>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let bytes = std::mem::take(&mut self.0);
+        let (kind, units) = match bytes {
+            [] => return None,
+            [kind, units, ..] if *units > 0 => (*kind, usize::from(*units)),
+            _ => return Some(None),
+        };
+        let Some((one, rest)) = bytes.split_at_checked(8 * units) else { return Some(None) };
+        self.0 = rest;
+        Some(Some((kind, &one[2..])))
+    }
+}
+
 /// A neighbour solicitation or advertisement. Its payload is the options.
 pub type View = super::view::View<Header>;
 
@@ -67,6 +98,20 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn options_end_with_the_bytes_or_with_one_that_is_wrong() {
+        let read =
+            |bytes: &[u8]| Options(bytes).map(|it| it.map(|(kind, _)| kind)).collect::<Vec<_>>();
+        let two = [[1, 1, 2, 3, 4, 5, 6, 7], [14, 1, 0, 0, 0, 0, 0, 0]].concat();
+        assert_eq!(read(&two), [Some(1), Some(14)]);
+        assert_eq!(Options(&two).next(), Some(Some((1, &[2, 3, 4, 5, 6, 7][..]))));
+        assert_eq!(read(&two[..15]), [Some(1), None]);
+        assert_eq!(read(&[1]), [None]);
+        assert_eq!(read(&[1, 0, 0, 0, 0, 0, 0, 0]), [None], "no length");
+        assert_eq!(read(&[1, 2, 0, 0, 0, 0, 0, 0]), [None]);
+        assert_eq!(read(&[]), []);
+    }
 
     proptest! {
         #[test]

@@ -31,7 +31,8 @@ fn sort(side: Side, frame: &[u8]) -> Frame {
 /// Checks for each frame whether it goes on to the other side, and that what does not is dropped.
 fn assert_messages(side: Side, frames: Vec<(&str, bool, Vec<u8>)>) {
     for (what, relayed, frame) in frames {
-        let expected = if relayed { Frame::Message } else { Frame::NotOurs };
+        let whole = Frame::Message(frame.len() - ETHERNET_LEN);
+        let expected = if relayed { whole } else { Frame::NotOurs };
         assert_eq!(sort(side, &frame), expected, "{side:?}: {what}");
     }
 }
@@ -65,6 +66,11 @@ fn a_pod_asks_and_answers_for_itself_alone() {
     let own = (POD, POD4);
     let all = [BROADCAST, POD];
     let asks = |from, source| discovery(from, kind::NEIGHBOUR_SOLICITATION, source, OTHER6, 255);
+    let tests = |target| {
+        let none = Ipv6Addr::UNSPECIFIED;
+        discovery([ALL_NODES, POD], kind::NEIGHBOUR_SOLICITATION, none, target, 255)
+    };
+    let probes = |target| arp(all, REQUEST, (POD, Ipv4Addr::UNSPECIFIED), target);
     let tells =
         |source, target| discovery([NODE, POD], kind::NEIGHBOUR_ADVERTISEMENT, source, target, 255);
     let mut corrupt = asks([ALL_NODES, POD], POD6);
@@ -76,7 +82,10 @@ fn a_pod_asks_and_answers_for_itself_alone() {
             ("polls another", true, arp([OTHER, POD], REQUEST, own, OTHER4)),
             ("answers", true, arp([OTHER, POD], REPLY, own, OTHER4)),
             ("announces itself", true, arp(all, REQUEST, own, POD4)),
-            ("tests its address", true, arp(all, REQUEST, (POD, Ipv4Addr::UNSPECIFIED), POD4)),
+            ("tests its address", true, probes(POD4)),
+            ("says that another's is taken", false, probes(OTHER4)),
+            ("tells from nowhere", false, arp(all, REPLY, (POD, Ipv4Addr::UNSPECIFIED), POD4)),
+            ("neither asks nor answers", false, arp([OTHER, POD], 3, own, OTHER4)),
             ("answers for another", false, arp([NODE, POD], REPLY, (POD, OTHER4), OTHER4)),
             ("announces another", false, arp(all, REQUEST, (POD, OTHER4), OTHER4)),
             ("gives its address to another", false, arp(all, REQUEST, (OTHER, POD4), POD4)),
@@ -84,7 +93,9 @@ fn a_pod_asks_and_answers_for_itself_alone() {
             ("ARP, cut short", false, arp(all, REQUEST, own, OTHER4)[..40].to_vec()),
             ("asks for a neighbour", true, asks([ALL_NODES, POD], POD6)),
             ("asks by its link-local address", true, asks([ALL_NODES, POD], POD_LOCAL)),
-            ("tests an address", true, asks([ALL_NODES, POD], Ipv6Addr::UNSPECIFIED)),
+            ("tests an address", true, tests(POD6)),
+            ("tests its link-local one", true, tests(POD_LOCAL)),
+            ("says that another's is taken", false, tests(OTHER6)),
             ("asks as another address", false, asks([ALL_NODES, POD], OTHER6)),
             ("asks as another's link-local one", false, asks([ALL_NODES, POD], OTHER_LOCAL)),
             ("asks from another's hardware", false, asks([ALL_NODES, OTHER], POD6)),
@@ -99,13 +110,77 @@ fn a_pod_asks_and_answers_for_itself_alone() {
     assert_eq!(sort(Side::Pod, &beyond), Frame::NotOurs, "multicast, and no link message");
 }
 
+/// As [`discovery`], with options.
+fn with_options(kind: u8, target: Ipv6Addr, options: &[u8]) -> Vec<u8> {
+    let to = if kind == kind::NEIGHBOUR_ADVERTISEMENT { NODE } else { ALL_NODES };
+    let builder = PacketBuilder::ethernet2(POD, to).ipv6(POD6.octets(), POD6.octets(), 255);
+    let mut frame = Vec::new();
+    let behind = [&target.octets(), options].concat();
+    builder.icmpv6_raw(kind, 0, [0; 4]).write(&mut frame, &behind).unwrap();
+    frame
+}
+
+/// Kernels believe any hardware address there, that of another or of a group, too.
 #[test]
-fn a_pod_is_no_router() {
-    let from_pod = |kind| discovery([ALL_NODES, POD], kind, POD_LOCAL, POD6, 255);
+fn a_pod_tells_its_own_hardware_address_and_nothing_more() {
+    let link_address = |kind, mac: Mac| [&[kind, 1][..], &mac].concat();
+    let (source, target) = (link_address(1, POD), link_address(2, POD));
+    let nonce = [14, 1, 1, 2, 3, 4, 5, 6];
+    let asks = |options: &[u8]| with_options(kind::NEIGHBOUR_SOLICITATION, OTHER6, options);
+    let tells = |options: &[u8]| with_options(kind::NEIGHBOUR_ADVERTISEMENT, POD6, options);
     assert_messages(
         Side::Pod,
         vec![
-            ("looks for a router", true, from_pod(kind::ROUTER_SOLICITATION)),
+            ("asks from its own", true, asks(&source)),
+            ("asks with a nonce", true, asks(&[&source[..], &nonce].concat())),
+            ("tells its own", true, tells(&target)),
+            ("asks from another's", false, asks(&link_address(1, OTHER))),
+            ("asks from everybody's", false, asks(&link_address(1, BROADCAST))),
+            ("tells another's", false, tells(&link_address(2, OTHER))),
+            ("tells everybody's", false, tells(&link_address(2, ALL_NODES))),
+            ("says more", false, asks(&[5, 1, 0, 0, 0, 0, 5, 220])),
+            ("says much", false, asks(&[&source[..], &target, &nonce, &nonce].concat())),
+            ("a long option", false, asks(&[14, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])),
+            ("an option without a length", false, asks(&[1, 0, 0, 0, 0, 0, 0, 0])),
+            ("an option that is cut short", false, asks(&source[..6])),
+        ],
+    );
+}
+
+/// Policy has not judged it.
+#[test]
+fn nothing_crosses_behind_a_message() {
+    let ask = arp([OTHER, POD], REQUEST, (POD, POD4), OTHER4);
+    let answer = arp([POD, OTHER], REPLY, (OTHER, OTHER4), POD4);
+    let test = discovery([ALL_NODES, POD], kind::NEIGHBOUR_SOLICITATION, POD6, OTHER6, 255);
+    let tell = discovery([POD, OTHER], kind::NEIGHBOUR_ADVERTISEMENT, OTHER6, OTHER6, 255);
+    for (side, frame) in
+        [(Side::Pod, ask), (Side::Node, answer), (Side::Pod, test), (Side::Node, tell)]
+    {
+        let longer = [&frame[..], &[0x55; 900]].concat();
+        assert_eq!(sort(side, &longer), Frame::Message(frame.len() - ETHERNET_LEN), "{side:?}");
+    }
+}
+
+#[test]
+fn a_pod_is_no_router() {
+    let from_pod = |kind| discovery([ALL_NODES, POD], kind, POD_LOCAL, POD6, 255);
+    let looks = |options: &[u8]| {
+        let builder =
+            PacketBuilder::ethernet2(POD, ALL_NODES).ipv6(POD6.octets(), OTHER6.octets(), 255);
+        let mut frame = Vec::new();
+        builder
+            .icmpv6_raw(kind::ROUTER_SOLICITATION, 0, [0; 4])
+            .write(&mut frame, options)
+            .unwrap();
+        frame
+    };
+    assert_messages(
+        Side::Pod,
+        vec![
+            ("looks for a router", true, looks(&[])),
+            ("and says where it is", true, looks(&[&[1, 1][..], &POD].concat())),
+            ("and says more", false, looks(&[3; 8])),
             ("says that it is a router", false, from_pod(kind::ROUTER_ADVERTISEMENT)),
             ("sends others elsewhere", false, from_pod(kind::REDIRECT)),
         ],
@@ -161,6 +236,8 @@ fn of_what_a_bridge_floods_the_pod_gets_what_is_about_it() {
             ("announces where it is", true, arp(all, REPLY, other, OTHER4)),
             ("asks for a third", false, arp(all, REQUEST, other, Ipv4Addr::new(10, 0, 0, 7))),
             ("answers a third", false, arp([NODE, OTHER], REPLY, other, POD4)),
+            ("answers whoever tests", true, arp([POD, OTHER], REPLY, other, Ipv4Addr::UNSPECIFIED)),
+            ("tells the pod about a third", false, arp([POD, OTHER], REPLY, other, OTHER4)),
             ("asks for the pod's address", true, asks(ALL_NODES, POD6)),
             ("asks for its link-local one", true, asks(POD, POD_LOCAL)),
             ("asks for a third's", false, asks(ALL_NODES, OTHER6)),
@@ -214,8 +291,9 @@ proptest! {
                 prop_assert!(len <= payload.len() && is_unicast(to) && kind != ethertype::ARP);
                 prop_assert!(!is_neighbour_discovery(&payload) && !hides_neighbour_discovery(&payload));
             }
-            Frame::Message => {
-                prop_assert!(payload.len() <= MESSAGE_MAX);
+            Frame::Message(len) => {
+                prop_assert!(len <= payload.len().min(MESSAGE_MAX));
+                prop_assert!(kind == ethertype::IPV6 || len == 28, "nothing hides behind it");
                 prop_assert!(kind == ethertype::ARP || is_neighbour_discovery(&payload));
             }
             Frame::NotOurs | Frame::Malformed => {}

@@ -42,7 +42,7 @@ impl<P: PacketIo + 'static> PacketIo for Framed<P> {
                 true
             }
             // The generator sends no ARP requests.
-            Frame::NotOurs | Frame::Question(_) | Frame::Message => {
+            Frame::NotOurs | Frame::Question(_) | Frame::Message(_) => {
                 received.not_ours += 1;
                 true
             }
