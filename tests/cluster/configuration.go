@@ -64,7 +64,7 @@ func (n node) configurations() map[string]string {
 			`clientConnection: {kubeconfig: `+n.path("pki", "kube-proxy.kubeconfig")+`}`,
 			`hostnameOverride: `+n.name,
 			`mode: `+n.Proxy,
-			`clusterCIDR: `+podRange,
+			`clusterCIDR: `+n.podRanges(),
 			// These settings belong to the whole machine: zero leaves them as they are.
 			`conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}`,
 			`nftables: {minSyncPeriod: 200ms}`,

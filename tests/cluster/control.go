@@ -20,7 +20,7 @@ func (c *Cluster) apiServer() (*exec.Cmd, error) {
 	arguments := []string{
 		"--etcd-servers=http://127.0.0.1:2379",
 		"--bind-address=" + controlAddress, "--advertise-address=" + controlAddress, fmt.Sprintf("--secure-port=%d", apiPort),
-		"--service-cluster-ip-range=" + serviceRange,
+		"--service-cluster-ip-range=" + c.serviceRanges(),
 		"--allow-privileged", "--anonymous-auth=false", "--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
 		"--client-ca-file=" + c.path("pki", "ca.crt"),
@@ -45,7 +45,7 @@ func (c *Cluster) controllerManager() (*exec.Cmd, error) {
 		"--root-ca-file="+c.path("pki", "ca.crt"),
 		"--service-account-private-key-file="+c.path("pki", "service-accounts.key"),
 		"--cluster-signing-cert-file="+c.path("pki", "ca.crt"), "--cluster-signing-key-file="+c.path("pki", "ca.key"),
-		"--allocate-node-cidrs", "--cluster-cidr="+podRange, "--service-cluster-ip-range="+serviceRange), nil
+		"--allocate-node-cidrs", "--cluster-cidr="+c.podRanges(), "--service-cluster-ip-range="+c.serviceRanges()), nil
 }
 
 func (c *Cluster) scheduler() (*exec.Cmd, error) {

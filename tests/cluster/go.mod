@@ -240,4 +240,7 @@ replace (
 	k8s.io/sample-controller => k8s.io/sample-controller v0.35.4
 )
 
-tool k8s.io/kubernetes/test/images/agnhost
+tool (
+	github.com/onsi/ginkgo/v2/ginkgo
+	k8s.io/kubernetes/test/images/agnhost
+)

@@ -18,12 +18,40 @@ import (
 // The addresses are the same in every cluster: each has a network of its own.
 const (
 	controlAddress = "10.99.0.1" // the control plane, on a bridge that each node has a veth into
-	nodeAddress    = "10.99.0.%d"
 	apiPort        = 6443
-	serviceRange   = "10.96.0.0/16"
 	apiService     = "10.96.0.1"
-	podRange       = "10.244.0.0/16"
 )
+
+// A family of addresses that the cluster has. An address of a node has its number at the place of %d.
+type family struct{ nodeAddress, nodeRange, podRange, serviceRange string }
+
+// families gives IPv4 first, which the control plane speaks.
+func (c *Cluster) families() []family {
+	all := []family{{"10.99.0.%d", "/24", "10.244.0.0/16", "10.96.0.0/16"}}
+	if c.DualStack {
+		all = append(all, family{"fd00:10:99::%d", "/64", "fd00:10:244::/48", "fd00:10:96::/112"})
+	}
+	return all
+}
+
+// ranges joins one field of all families, as Kubernetes' flags want it.
+func (c *Cluster) ranges(of func(family) string) string {
+	var all []string
+	for _, family := range c.families() {
+		all = append(all, of(family))
+	}
+	return strings.Join(all, ",")
+}
+
+func (c *Cluster) podRanges() string { return c.ranges(func(f family) string { return f.podRange }) }
+func (c *Cluster) serviceRanges() string {
+	return c.ranges(func(f family) string { return f.serviceRange })
+}
+
+// nodeAddresses are those of the node with this index, IPv4 first.
+func (c *Cluster) nodeAddresses(index int) string {
+	return c.ranges(func(f family) string { return fmt.Sprintf(f.nodeAddress, 11+index) })
+}
 
 // runMachine is process 1 of the cluster. It starts the control plane and the nodes, and watches over them for ever.
 func runMachine(arguments []string) error {
@@ -141,7 +169,7 @@ func (c *Cluster) waitForNodes(progress io.Writer) error {
 			continue
 		}
 		// The nodes read this, and make it the configuration of ptp.
-		address := fmt.Sprintf(nodeAddress, 11+i)
+		address := c.nodeAddresses(i)
 		if err := writeFile(c.path(node, "pod-cidr"), cidr+" "+address+"\n"); err != nil {
 			return err
 		}
@@ -209,7 +237,7 @@ func (c *Cluster) startNode(node string, index int) (*exec.Cmd, error) {
 	}
 	defer wait.Close()
 	defer proceed.Close()
-	command := exec.Command(self, "node", c.Dir, node, fmt.Sprintf(nodeAddress, 11+index))
+	command := exec.Command(self, "node", c.Dir, node, c.nodeAddresses(index))
 	command.Stdin, command.Stdout, command.Stderr = wait, log, log
 	command.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,

@@ -1,7 +1,7 @@
 # Sourced: a cluster of two nodes with kube-proxy for Manx to be installed in, and checks that are counted. $1 and $2 are the
 # static programs manx and manx-cni. MANX_CLUSTER_CACHE is the folder of the cluster's programs, which must be built;
-# MANX_CLUSTER_PROXY is kube-proxy's mode, nftables or iptables. Where $cni is set, that plugin connects the pods. What is wrong
-# also goes to the file MANX_WRONG, if that is set.
+# MANX_CLUSTER_PROXY is kube-proxy's mode, nftables or iptables. Where $cni is set, that plugin connects the pods; where $up is
+# set, it is a flag more for the cluster. What is wrong also goes to the file MANX_WRONG, if that is set.
 set -euo pipefail
 
 [ $# -ge 2 ] || { echo "usage: $0 MANX MANX_CNI: expected two static programs" >&2; exit 2; }
@@ -69,4 +69,4 @@ install_manx() {
 uninstall_manx() { kubectl delete -f - <"$deploy" --timeout=60s; }
 
 trap end EXIT
-cluster up --nodes 2 --cni "${cni:-none}" --proxy "${MANX_CLUSTER_PROXY:-nftables}"
+cluster up --nodes 2 --cni "${cni:-none}" --proxy "${MANX_CLUSTER_PROXY:-nftables}" ${up:+"$up"}

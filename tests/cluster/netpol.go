@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // leftOut are specs that cannot hold here, as a pattern of ginkgo.
@@ -19,17 +21,18 @@ func netpol(arguments []string) error {
 	set, directory := flags("netpol")
 	list := set.Bool("list", false, "only print the names of the specs")
 	skip := set.String("skip", leftOut, "the specs that are left out, as a pattern")
+	atOnce := set.Int("at-once", 6, "how many specs run at a time: each has namespaces of its own, and mostly waits")
 	if err := set.Parse(arguments); err != nil {
 		return err
 	}
-	if err := build([]string{"netpol"}); err != nil {
+	if err := build([]string{"netpol.test", "ginkgo"}); err != nil {
 		return err
 	}
 	cache, err := cache()
 	if err != nil {
 		return err
 	}
-	suite := filepath.Join(cache, "bin/netpol")
+	suite := filepath.Join(cache, "bin/netpol.test")
 	if *list {
 		return passThrough(exec.Command(suite, "--list-tests"))
 	}
@@ -59,18 +62,22 @@ func netpol(arguments []string) error {
 	// Where nothing is enforced but all connects, this one passes; where nothing connects, it fails.
 	const reaches = "should support allow-all policy"
 	for _, pattern := range []string{reaches, focus} {
-		if err := passThrough(c.specs(suite, pattern, *skip)); err != nil {
+		if err := passThrough(c.specs(suite, *atOnce, pattern, *skip)); err != nil {
 			return fmt.Errorf("the specs of %q: %w", pattern, err)
 		}
 	}
 	return nil
 }
 
-func (c *Cluster) specs(suite, focus, skip string) *exec.Cmd {
-	// Without a word ginkgo ends the suite after an hour, and all specs take longer on two cores.
-	return exec.Command(suite, "--kubeconfig="+c.path("kubeconfig"), "--provider=skeleton", "--test.timeout=0", "--ginkgo.timeout=3h",
-		"--ginkgo.focus="+focus, "--ginkgo.skip="+skip, "--ginkgo.no-color", "--ginkgo.v", "--ginkgo.fail-on-empty",
+func (c *Cluster) specs(suite string, atOnce int, focus, skip string) *exec.Cmd {
+	command := exec.Command(filepath.Join(filepath.Dir(suite), "ginkgo"), fmt.Sprintf("--procs=%d", atOnce),
+		"--focus="+focus, "--skip="+skip, "--no-color", "--v", "--fail-on-empty",
+		"--timeout=3h", // ginkgo ends the suite after an hour otherwise, and all specs may take longer on two cores
+		suite, "--", "--kubeconfig="+c.path("kubeconfig"), "--provider=skeleton",
 		"--report-dir="+c.path("netpol"), "--dump-logs-on-failure=false")
+	// Its processes end with it, at once: they would go on for minutes without a cluster.
+	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}
+	return command
 }
 
 // passThrough ends the program with this one, so that it also cleans up when somebody gives up waiting.
@@ -78,7 +85,9 @@ func passThrough(command *exec.Cmd) error {
 	// The signal comes when the thread ends that started the program (prctl(2), PR_SET_PDEATHSIG).
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	if command.SysProcAttr == nil {
+		command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	}
 	command.Stdin, command.Stdout, command.Stderr = os.Stdin, os.Stdout, os.Stderr
 	return command.Run()
 }

@@ -17,7 +17,7 @@ import (
 // A node's first process goes through three lives: `node` joins the node's cgroups, `init` is process 1 and reaps
 // orphans (the shims of containers are), and its child `daemons` mounts, configures and supervises.
 
-// enterNode begins a node: arguments are the cluster's folder, the node's name and its address.
+// enterNode begins a node: arguments are the cluster's folder, the node's name and its addresses.
 func enterNode(arguments []string) error {
 	c, err := readCluster(arguments[0])
 	if err != nil {
@@ -61,7 +61,8 @@ func runInit(arguments []string) error {
 // node is one node, seen from inside.
 type node struct {
 	*Cluster
-	name, address string
+	name      string
+	addresses string // separated by commas, IPv4 first
 }
 
 func runDaemons(arguments []string) error {
@@ -80,8 +81,11 @@ func runDaemons(arguments []string) error {
 	if err := n.mount(); err != nil {
 		return err
 	}
-	if err := ip("link set lo up", "address add "+n.address+"/24 dev eth0", "link set eth0 up",
-		"route add default via "+controlAddress); err != nil {
+	lines := []string{"link set lo up", "link set eth0 up"}
+	for i, address := range strings.Split(n.addresses, ",") {
+		lines = append(lines, "address add "+address+n.families()[i].nodeRange+" dev eth0 nodad")
+	}
+	if err := ip(append(lines, "route add default via "+controlAddress)...); err != nil {
 		return err
 	}
 	for _, setting := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
@@ -118,7 +122,7 @@ func (n node) startDaemons() error {
 	}
 	n.supervise(n.name+".kubelet", func() (*exec.Cmd, error) {
 		return n.program("kubelet", "--config=/etc/kubernetes/kubelet.yaml",
-			"--kubeconfig="+n.path("pki", n.name+".kubeconfig"), "--hostname-override="+n.name, "--node-ip="+n.address), nil
+			"--kubeconfig="+n.path("pki", n.name+".kubeconfig"), "--hostname-override="+n.name, "--node-ip="+n.addresses), nil
 	})
 	if n.Proxy != "none" {
 		n.supervise(n.name+".kube-proxy", func() (*exec.Cmd, error) {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,9 +15,9 @@ import (
 	"time"
 )
 
-// A rig (docs/rig.md) is brought through the API server: its namespaces, service accounts and policies as they are, and its
-// pods with a prober that answers at their ports. Nodes worker-1, worker-2, .. are the cluster's, in turn. Its Nodes and
-// IPPools stay away: the cluster has its own.
+// A rig (docs/rig.md) is brought through the API server: its namespaces, service accounts, policies and services as they are,
+// and its pods, and those of its workloads, with a prober that answers at their ports. Nodes worker-1, worker-2, .. are the
+// cluster's, in turn. Its Nodes and IPPools stay away, because the cluster has its own; so does its outside host.
 
 // object is a Kubernetes object, as JSON has it.
 type object = map[string]any
@@ -34,69 +36,24 @@ type rigPod struct {
 			}
 		}
 	}
-	Status struct{ PodIP, Phase string }
+	Status struct {
+		Phase  string
+		PodIPs []struct{ IP netip.Addr }
+	}
 }
 
 func (p rigPod) name() string { return p.Metadata.Namespace + "/" + p.Metadata.Name }
 
-// A truthTable is what `manx policy matrix --output json` prints.
-type truthTable struct {
-	Parties []struct {
-		Name string
-		Pods []string
-	}
-	Services []struct{ TCP, UDP [][2]int }
-	Cells    []struct {
-		From, To []string
-		IPv4     int
-	}
-}
-
-// allows finds the cell of two pods, and says whether the port, such as 80/tcp, is open in it.
-func (t truthTable) allows(from, to, port string) (bool, error) {
-	party := func(pod string) string {
-		for _, party := range t.Parties {
-			if slices.Contains(party.Pods, pod) {
-				return party.Name
-			}
-		}
-		return ""
-	}
-	var number int
-	var protocol string
-	if _, err := fmt.Sscanf(port, "%d/%s", &number, &protocol); err != nil {
-		return false, fmt.Errorf("the port %q: %w", port, err)
-	}
-	for _, cell := range t.Cells {
-		if !slices.Contains(cell.From, party(from)) || !slices.Contains(cell.To, party(to)) {
-			continue
-		}
-		open := t.Services[cell.IPv4].TCP
-		if protocol == "udp" {
-			open = t.Services[cell.IPv4].UDP
-		}
-		return slices.ContainsFunc(open, func(r [2]int) bool { return r[0] <= number && number <= r[1] }), nil
-	}
-	return false, fmt.Errorf("the truth table has no cell from %s to %s", from, to)
-}
-
-// rig applies a rig's objects, and compares what its pods reach with the truth table. It takes its objects away again.
+// rig applies a rig's objects, and compares what its pods reach with what the oracle says about the cluster's objects as they
+// are then. It takes its objects away again.
 func rig(arguments []string) (err error) {
 	c, rest, err := opened("rig", arguments)
 	if err != nil {
 		return err
 	}
 	if len(rest) != 3 {
-		return errors.New("expected a rig's folder, a truth table and an image: " +
-			"cluster rig fixtures/rigs/three-tier matrix.json docker.io/library/prober:latest")
-	}
-	text, err := os.ReadFile(rest[1])
-	if err != nil {
-		return err
-	}
-	var table truthTable
-	if err := json.Unmarshal(text, &table); err != nil {
-		return fmt.Errorf("%s: %w", rest[1], err)
+		return errors.New("expected a rig's folder, the program manx and an image: " +
+			"cluster rig fixtures/rigs/three-tier target/programs/manx docker.io/library/prober:latest")
 	}
 	objects, err := c.rigObjects(rest[0], rest[2])
 	if err != nil {
@@ -106,13 +63,17 @@ func rig(arguments []string) (err error) {
 	if _, err := c.withInput(objects, "apply", "-f", "-"); err != nil {
 		return err
 	}
-	pods, err := c.rigPods()
+	pods, err := c.rigPods(objects)
 	if err != nil {
 		return err
 	}
-	// What the API server has just taken counts on every node a moment later.
+	// What the API server has just taken counts on every node a moment later, and endpoints of services come later.
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Second) {
-		wrong, err := c.compare(pods, table)
+		probes, err := c.probes(rest[1], pods)
+		if err != nil {
+			return err
+		}
+		wrong, err := c.compare(pods, probes)
 		if err == nil && len(wrong) == 0 {
 			return nil
 		}
@@ -176,27 +137,51 @@ func (c *Cluster) rigObjects(folder, image string) ([]object, error) {
 		}
 		for _, item := range items {
 			it := item.(object)
+			spec, _ := it["spec"].(object)
 			switch it["kind"] {
 			case "Node", "IPPool":
+				continue
 			case "Namespace", "Tier", "ServiceAccount":
 				first = append(first, it)
+				continue
+			case "HostEndpoint":
+				spec["node"] = c.place(spec["node"])
+				delete(spec, "expectedIPs") // of the rig's node
 			case "Pod":
-				pod, err := c.servedPod(it, image)
-				if err != nil {
-					return nil, err
-				}
-				then = append(then, pod)
-			default:
-				then = append(then, it)
+				err = c.serve(it, image)
+			case "Deployment", "StatefulSet", "DaemonSet":
+				err = c.serve(spec["template"].(object), image)
 			}
+			if err != nil {
+				return nil, err
+			}
+			then = append(then, it)
 		}
 	}
-	return append(first, then...), nil
+	return slices.Concat(leftOutNamespaces(first, then), first, then), nil
+}
+
+// leftOutNamespaces are those that objects lie in and that the rig does not have.
+func leftOutNamespaces(first, then []object) (missing []object) {
+	known := []any{nil, "default", "kube-system"}
+	for _, it := range first {
+		if it["kind"] == "Namespace" {
+			known = append(known, it["metadata"].(object)["name"])
+		}
+	}
+	for _, it := range slices.Concat(first, then) {
+		if namespace := it["metadata"].(object)["namespace"]; !slices.Contains(known, namespace) {
+			known = append(known, namespace)
+			missing = append(missing, object{"apiVersion": "v1", "kind": "Namespace", "metadata": object{"name": namespace}})
+		}
+	}
+	return missing
 }
 
 // otherPort is one that no container names.
 const otherPort = "40000/tcp"
 
+// ports are those that can be asked: not those of SCTP, which most kernels of containers and small machines do not have.
 func (p rigPod) ports() []string {
 	ports := []string{otherPort}
 	for _, container := range p.Spec.Containers {
@@ -205,57 +190,76 @@ func (p rigPod) ports() []string {
 			if port.Protocol != "" {
 				protocol = strings.ToLower(port.Protocol)
 			}
-			ports = append(ports, fmt.Sprintf("%d/%s", port.ContainerPort, protocol))
+			if protocol != "sctp" {
+				ports = append(ports, fmt.Sprintf("%d/%s", port.ContainerPort, protocol))
+			}
 		}
 	}
 	return ports
 }
 
-// servedPod is the pod with the same names, labels, account and ports, on a node of the cluster, with a prober in it.
-func (c *Cluster) servedPod(pod object, image string) (object, error) {
+// place gives the cluster's node for one of the rig's.
+func (c *Cluster) place(node any) string {
+	number := 1
+	_, _ = fmt.Sscanf(fmt.Sprint(node), "worker-%d", &number)
+	return c.nodes()[(number-1)%c.Nodes]
+}
+
+// serve makes a pod, or a workload's template, one with a prober in it: names, labels, account and ports stay.
+func (c *Cluster) serve(pod object, image string) error {
 	text, err := json.Marshal(pod)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var read rigPod
 	if err := json.Unmarshal(text, &read); err != nil {
-		return nil, err
+		return err
 	}
 	metadata, spec := pod["metadata"].(object), pod["spec"].(object)
-	labels, _ := metadata["labels"].(object)
-	if labels == nil {
-		labels = object{}
-	}
 	var named []any
 	for _, container := range spec["containers"].([]any) {
 		ports, _ := container.(object)["ports"].([]any)
 		named = append(named, ports...)
 	}
-	node, number := "n1", 0
-	if _, err := fmt.Sscanf(fmt.Sprint(spec["nodeName"]), "worker-%d", &number); err == nil {
-		node = c.nodes()[(number-1)%c.Nodes]
-	}
 	served := object{
-		"nodeName": node, "terminationGracePeriodSeconds": 0,
+		"terminationGracePeriodSeconds": 0,
 		"containers": []any{object{
 			"name": "prober", "image": image, "imagePullPolicy": "Never",
 			"args": append([]string{"serve"}, read.ports()...), "ports": named,
 		}},
 	}
+	if node, isNamed := spec["nodeName"]; isNamed {
+		served["nodeName"] = c.place(node)
+	}
 	if account, isNamed := spec["serviceAccountName"]; isNamed {
 		served["serviceAccountName"] = account
 	}
-	return object{"apiVersion": "v1", "kind": "Pod", "spec": served, "metadata": object{
-		"namespace": metadata["namespace"], "name": metadata["name"], "labels": labels,
-		"annotations": object{rigMark: "true"},
-	}}, nil
+	metadata["annotations"] = object{rigMark: "true"}
+	delete(pod, "status")
+	pod["spec"] = served
+	return nil
 }
 
 // rigMark is the annotation that finds the pods again. No selector sees it.
 const rigMark = "manx.test/rig"
 
-// rigPods waits for the rig's pods, and reads them with their addresses.
-func (c *Cluster) rigPods() (pods []rigPod, err error) {
+// rigPods waits for the pods of the objects, and reads them with their addresses.
+func (c *Cluster) rigPods(objects []object) (pods []rigPod, err error) {
+	wanted := 0
+	for _, it := range objects {
+		switch it["kind"] {
+		case "Pod":
+			wanted++
+		case "Deployment", "StatefulSet":
+			replicas, isSaid := it["spec"].(object)["replicas"].(float64)
+			if !isSaid {
+				replicas = 1
+			}
+			wanted += int(replicas)
+		case "DaemonSet":
+			wanted += c.Nodes
+		}
+	}
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(300 * time.Millisecond) {
 		out, err := c.withInput(nil, "get", "pods", "-A", "-o", "json")
 		if err != nil {
@@ -266,56 +270,124 @@ func (c *Cluster) rigPods() (pods []rigPod, err error) {
 			return nil, err
 		}
 		pods = slices.DeleteFunc(all.Items, func(p rigPod) bool { return p.Metadata.Annotations[rigMark] == "" })
-		if !slices.ContainsFunc(pods, func(p rigPod) bool { return p.Status.Phase != "Running" }) {
+		if len(pods) == wanted && !slices.ContainsFunc(pods, func(p rigPod) bool {
+			return p.Status.Phase != "Running" || len(p.Status.PodIPs) != len(c.families())
+		}) {
 			return pods, nil
 		}
 	}
-	return nil, fmt.Errorf("the pods do not run after 60 s: %+v", pods)
+	return nil, fmt.Errorf("after 60 s these pods are there, expected %d that run, each with an address of every family: %+v", wanted, pods)
 }
 
-// compare has each pod ask every port of all others, and names what is not as the table says.
-func (c *Cluster) compare(pods []rigPod, table truthTable) (wrong []string, err error) {
-	allowed, denied := 0, 0
-	for _, from := range pods {
-		arguments := []string{"-n", from.Metadata.Namespace, "exec", from.Metadata.Name, "--", "/prober", "reach"}
-		for _, to := range pods {
+// A probe asks a port of a pod by one of its addresses.
+type probe struct {
+	from, to string
+	address  netip.Addr
+	port     string
+	expected bool // to be answered, by the oracle
+}
+
+func (p probe) target() string {
+	number, protocol, _ := strings.Cut(p.port, "/")
+	return net.JoinHostPort(p.address.String(), number) + "/" + protocol
+}
+
+// probes are those of all ports of all pods but the one that asks, by all of their addresses.
+func (c *Cluster) probes(manx string, pods []rigPod) (all []probe, err error) {
+	type question struct {
+		port   string
+		byIPv6 bool
+	}
+	answers := map[question]map[string]bool{}
+	for _, to := range pods {
+		for _, address := range to.Status.PodIPs {
 			for _, port := range to.ports() {
-				if to.name() != from.name() {
-					arguments = append(arguments, to.Status.PodIP+":"+port)
+				asked := question{port, address.IP.Is6()}
+				if answers[asked] == nil {
+					if answers[asked], err = c.explain(manx, asked.port, asked.byIPv6); err != nil {
+						return nil, err
+					}
+				}
+				for _, from := range pods {
+					if from.name() == to.name() {
+						continue
+					}
+					pair := from.name() + " -> " + fmt.Sprintf("%s (%s)", to.name(), address.IP)
+					expected, isThere := answers[asked][pair]
+					if !isThere {
+						return nil, fmt.Errorf("manx policy explain of %s says nothing about %s", port, pair)
+					}
+					all = append(all, probe{from.name(), to.name(), address.IP, port, expected})
 				}
 			}
+		}
+	}
+	return all, nil
+}
+
+// explain has the oracle judge a port of all pods, by the objects of the cluster: FROM -> TO (ADDRESS), and whether it passes.
+func (c *Cluster) explain(manx, port string, byIPv6 bool) (map[string]bool, error) {
+	number, protocol, _ := strings.Cut(port, "/")
+	arguments := []string{"policy", "explain", "--kubeconfig", c.path("kubeconfig"), "--routes", "--output", "json",
+		"--from", "*/*", "--to", "*/*", "--port", protocol + "/" + number}
+	if byIPv6 {
+		arguments = append(arguments, "-6")
+	}
+	out, err := exec.Command(manx, arguments...).Output()
+	var ended *exec.ExitError
+	// Status 1 is that not every connection passes.
+	if err != nil && (!errors.As(err, &ended) || ended.ExitCode() != 1) {
+		return nil, fmt.Errorf("manx %s: %w: %s", strings.Join(arguments, " "), err, ended.Stderr)
+	}
+	var all struct {
+		Explanations []struct {
+			From, To string
+			Allowed  bool
+		}
+	}
+	if err := json.Unmarshal(out, &all); err != nil {
+		return nil, err
+	}
+	passes := map[string]bool{}
+	for _, one := range all.Explanations {
+		from, _, _ := strings.Cut(one.From, " ")
+		passes[from+" -> "+one.To] = one.Allowed
+	}
+	return passes, nil
+}
+
+// compare has each pod send its probes, and names what is not as expected.
+func (c *Cluster) compare(pods []rigPod, probes []probe) (wrong []string, err error) {
+	var allowed, denied, byIPv6 int
+	for _, from := range pods {
+		arguments := []string{"-n", from.Metadata.Namespace, "exec", from.Metadata.Name, "--", "/prober", "reach"}
+		own := slices.DeleteFunc(slices.Clone(probes), func(p probe) bool { return p.from != from.name() })
+		for _, probe := range own {
+			arguments = append(arguments, probe.target())
 		}
 		out, err := c.withInput(nil, arguments...)
 		if err != nil {
 			return nil, err
 		}
 		reached := strings.Fields(string(out))
-		for _, to := range pods {
-			for _, port := range to.ports() {
-				if to.name() == from.name() {
-					continue
-				}
-				expected, err := table.allows(from.name(), to.name(), port)
-				if err != nil {
-					return nil, err
-				}
-				if expected {
-					allowed++
-				} else {
-					denied++
-				}
-				if found := slices.Contains(reached, to.Status.PodIP+":"+port); found != expected {
-					wrong = append(wrong, fmt.Sprintf("%s -> %s %s: expected %t, found %t", from.name(), to.name(), port, expected, found))
-				}
+		for _, probe := range own {
+			if probe.expected {
+				allowed++
+			} else {
+				denied++
+			}
+			if probe.address.Is6() {
+				byIPv6++
+			}
+			if found := slices.Contains(reached, probe.target()); found != probe.expected {
+				wrong = append(wrong, fmt.Sprintf("%s -> %s %s: expected %t, found %t", probe.from, probe.to, probe.target(), probe.expected, found))
 			}
 		}
 	}
-	fmt.Printf("%d pods, %d connections allowed and %d denied, %d not as expected\n", len(pods), allowed, denied, len(wrong))
+	fmt.Printf("%d pods, %d connections allowed and %d denied (%d of both by IPv6), %d not as expected\n",
+		len(pods), allowed, denied, byIPv6, len(wrong))
 	if allowed == 0 {
-		wrong = append(wrong, "the truth table allows nothing: expected something that a cluster where nothing passes fails")
-	}
-	if denied == 0 {
-		wrong = append(wrong, "the truth table denies nothing: expected something that a cluster without policy fails")
+		wrong = append(wrong, "the oracle allows nothing: expected something that a cluster where nothing passes fails")
 	}
 	return wrong, nil
 }

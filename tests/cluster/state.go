@@ -30,6 +30,8 @@ type Cluster struct {
 	Nodes int
 	CNI   string
 	Proxy string
+	// DualStack nodes, pods and services have IPv6 addresses, too.
+	DualStack bool
 	// Port of the API server on the loopback interface of the caller.
 	Port int
 	// IsRoot is false in a cluster without nodes that an ordinary user started.

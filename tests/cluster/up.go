@@ -27,6 +27,7 @@ func up(arguments []string) error {
 	set.IntVar(&c.Nodes, "nodes", 2, "how many nodes; 0 is etcd and the API server alone, and needs no root")
 	set.StringVar(&c.CNI, "cni", "none", "none: nodes stay NotReady until a plugin is installed; ptp, bridge: Debian's plugin and static routes")
 	set.StringVar(&c.Proxy, "proxy", "none", "how kube-proxy translates services: none (no kube-proxy), nftables, iptables")
+	set.BoolVar(&c.DualStack, "dual-stack", false, "nodes, pods and services have IPv6 addresses, too; with --cni none")
 	if err := set.Parse(arguments); err != nil {
 		return err
 	}
@@ -77,6 +78,9 @@ func (c *Cluster) check(rest []string) error {
 	}
 	if c.Nodes > 0 && !c.IsRoot {
 		return errors.New("nodes need root (containerd and kubelet do); --nodes 0 does not")
+	}
+	if c.DualStack && c.CNI != "none" {
+		return fmt.Errorf("--dual-stack with --cni %s: expected --cni none, because the plugins' routes between nodes are IPv4's here", c.CNI)
 	}
 	return errors.Join(oneOf("cni", c.CNI, "none", "ptp", "bridge"), oneOf("proxy", c.Proxy, "none", "nftables", "iptables"))
 }

@@ -27,9 +27,8 @@ const UPLINK: &str = "eth0";
 /// The settings of `manx policy explain`.
 #[derive(Debug, Clone, Args)]
 pub struct Explain {
-    /// Source: NAMESPACE/POD, POD, node/NAME, outside or an address; svc/NAMESPACE/NAME is each of its endpoints, and
-    /// with
-    /// * and ? it is each pod or node that fits
+    /// Source: NAMESPACE/POD, POD, node/NAME, outside or an address; svc/NAMESPACE/NAME is each of its endpoints, and a
+    /// name with * or ? each pod or node that fits
     #[arg(long, value_name = "PARTY")]
     pub from: String,
     /// Destination, in the same form; a service's address or port stands for its endpoints'
