@@ -130,7 +130,9 @@ impl Holding {
     }
 
     fn settle(&self, brought: Result<(), String>) {
-        let text = |reason| format!("pods lose their interfaces when the agent ends: {reason}");
+        let text = |reason| format!(
+                "when the agent ends, pods have no network until they are made anew: {reason}"
+            );
         lock(&self.fault).settle(brought.map_err(text));
     }
 
@@ -175,7 +177,7 @@ impl Holding {
         }
     }
 
-    /// Why pods lose their interfaces when this agent ends.
+    /// Why pods have no network when this agent ends.
     pub(crate) fn problem(&self) -> Option<String> {
         lock(&self.fault).message().map(str::to_owned)
     }

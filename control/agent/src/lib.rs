@@ -96,7 +96,9 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         None => uplink::find_by_address(&netlink, &settings.name, addresses).await?,
     };
     datastore.uplink.clone_from(&uplink.name);
-    doctor::no_ipip_module()?;
+    if settings.network == settings::Network::Manx {
+        doctor::no_ipip_module()?;
+    }
     let translates = settings.services == settings::Services::KubeProxy;
     let (own, own_addresses) = watch::channel(BTreeSet::new());
     if translates {

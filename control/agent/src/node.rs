@@ -78,6 +78,7 @@ impl Agent {
         let (failed, legacy) = (None, Some(flows));
         let mut agent = Self { datastore, dataplane, attachments, started, failed, legacy };
         let taken = agent.take_over(devices);
+        agent.attachments.forget_others();
         agent.apply_topology();
         agent.publish();
         agent.serve(taken)?;

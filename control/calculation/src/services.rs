@@ -3,7 +3,7 @@
 //! The other addresses of services (`externalIPs`, load balancers) are the world's: whoever may write a Service may give
 //! it any such address, and policy must not be passed over for it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -30,8 +30,13 @@ pub struct Services {
 impl Services {
     /// Those of a cluster, seen from a node whose interfaces have the addresses `own`. A cluster IP that lies in a pool or
     /// a block, or is one of these, is left out, and so is a service that is not fully known: policy decides about such
-    /// an address itself.
-    pub fn new(contents: &Contents, topology: &Topology, own: &BTreeSet<IpAddr>) -> Self {
+    /// an address itself. `pods` are the pods' addresses that no route tells from the world's: another plugin's.
+    pub fn new(
+        contents: &Contents,
+        topology: &Topology,
+        own: &BTreeSet<IpAddr>,
+        pods: &HashSet<IpAddr>,
+    ) -> Self {
         let mut slices: BTreeMap<(&str, &str), Vec<&EndpointSlice>> = BTreeMap::new();
         let mut unknown = BTreeSet::new();
         for (key, stored) in contents.of_kind(Kind::EndpointSlice) {
@@ -50,6 +55,11 @@ impl Services {
         }
         let mut all = Self::default();
         let mut hosts = ServiceHosts::new();
+        let is_host = |address: &IpAddr| match topology.route(*address).1 {
+            Route::Node => true,
+            Route::World => !pods.contains(address),
+            _ => false,
+        };
         for (key, stored) in contents.of_kind(Kind::Service) {
             if let State::Valid(object) = &stored.state
                 && let Object::Service(service) = &**object
@@ -61,7 +71,7 @@ impl Services {
                 let translated =
                     cluster_ips.filter(|address| topology.route(**address).1 == Route::World);
                 for address in translated {
-                    all.add(&mut hosts, (*address, service), slices, topology);
+                    all.add(&mut hosts, (*address, service), slices, is_host);
                 }
             }
         }
@@ -69,7 +79,7 @@ impl Services {
         all
     }
 
-    /// Whether a change of this object may be one of these.
+    /// Whether a change of this object may be one of these, but for pods.
     pub fn rest_on(key: &ObjectKey) -> bool {
         matches!(key.kind, Kind::Service | Kind::EndpointSlice)
     }
@@ -79,10 +89,8 @@ impl Services {
         hosts: &mut ServiceHosts,
         (address, service): (IpAddr, &Service),
         slices: &[&EndpointSlice],
-        topology: &Topology,
+        is_host: impl Fn(&IpAddr) -> bool,
     ) {
-        let is_host =
-            |address: &&IpAddr| matches!(topology.route(**address).1, Route::Node | Route::World);
         let mut found = Vec::new();
         for port in &service.ports {
             let number = protocol(port.protocol).number();
@@ -94,7 +102,7 @@ impl Services {
                 for target in targets {
                     let addresses = slice.addresses.iter();
                     let of_family = addresses.filter(|it| it.is_ipv4() == address.is_ipv4());
-                    of_port.extend(of_family.filter(is_host).map(|it| (*it, target.port)));
+                    of_port.extend(of_family.filter(|it| is_host(it)).map(|it| (*it, target.port)));
                 }
             }
             if of_port.len() > MOST_HOSTS {

@@ -148,10 +148,11 @@ impl Config {
 
     fn check_policy_only(&self) -> Result<(), Error> {
         let wish = self.device_type.is_some().then_some("deviceType");
+        let wish = wish.or((!self.dns.is_empty()).then_some("dns"));
         let wish = wish.or_else(|| self.runtime.keys().next().map(|_| "runtimeConfig"));
         wish.map_or(Ok(()), |wish| {
             let text = format!(
-                "`{wish}` beside `policyOnly`: with that the plugin before manx-cni makes the interface; leave `{wish}` out"
+                "`{wish}` beside `policyOnly`: with that the plugin before manx-cni makes the interface and the result; leave `{wish}` out"
             );
             Err(Error::new(Code::Config, text))
         })

@@ -80,6 +80,16 @@ impl Error {
         Self { code, text: text.into() }
     }
 
+    /// Does all of these, also after one that fails. The errors are joined, under the code of the first.
+    pub(crate) fn of_all<E: Into<Self>>(
+        all: impl IntoIterator<Item = Result<(), E>>,
+    ) -> Result<(), Self> {
+        let errors = all.into_iter().filter_map(Result::err).map(E::into);
+        errors
+            .reduce(|first, next| Self::new(first.code, format!("{first}; {next}")))
+            .map_or(Ok(()), Err)
+    }
+
     /// As it goes to standard output. Runtimes show `msg` first, and some show nothing else: it says everything.
     pub(crate) fn to_json(&self, version: &str) -> String {
         let Self { code, text } = self;
@@ -129,6 +139,8 @@ impl From<shelter::Error> for Error {
             shelter::Error::Netlink(error) => error.into(),
             shelter::Error::Namespace(error) => error.into(),
             shelter::Error::Lock { .. } => Self::new(Code::Io, error.to_string()),
+            shelter::Error::Closing => Self::new(Code::TryAgain, error.to_string()),
+            shelter::Error::IndexTaken { .. } => Self::new(Code::Changed, error.to_string()),
             // The chain of plugins is wrong.
             shelter::Error::NoHostEnd { .. }
             | shelter::Error::WouldLose { .. }

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use crate::config::SOCKET;
 use crate::conflist::{self, Conflist};
 use crate::hold;
-use crate::policy_only;
+use crate::policy_only::{self, AllBack};
 use manx_api::client::{self, Client};
 
 /// The program's name, which is the plugin's type.
@@ -90,7 +90,7 @@ enum Error {
     #[error(
         "not all pods could be given back to the plugin that connected them: {0}; run this again"
     )]
-    Shelter(#[from] manx_devices::shelter::Error),
+    GiveBack(crate::error::Error),
     /// The holder that is to end.
     #[error(transparent)]
     Holder(#[from] manx_devices::holder::Error),
@@ -169,7 +169,7 @@ impl Places {
     fn conflists(&self) -> Vec<PathBuf> {
         let names = match &self.conf_name {
             Some(name) => vec![name.as_str()],
-            None => vec![CONF_NAME_BEHIND, CONF_NAME],
+            None => vec![CONF_NAME, CONF_NAME_BEHIND],
         };
         names.into_iter().map(|name| self.conf_dir.join(name)).collect()
     }
@@ -222,7 +222,14 @@ fn install_program(places: &Places, program: &[u8]) -> Result<String, Error> {
     };
     write_whole(&to, program, 0o755)?;
     write_whole(&conflist, text.as_bytes(), 0o644)?;
-    let told = [format!("wrote {}", to.display()), format!("wrote {}{told}", conflist.display())];
+    let mut told =
+        vec![format!("wrote {}", to.display()), format!("wrote {}{told}", conflist.display())];
+    // Of an install of the other kind.
+    for other in places.conflists().into_iter().filter(|it| *it != conflist) {
+        if is_ours(&other, conflist::is_ours)? == Some(true) {
+            told.push(remove(&other, conflist::is_ours)?);
+        }
+    }
     let (folder, own) = (places.conf_dir.display(), places.conf_name());
     let is_earlier = |name: &String| name.as_str() < own;
     let earlier = configurations(places)?.into_iter().filter(is_earlier).map(|name| {
@@ -266,18 +273,28 @@ fn uninstall(places: &Places) -> Result<String, Error> {
     if places.if_removed && !Client::connect(&places.socket)?.removed()? {
         return Ok("Manx is still in the cluster: nothing is removed\n".to_owned());
     }
-    let conflists = places.conflists();
+    let mut conflists = places.conflists();
+    let is_there = |path: &PathBuf| fs::symlink_metadata(path).is_ok();
+    if conflists.iter().any(is_there) {
+        conflists.retain(is_there);
+    } else {
+        conflists.truncate(1);
+    }
     let conflists: Vec<String> =
         conflists.iter().map(|it| remove(it, conflist::is_ours)).collect::<Result<_, _>>()?;
     let ended = hold::end(&places.socket)?;
     let ended = ended.then(|| {
         "ended the holder: pods keep their interface as long as the agent runs".to_owned()
     });
-    let given = policy_only::give_all_back(&places.socket)?;
+    let AllBack { whole, bare } =
+        policy_only::give_all_back(&places.socket).map_err(Error::GiveBack)?;
     let given =
-        (given > 0).then(|| format!("gave {given} pods back to the plugin that connected them"));
+        (whole > 0).then(|| format!("gave {whole} pods back to the plugin that connected them"));
+    let bare = bare.into_iter().map(|host_end| {
+        format!("{host_end} is the end of a pod's link and has lost its addresses, routes and bridge: make that pod anew")
+    });
     let program = remove(&places.program(), is_program)?;
-    Ok(lines(conflists.into_iter().chain([program]).chain(ended).chain(given)))
+    Ok(lines(conflists.into_iter().chain([program]).chain(ended).chain(given).chain(bare)))
 }
 
 fn remove(path: &Path, is_its_own: fn(&[u8]) -> bool) -> Result<String, Error> {
@@ -369,7 +386,7 @@ mod tests {
         let left = [files(&places.bin_dir), files(&places.conf_dir)];
         assert_eq!(left, ["portmap", "05-other.conf"].map(|it| BTreeSet::from([it.to_owned()])));
         let again = uninstall(&places).unwrap();
-        assert_eq!(again.matches("is not there").count(), 3, "{again}");
+        assert_eq!(again.matches("is not there").count(), 2, "{again}");
     }
 
     #[test]
@@ -389,6 +406,17 @@ mod tests {
             assert!(written.contains(&format!(r#""name": "{network}""#)), "{written}");
             assert_eq!(fs::read_to_string(&other).unwrap(), text, "the other's own stays");
         }
+        // The other kind takes its place.
+        let told = install_program(
+            &Places { policy_only: false, ..self::places(folder.path()) },
+            &program("1"),
+        );
+        assert!(told.unwrap().contains("removed"), "the one behind is gone");
+        let names = ["10-manx.conflist", "10-ptp.conflist"].map(str::to_owned);
+        assert_eq!(files(&places.conf_dir), BTreeSet::from(names));
+        install_program(&places, &program("1")).unwrap();
+        let names = ["00-manx.conflist", "10-ptp.conflist"].map(str::to_owned);
+        assert_eq!(files(&places.conf_dir), BTreeSet::from(names));
         fs::write(&other, "{").unwrap();
         let error = install_program(&places, &program("1")).unwrap_err();
         assert!(error.to_string().contains("10-ptp.conflist: it is no network"), "{error}");

@@ -9,51 +9,78 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use manx_api::client::Client;
 use manx_api::{Attach, AttachmentId, MadeLink};
-use manx_devices::shelter::{self, Pair, Shelter};
+use manx_devices::shelter::{self, Gate, GivenBack, Pair, Shelter};
 use manx_linux::netlink::{self, Link};
 use manx_linux::netns::{self, sysctl};
 
 use crate::config::Config;
 use crate::error::{Code, Error};
 use crate::parameters::Container;
-use crate::verbs::{connect, ensure_holder, id, to_json};
+use crate::success::Success;
+use crate::verbs::{attached_as, connect, detach_all, ensure_holder, id, to_json};
 
 /// The name of the shelter beside the agent's socket.
-fn path(config: &Config) -> PathBuf {
-    beside(&config.socket)
-}
-
-fn beside(socket: &Path) -> PathBuf {
+fn name_beside(socket: &Path) -> PathBuf {
     socket.with_extension("netns")
 }
 
-/// Gives every host end back to the node, as it was. Returns how many. One that fails holds up no other, and then the
-/// shelter stays: with it the pods' interfaces would go.
-pub(crate) fn give_all_back(socket: &Path) -> Result<usize, shelter::Error> {
-    let path = beside(socket);
-    let Some(shelter) = Shelter::open(&path)? else { return Ok(0) };
-    // In the agent's container /proc/sys is read-only. If it stays so, the setting that needs it says why.
-    let _ = sysctl::make_writable();
-    let node = netns::current()?;
-    let pairs = shelter.pairs()?;
-    each(&pairs, |pair| shelter.give_back(&node, pair))?;
-    netns::delete(&path)?;
-    Ok(pairs.len())
+/// What [`give_all_back`] has done.
+#[derive(Debug, Default)]
+pub(crate) struct AllBack {
+    /// How many host ends are as they were.
+    pub(crate) whole: usize,
+    /// The names of those that have lost their configuration.
+    pub(crate) bare: Vec<String>,
 }
 
-/// Does something with all of these, also after one that fails. The first error counts.
-fn each(
-    pairs: &[Pair],
-    act: impl Fn(&Pair) -> Result<(), shelter::Error>,
-) -> Result<(), shelter::Error> {
-    let failed: Vec<_> = pairs.iter().filter_map(|pair| act(pair).err()).collect();
-    failed.into_iter().next().map_or(Ok(()), Err)
+/// Gives every host end back to the node. One that fails holds up no other, and then the shelter stays: with it the pods'
+/// interfaces would go.
+pub(crate) fn give_all_back(socket: &Path) -> Result<AllBack, Error> {
+    let path = name_beside(socket);
+    let gate = Gate::close(&path)?;
+    let mut given = AllBack::default();
+    if let Some(shelter) = Shelter::open(&path)? {
+        // In the agent's container /proc/sys is read-only. If it stays so, the setting that needs it says why.
+        let _ = sysctl::make_writable();
+        let node = netns::current()?;
+        let one = |pair: &Pair| {
+            match shelter.give_back(&node, pair).map_err(|error| error_of(pair, error.into()))? {
+                GivenBack::Whole => given.whole += 1,
+                GivenBack::Bare { host_end } => given.bare.push(host_end),
+                GivenBack::Gone => {}
+            }
+            Ok::<_, Error>(())
+        };
+        let pairs = shelter.pairs()?;
+        Error::of_all(pairs.iter().map(one))?;
+        netns::delete(&path)?;
+        forget(socket, &pairs)?;
+    }
+    gate.map_or(Ok(()), |gate| gate.remove(&path))?;
+    Ok(given)
+}
+
+/// Has the agent, if there is one, forget pods that it does not carry any more.
+fn forget(socket: &Path, given_back: &[Pair]) -> Result<(), Error> {
+    let Ok(mut client) = Client::connect(socket) else { return Ok(()) };
+    let is_given_back =
+        |id: &AttachmentId| given_back.iter().any(|pair| pair.attachment.as_ref() == Some(id));
+    let known = attached_as(&mut client, is_given_back)?;
+    detach_all(&mut client, known)
+}
+
+fn error_of(pair: &Pair, Error { code, text }: Error) -> Error {
+    match &pair.attachment {
+        Some(attachment) => Error::new(code, format!("{attachment}: {text}")),
+        None => Error::new(code, text),
+    }
 }
 
 /// The shelter, if there is one: none since the machine has started anew.
 fn open(config: &Config) -> Result<Option<Shelter>, Error> {
-    match Shelter::open(&path(config)) {
+    match Shelter::open(&name_beside(&config.socket)) {
         Err(shelter::Error::Namespace(netns::Error::NotANamespace(_))) => Ok(None),
         other => Ok(other?),
     }
@@ -67,6 +94,37 @@ fn pair_of(shelter: &Shelter, wanted: &AttachmentId) -> Result<Option<Pair>, Err
 /// ADD. The same ADD again has the same result. After an error nothing passes the pod.
 pub(crate) fn add(config: &Config, container: &Container, netns: &Path) -> Result<String, Error> {
     let Container { interface, pod, .. } = container;
+    let (previous, addresses) = addresses(config, netns, interface)?;
+    let (node, of_pod) = (netns::current()?, netns::open(netns)?);
+    let attachment = id(config, container);
+    let [of_pod_link, host_end] = links(config, &attachment, [&node, &of_pod], interface)?;
+    let made = MadeLink {
+        index: host_end.index,
+        // Every Ethernet device has an address of six bytes.
+        pod: of_pod_link.mac.unwrap_or_default(),
+        node: host_end.mac.unwrap_or_default(),
+        mtu: host_end.mtu,
+        gateways: gateways(&node, host_end.index)?,
+    };
+    let attach = Attach {
+        addresses,
+        sandbox: Some(attachment.sandbox.clone()),
+        made: Some(made),
+        ..Attach::new(pod.clone(), netns, interface)
+    };
+    let mut client = connect(config)?;
+    if client.reserve(attach, of_pod.as_fd())?.is_ok() {
+        hand_over(config, client, &node, &host_end, &attachment)?;
+    }
+    to_json(&previous.in_version(&config.version))
+}
+
+/// What the other plugin has made of the interface, and its addresses.
+fn addresses<'a>(
+    config: &'a Config,
+    netns: &Path,
+    interface: &str,
+) -> Result<(&'a Success, Vec<IpAddr>), Error> {
     let missing = || {
         let text = format!(
             "`policyOnly`: found no {interface} of {} in `prevResult`; expected manx-cni behind the plugin that makes it",
@@ -82,43 +140,47 @@ pub(crate) fn add(config: &Config, container: &Container, netns: &Path) -> Resul
             format!("`prevResult.ips`: expected the addresses of {interface}, one of a family");
         Error::new(Code::Config, text)
     })?;
-    let (node, of_pod) = (netns::current()?, netns::open(netns)?);
-    let attachment = id(config, container);
-    let known = open(config)?;
-    let known = known.map(|shelter| pair_of(&shelter, &attachment).map(|it| (shelter, it)));
-    let [of_pod_link, host_end] = match known.transpose()? {
-        Some((shelter, Some(pair))) => moved(&shelter, &pair, &of_pod, interface)?,
-        _ => shelter::host_end(&node, &of_pod, interface)?,
-    };
-    let made = MadeLink {
-        index: host_end.index,
-        // Every Ethernet device has an address of six bytes.
-        pod: of_pod_link.mac.unwrap_or_default(),
-        node: host_end.mac.unwrap_or_default(),
-        mtu: host_end.mtu,
-        gateways: gateways(&node, host_end.index)?,
-    };
-    let attach = Attach {
-        addresses: addresses.into_iter().collect(),
-        sandbox: Some(attachment.sandbox.clone()),
-        made: Some(made),
-        ..Attach::new(pod.clone(), netns, interface)
-    };
-    let mut client = connect(config)?;
-    if client.reserve(attach, of_pod.as_fd())?.is_ok() {
-        ensure_holder(config);
-        let shelter = Shelter::ensure(&path(config))?;
-        let pair = match pair_of(&shelter, &attachment)? {
-            Some(pair) => pair,
-            None => shelter.take_in(&node, &host_end, &attachment)?,
-        };
-        let handed = client.hand_over(&[shelter.netns().as_fd()]);
-        if handed.is_err() {
-            shelter.remove(&pair)?;
-        }
-        handed?;
+    Ok((previous, addresses.into_iter().collect()))
+}
+
+/// The pod's interface and its host end, wherever that lies.
+fn links(
+    config: &Config,
+    attachment: &AttachmentId,
+    [node, pod]: [&OwnedFd; 2],
+    interface: &str,
+) -> Result<[Link; 2], Error> {
+    if let Some(shelter) = open(config)?
+        && let Some(pair) = pair_of(&shelter, attachment)?
+    {
+        return moved(&shelter, &pair, pod, interface);
     }
-    to_json(&previous.in_version(&config.version))
+    Ok(shelter::host_end(node, pod, interface)?)
+}
+
+/// Moves the host end into the shelter, if it is not there, and gives the agent the shelter.
+fn hand_over(
+    config: &Config,
+    mut client: Client,
+    node: &OwnedFd,
+    host_end: &Link,
+    attachment: &AttachmentId,
+) -> Result<(), Error> {
+    ensure_holder(config);
+    let path = name_beside(&config.socket);
+    let _gate = Gate::enter(&path)?;
+    let shelter = Shelter::ensure(&path)?;
+    shelter.sweep()?;
+    let (pair, is_new) = match pair_of(&shelter, attachment)? {
+        Some(pair) => (pair, false),
+        None => (shelter.take_in(node, host_end, attachment)?, true),
+    };
+    let handed = client.hand_over(&[shelter.netns().as_fd()]);
+    if handed.is_err() && is_new {
+        // The first error is the one to tell.
+        let _ = shelter.remove(&pair);
+    }
+    Ok(handed.map(drop)?)
 }
 
 /// The addresses that the node has by this interface, its host end or what stands in for it: its own, and its bridge's.
@@ -156,10 +218,10 @@ pub(crate) fn cut(config: &Config, is_gone: impl Fn(&AttachmentId) -> bool) -> R
     let Some(shelter) = open(config)? else { return Ok(()) };
     let mut pairs = shelter.pairs()?;
     pairs.retain(|pair| pair.attachment.as_ref().is_some_and(&is_gone));
-    Ok(each(&pairs, |pair| shelter.remove(pair))?)
+    Error::of_all(pairs.iter().map(|pair| shelter.remove(pair)))
 }
 
-/// CHECK: the host end lies in the shelter, and something stands in for it.
+/// CHECK: something that is up stands in for the host end, which the agent reads in the shelter.
 pub(crate) fn check(config: &Config, wanted: &AttachmentId) -> Result<(), Error> {
     let pair = match open(config)? {
         Some(shelter) => pair_of(&shelter, wanted)?,

@@ -113,7 +113,7 @@ fn attach_with_device(config: &Config, attach: Attach) -> Result<Attached, Error
 /// A pod without a holder has its network until the agent ends.
 pub(crate) fn ensure_holder(config: &Config) {
     if let Err(error) = hold::ensure(&config.socket) {
-        let text = "manx-cni: the pod loses its interface when the agent ends";
+        let text = "manx-cni: when the agent ends, the pod has no network until it is made anew";
         let _ = writeln!(stderr(), "{text}: {error}");
     }
 }
@@ -170,7 +170,7 @@ pub(crate) fn gc(config: &Config) -> Result<String, Error> {
 }
 
 /// What the agent has by such an id.
-fn attached_as(
+pub(crate) fn attached_as(
     client: &mut Client,
     is_wanted: impl Fn(&AttachmentId) -> bool,
 ) -> Result<Vec<Detach>, Error> {
@@ -180,15 +180,8 @@ fn attached_as(
 }
 
 /// Detaches these. One that fails holds up no other.
-fn detach_all(client: &mut Client, all: Vec<Detach>) -> Result<(), Error> {
-    let mut failed = None::<Error>;
-    for error in all.into_iter().filter_map(|it| client.detach(it).err()).map(Error::from) {
-        failed = Some(match failed {
-            None => error,
-            Some(first) => Error::new(first.code, format!("{first}; {error}")),
-        });
-    }
-    failed.map_or(Ok(()), Err)
+pub(crate) fn detach_all(client: &mut Client, all: Vec<Detach>) -> Result<(), Error> {
+    Error::of_all(all.into_iter().map(|it| client.detach(it)))
 }
 
 /// CHECK: the agent has the pod and its policy is in force, and the pod's namespace has what `prevResult` says.

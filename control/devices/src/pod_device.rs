@@ -10,7 +10,7 @@ use manx_dataplane::port::tun::{self, Tun};
 use manx_dataplane::sys;
 
 use crate::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
-use crate::shelter::{Pair, Shelter};
+use crate::shelter::Shelter;
 use manx_api::{Attach, Device};
 use manx_linux::netlink::{self, Route};
 use manx_linux::netns;
@@ -187,11 +187,9 @@ pub fn relay(
     let [netns_of_ends] = <[OwnedFd; 1]>::try_from(shelter)
         .map_err(|found| wrong(format!("there are {}", found.len())))?;
     let shelter = Shelter::from(netns_of_ends);
-    let pairs = shelter.pairs().map_err(|error| wrong(error.to_string()))?;
-    let is_wanted = |pair: &&Pair| pair.index == made.index && pair.attachment == attach.id();
-    let pair = pairs
-        .iter()
-        .find(is_wanted)
+    let pair = shelter.pair(made.index).map_err(|error| wrong(error.to_string()))?;
+    let pair = pair
+        .filter(|pair| pair.attachment == attach.id())
         .ok_or_else(|| wrong(format!("it has no link {} of this attachment", made.index)))?;
     let ends = Ends { pod: made.pod, node: made.node, addresses: attach.addresses.clone() };
     let indices = [pair.index, pair.inner_index()];

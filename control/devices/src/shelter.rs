@@ -11,8 +11,10 @@
 //! alias. The namespace is kept by its name, because the kernel deletes veths with their namespace, and the pod's
 //! interface with them.
 
-use std::fs::File;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use manx_api::{AttachmentId, Sandbox};
@@ -37,10 +39,10 @@ pub enum Error {
     /// A namespace cannot be made, named or entered.
     #[error(transparent)]
     Namespace(#[from] netns::Error),
-    /// The folder of the shelter's name.
-    #[error("the folder {path} cannot be locked: {source}")]
+    /// The folder of the shelter's name, or the file that says who moves host ends.
+    #[error("{path} cannot be locked: {source}")]
     Lock {
-        /// The folder.
+        /// The folder or file.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
@@ -67,6 +69,22 @@ pub enum Error {
         /// What it has.
         found: String,
     },
+    /// All host ends are given back.
+    #[error(
+        "pods are given back to the plugin that connected them, and Manx goes from this node: try again"
+    )]
+    Closing,
+    /// The host end has another index now, by which nobody knows it.
+    #[error(
+        "{host_end} had the index {index}, which another interface of Manx has; expected one of its own: nothing passes the pod; \
+         make it anew"
+    )]
+    IndexTaken {
+        /// Its name.
+        host_end: String,
+        /// The index.
+        index: u32,
+    },
     /// The attachment cannot be written into an alias.
     #[error(
         "the attachment ({0}) cannot be noted on an interface: expected names without spaces, {ALIAS_MAX} bytes together"
@@ -80,20 +98,35 @@ pub struct Shelter {
     netns: OwnedFd,
 }
 
-/// A host end in the shelter and the stand-in for it.
+/// A host end in the shelter and the stand-in for it, or what is left of both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pair {
     /// The index of the host end, and of the stand-in.
     pub index: u32,
-    /// Whose it is. `None`: it was left unfinished.
+    /// Whose it is. `None`: it was left unfinished, or has no stand-in.
     pub attachment: Option<AttachmentId>,
+}
+
+/// What has become of a host end that was to go back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GivenBack {
+    /// It is as it was.
+    Whole,
+    /// It is up and has nothing else, because nothing stood in for it.
+    Bare {
+        /// Its name.
+        host_end: String,
+    },
+    /// It went with its pod.
+    Gone,
 }
 
 impl Pair {
     fn of(link: &Link) -> Option<Self> {
         let index = link.name.strip_prefix(PREFIX)?.parse().ok()?;
         let attachment = link.alias.as_deref().and_then(read_alias);
-        Some(Self { index, attachment })
+        let pair = Self { index, attachment };
+        (link.index == pair.inner_index()).then_some(pair)
     }
 
     fn inner_end(&self) -> String {
@@ -162,6 +195,55 @@ impl From<OwnedFd> for Shelter {
     }
 }
 
+/// The right to move host ends, which ends when it is dropped: any number of callers move them in, or one gives all back.
+#[derive(Debug)]
+pub struct Gate(Flock<File>);
+
+impl Gate {
+    /// Waits while somebody gives all back.
+    ///
+    /// # Errors
+    /// [`Error::Closing`] when that has happened meanwhile.
+    pub fn enter(shelter: &Path) -> Result<Self, Error> {
+        let (path, failed) = Self::names(shelter);
+        let file = File::options().create(true).truncate(false).write(true).open(&path);
+        let gate = Self::lock(file.map_err(&failed)?, FlockArg::LockShared, &failed)?;
+        match gate.0.metadata().map_err(&failed)?.nlink() {
+            0 => Err(Error::Closing),
+            _ => Ok(gate),
+        }
+    }
+
+    /// Waits until nobody moves host ends in any more. `None`: nobody ever has.
+    pub fn close(shelter: &Path) -> Result<Option<Self>, Error> {
+        let (path, failed) = Self::names(shelter);
+        match File::open(path) {
+            Ok(file) => Self::lock(file, FlockArg::LockExclusive, &failed).map(Some),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// All is given back: those that wait for the gate turn back.
+    pub fn remove(self, shelter: &Path) -> Result<(), Error> {
+        let (path, failed) = Self::names(shelter);
+        fs::remove_file(path).map_err(failed)
+    }
+
+    fn names(shelter: &Path) -> (PathBuf, impl Fn(std::io::Error) -> Error) {
+        let path = shelter.with_extension("netns.lock");
+        (path.clone(), move |source| Error::Lock { path: path.clone(), source })
+    }
+
+    fn lock(
+        file: File,
+        how: FlockArg,
+        failed: impl Fn(std::io::Error) -> Error,
+    ) -> Result<Self, Error> {
+        Flock::lock(file, how).map(Self).map_err(|(_, errno)| failed(errno.into()))
+    }
+}
+
 impl Shelter {
     /// The shelter of this name, made if there is none. Its folder must exist. Of several callers one makes it.
     pub fn ensure(path: &Path) -> Result<Self, Error> {
@@ -196,10 +278,34 @@ impl Shelter {
         &self.netns
     }
 
-    /// The pairs in it.
+    /// The pairs in it, and host ends without a stand-in.
     pub fn pairs(&self) -> Result<Vec<Pair>, Error> {
         let links = netlink::in_netns(&self.netns, async |netlink| netlink.links().await)?;
-        Ok(links.iter().filter_map(Pair::of).collect())
+        let mut pairs: Vec<Pair> = links.iter().filter_map(Pair::of).collect();
+        let known: BTreeSet<u32> =
+            pairs.iter().flat_map(|pair| [pair.index, pair.inner_index()]).collect();
+        let alone = links.iter().filter(|it| it.veth_peer.is_some() && !known.contains(&it.index));
+        pairs.extend(alone.map(|host_end| Pair { index: host_end.index, attachment: None }));
+        Ok(pairs)
+    }
+
+    /// The pair of the host end with this index, if something stands in for it.
+    pub fn pair(&self, index: u32) -> Result<Option<Pair>, Error> {
+        let inner_end = Pair { index, attachment: None }.inner_end();
+        let found = netlink::in_netns(&self.netns, async |netlink| netlink.link(&inner_end).await)?;
+        Ok(found.as_ref().and_then(Pair::of))
+    }
+
+    /// Removes what stands in for host ends that have gone with their pods.
+    pub fn sweep(&self) -> Result<(), Error> {
+        Ok(netlink::in_netns(&self.netns, async |netlink| {
+            let links = netlink.links().await?;
+            let is_there = |index| links.iter().any(|link| link.index == index);
+            for inner_end in links.iter().filter_map(Pair::of).filter(|it| !is_there(it.index)) {
+                netlink.delete_link(inner_end.inner_index()).await?;
+            }
+            Ok(())
+        })?)
     }
 
     /// Moves a host end in, and puts a stand-in into its place in the node's namespace. Both inner ends are up
@@ -214,20 +320,31 @@ impl Shelter {
         host_end: &Link,
         attachment: &AttachmentId,
     ) -> Result<Pair, Error> {
+        let config = netlink::in_netns(node, async |netlink| netlink.config(&host_end.name).await)?;
+        self.take_in_as(node, &config, attachment)
+    }
+
+    /// The same where the configuration is known.
+    fn take_in_as(
+        &self,
+        node: &OwnedFd,
+        config: &InterfaceConfig,
+        attachment: &AttachmentId,
+    ) -> Result<Pair, Error> {
         let alias = alias(attachment)?;
+        let host_end = &config.link;
         let pair = Pair { index: host_end.index, attachment: Some(attachment.clone()) };
-        let config = netlink::in_netns(node, async |netlink| {
-            let config = netlink.config(&host_end.name).await?;
-            netlink.move_to(config.link.index, &self.netns).await?;
-            Ok(config)
+        netlink::in_netns(node, async |netlink| {
+            netlink.move_to(host_end.index, &self.netns).await
         })?;
+        expect(&self.netns, host_end)?;
         let put = netlink::in_netns(&self.netns, async |netlink| {
-            stand_in(&netlink, node, &config, &pair).await?;
+            stand_in(&netlink, node, config, &pair).await?;
             netlink.set_alias(pair.inner_index(), &alias).await?;
             netlink.set_up(pair.inner_index()).await?;
             netlink.set_up(pair.index).await
         })
-        .and_then(|()| netlink::in_netns(node, async |netlink| netlink.configure(&config).await));
+        .and_then(|()| netlink::in_netns(node, async |netlink| netlink.configure(config).await));
         if let Err(error) = put {
             // The first error is the one to tell. What stays is down, or closed by the agent that does not know it.
             let _ = self.remove(&pair);
@@ -248,9 +365,9 @@ impl Shelter {
         Ok(())
     }
 
-    /// Moves a host end back to the node's namespace, configured as its stand-in was, which goes. Where the pod is gone,
-    /// only the stand-in goes. If there was none, the host end is up and has nothing else.
-    pub fn give_back(&self, node: &OwnedFd, pair: &Pair) -> Result<(), Error> {
+    /// Moves a host end back to the node's namespace, configured as its stand-in was, which goes. Only the stand-in
+    /// remembers that: after an error at a later step the host end is bare.
+    pub fn give_back(&self, node: &OwnedFd, pair: &Pair) -> Result<GivenBack, Error> {
         let config = netlink::in_netns(node, async |netlink| {
             let mut links = netlink.links().await?.into_iter();
             match links.find(|link| pair.is_stand_in(link)) {
@@ -259,22 +376,34 @@ impl Shelter {
             }
         })?;
         self.remove(pair)?;
-        let has_moved = netlink::in_netns(&self.netns, async |netlink| {
+        let moved = netlink::in_netns(&self.netns, async |netlink| {
             let mut links = netlink.links().await?.into_iter();
-            let Some(host_end) = links.find(|link| link.index == pair.index) else {
-                return Ok(false);
-            };
-            netlink.move_to(host_end.index, node).await?;
-            Ok(true)
+            let host_end = links.find(|link| link.index == pair.index);
+            if let Some(host_end) = &host_end {
+                netlink.move_to(host_end.index, node).await?;
+            }
+            Ok(host_end)
         })?;
-        if has_moved {
-            netlink::in_netns(node, async |netlink| match &config {
-                Some(config) => netlink.configure(config).await,
-                None => netlink.set_up(pair.index).await,
-            })?;
-        }
-        Ok(())
+        let Some(host_end) = moved else { return Ok(GivenBack::Gone) };
+        expect(node, &host_end)?;
+        netlink::in_netns(node, async |netlink| match &config {
+            Some(config) => netlink.configure(config).await,
+            None => netlink.set_up(pair.index).await,
+        })?;
+        Ok(match config {
+            Some(_) => GivenBack::Whole,
+            None => GivenBack::Bare { host_end: host_end.name },
+        })
     }
+}
+
+/// The kernel gives an interface another index when it moves to where its own is taken, and says nothing.
+fn expect(netns: &OwnedFd, moved: &Link) -> Result<(), Error> {
+    let identity = |link: &Link| (link.index, link.mac, link.veth_peer);
+    let links = netlink::in_netns(netns, async |netlink| netlink.links().await)?;
+    let is_there = links.iter().any(|link| identity(link) == identity(moved));
+    let taken = || Error::IndexTaken { host_end: moved.name.clone(), index: moved.index };
+    is_there.then_some(()).ok_or_else(taken)
 }
 
 fn is_missing(error: &netns::Error) -> bool {

@@ -90,7 +90,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Reads the file, or starts anew where there is none. Blocks may change only while no pod has an address.
+    /// Reads the file, or starts anew where there is none. Blocks may change only while no pod has an address of them.
     pub fn open(path: &Path, fresh: Ipam) -> Result<Self, Error> {
         let path = path.to_owned();
         let ipam = match fs::read(&path) {
@@ -99,7 +99,7 @@ impl Store {
                 let saved = parse(&bytes).map_err(damaged)?;
                 if saved.blocks() == fresh.blocks() {
                     saved
-                } else if saved.pods.is_empty() {
+                } else if saved.pods.is_empty() || saved.blocks().is_empty() {
                     fresh
                 } else {
                     let (wanted, found, pods) = (fresh.blocks(), saved.blocks(), saved.pods.len());
@@ -139,6 +139,16 @@ impl Store {
         let addresses = next.release(pod);
         self.become_saved(next)?;
         Ok(addresses)
+    }
+
+    /// Takes back the addresses of all pods but these.
+    pub fn retain(&mut self, keeps: impl Fn(&PodName) -> bool) -> Result<(), Error> {
+        let mut next = self.ipam.clone();
+        let gone: Vec<PodName> = next.pods.keys().filter(|pod| !keeps(pod)).cloned().collect();
+        for pod in &gone {
+            next.release(pod);
+        }
+        self.become_saved(next)
     }
 
     /// Who has what.

@@ -32,6 +32,16 @@ use manx_devices::holder::Held;
 use manx_devices::pod_device::{self, PodDevice};
 use manx_linux::{netlink, netns};
 
+/// What callers call a pod.
+pub(super) fn pod_name(ObjectName { namespace, name }: &ObjectName) -> PodName {
+    PodName { namespace: namespace.clone(), name: name.clone() }
+}
+
+/// What tables and objects call it.
+pub(super) fn object_name(PodName { namespace, name }: &PodName) -> ObjectName {
+    ObjectName::new(namespace, name)
+}
+
 /// How long the devices of the last agent may take. A path may lead to a mount that does not answer.
 const RESUMING: Duration = Duration::from_secs(5);
 
@@ -74,7 +84,7 @@ impl PodRequest {
             Self::Attach(request, _) => &request.attach.pod,
             Self::Detach(detach, _) => &detach.pod,
         };
-        ObjectName::new(&pod.namespace, &pod.name)
+        object_name(pod)
     }
 
     /// Whether it is an attachment that no caller waits for any more. A detachment is done all the same.
@@ -323,17 +333,26 @@ impl Attachments {
         });
     }
 
-    /// The pods of this node that another plugin has connected and that do not pass Manx.
+    /// The pods of this node that another plugin has connected and that this agent does not carry.
     pub(super) fn not_judged<'a>(
         &'a self,
         datastore: &'a Datastore,
     ) -> impl Iterator<Item = PodName> + 'a {
         let all = (self.network == Network::OtherPlugin).then(|| datastore.pods_here());
-        let names = all.into_iter().flatten().map(|ObjectName { namespace, name }| PodName {
-            namespace: namespace.clone(),
-            name: name.clone(),
-        });
-        names.filter(|pod| self.addresses.ipam().addresses(pod).is_none())
+        let others = all.into_iter().flatten().filter(|name| !self.pods.contains_key(name));
+        others.map(pod_name).filter(|pod| !self.refused.contains_key(pod))
+    }
+
+    /// Takes back the addresses of pods that another plugin has connected and that are not attached: it gives addresses
+    /// out as it likes.
+    pub(super) fn forget_others(&mut self) {
+        if self.network == Network::OtherPlugin {
+            let pods = &self.pods;
+            let is_here = |pod: &PodName| pods.contains_key(&object_name(pod));
+            if let Err(error) = self.addresses.retain(is_here) {
+                tracing::error!(%error, "addresses of pods that are gone stay taken");
+            }
+        }
     }
 
     /// Whose network the pods are in.
@@ -392,7 +411,7 @@ impl Attachments {
     /// up.
     pub(super) fn start_removal(&mut self, name: &ObjectName, device: PodDevice, then: Departure) {
         self.pods.insert(name.clone(), Pod::UnderWay(VecDeque::new()));
-        let pod = PodName { namespace: name.namespace.clone(), name: name.name.clone() };
+        let pod = pod_name(name);
         let holding = Arc::clone(&self.holding);
         let remove = move |namespace: &AgentNamespace| {
             holding.release(&pod);

@@ -1,6 +1,6 @@
 //! The datastore as this node sees it: the objects, what they mean, and where the node stands among the others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::error::Error;
@@ -165,7 +165,14 @@ impl Datastore {
 
     fn refresh_services(&mut self) -> bool {
         let contents = self.source.contents();
-        let services = Some(Services::new(contents, &self.topology, &self.own_addresses));
+        let pods = match self.network {
+            Network::Manx => HashSet::new(),
+            Network::OtherPlugin => {
+                let endpoints = self.cluster.model.endpoints.values();
+                endpoints.flat_map(|it| it.addresses.iter().copied()).collect()
+            }
+        };
+        let services = Some(Services::new(contents, &self.topology, &self.own_addresses, &pods));
         let differs = services != self.services;
         self.services = services;
         differs
@@ -175,7 +182,10 @@ impl Datastore {
     /// changed.
     pub(super) fn follow_services(&mut self, changes: &Changes, is_placed: bool) -> bool {
         let may_differ = match changes {
-            Changes::Objects(objects) => objects.keys().any(Services::rest_on),
+            Changes::Objects(objects) => objects.keys().any(|key| {
+                let is_pod = self.network == Network::OtherPlugin && key.kind == Kind::Pod;
+                is_pod || Services::rest_on(key)
+            }),
             Changes::Everything => true,
         };
         self.services.is_some() && (may_differ || is_placed) && self.refresh_services()

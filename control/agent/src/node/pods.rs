@@ -21,7 +21,7 @@ use nix::errno::Errno;
 use super::Agent;
 use super::attachments::{
     Answered, AttachRequest, AttachedPod, Caller, Departure, Done, EarlyAttachment, Made, Maker,
-    PodRequest, Reserved,
+    PodRequest, Reserved, object_name, pod_name,
 };
 use super::datastore;
 use crate::device_work::Completed;
@@ -199,8 +199,8 @@ impl Agent {
     }
 
     /// The workers have lost a port. A pod's namespace that goes takes the device along: that is how most pods end. The
-    /// pod keeps its addresses until it is detached, and may be attached anew. Losing a port of the node itself ends
-    /// the agent.
+    /// pod keeps its addresses until it is detached, and may be attached anew; but another plugin's pod may also have
+    /// been given back. Losing a port of the node itself ends the agent.
     pub(super) fn handle_lost_port(&mut self, port: PortId, error: io::Error) {
         let Some(name) = self.dataplane.ports.name(port) else { return };
         let Some(pod) = self.attachments.pod_at(port) else {
@@ -212,7 +212,11 @@ impl Agent {
         } else {
             tracing::warn!(port = name, %error, "the pod's device failed; nothing passes until it is attached anew");
         }
-        self.begin_detach(&pod, Departure { release: None, reply: None });
+        let release = match self.attachments.network() {
+            Network::Manx => None,
+            Network::OtherPlugin => Some(pod_name(&pod)),
+        };
+        self.begin_detach(&pod, Departure { release, reply: None });
     }
 
     /// The last step, for all whose device work has ended: one publication names all that are attached now, and then
@@ -281,7 +285,7 @@ impl Agent {
     /// The device is gone, or there was none. A caller whose pod's addresses stay taken is told, and may try again.
     fn depart(&mut self, Departure { release, reply: to }: Departure) {
         let released = release.map_or(Ok(()), |pod| {
-            self.assign(&ObjectName::new(&pod.namespace, &pod.name), None);
+            self.assign(&object_name(&pod), None);
             self.attachments.release(&pod)
         });
         if let Some((caller, response)) = to {

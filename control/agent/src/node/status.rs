@@ -13,7 +13,7 @@ use manx_policy_compiler::image::{Counts, Image};
 use manx_policy_compiler::model::{self, Direction, Noted, ObjectName, Verdict};
 
 use super::Agent;
-use super::attachments::AttachedPod;
+use super::attachments::{AttachedPod, object_name, pod_name};
 use super::dataplane::Dataplane;
 use super::datastore::Datastore;
 use super::ports::Port;
@@ -64,7 +64,7 @@ impl Agent {
     /// All that have addresses of this node.
     pub(super) fn list_attachments(&self) -> Vec<Attachment> {
         let one = |(pod, addresses, id): (&PodName, &[IpAddr], Option<&AttachmentId>)| {
-            let attached = self.attachments.find(&ObjectName::new(&pod.namespace, &pod.name));
+            let attached = self.attachments.find(&object_name(pod));
             Attachment {
                 pod: pod.clone(),
                 id: id.cloned(),
@@ -156,7 +156,10 @@ fn warnings(Agent { datastore, attachments, .. }: &Agent) -> Vec<String> {
         .chain(attachments.holding.problem())
         .chain(refused)
         .chain(attachments.not_judged(datastore).map(|pod| {
-            format!("pod {pod}: another plugin connected it before Manx was there, so nothing of it is judged until it is made anew")
+            format!(
+                "pod {pod}: another plugin connected it, and this agent does not carry it: either it is from before Manx, and nothing \
+                 of it is judged, or agent and holder have both ended, and nothing of it passes; make it anew"
+            )
         }))
         .collect()
 }
@@ -170,7 +173,7 @@ fn endpoints(Agent { dataplane, attachments, .. }: &Agent) -> Vec<EndpointStatus
                 chain.list.policies.iter().map(ToString::to_string).collect()
             })
         };
-        let pod = PodName { namespace: name.namespace.clone(), name: name.name.clone() };
+        let pod = pod_name(name);
         Some(EndpointStatus {
             pod,
             addresses: local.addresses.clone(),

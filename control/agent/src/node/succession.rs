@@ -15,9 +15,9 @@ use std::sync::Arc;
 use manx_dataplane::flow::FlowRecordFile;
 use manx_dataplane::pipeline::{RestorePass, Restored};
 use manx_dataplane::tables::Tables;
-use manx_policy_compiler::model::ObjectName;
 
 use super::Agent;
+use super::attachments::object_name;
 use super::datastore;
 use super::ports::PodPorts;
 use crate::error::Error;
@@ -111,7 +111,7 @@ impl Agent {
         let ports = ports.map_err(|error| refused(error.to_string()))?;
         let taken = TakenOver { ports, pod: pod.clone(), open };
         tracing::info!(%pod, ?addresses, "taken over from the last agent");
-        let name = ObjectName::new(&pod.namespace, &pod.name);
+        let name = object_name(&pod);
         self.attachments.holding.insert(held, queues);
         self.attachments.insert(name.clone(), device, ports, addresses.clone());
         let changes = self.datastore.source.assign(datastore::key(&name), Some(addresses));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::import::import_for;
-use crate::topology::topology;
+use crate::topology::{policy_only, topology};
 
 const NODES: &str = "
 {apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.244.1.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}
@@ -33,7 +33,7 @@ fn services_beside(manifests: &[String], own: &BTreeSet<IpAddr>) -> Services {
     let text = format!("{NODES}{}", manifests.concat());
     let contents = Contents::from_texts([("cluster.yaml", text.as_str())]);
     let topology = topology(&import_for(&contents, "n1"), "n1").unwrap();
-    Services::new(&contents, &topology, own)
+    Services::new(&contents, &topology, own, &HashSet::new())
 }
 
 fn shown(services: &Services) -> String {
@@ -83,4 +83,30 @@ fn what_is_not_fully_known_or_is_a_pods_or_a_nodes_address_is_not_translated() {
         |hosts: &[String]| services(&[web.clone(), slice("web", &hosts.join(", "), "{port: 80}")]);
     assert_eq!(many(&hosts), Services::default());
     assert_eq!(many(&hosts[1..]).addresses.len(), 1);
+}
+
+#[test]
+fn behind_another_plugin_its_pods_are_no_hosts_however_many() {
+    let ninety: Vec<String> = (1..=90).map(|it| format!("10.77.0.{it}")).collect();
+    let text = [
+        NODES.to_owned(),
+        service("web", "{clusterIP: 10.96.0.7, ports: [{port: 80}]}"),
+        slice("web", &ninety.join(", "), "{port: 8080}"),
+        service("api", "{clusterIP: 10.96.0.1, ports: [{port: 443}]}"),
+        slice("api", "172.18.0.2, 172.18.0.3, 10.77.0.5", "{port: 6443}"),
+    ];
+    let contents = Contents::from_texts([("cluster.yaml", text.concat().as_str())]);
+    let topology = policy_only(&import_for(&contents, "n1"), "n1").unwrap();
+    let pods = ninety.iter().map(|it| it.parse().unwrap()).collect();
+    let found = Services::new(&contents, &topology, &BTreeSet::new(), &pods);
+    assert_eq!(
+        shown(&found),
+        "{10.96.0.1, 10.96.0.7} {(10.96.0.1, 6, 443): [(172.18.0.2, 6443), (172.18.0.3, 6443)]}"
+    );
+    // Pods that are not known yet: too many for one port, and policy decides about the address itself.
+    let found = Services::new(&contents, &topology, &BTreeSet::new(), &HashSet::new());
+    assert_eq!(
+        shown(&found),
+        "{10.96.0.1} {(10.96.0.1, 6, 443): [(10.77.0.5, 6443), (172.18.0.2, 6443), (172.18.0.3, 6443)]}"
+    );
 }

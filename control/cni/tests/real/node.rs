@@ -224,15 +224,16 @@ impl Node {
         let list = serde_json::json!({"cniVersion": "1.0.0", "name": "manx", "plugins": [main]});
         node.uninstall();
         fs::write(node.folder.path().join("net.d/20-other.conflist"), list.to_string()).unwrap();
-        let (succeeded, text) = node.run_installer(&["install", "--policy-only"]);
-        assert!(succeeded, "{text}");
+        node.install();
         node.start_agent();
         Some(node)
     }
 
     /// Puts the plugin and its configuration where the runtime looks.
     pub(crate) fn install(&self) {
-        let (succeeded, text) = self.run_installer(&["install"]);
+        let verb: &[_] =
+            if self.is_policy_only { &["install", "--policy-only"] } else { &["install"] };
+        let (succeeded, text) = self.run_installer(verb);
         assert!(succeeded, "{text}");
     }
 

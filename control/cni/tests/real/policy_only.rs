@@ -276,6 +276,25 @@ fn uninstalling_gives_pods_back_with_their_connections() {
         std::io::Read::read_exact(&mut accepted, &mut heard).unwrap();
         assert_eq!(&heard, b"still here");
         assert!(!node.socket().with_extension("netns").exists(), "the shelter is gone");
+        assert!(!node.socket().with_extension("netns.lock").exists(), "and its lock");
+        if !with_agent {
+            node.start_agent();
+        }
+        let warned = || node.client().unwrap().status().unwrap().warnings;
+        let unjudged = |pod: &str| {
+            let line = format!("pod shop/{pod}: another plugin");
+            warned().iter().any(|it| it.starts_with(&line))
+        };
+        wait(|| unjudged("a") && unjudged("b"));
+        wait(|| node.attachments().is_empty());
+        // Installed again, and a pod of the same name has other addresses.
+        node.install();
+        let gone = Pod::call_main(&node, &main, "DEL", ("a", &a.path));
+        assert!(gone.succeeded, "{}", gone.text);
+        netns::delete(&a.path).unwrap();
+        let a = Pod::add(&node, &main, "a");
+        wait(|| !unjudged("a"));
+        assert!(reach_node(&node, &a) && unjudged("b"));
     }
 }
 
@@ -300,6 +319,8 @@ fn a_chain_that_cannot_be_is_refused_and_leaves_the_other_plugins_link_alone() {
         7,
         "deviceType",
     );
+    let dns = json!({"nameservers": ["10.96.0.10"]});
+    refused(&node, json!({"policyOnly": true, "prevResult": made, "dns": dns}), 7, "`dns`");
     refused(&node, json!({"prevResult": made}), 7, "`policyOnly`");
     refused(&node, json!({}), 100, "policyOnly");
     // An agent that connects pods itself.

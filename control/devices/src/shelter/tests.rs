@@ -277,16 +277,94 @@ fn a_move_that_fails_midway_leaves_no_way_open() {
         cluster.shelter.take_in(&cluster.node, &found, &attachment()).unwrap_err();
         assert!(is_cut(&cluster, found.index), "{plugin:?}");
         // It can be given back nevertheless, with nothing of what it had.
-        let pair = Pair { index: found.index, attachment: None };
-        cluster.shelter.give_back(&cluster.node, &pair).unwrap();
-        assert!(Cluster::link(&cluster.node, HOST_END).up);
+        give_back_bare(&cluster, found.index);
     }
     // The stand-in cannot be configured: its bridge has gone meanwhile.
     let cluster = Cluster::new(Plugin::Bridge);
+    let [_, found] = host_end(&cluster.node, &cluster.pod, "eth0").unwrap();
+    let config = netlink::in_netns(&cluster.node, async |netlink| netlink.config(HOST_END).await);
+    ip(&cluster.node, "link del cni0");
+    let config = config.unwrap();
+    let failed = cluster.shelter.take_in_as(&cluster.node, &config, &attachment()).unwrap_err();
+    assert!(matches!(failed, Error::Netlink(_)), "{failed}");
+    assert!(is_cut(&cluster, found.index));
+    give_back_bare(&cluster, found.index);
+    // The stand-in was removed, as DEL and a hook that is killed midway do.
+    let cluster = Cluster::new(Plugin::Ptp);
     let pair = cluster.take_in();
     cluster.shelter.remove(&pair).unwrap();
-    assert!(is_cut(&cluster, pair.index), "as after a failure at any later step");
+    assert!(is_cut(&cluster, pair.index));
+    give_back_bare(&cluster, pair.index);
+}
+
+/// A host end without a stand-in is found, and goes back: the shelter may end then, and the pod's interface stays.
+fn give_back_bare(cluster: &Cluster, index: u32) {
+    let pair = Pair { index, attachment: None };
+    assert_eq!(cluster.shelter.pairs().unwrap(), std::slice::from_ref(&pair));
+    let bare = GivenBack::Bare { host_end: HOST_END.to_owned() };
+    assert_eq!(cluster.shelter.give_back(&cluster.node, &pair).unwrap(), bare);
     assert_eq!(cluster.shelter.pairs().unwrap(), []);
+    assert!(Cluster::link(&cluster.node, HOST_END).up);
+}
+
+#[test]
+fn an_interface_that_does_not_keep_its_index_is_not_taken_for_another() {
+    if !namespaces_allowed() {
+        return;
+    }
+    let cluster = Cluster::new(Plugin::Bridge);
+    let [_, found] = host_end(&cluster.node, &cluster.pod, "eth0").unwrap();
+    let other =
+        format!("link add name one index {} type veth peer name two index 90001", found.index);
+    ip(cluster.shelter.netns(), &other);
+    let error = cluster.shelter.take_in(&cluster.node, &found, &attachment()).unwrap_err();
+    assert!(matches!(error, Error::IndexTaken { .. }), "{error}");
+    let names = ip(cluster.shelter.netns(), "-o link show up");
+    assert!(!names.contains(HOST_END) && !names.contains("one"), "nothing is set up: {names}");
+    assert_eq!(cluster.reach(SHORT), [false; 2]);
+}
+
+#[test]
+fn what_stands_in_for_a_host_end_that_is_gone_is_swept_away() {
+    if !namespaces_allowed() {
+        return;
+    }
+    let cluster = Cluster::new(Plugin::Bridge);
+    let pair = cluster.take_in();
+    cluster.shelter.sweep().unwrap();
+    assert_eq!(cluster.shelter.pair(pair.index).unwrap(), Some(pair.clone()), "its pod is there");
+    ip(&cluster.pod, "link del eth0");
+    assert_eq!(cluster.shelter.pairs().unwrap(), [pair]);
+    cluster.shelter.sweep().unwrap();
+    assert_eq!(cluster.shelter.pairs().unwrap(), []);
+    assert!(!ip(&cluster.node, "-o link").contains(HOST_END));
+}
+
+#[test]
+fn who_waits_while_all_is_given_back_moves_nothing_in_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("node.netns");
+    assert!(Gate::close(&path).unwrap().is_none(), "nobody has ever moved anything in");
+    let (first, second) = (Gate::enter(&path).unwrap(), Gate::enter(&path).unwrap());
+    thread::scope(|scope| {
+        let (closed, is_closed) = std::sync::mpsc::channel();
+        let path = &path;
+        let closing = scope.spawn(move || {
+            let gate = Gate::close(path).unwrap().unwrap();
+            closed.send(()).unwrap();
+            // Another one comes, and waits.
+            let late = scope.spawn(move || Gate::enter(path).map(drop));
+            thread::sleep(SHORT);
+            gate.remove(path).unwrap();
+            late.join().unwrap()
+        });
+        drop(first);
+        assert!(is_closed.recv_timeout(SHORT).is_err(), "one is still at it");
+        drop(second);
+        let late = closing.join().unwrap();
+        assert!(matches!(late, Err(Error::Closing)), "{late:?}");
+    });
+    Gate::enter(&path).unwrap();
 }
 
 #[test]
@@ -368,7 +446,7 @@ fn several_callers_at_once_get_one_shelter_and_a_stale_name_is_no_shelter() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("shelter.netns");
     assert!(Shelter::open(&path).unwrap().is_none());
-    std::fs::write(&path, "").unwrap();
+    fs::write(&path, "").unwrap();
     let error = Shelter::open(&path).unwrap_err().to_string();
     assert!(error.contains("nothing is mounted"), "{error}");
     let all: Vec<Shelter> = thread::scope(|scope| {
