@@ -130,9 +130,9 @@ impl Holding {
     }
 
     fn settle(&self, brought: Result<(), String>) {
-        let text = |reason| format!(
-                "when the agent ends, pods have no network until they are made anew: {reason}"
-            );
+        let text = |reason| {
+            format!("when the agent ends, pods have no network until they are made anew: {reason}")
+        };
         lock(&self.fault).settle(brought.map_err(text));
     }
 

@@ -204,6 +204,11 @@ impl Ports {
         Some(slot)
     }
 
+    /// All ports. The packets queued on them are gone.
+    pub(crate) fn into_all(self) -> impl Iterator<Item = Box<dyn PacketIo>> {
+        self.slots.into_iter().flatten().map(|slot| slot.io)
+    }
+
     /// Sets the most ticks that a batch takes. Each port begins with a full batch again.
     pub(crate) fn set_batch_ticks(&mut self, ticks: u64) {
         self.batch_ticks = ticks;

@@ -4,9 +4,10 @@
 //! A turn takes a batch from each hot port whose share of the worker's time allows it, decides every packet, and sends
 //! the queued packets (`turn`, `serve`). The tables are read once a batch, so new tables take effect between two
 //! batches. A worker that finds nothing for a while sleeps in epoll (`idle`). Control starts workers on threads
-//! (`thread`, `workers`) and sends them commands (`commands`, `run_commands`).
+//! (`thread`, `workers`) and sends them commands (`commands`, `run_commands`). Another thread closes ports (`closer`).
 
 mod clock;
+mod closer;
 mod commands;
 mod idle;
 mod run_commands;

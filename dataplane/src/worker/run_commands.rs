@@ -96,7 +96,9 @@ impl Worker {
     /// Detaches a port. False: there is none.
     pub(super) fn detach(&mut self, id: PortId) -> bool {
         self.lost.retain(|(lost, _)| *lost != id);
-        self.stop_serving(id).is_some()
+        let Some(slot) = self.stop_serving(id) else { return false };
+        self.closer.close(slot.io);
+        true
     }
 
     pub(super) fn wrap(&mut self, id: PortId, wrap: Wrap) {

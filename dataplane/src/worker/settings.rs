@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use super::closer::Closer;
 use crate::flow::{MAX_WORKERS, Shards};
 use crate::pipeline::Sizes;
 use crate::pipeline::handoff::WorkerMesh;
@@ -32,6 +33,7 @@ pub struct Settings {
 pub struct SharedState {
     pub(super) mesh: WorkerMesh,
     pub(super) shards: Option<Arc<Shards>>,
+    pub(super) closer: Closer,
 }
 
 impl SharedState {
@@ -43,12 +45,12 @@ impl SharedState {
             return Ok(vec![Self::alone()]);
         }
         let shards = Arc::new(Shards::new(sizes.flows * workers)?);
-        let share = |mesh| Self { mesh, shards: Some(Arc::clone(&shards)) };
+        let share = |mesh| Self { mesh, shards: Some(Arc::clone(&shards)), ..Self::alone() };
         Ok(WorkerMesh::new(workers, sizes.buffers).into_iter().map(share).collect())
     }
 
     /// The shared state of a single worker: nothing is shared.
     pub fn alone() -> Self {
-        Self { mesh: WorkerMesh::alone(), shards: None }
+        Self { mesh: WorkerMesh::alone(), shards: None, closer: Closer::default() }
     }
 }

@@ -627,3 +627,62 @@ fn no_more_ports_are_awaited_than_epoll_costs() {
     assert_eq!(worker.turn(Duration::from_secs(1)), 0);
     assert_eq!(*asked.lock().unwrap(), [FIRST_BATCH; MAX_AWAITED]);
 }
+
+/// A packet socket takes the kernel some time to close.
+struct SlowToClose {
+    may_close: Receiver<()>,
+    closed: Sender<()>,
+}
+
+impl Drop for SlowToClose {
+    fn drop(&mut self) {
+        let _ = self.may_close.recv();
+        let _ = self.closed.send(());
+    }
+}
+
+#[test]
+fn a_port_that_is_slow_to_close_holds_up_no_other_and_is_closed_in_the_end() {
+    let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
+    let settings = Settings { sizes, polling: Polling::Adaptive, core: None };
+    let mut workers = Workers::spawn(settings, &[None], &unbounded().0).unwrap();
+    workers.begin();
+    let ((lets_close, may_close), (closed, is_closed)) = (unbounded(), unbounded());
+    let slow = || {
+        let slow = SlowToClose { may_close: may_close.clone(), closed: closed.clone() };
+        let received = move |_: &mut Pool, _: &mut Vec<Packet>, _: usize| {
+            let _open = &slow;
+            Ok(Received { drained: true, ..Received::default() })
+        };
+        let (reader, writer) = io::pipe().unwrap();
+        let port = Watched { descriptor: reader.into(), mapped: false, received };
+        (Box::new(port) as Box<dyn PacketIo>, writer)
+    };
+    let mut pipes = Vec::new();
+    // Two are detached, and two stay to the end.
+    for id in 0..4 {
+        let (port, pipe) = slow();
+        workers.attach(PortId(id), vec![port]).unwrap();
+        pipes.push(pipe);
+    }
+    for id in 0..2 {
+        assert!(workers.send_all(|| Command::Detach(PortId(id))));
+    }
+    let (asks, is_asked) = unbounded();
+    let received = move |_: &mut Pool, _: &mut Vec<Packet>, _: usize| {
+        let _ = asks.send(());
+        Ok(Received { drained: true, ..Received::default() })
+    };
+    let (reader, mut writer) = io::pipe().unwrap();
+    let port = Watched { descriptor: reader.into(), mapped: false, received };
+    workers.attach(PortId(7), vec![Box::new(port)]).unwrap();
+    writer.write_all(b"a packet").unwrap();
+    is_asked.recv_timeout(Duration::from_secs(60)).expect("the worker serves the next port");
+    assert!(is_closed.is_empty(), "none is closed yet");
+    let dropping = std::thread::spawn(move || drop(workers));
+    for _ in 0..4 {
+        lets_close.send(()).unwrap();
+    }
+    dropping.join().unwrap();
+    assert_eq!(is_closed.len(), 4, "who ends the workers has waited for all");
+}

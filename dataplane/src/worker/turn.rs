@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::{Receiver, Sender};
 
 use super::clock::{Clock, POLL_EVERY};
+use super::closer::Closer;
 use super::commands::Command;
 use super::idle::Idle;
 use super::settings::{Polling, Settings, SharedState};
@@ -94,6 +95,14 @@ pub struct Worker {
     /// When the last turn began.
     pub(super) now: Duration,
     pub(super) poll_errors: RateLimit,
+    pub(super) closer: Closer,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let ports = std::mem::take(&mut self.ports);
+        ports.into_all().for_each(|port| self.closer.close(port));
+    }
 }
 
 impl Worker {
@@ -105,7 +114,7 @@ impl Worker {
         reports: Sender<Report>,
         counters: Arc<WorkerCounters>,
     ) -> io::Result<Self> {
-        let SharedState { mesh, shards } = share;
+        let SharedState { mesh, shards, closer } = share;
         let poller = Poller::new()?;
         mesh.set_waker(poller.waker());
         Ok(Self {
@@ -139,6 +148,7 @@ impl Worker {
             mapped_checked: Duration::ZERO,
             now: Duration::ZERO,
             poll_errors: RateLimit::new(1, 1),
+            closer,
         })
     }
 

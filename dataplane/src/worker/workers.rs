@@ -5,6 +5,7 @@ use std::sync::{Arc, Barrier};
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 
+use super::closer::{Closer, Closing};
 use super::commands::{Command, Restoration};
 use super::settings::{Settings, SharedState};
 use super::thread::{Handle, spawn};
@@ -15,8 +16,12 @@ use crate::port::PacketIo;
 use crate::report::Report;
 use crate::tables::{PortId, Tables};
 
-/// The workers of a node, at least one. Dropping them ends them.
-pub struct Workers(Vec<Handle>);
+/// The workers of a node, at least one. Dropping them ends them, and closes their ports.
+pub struct Workers {
+    handles: Vec<Handle>,
+    /// Dropped after the workers, which have ports closed there.
+    _closing: Closing,
+}
 
 impl Workers {
     /// Starts a worker for each of `cores`, pinned to it unless it is `None`. They wait for [`Workers::begin`]. Errors: as
@@ -27,27 +32,32 @@ impl Workers {
         reports: &Sender<Report>,
     ) -> io::Result<Self> {
         let shares = SharedState::for_workers(cores.len(), settings.sizes)?;
-        let workers = shares.into_iter().zip(cores).enumerate().map(|(number, (share, core))| {
-            let settings = Settings { core: *core, ..settings };
-            spawn(&format!("worker-{number}"), settings, share, reports.clone())
-        });
-        workers.collect::<io::Result<_>>().map(Self)
+        // The workers have the only ways to the thread, and take them along when they end.
+        let (closer, closing) = Closer::start()?;
+        let workers =
+            shares.into_iter().zip(cores).enumerate().map(move |(number, (share, core))| {
+                let settings = Settings { core: *core, ..settings };
+                let share = SharedState { closer: closer.clone(), ..share };
+                spawn(&format!("worker-{number}"), settings, share, reports.clone())
+            });
+        let handles = workers.collect::<io::Result<_>>()?;
+        Ok(Self { handles, _closing: closing })
     }
 
     /// Lets them run, each from the commands on that it has got until now.
     pub fn begin(&mut self) {
-        self.0.iter_mut().for_each(Handle::begin);
+        self.handles.iter_mut().for_each(Handle::begin);
     }
 
     /// How many workers there are.
     #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.handles.len()
     }
 
     /// The workers in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Handle> {
-        self.0.iter()
+        self.handles.iter()
     }
 
     /// Whether all workers run.

@@ -1,0 +1,59 @@
+//! Ports that are served no more are closed on a thread of their own. The kernel lets whoever closes a packet socket wait
+//! until every core has left it (RCU), 13 ms and more, and a worker that waits serves nobody.
+
+use std::io;
+use std::thread::{self, JoinHandle};
+
+use crossbeam::channel::{Receiver, Sender, unbounded};
+
+use crate::port::PacketIo;
+
+/// How many ports are closed at once: they wait for the same cores.
+const AT_ONCE: usize = 32;
+
+/// Where ports go to be closed. By default they are closed at once, by the caller.
+#[derive(Clone, Default)]
+pub(super) struct Closer(Option<Sender<Box<dyn PacketIo>>>);
+
+/// The thread, which ends when no [`Closer`] leads to it any more and all ports are closed. Dropping it waits for that.
+pub(super) struct Closing(Option<JoinHandle<()>>);
+
+impl Closer {
+    /// Starts the thread.
+    pub(super) fn start() -> io::Result<(Self, Closing)> {
+        let (sender, ports) = unbounded();
+        let thread = thread::Builder::new().name("closing".to_owned());
+        let thread = thread.spawn(move || close_all(&ports))?;
+        Ok((Self(Some(sender)), Closing(Some(thread))))
+    }
+
+    /// Has a port closed.
+    pub(super) fn close(&self, port: Box<dyn PacketIo>) {
+        match &self.0 {
+            // A thread that is gone gives the port back, and it is closed here.
+            Some(thread) => drop(thread.send(port)),
+            None => drop(port),
+        }
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            // It can only have ended by a panic, and then each port was closed by its worker.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn close_all(ports: &Receiver<Box<dyn PacketIo>>) {
+    while let Ok(first) = ports.recv() {
+        thread::scope(|scope| {
+            for port in ports.try_iter().take(AT_ONCE - 1) {
+                // Without a thread for it, it is closed here.
+                let _ = thread::Builder::new().spawn_scoped(scope, move || drop(port));
+            }
+            drop(first);
+        });
+    }
+}
