@@ -544,7 +544,10 @@ impl Fabric {
             }
         }
         topology.prefixes.extend(route);
-        let services = Services::new(&self.contents, &topology, &BTreeSet::new());
+        let endpoints = self.cluster.model.endpoints.values();
+        let pods = endpoints.filter(|_| self.nodes[node].is_policy_only);
+        let pods = pods.flat_map(|it| it.addresses.iter().copied()).collect();
+        let services = Services::new(&self.contents, &topology, &BTreeSet::new(), &pods);
         let underlay = Underlay {
             mtu: MTU,
             raw: RAW,
