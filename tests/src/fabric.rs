@@ -544,10 +544,11 @@ impl Fabric {
             }
         }
         topology.prefixes.extend(route);
-        let endpoints = self.cluster.model.endpoints.values();
-        let pods = endpoints.filter(|_| self.nodes[node].is_policy_only);
-        let pods = pods.flat_map(|it| it.addresses.iter().copied()).collect();
-        let services = Services::new(&self.contents, &topology, &BTreeSet::new(), &pods);
+        let is_pod = |address: &IpAddr| {
+            let mut endpoints = self.cluster.model.endpoints.values();
+            endpoints.any(|it| it.addresses.contains(address))
+        };
+        let services = Services::new(&self.contents, &topology, &BTreeSet::new(), is_pod);
         let underlay = Underlay {
             mtu: MTU,
             raw: RAW,

@@ -85,6 +85,9 @@ pub enum Error {
     /// The devices could not be made.
     #[error(transparent)]
     Devices(#[from] device::Error),
+    /// The lock of who moves ends of pods' links.
+    #[error(transparent)]
+    Shelter(#[from] manx_devices::shelter::Error),
     /// The environment lacks something.
     #[error(transparent)]
     Lack(#[from] Lack),
@@ -122,6 +125,7 @@ impl Error {
             | Self::Netlink(_)
             | Self::Observe(_)
             | Self::Namespace(_)
+            | Self::Shelter(_)
             | Self::Lack(_)
             | Self::NodePortLost { .. } => ErrorKind::Environment,
             Self::Topology(_)

@@ -3,7 +3,7 @@
 //! The other addresses of services (`externalIPs`, load balancers) are the world's: whoever may write a Service may give
 //! it any such address, and policy must not be passed over for it.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -25,17 +25,19 @@ pub struct Services {
     pub addresses: BTreeSet<IpAddr>,
     /// Their endpoints that are hosts.
     pub hosts: Arc<ServiceHosts>,
+    /// The endpoints that no route tells from the world's. True: they are pods of another plugin.
+    endpoints: HashMap<IpAddr, bool>,
 }
 
 impl Services {
     /// Those of a cluster, seen from a node whose interfaces have the addresses `own`. A cluster IP that lies in a pool or
     /// a block, or is one of these, is left out, and so is a service that is not fully known: policy decides about such
-    /// an address itself. `pods` are the pods' addresses that no route tells from the world's: another plugin's.
+    /// an address itself. `is_pod` tells whether a pod has an address that no route tells from the world's.
     pub fn new(
         contents: &Contents,
         topology: &Topology,
         own: &BTreeSet<IpAddr>,
-        pods: &HashSet<IpAddr>,
+        is_pod: impl Fn(&IpAddr) -> bool,
     ) -> Self {
         let mut slices: BTreeMap<(&str, &str), Vec<&EndpointSlice>> = BTreeMap::new();
         let mut unknown = BTreeSet::new();
@@ -55,10 +57,13 @@ impl Services {
         }
         let mut all = Self::default();
         let mut hosts = ServiceHosts::new();
-        let is_host = |address: &IpAddr| match topology.route(*address).1 {
-            Route::Node => true,
-            Route::World => !pods.contains(address),
-            _ => false,
+        let named = slices.values().flatten().flat_map(|slice| &slice.addresses);
+        let named = named.filter(|address| topology.route(**address).1 == Route::World);
+        all.endpoints = named.map(|address| (*address, is_pod(address))).collect();
+        let endpoints = all.endpoints.clone();
+        let is_host = |address: &IpAddr| match endpoints.get(address) {
+            Some(is_pod) => !is_pod,
+            None => topology.route(*address).1 == Route::Node,
         };
         for (key, stored) in contents.of_kind(Kind::Service) {
             if let State::Valid(object) = &stored.state
@@ -77,6 +82,16 @@ impl Services {
         }
         all.hosts = Arc::new(hosts);
         all
+    }
+
+    /// Whether the node translates the same addresses, with the same hosts.
+    pub fn translate_as(&self, other: &Self) -> bool {
+        (&self.addresses, &self.hosts) == (&other.addresses, &other.hosts)
+    }
+
+    /// Whether an endpoint with this address is a pod of another plugin. `None`: none has it, or a route says what it is.
+    pub fn is_pod(&self, address: &IpAddr) -> Option<bool> {
+        self.endpoints.get(address).copied()
     }
 
     /// Whether a change of this object may be one of these, but for pods.

@@ -139,8 +139,10 @@ impl From<shelter::Error> for Error {
             shelter::Error::Netlink(error) => error.into(),
             shelter::Error::Namespace(error) => error.into(),
             shelter::Error::Lock { .. } => Self::new(Code::Io, error.to_string()),
-            shelter::Error::Closing => Self::new(Code::TryAgain, error.to_string()),
-            shelter::Error::IndexTaken { .. } => Self::new(Code::Changed, error.to_string()),
+            shelter::Error::GivenBack(_) => Self::new(Code::TryAgain, error.to_string()),
+            shelter::Error::IndexTaken { .. } | shelter::Error::Gone(_) => {
+                Self::new(Code::Changed, error.to_string())
+            }
             // The chain of plugins is wrong.
             shelter::Error::NoHostEnd { .. }
             | shelter::Error::WouldLose { .. }

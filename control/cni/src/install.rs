@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use crate::config::SOCKET;
 use crate::conflist::{self, Conflist};
 use crate::hold;
-use crate::policy_only::{self, AllBack};
+use crate::policy_only::{self, Returned};
 use manx_api::client::{self, Client};
 
 /// The program's name, which is the plugin's type.
@@ -87,10 +87,21 @@ enum Error {
     #[error("{0}; nothing is removed")]
     Agent(#[from] client::Error),
     /// The pods that another plugin has connected.
-    #[error(
-        "not all pods could be given back to the plugin that connected them: {0}; run this again"
-    )]
+    #[error("pods cannot be given back to the plugin that connected them: {0}; run this again")]
     GiveBack(crate::error::Error),
+    /// Some of them.
+    #[error("{}{}", lines(failed.iter().map(|it| format!("not given back: {it}; run this again"))), lines(bare.iter().map(|host_end| {
+        format!("{host_end}, the node's end of a pod's link, has lost its addresses, routes and bridge: make that pod anew")
+    })))]
+    NotAll {
+        /// Why some are not back.
+        failed: Vec<String>,
+        /// Those that have lost their configuration.
+        bare: Vec<String>,
+    },
+    /// The lock of who moves the links' ends.
+    #[error(transparent)]
+    Lock(#[from] manx_devices::shelter::Error),
     /// The holder that is to end.
     #[error(transparent)]
     Holder(#[from] manx_devices::holder::Error),
@@ -220,6 +231,9 @@ fn install_program(places: &Places, program: &[u8]) -> Result<String, Error> {
     } else {
         conflist::own(&places.socket, places.bin_dir.join("portmap").is_file())
     };
+    if places.policy_only {
+        policy_only::allow(&places.socket)?;
+    }
     write_whole(&to, program, 0o755)?;
     write_whole(&conflist, text.as_bytes(), 0o644)?;
     let mut told =
@@ -286,15 +300,18 @@ fn uninstall(places: &Places) -> Result<String, Error> {
     let ended = ended.then(|| {
         "ended the holder: pods keep their interface as long as the agent runs".to_owned()
     });
-    let AllBack { whole, bare } =
+    let Returned { whole, bare, failed } =
         policy_only::give_all_back(&places.socket).map_err(Error::GiveBack)?;
+    if !failed.is_empty() {
+        return Err(Error::NotAll { failed, bare });
+    }
     let given =
         (whole > 0).then(|| format!("gave {whole} pods back to the plugin that connected them"));
-    let bare = bare.into_iter().map(|host_end| {
-        format!("{host_end} is the end of a pod's link and has lost its addresses, routes and bridge: make that pod anew")
-    });
     let program = remove(&places.program(), is_program)?;
-    Ok(lines(conflists.into_iter().chain([program]).chain(ended).chain(given).chain(bare)))
+    if !bare.is_empty() {
+        return Err(Error::NotAll { failed, bare });
+    }
+    Ok(lines(conflists.into_iter().chain([program]).chain(ended).chain(given)))
 }
 
 fn remove(path: &Path, is_its_own: fn(&[u8]) -> bool) -> Result<String, Error> {

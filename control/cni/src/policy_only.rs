@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use manx_api::client::Client;
 use manx_api::{Attach, AttachmentId, MadeLink};
-use manx_devices::shelter::{self, Gate, GivenBack, Pair, Shelter};
+use manx_devices::shelter::{self, GivenBack, Lock, Pair, Shelter};
 use manx_linux::netlink::{self, Link};
 use manx_linux::netns::{self, sysctl};
 
@@ -28,38 +28,58 @@ fn name_beside(socket: &Path) -> PathBuf {
 
 /// What [`give_all_back`] has done.
 #[derive(Debug, Default)]
-pub(crate) struct AllBack {
+pub(crate) struct Returned {
     /// How many host ends are as they were.
     pub(crate) whole: usize,
     /// The names of those that have lost their configuration.
     pub(crate) bare: Vec<String>,
+    /// Why others are not back, each with its pod's attachment.
+    pub(crate) failed: Vec<String>,
 }
 
 /// Gives every host end back to the node. One that fails holds up no other, and then the shelter stays: with it the pods'
 /// interfaces would go.
-pub(crate) fn give_all_back(socket: &Path) -> Result<AllBack, Error> {
+pub(crate) fn give_all_back(socket: &Path) -> Result<Returned, Error> {
     let path = name_beside(socket);
-    let gate = Gate::close(&path)?;
-    let mut given = AllBack::default();
-    if let Some(shelter) = Shelter::open(&path)? {
-        // In the agent's container /proc/sys is read-only. If it stays so, the setting that needs it says why.
-        let _ = sysctl::make_writable();
-        let node = netns::current()?;
-        let one = |pair: &Pair| {
-            match shelter.give_back(&node, pair).map_err(|error| error_of(pair, error.into()))? {
-                GivenBack::Whole => given.whole += 1,
-                GivenBack::Bare { host_end } => given.bare.push(host_end),
-                GivenBack::Gone => {}
+    let lock = Lock::exclusive(&path)?;
+    let mut returned = Returned::default();
+    let Some(shelter) = Shelter::open(&path)? else {
+        lock.map_or(Ok(()), |lock| lock.remove(&path))?;
+        return Ok(returned);
+    };
+    // In the agent's container /proc/sys is read-only. If it stays so, the setting that needs it says why.
+    let _ = sysctl::make_writable();
+    let node = netns::current()?;
+    let pairs = shelter.pairs()?;
+    for pair in &pairs {
+        match shelter.give_back(&node, pair) {
+            Ok(GivenBack::Whole) => returned.whole += 1,
+            Ok(GivenBack::Bare { host_end }) => returned.bare.push(host_end),
+            Ok(GivenBack::Gone) => {}
+            Err(error) => {
+                let of = pair.attachment.as_ref().map(|it| format!("{it}: ")).unwrap_or_default();
+                returned.failed.push(format!("{of}{error}"));
             }
-            Ok::<_, Error>(())
-        };
-        let pairs = shelter.pairs()?;
-        Error::of_all(pairs.iter().map(one))?;
-        netns::delete(&path)?;
-        forget(socket, &pairs)?;
+        }
     }
-    gate.map_or(Ok(()), |gate| gate.remove(&path))?;
-    Ok(given)
+    let left = shelter.pairs()?;
+    if returned.failed.is_empty() && !left.is_empty() {
+        returned.failed.push(format!("{} more have come meanwhile", left.len()));
+    }
+    if returned.failed.is_empty() {
+        netns::delete(&path)?;
+        lock.map_or(Ok(()), |lock| lock.remove(&path))?;
+    }
+    forget(socket, &pairs)?;
+    Ok(returned)
+}
+
+/// From now on ADDs may move host ends, if the socket's folder is there: the agent does the same at its start.
+pub(crate) fn allow(socket: &Path) -> Result<(), shelter::Error> {
+    match socket.parent() {
+        Some(folder) if folder.is_dir() => Lock::create(&name_beside(socket)),
+        _ => Ok(()),
+    }
 }
 
 /// Has the agent, if there is one, forget pods that it does not carry any more.
@@ -69,13 +89,6 @@ fn forget(socket: &Path, given_back: &[Pair]) -> Result<(), Error> {
         |id: &AttachmentId| given_back.iter().any(|pair| pair.attachment.as_ref() == Some(id));
     let known = attached_as(&mut client, is_given_back)?;
     detach_all(&mut client, known)
-}
-
-fn error_of(pair: &Pair, Error { code, text }: Error) -> Error {
-    match &pair.attachment {
-        Some(attachment) => Error::new(code, format!("{attachment}: {text}")),
-        None => Error::new(code, text),
-    }
 }
 
 /// The shelter, if there is one: none since the machine has started anew.
@@ -168,7 +181,7 @@ fn hand_over(
 ) -> Result<(), Error> {
     ensure_holder(config);
     let path = name_beside(&config.socket);
-    let _gate = Gate::enter(&path)?;
+    let _lock = Lock::shared(&path)?;
     let shelter = Shelter::ensure(&path)?;
     shelter.sweep()?;
     let (pair, is_new) = match pair_of(&shelter, attachment)? {

@@ -12,15 +12,17 @@
 //! interface with them.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use manx_api::{AttachmentId, Sandbox};
 use manx_linux::netlink::{self, InterfaceConfig, Link, Netlink, Peer, Veth};
 use manx_linux::netns::{self, sysctl};
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::FlockArg;
+
+mod lock;
+
+pub use lock::Lock;
 
 /// The longest alias that the kernel takes, in bytes (`IFALIASZ`, with its end).
 const ALIAS_MAX: usize = 255;
@@ -39,11 +41,13 @@ pub enum Error {
     /// A namespace cannot be made, named or entered.
     #[error(transparent)]
     Namespace(#[from] netns::Error),
-    /// The folder of the shelter's name, or the file that says who moves host ends.
-    #[error("{path} cannot be locked: {source}")]
+    /// The folder of the shelter's name, or the file that is locked by who moves host ends.
+    #[error("{path} cannot be {verb}: {source}")]
     Lock {
         /// The folder or file.
         path: PathBuf,
+        /// `made`, `opened`, `locked`, `read` or `removed`.
+        verb: &'static str,
         /// Why.
         source: std::io::Error,
     },
@@ -69,22 +73,28 @@ pub enum Error {
         /// What it has.
         found: String,
     },
-    /// All host ends are given back.
+    /// There is no file to lock.
     #[error(
-        "pods are given back to the plugin that connected them, and Manx goes from this node: try again"
+        "{0} is not there: Manx was taken away from this node, and its pods were given back to the plugin that connected them; \
+         expected an agent with --policy-only, which makes that file at its start, or `manx-cni install --policy-only`"
     )]
-    Closing,
+    GivenBack(PathBuf),
     /// The host end has another index now, by which nobody knows it.
     #[error(
-        "{host_end} had the index {index}, which another interface of Manx has; expected one of its own: nothing passes the pod; \
-         make it anew"
+        "{host_end} had the index {index} and has {found} after its move, because another interface has that index there; nothing \
+         passes the pod: make it anew"
     )]
     IndexTaken {
         /// Its name.
         host_end: String,
-        /// The index.
+        /// The index that it had.
         index: u32,
+        /// The one that it has.
+        found: u32,
     },
+    /// The host end is gone.
+    #[error("{0}, the host end of the pod's interface, is gone: its pod has ended meanwhile")]
+    Gone(String),
     /// The attachment cannot be written into an alias.
     #[error(
         "the attachment ({0}) cannot be noted on an interface: expected names without spaces, {ALIAS_MAX} bytes together"
@@ -195,63 +205,10 @@ impl From<OwnedFd> for Shelter {
     }
 }
 
-/// The right to move host ends, which ends when it is dropped: any number of callers move them in, or one gives all back.
-#[derive(Debug)]
-pub struct Gate(Flock<File>);
-
-impl Gate {
-    /// Waits while somebody gives all back.
-    ///
-    /// # Errors
-    /// [`Error::Closing`] when that has happened meanwhile.
-    pub fn enter(shelter: &Path) -> Result<Self, Error> {
-        let (path, failed) = Self::names(shelter);
-        let file = File::options().create(true).truncate(false).write(true).open(&path);
-        let gate = Self::lock(file.map_err(&failed)?, FlockArg::LockShared, &failed)?;
-        match gate.0.metadata().map_err(&failed)?.nlink() {
-            0 => Err(Error::Closing),
-            _ => Ok(gate),
-        }
-    }
-
-    /// Waits until nobody moves host ends in any more. `None`: nobody ever has.
-    pub fn close(shelter: &Path) -> Result<Option<Self>, Error> {
-        let (path, failed) = Self::names(shelter);
-        match File::open(path) {
-            Ok(file) => Self::lock(file, FlockArg::LockExclusive, &failed).map(Some),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(failed(error)),
-        }
-    }
-
-    /// All is given back: those that wait for the gate turn back.
-    pub fn remove(self, shelter: &Path) -> Result<(), Error> {
-        let (path, failed) = Self::names(shelter);
-        fs::remove_file(path).map_err(failed)
-    }
-
-    fn names(shelter: &Path) -> (PathBuf, impl Fn(std::io::Error) -> Error) {
-        let path = shelter.with_extension("netns.lock");
-        (path.clone(), move |source| Error::Lock { path: path.clone(), source })
-    }
-
-    fn lock(
-        file: File,
-        how: FlockArg,
-        failed: impl Fn(std::io::Error) -> Error,
-    ) -> Result<Self, Error> {
-        Flock::lock(file, how).map(Self).map_err(|(_, errno)| failed(errno.into()))
-    }
-}
-
 impl Shelter {
     /// The shelter of this name, made if there is none. Its folder must exist. Of several callers one makes it.
     pub fn ensure(path: &Path) -> Result<Self, Error> {
-        let folder = path.parent().unwrap_or(Path::new("/"));
-        let failed = |source| Error::Lock { path: folder.to_owned(), source };
-        let file = File::open(folder).map_err(failed)?;
-        let _lock = Flock::lock(file, FlockArg::LockExclusive)
-            .map_err(|(_, errno)| failed(errno.into()))?;
+        let _lock = lock::take(path.parent().unwrap_or(Path::new("/")), FlockArg::LockExclusive)?;
         let netns = match netns::open(path) {
             Err(error) if is_missing(&error) => netns::create_named(path)?,
             // The machine has started anew. The file stays: where somebody else sees the namespace on it, to remove it
@@ -337,7 +294,9 @@ impl Shelter {
         netlink::in_netns(node, async |netlink| {
             netlink.move_to(host_end.index, &self.netns).await
         })?;
-        expect(&self.netns, host_end)?;
+        if !has_arrived(&self.netns, host_end)? {
+            return Err(Error::Gone(host_end.name.clone()));
+        }
         let put = netlink::in_netns(&self.netns, async |netlink| {
             stand_in(&netlink, node, config, &pair).await?;
             netlink.set_alias(pair.inner_index(), &alias).await?;
@@ -380,12 +339,14 @@ impl Shelter {
             let mut links = netlink.links().await?.into_iter();
             let host_end = links.find(|link| link.index == pair.index);
             if let Some(host_end) = &host_end {
-                netlink.move_to(host_end.index, node).await?;
+                netlink.move_to(host_end.index, node).await.or_else(if_gone)?;
             }
             Ok(host_end)
         })?;
         let Some(host_end) = moved else { return Ok(GivenBack::Gone) };
-        expect(node, &host_end)?;
+        if !has_arrived(node, &host_end)? {
+            return Ok(GivenBack::Gone);
+        }
         netlink::in_netns(node, async |netlink| match &config {
             Some(config) => netlink.configure(config).await,
             None => netlink.set_up(pair.index).await,
@@ -397,13 +358,25 @@ impl Shelter {
     }
 }
 
-/// The kernel gives an interface another index when it moves to where its own is taken, and says nothing.
-fn expect(netns: &OwnedFd, moved: &Link) -> Result<(), Error> {
-    let identity = |link: &Link| (link.index, link.mac, link.veth_peer);
+/// Whether an interface is there after its move. The kernel gives it another index where its own is taken, and says
+/// nothing.
+fn has_arrived(netns: &OwnedFd, moved: &Link) -> Result<bool, Error> {
     let links = netlink::in_netns(netns, async |netlink| netlink.links().await)?;
-    let is_there = links.iter().any(|link| identity(link) == identity(moved));
-    let taken = || Error::IndexTaken { host_end: moved.name.clone(), index: moved.index };
-    is_there.then_some(()).ok_or_else(taken)
+    let identity = |link: &Link| (link.mac, link.veth_peer);
+    let same = links.iter().filter(|link| identity(link) == identity(moved));
+    match same.max_by_key(|link| link.index == moved.index) {
+        None => Ok(false),
+        Some(found) if found.index == moved.index => Ok(true),
+        Some(Link { index: found, .. }) => {
+            let (host_end, index) = (moved.name.clone(), moved.index);
+            Err(Error::IndexTaken { host_end, index, found: *found })
+        }
+    }
+}
+
+/// An interface may go at any time.
+fn if_gone(error: netlink::Error) -> Result<(), netlink::Error> {
+    if error.errno() == Some(libc::ENODEV) { Ok(()) } else { Err(error) }
 }
 
 fn is_missing(error: &netns::Error) -> bool {

@@ -217,7 +217,7 @@ fn pods(page: &mut Page, figures: &Observation) {
     );
     page.gauge(
         "manx_unjudged_pods",
-        "Pods of this node that another plugin connected before Manx was there: nothing of them is judged.",
+        "Pods of this node that another plugin connected and whose links this agent does not have.",
         figures.not_judged as f64,
     );
     page.gauge("manx_leases", "Pods that have addresses of this node.", figures.leases as f64);

@@ -32,7 +32,7 @@ pub struct Observation {
     pub enforced: u64,
     /// Pods of this node that are attached and that no tables contain: nothing passes them.
     pub unenforced: u64,
-    /// Pods of this node that another plugin has connected and that do not pass Manx.
+    /// Pods of this node that another plugin has connected and whose links this agent does not have.
     pub not_judged: u64,
     /// Pods that have addresses of this node.
     pub leases: u64,

@@ -91,6 +91,7 @@ pub struct Store {
 
 impl Store {
     /// Reads the file, or starts anew where there is none. Blocks may change only while no pod has an address of them.
+    /// Without blocks all addresses are another plugin's, and are forgotten when there are some.
     pub fn open(path: &Path, fresh: Ipam) -> Result<Self, Error> {
         let path = path.to_owned();
         let ipam = match fs::read(&path) {

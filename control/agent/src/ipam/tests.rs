@@ -228,11 +228,17 @@ fn a_store_without_blocks_remembers_what_another_plugin_gave_and_gives_nothing_i
     first.reserve(&pod(3), &[], None, &NONE).unwrap_err();
     let mut second = Store::open(&path, Ipam::without_blocks()).unwrap();
     assert_eq!(second.ipam, first.ipam);
-    // A node does not change its kind while it has pods.
+    second.reserve(&pod(2), &addresses(&["10.77.0.3"]), None, &NONE).unwrap();
+    second.retain(|it| *it == pod(1)).unwrap();
+    let kept: Vec<PodName> = second.ipam().leases().map(|(pod, ..)| pod.clone()).collect();
+    assert_eq!(kept, [pod(1)]);
+    // They are another plugin's, which gives them out as it likes.
     let blocks = nets(&["10.77.0.0/24"]);
-    assert!(matches!(open(&path, &blocks), Err(store::Error::OtherBlocks { pods: 1, .. })));
-    second.release(&pod(1)).unwrap();
-    assert_eq!(open(&path, &blocks).unwrap().ipam().leases().count(), 0);
+    let mut of_blocks = open(&path, &blocks).unwrap();
+    assert_eq!(of_blocks.ipam().leases().count(), 0);
+    of_blocks.reserve(&pod(1), &[], None, &NONE).unwrap();
+    let back = Store::open(&path, Ipam::without_blocks());
+    assert!(matches!(back, Err(store::Error::OtherBlocks { pods: 1, .. })), "those of blocks stay");
 }
 
 #[test]

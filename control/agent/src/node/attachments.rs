@@ -30,6 +30,7 @@ use manx_calculation::topology::{Desired, Topology};
 use manx_devices::device::{self, AgentNamespace, DeviceSpec, OpenDevice};
 use manx_devices::holder::Held;
 use manx_devices::pod_device::{self, PodDevice};
+use manx_devices::shelter;
 use manx_linux::{netlink, netns};
 
 /// What callers call a pod.
@@ -196,7 +197,10 @@ impl Attachments {
         let queues = settings.cores.len();
         let fresh = match settings.network {
             Network::Manx => ipam::Ipam::new(blocks).map_err(ipam::store::Error::from)?,
-            Network::OtherPlugin => ipam::Ipam::without_blocks(),
+            Network::OtherPlugin => {
+                shelter::Lock::create(&settings.socket.with_extension("netns"))?;
+                ipam::Ipam::without_blocks()
+            }
         };
         let addresses =
             ipam::store::Store::open(&settings.socket.with_extension("addresses"), fresh)?;
@@ -347,8 +351,10 @@ impl Attachments {
     /// out as it likes.
     pub(super) fn forget_others(&mut self) {
         if self.network == Network::OtherPlugin {
-            let pods = &self.pods;
-            let is_here = |pod: &PodName| pods.contains_key(&object_name(pod));
+            let (pods, refused) = (&self.pods, &self.refused);
+            // One that was refused keeps them until it is detached, which the other plugin's DEL comes after.
+            let is_here =
+                |pod: &PodName| pods.contains_key(&object_name(pod)) || refused.contains_key(pod);
             if let Err(error) = self.addresses.retain(is_here) {
                 tracing::error!(%error, "addresses of pods that are gone stay taken");
             }
@@ -442,7 +448,7 @@ impl Attachments {
         let (index, attachment, mtu) = (self.free_index(), self.last, device.mtu());
         let host = host.map(|port| HostSide { port, gateways: device.gateways().to_vec() });
         let local = Local { index, attachment, port, host, addresses, mtu };
-        self.refused.retain(|pod, _| (&pod.namespace, &pod.name) != (&name.namespace, &name.name));
+        self.refused.remove(&pod_name(&name));
         self.pods.insert(name, Pod::Attached(AttachedPod { device, local }));
     }
 

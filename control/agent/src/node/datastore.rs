@@ -164,28 +164,41 @@ impl Datastore {
     }
 
     fn refresh_services(&mut self) -> bool {
-        let contents = self.source.contents();
-        let pods = match self.network {
+        let endpoints = self.cluster.model.endpoints.values();
+        let pods: HashSet<&IpAddr> = match self.network {
+            // Routes lead to its pods.
             Network::Manx => HashSet::new(),
-            Network::OtherPlugin => {
-                let endpoints = self.cluster.model.endpoints.values();
-                endpoints.flat_map(|it| it.addresses.iter().copied()).collect()
-            }
+            Network::OtherPlugin => endpoints.flat_map(|it| &it.addresses).collect(),
         };
-        let services = Some(Services::new(contents, &self.topology, &self.own_addresses, &pods));
-        let differs = services != self.services;
-        self.services = services;
+        // A slice may name a pod for some time after that is gone.
+        let was_pod = |it: &IpAddr| self.services.as_ref().and_then(|all| all.is_pod(it));
+        let is_pod = |it: &IpAddr| pods.contains(it) || was_pod(it) == Some(true);
+        let contents = self.source.contents();
+        let services = Services::new(contents, &self.topology, &self.own_addresses, is_pod);
+        let differs = !self.services.as_ref().is_some_and(|all| all.translate_as(&services));
+        self.services = Some(services);
         differs
+    }
+
+    /// Whether a pod of another plugin has come to an address that counts as a host's.
+    fn comes_to_host(&self, key: &ObjectKey) -> bool {
+        if self.network == Network::Manx || key.kind != Kind::Pod {
+            return false;
+        }
+        let pod = self.cluster.model.endpoints.get(&ObjectName::new(&key.namespace, &key.name));
+        let is_host = |it: &IpAddr| {
+            self.services.as_ref().and_then(|services| services.is_pod(it)) == Some(false)
+        };
+        pod.is_some_and(|pod| pod.addresses.iter().any(is_host))
     }
 
     /// Brings the service addresses up to date. `is_placed`: the node may stand elsewhere now. Returns whether they have
     /// changed.
     pub(super) fn follow_services(&mut self, changes: &Changes, is_placed: bool) -> bool {
         let may_differ = match changes {
-            Changes::Objects(objects) => objects.keys().any(|key| {
-                let is_pod = self.network == Network::OtherPlugin && key.kind == Kind::Pod;
-                is_pod || Services::rest_on(key)
-            }),
+            Changes::Objects(objects) => {
+                objects.keys().any(|key| Services::rest_on(key) || self.comes_to_host(key))
+            }
             Changes::Everything => true,
         };
         self.services.is_some() && (may_differ || is_placed) && self.refresh_services()

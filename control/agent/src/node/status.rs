@@ -157,8 +157,8 @@ fn warnings(Agent { datastore, attachments, .. }: &Agent) -> Vec<String> {
         .chain(refused)
         .chain(attachments.not_judged(datastore).map(|pod| {
             format!(
-                "pod {pod}: another plugin connected it, and this agent does not carry it: either it is from before Manx, and nothing \
-                 of it is judged, or agent and holder have both ended, and nothing of it passes; make it anew"
+                "pod {pod}: another plugin connected it, and this agent does not have its link. A pod from before Manx is not judged; \
+                 one that Manx had, before agent and holder ended, is closed. Make the pod anew"
             )
         }))
         .collect()

@@ -249,6 +249,13 @@ impl Node {
         text
     }
 
+    /// The same where it is an error. Returns what it told.
+    pub(crate) fn uninstall_that_fails(&self) -> String {
+        let (succeeded, text) = self.run_installer(&["uninstall"]);
+        assert!(!succeeded, "{text}");
+        text
+    }
+
     /// Takes both away if Manx is gone from the cluster. Returns whether the agent said so or not, and what was told.
     pub(crate) fn uninstall_if_removed(&self) -> (bool, String) {
         self.run_installer(&["uninstall", "--if-removed"])
@@ -416,6 +423,11 @@ impl Node {
         );
         self.write(pod, &object);
         all
+    }
+
+    /// Removes the pod's object.
+    pub(crate) fn remove_pod(&self, name: &str) {
+        fs::remove_file(self.folder.path().join(format!("manifests/{name}.yaml"))).unwrap();
     }
 
     /// Writes a manifest, all at once.

@@ -216,6 +216,8 @@ fn del_without_an_agent_cuts_the_pod_and_goes_through_later() {
     node.start_agent();
     assert!(a.del(&node, &main).succeeded);
     assert!(node.attachments().is_empty());
+    node.remove_pod("a");
+    wait(|| node.client().unwrap().status().unwrap().warnings.is_empty());
 }
 
 #[test]
@@ -296,6 +298,40 @@ fn uninstalling_gives_pods_back_with_their_connections() {
         wait(|| !unjudged("a"));
         assert!(reach_node(&node, &a) && unjudged("b"));
     }
+}
+
+/// The host end of `a` has no stand-in any more, as after an uninstall that was killed.
+#[test]
+fn an_uninstall_that_was_interrupted_is_finished_and_names_what_lost_its_configuration() {
+    let main = plugin("ptp");
+    let Some(node) = Node::start_behind(&main) else { return };
+    let [a, b] = ["a", "b"].map(|pod| Pod::add(&node, &main, pod));
+    let name = node.socket().with_extension("netns");
+    let shelter = Shelter::open(&name).unwrap().unwrap();
+    let pairs = shelter.pairs().unwrap();
+    let of_a = pairs
+        .iter()
+        .find(|it| it.attachment.as_ref().is_some_and(|id| id.sandbox.container == "a"))
+        .unwrap();
+    shelter.remove(of_a).unwrap();
+    drop(shelter);
+    let told = node.uninstall_that_fails();
+    assert!(told.contains("make that pod anew") && told.contains("veth"), "{told}");
+    assert!(ip(&node, "-o link").matches("veth").count() == 2, "both host ends are back");
+    let link =
+        netns::run_in(&a.netns, || Command::new("ip").args(["link", "show", "eth0"]).status());
+    assert!(link.unwrap().unwrap().success(), "the pod has its interface");
+    assert!(reach_node(&node, &b));
+    assert!(!name.exists() && !name.with_extension("netns.lock").exists());
+    assert!(node.uninstall().contains("is not there"), "nothing is left to do");
+    // A runtime that read the configuration, and found the program, before they went.
+    let program = node.folder.path().join("bin/manx-cni");
+    std::fs::copy(env!("CARGO_BIN_EXE_manx-cni"), program).unwrap();
+    let path = node.add_namespace("late");
+    let made = Pod::call_main(&node, &main, "ADD", ("late", &path)).result();
+    let (code, text) = Pod::call(&node, "ADD", "late", &path, &made).error();
+    assert!(code == 11 && text.contains("was taken away"), "{code}: {text}");
+    assert!(!name.exists(), "no shelter is made");
 }
 
 #[test]

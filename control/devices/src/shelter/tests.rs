@@ -1,5 +1,6 @@
 //! A node, a pod, and a veth between them that another plugin could have made.
 
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::process::Command;
 use std::thread;
@@ -344,27 +345,31 @@ fn what_stands_in_for_a_host_end_that_is_gone_is_swept_away() {
 fn who_waits_while_all_is_given_back_moves_nothing_in_any_more() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("node.netns");
-    assert!(Gate::close(&path).unwrap().is_none(), "nobody has ever moved anything in");
-    let (first, second) = (Gate::enter(&path).unwrap(), Gate::enter(&path).unwrap());
+    let given_back = |lock: Result<Lock, Error>| matches!(lock, Err(Error::GivenBack(_)));
+    assert!(given_back(Lock::shared(&path)), "nobody has made it");
+    assert!(Lock::exclusive(&path).unwrap().is_none());
+    Lock::create(&path).unwrap();
+    Lock::create(&path).unwrap();
+    let (first, second) = (Lock::shared(&path).unwrap(), Lock::shared(&path).unwrap());
     thread::scope(|scope| {
-        let (closed, is_closed) = std::sync::mpsc::channel();
+        let (taken, is_taken) = std::sync::mpsc::channel();
         let path = &path;
-        let closing = scope.spawn(move || {
-            let gate = Gate::close(path).unwrap().unwrap();
-            closed.send(()).unwrap();
-            // Another one comes, and waits.
-            let late = scope.spawn(move || Gate::enter(path).map(drop));
+        let ends = scope.spawn(move || {
+            let all = Lock::exclusive(path).unwrap().unwrap();
+            taken.send(()).unwrap();
+            let [late, another] = [(); 2].map(|()| scope.spawn(move || Lock::shared(path)));
+            let twice = scope.spawn(move || Lock::exclusive(path));
             thread::sleep(SHORT);
-            gate.remove(path).unwrap();
-            late.join().unwrap()
+            all.remove(path).unwrap();
+            // Whether it has opened the file before that, or comes later.
+            assert!(given_back(late.join().unwrap()) && given_back(another.join().unwrap()));
+            assert!(twice.join().unwrap().unwrap().is_none(), "it is done already");
         });
         drop(first);
-        assert!(is_closed.recv_timeout(SHORT).is_err(), "one is still at it");
+        assert!(is_taken.recv_timeout(SHORT).is_err(), "one is still at it");
         drop(second);
-        let late = closing.join().unwrap();
-        assert!(matches!(late, Err(Error::Closing)), "{late:?}");
+        ends.join().unwrap();
     });
-    Gate::enter(&path).unwrap();
 }
 
 #[test]

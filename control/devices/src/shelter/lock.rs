@@ -1,0 +1,65 @@
+//! Who moves host ends: any number of callers move them into the shelter, or one gives all of them back. A file beside the
+//! shelter's name is locked for that. It is there as long as Manx judges the node's pods.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+
+use super::Error;
+
+/// A lock that ends when it is dropped.
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "dropping it unlocks")] Flock<File>);
+
+impl Lock {
+    /// Makes the file, if there is none: from now on host ends may be moved in.
+    pub fn create(shelter: &Path) -> Result<(), Error> {
+        let path = path(shelter);
+        let file = File::options().create(true).truncate(false).write(true).open(&path);
+        file.map(drop).map_err(failed(&path, "made"))
+    }
+
+    /// The right to move host ends in. Waits while somebody gives all back.
+    ///
+    /// # Errors
+    /// [`Error::GivenBack`] when that has happened, or no host ends may be moved in yet.
+    pub fn shared(shelter: &Path) -> Result<Self, Error> {
+        let path = path(shelter);
+        take(&path, FlockArg::LockShared)?.ok_or(Error::GivenBack(path))
+    }
+
+    /// The right to give all back. Waits until nobody moves host ends in. `None`: nobody may.
+    pub fn exclusive(shelter: &Path) -> Result<Option<Self>, Error> {
+        take(&path(shelter), FlockArg::LockExclusive)
+    }
+
+    /// All is given back: those that wait for the lock turn back.
+    pub fn remove(self, shelter: &Path) -> Result<(), Error> {
+        let path = path(shelter);
+        std::fs::remove_file(&path).map_err(failed(&path, "removed"))
+    }
+}
+
+/// Locks a file of this name or folder. `None`: there is none, or it was removed meanwhile.
+pub(super) fn take(path: &Path, how: FlockArg) -> Result<Option<Lock>, Error> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        other => other.map_err(failed(path, "opened"))?,
+    };
+    let locked = Flock::lock(file, how);
+    let locked = locked.map_err(|(_, errno)| failed(path, "locked")(errno.into()))?;
+    let is_there = locked.metadata().map_err(failed(path, "read"))?.nlink() > 0;
+    Ok(is_there.then_some(Lock(locked)))
+}
+
+fn path(shelter: &Path) -> PathBuf {
+    shelter.with_extension("netns.lock")
+}
+
+fn failed(path: &Path, verb: &'static str) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Lock { path, verb, source }
+}
