@@ -548,7 +548,13 @@ impl Fabric {
             let mut endpoints = self.cluster.model.endpoints.values();
             endpoints.any(|it| it.addresses.contains(address))
         };
-        let services = Services::new(&self.contents, &topology, &BTreeSet::new(), is_pod);
+        let services = Services::new(
+            &self.contents,
+            &topology,
+            &BTreeSet::new(),
+            &Services::default(),
+            is_pod,
+        );
         let underlay = Underlay {
             mtu: MTU,
             raw: RAW,

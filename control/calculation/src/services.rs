@@ -32,11 +32,13 @@ pub struct Services {
 impl Services {
     /// Those of a cluster, seen from a node whose interfaces have the addresses `own`. A cluster IP that lies in a pool or
     /// a block, or is one of these, is left out, and so is a service that is not fully known: policy decides about such
-    /// an address itself. `is_pod` tells whether a pod has an address that no route tells from the world's.
+    /// an address itself. `is_pod` tells whether a pod has an address that no route tells from the world's. One that was a
+    /// pod's `before` is so until no slice names it: a slice names a pod for some time after that is gone.
     pub fn new(
         contents: &Contents,
         topology: &Topology,
         own: &BTreeSet<IpAddr>,
+        before: &Self,
         is_pod: impl Fn(&IpAddr) -> bool,
     ) -> Self {
         let mut slices: BTreeMap<(&str, &str), Vec<&EndpointSlice>> = BTreeMap::new();
@@ -59,7 +61,8 @@ impl Services {
         let mut hosts = ServiceHosts::new();
         let named = slices.values().flatten().flat_map(|slice| &slice.addresses);
         let named = named.filter(|address| topology.route(**address).1 == Route::World);
-        all.endpoints = named.map(|address| (*address, is_pod(address))).collect();
+        let is_or_was = |it: &IpAddr| is_pod(it) || before.is_pod(it) == Some(true);
+        all.endpoints = named.map(|address| (*address, is_or_was(address))).collect();
         let endpoints = all.endpoints.clone();
         let is_host = |address: &IpAddr| match endpoints.get(address) {
             Some(is_pod) => !is_pod,

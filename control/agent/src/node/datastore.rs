@@ -170,11 +170,11 @@ impl Datastore {
             Network::Manx => HashSet::new(),
             Network::OtherPlugin => endpoints.flat_map(|it| &it.addresses).collect(),
         };
-        // A slice may name a pod for some time after that is gone.
-        let was_pod = |it: &IpAddr| self.services.as_ref().and_then(|all| all.is_pod(it));
-        let is_pod = |it: &IpAddr| pods.contains(it) || was_pod(it) == Some(true);
-        let contents = self.source.contents();
-        let services = Services::new(contents, &self.topology, &self.own_addresses, is_pod);
+        let (contents, own) = (self.source.contents(), &self.own_addresses);
+        let none = Services::default();
+        let before = self.services.as_ref().unwrap_or(&none);
+        let is_pod = |address: &IpAddr| pods.contains(address);
+        let services = Services::new(contents, &self.topology, own, before, is_pod);
         let differs = !self.services.as_ref().is_some_and(|all| all.translate_as(&services));
         self.services = Some(services);
         differs
