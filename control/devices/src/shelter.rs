@@ -41,10 +41,10 @@ pub enum Error {
     /// A namespace cannot be made, named or entered.
     #[error(transparent)]
     Namespace(#[from] netns::Error),
-    /// The folder of the shelter's name, or the file that is locked by who moves host ends.
+    /// The file of the shelter's name, or the one that is locked by who moves host ends.
     #[error("{path} cannot be {verb}: {source}")]
     Lock {
-        /// The folder or file.
+        /// The file.
         path: PathBuf,
         /// `made`, `opened`, `locked`, `read` or `removed`.
         verb: &'static str,
@@ -208,16 +208,27 @@ impl From<OwnedFd> for Shelter {
 impl Shelter {
     /// The shelter of this name, made if there is none. Its folder must exist. Of several callers one makes it.
     pub fn ensure(path: &Path) -> Result<Self, Error> {
-        let _lock = lock::take(path.parent().unwrap_or(Path::new("/")), FlockArg::LockExclusive)?;
         let netns = match netns::open(path) {
-            Err(error) if is_missing(&error) => netns::create_named(path)?,
+            Err(error) if is_missing(&error) => {
+                lock::make_file(path)?;
+                Self::make(path)?
+            }
             // The machine has started anew. The file stays: where somebody else sees the namespace on it, to remove it
             // would be the end of that.
-            Err(netns::Error::NotANamespace(_)) => netns::create_on(path)?,
+            Err(netns::Error::NotANamespace(_)) => Self::make(path)?,
             other => other?,
         };
         netns::run_in(&netns, || sysctl::apply(sysctl::SILENT))?.map_err(netlink::Error::from)?;
         Ok(Self { netns })
+    }
+
+    /// Mounts a new namespace on the file, or opens the one that another caller has mounted meanwhile.
+    fn make(path: &Path) -> Result<OwnedFd, Error> {
+        let _lock = lock::take(path, FlockArg::LockExclusive)?;
+        match netns::open(path) {
+            Err(netns::Error::NotANamespace(_)) => Ok(netns::create_on(path)?),
+            other => Ok(other?),
+        }
     }
 
     /// The shelter of this name, if there is one. It is an error if nothing is mounted on the file: the machine has

@@ -1,9 +1,10 @@
 //! Who moves host ends: any number of callers move them into the shelter, or one gives all of them back. A file beside the
-//! shelter's name is locked for that. It is there as long as Manx judges the node's pods.
+//! shelter's name is locked for that. It is there as long as Manx judges the node's pods. No other user can open it: who
+//! has a file open may lock it, and for ever.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -17,9 +18,7 @@ pub struct Lock(#[expect(dead_code, reason = "dropping it unlocks")] Flock<File>
 impl Lock {
     /// Makes the file, if there is none: from now on host ends may be moved in.
     pub fn create(shelter: &Path) -> Result<(), Error> {
-        let path = path(shelter);
-        let file = File::options().create(true).truncate(false).write(true).open(&path);
-        file.map(drop).map_err(failed(&path, "made"))
+        make_file(&path(shelter))
     }
 
     /// The right to move host ends in. Waits while somebody gives all back.
@@ -43,7 +42,14 @@ impl Lock {
     }
 }
 
-/// Locks a file of this name or folder. `None`: there is none, or it was removed meanwhile.
+/// Makes a file to lock, if there is none.
+pub(super) fn make_file(path: &Path) -> Result<(), Error> {
+    let mut options = File::options();
+    let file = options.create(true).truncate(false).write(true).mode(0o600).open(path);
+    file.map(drop).map_err(failed(path, "made"))
+}
+
+/// Locks a file. `None`: there is none, or it was removed meanwhile.
 pub(super) fn take(path: &Path, how: FlockArg) -> Result<Option<Lock>, Error> {
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -450,19 +451,26 @@ fn several_callers_at_once_get_one_shelter_and_a_stale_name_is_no_shelter() {
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("shelter.netns");
-    assert!(Shelter::open(&path).unwrap().is_none());
-    fs::write(&path, "").unwrap();
-    let error = Shelter::open(&path).unwrap_err().to_string();
-    assert!(error.contains("nothing is mounted"), "{error}");
-    let all: Vec<Shelter> = thread::scope(|scope| {
-        let callers: Vec<_> =
-            (0..8).map(|_| scope.spawn(|| Shelter::ensure(&path).unwrap())).collect();
-        callers.into_iter().map(|caller| caller.join().unwrap()).collect()
-    });
-    for other in &all {
-        assert!(netns::same(other.netns(), all[0].netns()).unwrap());
+    for round in 0..20 {
+        assert!(Shelter::open(&path).unwrap().is_none());
+        if round % 2 == 1 {
+            fs::write(&path, "").unwrap();
+            let error = Shelter::open(&path).unwrap_err().to_string();
+            assert!(error.contains("nothing is mounted"), "{error}");
+        }
+        let all: Vec<Shelter> = thread::scope(|scope| {
+            let callers: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| Shelter::ensure(&path).unwrap())).collect();
+            callers.into_iter().map(|caller| caller.join().unwrap()).collect()
+        });
+        for other in &all {
+            assert!(netns::same(other.netns(), all[0].netns()).unwrap());
+        }
+        let value = netns::run_in(all[0].netns(), || sysctl::read("ipv4/conf/all/arp_ignore"));
+        assert_eq!(value.unwrap().unwrap(), "8", "it answers nothing");
+        netns::delete(&path).unwrap();
     }
-    let value = netns::run_in(all[0].netns(), || sysctl::read("ipv4/conf/all/arp_ignore"));
-    assert_eq!(value.unwrap().unwrap(), "8", "it answers nothing");
-    netns::delete(&path).unwrap();
+    let others = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o077;
+    Lock::create(&path).unwrap();
+    assert_eq!(others(&path.with_extension("netns.lock")), 0, "no other user can lock it");
 }
