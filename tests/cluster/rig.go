@@ -101,10 +101,15 @@ func (c *Cluster) withInput(objects []object, arguments ...string) ([]byte, erro
 	program := c.program("kubectl", arguments...)
 	program.Env = append(os.Environ(), "KUBECONFIG="+c.path("kubeconfig"))
 	program.Stdin = bytes.NewReader(input)
+	return output(program)
+}
+
+// output is what a program prints. Its error has what the program says of it.
+func output(program *exec.Cmd) ([]byte, error) {
 	out, err := program.Output()
 	var ended *exec.ExitError
 	if errors.As(err, &ended) {
-		err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(arguments, " "), err, ended.Stderr)
+		err = fmt.Errorf("%s: %w: %s", strings.Join(program.Args, " "), err, ended.Stderr)
 	}
 	return out, err
 }
@@ -294,33 +299,48 @@ func (p probe) target() string {
 
 // probes are those of all ports of all pods but the one that asks, by all of their addresses.
 func (c *Cluster) probes(manx string, pods []rigPod) (all []probe, err error) {
-	type question struct {
-		port   string
-		byIPv6 bool
-	}
-	answers := map[question]map[string]bool{}
+	answers := map[string]map[string]bool{}
 	for _, to := range pods {
-		for _, address := range to.Status.PodIPs {
-			for _, port := range to.ports() {
-				asked := question{port, address.IP.Is6()}
-				if answers[asked] == nil {
-					if answers[asked], err = c.explain(manx, asked.port, asked.byIPv6); err != nil {
-						return nil, err
-					}
-				}
-				for _, from := range pods {
-					if from.name() == to.name() {
-						continue
-					}
-					pair := from.name() + " -> " + fmt.Sprintf("%s (%s)", to.name(), address.IP)
-					expected, isThere := answers[asked][pair]
-					if !isThere {
-						return nil, fmt.Errorf("manx policy explain of %s says nothing about %s", port, pair)
-					}
-					all = append(all, probe{from.name(), to.name(), address.IP, port, expected})
+		for _, asked := range to.questions() {
+			question := fmt.Sprint(asked.port, asked.address.Is6())
+			if answers[question] == nil {
+				if answers[question], err = c.explain(manx, asked.port, asked.address.Is6()); err != nil {
+					return nil, err
 				}
 			}
+			toAll, err := asked.fromAll(pods, answers[question])
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, toAll...)
 		}
+	}
+	return all, nil
+}
+
+// questions are probes without one who asks.
+func (p rigPod) questions() (all []probe) {
+	for _, address := range p.Status.PodIPs {
+		for _, port := range p.ports() {
+			all = append(all, probe{to: p.name(), address: address.IP, port: port})
+		}
+	}
+	return all
+}
+
+// fromAll gives the probe of each other pod, with what the oracle has answered.
+func (p probe) fromAll(pods []rigPod, answers map[string]bool) (all []probe, err error) {
+	for _, pod := range pods {
+		p.from = pod.name()
+		if p.from == p.to {
+			continue
+		}
+		pair := fmt.Sprintf("%s -> %s (%s)", p.from, p.to, p.address)
+		isThere := false
+		if p.expected, isThere = answers[pair]; !isThere {
+			return nil, fmt.Errorf("manx policy explain of %s says nothing about %s", p.port, pair)
+		}
+		all = append(all, p)
 	}
 	return all, nil
 }
@@ -333,11 +353,11 @@ func (c *Cluster) explain(manx, port string, byIPv6 bool) (map[string]bool, erro
 	if byIPv6 {
 		arguments = append(arguments, "-6")
 	}
-	out, err := exec.Command(manx, arguments...).Output()
+	out, err := output(exec.Command(manx, arguments...))
 	var ended *exec.ExitError
 	// Status 1 is that not every connection passes.
 	if err != nil && (!errors.As(err, &ended) || ended.ExitCode() != 1) {
-		return nil, fmt.Errorf("manx %s: %w: %s", strings.Join(arguments, " "), err, ended.Stderr)
+		return nil, err
 	}
 	var all struct {
 		Explanations []struct {

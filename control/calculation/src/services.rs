@@ -62,8 +62,8 @@ impl Services {
         let named = slices.values().flatten().flat_map(|slice| &slice.addresses);
         let named = named.filter(|address| topology.route(**address).1 == Route::World);
         let is_or_was = |it: &IpAddr| is_pod(it) || before.is_pod(it) == Some(true);
-        all.endpoints = named.map(|address| (*address, is_or_was(address))).collect();
-        let endpoints = all.endpoints.clone();
+        let endpoints: HashMap<IpAddr, bool> =
+            named.map(|address| (*address, is_or_was(address))).collect();
         let is_host = |address: &IpAddr| match endpoints.get(address) {
             Some(is_pod) => !is_pod,
             None => topology.route(*address).1 == Route::Node,
@@ -83,7 +83,7 @@ impl Services {
                 }
             }
         }
-        all.hosts = Arc::new(hosts);
+        (all.hosts, all.endpoints) = (Arc::new(hosts), endpoints);
         all
     }
 

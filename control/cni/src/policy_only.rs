@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use manx_api::client::Client;
 use manx_api::{Attach, AttachmentId, MadeLink};
@@ -20,11 +20,6 @@ use crate::error::{Code, Error};
 use crate::parameters::Container;
 use crate::success::Success;
 use crate::verbs::{attached_as, connect, detach_all, ensure_holder, id, to_json};
-
-/// The name of the shelter beside the agent's socket.
-fn name_beside(socket: &Path) -> PathBuf {
-    socket.with_extension("netns")
-}
 
 /// What [`give_all_back`] has done.
 #[derive(Debug, Default)]
@@ -40,7 +35,7 @@ pub(crate) struct Returned {
 /// Gives every host end back to the node. One that fails holds up no other, and then the shelter stays: with it the pods'
 /// interfaces would go.
 pub(crate) fn give_all_back(socket: &Path) -> Result<Returned, Error> {
-    let path = name_beside(socket);
+    let path = shelter::path(socket);
     let lock = Lock::exclusive(&path)?;
     let mut returned = Returned::default();
     let Some(shelter) = Shelter::open(&path)? else {
@@ -77,7 +72,7 @@ pub(crate) fn give_all_back(socket: &Path) -> Result<Returned, Error> {
 /// From now on ADDs may move host ends, if the socket's folder is there: the agent does the same at its start.
 pub(crate) fn allow(socket: &Path) -> Result<(), shelter::Error> {
     match socket.parent() {
-        Some(folder) if folder.is_dir() => Lock::create(&name_beside(socket)),
+        Some(folder) if folder.is_dir() => Lock::create(&shelter::path(socket)),
         _ => Ok(()),
     }
 }
@@ -93,7 +88,7 @@ fn forget(socket: &Path, given_back: &[Pair]) -> Result<(), Error> {
 
 /// The shelter, if there is one: none since the machine has started anew.
 fn open(config: &Config) -> Result<Option<Shelter>, Error> {
-    match Shelter::open(&name_beside(&config.socket)) {
+    match Shelter::open(&shelter::path(&config.socket)) {
         Err(shelter::Error::Namespace(netns::Error::NotANamespace(_))) => Ok(None),
         other => Ok(other?),
     }
@@ -180,7 +175,7 @@ fn hand_over(
     attachment: &AttachmentId,
 ) -> Result<(), Error> {
     ensure_holder(config);
-    let path = name_beside(&config.socket);
+    let path = shelter::path(&config.socket);
     let _lock = Lock::shared(&path)?;
     let shelter = Shelter::ensure(&path)?;
     shelter.sweep()?;

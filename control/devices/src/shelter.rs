@@ -170,6 +170,11 @@ fn read_alias(alias: &str) -> Option<AttachmentId> {
     whole.then_some(AttachmentId { sandbox: Sandbox { network, container }, interface })
 }
 
+/// The shelter's name, beside the agent's socket.
+pub fn path(agent: &Path) -> PathBuf {
+    agent.with_extension("netns")
+}
+
 /// A pod's interface and its host end, as it is in the node's namespace.
 ///
 /// # Errors

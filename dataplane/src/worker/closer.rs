@@ -1,5 +1,5 @@
-//! Ports that are served no more are closed on a thread of their own. The kernel lets whoever closes a packet socket wait
-//! until every core has left it (RCU), 13 ms and more, and a worker that waits serves nobody.
+//! A thread of its own closes the ports that no worker serves any more. To close a packet socket takes 13 ms and more,
+//! because the kernel waits until no core uses it (RCU). A worker that waited so long would serve nobody meanwhile.
 
 use std::io;
 use std::thread::{self, JoinHandle};
@@ -8,10 +8,10 @@ use crossbeam::channel::{Receiver, Sender, unbounded};
 
 use crate::port::PacketIo;
 
-/// How many ports are closed at once: they wait for the same cores.
+/// How many ports are closed at the same time. All of them wait for the same cores.
 const AT_ONCE: usize = 32;
 
-/// Where ports go to be closed. By default they are closed at once, by the caller.
+/// Where ports go to be closed. By default the caller closes them.
 #[derive(Clone, Default)]
 pub(super) struct Closer(Option<Sender<Box<dyn PacketIo>>>);
 

@@ -198,7 +198,7 @@ impl Attachments {
         let fresh = match settings.network {
             Network::Manx => ipam::Ipam::new(blocks).map_err(ipam::store::Error::from)?,
             Network::OtherPlugin => {
-                shelter::Lock::create(&settings.socket.with_extension("netns"))?;
+                shelter::Lock::create(&shelter::path(&settings.socket))?;
                 ipam::Ipam::without_blocks()
             }
         };
