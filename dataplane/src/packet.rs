@@ -92,7 +92,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// What TUN and AF_PACKET on a veth take with a recent kernel.
+    /// What TUN, TAP, and AF_PACKET on a veth take with a recent kernel.
     pub const ALL: Self = Self {
         partial_checksum: true,
         tcp_segmentation: true,

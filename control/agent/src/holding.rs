@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use manx_api::{Device, PodName};
+use manx_api::PodName;
 use manx_dataplane::flow::FlowRecordFile;
 use manx_dataplane::sys::shared_file::SharedFile;
 use manx_devices::device::{DeviceSpec, OpenDevice};
@@ -251,7 +251,6 @@ fn resume(
         interface: &held.attach.interface,
         addresses: &held.attach.addresses,
         mtu: held.mtu,
-        device: Device::Tun,
         ..*pattern
     };
     let own: Result<Vec<OwnedFd>, _> = queues.iter().map(OwnedFd::try_clone).collect();

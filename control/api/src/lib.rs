@@ -79,8 +79,8 @@ pub enum Call {
     /// Attach a pod: give it its interface and addresses. Repeating the call for the same pod and namespace gives the
     /// same reply.
     Attach(Attach),
-    /// The same for a caller that can make a TUN device in the pod's namespace, whose descriptor comes with the message.
-    /// If the pod is to have a TUN device and has none yet, the reply is what the caller is to make. Its next message on
+    /// The same for a caller that can make a TUN or TAP device in the pod's namespace, whose descriptor comes with the
+    /// message. If the pod is to have one and has none yet, the reply is what the caller is to make. Its next message on
     /// the connection is [`Call::HandOver`]; if it does not come in time, nothing is reserved any more.
     Reserve(Attach),
     /// The queues of the device that was reserved, as descriptors with the message; for a [`MadeLink`] the network
@@ -149,7 +149,7 @@ impl fmt::Display for AttachmentId {
     }
 }
 
-/// The next hop of a veth pod's IPv4 routes, as Calico has it. The agent answers for it on the link.
+/// The next hop of a pod's IPv4 routes on a veth or TAP device, as Calico has it. The agent answers for it on the link.
 pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 /// The same for IPv6.
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
@@ -271,19 +271,59 @@ pub enum Reply {
 }
 
 /// How a pod is attached to the agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Device {
-    /// A TUN device inside the pod; the agent holds its queues.
+    /// A TUN device inside the pod; the agent holds its queues. It carries IP packets.
+    #[default]
     Tun,
+    /// A TAP device inside the pod; the agent holds its queues. It carries Ethernet frames.
+    Tap,
     /// A veth whose host end is in the agent's own network namespace.
     Veth,
+}
+
+impl Device {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Tun, Self::Tap, Self::Veth];
+
+    /// Its name in configurations and tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tun => "tun",
+            Self::Tap => "tap",
+            Self::Veth => "veth",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|device| device.name() == name)
+    }
+
+    /// Whether it is a device of `/dev/net/tun`. Its queues are descriptors, so another process can make it and hand it
+    /// over, and it lives as long as somebody holds one.
+    pub const fn is_tuntap(self) -> bool {
+        match self {
+            Self::Tun | Self::Tap => true,
+            Self::Veth => false,
+        }
+    }
+
+    /// Whether it has a hardware address, so that its routes name a next hop.
+    pub const fn is_ethernet(self) -> bool {
+        match self {
+            Self::Tap | Self::Veth => true,
+            Self::Tun => false,
+        }
+    }
 }
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tun => "TUN",
+            Self::Tap => "TAP",
             Self::Veth => "veth",
         })
     }
@@ -300,9 +340,12 @@ pub struct Attached {
     pub mtu: u32,
 }
 
-/// A TUN device to make.
+/// A TUN or TAP device to make.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
+    /// Which of both; absent: TUN.
+    #[serde(default)]
+    pub device: Device,
     /// Its addresses. Each is alone on the link (/32, /128).
     pub addresses: Vec<IpAddr>,
     /// Its MTU in bytes.

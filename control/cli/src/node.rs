@@ -151,8 +151,10 @@ pub enum Services {
 pub enum PodDevice {
     /// TUN where /dev/net/tun makes devices, else veth
     Auto,
-    /// A TUN device inside the pod
+    /// A TUN device inside the pod, which carries IP packets
     Tun,
+    /// A TAP device inside the pod, which carries Ethernet frames
+    Tap,
     /// A veth pair that the agent takes over
     Veth,
 }
@@ -203,6 +205,7 @@ pub fn run(node: &Node) -> Result<(), Error> {
         pod_device: match node.pod_device {
             PodDevice::Auto => Preference::Auto,
             PodDevice::Tun => Preference::Only(Device::Tun),
+            PodDevice::Tap => Preference::Only(Device::Tap),
             PodDevice::Veth => Preference::Only(Device::Veth),
         },
         polling: match node.poll {

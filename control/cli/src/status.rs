@@ -165,10 +165,7 @@ fn endpoint_table(endpoints: &[manx_api::EndpointStatus]) -> String {
         [
             Cell::new(&endpoint.pod),
             Cell::new(list(&endpoint.addresses)),
-            Cell::new(match endpoint.device {
-                manx_api::Device::Tun => "tun",
-                manx_api::Device::Veth => "veth",
-            }),
+            Cell::new(endpoint.device.name()),
             Cell::new(&endpoint.port),
             enforced,
             Cell::new(list(&endpoint.ingress)),

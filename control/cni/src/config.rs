@@ -159,15 +159,12 @@ impl Config {
     }
 
     fn device(&self) -> Result<Option<Device>, Error> {
-        match self.device_type.as_deref() {
-            None => Ok(None),
-            Some("tun") => Ok(Some(Device::Tun)),
-            Some("veth") => Ok(Some(Device::Veth)),
-            Some(other) => {
-                let text = format!("`deviceType` is {other:?}: expected \"tun\" or \"veth\"");
-                Err(Error::new(Code::Config, text))
-            }
-        }
+        let Some(name) = &self.device_type else { return Ok(None) };
+        Device::named(name).map(Some).ok_or_else(|| {
+            let known = Device::ALL.map(|device| format!("{:?}", device.name())).join(", ");
+            let text = format!("`deviceType` is {name:?}: expected one of {known}");
+            Error::new(Code::Config, text)
+        })
     }
 }
 
@@ -283,7 +280,7 @@ mod tests {
         refused(json!({"cniVersion": 1}));
         refused(json!({"name": "a/b"}));
         refused(json!({"socket": "manx.sock"}));
-        refused(json!({"deviceType": "tap"}));
+        refused(json!({"deviceType": "bridge"}));
         refused(json!({"ipam": {"type": "host-local"}}));
         refused(json!({"ipMasq": true}));
         refused(json!({"sokcet": "/run/manx/node.sock"}));

@@ -1,5 +1,5 @@
 //! The holder ([`manx_devices::holder`]) as a process: `manx-cni hold`, which the plugin starts at the first ADD of a pod
-//! with a TUN device. It has a session of its own, and no descriptor and no variable of the runtime's.
+//! with a TUN or TAP device. It has a session of its own, and no descriptor and no variable of the runtime's.
 
 use std::env;
 use std::io;

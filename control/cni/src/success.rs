@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use manx_api::{Attached, Device, GATEWAY_V4, GATEWAY_V6};
+use manx_api::{Attached, GATEWAY_V4, GATEWAY_V6};
+use manx_devices::device;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -36,6 +37,9 @@ pub(crate) struct Success {
 pub(crate) struct Interface {
     /// Its name.
     pub name: String,
+    /// Its hardware address, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
     /// Its MTU in bytes; the specification has it from 1.1.0 on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
@@ -105,7 +109,7 @@ impl Success {
     /// What the plugins before this one have made, and what the agent has made.
     ///
     /// A pod's interface has no neighbours: each address is alone (/32, /128). The gateway is what Calico's pods have.
-    /// On a veth the kernel's routes name it, on a TUN device they lead to the device.
+    /// The kernel's routes name it, but on a TUN device they lead to the device.
     pub(crate) fn extended(
         config: &Config,
         netns: &Path,
@@ -118,6 +122,7 @@ impl Success {
         let index = all.interfaces.len();
         all.interfaces.push(Interface {
             name: interface.to_owned(),
+            mac: made.device.is_ethernet().then(|| mac_text(interface, &made.addresses)),
             mtu: (config.version == "1.1.0").then_some(made.mtu),
             sandbox: Some(netns.display().to_string()),
             ..Interface::default()
@@ -136,7 +141,7 @@ impl Success {
             });
             all.routes.push(Route {
                 destination: default_route(address.is_ipv4()).to_owned(),
-                gateway: (made.device == Device::Veth).then_some(gateway),
+                gateway: made.device.is_ethernet().then_some(gateway),
                 ..Route::default()
             });
         }
@@ -144,8 +149,14 @@ impl Success {
     }
 }
 
+fn mac_text(interface: &str, addresses: &[IpAddr]) -> String {
+    let mac = device::hardware_address(interface, addresses);
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
 #[cfg(test)]
 mod tests {
+    use manx_api::Device;
     use serde_json::json;
 
     use super::*;
@@ -169,7 +180,7 @@ mod tests {
 
     #[test]
     fn each_version_has_its_own_form() {
-        let texts = [("0.4.0", Device::Tun), ("1.0.0", Device::Veth), ("1.1.0", Device::Tun)]
+        let texts = [("0.4.0", Device::Tun), ("1.0.0", Device::Veth), ("1.1.0", Device::Tap)]
             .map(|(version, device)| extended(&config(version, &json!({})), device));
         insta::assert_snapshot!(texts.join("\n"));
     }

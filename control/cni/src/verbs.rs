@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use manx_api::client::{self, Client};
-use manx_api::{Attach, Attached, Attachment, AttachmentId, Detach, Device, ErrorKind, Sandbox};
+use manx_api::{Attach, Attached, Attachment, AttachmentId, Detach, ErrorKind, Sandbox};
 use manx_dataplane::worker::Polling;
 use manx_devices::device::{self, DeviceSpec};
 use manx_devices::pod_device;
@@ -84,8 +84,8 @@ pub(crate) fn add(config: &Config, container: &Container) -> Result<String, Erro
     to_json(&Success::extended(config, netns, interface, &made))
 }
 
-/// A TUN device is made here, where the pod's namespace may be entered, and its queues go to the agent: so the agent
-/// needs no such power. The agent makes veths itself.
+/// A TUN or TAP device is made here, where the pod's namespace may be entered, and its queues go to the agent: so the
+/// agent needs no such power. The agent makes veths itself.
 fn attach_with_device(config: &Config, attach: Attach) -> Result<Attached, Error> {
     let mut client = connect(config)?;
     let (path, interface) = (attach.netns.clone(), attach.interface.clone());
@@ -94,17 +94,24 @@ fn attach_with_device(config: &Config, attach: Attach) -> Result<Attached, Error
         Ok(reserved) => reserved,
         Err(attached) => return Ok(attached),
     };
+    let device = reserved.device;
+    let kind = device::kind(device).ok_or_else(|| {
+        let text = format!(
+            "the agent asks for a {device}: expected TUN or TAP; a veth is its own to make"
+        );
+        Error::new(Code::Internal, text)
+    })?;
     ensure_holder(config);
     let wanted = DeviceSpec {
         interface: &interface,
-        device: Device::Tun,
+        device,
         addresses: &reserved.addresses,
         mtu: reserved.mtu,
         segments: reserved.segments,
         queues: reserved.queues,
         polling: Polling::Adaptive,
     };
-    let made = pod_device::make_tun(&netns, &path, &wanted)?;
+    let made = pod_device::make_tuntap(&netns, &path, kind, &wanted)?;
     let queues: Vec<OwnedFd> = made.into_iter().map(OwnedFd::from).collect();
     let queues: Vec<BorrowedFd<'_>> = queues.iter().map(AsFd::as_fd).collect();
     Ok(client.hand_over(&queues)?)
@@ -136,7 +143,7 @@ pub(crate) fn del(config: &Config, container: &Container) -> Result<String, Erro
     // the holder is one thread.
     let removed = match container.netns.as_deref().filter(|it| namespace::check(it).is_ok()) {
         Some(path) if !known.is_empty() && !config.policy_only => match netns::open(path) {
-            Ok(netns) => pod_device::remove_tun(&netns, &container.interface),
+            Ok(netns) => pod_device::remove_tuntap(&netns, &container.interface),
             Err(_) => Ok(()),
         },
         _ => Ok(()),

@@ -1,7 +1,7 @@
 //! Devices whose packets Manx carries: an interface in somebody's namespace (a pod's, the node's), its queues in our
 //! hands.
 //!
-//! Two kinds. A TUN device lies whole in the namespace. A veth has its far end in a namespace of the agent's own
+//! A TUN or TAP device lies whole in the namespace. A veth has its far end in a namespace of the agent's own
 //! ([`AgentNamespace`]), where a packet socket reads it; such a socket only gets copies, so that namespace must be one
 //! in which the kernel itself can do nothing with a packet: no address, no IPv6, no forwarding.
 
@@ -16,7 +16,7 @@ use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::link::{Link, Mac};
 use manx_dataplane::port::packet::{PacketPort, Receipt};
 use manx_dataplane::port::relay::Ends;
-use manx_dataplane::port::tun::{Settings, Tun};
+use manx_dataplane::port::tuntap::{Kind, Queue, Settings};
 use manx_dataplane::worker::Polling;
 
 use crate::shelter;
@@ -25,10 +25,12 @@ use manx_linux::doctor::{self, Lack};
 use manx_linux::netlink::{self, Netlink, Peer, Route, Veth};
 use manx_linux::netns::{self, sysctl};
 
-/// What the other end of every veth takes for our hardware address, as Calico's host ends have it; it is never seen
-/// beyond the pair.
+/// What the other end of every link takes for our hardware address, as Calico's host ends have it; it is never seen
+/// beyond the link.
 const OWN_MAC: Mac = [0xee; 6];
-/// Packets (super-packets count once) that a TUN device keeps for us while we are busy; the driver's own choice is 500.
+/// How the hardware addresses of devices begin: locally administered, unicast, and as other CNI plugins have them.
+const MAC_PREFIX: [u8; 2] = [0x0a, 0x58];
+/// Packets (super-packets count once) that a TUN or TAP device keeps for us while we are busy; the driver's own choice is 500.
 const TUN_QUEUE_LEN: u32 = 1000;
 
 /// Why a device cannot be made.
@@ -56,8 +58,8 @@ pub enum Error {
     Lacking(#[from] Lack),
     /// The agent may not enter namespaces, and has none of its own.
     #[error(
-        "this agent runs without CAP_SYS_ADMIN and makes no devices of pods: attach by the CNI plugin, which makes TUN devices \
-         itself, or give the agent CAP_SYS_ADMIN, which veth pods need anyway"
+        "this agent runs without CAP_SYS_ADMIN and makes no devices of pods: attach by the CNI plugin, which makes TUN and TAP \
+         devices itself, or give the agent CAP_SYS_ADMIN, which veth pods need anyway"
     )]
     NotAllowed,
     /// The shelter of another plugin's host ends.
@@ -127,7 +129,7 @@ impl AgentNamespace {
     }
 
     /// The same; where that takes a capability that the caller does not have, the caller's own namespace. The node's own
-    /// TUN device can be made there, and nothing else.
+    /// TUN or TAP device can be made there, and nothing else.
     pub fn create_if_allowed() -> Result<Self, Error> {
         match Self::create() {
             Err(Error::Namespace(netns::Error::Unshare(errno))) if errno as i32 == libc::EPERM => {
@@ -176,7 +178,7 @@ pub struct DeviceSpec<'a> {
     pub addresses: &'a [IpAddr],
     /// Its MTU in bytes.
     pub mtu: u32,
-    /// Of how many segments TUN's super-packets may be; `None`: of as many as the kernel likes.
+    /// Of how many segments super-packets may be, not on a veth; `None`: of as many as the kernel likes.
     pub segments: Option<u32>,
     /// How many queues: one for each worker.
     pub queues: usize,
@@ -204,7 +206,7 @@ pub struct OpenDevice {
     pub queues: Queues,
     /// Those of its host side, where another plugin has connected the pod.
     pub host: Option<Queues>,
-    /// A TUN device's settings, which others may change, too.
+    /// The settings of a TUN or TAP device, which others may change, too.
     pub settings: Option<Settings>,
 }
 
@@ -223,19 +225,55 @@ pub fn make(
     wanted: &DeviceSpec<'_>,
 ) -> Result<(CreatedDevice, OpenDevice), Error> {
     check_free(netns, place, wanted.interface)?;
-    match wanted.device {
-        Device::Tun => {
-            let (made, queues) = make_tun(agent, netns, wanted)?;
-            Ok((made, open(wanted.interface, queues)?))
+    match kind(wanted.device) {
+        Some(kind) => {
+            let (made, queues) = make_tuntap(agent, netns, kind, wanted)?;
+            Ok((made, open(queues, wanted)?))
         }
-        Device::Veth if !agent.is_own => Err(Error::NotAllowed),
-        Device::Veth => {
+        None if !agent.is_own => Err(Error::NotAllowed),
+        None => {
             let far_end = agent.next_name();
             make_veth(agent, netns, wanted, &far_end).inspect_err(|_| {
                 // The first error is the one to tell.
                 let _ = remove_far_end(agent, &far_end);
             })
         }
+    }
+}
+
+/// What the kernel calls a device of `/dev/net/tun`; `None` for a veth.
+pub const fn kind(device: Device) -> Option<Kind> {
+    match device {
+        Device::Tun => Some(Kind::Tun),
+        Device::Tap => Some(Kind::Tap),
+        Device::Veth => None,
+    }
+}
+
+/// The hardware address of a device, which both its maker and its holder know without asking: it ends as the first of
+/// its addresses does, or as its name if it has none.
+pub fn hardware_address(interface: &str, addresses: &[IpAddr]) -> Mac {
+    let ends_as = |bytes: &[u8]| bytes.last_chunk().copied().unwrap_or_default();
+    let [a, b, c, d]: [u8; 4] = match addresses.first() {
+        Some(IpAddr::V4(address)) => address.octets(),
+        Some(IpAddr::V6(address)) => ends_as(&address.octets()),
+        None => ends_as(interface.as_bytes()),
+    };
+    let [first, second] = MAC_PREFIX;
+    [first, second, a, b, c, d]
+}
+
+/// The link of a device that has a hardware address.
+fn link(wanted: &DeviceSpec<'_>) -> Link {
+    let peer = hardware_address(wanted.interface, wanted.addresses);
+    Link { own: OWN_MAC, peer, addresses: wanted.addresses.to_vec() }
+}
+
+/// The other way round.
+pub const fn of_kind(kind: Kind) -> Device {
+    match kind {
+        Kind::Tun => Device::Tun,
+        Kind::Tap => Device::Tap,
     }
 }
 
@@ -253,45 +291,45 @@ impl CreatedDevice {
     /// A route through the device.
     pub fn route(&self, destination: IpNet, source: Option<IpAddr>) -> Route {
         let direct = Route { source, ..Route::direct(destination, self.index) };
-        match (self.device, destination) {
-            (Device::Tun, _) => direct,
-            (Device::Veth, IpNet::V4(_)) => {
-                Route { via: Some(GATEWAY_V4.into()), onlink: true, ..direct }
-            }
+        match destination {
+            _ if !self.device.is_ethernet() => direct,
+            IpNet::V4(_) => Route { via: Some(GATEWAY_V4.into()), onlink: true, ..direct },
             // A link-local next hop is on the link by itself.
-            (Device::Veth, IpNet::V6(_)) => Route { via: Some(GATEWAY_V6.into()), ..direct },
+            IpNet::V6(_) => Route { via: Some(GATEWAY_V6.into()), ..direct },
         }
     }
 
     /// Removes what closing the queues does not. Repeating it is no error.
     pub fn remove(&self, agent: &AgentNamespace) -> Result<(), Error> {
         match &self.far_end {
-            // A TUN device goes with its last queue.
+            // A TUN or TAP device goes with its last queue.
             None => Ok(()),
             Some(far_end) => remove_far_end(agent, far_end),
         }
     }
 }
 
-/// Holds a TUN device by its queues.
-pub fn open(interface: &str, queues: Vec<Tun>) -> Result<OpenDevice, Error> {
-    let error = |source| Error::Queues { interface: interface.to_owned(), source };
-    let settings = queues.first().map(Tun::settings).transpose().map_err(error)?;
-    let queues = queues.into_iter().map(|queue| Box::new(queue) as Box<dyn PacketIo>).collect();
+/// Holds a TUN or TAP device by its queues.
+pub fn open(queues: Vec<Queue>, wanted: &DeviceSpec<'_>) -> Result<OpenDevice, Error> {
+    let error = |source| Error::Queues { interface: wanted.interface.to_owned(), source };
+    let settings = queues.first().map(Queue::settings).transpose().map_err(error)?;
+    let queues = queues.into_iter().map(|queue| queue.into_port(|| link(wanted))).collect();
     Ok(OpenDevice { queues, host: None, settings })
 }
 
 /// The device is made in the agent's namespace under a name of its own, then moved and renamed. In the agent's
 /// namespace no other process could open a queue before the device has an owner.
-pub fn make_tun(
+pub fn make_tuntap(
     agent: &AgentNamespace,
     netns: BorrowedFd<'_>,
+    kind: Kind,
     wanted: &DeviceSpec<'_>,
-) -> Result<(CreatedDevice, Vec<Tun>), Error> {
+) -> Result<(CreatedDevice, Vec<Queue>), Error> {
     doctor::tun_opens()?;
     let error = |source| Error::Queues { interface: wanted.interface.to_owned(), source };
     let made = agent.next_name();
-    let queues = netns::run_in(agent, || Tun::open(&made, wanted.queues))?.map_err(error)?;
+    let queues =
+        netns::run_in(agent, || Queue::create(kind, &made, wanted.queues))?.map_err(error)?;
     netlink::in_netns(agent, async |netlink| {
         let link = netlink.existing(&made).await?;
         netlink.move_to(link.index, netns).await
@@ -303,12 +341,21 @@ pub fn make_tun(
         if let Some(segments) = wanted.segments {
             netlink.set_segments(link.index, segments).await?;
         }
-        // Nobody listens to a link-local address on a device without a link.
-        sysctl::set_if_present(&format!("ipv6/conf/{}/addr_gen_mode", wanted.interface), "1")?;
+        match kind {
+            // Nobody listens to a link-local address on a device without a link.
+            Kind::Tun => {
+                let key = format!("ipv6/conf/{}/addr_gen_mode", wanted.interface);
+                sysctl::set_if_present(&key, "1")?;
+            }
+            Kind::Tap => {
+                let mac = hardware_address(wanted.interface, wanted.addresses);
+                netlink.set_mac(link.index, mac).await?;
+            }
+        }
         set_up(&netlink, link.index, wanted).await?;
         Ok(link.index)
     })?;
-    Ok((CreatedDevice { device: Device::Tun, index, far_end: None }, queues))
+    Ok((CreatedDevice { device: wanted.device, index, far_end: None }, queues))
 }
 
 fn make_veth(
@@ -317,7 +364,9 @@ fn make_veth(
     wanted: &DeviceSpec<'_>,
     far_end: &str,
 ) -> Result<(CreatedDevice, OpenDevice), Error> {
-    let peer = Peer { name: wanted.interface, netns: Some(netns), mac: None, index: None };
+    let ours = link(wanted);
+    let mac = Some(ours.peer);
+    let peer = Peer { name: wanted.interface, netns: Some(netns), mac, index: None };
     // Our end itself has another one: frames to `OWN_MAC` are then none of its kernel's (`PACKET_OTHERHOST`), which
     // drops them as soon as the packet socket has its copies, and looks for no route.
     let veth = Veth { name: far_end, mac: None, index: None, mtu: wanted.mtu, peer };
@@ -327,24 +376,17 @@ fn make_veth(
         netlink.set_up(link.index).await?;
         Ok(link.index)
     })?;
-    let link = netlink::in_netns(netns, async |netlink| {
+    let index = netlink::in_netns(netns, async |netlink| {
         let link = netlink.existing(wanted.interface).await?;
         set_up(&netlink, link.index, wanted).await?;
-        Ok(link)
+        Ok(link.index)
     })?;
-    // Every Ethernet device has an address of six bytes.
-    let peer = link.mac.unwrap_or_default();
-    let ours = Link { own: OWN_MAC, peer, addresses: wanted.addresses.to_vec() };
     let opened = netns::run_in(agent, || {
         PacketPort::open(far_index, &ours, wanted.queues, receipt(wanted.polling))
     })?;
     let queues = boxed(opened.map_err(|error| not_opened(wanted.interface, error))?);
     Ok((
-        CreatedDevice {
-            device: Device::Veth,
-            index: link.index,
-            far_end: Some(far_end.to_owned()),
-        },
+        CreatedDevice { device: Device::Veth, index, far_end: Some(far_end.to_owned()) },
         queues.into(),
     ))
 }

@@ -7,8 +7,8 @@
 //! - [`shelter`]: where the host ends of veths lie that another plugin has made.
 //! - [`holder`]: a process that keeps the queues while there is no agent.
 //!
-//! The agent makes veths, and all devices of callers that cannot. The CNI plugin makes TUN devices and hands their
-//! queues over: so the agent need not enter a pod's namespace.
+//! The agent makes veths, and all devices of callers that cannot. The CNI plugin makes TUN and TAP devices and hands
+//! their queues over: so the agent need not enter a pod's namespace.
 
 pub mod device;
 pub mod holder;

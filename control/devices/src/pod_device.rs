@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use manx_dataplane::port::relay::Ends;
-use manx_dataplane::port::tun::{self, Tun};
+use manx_dataplane::port::tuntap::{self, Kind, Queue};
 use manx_dataplane::sys;
 
 use crate::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
@@ -40,8 +40,8 @@ pub struct PodDevice {
 enum Maker {
     /// The agent, which removes it, too.
     Agent(CreatedDevice),
-    /// A process that handed its queues over. A TUN device, which goes with its last queue.
-    Caller,
+    /// A process that handed its queues over, with which the device goes. The kind.
+    Caller(Device),
     /// Another plugin. The CNI plugin takes away what stands in for its host end. The node has these addresses there.
     Plugin(Vec<IpAddr>),
 }
@@ -77,22 +77,27 @@ pub fn attach(
     }
 }
 
-/// Makes a TUN device as [`attach`] does, for another process to hold. The device goes with the last of its queues,
-/// wherever that is.
-pub fn make_tun(netns: &OwnedFd, path: &Path, wanted: &DeviceSpec<'_>) -> Result<Vec<Tun>, Error> {
+/// Makes a TUN or TAP device as [`attach`] does, for another process to hold. The device goes with the last of its
+/// queues, wherever that is.
+pub fn make_tuntap(
+    netns: &OwnedFd,
+    path: &Path,
+    kind: Kind,
+    wanted: &DeviceSpec<'_>,
+) -> Result<Vec<Queue>, Error> {
     let agent = match wanted.queues {
         1 => AgentNamespace::of_pod(netns)?,
         _ => AgentNamespace::create()?,
     };
     device::check_free(netns.as_fd(), &place(path), wanted.interface)?;
-    let (made, queues) = device::make_tun(&agent, netns.as_fd(), wanted)?;
+    let (made, queues) = device::make_tuntap(&agent, netns.as_fd(), kind, wanted)?;
     set_routes(netns.as_fd(), &made, wanted.addresses)?;
     Ok(queues)
 }
 
-/// Removes a device that [`make_tun`] made, even while workers hold its queues: the next one may have its name at once.
-/// It is no error if there is none.
-pub fn remove_tun(netns: &OwnedFd, interface: &str) -> Result<(), Error> {
+/// Removes a device that [`make_tuntap`] made, even while workers hold its queues: the next one may have its name at
+/// once. It is no error if there is none.
+pub fn remove_tuntap(netns: &OwnedFd, interface: &str) -> Result<(), Error> {
     netlink::in_netns(netns, async |netlink| match netlink.link(interface).await? {
         Some(link) => netlink.delete_link(link.index).await,
         None => Ok(()),
@@ -104,43 +109,63 @@ fn place(path: &Path) -> String {
     format!("the pod's network namespace {}", path.display())
 }
 
-/// Takes over a device that [`make_tun`] made in another process, in the namespace of this identity.
+/// Takes over a device that [`make_tuntap`] made in another process, in the namespace of this identity.
 ///
 /// # Errors
-/// [`Error::NotQueues`] when the descriptors are not as many queues of one TUN device of that name as are wanted, with
-/// virtio headers.
+/// [`Error::NotQueues`] when the descriptors are not as many queues as are wanted, with virtio headers, of one device of
+/// that name and kind.
 pub fn adopt(
     queues: Vec<OwnedFd>,
     path: &Path,
     identity: netns::Identity,
     wanted: &DeviceSpec<'_>,
 ) -> Result<(PodDevice, OpenDevice), Error> {
-    let interface = wanted.interface.to_owned();
-    let several = if wanted.queues > 1 { "several queues" } else { "one queue" };
-    let wrong = |found: String| Error::NotQueues {
-        interface: interface.clone(),
-        found,
-        expected: format!("{} of a TUN device of {several} with this name", wanted.queues),
-    };
-    if queues.len() != wanted.queues {
-        return Err(wrong(format!("there are {}", queues.len())));
-    }
-    let open = |queue: OwnedFd| {
-        let queue = Tun::from_fd(queue).map_err(|error| wrong(error.to_string()))?;
-        let has_several = queue.has_several_queues().map_err(|error| wrong(error.to_string()))?;
-        if queue.name() != interface || has_several != (wanted.queues > 1) {
-            let kind = if has_several { "several queues" } else { "one queue" };
-            return Err(wrong(format!("one is of {}, a device of {kind}", queue.name())));
-        }
-        Ok(queue)
-    };
-    let queues = queues.into_iter().map(open).collect::<Result<Vec<_>, Error>>()?;
-    let held = device::open(&interface, queues)?;
-    let (netns, mtu) = (path.to_owned(), wanted.mtu);
-    Ok((PodDevice { netns, identity, interface, maker: Maker::Caller, mtu }, held))
+    let queues = recognize(queues, wanted)?;
+    adopt_recognized(queues, path, identity, wanted)
 }
 
-/// Takes over a device that the last agent had, with its queues from the holder.
+/// Queues of TUN or TAP devices.
+fn recognize(queues: Vec<OwnedFd>, wanted: &DeviceSpec<'_>) -> Result<Vec<Queue>, Error> {
+    let open = |queue| Queue::from_fd(queue).map_err(|error| not_queues(wanted, error.to_string()));
+    queues.into_iter().map(open).collect()
+}
+
+fn adopt_recognized(
+    queues: Vec<Queue>,
+    path: &Path,
+    identity: netns::Identity,
+    wanted: &DeviceSpec<'_>,
+) -> Result<(PodDevice, OpenDevice), Error> {
+    if queues.len() != wanted.queues {
+        return Err(not_queues(wanted, format!("there are {}", queues.len())));
+    }
+    for queue in &queues {
+        let (device, has_several) = (device::of_kind(queue.kind()), queue.has_several());
+        if queue.name() != wanted.interface
+            || (device, has_several) != (wanted.device, wanted.queues > 1)
+        {
+            let found = format!("one is of {}, {}", queue.name(), describe(device, has_several));
+            return Err(not_queues(wanted, found));
+        }
+    }
+    let held = device::open(queues, wanted)?;
+    let (netns, interface) = (path.to_owned(), wanted.interface.to_owned());
+    let (maker, mtu) = (Maker::Caller(wanted.device), wanted.mtu);
+    Ok((PodDevice { netns, identity, interface, maker, mtu }, held))
+}
+
+fn describe(device: Device, has_several: bool) -> String {
+    format!("a {device} device of {}", if has_several { "several queues" } else { "one queue" })
+}
+
+fn not_queues(wanted: &DeviceSpec<'_>, found: String) -> Error {
+    let device = describe(wanted.device, wanted.queues > 1);
+    let expected = format!("{} of {device} with this name", wanted.queues);
+    Error::NotQueues { interface: wanted.interface.to_owned(), found, expected }
+}
+
+/// Takes over a device that the last agent had, with its queues from the holder: TUN or TAP, as the kernel says, whatever
+/// this agent makes.
 ///
 /// # Errors
 /// As [`adopt`], and [`Error::NotQueues`] when the device does not lie in the namespace that is at `path` now.
@@ -164,7 +189,9 @@ pub fn resume(
             Err(error) => return Err(wrong(format!("the device is gone ({error})"))),
         }
     }
-    adopt(queues, path, there, wanted)
+    let queues = recognize(queues, wanted)?;
+    let device = queues.first().map_or(wanted.device, |queue| device::of_kind(queue.kind()));
+    adopt_recognized(queues, path, there, &DeviceSpec { device, ..*wanted })
 }
 
 /// Reads the link of a pod that another plugin has connected: its two ends in the shelter that was handed over, or kept
@@ -241,7 +268,7 @@ impl PodDevice {
     pub const fn device(&self) -> Device {
         match &self.maker {
             Maker::Agent(made) => made.device,
-            Maker::Caller => Device::Tun,
+            Maker::Caller(device) => *device,
             Maker::Plugin(_) => Device::Veth,
         }
     }
@@ -250,7 +277,7 @@ impl PodDevice {
     pub fn gateways(&self) -> &[IpAddr] {
         match &self.maker {
             Maker::Plugin(gateways) => gateways,
-            Maker::Agent(_) | Maker::Caller => &[],
+            Maker::Agent(_) | Maker::Caller(_) => &[],
         }
     }
 
@@ -270,7 +297,7 @@ impl PodDevice {
     /// holder's, too), or that process removes it.
     pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
         let Maker::Agent(made) = &self.maker else { return Ok(()) };
-        if made.device == Device::Tun
+        if made.device.is_tuntap()
             && let Ok(netns) = netns::open(&self.netns)
             && netns::identity(&netns).is_ok_and(|found| found == self.identity)
         {
@@ -284,20 +311,23 @@ impl PodDevice {
 /// Which kind of device pods get, with a queue for each worker. Says in the log which and why: call it once.
 ///
 /// # Errors
-/// TUN is asked for and `/dev/net/tun` makes no device in the calling thread's network namespace, which is the node's.
+/// TUN or TAP is asked for and `/dev/net/tun` makes no device in the calling thread's network namespace, which is the node's.
 pub fn choose(preference: Preference, workers: usize) -> Result<Device, Error> {
     match (preference, manx_linux::doctor::tun()) {
         (Preference::Only(Device::Veth), _) => Ok(Device::Veth),
-        (Preference::Only(Device::Tun) | Preference::Auto, Ok(_)) => {
-            if workers > 1 && tun::owner().is_ok_and(|owner| owner.is_none()) {
+        (Preference::Only(Device::Tun | Device::Tap) | Preference::Auto, Ok(_)) => {
+            if workers > 1 && tuntap::owner().is_ok_and(|owner| owner.is_none()) {
                 tracing::warn!(
                     "this user namespace knows one user: a process in a pod that may open /dev/net/tun may take a queue of the pod's \
                      device; map a second user, or run one worker"
                 );
             }
-            Ok(Device::Tun)
+            Ok(match preference {
+                Preference::Auto => Device::Tun,
+                Preference::Only(device) => device,
+            })
         }
-        (Preference::Only(Device::Tun), Err(lack)) => Err(lack.into()),
+        (Preference::Only(Device::Tun | Device::Tap), Err(lack)) => Err(lack.into()),
         (Preference::Auto, Err(lack)) => {
             tracing::info!(reason = %lack, "pods are attached by veth");
             Ok(Device::Veth)

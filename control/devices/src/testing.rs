@@ -29,7 +29,8 @@ pub const LONG: Duration = Duration::from_secs(5);
 
 /// The kinds that this environment allows.
 pub fn devices() -> Vec<Device> {
-    if tun_allowed() { vec![Device::Tun, Device::Veth] } else { vec![Device::Veth] }
+    let all = Device::ALL.into_iter();
+    if tun_allowed() { all.collect() } else { all.filter(|it| !it.is_tuntap()).collect() }
 }
 
 /// The identity of the namespace at a path.

@@ -1,4 +1,4 @@
-//! Both kinds of device, with sockets at their ends and nothing but a copying loop between their queues.
+//! All kinds of device, with sockets at their ends and nothing but a copying loop between their queues.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -9,6 +9,7 @@ use std::time::Duration;
 use std::{fs, io, thread};
 
 use manx_dataplane::packet::Pool;
+use manx_dataplane::port::tuntap::Kind;
 use manx_dataplane::sys;
 use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
 use manx_dataplane::wire::ipv4::View;
@@ -19,8 +20,8 @@ use manx_dataplane::worker::Polling;
 use manx_linux::testing::{namespaces_allowed, tun_allowed, users_allowed};
 use manx_linux::{netlink, netns};
 
-use crate::device::{AgentNamespace, DeviceSpec};
-use crate::pod_device;
+use crate::device::{AgentNamespace, DeviceSpec, Error, OpenDevice, hardware_address, of_kind};
+use crate::pod_device::{self, PodDevice};
 use crate::testing::*;
 
 #[test]
@@ -285,29 +286,47 @@ fn the_agents_namespace_goes_with_the_agent() {
 }
 
 #[test]
-fn the_queues_of_another_maker_are_taken_over_and_nothing_else_is() {
+fn a_hardware_address_ends_as_the_first_address_or_as_the_name() {
+    let of = |addresses: &[&str]| hardware_address("manx0", &ips(addresses));
+    assert_eq!(of(&["10.244.1.7", "fd00::1"]), [0x0a, 0x58, 10, 244, 1, 7]);
+    assert_eq!(of(&["fd00::12:3456"]), [0x0a, 0x58, 0, 0x12, 0x34, 0x56]);
+    assert_eq!(of(&[]), *b"\x0a\x58anx0");
+    assert_eq!(hardware_address("p", &[]), [0x0a, 0x58, 0, 0, 0, 0]);
+}
+
+/// A device that another process has made, as its queues.
+fn made_elsewhere(kind: Kind, pod: &Pod, interface: &str, queues: usize) -> Vec<OwnedFd> {
+    let wanted = DeviceSpec { interface, queues, device: of_kind(kind), ..pod.wanted() };
+    let netns = netns::open(&pod.path).unwrap();
+    let queues = pod_device::make_tuntap(&netns, &pod.path, kind, &wanted).unwrap();
+    queues.into_iter().map(OwnedFd::from).collect()
+}
+
+/// Takes over what shall be `eth0` of a pod with this many queues.
+fn adopt(
+    kind: Kind,
+    pod: &Pod,
+    queues: Vec<OwnedFd>,
+    wanted: usize,
+) -> Result<(PodDevice, OpenDevice), Error> {
+    let wanted = DeviceSpec { queues: wanted, device: of_kind(kind), ..pod.wanted() };
+    pod_device::adopt(queues, &pod.path, there(&pod.path).unwrap(), &wanted)
+}
+
+#[test]
+fn the_queues_of_another_maker_are_taken_over() {
     if !namespaces_allowed() || !tun_allowed() {
         return;
     }
-    let agent = AgentNamespace::create().unwrap();
-    let (a, b) = (Pod::new(&["10.7.0.2"]), Pod::new(&["10.7.0.3"]));
-    let made = |pod: &Pod, interface: &str, queues| {
-        let wanted = DeviceSpec { interface, queues, ..pod.wanted() };
-        let netns = netns::open(&pod.path).unwrap();
-        let queues = pod_device::make_tun(&netns, &pod.path, &wanted).unwrap();
-        queues.into_iter().map(OwnedFd::from).collect::<Vec<_>>()
-    };
-    let adopt = |pod: &Pod, interface: &str, queues, wanted| {
-        let wanted = DeviceSpec { interface, queues: wanted, ..pod.wanted() };
-        let identity = there(&pod.path).unwrap();
-        pod_device::adopt(queues, &pod.path, identity, &wanted)
-    };
-    for queues in [1, 2] {
+    for (kind, queues) in [(Kind::Tun, 1), (Kind::Tun, 2), (Kind::Tap, 1), (Kind::Tap, 2)] {
+        let agent = AgentNamespace::create().unwrap();
+        let (a, b) = (Pod::new(&["10.7.0.2"]), Pod::new(&["10.7.0.3"]));
         let mut sides = Vec::new();
         for pod in [&a, &b] {
-            let (device, held) = adopt(pod, "eth0", made(pod, "eth0", queues), queues).unwrap();
+            let made = made_elsewhere(kind, pod, "eth0", queues);
+            let (device, held) = adopt(kind, pod, made, queues).unwrap();
             assert!(device.is(&pod.path, there(&pod.path), "eth0"));
-            assert_eq!(device.device(), Device::Tun);
+            assert_eq!(device.device(), of_kind(kind));
             // The agent has no hand in its end.
             device.detach(&agent).unwrap();
             sides.push(held.queues);
@@ -316,28 +335,46 @@ fn the_queues_of_another_maker_are_taken_over_and_nothing_else_is() {
         if queues == 1 {
             let [from, to] = [&a, &b].map(|pod| pod.run(|| bound(pod.addresses[0])));
             let _wire = Wire::between(at_a, at_b);
-            assert!(reaches(&from, &to, LONG) && reaches(&to, &from, LONG));
+            assert!(reaches(&from, &to, LONG) && reaches(&to, &from, LONG), "{kind}");
+        } else {
+            drop((at_a, at_b));
+        }
+        for pod in [&a, &b] {
+            let left = netlink::in_netns(netns::open(&pod.path).unwrap(), async |netlink| {
+                netlink.link("eth0").await
+            });
+            assert!(left.unwrap().is_none(), "{kind}: the device goes with its last queue");
         }
     }
-    for pod in [&a, &b] {
-        let left = netlink::in_netns(netns::open(&pod.path).unwrap(), async |netlink| {
-            netlink.link("eth0").await
-        });
-        assert!(left.unwrap().is_none(), "the device goes with its last queue");
+}
+
+#[test]
+fn what_are_not_the_queues_of_the_device_is_refused() {
+    if !namespaces_allowed() || !tun_allowed() {
+        return;
     }
+    let pod = Pod::new(&["10.7.0.2"]);
     let file = || OwnedFd::from(fs::File::open("/dev/null").unwrap());
     let fresh =
         || OwnedFd::from(fs::File::options().read(true).write(true).open("/dev/net/tun").unwrap());
-    let check_refused = |queues, wanted, found: &str| {
-        let error = adopt(&a, "eth0", queues, wanted).err().unwrap();
+    let made = |kind, interface, queues| made_elsewhere(kind, &pod, interface, queues);
+    let check_refused = |kind, queues, wanted, found: &str| {
+        let error = adopt(kind, &pod, queues, wanted).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains(found), "{error}");
     };
-    check_refused(vec![], 1, "there are 0");
-    check_refused(made(&a, "eth0", 1), 2, "there are 1");
-    check_refused(made(&a, "eth1", 1), 1, "one is of eth1, a device of one queue");
-    let one = made(&a, "eth0", 2).into_iter().take(1).collect();
-    check_refused(one, 1, "one is of eth0, a device of several queues");
-    check_refused(vec![file()], 1, "Inappropriate ioctl");
-    check_refused(vec![fresh()], 1, "bad state");
+    for (kind, other) in [(Kind::Tun, Kind::Tap), (Kind::Tap, Kind::Tun)] {
+        check_refused(kind, vec![], 1, "there are 0");
+        check_refused(kind, made(kind, "eth0", 1), 2, "there are 1");
+        let found = format!("one is of eth1, a {kind} device of one queue; expected 1 of a {kind}");
+        check_refused(kind, made(kind, "eth1", 1), 1, &found);
+        let one = made(kind, "eth0", 2).into_iter().take(1).collect();
+        let found = format!("one is of eth0, a {kind} device of several queues");
+        check_refused(kind, one, 1, &found);
+        let found =
+            format!("one is of eth0, a {other} device of one queue; expected 1 of a {kind}");
+        check_refused(kind, made(other, "eth0", 1), 1, &found);
+        check_refused(kind, vec![file()], 1, "Inappropriate ioctl");
+        check_refused(kind, vec![fresh()], 1, "bad state");
+    }
 }

@@ -60,7 +60,7 @@ pub fn tun_allowed() -> bool {
 
 /// Whether there is a second user, as for root. If not, the calling test [cannot run](skip).
 pub fn users_allowed() -> bool {
-    if manx_dataplane::port::tun::owner().unwrap().is_some() {
+    if manx_dataplane::port::tuntap::owner().unwrap().is_some() {
         return true;
     }
     skip(Need::Root, "a test with two users", "this user namespace knows one user");

@@ -10,7 +10,6 @@ use super::prober::Prober;
 use super::render::{Style, push_table, table};
 use super::service::Service;
 use super::truth::{Block, Column, End, Probers, Row};
-use manx_api::Device;
 
 /// Names are folded at this width, between two names.
 const NAMES: usize = 60;
@@ -23,12 +22,8 @@ pub(super) fn push_probers(out: &mut String, probers: &Probers, style: Style) {
     for (prober, report) in probers {
         let own = |(other, of): (&Prober, &super::report::ProberReport)| match prober {
             Prober::Node(node) if of.node.as_ref() == Some(node) => {
-                let device = match of.device {
-                    Some(Device::Tun) => ", TUN",
-                    Some(Device::Veth) => ", veth",
-                    None => ", the node's network",
-                };
-                Some(format!("{other} ({}{device})", list(&of.addresses)))
+                let device = of.device.map_or("the node's network".to_owned(), |it| it.to_string());
+                Some(format!("{other} ({}, {device})", list(&of.addresses)))
             }
             _ => None,
         };

@@ -4,7 +4,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use super::{Intake, Received, Transmitted};
+use super::{Disposition, Intake, Received, Transmitted};
 use crate::packet::{Packet, Pool};
 use crate::sys::batch::{Batch, Head};
 use crate::sys::socket;
@@ -15,42 +15,6 @@ const BATCH: usize = 64;
 const BATCH_MIN: usize = 4;
 /// How often a whole batch yields the processor to a full queue before its packets are refused.
 const RETRIES: usize = 2;
-
-/// What becomes of a received datagram.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Disposition {
-    /// It is appended.
-    Ours,
-    /// See [`Received::malformed`].
-    Malformed,
-    /// See [`Received::not_ours`].
-    NotOurs,
-    /// See [`Received::answered`].
-    Answered,
-}
-
-impl Disposition {
-    /// Appends the packet, or counts it and gives its buffer back.
-    #[inline]
-    pub(super) fn settle(
-        self,
-        packet: Packet,
-        received: &mut Received,
-        pool: &mut Pool,
-        into: &mut Vec<Packet>,
-    ) {
-        match self {
-            Self::Ours => {
-                into.push(packet);
-                return;
-            }
-            Self::Malformed => received.malformed += 1,
-            Self::NotOurs => received.not_ours += 1,
-            Self::Answered => received.answered += 1,
-        }
-        pool.put(packet);
-    }
-}
 
 /// How the port puts a packet into a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,9 +12,9 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 
-use super::datagram::{Datagrams, Disposition, HeadLen, Route};
+use super::datagram::{Datagrams, HeadLen, Route};
 use super::link::{ethertype, packet_len};
-use super::{PacketIo, Received, Reception, Transmitted, filter};
+use super::{Disposition, PacketIo, Received, Reception, Transmitted, filter};
 use crate::packet::{Capabilities, Offload, Packet, Pool};
 use crate::sys::batch::Head;
 use crate::sys::socket;

@@ -5,6 +5,7 @@ mod allowance;
 pub mod capture;
 mod datagram;
 mod filter;
+mod gateway;
 pub mod ipip_raw;
 pub mod link;
 pub mod memory;
@@ -13,7 +14,7 @@ pub mod pcap;
 pub mod relay;
 mod ring;
 mod sctp;
-pub mod tun;
+pub mod tuntap;
 pub mod uplink;
 pub mod virtio;
 pub mod vxlan;
@@ -77,6 +78,42 @@ pub struct Received {
     /// Link messages (ARP, neighbour discovery) that the port answered itself, or passed on to the other side of a
     /// [relay]. No caller sees them.
     pub answered: usize,
+}
+
+/// What becomes of what a port has read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Disposition {
+    /// It is appended.
+    Ours,
+    /// See [`Received::malformed`].
+    Malformed,
+    /// See [`Received::not_ours`].
+    NotOurs,
+    /// See [`Received::answered`].
+    Answered,
+}
+
+impl Disposition {
+    /// Appends the packet, or counts it and gives its buffer back.
+    #[inline]
+    fn settle(
+        self,
+        packet: Packet,
+        received: &mut Received,
+        pool: &mut Pool,
+        into: &mut Vec<Packet>,
+    ) {
+        match self {
+            Self::Ours => {
+                into.push(packet);
+                return;
+            }
+            Self::Malformed => received.malformed += 1,
+            Self::NotOurs => received.not_ours += 1,
+            Self::Answered => received.answered += 1,
+        }
+        pool.put(packet);
+    }
 }
 
 /// The result of a call of [`PacketIo::transmit`].

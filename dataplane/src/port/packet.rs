@@ -15,12 +15,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Instant;
 
 use super::allowance::Allowance;
-use super::datagram::{Datagrams, Disposition, HeadLen, Route};
-use super::link::{ETHERNET_LEN, EthernetHeader, Frame, Link, REPLY_MAX};
+use super::datagram::{Datagrams, HeadLen, Route};
+use super::gateway::{self, Gateway};
+use super::link::{ETHERNET_LEN, Frame, Link, REPLY_MAX};
 use super::relay::{Ends, MESSAGE_MAX, Relay, Side};
 use super::ring::Ring;
 use super::virtio::{self, HEADER_LEN};
-use super::{PacketIo, Received, Transmitted, filter};
+use super::{Disposition, PacketIo, Received, Transmitted, filter};
 use crate::packet::{Capabilities, Packet, Pool};
 use crate::sys;
 use crate::sys::batch::{HEAD_LEN, Head};
@@ -49,7 +50,7 @@ const UDP_SEGMENTATION: (u32, u32) = (6, 2);
 #[derive(Debug)]
 enum Framing {
     /// The port is the pod's gateway.
-    Gateway(Link),
+    Gateway(Gateway),
     /// The port is one side of a relay.
     Relay {
         relay: Relay,
@@ -76,7 +77,7 @@ impl PacketPort {
     /// Errors: `PermissionDenied` without `CAP_NET_RAW` over the namespace; `ENODEV` for no such interface.
     pub fn open(index: u32, link: &Link, queues: usize, receipt: Receipt) -> io::Result<Vec<Self>> {
         let sockets = open_with_rings(index, queues, receipt)?;
-        let gateway = || Framing::Gateway(link.clone());
+        let gateway = || Framing::Gateway(Gateway(link.clone()));
         Ok(sockets.into_iter().map(|(fd, ring)| Self::new(fd, ring, gateway())).collect())
     }
 
@@ -113,7 +114,7 @@ impl PacketPort {
     /// interface.
     pub fn from_fd(fd: OwnedFd, link: Link) -> io::Result<Self> {
         check_socket(fd.as_fd())?;
-        Ok(Self::new(fd, None, Framing::Gateway(link)))
+        Ok(Self::new(fd, None, Framing::Gateway(Gateway(link))))
     }
 
     fn new(fd: OwnedFd, ring: Option<Ring>, framing: Framing) -> Self {
@@ -144,7 +145,7 @@ impl PacketIo for PacketPort {
     ) -> io::Result<Received> {
         let framing = &self.framing;
         let accept =
-            |head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>| framing.sort(head, packet, fd);
+            |head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>| framing.accept(head, packet, fd);
         let Some(ring) = &mut self.ring else {
             return self.datagrams.receive(pool, into, limit, accept);
         };
@@ -160,9 +161,7 @@ impl PacketIo for PacketPort {
     fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted> {
         let framing = &self.framing;
         let prepare = |packet: &mut Packet, head: &mut Head| {
-            let (virtio, ethernet) = head.split_at_mut(HEADER_LEN);
-            ethernet.copy_from_slice(&framing.header(packet)?);
-            virtio.copy_from_slice(&virtio::encode(packet.offload, packet.bytes(), ETHERNET_LEN));
+            *head = framing.head(packet)?;
             Some(Route::Bound)
         };
         self.datagrams.transmit(pool, packets, prepare, is_gone)
@@ -186,47 +185,45 @@ impl PacketIo for PacketPort {
 }
 
 impl Framing {
-    fn sort(&self, head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>) -> Disposition {
-        let (Some(header), Some(ethernet)) = (head.first_chunk(), head.last_chunk()) else {
+    fn accept(&self, head: &Head, packet: &mut Packet, fd: BorrowedFd<'_>) -> Disposition {
+        let (relay, other, allowance) = match self {
+            Self::Gateway(gateway) => {
+                return gateway.accept(head, packet, |reply| send_message(fd, [reply, &[]]));
+            }
+            Self::Relay { relay, other, allowance } => (relay, other, allowance),
+        };
+        let (Some(virtio), Some(ethernet)) = (head.first_chunk(), head.last_chunk()) else {
             return Disposition::Malformed;
         };
-        let frame = match self {
-            Self::Gateway(link) => link.sort(ethernet, packet.bytes()),
-            Self::Relay { relay, .. } => relay.sort(ethernet, packet.bytes()),
-        };
-        match (frame, self) {
-            (Frame::Packet(len), _) => {
-                if let Self::Relay { relay, .. } = self
-                    && relay.side() == Side::Pod
+        match relay.sort(ethernet, packet.bytes()) {
+            Frame::Packet(len) => {
+                if relay.side() == Side::Pod
                     && let Some(destination) = ethernet.first_chunk()
                 {
                     packet.neighbour = *destination;
                 }
                 packet.set_len(len);
-                virtio::mark(packet, header, ETHERNET_LEN)
+                virtio::mark(packet, virtio, ETHERNET_LEN)
                     .map_or(Disposition::Malformed, |()| Disposition::Ours)
             }
-            (Frame::Question(reply), _) => {
-                send_message(fd, [reply.bytes(), &[]]);
-                Disposition::Answered
-            }
-            (Frame::Message(len), Self::Relay { other, allowance, .. })
-                if allowance.as_ref().is_none_or(|it| it.take(Instant::now())) =>
-            {
+            Frame::Message(len) if allowance.as_ref().is_none_or(|it| it.take(Instant::now())) => {
                 let message = packet.bytes().get(..len).unwrap_or_default();
                 send_message(other.as_fd(), [ethernet, message]);
                 Disposition::Answered
             }
-            (Frame::NotOurs | Frame::Message(_), _) => Disposition::NotOurs,
-            (Frame::Malformed, _) => Disposition::Malformed,
+            Frame::Question(_) | Frame::Message(_) | Frame::NotOurs => Disposition::NotOurs,
+            Frame::Malformed => Disposition::Malformed,
         }
     }
 
     #[inline]
-    fn header(&self, packet: &Packet) -> Option<EthernetHeader> {
+    fn head(&self, packet: &Packet) -> Option<Head> {
         match self {
-            Self::Gateway(link) => link.header(packet.bytes()),
-            Self::Relay { relay, .. } => relay.header(packet.bytes(), packet.neighbour),
+            Self::Gateway(gateway) => gateway.head(packet),
+            Self::Relay { relay, .. } => {
+                let ethernet = relay.header(packet.bytes(), packet.neighbour)?;
+                Some(gateway::head(packet, &ethernet))
+            }
         }
     }
 }

@@ -11,8 +11,8 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use super::Received;
-use super::datagram::{Datagrams, Disposition, is_interface_gone};
+use super::datagram::{Datagrams, is_interface_gone};
+use super::{Disposition, Received};
 use crate::packet::{Packet, Pool};
 use crate::sys::batch::{HEAD_LEN, Head};
 use crate::sys::clock::ticks;

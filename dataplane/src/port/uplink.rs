@@ -10,11 +10,11 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 
-use super::datagram::{Datagrams, Disposition, HeadLen, Route};
+use super::datagram::{Datagrams, HeadLen, Route};
 use super::link::{ETHERNET_LEN, ethertype, packet_len};
 use super::packet::{check_socket, is_gone, open_sockets};
 use super::virtio::{self, HEADER_LEN};
-use super::{PacketIo, Received, Transmitted, filter};
+use super::{Disposition, PacketIo, Received, Transmitted, filter};
 use crate::packet::{Capabilities, Packet, Pool};
 use crate::sys::batch::{HEAD_LEN, Head};
 use crate::sys::socket;

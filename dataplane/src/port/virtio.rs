@@ -1,4 +1,4 @@
-//! The virtio-net header that TUN and AF_PACKET put in front of a packet (virtio 1.2, section 5.1.6), translated from
+//! The virtio-net header that TUN, TAP and AF_PACKET put in front of a packet (virtio 1.2, section 5.1.6), translated from
 //! and to [`Offload`], which means the same.
 //!
 //! Field offsets, all integers in the machine's byte order (the kernel's "legacy" default for both devices):
@@ -35,7 +35,7 @@ pub enum Malformed {
 }
 
 /// Reads `header`, which came with `packet` (from its IP header on). The device counts `csum_start` from `link_len`
-/// bytes of link header in front of the packet: 0 for TUN, 14 for AF_PACKET.
+/// bytes of link header in front of the packet: 0 for TUN, 14 for TAP and AF_PACKET.
 ///
 /// After `Ok` a partial checksum lies inside the packet, behind at least an IPv4 header, and a segment size is not 0.
 /// Unknown flags are ignored, as the specification says.

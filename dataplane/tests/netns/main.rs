@@ -8,7 +8,7 @@ mod namespaces;
 mod pods;
 mod relay;
 mod takeover;
-mod tun;
+mod tuntap;
 mod uplink;
 mod veth;
 mod vxlan;

@@ -160,6 +160,14 @@ impl Netns {
     }
 }
 
+/// The queues of a device.
+pub(crate) type Ports = Vec<Box<dyn PacketIo>>;
+
+/// Ports of one kind, as those of any kind.
+pub(crate) fn boxed<P: PacketIo + 'static>(ports: Vec<P>) -> Ports {
+    ports.into_iter().map(|port| Box::new(port) as Box<dyn PacketIo>).collect()
+}
+
 /// What a pump carried one way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Crossed {
@@ -180,10 +188,7 @@ pub(crate) struct Pump {
 }
 
 impl Pump {
-    pub(crate) fn start<A: PacketIo + 'static, B: PacketIo + 'static>(
-        mut a: Vec<A>,
-        mut b: Vec<B>,
-    ) -> Self {
+    pub(crate) fn start(mut a: Ports, mut b: Ports) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
@@ -195,8 +200,8 @@ impl Pump {
             while !stopped.load(Ordering::Relaxed) {
                 let mut moved = 0;
                 for (a, b) in a.iter_mut().zip(&mut b) {
-                    moved += copy(a, b, &mut pool, &mut packets, &mut crossed[0]);
-                    moved += copy(b, a, &mut pool, &mut packets, &mut crossed[1]);
+                    moved += copy(&mut **a, &mut **b, &mut pool, &mut packets, &mut crossed[0]);
+                    moved += copy(&mut **b, &mut **a, &mut pool, &mut packets, &mut crossed[1]);
                 }
                 if moved == 0 {
                     std::thread::sleep(Duration::from_micros(50));
@@ -216,8 +221,8 @@ impl Pump {
 }
 
 fn copy(
-    from: &mut impl PacketIo,
-    to: &mut impl PacketIo,
+    from: &mut dyn PacketIo,
+    to: &mut dyn PacketIo,
     pool: &mut Pool,
     packets: &mut Vec<Packet>,
     crossed: &mut Crossed,

@@ -78,7 +78,7 @@ pub(crate) fn exchange_all(a: &Netns, b: &Netns) {
 }
 
 /// Coalesces datagrams to B, and checks that B's sockets get them as they want: one by one, or whole.
-pub(crate) fn takes_datagrams_that_were_put_together(b: &Netns, port: &mut impl PacketIo) {
+pub(crate) fn takes_datagrams_that_were_put_together(b: &Netns, port: &mut dyn PacketIo) {
     const COUNT: u8 = 41;
     let payload = |tag: u8| vec![tag; if tag + 1 == COUNT { 7 } else { 200 }];
     for address in [IpAddr::V4(B4), IpAddr::V6(B6)] {

@@ -8,7 +8,7 @@ use manx_dataplane::port::packet::{PacketPort, Receipt};
 use manx_dataplane::port::relay::Ends;
 use nix::net::if_::if_nametoindex;
 
-use crate::namespaces::{Netns, Pump, eventually, inside, ip, output};
+use crate::namespaces::{Netns, Pump, boxed, eventually, inside, ip, output};
 use crate::pods::{A4, A6, B4, B6, exchange_all};
 
 const POD_MAC: Mac = [2, 0, 0, 0, 0, 0xa];
@@ -61,7 +61,7 @@ fn two_rings_carry_super_packets_and_nothing_passes_without_them() {
 fn carries_super_packets(receipt: Receipt) {
     let (namespaces, [to_pod, to_node]) = relayed_pod(1, receipt);
     let [pod, node] = &namespaces;
-    let pump = Pump::start(to_pod, to_node);
+    let pump = Pump::start(boxed(to_pod), boxed(to_node));
     wait_for_addresses(&namespaces);
     exchange_all(pod, node);
     for (namespace, others, mac) in [
@@ -98,7 +98,7 @@ fn each_queue_of_one_side_has_its_own_of_the_other() {
     inside("relay::each_queue_of_one_side_has_its_own_of_the_other", || {
         let (namespaces, [to_pod, to_node]) = relayed_pod(2, Receipt::Calls);
         assert_eq!([to_pod.len(), to_node.len()], [2, 2]);
-        let pump = Pump::start(to_pod, to_node);
+        let pump = Pump::start(boxed(to_pod), boxed(to_node));
         wait_for_addresses(&namespaces);
         exchange_all(&namespaces[0], &namespaces[1]);
         for crossed in pump.stop() {
@@ -111,7 +111,7 @@ fn each_queue_of_one_side_has_its_own_of_the_other() {
 fn a_pod_that_sends_as_another_reaches_no_neighbour_table() {
     inside("relay::a_pod_that_sends_as_another_reaches_no_neighbour_table", || {
         let ([pod, node], [to_pod, to_node]) = relayed_pod(1, Receipt::Calls);
-        let pump = Pump::start(to_pod, to_node);
+        let pump = Pump::start(boxed(to_pod), boxed(to_node));
         pod.ip("addr add 10.1.0.77/24 dev eth0");
         let sees = |address: &'static str| {
             drop(node.udp(SocketAddr::new(B4.into(), 7005)).send_to(b"?", (address, 7005)));

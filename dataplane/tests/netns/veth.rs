@@ -10,12 +10,14 @@ use manx_dataplane::packet::{Checksum, Pool};
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::link::{Link, Mac};
 use manx_dataplane::port::packet::{PacketPort, Receipt};
-use manx_dataplane::port::tun::Tun;
+use manx_dataplane::port::tuntap::{Kind, Queue};
 use manx_dataplane::port::uplink::{PacketUplink, UplinkOptions};
 use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
 use nix::sys::socket::{MsgFlags, send};
 
-use crate::namespaces::{Need, Netns, Pump, eventually, inside, ip, lacking, output, receive};
+use crate::namespaces::{
+    Need, Netns, Pump, boxed, eventually, inside, ip, lacking, output, receive,
+};
 use crate::pods::{A4, A6, B4, B6, exchange_all, takes_datagrams_that_were_put_together};
 
 const HOST_MAC: Mac = [0xee; 6];
@@ -69,7 +71,7 @@ fn rings_carry_super_packets_and_nothing_passes_without_them() {
 fn carries_super_packets(receipt: Receipt) {
     let (a, a_port) = veth_pod("hosta", A_MAC, A4, A6, 1, receipt);
     let (b, b_port) = veth_pod("hostb", B_MAC, B4, B6, 1, receipt);
-    let pump = Pump::start(a_port, b_port);
+    let pump = Pump::start(boxed(a_port), boxed(b_port));
     for pod in [&a, &b] {
         eventually("duplicate address detection finds the address free", || {
             let addresses = pod.run(|| output("ip", "-6 addr show dev eth0"));
@@ -132,7 +134,7 @@ fn shares_the_flows(receipt: Receipt) {
     let link = Link { own: HOST_MAC, peer: A_MAC, addresses: vec![A4.into(), A6.into()] };
     let passed: Vec<PacketPort> =
         a_port.into_iter().map(|p| PacketPort::from_fd(p.into(), link.clone()).unwrap()).collect();
-    let pump = Pump::start(passed, b_port);
+    let pump = Pump::start(boxed(passed), boxed(b_port));
     eventually("IPv6 addresses are usable", || {
         [&a, &b]
             .iter()
@@ -221,8 +223,8 @@ fn a_ring_that_a_frame_has_stopped_is_taken_away() {
     // super-packets.
     const FRAGMENTS: [u8; 10] = [1, 3, 42, 0, 0xe8, 3, 34, 0, 6, 0];
     inside("veth::a_ring_that_a_frame_has_stopped_is_taken_away", || {
-        let queue = match Tun::open("tun0", 1) {
-            Ok(mut tuns) => OwnedFd::from(tuns.remove(0)),
+        let queue = match Queue::create(Kind::Tun, "tun0", 1) {
+            Ok(mut queues) => OwnedFd::from(queues.remove(0)),
             Err(e) => return lacking(Need::Tun, &format!("/dev/net/tun: {e}")),
         };
         ip("link set tun0 up");

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use manx::node::{self, Node};
+use manx_api::Status;
 use manx_api::client::Client;
-use manx_api::{Device, Status};
 use manx_dataplane::worker::Polling;
 use manx_linux::netns;
 
@@ -141,16 +141,12 @@ impl Agent {
 
 /// The options of `manx node` that follow from the shape.
 fn arguments(shape: Shape, holds_receiver: bool) -> Vec<String> {
-    let device = match shape.device {
-        Device::Tun => "tun",
-        Device::Veth => "veth",
-    };
     let polling = match shape.polling {
         Polling::Adaptive => "adaptive",
         Polling::Busy => "busy",
     };
     let workers = shape.workers.to_string();
-    let options = ["--pod-device", device, "--poll", polling, "--workers", &workers];
+    let options = ["--pod-device", shape.device.name(), "--poll", polling, "--workers", &workers];
     let mut options: Vec<String> = options.map(str::to_owned).into();
     let cores = shape.cores.worker_cores(holds_receiver, shape.workers);
     if !cores.is_empty() {

@@ -41,9 +41,9 @@ struct Arguments {
     /// The other node's address
     #[arg(long, requires = "node")]
     peer: Option<Ipv4Addr>,
-    /// Attach by veth pairs, not by TUN
-    #[arg(long)]
-    veth: bool,
+    /// The kind of the ends' devices
+    #[arg(long, default_value = Device::Tun.name(), value_parser = device)]
+    device: Device,
     /// Never sleep
     #[arg(long)]
     busy: bool,
@@ -56,6 +56,10 @@ fn end(text: &str) -> Result<(PathBuf, IpAddr), String> {
     let (netns, address) = text.rsplit_once('=').ok_or("expected NETNS=ADDRESS")?;
     let address = address.parse().map_err(|_| format!("{address:?} is no address"))?;
     Ok((netns.into(), address))
+}
+
+fn device(name: &str) -> Result<Device, String> {
+    Device::named(name).ok_or_else(|| format!("{name:?} is no kind of device"))
 }
 
 /// Runs as a bare forwarder until it is killed. The caller must have a single thread.
@@ -76,7 +80,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> Result<(), String> {
             addresses: &[*address],
             mtu,
             segments,
-            device: if arguments.veth { Device::Veth } else { Device::Tun },
+            device: arguments.device,
             queues: 1,
             polling,
         };

@@ -31,8 +31,8 @@ pub fn one_node(
     let ends = PathEnds { sender: end("left", 2)?, receiver: end("right", 3)? };
     let attached = [("left", &ends.sender), ("right", &ends.receiver)]
         .map(|(name, end)| (folder.path().join(name), end.address));
-    let flags = [(device == Device::Veth, "--veth"), (polling == Polling::Busy, "--busy")];
-    let flags = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned());
+    let busy = (polling == Polling::Busy).then(|| "--busy".to_owned());
+    let flags = [format!("--device={}", device.name())].into_iter().chain(busy);
     let process = start(&attached, core, flags)?;
     Ok(ProcessPath { ends, processes: vec![process], folder })
 }

@@ -22,7 +22,7 @@ use crate::path::agents::cluster::Attack;
 
 /// The first argument by which this program starts itself as an attacker.
 pub const ATTACK: &str = "attack";
-/// The Ethernet header of a frame from a pod that is attached by veth. The hardware address of the router is the same
+/// The Ethernet header of a frame from a pod whose device carries them. The hardware address of the router is the same
 /// for all pods.
 const ETHERNET: [u8; 14] = [0xee, 0xee, 0xee, 0xee, 0xee, 0xee, 2, 0, 0, 0, 0, 1, 0x08, 0x00];
 /// The send buffer of a socket, in bytes.
@@ -43,9 +43,9 @@ struct Arguments {
     /// Where it sends
     #[arg(long)]
     to: Ipv4Addr,
-    /// The pod is attached by veth
+    /// The pod's device carries Ethernet frames
     #[arg(long)]
-    veth: bool,
+    ethernet: bool,
     /// The core to stay on
     #[arg(long)]
     core: usize,
@@ -78,7 +78,7 @@ pub(super) fn start(kind: Kind, attack: &Attack, place: Place) -> Result<Process
     command.arg(format!("--from={}", attack.from)).arg(format!("--to={}", kind.target(attack)));
     command.arg(format!("--core={}", place.core));
     command.arg(format!("--seconds={}", place.limit.as_secs_f64()));
-    command.args((place.device == Device::Veth).then_some("--veth"));
+    command.args(place.device.is_ethernet().then_some("--ethernet"));
     command.args(place.only_when_idle.then_some("--only-when-idle"));
     Process::start_and_wait(&mut command)
 }
@@ -99,9 +99,9 @@ fn attack(arguments: &Arguments) -> Result<(), Error> {
         sys::run_only_when_idle().map_err(io_error("the attacker cannot give way"))?;
     }
     netns::enter(&netns::open(&arguments.netns)?)?;
-    let Arguments { kind, from, to, veth, .. } = *arguments;
+    let Arguments { kind, from, to, ethernet, .. } = *arguments;
     let socket = open()?;
-    let mut packets = Packets::new(kind, from, to, if veth { &ETHERNET } else { &[] });
+    let mut packets = Packets::new(kind, from, to, if ethernet { &ETHERNET } else { &[] });
     process::say_ready().map_err(io_error("the parent does not listen"))?;
     let until = Instant::now() + length;
     while Instant::now() < until {

@@ -53,6 +53,7 @@ impl Row {
         match (self.workers, self.device) {
             (1, _) => "A neighbour beside an attacker, one worker",
             (_, Device::Tun) => "A neighbour beside an attacker, two workers",
+            (_, Device::Tap) => "A neighbour beside an attacker, two workers, by TAP",
             (_, Device::Veth) => "A neighbour beside an attacker, two workers, by veth",
         }
     }

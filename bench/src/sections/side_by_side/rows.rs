@@ -61,6 +61,7 @@ const ROUTING: Scenario = Scenario::SameNode(None);
 const NFTABLES: Scenario = Scenario::SameNode(Some(Filter::Nftables));
 const IPTABLES: Scenario = Scenario::SameNode(Some(Filter::Iptables));
 const TUN: Scenario = Scenario::Bare(Device::Tun);
+const TAP: Scenario = Scenario::Bare(Device::Tap);
 const VETH: Scenario = Scenario::Bare(Device::Veth);
 const BUSY: Scenario = Scenario::SeparateCore(Polling::Busy);
 const ADAPTIVE: Scenario = Scenario::SeparateCore(Polling::Adaptive);
@@ -99,6 +100,8 @@ pub(super) const ROWS: &[Row] = &[
     row("bare-stream", TUN, STREAM, Some(Goal::AtLeast(0.9))),
     row("bare-streams", TUN, STREAMS, Some(Goal::AtLeast(0.9))),
     row("bare-packets", TUN, PACKETS, Some(Goal::AtLeast(0.9))),
+    row("bare-tap-stream", TAP, STREAM, Some(Goal::AtLeast(0.9))),
+    row("bare-tap-packets", TAP, PACKETS, Some(Goal::AtLeast(0.9))),
     row("bare-veth-stream", VETH, STREAM, Some(Goal::AtLeast(0.9))),
     row("bare-veth-packets", VETH, PACKETS, Some(Goal::AtLeast(0.9))),
     row("bare-vxlan", Scenario::BareTunnel, STREAM, None),

@@ -90,6 +90,7 @@ impl Scenario {
             }
             Self::Crowd => "250 pods, beside 2 pods",
             Self::Bare(Device::Tun) => "By TUN, beside a bare forwarder",
+            Self::Bare(Device::Tap) => "By TAP, beside a bare forwarder",
             Self::Bare(Device::Veth) => "By veth, beside a bare forwarder",
             Self::BareTunnel => "Across nodes by VXLAN, beside bare forwarders and UDP",
             Self::SeparateCore(Polling::Busy) => "By TUN, busy, beside a busy bare forwarder",

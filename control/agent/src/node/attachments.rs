@@ -65,11 +65,11 @@ pub(crate) struct AttachRequest {
     pub(crate) attach: Attach,
     /// The namespace that was at the path of the request when it came, or came with it.
     pub(crate) netns: Option<netns::Identity>,
-    /// Who makes a TUN device.
+    /// Who makes a TUN or TAP device.
     pub(crate) maker: Maker,
 }
 
-/// Who makes a pod's TUN device. A veth is the agent's to make.
+/// Who makes a pod's TUN or TAP device. A veth is the agent's to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Maker {
     /// A thread of the agent.
@@ -219,7 +219,7 @@ impl Attachments {
                 return Err(device::Error::NotAllowed.into());
             }
             tracing::info!(
-                "without CAP_SYS_ADMIN: pods are attached by the CNI plugin, which makes their TUN devices"
+                "without CAP_SYS_ADMIN: pods are attached by the CNI plugin, which makes their devices"
             );
         }
         let (host_device, host) =
@@ -381,9 +381,15 @@ impl Attachments {
     ) {
         let pattern = self.pattern;
         let Reserved { attach, caller, addresses, mtu } = reserved;
+        let device = self.device(&attach);
         let (handover, handed) = oneshot::channel();
-        let reservation =
-            Reservation { addresses: addresses.clone(), mtu, queues: pattern.queues, segments };
+        let reservation = Reservation {
+            device,
+            addresses: addresses.clone(),
+            mtu,
+            queues: pattern.queues,
+            segments,
+        };
         // A client that went away takes the channel along.
         let _ = caller.send(Outcome::Reserved(reservation, handover));
         self.pods.insert(name.clone(), Pod::UnderWay(VecDeque::new()));
@@ -396,7 +402,7 @@ impl Attachments {
                 addresses: &addresses,
                 mtu,
                 segments,
-                device: Device::Tun,
+                device,
                 ..pattern
             };
             let own: io::Result<Vec<OwnedFd>> = queues.iter().map(OwnedFd::try_clone).collect();

@@ -29,7 +29,7 @@ use crate::error::Error;
 use crate::ipam;
 use crate::server::Outcome;
 use crate::settings::Network;
-use manx_api::{self as api, Attach, Attached, AttachmentId, Device, ErrorKind, Failure, Response};
+use manx_api::{self as api, Attach, Attached, AttachmentId, ErrorKind, Failure, Response};
 use manx_devices::pod_device::PodDevice;
 
 /// How long an attachment waits for its pod's object.
@@ -97,7 +97,7 @@ impl Agent {
         // Where there is VXLAN, a pod's super-packets have as many segments as its socket sends at once.
         let segments = self.datastore.has_vxlan().then(|| vxlan::segments_at_once(mtu));
         let is_callers = *maker == Maker::Caller
-            && (attach.made.is_some() || self.attachments.device(attach) == Device::Tun);
+            && (attach.made.is_some() || self.attachments.device(attach).is_tuntap());
         let netns = netns.filter(|_| is_callers);
         let reserved = Reserved { attach: request.attach, caller, addresses, mtu };
         match netns {
@@ -295,7 +295,7 @@ impl Agent {
     }
 }
 
-/// Whether a device says so that is there no longer: TUN, and packet sockets.
+/// Whether a device says so that is there no longer: TUN and TAP, and packet sockets.
 fn is_gone(error: &io::Error) -> bool {
     let gone = [Errno::EBADFD, Errno::ENETDOWN, Errno::ENODEV, Errno::ENXIO];
     error.raw_os_error().is_some_and(|code| gone.contains(&Errno::from_raw(code)))

@@ -1,8 +1,8 @@
 //! The workers, and the ports that they have.
 //!
-//! A process with `CAP_NET_ADMIN` in a pod, or on the node, may open a queue of a TUN device that has several, and
-//! change the form in which all queues deliver packets. Then workers read no packets that they can parse, and the
-//! device refuses what they write. Workers count both. The control loop reads these counters and sets the device back,
+//! A process with `CAP_NET_ADMIN` in a pod, or on the node, may open a queue of a TUN or TAP device that has several, and
+//! change the form in which all queues deliver packets. Then workers read no packets that they can parse, or no frames
+//! for their hardware address, and the device refuses what they write. Workers count all three. The control loop reads these counters and sets the device back,
 //! so that no packet pays for a check.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use manx_dataplane::counters::{Counter, PortCounters};
 use manx_dataplane::drop_reason::DropReason;
-use manx_dataplane::port::tun::Settings;
+use manx_dataplane::port::tuntap::Settings;
 use manx_dataplane::tables::PortId;
 use manx_dataplane::worker::{Command, Workers};
 
@@ -49,7 +49,7 @@ pub(super) struct Port {
     pub(super) name: String,
     /// Of each worker.
     pub(super) counters: Vec<Arc<PortCounters>>,
-    /// A TUN device's settings, which are looked after.
+    /// The settings of a TUN or TAP device, which are looked after.
     settings: Option<Settings>,
     /// What the port had counted when they were last checked, and when that was.
     checked: (u64, Option<Instant>),
@@ -196,7 +196,7 @@ impl Port {
     }
 
     fn restore_device(&mut self, now: Instant) {
-        let doubts = [DropReason::Malformed, DropReason::TransmitRefused];
+        let doubts = [DropReason::Malformed, DropReason::NotOurs, DropReason::TransmitRefused];
         let of = |reason| self.counters.iter().map(move |one| one.dropped(reason).read());
         let counted = doubts.into_iter().flat_map(of).sum();
         let Some(settings) = &self.settings else { return };

@@ -1,11 +1,13 @@
 //! What `manx capture` writes for a running rig, and the packets between its nodes, as Wireshark reads them.
 
-use manx_fixtures::skip::{Need, skip};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+use manx_fixtures::skip::{Need, skip};
+use manx_linux::testing::tun_allowed;
 
 use crate::bench::Bench;
 use crate::traffic::{Talker, assert_flows};
@@ -83,6 +85,13 @@ fn captures_over_veth_and_the_raw_socket_are_what_was_sent() {
 #[test]
 fn captures_over_vxlan_are_what_was_sent() {
     captures_are_what_was_sent("auto", "packet", Overlay::Vxlan);
+}
+
+#[test]
+fn captures_over_tap_are_what_was_sent() {
+    if tun_allowed() {
+        captures_are_what_was_sent("tap", "packet", Overlay::Vxlan);
+    }
 }
 
 fn captures_are_what_was_sent(device: &str, uplink: &str, overlay: Overlay) {

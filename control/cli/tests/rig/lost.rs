@@ -4,6 +4,7 @@ use std::path::Path;
 
 use manx_api::client::Client;
 use manx_api::{Attach, PodName};
+use manx_linux::testing::tun_allowed;
 
 use crate::bench::{Bench, json};
 use crate::traffic::{Talker, assert_flows, assert_silent};
@@ -16,6 +17,13 @@ fn a_pod_whose_device_goes_is_cut_off_until_it_is_attached_anew_over_tun() {
 #[test]
 fn a_pod_whose_device_goes_is_cut_off_until_it_is_attached_anew_over_veth() {
     a_pod_whose_device_goes_is_cut_off_until_it_is_attached_anew("veth");
+}
+
+#[test]
+fn a_pod_whose_device_goes_is_cut_off_until_it_is_attached_anew_over_tap() {
+    if tun_allowed() {
+        a_pod_whose_device_goes_is_cut_off_until_it_is_attached_anew("tap");
+    }
 }
 
 fn a_pod_whose_device_goes_is_cut_off_until_it_is_attached_anew(device: &str) {
@@ -54,6 +62,13 @@ fn an_agent_whose_own_device_goes_ends_and_says_so_and_nothing_passes_over_tun()
 #[test]
 fn an_agent_whose_own_device_goes_ends_and_says_so_and_nothing_passes_over_veth() {
     an_agent_whose_own_device_goes_ends_and_says_so("veth");
+}
+
+#[test]
+fn an_agent_whose_own_device_goes_ends_and_says_so_and_nothing_passes_over_tap() {
+    if tun_allowed() {
+        an_agent_whose_own_device_goes_ends_and_says_so("tap");
+    }
 }
 
 fn an_agent_whose_own_device_goes_ends_and_says_so(device: &str) {

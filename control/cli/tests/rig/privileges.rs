@@ -6,6 +6,7 @@ use std::path::Path;
 
 use manx_api::client::Client;
 use manx_api::{Attach, PodName};
+use manx_linux::testing::tun_allowed;
 
 use crate::bench::Bench;
 use crate::traffic::{Talker, assert_flows};
@@ -22,6 +23,13 @@ fn an_agent_keeps_three_capabilities_and_its_workers_none_over_tun() {
 #[test]
 fn an_agent_keeps_three_capabilities_and_its_workers_none_over_veth() {
     an_agent_keeps_three_capabilities_and_its_workers_none("veth");
+}
+
+#[test]
+fn an_agent_keeps_three_capabilities_and_its_workers_none_over_tap() {
+    if tun_allowed() {
+        an_agent_keeps_three_capabilities_and_its_workers_none("tap");
+    }
 }
 
 fn an_agent_keeps_three_capabilities_and_its_workers_none(device: &str) {

@@ -1,5 +1,7 @@
 //! No agent, no packet: if no agent runs, the kernel passes nothing instead.
 
+use manx_linux::testing::tun_allowed;
+
 use crate::bench::Bench;
 use crate::traffic::{Talker, assert_flows, assert_silent};
 
@@ -11,6 +13,13 @@ fn nothing_passes_without_the_agent_over_tun() {
 #[test]
 fn nothing_passes_without_the_agent_over_veth() {
     nothing_passes_without_the_agent("veth");
+}
+
+#[test]
+fn nothing_passes_without_the_agent_over_tap() {
+    if tun_allowed() {
+        nothing_passes_without_the_agent("tap");
+    }
 }
 
 fn nothing_passes_without_the_agent(device: &str) {

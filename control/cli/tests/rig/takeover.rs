@@ -2,16 +2,23 @@
 
 use crate::bench::{Bench, json};
 use crate::traffic::{Talker, assert_flows};
-use manx_fixtures::skip::{Need, skip};
+use manx_linux::testing::tun_allowed;
 
 #[test]
 fn a_pod_whose_device_is_changed_goes_on_is_told_of_and_is_nobody_elses_concern() {
-    let Some(bench) = Bench::new() else { return };
-    bench.keep_open(&["--workers", "2"]);
-    let status = json(&bench.manx(&["status", "--output", "json", "--socket", &bench.socket(0)]));
-    if status["endpoints"][0]["device"] != "tun" {
-        return skip(Need::Tun, "a pod that changes its device", "pods are attached by veth here");
+    for device in ["tun", "tap"] {
+        changes_its_device(device);
     }
+}
+
+fn changes_its_device(device: &str) {
+    let Some(bench) = Bench::new() else { return };
+    if !tun_allowed() {
+        return;
+    }
+    bench.keep_open(&["--workers", "2", "--pod-device", device]);
+    let status = json(&bench.manx(&["status", "--output", "json", "--socket", &bench.socket(0)]));
+    assert_eq!(status["endpoints"][0]["device"], device);
     let [web, stranger] = ["demo/web", "demo/stranger"].map(|pod| bench.address(0, pod));
     let _at_web = Talker::start(&bench, "demo/web", &[]);
     let at_stranger = Talker::start(&bench, "demo/stranger", &[]);
@@ -20,7 +27,7 @@ fn a_pod_whose_device_is_changed_goes_on_is_told_of_and_is_nobody_elses_concern(
     assert_flows(&[to(web), to(stranger)].concat());
     for len in [70, 70_000] {
         let lost = at_stranger.heard("lost");
-        let _changer = Talker::header(&bench, "demo/web", len);
+        let _changer = Talker::header(&bench, "demo/web", device, len);
         bench.await_log(&format!(
             r#""port":"pod:demo/web","found":"a header of {len} bytes instead of 10""#
         ));

@@ -67,9 +67,9 @@ impl Talker {
         Self::spawn(bench, party, &format!("forger {source} {peer}"))
     }
 
-    /// Sets the length of the header before each packet of the pod's TUN device.
-    pub(crate) fn header(bench: &Bench, party: &str, len: i32) -> Self {
-        Self::spawn(bench, party, &format!("header {len}"))
+    /// Sets the length of the header before each packet of the pod's device, which is of this kind.
+    pub(crate) fn header(bench: &Bench, party: &str, device: &str, len: i32) -> Self {
+        Self::spawn(bench, party, &format!("header {device} {len}"))
     }
 
     fn spawn(bench: &Bench, party: &str, task: &str) -> Self {
@@ -166,7 +166,7 @@ fn helper() {
             let (peer, len) = (address(peer), len.parse().unwrap());
             thread::spawn(move || oversized(peer, len).unwrap());
         }
-        (&"header", [len]) => set_header(len.parse().unwrap()).unwrap(),
+        (&"header", [device, len]) => set_header(device, len.parse().unwrap()).unwrap(),
         (&"bulk", [peer, bytes]) => bulk(address(peer), bytes.parse().unwrap()).unwrap(),
         _ => unreachable!("{task}"),
     }
@@ -232,9 +232,10 @@ fn forge(source: Ipv6Addr, peer: Ipv6Addr) -> io::Result<()> {
 }
 
 /// Uses a queue of its own and returns it, so the flows belong to the agent's queues again.
-fn set_header(len: i32) -> io::Result<()> {
+fn set_header(device: &str, len: i32) -> io::Result<()> {
     let queue = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
-    let several = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
+    let kind = if device == "tap" { libc::IFF_TAP } else { libc::IFF_TUN };
+    let several = kind | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
     tun::set_interface(queue.as_fd(), "eth0", several)?;
     tun::set_vnet_header_len(queue.as_fd(), len)
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use manx_linux::testing::tun_allowed;
 use serde_json::Value;
 
 use crate::bench::{Bench, deviations, json};
@@ -21,7 +22,12 @@ fn the_template_passes_over_every_kind_of_port_and_leaves_nothing() {
         ("auto", "packet", "2"),
         ("veth", "packet", "3"),
         ("auto", "raw", "2"),
+        ("tap", "packet", "1"),
+        ("tap", "raw", "2"),
     ] {
+        if device == "tap" && !tun_allowed() {
+            continue;
+        }
         let kind = ["--pod-device", device, "--uplink-mode", uplink, "--workers", workers];
         let output = bench.run(&[&["--output", "json"], &kind[..]].concat());
         let report = json(&output);

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use manx_api::{Device, Reservation};
+use manx_dataplane::port::tuntap::Kind;
 use manx_dataplane::worker::Polling;
 use manx_devices::device::DeviceSpec;
 use manx_linux::{netlink, netns};
@@ -74,13 +75,14 @@ fn every_version_and_kind_of_device_attaches() {
     node.start_agent_with(2, Power::Root);
     let mut pods = Vec::new();
     for version in ["0.4.0", "1.0.0", "1.1.0"] {
-        for device in ["tun", "veth"] {
+        for device in ["tun", "tap", "veth"] {
             let name = format!("{device}-{}", version.replace('.', "-"));
             let netns = node.add_namespace(&name);
             let config = json!({"cniVersion": version, "deviceType": device});
             let call = Call { config: config.clone(), ..Call::new(&name, &netns) };
             let result = node.call("ADD", &call).result();
             assert_eq!(result["cniVersion"], version);
+            check_hardware_address(&netns, &result, device);
             let has = node.show(&name, &result);
             let mut config = config;
             config["prevResult"] = result.clone();
@@ -92,6 +94,15 @@ fn every_version_and_kind_of_device_attaches() {
         let (from, _) = &pods[(at + 1) % pods.len()];
         assert!(has.iter().all(|address| reaches(from, to, *address)), "{has:?}");
     }
+}
+
+/// The result names the hardware address that the interface has, if it has one.
+fn check_hardware_address(netns: &Path, result: &Value, device: &str) {
+    let inside = netns::open(netns).unwrap();
+    let link = netlink::in_netns(&inside, async |netlink| netlink.existing("eth0").await).unwrap();
+    let text = link.mac.map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":"));
+    assert_eq!(result["interfaces"][0].get("mac").and_then(Value::as_str), text.as_deref());
+    assert_eq!(text.is_some(), device != "tun", "{device}");
 }
 
 #[test]
@@ -211,11 +222,12 @@ fn a_reservation_ends_with_its_connection_and_only_the_devices_queues_fulfil_it(
     let text = client.hand_over(&[null.as_fd()]).unwrap_err().to_string();
     assert!(text.contains("nothing is reserved"), "{text}");
     let made = {
-        let Reservation { addresses, mtu, queues, segments } = reserve(&mut client);
-        let (interface, device, polling) = ("eth0", Device::Tun, Polling::Adaptive);
+        let Reservation { device, addresses, mtu, queues, segments } = reserve(&mut client);
+        assert_eq!(device, Device::Tun);
+        let (interface, polling) = ("eth0", Polling::Adaptive);
         let addresses = &addresses;
         let wanted = DeviceSpec { interface, device, addresses, mtu, segments, queues, polling };
-        manx_devices::pod_device::make_tun(&netns, &path, &wanted).unwrap()
+        manx_devices::pod_device::make_tuntap(&netns, &path, Kind::Tun, &wanted).unwrap()
     };
     let queues: Vec<OwnedFd> = made.into_iter().map(OwnedFd::from).collect();
     let queues: Vec<_> = queues.iter().map(AsFd::as_fd).collect();
@@ -241,8 +253,8 @@ fn carries_pods_that_the_plugin_attaches_without_sys_admin(workers: usize) {
     node.start_agent_with(workers, Power::WithoutSysAdmin);
     let paths = ["a", "b", "c"].map(|name| node.add_namespace(name));
     let mut all = Vec::new();
-    for (name, path) in ["a", "b"].into_iter().zip(&paths) {
-        let call = Call::new(name, path);
+    for (name, device, path) in [("a", "tun", &paths[0]), ("b", "tap", &paths[1])] {
+        let call = Call { config: json!({"deviceType": device}), ..Call::new(name, path) };
         let result = node.call("ADD", &call).result();
         assert_eq!(node.call("ADD", &call).result(), result);
         all.push((netns::open(path).unwrap(), node.show(name, &result)));

@@ -25,33 +25,49 @@ struct Pod {
     name: String,
     path: PathBuf,
     netns: OwnedFd,
+    device: &'static str,
     result: Value,
 }
 
 impl Pod {
     fn attach(node: &Node, name: &str) -> Self {
-        let pod = Self::attach_all(node, &[name.to_owned()]).remove(0);
+        Self::attach_by(node, name, "tun")
+    }
+
+    /// By this kind of device.
+    fn attach_by(node: &Node, name: &str, device: &'static str) -> Self {
+        let pod = Self::attach_all_by(node, &[name.to_owned()], device).remove(0);
         node.show(name, &pod.result);
         pod
     }
 
     /// Many at once.
     fn attach_all(node: &Node, names: &[String]) -> Vec<Self> {
+        Self::attach_all_by(node, names, "tun")
+    }
+
+    fn attach_all_by(node: &Node, names: &[String], device: &'static str) -> Vec<Self> {
         let paths: Vec<PathBuf> = names.iter().map(|name| node.add_namespace(name)).collect();
         let all = names.iter().zip(paths);
         let running: Vec<_> = all
-            .map(|(name, path)| (name, node.start_call("ADD", &Call::new(name, &path)), path))
+            .map(|(name, path)| {
+                let config = json!({"deviceType": device});
+                let call = Call { config, ..Call::new(name, &path) };
+                (name, node.start_call("ADD", &call), path)
+            })
             .collect();
         let attached = running.into_iter().map(|(name, call, path)| {
             let result = call.end().result();
             node.write_pod(name, &result);
-            Self { name: name.clone(), netns: netns::open(&path).unwrap(), path, result }
+            let netns = netns::open(&path).unwrap();
+            Self { name: name.clone(), netns, path, device, result }
         });
         attached.collect()
     }
 
     fn call(&self) -> Call<'_> {
-        Call::new(&self.name, &self.path)
+        let config = json!({"deviceType": self.device});
+        Call { config, ..Call::new(&self.name, &self.path) }
     }
 
     fn check(&self, node: &Node) {
@@ -109,7 +125,8 @@ fn pods_keep_interface_and_connections_when_their_agent_is_killed_or_replaced() 
     for (workers, power) in [(1, Power::WithoutSysAdmin), (2, Power::Root)] {
         let Some(mut node) = Node::new(&BOTH) else { return };
         node.start_agent_with(workers, power);
-        let [a, b] = ["a", "b"].map(|name| Pod::attach(&node, name));
+        let [a, b] =
+            [("a", "tun"), ("b", "tap")].map(|(name, device)| Pod::attach_by(&node, name, device));
         let before = [&a, &b].map(|pod| pod.index().unwrap());
         let mut open = Echo::open(&a, &b);
         assert!(open.works());

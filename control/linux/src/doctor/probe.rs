@@ -5,7 +5,6 @@ use std::io;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::Reception;
 use manx_dataplane::port::ipip_raw::IpipRaw;
 use manx_dataplane::port::link::Link;

@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use manx_dataplane::port::tun::Tun;
+use manx_dataplane::port::tuntap::{Kind, Queue};
 
 use super::lack::{Capability, Lack};
 
@@ -18,9 +18,9 @@ const OVERFLOW: u32 = 65_534;
 /// Opens `/dev/net/tun` and makes a device with two queues in the calling thread's network namespace; the device is
 /// removed at once. Opening the device node is not enough: making the device needs `CAP_NET_ADMIN` in the namespace,
 /// and a driver.
-pub fn tun() -> Result<Tun, Lack> {
+pub fn tun() -> Result<Queue, Lack> {
     tun_opens()?;
-    let queues = Tun::open(PROBE, 2).map_err(|error| device_refused(&error))?;
+    let queues = Queue::create(Kind::Tun, PROBE, 2).map_err(|error| device_refused(&error))?;
     queues.into_iter().next().ok_or_else(|| device_refused(&io::Error::other("no queue")))
 }
 

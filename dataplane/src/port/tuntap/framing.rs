@@ -1,0 +1,74 @@
+//! What stands in front of a packet that is read from a queue, or written to it.
+
+use crate::packet::Packet;
+use crate::port::Disposition;
+use crate::port::gateway::Gateway;
+use crate::port::link::Link;
+use crate::port::virtio::{self, HEADER_LEN};
+use crate::sys::batch::{HEAD_LEN, Head};
+
+/// A virtio header, and what else is in front of the packet: `HEAD` bytes together.
+pub(super) trait Framing<const HEAD: usize>: Send + 'static {
+    /// Makes a packet of what was read: its head, and the bytes that follow. `answer` is given a whole frame that
+    /// answers a request.
+    fn accept(
+        &self,
+        head: &[u8; HEAD],
+        packet: &mut Packet,
+        answer: impl FnOnce(&[u8]),
+    ) -> Disposition;
+
+    /// The bytes to write in front of a packet.
+    fn head(&self, packet: &Packet) -> [u8; HEAD];
+}
+
+/// TUN's: nothing but the virtio header.
+#[derive(Debug)]
+pub(super) struct Ip;
+
+impl Framing<HEADER_LEN> for Ip {
+    #[inline]
+    fn accept(
+        &self,
+        head: &virtio::Header,
+        packet: &mut Packet,
+        _: impl FnOnce(&[u8]),
+    ) -> Disposition {
+        let is_ip = packet.bytes().first().is_some_and(|first| matches!(first >> 4, 4 | 6));
+        if is_ip && virtio::mark(packet, head, 0).is_ok() {
+            Disposition::Ours
+        } else {
+            Disposition::Malformed
+        }
+    }
+
+    #[inline]
+    fn head(&self, packet: &Packet) -> virtio::Header {
+        virtio::encode(packet.offload, packet.bytes(), 0)
+    }
+}
+
+/// TAP's: the virtio header, and an Ethernet header.
+#[derive(Debug)]
+pub(super) struct Ethernet(Gateway);
+
+impl Ethernet {
+    /// For a pod that has its gateway at this end.
+    pub(super) fn new(link: Link) -> Self {
+        debug_assert!(link.own[0] != 0, "the port tells by this byte that a header is longer");
+        Self(Gateway(link))
+    }
+}
+
+impl Framing<HEAD_LEN> for Ethernet {
+    #[inline]
+    fn accept(&self, head: &Head, packet: &mut Packet, answer: impl FnOnce(&[u8])) -> Disposition {
+        self.0.accept(head, packet, answer)
+    }
+
+    #[inline]
+    fn head(&self, packet: &Packet) -> Head {
+        // Nothing but IP is sent. Zeros would be a frame for nobody.
+        self.0.head(packet).unwrap_or([0; HEAD_LEN])
+    }
+}

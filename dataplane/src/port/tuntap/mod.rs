@@ -1,0 +1,19 @@
+//! TUN and TAP devices: the device lies in the network namespace of the pod (or the node), this program holds its
+//! queues.
+//!
+//! The layers, in order:
+//! - [`Queue`]: a device is made, or a queue that another process opened is known again.
+//! - [`Settings`]: what holds for all queues of a device, and who may open further ones.
+//! - `framing`: what stands in front of a packet: nothing (TUN, layer 3), or an Ethernet header (TAP).
+//! - `port`: packets in and out of a queue.
+//!
+//! Each packet is one system call with a virtio-net header in front, so that the kernel's TCP and UDP send and
+//! take super-packets of up to 64 KB. The kernel spreads flows over the queues; each worker owns one.
+
+mod framing;
+mod port;
+mod queue;
+mod settings;
+
+pub use queue::{Kind, Queue};
+pub use settings::{Changed, Settings, owner};

@@ -1,0 +1,164 @@
+//! The queues of a device, before they are ports.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use super::framing::{Ethernet, Ip};
+use super::port::Port;
+use super::settings::{self, Settings};
+use crate::packet::Capabilities;
+use crate::port::PacketIo;
+use crate::port::link::Link;
+use crate::sys;
+
+const DEVICE: &str = "/dev/net/tun";
+/// Without the four bytes of packet information, with virtio headers.
+const SHAPE: i32 = libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+
+/// What a device carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// IP packets: layer 3.
+    Tun,
+    /// Ethernet frames: layer 2.
+    Tap,
+}
+
+impl Kind {
+    /// The kernel's bit for it. A device has one of both.
+    const fn flag(self) -> i32 {
+        match self {
+            Self::Tun => libc::IFF_TUN,
+            Self::Tap => libc::IFF_TAP,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tun => "TUN",
+            Self::Tap => "TAP",
+        })
+    }
+}
+
+/// A queue of a device.
+#[derive(Debug)]
+pub struct Queue {
+    file: File,
+    name: String,
+    kind: Kind,
+    /// Whether the device may have several queues.
+    has_several: bool,
+    capabilities: Capabilities,
+}
+
+impl Queue {
+    /// Creates the device `name` in the caller's network namespace and opens `queues` queues of it (at least one); `%d`
+    /// in the name becomes a free number. The device goes when its last queue is closed.
+    ///
+    /// No other process can open a queue of a device with one queue. A device with several gives queues only to its
+    /// [`owner`](settings::owner) and to processes with `CAP_NET_ADMIN`. It has no owner until this call returns, so a
+    /// device for an untrusted place is created elsewhere and moved.
+    ///
+    /// The caller sets addresses, MTU, the length of the transmission queue (500 packets by default) and `up`, and the
+    /// hardware address of a TAP device, which the kernel chooses at random.
+    ///
+    /// Errors: `ResourceBusy` when an interface has this name; `PermissionDenied` when only root may open
+    /// `/dev/net/tun` or the caller lacks `CAP_NET_ADMIN` in the namespace, `NotFound` without the device node, `E2BIG`
+    /// beyond the kernel's 256 queues.
+    pub fn create(kind: Kind, name: &str, queues: usize) -> io::Result<Vec<Self>> {
+        let mut name = name.to_owned();
+        let mut opened = Vec::with_capacity(queues.max(1));
+        let several = if queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
+        for number in 0..queues.max(1) {
+            // If the device exists already it may belong to another program, so it must refuse the first queue.
+            let exclusive = if number == 0 { libc::IFF_TUN_EXCL } else { 0 };
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
+                .open(DEVICE)?;
+            let flags = kind.flag() | SHAPE | several | exclusive;
+            name = sys::tun::set_interface(file.as_fd(), &name, flags)?;
+            opened.push(Self::prepare(file, name.clone(), kind, queues > 1)?);
+        }
+        Ok(opened)
+    }
+
+    /// A queue that another process opened, in any namespace.
+    ///
+    /// Errors: `InvalidInput` when it is no queue of the shape that [`Queue::create`] makes (virtio header, no packet
+    /// information); the kernel's error when it is detached.
+    pub fn from_fd(queue: OwnedFd) -> io::Result<Self> {
+        let sys::tun::Interface { name, flags } = sys::tun::interface(queue.as_fd())?;
+        let kind = [Kind::Tun, Kind::Tap].into_iter().find(|kind| flags & kind.flag() != 0);
+        let Some(kind) = kind.filter(|_| flags & SHAPE == SHAPE) else {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "the queue is not a TUN or TAP queue with virtio headers and without packet information",
+            ));
+        };
+        sys::set_nonblocking(queue.as_fd())?;
+        Self::prepare(File::from(queue), name, kind, flags & libc::IFF_MULTI_QUEUE != 0)
+    }
+
+    /// Sets up the whole device; a second queue sets the same again.
+    fn prepare(file: File, name: String, kind: Kind, has_several: bool) -> io::Result<Self> {
+        let udp_segmentation = settings::set(file.as_fd())?;
+        let capabilities = Capabilities { udp_segmentation, ..Capabilities::ALL };
+        Ok(Self { file, name, kind, has_several, capabilities })
+    }
+
+    /// Makes a port of it. `link` is called for a TAP device only, whose frames have hardware addresses. The first byte
+    /// of the gateway's is not 0.
+    pub fn into_port(self, link: impl FnOnce() -> Link) -> Box<dyn PacketIo> {
+        let Self { file, kind, capabilities, .. } = self;
+        match kind {
+            Kind::Tun => Box::new(Port::new(file, capabilities, Ip)),
+            Kind::Tap => Box::new(Port::new(file, capabilities, Ethernet::new(link()))),
+        }
+    }
+
+    /// What the device carries.
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Whether the device may have several queues.
+    pub const fn has_several(&self) -> bool {
+        self.has_several
+    }
+
+    /// What a port of it takes.
+    pub const fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    /// The interface's name, in the namespace in which it was opened.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A handle by which the settings of the device can be restored.
+    pub fn settings(&self) -> io::Result<Settings> {
+        Settings::of(&self.file)
+    }
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl From<Queue> for OwnedFd {
+    /// The queue's descriptor, to pass it on.
+    fn from(queue: Queue) -> Self {
+        queue.file.into()
+    }
+}
