@@ -338,12 +338,15 @@ pub struct Attached {
     pub device: Device,
     /// The interface's MTU.
     pub mtu: u32,
+    /// The interface's hardware address; absent: it has none, or the agent does not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<[u8; 6]>,
 }
 
 /// A TUN or TAP device to make.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
-    /// Which of both; absent: TUN.
+    /// Which of the two; absent: TUN.
     #[serde(default)]
     pub device: Device,
     /// Its addresses. Each is alone on the link (/32, /128).

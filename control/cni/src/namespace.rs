@@ -12,6 +12,7 @@ use nix::net::if_::InterfaceFlags;
 use nix::sched::{CloneFlags, setns};
 
 use crate::error::{Code, Error};
+use crate::success::mac_text;
 
 /// The calling process's own namespace.
 const OWN: &str = "/proc/self/ns/net";
@@ -21,6 +22,8 @@ const OWN: &str = "/proc/self/ns/net";
 pub(crate) struct Found {
     /// Whether it is up.
     pub is_up: bool,
+    /// Its hardware address, if it has one, in the words of a result.
+    pub mac: Option<String>,
     /// Its addresses.
     pub addresses: BTreeSet<IpAddr>,
     /// Whether a default route leads there, of IPv4 and of IPv6.
@@ -62,6 +65,8 @@ pub(crate) fn enter_and_find(netns: &Path, interface: &str) -> Result<Option<Fou
         v4.or_else(|| storage.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
     };
     let addresses = of_it.iter().filter_map(address).collect();
+    let link = |it: &nix::ifaddrs::InterfaceAddress| it.address?.as_link_addr()?.addr();
+    let mac = of_it.iter().find_map(link).map(mac_text);
     let routes = |table, is_default: fn(&[&str], &str) -> bool| {
         // A kernel without IPv6 has no such file.
         let text = match fs::read_to_string(format!("/proc/self/net/{table}")) {
@@ -75,7 +80,7 @@ pub(crate) fn enter_and_find(netns: &Path, interface: &str) -> Result<Option<Fou
             .any(|line| is_default(&line.split_whitespace().collect::<Vec<_>>(), interface)))
     };
     let default_routes = [routes("route", is_default_v4)?, routes("ipv6_route", is_default_v6)?];
-    Ok(Some(Found { is_up, addresses, default_routes }))
+    Ok(Some(Found { is_up, mac, addresses, default_routes }))
 }
 
 /// A line of `/proc/net/route` (proc(5)): interface, destination, gateway, flags, three numbers, mask.

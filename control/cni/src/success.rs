@@ -4,7 +4,6 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use manx_api::{Attached, GATEWAY_V4, GATEWAY_V6};
-use manx_devices::device;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -122,7 +121,7 @@ impl Success {
         let index = all.interfaces.len();
         all.interfaces.push(Interface {
             name: interface.to_owned(),
-            mac: made.device.is_ethernet().then(|| mac_text(interface, &made.addresses)),
+            mac: made.mac.map(mac_text),
             mtu: (config.version == "1.1.0").then_some(made.mtu),
             sandbox: Some(netns.display().to_string()),
             ..Interface::default()
@@ -149,8 +148,8 @@ impl Success {
     }
 }
 
-fn mac_text(interface: &str, addresses: &[IpAddr]) -> String {
-    let mac = device::hardware_address(interface, addresses);
+/// A hardware address as the specification has it.
+pub(crate) fn mac_text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
@@ -169,7 +168,8 @@ mod tests {
 
     fn extended(config: &Config, device: Device) -> String {
         let addresses = ["10.244.1.2", "fd00::2"].map(|it| it.parse().unwrap()).to_vec();
-        let made = Attached { addresses, device, mtu: 1480 };
+        let mac = device.is_ethernet().then_some([0x0a, 0x58, 10, 244, 1, 2]);
+        let made = Attached { addresses, device, mtu: 1480, mac };
         let all = Success::extended(config, Path::new("/run/netns/a"), "eth0", &made);
         assert_eq!(
             all.addresses_of(all.find(Path::new("/run/netns/a"), "eth0").unwrap()).count(),

@@ -94,24 +94,17 @@ fn attach_with_device(config: &Config, attach: Attach) -> Result<Attached, Error
         Ok(reserved) => reserved,
         Err(attached) => return Ok(attached),
     };
-    let device = reserved.device;
-    let kind = device::kind(device).ok_or_else(|| {
-        let text = format!(
-            "the agent asks for a {device}: expected TUN or TAP; a veth is its own to make"
-        );
-        Error::new(Code::Internal, text)
-    })?;
     ensure_holder(config);
     let wanted = DeviceSpec {
         interface: &interface,
-        device,
+        device: reserved.device,
         addresses: &reserved.addresses,
         mtu: reserved.mtu,
         segments: reserved.segments,
         queues: reserved.queues,
         polling: Polling::Adaptive,
     };
-    let made = pod_device::make_tuntap(&netns, &path, kind, &wanted)?;
+    let made = pod_device::make_tuntap(&netns, &path, &wanted)?;
     let queues: Vec<OwnedFd> = made.into_iter().map(OwnedFd::from).collect();
     let queues: Vec<BorrowedFd<'_>> = queues.iter().map(AsFd::as_fd).collect();
     Ok(client.hand_over(&queues)?)
@@ -209,7 +202,7 @@ pub(crate) fn check(config: &Config, container: &Container) -> Result<String, Er
     if config.policy_only {
         policy_only::check(config, &id(config, container))?;
     }
-    check_namespace(previous, netns, interface, &addresses)?;
+    check_namespace(previous, index, netns, interface, &addresses)?;
     Ok(String::new())
 }
 
@@ -265,6 +258,7 @@ fn find_settled(client: &mut Client, wanted: &AttachmentId) -> Result<Attachment
 /// Whatever was added to the interface beside is left alone.
 fn check_namespace(
     previous: &Success,
+    index: usize,
     netns: &Path,
     interface: &str,
     addresses: &BTreeSet<IpAddr>,
@@ -275,6 +269,14 @@ fn check_namespace(
     };
     if !found.is_up {
         return Err(changed(format!("{interface} in {place} is down")));
+    }
+    let mac = previous.interfaces.get(index).and_then(|it| it.mac.as_ref());
+    if let Some(mac) = mac.filter(|mac| found.mac.as_ref() != Some(mac)) {
+        let found = found.mac.as_deref().unwrap_or("none");
+        let text = format!(
+            "{interface} in {place} has the hardware address {found}, `prevResult` {mac}, which the pod's packets go to"
+        );
+        return Err(changed(text));
     }
     if let Some(address) = addresses.difference(&found.addresses).next() {
         return Err(changed(format!("{interface} in {place} does not have the address {address}")));

@@ -28,10 +28,12 @@ use manx_linux::netns::{self, sysctl};
 /// What the other end of every link takes for our hardware address, as Calico's host ends have it; it is never seen
 /// beyond the link.
 const OWN_MAC: Mac = [0xee; 6];
-/// How the hardware addresses of devices begin: locally administered, unicast, and as other CNI plugins have them.
+/// How the hardware addresses of devices begin: locally administered, unicast, and as some other CNI plugins have
+/// them.
 const MAC_PREFIX: [u8; 2] = [0x0a, 0x58];
-/// Packets (super-packets count once) that a TUN or TAP device keeps for us while we are busy; the driver's own choice is 500.
-const TUN_QUEUE_LEN: u32 = 1000;
+/// Packets (super-packets count once) that a TUN or TAP device keeps for us while we are busy; the driver's own choice
+/// is 500.
+const QUEUE_LEN: u32 = 1000;
 
 /// Why a device cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +64,9 @@ pub enum Error {
          devices itself, or give the agent CAP_SYS_ADMIN, which veth pods need anyway"
     )]
     NotAllowed,
+    /// Another kind of device was to be made of queues.
+    #[error("a {0} has no queues to hand over: expected TUN or TAP")]
+    NoQueues(Device),
     /// The shelter of another plugin's host ends.
     #[error(transparent)]
     Shelter(#[from] shelter::Error),
@@ -105,7 +110,7 @@ impl Error {
                 }
                 _ => ErrorKind::Internal,
             },
-            Self::Queues { .. } | Self::Shelter(_) => ErrorKind::Internal,
+            Self::Queues { .. } | Self::NoQueues(_) | Self::Shelter(_) => ErrorKind::Internal,
         }
     }
 }
@@ -178,7 +183,7 @@ pub struct DeviceSpec<'a> {
     pub addresses: &'a [IpAddr],
     /// Its MTU in bytes.
     pub mtu: u32,
-    /// Of how many segments super-packets may be, not on a veth; `None`: of as many as the kernel likes.
+    /// Of how many segments super-packets from a TUN or TAP device may be; `None`: of as many as the kernel likes.
     pub segments: Option<u32>,
     /// How many queues: one for each worker.
     pub queues: usize,
@@ -206,7 +211,7 @@ pub struct OpenDevice {
     pub queues: Queues,
     /// Those of its host side, where another plugin has connected the pod.
     pub host: Option<Queues>,
-    /// The settings of a TUN or TAP device, which others may change, too.
+    /// The settings of a TUN or TAP device of several queues, which others may change, too.
     pub settings: Option<Settings>,
 }
 
@@ -225,13 +230,13 @@ pub fn make(
     wanted: &DeviceSpec<'_>,
 ) -> Result<(CreatedDevice, OpenDevice), Error> {
     check_free(netns, place, wanted.interface)?;
-    match kind(wanted.device) {
-        Some(kind) => {
-            let (made, queues) = make_tuntap(agent, netns, kind, wanted)?;
+    match wanted.device {
+        Device::Tun | Device::Tap => {
+            let (made, queues) = make_tuntap(agent, netns, wanted)?;
             Ok((made, open(queues, wanted)?))
         }
-        None if !agent.is_own => Err(Error::NotAllowed),
-        None => {
+        Device::Veth if !agent.is_own => Err(Error::NotAllowed),
+        Device::Veth => {
             let far_end = agent.next_name();
             make_veth(agent, netns, wanted, &far_end).inspect_err(|_| {
                 // The first error is the one to tell.
@@ -241,8 +246,8 @@ pub fn make(
     }
 }
 
-/// What the kernel calls a device of `/dev/net/tun`; `None` for a veth.
-pub const fn kind(device: Device) -> Option<Kind> {
+/// The kind of a device of `/dev/net/tun`; `None` for a veth.
+pub(crate) const fn kind(device: Device) -> Option<Kind> {
     match device {
         Device::Tun => Some(Kind::Tun),
         Device::Tap => Some(Kind::Tap),
@@ -250,9 +255,17 @@ pub const fn kind(device: Device) -> Option<Kind> {
     }
 }
 
-/// The hardware address of a device, which both its maker and its holder know without asking: it ends as the first of
-/// its addresses does, or as its name if it has none.
-pub fn hardware_address(interface: &str, addresses: &[IpAddr]) -> Mac {
+/// The device that has queues of this kind.
+pub(crate) const fn device_of(kind: Kind) -> Device {
+    match kind {
+        Kind::Tun => Device::Tun,
+        Kind::Tap => Device::Tap,
+    }
+}
+
+/// The hardware address of a device. It ends as the first of the device's addresses does, or as its name if it has none:
+/// so whoever makes the device and whoever has its queues know it without asking.
+fn hardware_address(interface: &str, addresses: &[IpAddr]) -> Mac {
     let ends_as = |bytes: &[u8]| bytes.last_chunk().copied().unwrap_or_default();
     let [a, b, c, d]: [u8; 4] = match addresses.first() {
         Some(IpAddr::V4(address)) => address.octets(),
@@ -263,18 +276,15 @@ pub fn hardware_address(interface: &str, addresses: &[IpAddr]) -> Mac {
     [first, second, a, b, c, d]
 }
 
+/// The hardware address of a device, if it has one.
+pub fn mac(wanted: &DeviceSpec<'_>) -> Option<Mac> {
+    wanted.device.is_ethernet().then(|| hardware_address(wanted.interface, wanted.addresses))
+}
+
 /// The link of a device that has a hardware address.
 fn link(wanted: &DeviceSpec<'_>) -> Link {
     let peer = hardware_address(wanted.interface, wanted.addresses);
     Link { own: OWN_MAC, peer, addresses: wanted.addresses.to_vec() }
-}
-
-/// The other way round.
-pub const fn of_kind(kind: Kind) -> Device {
-    match kind {
-        Kind::Tun => Device::Tun,
-        Kind::Tap => Device::Tap,
-    }
 }
 
 /// Checks that an interface's name is free in a namespace.
@@ -290,13 +300,22 @@ pub fn check_free(netns: BorrowedFd<'_>, place: &str, interface: &str) -> Result
 impl CreatedDevice {
     /// A route through the device.
     pub fn route(&self, destination: IpNet, source: Option<IpAddr>) -> Route {
-        let direct = Route { source, ..Route::direct(destination, self.index) };
-        match destination {
-            _ if !self.device.is_ethernet() => direct,
-            IpNet::V4(_) => Route { via: Some(GATEWAY_V4.into()), onlink: true, ..direct },
-            // A link-local next hop is on the link by itself.
-            IpNet::V6(_) => Route { via: Some(GATEWAY_V6.into()), ..direct },
-        }
+        let via = self.gateway(destination.addr());
+        // A link-local next hop of IPv6 is on the link by itself.
+        let onlink = via.is_some_and(|via| via.is_ipv4());
+        Route { source, via, onlink, ..Route::direct(destination, self.index) }
+    }
+
+    /// The next hop of routes to this address's family, and its hardware address. `None`: they need none.
+    pub fn neighbour(&self, of: IpAddr) -> Option<(IpAddr, Mac)> {
+        self.gateway(of).map(|gateway| (gateway, OWN_MAC))
+    }
+
+    fn gateway(&self, of: IpAddr) -> Option<IpAddr> {
+        self.device.is_ethernet().then_some(match of {
+            IpAddr::V4(_) => GATEWAY_V4.into(),
+            IpAddr::V6(_) => GATEWAY_V6.into(),
+        })
     }
 
     /// Removes what closing the queues does not. Repeating it is no error.
@@ -312,19 +331,24 @@ impl CreatedDevice {
 /// Holds a TUN or TAP device by its queues.
 pub fn open(queues: Vec<Queue>, wanted: &DeviceSpec<'_>) -> Result<OpenDevice, Error> {
     let error = |source| Error::Queues { interface: wanted.interface.to_owned(), source };
-    let settings = queues.first().map(Queue::settings).transpose().map_err(error)?;
+    // Of a device with one queue no other process has one, and so none can change them.
+    let several = queues.first().filter(|queue| queue.has_several());
+    let settings = several.map(Queue::settings).transpose().map_err(error)?;
     let queues = queues.into_iter().map(|queue| queue.into_port(|| link(wanted))).collect();
     Ok(OpenDevice { queues, host: None, settings })
 }
 
 /// The device is made in the agent's namespace under a name of its own, then moved and renamed. In the agent's
 /// namespace no other process could open a queue before the device has an owner.
+///
+/// It gets its hardware address before that: what manages a node's interfaces (systemd's `MACAddressPolicy`) gives
+/// another one to an interface that has come with one that the kernel chose.
 pub fn make_tuntap(
     agent: &AgentNamespace,
     netns: BorrowedFd<'_>,
-    kind: Kind,
     wanted: &DeviceSpec<'_>,
 ) -> Result<(CreatedDevice, Vec<Queue>), Error> {
+    let kind = kind(wanted.device).ok_or(Error::NoQueues(wanted.device))?;
     doctor::tun_opens()?;
     let error = |source| Error::Queues { interface: wanted.interface.to_owned(), source };
     let made = agent.next_name();
@@ -332,25 +356,22 @@ pub fn make_tuntap(
         netns::run_in(agent, || Queue::create(kind, &made, wanted.queues))?.map_err(error)?;
     netlink::in_netns(agent, async |netlink| {
         let link = netlink.existing(&made).await?;
+        if let Some(mac) = mac(wanted) {
+            netlink.set_mac(link.index, mac).await?;
+        }
         netlink.move_to(link.index, netns).await
     })?;
     let index = netlink::in_netns(netns, async |netlink| {
         let link = netlink.existing(&made).await?;
         netlink.rename(link.index, wanted.interface).await?;
-        netlink.set_queue_len(link.index, TUN_QUEUE_LEN).await?;
+        netlink.set_queue_len(link.index, QUEUE_LEN).await?;
         if let Some(segments) = wanted.segments {
             netlink.set_segments(link.index, segments).await?;
         }
-        match kind {
+        if kind == Kind::Tun {
             // Nobody listens to a link-local address on a device without a link.
-            Kind::Tun => {
-                let key = format!("ipv6/conf/{}/addr_gen_mode", wanted.interface);
-                sysctl::set_if_present(&key, "1")?;
-            }
-            Kind::Tap => {
-                let mac = hardware_address(wanted.interface, wanted.addresses);
-                netlink.set_mac(link.index, mac).await?;
-            }
+            let key = format!("ipv6/conf/{}/addr_gen_mode", wanted.interface);
+            sysctl::set_if_present(&key, "1")?;
         }
         set_up(&netlink, link.index, wanted).await?;
         Ok(link.index)

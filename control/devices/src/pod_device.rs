@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use manx_dataplane::port::link::Mac;
 use manx_dataplane::port::relay::Ends;
 use manx_dataplane::port::tuntap::{self, Kind, Queue};
 use manx_dataplane::sys;
@@ -33,6 +34,8 @@ pub struct PodDevice {
     interface: String,
     maker: Maker,
     mtu: u32,
+    /// The hardware address, if it has one.
+    mac: Option<Mac>,
 }
 
 /// Who made a device.
@@ -40,14 +43,15 @@ pub struct PodDevice {
 enum Maker {
     /// The agent, which removes it, too.
     Agent(CreatedDevice),
-    /// A process that handed its queues over, with which the device goes. The kind.
-    Caller(Device),
+    /// A process that handed over the queues of a device of this kind. The device goes with them.
+    Caller(Kind),
     /// Another plugin. The CNI plugin takes away what stands in for its host end. The node has these addresses there.
     Plugin(Vec<IpAddr>),
 }
 
 /// Makes the interface in the pod's namespace, which is at `path` (as `CNI_NETNS`), and gives it its addresses and a
-/// default route of each family. The pod's loopback interface is set up too.
+/// default route of each family. A gateway's hardware address is known to the pod from the start: it asks nobody, also
+/// while there is no agent. The pod's loopback interface is set up too.
 ///
 /// # Errors
 /// [`Error::Exists`] when the pod has an interface of this name: repeating an attachment is the caller's to recognise,
@@ -66,7 +70,8 @@ pub fn attach(
     let (made, held) = device::make(agent, netns.as_fd(), &place(path), wanted)?;
     let routes = set_routes(netns.as_fd(), &made, wanted.addresses);
     let (interface, maker) = (wanted.interface.to_owned(), Maker::Agent(made));
-    let pod = PodDevice { identity, netns: path.to_owned(), interface, maker, mtu: wanted.mtu };
+    let (mtu, mac) = (wanted.mtu, device::mac(wanted));
+    let pod = PodDevice { identity, netns: path.to_owned(), interface, maker, mtu, mac };
     match routes {
         Ok(()) => Ok((pod, held)),
         Err(error) => {
@@ -79,10 +84,12 @@ pub fn attach(
 
 /// Makes a TUN or TAP device as [`attach`] does, for another process to hold. The device goes with the last of its
 /// queues, wherever that is.
+///
+/// # Errors
+/// As of [`attach`], and [`Error::NoQueues`] for a veth.
 pub fn make_tuntap(
     netns: &OwnedFd,
     path: &Path,
-    kind: Kind,
     wanted: &DeviceSpec<'_>,
 ) -> Result<Vec<Queue>, Error> {
     let agent = match wanted.queues {
@@ -90,7 +97,7 @@ pub fn make_tuntap(
         _ => AgentNamespace::create()?,
     };
     device::check_free(netns.as_fd(), &place(path), wanted.interface)?;
-    let (made, queues) = device::make_tuntap(&agent, netns.as_fd(), kind, wanted)?;
+    let (made, queues) = device::make_tuntap(&agent, netns.as_fd(), wanted)?;
     set_routes(netns.as_fd(), &made, wanted.addresses)?;
     Ok(queues)
 }
@@ -120,52 +127,58 @@ pub fn adopt(
     identity: netns::Identity,
     wanted: &DeviceSpec<'_>,
 ) -> Result<(PodDevice, OpenDevice), Error> {
+    let kind = device::kind(wanted.device).ok_or(Error::NoQueues(wanted.device))?;
     let queues = recognize(queues, wanted)?;
-    adopt_recognized(queues, path, identity, wanted)
+    adopt_recognized(queues, kind, path, identity, wanted)
 }
 
 /// Queues of TUN or TAP devices.
 fn recognize(queues: Vec<OwnedFd>, wanted: &DeviceSpec<'_>) -> Result<Vec<Queue>, Error> {
-    let open = |queue| Queue::from_fd(queue).map_err(|error| not_queues(wanted, error.to_string()));
+    let open = |queue| {
+        Queue::from_fd(queue).map_err(|error| Error::NotQueues {
+            interface: wanted.interface.to_owned(),
+            found: error.to_string(),
+            expected: "those of a TUN or TAP device".to_owned(),
+        })
+    };
     queues.into_iter().map(open).collect()
 }
 
 fn adopt_recognized(
     queues: Vec<Queue>,
+    kind: Kind,
     path: &Path,
     identity: netns::Identity,
     wanted: &DeviceSpec<'_>,
 ) -> Result<(PodDevice, OpenDevice), Error> {
+    let wanted = &DeviceSpec { device: device::device_of(kind), ..*wanted };
+    let describe = |kind: Kind, has_several: bool| {
+        format!("a {kind} device of {}", if has_several { "several queues" } else { "one queue" })
+    };
+    let has_several = wanted.queues > 1;
+    let wrong = |found: String| Error::NotQueues {
+        interface: wanted.interface.to_owned(),
+        found,
+        expected: format!("{} of {} with this name", wanted.queues, describe(kind, has_several)),
+    };
     if queues.len() != wanted.queues {
-        return Err(not_queues(wanted, format!("there are {}", queues.len())));
+        return Err(wrong(format!("there are {}", queues.len())));
     }
     for queue in &queues {
-        let (device, has_several) = (device::of_kind(queue.kind()), queue.has_several());
-        if queue.name() != wanted.interface
-            || (device, has_several) != (wanted.device, wanted.queues > 1)
-        {
-            let found = format!("one is of {}, {}", queue.name(), describe(device, has_several));
-            return Err(not_queues(wanted, found));
+        let found = (queue.name(), queue.kind(), queue.has_several());
+        if found != (wanted.interface, kind, has_several) {
+            let (name, kind, has_several) = found;
+            return Err(wrong(format!("one is of {name}, {}", describe(kind, has_several))));
         }
     }
     let held = device::open(queues, wanted)?;
     let (netns, interface) = (path.to_owned(), wanted.interface.to_owned());
-    let (maker, mtu) = (Maker::Caller(wanted.device), wanted.mtu);
-    Ok((PodDevice { netns, identity, interface, maker, mtu }, held))
+    let (maker, mtu, mac) = (Maker::Caller(kind), wanted.mtu, device::mac(wanted));
+    Ok((PodDevice { netns, identity, interface, maker, mtu, mac }, held))
 }
 
-fn describe(device: Device, has_several: bool) -> String {
-    format!("a {device} device of {}", if has_several { "several queues" } else { "one queue" })
-}
-
-fn not_queues(wanted: &DeviceSpec<'_>, found: String) -> Error {
-    let device = describe(wanted.device, wanted.queues > 1);
-    let expected = format!("{} of {device} with this name", wanted.queues);
-    Error::NotQueues { interface: wanted.interface.to_owned(), found, expected }
-}
-
-/// Takes over a device that the last agent had, with its queues from the holder: TUN or TAP, as the kernel says, whatever
-/// this agent makes.
+/// Takes over a device that the last agent had, with its queues from the holder. It is TUN or TAP, as the kernel says,
+/// whichever this agent makes.
 ///
 /// # Errors
 /// As [`adopt`], and [`Error::NotQueues`] when the device does not lie in the namespace that is at `path` now.
@@ -190,8 +203,8 @@ pub fn resume(
         }
     }
     let queues = recognize(queues, wanted)?;
-    let device = queues.first().map_or(wanted.device, |queue| device::of_kind(queue.kind()));
-    adopt_recognized(queues, path, there, &DeviceSpec { device, ..*wanted })
+    let kind = queues.first().map_or(Kind::Tun, Queue::kind);
+    adopt_recognized(queues, kind, path, there, wanted)
 }
 
 /// Reads the link of a pod that another plugin has connected: its two ends in the shelter that was handed over, or kept
@@ -228,6 +241,7 @@ pub fn relay(
         interface,
         maker: Maker::Plugin(made.gateways.clone()),
         mtu: made.mtu,
+        mac: Some(made.pod),
     };
     Ok((device, open))
 }
@@ -256,6 +270,9 @@ fn set_routes(
         let lo = netlink.existing("lo").await?;
         netlink.set_up(lo.index).await?;
         for address in addresses {
+            if let Some((gateway, mac)) = made.neighbour(*address) {
+                netlink.set_neighbour(made.index, gateway, mac).await?;
+            }
             netlink.replace_route(&made.route(Route::default_of(*address), None)).await?;
         }
         Ok(())
@@ -268,7 +285,7 @@ impl PodDevice {
     pub const fn device(&self) -> Device {
         match &self.maker {
             Maker::Agent(made) => made.device,
-            Maker::Caller(device) => *device,
+            Maker::Caller(kind) => device::device_of(*kind),
             Maker::Plugin(_) => Device::Veth,
         }
     }
@@ -284,6 +301,11 @@ impl PodDevice {
     /// The MTU in bytes.
     pub const fn mtu(&self) -> u32 {
         self.mtu
+    }
+
+    /// The hardware address, if it has one.
+    pub const fn mac(&self) -> Option<Mac> {
+        self.mac
     }
 
     /// Whether this is the interface that a repeated attachment asks for: at the same path, in the namespace that is

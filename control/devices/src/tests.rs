@@ -20,7 +20,7 @@ use manx_dataplane::worker::Polling;
 use manx_linux::testing::{namespaces_allowed, tun_allowed, users_allowed};
 use manx_linux::{netlink, netns};
 
-use crate::device::{AgentNamespace, DeviceSpec, Error, OpenDevice, hardware_address, of_kind};
+use crate::device::{AgentNamespace, DeviceSpec, Error, OpenDevice, device_of, mac};
 use crate::pod_device::{self, PodDevice};
 use crate::testing::*;
 
@@ -230,7 +230,13 @@ fn whoever_tries_all_the_time_gets_no_queue_before_the_device_has_its_owner() {
     if !namespaces_allowed() || !tun_allowed() || !users_allowed() {
         return;
     }
-    let several = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
+    for (device, kind) in [(Device::Tun, libc::IFF_TUN), (Device::Tap, libc::IFF_TAP)] {
+        tries_all_the_time(device, kind);
+    }
+}
+
+fn tries_all_the_time(device: Device, kind: i32) {
+    let several = kind | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
     let agent = AgentNamespace::create().unwrap();
     let pod = Pod::new(&["10.7.0.2"]);
     let (tries, ends) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -253,10 +259,9 @@ fn whoever_tries_all_the_time_gets_no_queue_before_the_device_has_its_owner() {
             thread::yield_now();
         }
         for _ in 0..50 {
-            let (device, queues) =
-                pod.attach_with(2, Polling::Adaptive, &agent, Device::Tun).unwrap();
+            let (made, queues) = pod.attach_with(2, Polling::Adaptive, &agent, device).unwrap();
             drop(queues);
-            device.detach(&agent).unwrap();
+            made.detach(&agent).unwrap();
         }
         ends.store(true, Ordering::Relaxed);
         thief.join().unwrap()
@@ -287,18 +292,52 @@ fn the_agents_namespace_goes_with_the_agent() {
 
 #[test]
 fn a_hardware_address_ends_as_the_first_address_or_as_the_name() {
-    let of = |addresses: &[&str]| hardware_address("manx0", &ips(addresses));
-    assert_eq!(of(&["10.244.1.7", "fd00::1"]), [0x0a, 0x58, 10, 244, 1, 7]);
-    assert_eq!(of(&["fd00::12:3456"]), [0x0a, 0x58, 0, 0x12, 0x34, 0x56]);
-    assert_eq!(of(&[]), *b"\x0a\x58anx0");
-    assert_eq!(hardware_address("p", &[]), [0x0a, 0x58, 0, 0, 0, 0]);
+    let of = |device, interface, addresses: &[&str]| {
+        let (mtu, segments, queues, polling) = (1400, None, 1, Polling::Adaptive);
+        let addresses = &ips(addresses);
+        mac(&DeviceSpec { interface, device, addresses, mtu, segments, queues, polling })
+    };
+    for device in [Device::Tap, Device::Veth] {
+        let of = |interface, addresses: &[&str]| of(device, interface, addresses).unwrap();
+        assert_eq!(of("eth0", &["10.244.1.7", "fd00::1"]), [0x0a, 0x58, 10, 244, 1, 7]);
+        assert_eq!(of("eth0", &["fd00::12:3456"]), [0x0a, 0x58, 0, 0x12, 0x34, 0x56]);
+        assert_eq!(of("manx0", &[]), *b"\x0a\x58anx0");
+        assert_eq!(of("p", &[]), [0x0a, 0x58, 0, 0, 0, 0]);
+    }
+    assert_eq!(of(Device::Tun, "eth0", &["10.244.1.7"]), None);
+}
+
+#[test]
+fn pods_of_one_family_know_their_gateway_and_speak() {
+    if !namespaces_allowed() {
+        return;
+    }
+    for device in devices() {
+        for addresses in [["10.7.0.2", "10.7.0.3"], ["fd07::2", "fd07::3"]] {
+            let agent = AgentNamespace::create().unwrap();
+            let [a, b] = addresses.map(|address| Pod::new(&[address]));
+            let (_device_a, queues_a) = a.attach(&agent, device).unwrap();
+            let (_device_b, queues_b) = b.attach(&agent, device).unwrap();
+            let known = netlink::in_netns(netns::open(&a.path).unwrap(), async |netlink| {
+                netlink.neighbours().await
+            });
+            let known: Vec<_> = known.unwrap().iter().filter_map(|it| it.mac).collect();
+            assert_eq!(known.contains(&[0xee; 6]), device.is_ethernet(), "{device} {known:?}");
+            let _wire = Wire::between(queues_a, queues_b);
+            let [from, to] = [&a, &b].map(|pod| pod.run(|| bound(pod.addresses[0])));
+            assert!(
+                reaches(&from, &to, LONG) && reaches(&to, &from, LONG),
+                "{device} {addresses:?}"
+            );
+        }
+    }
 }
 
 /// A device that another process has made, as its queues.
 fn made_elsewhere(kind: Kind, pod: &Pod, interface: &str, queues: usize) -> Vec<OwnedFd> {
-    let wanted = DeviceSpec { interface, queues, device: of_kind(kind), ..pod.wanted() };
+    let wanted = DeviceSpec { interface, queues, device: device_of(kind), ..pod.wanted() };
     let netns = netns::open(&pod.path).unwrap();
-    let queues = pod_device::make_tuntap(&netns, &pod.path, kind, &wanted).unwrap();
+    let queues = pod_device::make_tuntap(&netns, &pod.path, &wanted).unwrap();
     queues.into_iter().map(OwnedFd::from).collect()
 }
 
@@ -309,7 +348,7 @@ fn adopt(
     queues: Vec<OwnedFd>,
     wanted: usize,
 ) -> Result<(PodDevice, OpenDevice), Error> {
-    let wanted = DeviceSpec { queues: wanted, device: of_kind(kind), ..pod.wanted() };
+    let wanted = DeviceSpec { queues: wanted, device: device_of(kind), ..pod.wanted() };
     pod_device::adopt(queues, &pod.path, there(&pod.path).unwrap(), &wanted)
 }
 
@@ -326,7 +365,7 @@ fn the_queues_of_another_maker_are_taken_over() {
             let made = made_elsewhere(kind, pod, "eth0", queues);
             let (device, held) = adopt(kind, pod, made, queues).unwrap();
             assert!(device.is(&pod.path, there(&pod.path), "eth0"));
-            assert_eq!(device.device(), of_kind(kind));
+            assert_eq!(device.device(), device_of(kind));
             // The agent has no hand in its end.
             device.detach(&agent).unwrap();
             sides.push(held.queues);
@@ -349,7 +388,7 @@ fn the_queues_of_another_maker_are_taken_over() {
 }
 
 #[test]
-fn what_are_not_the_queues_of_the_device_is_refused() {
+fn queues_of_another_device_kind_or_number_are_refused() {
     if !namespaces_allowed() || !tun_allowed() {
         return;
     }

@@ -51,10 +51,10 @@ pub fn namespaces_allowed() -> bool {
     false
 }
 
-/// Whether TUN devices can be made. If not, that half of the calling test [cannot run](skip).
+/// Whether TUN and TAP devices can be made. If not, that half of the calling test [cannot run](skip).
 pub fn tun_allowed() -> bool {
     let Err(lack) = doctor::tun() else { return true };
-    skip(Need::Tun, "the half with TUN devices", &lack.to_string());
+    skip(Need::Tun, "the part with TUN and TAP devices", &lack.to_string());
     false
 }
 

@@ -25,11 +25,7 @@ impl Gateway {
             return Disposition::Malformed;
         };
         match self.0.sort(ethernet, packet.bytes()) {
-            Frame::Packet(len) => {
-                packet.set_len(len);
-                virtio::mark(packet, virtio, ETHERNET_LEN)
-                    .map_or(Disposition::Malformed, |()| Disposition::Ours)
-            }
+            Frame::Packet(len) => unwrap(packet, virtio, len),
             Frame::Question(reply) => {
                 answer(reply.bytes());
                 Disposition::Answered
@@ -45,6 +41,14 @@ impl Gateway {
         let ethernet = self.0.header(packet.bytes())?;
         Some(head(packet, &ethernet))
     }
+}
+
+/// Makes a packet of a frame's payload, in which an IP packet of this length lies.
+#[inline]
+pub(super) fn unwrap(packet: &mut Packet, header: &virtio::Header, len: usize) -> Disposition {
+    packet.set_len(len);
+    virtio::mark(packet, header, ETHERNET_LEN)
+        .map_or(Disposition::Malformed, |()| Disposition::Ours)
 }
 
 /// The head of a frame with this Ethernet header.

@@ -20,7 +20,7 @@ use super::gateway::{self, Gateway};
 use super::link::{ETHERNET_LEN, Frame, Link, REPLY_MAX};
 use super::relay::{Ends, MESSAGE_MAX, Relay, Side};
 use super::ring::Ring;
-use super::virtio::{self, HEADER_LEN};
+use super::virtio::HEADER_LEN;
 use super::{Disposition, PacketIo, Received, Transmitted, filter};
 use crate::packet::{Capabilities, Packet, Pool};
 use crate::sys;
@@ -202,9 +202,7 @@ impl Framing {
                 {
                     packet.neighbour = *destination;
                 }
-                packet.set_len(len);
-                virtio::mark(packet, virtio, ETHERNET_LEN)
-                    .map_or(Disposition::Malformed, |()| Disposition::Ours)
+                gateway::unwrap(packet, virtio, len)
             }
             Frame::Message(len) if allowance.as_ref().is_none_or(|it| it.take(Instant::now())) => {
                 let message = packet.bytes().get(..len).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The virtio-net header that TUN, TAP and AF_PACKET put in front of a packet (virtio 1.2, section 5.1.6), translated from
-//! and to [`Offload`], which means the same.
+//! The virtio-net header that TUN, TAP and AF_PACKET put in front of a packet (virtio 1.2, section 5.1.6), translated
+//! from and to [`Offload`], which means the same.
 //!
 //! Field offsets, all integers in the machine's byte order (the kernel's "legacy" default for both devices):
 //! `flags` 0, `gso_type` 1, `hdr_len` 2, `gso_size` 4, `csum_start` 6, `csum_offset` 8.

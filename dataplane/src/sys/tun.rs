@@ -1,4 +1,4 @@
-//! TUN's ioctls (Linux, Documentation/networking/tuntap.rst).
+//! The ioctls of TUN and TAP (Linux, Documentation/networking/tuntap.rst).
 
 use std::ffi::{c_int, c_short, c_uint};
 use std::io;

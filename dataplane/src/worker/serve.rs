@@ -43,17 +43,19 @@ impl Worker {
                 slot.counters.dropped(reason).add(packets as u64);
             }
         }
+        let kept_back = received.malformed + received.not_ours + received.answered;
         if self.batch.is_empty() {
-            let brought = received.malformed + received.not_ours + received.answered > 0;
+            let brought = kept_back > 0;
             if !brought {
                 self.time.join(&mut slot.account);
             }
-            return Served { found: 0, timed: 0, brought, stays_hot };
+            return Served { found: 0, timed: kept_back, brought, stays_hot };
         }
         let own = self.batch.len();
         let found = self.process_batch(Some(id), BATCH);
         // A batch with packets of other workers has been charged already.
-        Served { found, timed: if found == own { own } else { 0 }, brought: true, stays_hot }
+        let timed = if found == own { own + kept_back } else { 0 };
+        Served { found, timed, brought: true, stays_hot }
     }
 
     /// Decides up to `limit` packets that other workers have handed off, for up to `ticks` ticks. Returns how many

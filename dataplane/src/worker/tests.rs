@@ -259,6 +259,34 @@ fn rubbish(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
     (Box::new(Watched { descriptor: reader.into(), mapped: false, received }), asked)
 }
 
+/// A port that has as many requests as it is asked for packets, and answers each in this many ticks; and the size of its
+/// last batch.
+fn answering(ticks: u64) -> (Box<dyn PacketIo>, Arc<AtomicU32>) {
+    let last = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&last);
+    let received = move |_: &mut Pool, _: &mut Vec<Packet>, limit: usize| {
+        spin(ticks * limit as u64);
+        counted.store(limit as u32, Relaxed);
+        Ok(Received { answered: limit, ..Received::default() })
+    };
+    let (reader, _) = io::pipe().unwrap();
+    (Box::new(Watched { descriptor: reader.into(), mapped: false, received }), last)
+}
+
+#[test]
+fn requests_that_take_long_to_answer_come_in_small_batches() {
+    let (mut worker, commands, _reports) = worker();
+    worker.set_batch_ticks(100_000);
+    let (port, last) = answering(20_000);
+    commands.send(Command::Attach(PortId(0), port, Arc::default())).unwrap();
+    assert!(worker.run_commands(Duration::ZERO));
+    for turn in 1..=50 {
+        worker.turn(Duration::from_secs(turn));
+    }
+    let last = last.load(Relaxed);
+    assert!((1..=8).contains(&last), "{last} at once");
+}
+
 /// As above. If dropped frames were free, both ports would be polled equally often, and the other would pay for them.
 #[test]
 fn packets_that_a_port_drops_cost_the_port_time() {

@@ -48,7 +48,7 @@ pub(super) const LONG_TURN: u64 = 250_000;
 pub(super) struct Served {
     /// Packets that were decided.
     pub(super) found: usize,
-    /// Packets that took the time that is still to be charged.
+    /// Packets that took the time that is still to be charged, with frames that the port dropped or answered itself.
     pub(super) timed: usize,
     /// It brought something, even if only frames that it dropped or answered itself: they take time, too.
     pub(super) brought: bool,

@@ -302,7 +302,8 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 fn attached(device: &PodDevice, addresses: Vec<IpAddr>) -> api::Reply {
-    api::Reply::Attached(Attached { addresses, device: device.device(), mtu: device.mtu() })
+    let (mtu, mac) = (device.mtu(), device.mac());
+    api::Reply::Attached(Attached { addresses, device: device.device(), mtu, mac })
 }
 
 fn failure(kind: ErrorKind, error: &impl ToString) -> Failure {

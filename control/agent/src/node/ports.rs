@@ -1,9 +1,9 @@
 //! The workers, and the ports that they have.
 //!
-//! A process with `CAP_NET_ADMIN` in a pod, or on the node, may open a queue of a TUN or TAP device that has several, and
-//! change the form in which all queues deliver packets. Then workers read no packets that they can parse, or no frames
-//! for their hardware address, and the device refuses what they write. Workers count all three. The control loop reads these counters and sets the device back,
-//! so that no packet pays for a check.
+//! A process with `CAP_NET_ADMIN` in a pod, or on the node, may open a queue of a TUN or TAP device that has several,
+//! and change the form in which all queues deliver packets. Then workers read no packets that they can parse, and TUN
+//! refuses what they write. (TAP takes every frame: there the pod has to send something.) Workers count both. The
+//! control loop reads these counters and sets the device back, so that no packet pays for a check.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -196,7 +196,7 @@ impl Port {
     }
 
     fn restore_device(&mut self, now: Instant) {
-        let doubts = [DropReason::Malformed, DropReason::NotOurs, DropReason::TransmitRefused];
+        let doubts = [DropReason::Malformed, DropReason::TransmitRefused];
         let of = |reason| self.counters.iter().map(move |one| one.dropped(reason).read());
         let counted = doubts.into_iter().flat_map(of).sum();
         let Some(settings) = &self.settings else { return };

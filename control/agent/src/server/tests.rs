@@ -42,6 +42,7 @@ fn answer(call: Call) -> Option<Outcome> {
                 addresses,
                 device: Device::Tun,
                 mtu: 1480,
+                mac: None,
             }))))
         }
         Call::Detach(_) => Some(Outcome::Reply(Ok(Reply::Detached))),

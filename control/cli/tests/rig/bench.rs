@@ -1,31 +1,51 @@
 //! A rig of its own for a test.
 
-use manx_fixtures::skip::{Need, skip};
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use manx_fixtures::skip::{Need, skip};
 use serde_json::Value;
 
 /// A rig's directory, and a folder for its runtime files that no other rig uses.
 pub(crate) struct Bench {
     pub(crate) folder: tempfile::TempDir,
+    /// What a rig has here.
+    doctor: Value,
 }
 
 impl Bench {
     /// A bench with the template rig, or `None` if no rig can run and that is allowed.
     pub(crate) fn new() -> Option<Self> {
-        let bench = Self { folder: tempfile::tempdir().unwrap() };
+        let mut bench = Self { folder: tempfile::tempdir().unwrap(), doctor: Value::Null };
         let doctor = bench.manx(&["doctor", "--output", "json"]);
-        let report: Value = serde_json::from_slice(&doctor.stdout).unwrap();
-        if report["rig"] != true {
-            skip(Need::Namespaces, "a rig", &format!("{report:#}"));
+        bench.doctor = serde_json::from_slice(&doctor.stdout).unwrap();
+        if bench.doctor["rig"] != true {
+            skip(Need::Namespaces, "a rig", &format!("{:#}", bench.doctor));
             return None;
         }
         assert!(bench.manx(&["rig", "init", bench.rig().to_str().unwrap()]).status.success());
         Some(bench)
+    }
+
+    /// The same for pods with this device; `None` also if there is none in a rig, and that is allowed.
+    pub(crate) fn with_device(device: &str) -> Option<Self> {
+        Self::new().filter(|bench| bench.has(device))
+    }
+
+    /// Whether pods of a rig can have this device. If not, that part of the test is skipped.
+    pub(crate) fn has(&self, device: &str) -> bool {
+        if !["tun", "tap"].contains(&device) {
+            return true;
+        }
+        let checks = self.doctor["checks"].as_array().unwrap();
+        let tun = checks.iter().find(|check| check["capability"] == "tun").unwrap();
+        if tun["allowed"] != true {
+            skip(Need::Tun, &format!("pods with {device} devices"), tun["found"].as_str().unwrap());
+        }
+        tun["allowed"] == true
     }
 
     pub(crate) fn rig(&self) -> std::path::PathBuf {

@@ -6,11 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use manx_fixtures::skip::{Need, skip};
-use manx_linux::testing::tun_allowed;
-
 use crate::bench::Bench;
 use crate::traffic::{Talker, assert_flows};
+use manx_fixtures::skip::{Need, skip};
 
 /// Bytes of a bulk transfer, each way.
 const BULK: usize = 3 << 20;
@@ -89,13 +87,11 @@ fn captures_over_vxlan_are_what_was_sent() {
 
 #[test]
 fn captures_over_tap_are_what_was_sent() {
-    if tun_allowed() {
-        captures_are_what_was_sent("tap", "packet", Overlay::Vxlan);
-    }
+    captures_are_what_was_sent("tap", "packet", Overlay::Vxlan);
 }
 
 fn captures_are_what_was_sent(device: &str, uplink: &str, overlay: Overlay) {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = Bench::with_device(device) else { return };
     if !is_there("tshark") || !is_there("dumpcap") {
         return;
     }

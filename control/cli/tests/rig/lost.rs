@@ -2,12 +2,10 @@
 
 use std::path::Path;
 
-use manx_api::client::Client;
-use manx_api::{Attach, PodName};
-use manx_linux::testing::tun_allowed;
-
 use crate::bench::{Bench, json};
 use crate::traffic::{Talker, assert_flows, assert_silent};
+use manx_api::client::Client;
+use manx_api::{Attach, PodName};
 
 #[test]
 fn a_pod_whose_device_goes_is_cut_off_until_it_is_attached_anew_over_tun() {
@@ -21,13 +19,11 @@ fn a_pod_whose_device_goes_is_cut_off_until_it_is_attached_anew_over_veth() {
 
 #[test]
 fn a_pod_whose_device_goes_is_cut_off_until_it_is_attached_anew_over_tap() {
-    if tun_allowed() {
-        a_pod_whose_device_goes_is_cut_off_until_it_is_attached_anew("tap");
-    }
+    a_pod_whose_device_goes_is_cut_off_until_it_is_attached_anew("tap");
 }
 
 fn a_pod_whose_device_goes_is_cut_off_until_it_is_attached_anew(device: &str) {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = Bench::with_device(device) else { return };
     bench.keep_open(&["--pod-device", device]);
     let [web, stranger] = ["demo/web", "demo/stranger"].map(|pod| bench.address(0, pod));
     let _at_web = Talker::start(&bench, "demo/web", &[]);
@@ -66,13 +62,11 @@ fn an_agent_whose_own_device_goes_ends_and_says_so_and_nothing_passes_over_veth(
 
 #[test]
 fn an_agent_whose_own_device_goes_ends_and_says_so_and_nothing_passes_over_tap() {
-    if tun_allowed() {
-        an_agent_whose_own_device_goes_ends_and_says_so("tap");
-    }
+    an_agent_whose_own_device_goes_ends_and_says_so("tap");
 }
 
 fn an_agent_whose_own_device_goes_ends_and_says_so(device: &str) {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = Bench::with_device(device) else { return };
     bench.keep_open(&["--pod-device", device]);
     let [web, stranger] = ["demo/web", "demo/stranger"].map(|pod| bench.address(0, pod));
     // The pod also sends to the world: a packet socket whose device went down before it disappeared reports that to the

@@ -4,12 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use manx_api::client::Client;
-use manx_api::{Attach, PodName};
-use manx_linux::testing::tun_allowed;
-
 use crate::bench::Bench;
 use crate::traffic::{Talker, assert_flows};
+use manx_api::client::Client;
+use manx_api::{Attach, PodName};
 
 /// `CAP_NET_ADMIN` (12), `CAP_NET_RAW` (13) and `CAP_SYS_ADMIN` (21): the capabilities that docs/agent.md says are
 /// kept.
@@ -27,13 +25,11 @@ fn an_agent_keeps_three_capabilities_and_its_workers_none_over_veth() {
 
 #[test]
 fn an_agent_keeps_three_capabilities_and_its_workers_none_over_tap() {
-    if tun_allowed() {
-        an_agent_keeps_three_capabilities_and_its_workers_none("tap");
-    }
+    an_agent_keeps_three_capabilities_and_its_workers_none("tap");
 }
 
 fn an_agent_keeps_three_capabilities_and_its_workers_none(device: &str) {
-    let Some(bench) = Bench::new() else { return };
+    let Some(bench) = Bench::with_device(device) else { return };
     bench.keep_open(&["--pod-device", device, "--workers", "2"]);
     // Its pods are attached, it has explained a request, and packets pass, also in batches.
     let web = bench.address(0, "demo/web");

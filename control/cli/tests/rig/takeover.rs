@@ -2,8 +2,6 @@
 
 use crate::bench::{Bench, json};
 use crate::traffic::{Talker, assert_flows};
-use manx_linux::testing::tun_allowed;
-
 #[test]
 fn a_pod_whose_device_is_changed_goes_on_is_told_of_and_is_nobody_elses_concern() {
     for device in ["tun", "tap"] {
@@ -12,10 +10,7 @@ fn a_pod_whose_device_is_changed_goes_on_is_told_of_and_is_nobody_elses_concern(
 }
 
 fn changes_its_device(device: &str) {
-    let Some(bench) = Bench::new() else { return };
-    if !tun_allowed() {
-        return;
-    }
+    let Some(bench) = Bench::with_device(device) else { return };
     bench.keep_open(&["--workers", "2", "--pod-device", device]);
     let status = json(&bench.manx(&["status", "--output", "json", "--socket", &bench.socket(0)]));
     assert_eq!(status["endpoints"][0]["device"], device);

@@ -13,7 +13,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use manx_api::{Device, Reservation};
-use manx_dataplane::port::tuntap::Kind;
 use manx_dataplane::worker::Polling;
 use manx_devices::device::DeviceSpec;
 use manx_linux::{netlink, netns};
@@ -96,6 +95,29 @@ fn every_version_and_kind_of_device_attaches() {
     }
 }
 
+/// A pod whose interface has another hardware address gets nothing.
+fn check_finds_another_hardware_address(node: &Node) {
+    let netns = node.add_namespace("tap");
+    let call = |more: Value| {
+        let mut config = json!({"deviceType": "tap"});
+        config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Call { config, ..Call::new("tap", &netns) }
+    };
+    let result = node.call("ADD", &call(json!({}))).result();
+    node.show("tap", &result);
+    let check = || node.call("CHECK", &call(json!({"prevResult": result})));
+    check().result();
+    let inside = netns::open(&netns).unwrap();
+    netlink::in_netns(&inside, async |netlink| {
+        let link = netlink.existing("eth0").await?;
+        netlink.set_mac(link.index, [2, 0, 0, 0, 0, 9]).await
+    })
+    .unwrap();
+    let (code, text) = check().error();
+    assert!(code == 103 && text.contains("02:00:00:00:00:09"), "{code} {text}");
+    node.call("DEL", &call(json!({}))).result();
+}
+
 /// The result names the hardware address that the interface has, if it has one.
 fn check_hardware_address(netns: &Path, result: &Value, device: &str) {
     let inside = netns::open(netns).unwrap();
@@ -153,6 +175,7 @@ fn a_check_finds_what_is_no_longer_as_the_attachment_left_it() {
     }
     ip("link set eth0 down");
     assert!(check(&node, &result).error().1.contains("is down"));
+    check_finds_another_hardware_address(&node);
     // An agent that starts anew without a holder has the addresses and no devices.
     node.holder().unwrap().1.end().unwrap();
     assert!(node.stop_agent());
@@ -227,7 +250,7 @@ fn a_reservation_ends_with_its_connection_and_only_the_devices_queues_fulfil_it(
         let (interface, polling) = ("eth0", Polling::Adaptive);
         let addresses = &addresses;
         let wanted = DeviceSpec { interface, device, addresses, mtu, segments, queues, polling };
-        manx_devices::pod_device::make_tuntap(&netns, &path, Kind::Tun, &wanted).unwrap()
+        manx_devices::pod_device::make_tuntap(&netns, &path, &wanted).unwrap()
     };
     let queues: Vec<OwnedFd> = made.into_iter().map(OwnedFd::from).collect();
     let queues: Vec<_> = queues.iter().map(AsFd::as_fd).collect();

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use manx_agent::Settings;
 use manx_agent::pod_device::Preference;
 use manx_agent::settings::{Datastore, Network, Services};
-use manx_api::Attachment;
 use manx_api::client::Client;
+use manx_api::{Attachment, Device};
 use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
 use manx_dataplane::tables::{Connections, Established};
 use manx_dataplane::worker::Polling;
@@ -36,6 +36,8 @@ const SERVICES: &str = "MANX_CNI_TEST_SERVICES";
 const POLICY_ONLY: &str = "MANX_CNI_TEST_POLICY_ONLY";
 /// Set if it waits for the end of another one.
 const STANDBY: &str = "MANX_CNI_TEST_STANDBY";
+/// The kind of device that it gives pods.
+const DEVICE: &str = "MANX_CNI_TEST_DEVICE";
 /// The name of its [`Power`].
 const POWER: &str = "MANX_CNI_TEST_POWER";
 /// The test that is an agent in such a process.
@@ -64,7 +66,8 @@ pub(crate) fn be_an_agent() -> bool {
             Some(_) => Network::OtherPlugin,
             None => Network::Manx,
         },
-        pod_device: Preference::Auto,
+        pod_device: std::env::var(DEVICE)
+            .map_or(Preference::Auto, |name| Preference::Only(Device::named(&name).unwrap())),
         polling: Polling::Adaptive,
         cores: vec![None; std::env::var(WORKERS).unwrap().parse().unwrap()],
         connections: Connections { tcp_strict: false, established: Established::Judge },
@@ -102,6 +105,8 @@ pub(crate) struct Node {
     netns: OwnedFd,
     _wire: OwnedFd,
     agent: Option<Child>,
+    /// The kind of device that the next agent gives pods; `None`: as it finds.
+    pub(crate) device: Option<Device>,
     translates_services: bool,
     is_policy_only: bool,
 }
@@ -169,6 +174,7 @@ impl Node {
             netns,
             _wire: wire,
             agent: None,
+            device: None,
             translates_services: false,
             is_policy_only: false,
         };
@@ -204,8 +210,9 @@ impl Node {
     }
 
     /// The same, with an agent that leaves the translation of service addresses to the node.
-    pub(crate) fn start_with_services(cidrs: &[&str]) -> Option<Self> {
+    pub(crate) fn start_with_services(cidrs: &[&str], device: Option<Device>) -> Option<Self> {
         let mut node = Self::new(cidrs)?;
+        node.device = device;
         node.translates_services = true;
         node.start_agent();
         Some(node)
@@ -331,6 +338,9 @@ impl Node {
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log);
+        if let Some(device) = self.device {
+            command.env(DEVICE, device.name());
+        }
         if self.is_policy_only {
             command.env(POLICY_ONLY, "1");
         }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use manx_api::Device;
 use manx_linux::{netlink, netns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -142,8 +143,10 @@ fn pods_keep_interface_and_connections_when_their_agent_is_killed_or_replaced() 
             node.start_agent_with(workers, power);
             assert_eq!([&a, &b].map(|pod| pod.index().unwrap()), before);
             assert!(open.works() && a.reaches(&b) && b.reaches(&a));
-            a.check(&node);
-            assert_eq!(node.call("ADD", &a.call()).result(), a.result);
+            for pod in [&a, &b] {
+                pod.check(&node);
+                assert_eq!(node.call("ADD", &pod.call()).result(), pod.result);
+            }
             assert_eq!(warnings(&node), "");
         }
         assert_eq!(node.kept().len(), 2);
@@ -223,9 +226,35 @@ fn the_next_agent_knows_who_opened_a_connection_and_judges_it_anew() {
 }
 
 #[test]
-fn what_a_pod_sends_while_there_is_no_agent_is_judged_by_the_next_one() {
+fn a_device_stays_as_it_is_whichever_the_next_agent_gives_to_pods() {
     let Some(mut node) = Node::start(&BOTH) else { return };
-    let [a, b] = ["a", "b"].map(|name| Pod::attach(&node, name));
+    let [a, b] =
+        [("a", "tun"), ("b", "tap")].map(|(name, device)| Pod::attach_by(&node, name, device));
+    let mut open = Echo::open(&a, &b);
+    for device in Device::ALL {
+        assert!(node.stop_agent());
+        node.device = Some(device);
+        node.start_agent();
+        assert!(open.works() && a.reaches(&b) && b.reaches(&a), "{device}");
+        for (pod, has) in [(&a, Device::Tun), (&b, Device::Tap)] {
+            pod.check(&node);
+            let all = node.attachments();
+            let found = all.iter().find(|it| it.pod.name == pod.name).unwrap();
+            assert_eq!(found.device, Some(has), "{device}");
+        }
+    }
+}
+
+#[test]
+fn what_a_pod_sends_while_there_is_no_agent_is_judged_by_the_next_one() {
+    for device in ["tun", "tap"] {
+        sends_while_there_is_no_agent(device);
+    }
+}
+
+fn sends_while_there_is_no_agent(device: &'static str) {
+    let Some(mut node) = Node::start(&BOTH) else { return };
+    let [a, b] = ["a", "b"].map(|name| Pod::attach_by(&node, name, device));
     let (near, all) = (bound(&a), [node.socket_of_host(), bound(&b)]);
     for far in &all {
         far.set_read_timeout(Some(LONG)).unwrap();

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use manx_api::Device;
 use manx_fixtures::skip::{Need, skip};
 use manx_linux::netns;
 
@@ -25,8 +26,8 @@ struct Pods {
 }
 
 impl Pods {
-    fn start() -> Option<Self> {
-        let node = Node::start_with_services(&["10.244.1.0/24"])?;
+    fn start(device: Option<Device>) -> Option<Self> {
+        let node = Node::start_with_services(&["10.244.1.0/24"], device)?;
         let pods = ["a", "b"].map(|name| {
             let netns = node.add_namespace(name);
             let result = node.call("ADD", &Call::new(name, &netns)).result();
@@ -142,7 +143,14 @@ fn echo(listener: TcpListener) {
 
 #[test]
 fn pods_reach_services_by_the_nodes_translation_and_policy_judges_the_endpoint() {
-    let Some(all) = Pods::start() else { return };
+    // The node's own devices are like its pods'.
+    for device in [Device::Tun, Device::Tap] {
+        pods_reach_services(device);
+    }
+}
+
+fn pods_reach_services(device: Device) {
+    let Some(all) = Pods::start(Some(device)) else { return };
     let (server, own) = &all.pods[1];
     echo(netns::run_in(server, || TcpListener::bind((*own, SERVED)).unwrap()).unwrap());
     echo(all.node.inside(|| TcpListener::bind((NODE, SERVED)).unwrap()));
@@ -200,7 +208,7 @@ fn pods_reach_services_by_the_nodes_translation_and_policy_judges_the_endpoint()
 
 #[test]
 fn the_service_port_and_its_rule_go_with_the_agent() {
-    let Some(mut node) = Node::start_with_services(&["10.244.1.0/24"]) else { return };
+    let Some(mut node) = Node::start_with_services(&["10.244.1.0/24"], None) else { return };
     let rules = |node: &Node| {
         let output = node.inside(|| Command::new("ip").args(["rule", "list"]).output().unwrap());
         String::from_utf8(output.stdout).unwrap()

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use manx_dataplane::port::tuntap::{Kind, Queue};
+use manx_dataplane::port::tuntap::Queue;
 use manx_linux::testing::{namespaces_allowed, tun_allowed};
 use manx_linux::{netlink, netns, socket};
 
@@ -148,7 +148,7 @@ fn it_is_bounded_and_refuses_what_it_does_not_understand() {
 fn made(pod: &Pod, queues: usize) -> Vec<OwnedFd> {
     let wanted = DeviceSpec { queues, ..pod.wanted() };
     let netns = netns::open(&pod.path).unwrap();
-    let made: Vec<Queue> = pod_device::make_tuntap(&netns, &pod.path, Kind::Tun, &wanted).unwrap();
+    let made: Vec<Queue> = pod_device::make_tuntap(&netns, &pod.path, &wanted).unwrap();
     made.into_iter().map(OwnedFd::from).collect()
 }
 

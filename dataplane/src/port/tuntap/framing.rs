@@ -55,7 +55,7 @@ pub(super) struct Ethernet(Gateway);
 impl Ethernet {
     /// For a pod that has its gateway at this end.
     pub(super) fn new(link: Link) -> Self {
-        debug_assert!(link.own[0] != 0, "the port tells by this byte that a header is longer");
+        debug_assert!(link.own[0] != 0, "a longer header is told by this byte");
         Self(Gateway(link))
     }
 }
@@ -63,12 +63,17 @@ impl Ethernet {
 impl Framing<HEAD_LEN> for Ethernet {
     #[inline]
     fn accept(&self, head: &Head, packet: &mut Packet, answer: impl FnOnce(&[u8])) -> Disposition {
+        // The first byte of the hardware address that the frame goes to. It is zero if the device's header is longer
+        // than ours; the gateway's address and those of groups do not begin so.
+        if head[HEADER_LEN] == 0 {
+            return Disposition::Malformed;
+        }
         self.0.accept(head, packet, answer)
     }
 
     #[inline]
     fn head(&self, packet: &Packet) -> Head {
-        // Nothing but IP is sent. Zeros would be a frame for nobody.
+        // The pipeline sends nothing but IP. A pod's kernel drops a frame to the address of zeros.
         self.0.head(packet).unwrap_or([0; HEAD_LEN])
     }
 }

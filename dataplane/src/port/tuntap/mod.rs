@@ -2,7 +2,7 @@
 //! queues.
 //!
 //! The layers, in order:
-//! - [`Queue`]: a device is made, or a queue that another process opened is known again.
+//! - [`Queue`]: makes a device, or recognises a queue that another process opened.
 //! - [`Settings`]: what holds for all queues of a device, and who may open further ones.
 //! - `framing`: what stands in front of a packet: nothing (TUN, layer 3), or an Ethernet header (TAP).
 //! - `port`: packets in and out of a queue.

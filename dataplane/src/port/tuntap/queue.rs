@@ -28,7 +28,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kernel's bit for it. A device has one of both.
+    /// The kernel's bit for it. Every device has one of the two.
     const fn flag(self) -> i32 {
         match self {
             Self::Tun => libc::IFF_TUN,
@@ -114,8 +114,8 @@ impl Queue {
         Ok(Self { file, name, kind, has_several, capabilities })
     }
 
-    /// Makes a port of it. `link` is called for a TAP device only, whose frames have hardware addresses. The first byte
-    /// of the gateway's is not 0.
+    /// Makes a port of it. `link` is called for a TAP device only, whose frames have hardware addresses. The link's own
+    /// address must not begin with a zero byte.
     pub fn into_port(self, link: impl FnOnce() -> Link) -> Box<dyn PacketIo> {
         let Self { file, kind, capabilities, .. } = self;
         match kind {

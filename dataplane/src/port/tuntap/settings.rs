@@ -1,4 +1,4 @@
-//! Settings of a TUN device that hold for all its queues: who may open further queues, and the form of packets.
+//! Settings of a TUN or TAP device that hold for all its queues: who may open further queues, and the form of packets.
 //!
 //! A process that holds a queue can change them. A process with `CAP_NET_ADMIN` over the device's namespace can open a
 //! queue, if the device has several. This program cannot prevent that inside a pod: it detects the change and sets the
