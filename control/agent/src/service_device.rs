@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use manx_api::{GATEWAY_V4, GATEWAY_V6};
+use manx_api::gateway;
 use manx_devices::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
 use manx_linux::netlink::{self, Netlink, Route, TABLE};
 use manx_linux::netns::{self, sysctl};
@@ -91,8 +91,7 @@ impl ServiceDevice {
             for family in families {
                 // By a gateway: for destinations on the link itself the kernel sends redirects (RFC 1812, section 5.2.7.2),
                 // because packets leave as they came in.
-                let via =
-                    Some(if family.is_ipv4() { GATEWAY_V4.into() } else { GATEWAY_V6.into() });
+                let via = Some(gateway(family));
                 let direct = Route::direct(Route::default_of(family), self.made.index);
                 let route = Route { via, onlink: true, ..direct };
                 let done = netlink.replace_route_in(TABLE, &route).await;

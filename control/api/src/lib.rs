@@ -154,6 +154,14 @@ pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 /// The same for IPv6.
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
+/// The next hop of the routes to this address's family.
+pub const fn gateway(of: IpAddr) -> IpAddr {
+    match of {
+        IpAddr::V4(_) => IpAddr::V4(GATEWAY_V4),
+        IpAddr::V6(_) => IpAddr::V6(GATEWAY_V6),
+    }
+}
+
 /// See [`Call::Attach`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Attach {
@@ -370,6 +378,9 @@ pub struct Attachment {
     pub addresses: Vec<IpAddr>,
     /// The device, if the agent has it. One that has started anew has the addresses and no devices.
     pub device: Option<Device>,
+    /// The hardware address that the pod's packets go to, if its device has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<[u8; 6]>,
     /// Whether the published tables contain the pod; until then nothing passes.
     pub enforced: bool,
 }

@@ -12,7 +12,6 @@ use nix::net::if_::InterfaceFlags;
 use nix::sched::{CloneFlags, setns};
 
 use crate::error::{Code, Error};
-use crate::success::mac_text;
 
 /// The calling process's own namespace.
 const OWN: &str = "/proc/self/ns/net";
@@ -22,8 +21,8 @@ const OWN: &str = "/proc/self/ns/net";
 pub(crate) struct Found {
     /// Whether it is up.
     pub is_up: bool,
-    /// Its hardware address, if it has one, in the words of a result.
-    pub mac: Option<String>,
+    /// Its hardware address, if it has one.
+    pub mac: Option<[u8; 6]>,
     /// Its addresses.
     pub addresses: BTreeSet<IpAddr>,
     /// Whether a default route leads there, of IPv4 and of IPv6.
@@ -66,7 +65,7 @@ pub(crate) fn enter_and_find(netns: &Path, interface: &str) -> Result<Option<Fou
     };
     let addresses = of_it.iter().filter_map(address).collect();
     let link = |it: &nix::ifaddrs::InterfaceAddress| it.address?.as_link_addr()?.addr();
-    let mac = of_it.iter().find_map(link).map(mac_text);
+    let mac = of_it.iter().find_map(link);
     let routes = |table, is_default: fn(&[&str], &str) -> bool| {
         // A kernel without IPv6 has no such file.
         let text = match fs::read_to_string(format!("/proc/self/net/{table}")) {

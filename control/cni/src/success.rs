@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use manx_api::{Attached, GATEWAY_V4, GATEWAY_V6};
+use manx_api::{Attached, gateway};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -107,7 +107,7 @@ impl Success {
 
     /// What the plugins before this one have made, and what the agent has made.
     ///
-    /// A pod's interface has no neighbours: each address is alone (/32, /128). The gateway is what Calico's pods have.
+    /// A pod's interface has no net of its own: each address is alone (/32, /128). The gateway is what Calico's pods have.
     /// The kernel's routes name it, but on a TUN device they lead to the device.
     pub(crate) fn extended(
         config: &Config,
@@ -127,10 +127,8 @@ impl Success {
             ..Interface::default()
         });
         for address in &made.addresses {
-            let (family, length, gateway) = match address {
-                IpAddr::V4(_) => ("4", 32, GATEWAY_V4.into()),
-                IpAddr::V6(_) => ("6", 128, GATEWAY_V6.into()),
-            };
+            let (family, length) = if address.is_ipv4() { ("4", 32) } else { ("6", 128) };
+            let gateway = gateway(*address);
             all.ips.push(Ip {
                 version: (config.version == "0.4.0").then(|| family.to_owned()),
                 address: format!("{address}/{length}"),
@@ -148,7 +146,7 @@ impl Success {
     }
 }
 
-/// A hardware address as the specification has it.
+/// A hardware address as text.
 pub(crate) fn mac_text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }

@@ -22,7 +22,7 @@ use crate::hold;
 use crate::namespace;
 use crate::parameters::Container;
 use crate::policy_only;
-use crate::success::{Success, default_route};
+use crate::success::{Success, default_route, mac_text};
 
 /// How long CHECK waits for a pod's object ("a reasonable convergence delay").
 const SETTLED: Duration = Duration::from_secs(2);
@@ -198,11 +198,11 @@ pub(crate) fn check(config: &Config, container: &Container) -> Result<String, Er
     let addresses: Option<BTreeSet<IpAddr>> = previous.addresses_of(index).collect();
     let addresses = addresses
         .ok_or_else(|| Error::new(Code::Config, "`prevResult.ips` has an address that is none"))?;
-    check_agent(config, container, &addresses)?;
+    let mac = check_agent(config, container, &addresses)?;
     if config.policy_only {
         policy_only::check(config, &id(config, container))?;
     }
-    check_namespace(previous, index, netns, interface, &addresses)?;
+    check_namespace(previous, mac, netns, interface, &addresses)?;
     Ok(String::new())
 }
 
@@ -210,11 +210,12 @@ fn changed(text: String) -> Error {
     Error::new(Code::Changed, text)
 }
 
+/// Returns the hardware address that the pod's packets go to.
 fn check_agent(
     config: &Config,
     container: &Container,
     addresses: &BTreeSet<IpAddr>,
-) -> Result<(), Error> {
+) -> Result<Option<[u8; 6]>, Error> {
     let found = find_settled(&mut connect(config)?, &id(config, container))?;
     let has: BTreeSet<IpAddr> = found.addresses.into_iter().collect();
     if has != *addresses {
@@ -235,7 +236,7 @@ fn check_agent(
         );
         return Err(changed(text));
     }
-    Ok(())
+    Ok(found.mac)
 }
 
 /// What the agent has. A pod's object may come to the agent after the pod: it has a moment to do so.
@@ -258,7 +259,7 @@ fn find_settled(client: &mut Client, wanted: &AttachmentId) -> Result<Attachment
 /// Whatever was added to the interface beside is left alone.
 fn check_namespace(
     previous: &Success,
-    index: usize,
+    mac: Option<[u8; 6]>,
     netns: &Path,
     interface: &str,
     addresses: &BTreeSet<IpAddr>,
@@ -270,11 +271,10 @@ fn check_namespace(
     if !found.is_up {
         return Err(changed(format!("{interface} in {place} is down")));
     }
-    let mac = previous.interfaces.get(index).and_then(|it| it.mac.as_ref());
-    if let Some(mac) = mac.filter(|mac| found.mac.as_ref() != Some(mac)) {
-        let found = found.mac.as_deref().unwrap_or("none");
+    if mac.is_some() && mac != found.mac {
+        let [is, wanted] = [found.mac, mac].map(|mac| mac.map_or("none".to_owned(), mac_text));
         let text = format!(
-            "{interface} in {place} has the hardware address {found}, `prevResult` {mac}, which the pod's packets go to"
+            "{interface} in {place} has the hardware address {is}, and the pod's packets go to {wanted}"
         );
         return Err(changed(text));
     }

@@ -20,7 +20,7 @@ use manx_dataplane::port::tuntap::{Kind, Queue, Settings};
 use manx_dataplane::worker::Polling;
 
 use crate::shelter;
-use manx_api::{Device, ErrorKind, GATEWAY_V4, GATEWAY_V6};
+use manx_api::{Device, ErrorKind};
 use manx_linux::doctor::{self, Lack};
 use manx_linux::netlink::{self, Netlink, Peer, Route, Veth};
 use manx_linux::netns::{self, sysctl};
@@ -240,7 +240,7 @@ pub fn make(
             let far_end = agent.next_name();
             make_veth(agent, netns, wanted, &far_end).inspect_err(|_| {
                 // The first error is the one to tell.
-                let _ = remove_far_end(agent, &far_end);
+                let _ = remove_link(agent.as_fd(), &far_end);
             })
         }
     }
@@ -312,10 +312,7 @@ impl CreatedDevice {
     }
 
     fn gateway(&self, of: IpAddr) -> Option<IpAddr> {
-        self.device.is_ethernet().then_some(match of {
-            IpAddr::V4(_) => GATEWAY_V4.into(),
-            IpAddr::V6(_) => GATEWAY_V6.into(),
-        })
+        self.device.is_ethernet().then(|| manx_api::gateway(of))
     }
 
     /// Removes what closing the queues does not. Repeating it is no error.
@@ -323,7 +320,7 @@ impl CreatedDevice {
         match &self.far_end {
             // A TUN or TAP device goes with its last queue.
             None => Ok(()),
-            Some(far_end) => remove_far_end(agent, far_end),
+            Some(far_end) => remove_link(agent.as_fd(), far_end),
         }
     }
 }
@@ -331,7 +328,7 @@ impl CreatedDevice {
 /// Holds a TUN or TAP device by its queues.
 pub fn open(queues: Vec<Queue>, wanted: &DeviceSpec<'_>) -> Result<OpenDevice, Error> {
     let error = |source| Error::Queues { interface: wanted.interface.to_owned(), source };
-    // Of a device with one queue no other process has one, and so none can change them.
+    // A device with one queue gives none to any other process, so none can change them.
     let several = queues.first().filter(|queue| queue.has_several());
     let settings = several.map(Queue::settings).transpose().map_err(error)?;
     let queues = queues.into_iter().map(|queue| queue.into_port(|| link(wanted))).collect();
@@ -341,8 +338,9 @@ pub fn open(queues: Vec<Queue>, wanted: &DeviceSpec<'_>) -> Result<OpenDevice, E
 /// The device is made in the agent's namespace under a name of its own, then moved and renamed. In the agent's
 /// namespace no other process could open a queue before the device has an owner.
 ///
-/// It gets its hardware address before that: what manages a node's interfaces (systemd's `MACAddressPolicy`) gives
-/// another one to an interface that has come with one that the kernel chose.
+/// It gets its hardware address before it is moved: what manages a node's interfaces (systemd's `MACAddressPolicy`)
+/// gives another one to an interface that comes with one that the kernel chose. An agent without a namespace of its own
+/// makes its own devices in the node's, and such a manager may come in between.
 pub fn make_tuntap(
     agent: &AgentNamespace,
     netns: BorrowedFd<'_>,
@@ -457,8 +455,9 @@ async fn set_up(
     netlink.set_up(index).await
 }
 
-fn remove_far_end(agent: &AgentNamespace, far_end: &str) -> Result<(), Error> {
-    netlink::in_netns(agent, async |netlink| match netlink.link(far_end).await? {
+/// It is no error if there is none.
+pub(crate) fn remove_link(netns: BorrowedFd<'_>, interface: &str) -> Result<(), Error> {
+    netlink::in_netns(netns, async |netlink| match netlink.link(interface).await? {
         Some(link) => netlink.delete_link(link.index).await,
         None => Ok(()),
     })?;

@@ -105,11 +105,7 @@ pub fn make_tuntap(
 /// Removes a device that [`make_tuntap`] made, even while workers hold its queues: the next one may have its name at
 /// once. It is no error if there is none.
 pub fn remove_tuntap(netns: &OwnedFd, interface: &str) -> Result<(), Error> {
-    netlink::in_netns(netns, async |netlink| match netlink.link(interface).await? {
-        Some(link) => netlink.delete_link(link.index).await,
-        None => Ok(()),
-    })?;
-    Ok(())
+    device::remove_link(netns.as_fd(), interface)
 }
 
 fn place(path: &Path) -> String {
@@ -127,9 +123,7 @@ pub fn adopt(
     identity: netns::Identity,
     wanted: &DeviceSpec<'_>,
 ) -> Result<(PodDevice, OpenDevice), Error> {
-    let kind = device::kind(wanted.device).ok_or(Error::NoQueues(wanted.device))?;
-    let queues = recognize(queues, wanted)?;
-    adopt_recognized(queues, kind, path, identity, wanted)
+    adopt_recognized(recognize(queues, wanted)?, path, identity, wanted)
 }
 
 /// Queues of TUN or TAP devices.
@@ -146,29 +140,27 @@ fn recognize(queues: Vec<OwnedFd>, wanted: &DeviceSpec<'_>) -> Result<Vec<Queue>
 
 fn adopt_recognized(
     queues: Vec<Queue>,
-    kind: Kind,
     path: &Path,
     identity: netns::Identity,
     wanted: &DeviceSpec<'_>,
 ) -> Result<(PodDevice, OpenDevice), Error> {
-    let wanted = &DeviceSpec { device: device::device_of(kind), ..*wanted };
-    let describe = |kind: Kind, has_several: bool| {
+    let kind = device::kind(wanted.device).ok_or(Error::NoQueues(wanted.device))?;
+    let expected = (wanted.interface, kind, wanted.queues > 1);
+    let describe = |(_, kind, has_several): (&str, Kind, bool)| {
         format!("a {kind} device of {}", if has_several { "several queues" } else { "one queue" })
     };
-    let has_several = wanted.queues > 1;
     let wrong = |found: String| Error::NotQueues {
         interface: wanted.interface.to_owned(),
         found,
-        expected: format!("{} of {} with this name", wanted.queues, describe(kind, has_several)),
+        expected: format!("{} of {} with this name", wanted.queues, describe(expected)),
     };
     if queues.len() != wanted.queues {
         return Err(wrong(format!("there are {}", queues.len())));
     }
     for queue in &queues {
         let found = (queue.name(), queue.kind(), queue.has_several());
-        if found != (wanted.interface, kind, has_several) {
-            let (name, kind, has_several) = found;
-            return Err(wrong(format!("one is of {name}, {}", describe(kind, has_several))));
+        if found != expected {
+            return Err(wrong(format!("one is of {}, {}", found.0, describe(found))));
         }
     }
     let held = device::open(queues, wanted)?;
@@ -203,8 +195,8 @@ pub fn resume(
         }
     }
     let queues = recognize(queues, wanted)?;
-    let kind = queues.first().map_or(Kind::Tun, Queue::kind);
-    adopt_recognized(queues, kind, path, there, wanted)
+    let device = device::device_of(queues.first().map_or(Kind::Tun, Queue::kind));
+    adopt_recognized(queues, path, there, &DeviceSpec { device, ..*wanted })
 }
 
 /// Reads the link of a pod that another plugin has connected: its two ends in the shelter that was handed over, or kept

@@ -71,6 +71,7 @@ pub struct Received {
     /// The device had no more packets: sleep until its descriptor is readable. If false, receive again.
     pub drained: bool,
     /// Packets dropped because what the device says of them (virtio header, framing, length) contradicts their bytes.
+    /// From a TAP device also frames to an address that begins with a zero byte.
     pub malformed: usize,
     /// Frames dropped because they are not for this port: another's hardware address, a VLAN tag, no IP inside, a link
     /// message without an answer, or one that may not be passed on.

@@ -52,7 +52,7 @@ impl Worker {
             return Served { found: 0, timed: kept_back, brought, stays_hot };
         }
         let own = self.batch.len();
-        let found = self.process_batch(Some(id), BATCH);
+        let found = self.process_batch(Some(id), BATCH, kept_back);
         // A batch with packets of other workers has been charged already.
         let timed = if found == own { own + kept_back } else { 0 };
         Served { found, timed, brought: true, stays_hot }
@@ -67,7 +67,7 @@ impl Worker {
         let began = self.charge();
         let mut found = 0;
         while found < limit && self.charged.wrapping_sub(began) < ticks {
-            match self.process_batch(None, (limit - found).min(BATCH)) {
+            match self.process_batch(None, (limit - found).min(BATCH), 0) {
                 0 => break,
                 taken => found += taken,
             }
@@ -76,8 +76,14 @@ impl Worker {
     }
 
     /// Takes the batch of the port `from` through the pipeline and sends. `None`: the batch is empty. Up to `limit`
-    /// packets that other workers have handed off are added. Returns how many packets there were together.
-    pub(super) fn process_batch(&mut self, from: Option<PortId>, limit: usize) -> usize {
+    /// packets that other workers have handed off are added. Returns how many packets there were together. The port has
+    /// dropped or answered `kept_back` frames besides.
+    pub(super) fn process_batch(
+        &mut self,
+        from: Option<PortId>,
+        limit: usize,
+        kept_back: usize,
+    ) -> usize {
         self.watch.start();
         let mut context = Context {
             tables: &self.tables,
@@ -97,7 +103,7 @@ impl Worker {
             self.watch.lap(Stage::Send);
         }
         if handoffs > 0 {
-            self.charge_each(from, found);
+            self.charge_each(from, found, kept_back);
         }
         found
     }
@@ -126,16 +132,16 @@ impl Worker {
     /// Charges the ports of a batch that has packets handed off by other workers. Each port pays by the packets on a
     /// wire that came by it.
     #[inline(never)]
-    pub(super) fn charge_each(&mut self, from: Option<PortId>, found: usize) {
+    pub(super) fn charge_each(&mut self, from: Option<PortId>, found: usize, kept_back: usize) {
         let spent = self.take_ticks();
         self.counters.busy_cycles.add(spent);
         if let Some(slot) = from.and_then(|port| self.ports.slot(port)) {
-            slot.adapt_batch(found, spent);
+            slot.adapt_batch(found + kept_back, spent);
         }
         // Packets refused before they were parsed most likely came by the batch's own port.
-        let refused = found.saturating_sub(self.pipeline.packets_by_port().count()) as u64;
-        let refused = from.map(|port| (port, refused));
-        let brought = self.pipeline.packets_by_port().chain(refused);
+        let refused = found.saturating_sub(self.pipeline.packets_by_port().count());
+        let besides = from.map(|port| (port, (refused + kept_back) as u64));
+        let brought = self.pipeline.packets_by_port().chain(besides);
         let all = brought.clone().map(|(_, packets)| packets).sum::<u64>().max(1);
         for (port, packets) in brought {
             if let Some(slot) = self.ports.slot(port) {

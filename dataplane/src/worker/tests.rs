@@ -287,6 +287,38 @@ fn requests_that_take_long_to_answer_come_in_small_batches() {
     assert!((1..=8).contains(&last), "{last} at once");
 }
 
+#[test]
+fn a_port_pays_for_what_it_answers_also_beside_packets_of_other_workers() {
+    let sizes = Sizes { flows: 64, buffers: 4, fragments: 4 };
+    let mut shares = SharedState::for_workers(2, sizes).unwrap();
+    let colleague = shares.pop().unwrap().mesh;
+    let (mut worker, commands, _reports) = worker_with(shares.pop().unwrap());
+    let received = |pool: &mut Pool, into: &mut Vec<Packet>, _: usize| {
+        spin(1_000_000);
+        into.extend(pool.take_filled(&[0x45; 40]));
+        Ok(Received { answered: 31, ..Received::default() })
+    };
+    let [(busy, _), (silent, _)] = [io::pipe().unwrap(), io::pipe().unwrap()];
+    let busy = Box::new(Watched { descriptor: busy.into(), mapped: false, received });
+    commands.send(Command::Attach(PortId(0), busy, Arc::default())).unwrap();
+    let (other, _) = quiet(silent, false);
+    commands.send(Command::Attach(PortId(1), other, Arc::default())).unwrap();
+    assert!(worker.run_commands(Duration::ZERO));
+    let packet = Handoff {
+        packet: Pool::new(4).take().unwrap(),
+        segments: 1,
+        port: PortId(1),
+        peer: None,
+        handoffs: 1,
+    };
+    assert!(colleague.send(WorkerId(0), packet).is_none());
+    assert_eq!(worker.turn(Duration::from_secs(1)), 2, "its own packet, and the other worker's");
+    let [busy, other] = [0, 1].map(|id| worker.ports.slot(PortId(id)).unwrap().account);
+    let mut much_more = other;
+    much_more.charge(700_000);
+    assert!(busy > much_more, "{busy:?} beside {other:?}");
+}
+
 /// As above. If dropped frames were free, both ports would be polled equally often, and the other would pay for them.
 #[test]
 fn packets_that_a_port_drops_cost_the_port_time() {

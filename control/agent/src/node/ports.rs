@@ -2,8 +2,8 @@
 //!
 //! A process with `CAP_NET_ADMIN` in a pod, or on the node, may open a queue of a TUN or TAP device that has several,
 //! and change the form in which all queues deliver packets. Then workers read no packets that they can parse, and TUN
-//! refuses what they write. (TAP takes every frame: there the pod has to send something.) Workers count both. The
-//! control loop reads these counters and sets the device back, so that no packet pays for a check.
+//! refuses what they write. Workers count both. The control loop reads these counters and sets the device back, so that
+//! no packet pays for a check. A write to TAP never fails, so there the change is noticed at the pod's next frame.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(super) struct Port {
     pub(super) name: String,
     /// Of each worker.
     pub(super) counters: Vec<Arc<PortCounters>>,
-    /// The settings of a TUN or TAP device, which are looked after.
+    /// The settings of a TUN or TAP device of several queues, which are looked after.
     settings: Option<Settings>,
     /// What the port had counted when they were last checked, and when that was.
     checked: (u64, Option<Instant>),
@@ -196,10 +196,10 @@ impl Port {
     }
 
     fn restore_device(&mut self, now: Instant) {
+        let Some(settings) = &self.settings else { return };
         let doubts = [DropReason::Malformed, DropReason::TransmitRefused];
         let of = |reason| self.counters.iter().map(move |one| one.dropped(reason).read());
         let counted = doubts.into_iter().flat_map(of).sum();
-        let Some(settings) = &self.settings else { return };
         let (before, at) = self.checked;
         let lately = at.is_some_and(|at| now.saturating_duration_since(at) < BETWEEN);
         if counted == before || lately {

@@ -70,6 +70,7 @@ impl Agent {
                 id: id.cloned(),
                 addresses: addresses.to_vec(),
                 device: attached.map(|it| it.device.device()),
+                mac: attached.and_then(|it| it.device.mac()),
                 enforced: attached.is_some_and(|it| is_enforced(&self.dataplane.tables, &it.local)),
             }
         };
@@ -77,7 +78,7 @@ impl Agent {
         let early = self.attachments.early.iter().map(|early| {
             let Attach { pod, .. } = &early.request.attach;
             let (id, addresses) = (early.request.attach.id(), Vec::new());
-            Attachment { pod: pod.clone(), id, addresses, device: None, enforced: false }
+            Attachment { pod: pod.clone(), id, addresses, device: None, mac: None, enforced: false }
         });
         self.attachments.leases().leases().map(one).chain(early).collect()
     }

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use manx_fixtures::skip::{Need, skip};
+
 use crate::bench::Bench;
 use crate::traffic::{Talker, assert_flows};
-use manx_fixtures::skip::{Need, skip};
 
 /// Bytes of a bulk transfer, each way.
 const BULK: usize = 3 << 20;

@@ -2,6 +2,7 @@
 
 use crate::bench::{Bench, json};
 use crate::traffic::{Talker, assert_flows};
+
 #[test]
 fn a_pod_whose_device_is_changed_goes_on_is_told_of_and_is_nobody_elses_concern() {
     for device in ["tun", "tap"] {

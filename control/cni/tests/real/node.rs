@@ -21,7 +21,7 @@ use manx_devices::holder;
 use manx_fixtures::skip::{Need, skip};
 use manx_linux::netlink::{self, Peer, Veth};
 use manx_linux::netns;
-use manx_linux::testing::namespaces_allowed;
+use manx_linux::testing::{namespaces_allowed, tun_allowed};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -212,6 +212,9 @@ impl Node {
     /// The same, with an agent that leaves the translation of service addresses to the node.
     pub(crate) fn start_with_services(cidrs: &[&str], device: Option<Device>) -> Option<Self> {
         let mut node = Self::new(cidrs)?;
+        if device.is_some_and(Device::is_tuntap) && !tun_allowed() {
+            return None;
+        }
         node.device = device;
         node.translates_services = true;
         node.start_agent();

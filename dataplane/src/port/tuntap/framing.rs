@@ -64,7 +64,7 @@ impl Framing<HEAD_LEN> for Ethernet {
     #[inline]
     fn accept(&self, head: &Head, packet: &mut Packet, answer: impl FnOnce(&[u8])) -> Disposition {
         // The first byte of the hardware address that the frame goes to. It is zero if the device's header is longer
-        // than ours; the gateway's address and those of groups do not begin so.
+        // than ours, and in no frame that is for us: neither our address nor a group's begins so.
         if head[HEADER_LEN] == 0 {
             return Disposition::Malformed;
         }
