@@ -325,7 +325,8 @@ impl PodDevice {
 /// Which kind of device pods get, with a queue for each worker. Says in the log which and why: call it once.
 ///
 /// # Errors
-/// TUN or TAP is asked for and `/dev/net/tun` makes no device in the calling thread's network namespace, which is the node's.
+/// TUN or TAP is asked for and `/dev/net/tun` makes no device in the calling thread's network namespace, which is the
+/// node's.
 pub fn choose(preference: Preference, workers: usize) -> Result<Device, Error> {
     match (preference, manx_linux::doctor::tun()) {
         (Preference::Only(Device::Veth), _) => Ok(Device::Veth),

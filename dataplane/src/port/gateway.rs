@@ -25,7 +25,7 @@ impl Gateway {
             return Disposition::Malformed;
         };
         match self.0.sort(ethernet, packet.bytes()) {
-            Frame::Packet(len) => unwrap(packet, virtio, len),
+            Frame::Packet(len) => unframe(packet, virtio, len),
             Frame::Question(reply) => {
                 answer(reply.bytes());
                 Disposition::Answered
@@ -45,7 +45,7 @@ impl Gateway {
 
 /// Makes a packet of a frame's payload, in which an IP packet of this length lies.
 #[inline]
-pub(super) fn unwrap(packet: &mut Packet, header: &virtio::Header, len: usize) -> Disposition {
+pub(super) fn unframe(packet: &mut Packet, header: &virtio::Header, len: usize) -> Disposition {
     packet.set_len(len);
     virtio::mark(packet, header, ETHERNET_LEN)
         .map_or(Disposition::Malformed, |()| Disposition::Ours)

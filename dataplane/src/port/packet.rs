@@ -202,7 +202,7 @@ impl Framing {
                 {
                     packet.neighbour = *destination;
                 }
-                gateway::unwrap(packet, virtio, len)
+                gateway::unframe(packet, virtio, len)
             }
             Frame::Message(len) if allowance.as_ref().is_none_or(|it| it.take(Instant::now())) => {
                 let message = packet.bytes().get(..len).unwrap_or_default();
