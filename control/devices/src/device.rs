@@ -263,8 +263,8 @@ pub(crate) const fn device_of(kind: Kind) -> Device {
     }
 }
 
-/// The hardware address of a device. It ends as the first of the device's addresses does, or as its name if it has none:
-/// so whoever makes the device and whoever has its queues know it without asking.
+/// The hardware address of a device. It ends as the first of the device's addresses does, or as its name if it has none.
+/// The process that makes the device and the agent that reads its queues both work it out, and tell each other nothing.
 fn hardware_address(interface: &str, addresses: &[IpAddr]) -> Mac {
     let ends_as = |bytes: &[u8]| bytes.last_chunk().copied().unwrap_or_default();
     let [a, b, c, d]: [u8; 4] = match addresses.first() {
