@@ -17,7 +17,7 @@ use manx_calculation::calc::{Calculation, HostSide, Inputs, Local, Underlay};
 use manx_calculation::import::{Cluster, Node as NodeObject, Overlay, Pool, import};
 use manx_calculation::interfaces::Interfaces;
 use manx_calculation::services::Services;
-use manx_calculation::topology::{Peer, Route, topology};
+use manx_calculation::topology::{Peer, Reserved, Route, topology};
 use manx_dataplane::counters::{Counter, PortCounters, WorkerCounters};
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::flow::{FlowEntry, FlowRecordFile};
@@ -524,7 +524,7 @@ impl Fabric {
         route: Option<(IpNet, Route)>,
         then: impl FnOnce(&mut Calculation, &Tables, &Inputs<'_>) -> T,
     ) -> T {
-        let mut topology = topology(&self.cluster, NODES[node]).unwrap();
+        let mut topology = topology(&self.cluster, NODES[node], &Reserved::new()).unwrap();
         // The pods here have addresses of no block. Routes lead to where they are attached, not to where their objects
         // say that they are.
         for borrowed in self.cluster.borrowed.keys() {

@@ -11,6 +11,7 @@ pub mod ipam;
 mod node;
 mod port_ids;
 mod privileges;
+mod reserved;
 pub mod server;
 mod service_device;
 pub mod settings;
@@ -29,6 +30,7 @@ pub use self::error::Error;
 use self::node::{Agent, Datastore, Done};
 use self::server::{PendingRequest, Server};
 pub use self::settings::Settings;
+use manx_calculation::topology::Reserved;
 pub use manx_devices::{device, pod_device};
 use manx_linux::doctor;
 use manx_linux::netlink::Netlink;
@@ -99,6 +101,12 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     if settings.network == settings::Network::Manx {
         doctor::no_ipip_module()?;
     }
+    let server_host = datastore.source.server_host().map(str::to_owned);
+    let found = reserved::find(&netlink, server_host.as_deref()).await;
+    datastore.reserve(found.clone());
+    datastore.place()?;
+    let (reserve, reserved) = watch::channel(found);
+    tokio::spawn(reserved::watch(Netlink::open()?, server_host, reserve));
     let translates = settings.services == settings::Services::KubeProxy;
     let (own, own_addresses) = watch::channel(BTreeSet::new());
     if translates {
@@ -124,8 +132,16 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         "ready"
     );
     tracing::info!("{kept}");
-    let sources =
-        EventSources { terminate, inbox, completed, peers, next_hops, own_addresses, observer };
+    let sources = EventSources {
+        terminate,
+        inbox,
+        completed,
+        peers,
+        next_hops,
+        own_addresses,
+        reserved,
+        observer,
+    };
     let ended = run_control_loop(&mut agent, sources).await;
     tracing::info!(node = settings.name, "stopping");
     ended
@@ -161,6 +177,8 @@ struct EventSources {
     next_hops: watch::Receiver<uplink::NextHops>,
     /// The addresses of the node's interfaces, where they matter.
     own_addresses: watch::Receiver<BTreeSet<IpAddr>>,
+    /// The addresses that are no pod's.
+    reserved: watch::Receiver<Reserved>,
     observer: Observer,
 }
 
@@ -188,6 +206,10 @@ async fn run_control_loop(agent: &mut Agent, mut sources: EventSources) -> Resul
             Ok(()) = sources.own_addresses.changed() => {
                 let addresses = sources.own_addresses.borrow_and_update().clone();
                 agent.set_own_addresses(addresses);
+            }
+            Ok(()) = sources.reserved.changed() => {
+                let reserved = sources.reserved.borrow_and_update().clone();
+                agent.set_reserved(reserved);
             }
             Some(question) = sources.observer.questions.recv() => {
                 // A client that went away no longer waits.

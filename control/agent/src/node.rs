@@ -36,6 +36,7 @@ use super::uplink::{self, NextHops};
 use manx_api::explain::ExplainRequest;
 use manx_api::{Call, ErrorKind, Failure, Reply};
 use manx_calculation::calc::NextStep;
+use manx_calculation::topology::Reserved;
 use manx_dataplane::flow::FlowRecordFile;
 use manx_linux::netlink;
 use manx_objects::contents::Changes;
@@ -142,6 +143,20 @@ impl Agent {
     pub(super) fn set_next_hops(&mut self, next_hops: NextHops) {
         self.dataplane.underlay.next_hops = next_hops;
         self.publish();
+    }
+
+    /// Sets the addresses that are no pod's.
+    pub(super) fn set_reserved(&mut self, reserved: Reserved) {
+        self.datastore.reserve(reserved);
+        match self.datastore.place() {
+            Ok(()) => {
+                self.apply_topology();
+                self.publish();
+            }
+            Err(error) => {
+                tracing::error!(%error, "the node cannot be placed; the routes stay as they were");
+            }
+        }
     }
 
     /// Sets the addresses of the node's interfaces.

@@ -44,7 +44,9 @@ impl Space {
         for stored in contents.objects.values() {
             match &stored.state {
                 State::Valid(object) => space.add(object),
-                State::Invalid(invalid) => space.addresses.extend(&invalid.addresses),
+                State::Invalid(invalid) => {
+                    space.addresses.extend(invalid.reported.iter().chain(&invalid.annotated));
+                }
             }
         }
         space

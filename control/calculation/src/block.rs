@@ -4,7 +4,6 @@
 //! 4291 section 2.6.1), the second is the node's own tunnel address, and the last of an IPv4 block is its broadcast
 //! address. Everything between is for pods.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
@@ -86,13 +85,13 @@ impl Block {
         (Self::FIRST..=self.end()).contains(&number).then_some(number)
     }
 
-    /// The next free number in turn.
-    pub fn next(&self, used: &BTreeSet<IpAddr>) -> Option<u128> {
+    /// The next free number in turn, where `most` addresses are used at most.
+    pub fn next(&self, most: usize, is_used: impl Fn(IpAddr) -> bool) -> Option<u128> {
         let mut number = self.last;
         // Among one more numbers than are used, one is free, unless the block has no more.
-        for _ in 0..=used.len() {
+        for _ in 0..=most {
             number = if number >= self.end() { Self::FIRST } else { number + 1 };
-            if !used.contains(&self.address(number)) {
+            if !is_used(self.address(number)) {
                 return Some(number);
             }
         }

@@ -193,7 +193,8 @@ impl Calculation {
         self.route_tables.change_in_place(tables, inputs)
     }
 
-    /// An endpoint is in the tables once the cluster knows the pod: without its labels nothing can be judged.
+    /// An endpoint is in the tables once the cluster knows the pod: without its labels nothing can be judged. While its
+    /// object does not have the addresses that it was given, it is not: others would not know who sends from them.
     fn endpoints(&mut self, inputs: &Inputs<'_>, image: &Image) -> Vec<Option<Endpoint>> {
         self.revisions.retain(|name, _| inputs.locals.contains_key(name));
         let len = inputs.locals.values().map(|local| local.index as usize + 1).max().unwrap_or(0);
@@ -201,7 +202,11 @@ impl Calculation {
         for (&name, local) in inputs.locals {
             let chains =
                 (image.chain(name, Direction::Ingress), image.chain(name, Direction::Egress));
-            if let (Some(ingress), Some(egress)) = chains {
+            let known = inputs.cluster.model.endpoints.get(name);
+            let has_all = known.is_some_and(|pod| {
+                local.addresses.iter().all(|address| pod.addresses.contains(address))
+            });
+            if let (Some(ingress), Some(egress), true) = (chains.0, chains.1, has_all) {
                 let before = self.revisions.get(name).copied();
                 let revision = self.renumber(before, image.revision(name));
                 self.revisions.insert(name.clone(), revision);

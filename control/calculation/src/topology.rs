@@ -10,7 +10,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use manx_policy_compiler::model::ObjectName;
 
 use crate::block;
-use crate::import::{Cluster, Node, Overlap, Overlay, Pool};
+use crate::import::{Cluster, Node, Overlap, Overlay, Pool, Unheld};
 use crate::interfaces::Interfaces;
 use manx_objects::object::EncapsulationMode;
 
@@ -42,7 +42,7 @@ pub enum Route {
 pub enum Nowhere {
     /// It belongs to a pool and to no node.
     Unclaimed,
-    /// Two nodes claim it as a block, or pods of two nodes as their address.
+    /// Two nodes claim it as a block.
     Contested,
     /// It belongs to a node and lies in no pool.
     Unpooled,
@@ -121,28 +121,37 @@ pub struct Topology {
     pub vxlan_macs: BTreeMap<Ipv4Addr, [u8; 6]>,
     /// Other nodes' blocks that lie in no pool, with the nodes. These blocks lead nowhere.
     pub unpooled: BTreeMap<IpNet, String>,
-    /// The borrowed addresses without a route to their pod.
+    /// Borrowed addresses that lie in no pool. Pods reach those of this node, and the node itself none: its own table has
+    /// no route for them, because it may need the address elsewhere.
+    pub of_no_pool: BTreeSet<IpNet>,
+    /// The addresses that do not lead to pods that name them.
     pub unrouted: Unroutables,
 }
 
-/// Borrowed addresses without a route to their pod, each with a pod that has it.
-pub type Unroutables = BTreeMap<IpAddr, (Unrouted, ObjectName)>;
+/// Addresses that pods name and that do not lead to them, with the pods.
+pub type Unroutables = BTreeMap<(IpAddr, ObjectName), Unrouted>;
 
-/// Why a borrowed address has no route to its pod.
+/// Why an address does not lead to a pod that names it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unrouted {
+    /// The pod does not have it.
+    Unheld(Unheld),
     /// It is an address of this node.
     IsOfNode(String),
-    /// This pod of another node has it, too.
-    Contested(ObjectName),
+    /// It is this, and so no pod's.
+    Reserved(&'static str),
     /// It lies in no pool.
     Unpooled,
 }
 
+/// Addresses that are no pod's, wherever they lie, and what they are: the API server, the node's gateway, its DNS.
+pub type Reserved = BTreeMap<IpAddr, &'static str>;
+
 impl Topology {
     /// Whether another view differs only in [`Topology::prefixes`] and in what follows from these alone.
     pub(crate) fn differs_in_prefixes_alone(&self, other: &Self) -> bool {
-        let Self { prefixes: _, unpooled: _, unrouted: _, vxlan_macs, senders, .. } = self;
+        let Self { prefixes: _, unpooled: _, of_no_pool: _, unrouted: _, .. } = self;
+        let Self { vxlan_macs, senders, .. } = self;
         let Self { blocks, tunnel_addresses, addresses, underlay, .. } = self;
         (vxlan_macs, senders, blocks) == (&other.vxlan_macs, &other.senders, &other.blocks)
             && (tunnel_addresses, addresses) == (&other.tunnel_addresses, &other.addresses)
@@ -210,9 +219,10 @@ impl Topology {
         };
         let own =
             |(prefix, route): (&IpNet, &Route)| (*route == Route::Node).then_some(prefix.addr());
+        let in_pools = self.prefixes.iter().filter(|(prefix, _)| !self.of_no_pool.contains(prefix));
         Desired {
             addresses: self.tunnel_addresses.clone(),
-            blocks: self.prefixes.iter().filter_map(way).collect(),
+            blocks: in_pools.filter_map(way).collect(),
             own: self.prefixes.iter().filter_map(own).collect(),
         }
     }
@@ -264,24 +274,35 @@ pub enum TopologyError {
 fn unrouted_lines(unrouted: &Unroutables) -> Vec<String> {
     const SHOWN: usize = 5;
     let mut causes: BTreeMap<(String, &str), Vec<String>> = BTreeMap::new();
-    for (address, (why, pod)) in unrouted {
+    for ((address, pod), why) in unrouted {
+        let of_pod = format!("{address} of Pod {pod}");
         let (cause, remedy, of) = match why {
+            Unrouted::Unheld(Unheld::Held(other)) => (
+                "because other pods have them".to_owned(),
+                "give each pod its own",
+                format!("{of_pod} (Pod {other} has it)"),
+            ),
+            Unrouted::Unheld(Unheld::OutOfPlace) => (
+                "because only annotations name them, and they lie in no pod CIDR of the pod's node and in no IPPool, or are \
+                 a node's"
+                    .to_owned(),
+                "remove the annotation, which is the CNI plugin's to write",
+                of_pod,
+            ),
             Unrouted::IsOfNode(node) => (
                 format!("because they are addresses of Node {node:?}"),
                 "give the pods other ones",
-                format!("{address} of Pod {pod}"),
+                of_pod,
             ),
-            Unrouted::Contested(other) => (
-                "because pods of two nodes have them".to_owned(),
-                "give each pod its own",
-                format!("{address} of Pod {pod} and Pod {other}"),
-            ),
+            Unrouted::Reserved(what) => {
+                (format!("because they are {what}"), "give the pods other ones", of_pod)
+            }
             Unrouted::Unpooled => (
                 "because they lie in no pod CIDR of the pod's node and in no IPPool, so it is not known whether they are \
                  behind a tunnel"
                     .to_owned(),
                 "make an IPPool around them (ipipMode: Never if they are not)",
-                format!("{address} of Pod {pod}"),
+                of_pod,
             ),
         };
         causes.entry((cause, remedy)).or_default().push(of);
@@ -407,40 +428,49 @@ impl Cluster {
 }
 
 /// The routes of the borrowed addresses as seen from `here`, the node `name`, and those that have none to their pod. No
-/// pod takes an address of a node.
-fn borrowed(cluster: &Cluster, name: &str, here: &Node) -> (Vec<(IpNet, Route)>, Unroutables) {
+/// pod takes an address of a node, or a reserved one.
+fn borrowed(
+    cluster: &Cluster,
+    name: &str,
+    here: &Node,
+    reserved: &Reserved,
+) -> (Vec<(IpNet, Route)>, Unroutables) {
     let (mut routes, mut unrouted) = (Vec::new(), Unroutables::new());
     if cluster.borrowed.is_empty() {
         return (routes, unrouted);
     }
     let of_nodes = cluster.node_addresses();
-    for (address, claimants) in &cluster.borrowed {
-        let mut each = claimants.iter();
-        let Some((pod, node)) = each.next() else { continue };
+    for (address, (pod, node)) in &cluster.borrowed {
         let prefix = IpNet::from(*address);
-        let other = each.find(|(_, other)| *other != node);
-        let (route, why) = match (of_nodes.get(address), other, cluster.nodes.get(node)) {
-            (Some(node), ..) => (None, Some(Unrouted::IsOfNode((*node).to_owned()))),
-            (None, Some((other, _)), _) => {
-                let why = Unrouted::Contested(other.clone());
-                (Some(Route::Nowhere(Nowhere::Contested)), Some(why))
-            }
-            (None, None, _) if node == name => (Some(Route::Local), None),
-            (None, None, Some(remote)) => {
+        let Some(remote) = cluster.nodes.get(&**node) else { continue };
+        let (route, why) = match (of_nodes.get(address), reserved.get(address)) {
+            (Some(node), _) => (None, Some(Unrouted::IsOfNode((*node).to_owned()))),
+            (None, Some(what)) => (None, Some(Unrouted::Reserved(what))),
+            (None, None) if **node == *name => (Some(Route::Local), None),
+            (None, None) => {
                 let route = route_to(cluster, here, remote, &prefix);
-                let unpooled = route == Route::Nowhere(Nowhere::Unpooled);
-                (Some(route), unpooled.then_some(Unrouted::Unpooled))
+                let is_unpooled = route == Route::Nowhere(Nowhere::Unpooled);
+                (Some(route), is_unpooled.then_some(Unrouted::Unpooled))
             }
-            (None, None, None) => (None, None),
         };
         routes.extend(route.map(|route| (prefix, route)));
-        unrouted.extend(why.map(|why| (*address, (why, pod.clone()))));
+        unrouted.extend(why.map(|why| ((*address, pod.clone()), why)));
     }
     (routes, unrouted)
 }
 
+/// The addresses that pods name and do not have.
+fn unheld(cluster: &Cluster) -> Unroutables {
+    let unheld = cluster.unheld().into_iter();
+    unheld.map(|(of, why)| (of, Unrouted::Unheld(why))).collect()
+}
+
 /// The topology as seen from node `name`.
-pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError> {
+pub fn topology(
+    cluster: &Cluster,
+    name: &str,
+    reserved: &Reserved,
+) -> Result<Topology, TopologyError> {
     let here = node(cluster, name)?;
     if here.pod_cidrs.is_empty() {
         return Err(TopologyError::NoBlock(name.to_owned()));
@@ -461,7 +491,11 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
         remote_blocks().map(|(_, remote, block)| (*block, route_to(cluster, here, remote, block)));
     let contested = contested.into_iter().map(|it| (it, Route::Nowhere(Nowhere::Contested)));
     let own_blocks = here.pod_cidrs.iter().map(|block| (*block, Route::Local));
-    let (borrowed, unrouted) = borrowed(cluster, name, here);
+    let (borrowed, mut unrouted) = borrowed(cluster, name, here, reserved);
+    unrouted.extend(unheld(cluster));
+    let unpooled_here =
+        borrowed.iter().map(|(prefix, _)| *prefix).filter(|it| pool(cluster, it).is_none());
+    let of_no_pool = unpooled_here.collect();
     let borrowed_here = borrowed.iter().filter(|(_, route)| *route == Route::Local);
     let own = here.pod_cidrs.iter().chain(borrowed_here.map(|(prefix, _)| prefix)).copied();
     let senders = senders(cluster, name, here, own);
@@ -488,6 +522,7 @@ pub fn topology(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError
         senders,
         vxlan_macs,
         unpooled,
+        of_no_pool,
         unrouted,
     })
 }
@@ -501,6 +536,7 @@ pub fn policy_only(cluster: &Cluster, name: &str) -> Result<Topology, TopologyEr
     Ok(Topology {
         prefixes: world.into_iter().chain(own).collect(),
         addresses: here.internal_ips.clone(),
+        unrouted: unheld(cluster),
         ..Topology::default()
     })
 }
@@ -561,14 +597,15 @@ mod tests {
         };
         let host = HostEndpoint { broken: false, ..host };
         cluster.model.host_endpoints.insert("uplink".to_owned(), Arc::new(host));
-        let last = topology(&cluster, "a").unwrap();
+        let last = topology(&cluster, "a", &Reserved::new()).unwrap();
         cluster.nodes.remove("a");
-        assert!(topology(&cluster, "a").is_err());
+        assert!(topology(&cluster, "a", &Reserved::new()).is_err());
         assert_eq!(last.interfaces("a", "eth0").native(&cluster.model), Some("uplink"));
     }
 
     fn route(ipip: EncapsulationMode, prefix: &str) -> Route {
-        topology(&cluster(ipip), "a").unwrap().prefixes[&prefix.parse::<IpNet>().unwrap()]
+        topology(&cluster(ipip), "a", &Reserved::new()).unwrap().prefixes
+            [&prefix.parse::<IpNet>().unwrap()]
     }
 
     #[test]
@@ -591,12 +628,12 @@ mod tests {
         let mut vxlan = cluster.pools[0].clone();
         (vxlan.cidr, vxlan.overlay) = ("10.244.2.0/24".parse().unwrap(), Overlay::Vxlan);
         cluster.pools.push(vxlan);
-        let a = topology(&cluster, "a").unwrap();
+        let a = topology(&cluster, "a", &Reserved::new()).unwrap();
         let b: Ipv4Addr = "172.18.0.3".parse().unwrap();
         assert!(a.receivers().contains(&Peer { address: b, overlay: Overlay::Vxlan }));
         assert!(!a.receivers().contains(&Peer { address: b, overlay: Overlay::Ipip }));
         assert!(a.senders.iter().all(|peer| peer.overlay == Overlay::Ipip));
-        let seen = topology(&cluster, "b").unwrap();
+        let seen = topology(&cluster, "b", &Reserved::new()).unwrap();
         assert!(seen.receivers().iter().all(|peer| peer.overlay == Overlay::Ipip));
         assert_eq!(seen.senders.len(), 2);
         assert!(seen.senders.iter().all(|peer| peer.overlay == Overlay::Vxlan));
@@ -640,7 +677,7 @@ mod tests {
     #[test]
     fn an_unknown_node_says_what_to_do() {
         assert!(
-            topology(&cluster(EncapsulationMode::Never), "x")
+            topology(&cluster(EncapsulationMode::Never), "x", &Reserved::new())
                 .unwrap_err()
                 .to_string()
                 .contains("--name")
@@ -656,7 +693,7 @@ mod tests {
         cluster.pools.push(inner);
         let block: IpNet = "10.244.2.0/24".parse().unwrap();
         for _ in 0..2 {
-            let route = topology(&cluster, "a").unwrap().prefixes[&block];
+            let route = topology(&cluster, "a", &Reserved::new()).unwrap().prefixes[&block];
             assert_eq!(
                 route,
                 Route::Tunnel(Peer {
@@ -673,7 +710,7 @@ mod tests {
         let mut cluster = cluster(EncapsulationMode::Never);
         let here = cluster.nodes.get_mut("a").unwrap();
         here.pod_cidrs.push("fd00:10:1::/64".parse().unwrap());
-        let seen = topology(&cluster, "a").unwrap();
+        let seen = topology(&cluster, "a", &Reserved::new()).unwrap();
         let own: Vec<IpAddr> = ["10.244.1.1", "fd00:10:1::1"].map(|ip| ip.parse().unwrap()).into();
         assert_eq!(seen.tunnel_addresses, own);
         let anycast: IpNet = "fd00:10:1::/128".parse().unwrap();
@@ -684,7 +721,7 @@ mod tests {
     fn a_block_whose_pool_is_removed_leads_nowhere_until_a_pool_is_around_it_again() {
         let mut cluster = cluster(EncapsulationMode::Always);
         let pool = cluster.pools.pop().unwrap();
-        let seen = topology(&cluster, "a").unwrap();
+        let seen = topology(&cluster, "a", &Reserved::new()).unwrap();
         let block: IpNet = "10.244.2.0/24".parse().unwrap();
         assert_eq!(seen.prefixes[&block], Route::Nowhere(Nowhere::Unpooled));
         // The node's own routes do not reach it either.
@@ -696,11 +733,11 @@ mod tests {
         let half = Pool { cidr: "10.244.2.0/25".parse().unwrap(), ..pool.clone() };
         cluster.pools.push(half);
         assert_eq!(
-            topology(&cluster, "a").unwrap().prefixes[&block],
+            topology(&cluster, "a", &Reserved::new()).unwrap().prefixes[&block],
             Route::Nowhere(Nowhere::Unpooled)
         );
         cluster.pools.push(pool);
-        let seen = topology(&cluster, "a").unwrap();
+        let seen = topology(&cluster, "a", &Reserved::new()).unwrap();
         assert_eq!(
             seen.prefixes[&block],
             Route::Tunnel(Peer { address: "172.18.0.3".parse().unwrap(), overlay: Overlay::Ipip })
@@ -712,8 +749,8 @@ mod tests {
     fn with_borrowed(pods: &[(&str, &str)]) -> Cluster {
         let mut cluster = cluster(EncapsulationMode::Always);
         for (number, (address, node)) in pods.iter().enumerate() {
-            let claimants = cluster.borrowed.entry(address.parse().unwrap()).or_default();
-            claimants.insert(ObjectName::new("default", number.to_string()), (*node).to_owned());
+            let pod = ObjectName::new("default", number.to_string());
+            cluster.borrowed.insert(address.parse().unwrap(), (pod, Arc::from(*node)));
         }
         cluster
     }
@@ -734,7 +771,7 @@ mod tests {
             mode: EncapsulationMode::Never,
         };
         cluster.pools.push(plain);
-        let seen = topology(&cluster, "a").unwrap();
+        let seen = topology(&cluster, "a", &Reserved::new()).unwrap();
         let b: Ipv4Addr = "172.18.0.3".parse().unwrap();
         let by_ipip = Route::Tunnel(Peer { address: b, overlay: Overlay::Ipip });
         for (address, route) in [
@@ -751,52 +788,71 @@ mod tests {
         assert_eq!(problems.len(), 1, "{problems:?}");
         insta::assert_snapshot!(problems[0], @"addresses not routed, because they lie in no pod CIDR of the pod's node and in no IPPool, so it is not known whether they are behind a tunnel: 192.0.2.1 of Pod default/3; make an IPPool around them (ipipMode: Never if they are not)");
         // On the node that lends it, it leads away.
-        let lender = topology(&cluster, "c").unwrap();
+        let lender = topology(&cluster, "c", &Reserved::new()).unwrap();
         assert_eq!(lender.route("10.244.3.9".parse().unwrap()).1, by_ipip);
         assert_eq!(lender.route("10.244.3.10".parse().unwrap()).1, Route::Local);
     }
 
     #[test]
-    fn an_address_of_two_nodes_pods_leads_nowhere_and_a_nodes_own_is_never_a_pods() {
+    fn an_address_of_a_node_or_one_that_is_reserved_is_never_a_pods() {
         let mut cluster = with_borrowed(&[
             ("10.244.9.1", "b"),
-            ("10.244.9.1", "c"),
-            // Two pods of one node.
-            ("10.244.9.2", "b"),
-            ("10.244.9.2", "b"),
             ("172.19.0.4", "b"),
             ("172.18.0.2", "b"),
             ("10.244.3.1", "b"),
             ("10.244.1.1", "b"),
             ("198.51.100.7", "c"),
+            ("10.244.9.53", "b"),
+            ("10.244.9.54", "a"),
         ]);
         // An ExternalIP.
         cluster.nodes.get_mut("b").unwrap().addresses.insert("198.51.100.7".parse().unwrap());
-        let seen = topology(&cluster, "a").unwrap();
+        let reserved = ["10.244.9.53", "10.244.9.54"].map(|ip| (ip.parse().unwrap(), "the DNS"));
+        let seen = topology(&cluster, "a", &reserved.into()).unwrap();
         let route = |address: &str| seen.route(address.parse().unwrap()).1;
         let to = |address: &str| {
             Route::Tunnel(Peer { address: address.parse().unwrap(), overlay: Overlay::Ipip })
         };
-        assert_eq!(route("10.244.9.1"), Route::Nowhere(Nowhere::Contested));
-        assert_eq!(route("10.244.9.2"), to("172.18.0.3"));
+        assert_eq!(route("10.244.9.1"), to("172.18.0.3"));
         assert_eq!(route("172.19.0.4"), Route::World);
         assert_eq!(route("172.18.0.2"), Route::Node);
         assert_eq!(route("10.244.3.1"), to("172.19.0.4"));
         assert_eq!(route("10.244.1.1"), Route::Node);
-        assert_eq!(seen.unrouted.len(), 6, "{:?}", seen.unrouted);
+        for reserved in ["10.244.9.53", "10.244.9.54"] {
+            assert_eq!(route(reserved), Route::Nowhere(Nowhere::Unclaimed));
+            let prefix: IpNet = reserved.parse::<IpAddr>().unwrap().into();
+            assert!(seen.host().blocks.iter().all(|(block, _)| *block != prefix));
+        }
+        assert_eq!(seen.unrouted.len(), 7, "{:?}", seen.unrouted);
         insta::assert_snapshot!(seen.problems().collect::<Vec<_>>().join("\n"), @r#"
-        addresses not routed, because pods of two nodes have them: 10.244.9.1 of Pod default/0 and Pod default/1; give each pod its own
-        addresses not routed, because they are addresses of Node "a": 10.244.1.1 of Pod default/7, 172.18.0.2 of Pod default/5; give the pods other ones
-        addresses not routed, because they are addresses of Node "b": 198.51.100.7 of Pod default/8; give the pods other ones
-        addresses not routed, because they are addresses of Node "c": 10.244.3.1 of Pod default/6, 172.19.0.4 of Pod default/4; give the pods other ones
+        addresses not routed, because they are addresses of Node "a": 10.244.1.1 of Pod default/4, 172.18.0.2 of Pod default/2; give the pods other ones
+        addresses not routed, because they are addresses of Node "b": 198.51.100.7 of Pod default/5; give the pods other ones
+        addresses not routed, because they are addresses of Node "c": 10.244.3.1 of Pod default/3, 172.19.0.4 of Pod default/1; give the pods other ones
+        addresses not routed, because they are the DNS: 10.244.9.53 of Pod default/6, 10.244.9.54 of Pod default/7; give the pods other ones
         "#);
+    }
+
+    #[test]
+    fn the_nodes_own_table_has_no_route_for_an_address_outside_of_pools() {
+        let cluster = with_borrowed(&[
+            ("192.0.2.53", "a"),
+            ("192.0.2.54", "b"),
+            ("10.244.9.1", "a"),
+            ("10.244.9.2", "b"),
+        ]);
+        let host = topology(&cluster, "a", &Reserved::new()).unwrap().host();
+        let prefixes: Vec<String> = host.blocks.iter().map(|(net, _)| net.to_string()).collect();
+        assert!(!prefixes.iter().any(|net| net.starts_with("192.0.2.")), "{prefixes:?}");
+        for inside in ["10.244.9.1/32", "10.244.9.2/32"] {
+            assert!(prefixes.iter().any(|net| net == inside), "{prefixes:?}");
+        }
     }
 
     #[test]
     fn many_addresses_without_a_route_are_one_line_for_each_cause() {
         let of_b: Vec<String> = (1..=7).map(|last| format!("192.0.2.{last}")).collect();
         let of_b: Vec<(&str, &str)> = of_b.iter().map(|address| (address.as_str(), "b")).collect();
-        let seen = topology(&with_borrowed(&of_b), "a").unwrap();
+        let seen = topology(&with_borrowed(&of_b), "a", &Reserved::new()).unwrap();
         assert_eq!(seen.unrouted.len(), 7);
         insta::assert_snapshot!(seen.problems().collect::<Vec<_>>().join("\n"), @"addresses not routed, because they lie in no pod CIDR of the pod's node and in no IPPool, so it is not known whether they are behind a tunnel: 192.0.2.1 of Pod default/0, 192.0.2.2 of Pod default/1, 192.0.2.3 of Pod default/2, 192.0.2.4 of Pod default/3, 192.0.2.5 of Pod default/4 and 2 more; make an IPPool around them (ipipMode: Never if they are not)");
     }
@@ -805,14 +861,14 @@ mod tests {
     fn a_borrowed_address_in_a_tunnels_pool_makes_other_nodes_senders() {
         let mut cluster = with_borrowed(&[("10.7.0.1", "a")]);
         cluster.pools[0].mode = EncapsulationMode::Never;
-        assert_eq!(topology(&cluster, "a").unwrap().senders, BTreeSet::new());
+        assert_eq!(topology(&cluster, "a", &Reserved::new()).unwrap().senders, BTreeSet::new());
         let tunnels = Pool {
             cidr: "10.7.0.0/16".parse().unwrap(),
             overlay: Overlay::Vxlan,
             mode: EncapsulationMode::Always,
         };
         cluster.pools.push(tunnels);
-        let senders = topology(&cluster, "a").unwrap().senders;
+        let senders = topology(&cluster, "a", &Reserved::new()).unwrap().senders;
         assert_eq!(senders.len(), 2);
         assert!(senders.iter().all(|peer| peer.overlay == Overlay::Vxlan));
     }
@@ -868,10 +924,11 @@ mod tests {
         let blocks = ["10.244.0.0/24", "10.244.1.0/24", "10.244.2.0/24"];
         let twice = format!("{POOL}{}", POOL.replace("Always", "Never"));
         for pools in [POOL.replace("Always", "Perhaps"), twice] {
-            let error = topology(&of_nodes(blocks, &pools), "node-0").unwrap_err();
+            let error =
+                topology(&of_nodes(blocks, &pools), "node-0", &Reserved::new()).unwrap_err();
             assert_eq!(error, TopologyError::InvalidPool(vec!["p".to_owned()]), "{pools}");
         }
-        assert!(topology(&of_nodes(blocks, POOL), "node-0").is_ok());
+        assert!(topology(&of_nodes(blocks, POOL), "node-0", &Reserved::new()).is_ok());
     }
 
     #[test]
@@ -880,13 +937,13 @@ mod tests {
             let blocks = ["10.244.4.0/24", "10.244.1.0/24", claimed];
             let cluster = of_nodes(blocks, POOL);
             assert_eq!(cluster.problems.len(), 1, "{claimed}");
-            let seen = topology(&cluster, "node-0").unwrap();
+            let seen = topology(&cluster, "node-0", &Reserved::new()).unwrap();
             for block in &blocks[1..] {
                 let route = seen.prefixes[&block.parse::<IpNet>().unwrap()];
                 assert_eq!(route, Route::Nowhere(Nowhere::Contested), "{block} of {claimed}");
             }
             for name in ["node-1", "node-2"] {
-                let error = topology(&cluster, name).unwrap_err();
+                let error = topology(&cluster, name, &Reserved::new()).unwrap_err();
                 assert!(matches!(error, TopologyError::BlockClaimed { .. }), "{error}");
             }
         }

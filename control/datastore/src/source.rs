@@ -81,6 +81,14 @@ impl Source {
         }
     }
 
+    /// The host of the API server, a name or an address.
+    pub fn server_host(&self) -> Option<&str> {
+        match self {
+            Self::Directory(_) => None,
+            Self::ApiServer(server) => server.host(),
+        }
+    }
+
     /// Since when the objects may be out of date; `None`: they are not.
     pub fn stale(&self) -> Option<Stale> {
         match self {

@@ -250,7 +250,8 @@ fn either(one: State, other: State) -> Invalid {
     let (mut one, other) = (remains(one), remains(other));
     one.subject = one.subject.filter(|subject| other.subject.as_ref() == Some(subject));
     one.labels = one.labels.filter(|labels| other.labels.as_ref() == Some(labels));
-    one.addresses.extend(other.addresses);
+    one.reported.extend(other.reported);
+    one.annotated.extend(other.annotated);
     one
 }
 
@@ -260,15 +261,12 @@ fn remains(state: State) -> Invalid {
         State::Valid(object) => object,
         State::Invalid(invalid) => return *invalid,
     };
-    Invalid {
-        subject: object.subject(),
-        labels: match &*object {
-            Object::NetworkSet(set) => Some(set.labels.clone()),
-            _ => None,
-        },
-        addresses: match &*object {
-            Object::Pod(pod) => pod.every_address(),
-            _ => BTreeSet::new(),
-        },
-    }
+    let known = match &*object {
+        Object::Pod(pod) => Invalid::of_pod(pod),
+        Object::NetworkSet(set) => {
+            Invalid { labels: Some(set.labels.clone()), ..Invalid::default() }
+        }
+        _ => Invalid::default(),
+    };
+    Invalid { subject: object.subject(), ..known }
 }

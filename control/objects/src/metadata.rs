@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::cursor::{Cursor, Findings};
-use super::object::{Kind, ObjectKey, Owner, Pairs};
+use super::object::{Created, Kind, ObjectKey, Owner, Pairs};
 use super::problem::{Cause, Severity};
 use super::syntax::{
     DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, POLICY_NAME, QUALIFIED_NAME, is_dns_label,
@@ -12,10 +12,16 @@ use super::syntax::{
 use super::tree::{Node, Value, shown};
 use super::yaml;
 
-const READ: &[&str] =
-    &["name", "namespace", "labels", "annotations", "deletionTimestamp", "ownerReferences"];
-const IGNORED: &[&str] = &[
+const READ: &[&str] = &[
+    "name",
+    "namespace",
+    "labels",
+    "annotations",
     "creationTimestamp",
+    "deletionTimestamp",
+    "ownerReferences",
+];
+const IGNORED: &[&str] = &[
     "deletionGracePeriodSeconds",
     "finalizers",
     "generateName",
@@ -41,6 +47,7 @@ pub(super) struct Metadata {
     /// Whether all labels were read and are legal.
     pub(super) labels_readable: bool,
     pub(super) annotations: Pairs,
+    pub(super) created: Option<Created>,
     pub(super) deleting: bool,
     pub(super) owner: Option<Owner>,
 }
@@ -165,6 +172,7 @@ pub(super) fn metadata(root: &Cursor<'_>, kind: Kind, out: &mut Findings) -> Met
             annotations.error(out, Cause::Unexpected { found, expected });
         }
     }
+    metadata.created = text(root, "creationTimestamp").as_deref().and_then(Created::parse);
     metadata.deleting = cursor.field("deletionTimestamp").is_some();
     metadata.owner = owner(&cursor);
     metadata

@@ -12,7 +12,7 @@ use super::metadata::{self, Metadata};
 use super::namespace;
 use super::network_policy;
 use super::node;
-use super::object::{Kind, Object, ObjectKey, Pairs, Subject};
+use super::object::{Kind, Object, ObjectKey, Pairs, Pod, Subject};
 use super::pod;
 use super::problem::{Cause, Place, Problem, Severity};
 use super::service;
@@ -65,8 +65,19 @@ pub struct Invalid {
     pub subject: Option<Subject>,
     /// For a network set: its labels, if they could be read.
     pub labels: Option<Pairs>,
-    /// For a pod: the addresses that could be read.
-    pub addresses: BTreeSet<IpAddr>,
+    /// For a pod: the addresses that could be read of its status.
+    pub reported: BTreeSet<IpAddr>,
+    /// For a pod: the addresses that could be read of its annotations, which whoever may change the pod may write.
+    pub annotated: BTreeSet<IpAddr>,
+}
+
+impl Invalid {
+    /// What is known of a pod.
+    pub(super) fn of_pod(pod: &Pod) -> Self {
+        let reported: BTreeSet<IpAddr> = pod.reported_addresses().collect();
+        let annotated = pod.every_address().difference(&reported).copied().collect();
+        Self { reported, annotated, ..Self::default() }
+    }
 }
 
 /// Reads `text`, the content of the file `file`. `Err`: it is not YAML or JSON, and no part of it can be used.
@@ -419,7 +430,7 @@ fn decode(
         Kind::Node => Some(Object::Node(Box::new(node::node(root, &metadata, out)))),
         Kind::Pod => {
             let pod = pod::decode(root, metadata, out);
-            let invalid = Invalid { addresses: pod.every_address(), ..Invalid::default() };
+            let invalid = Invalid::of_pod(&pod);
             return (Some(Object::Pod(Box::new(pod))), invalid);
         }
         Kind::ServiceAccount => {

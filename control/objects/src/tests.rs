@@ -202,7 +202,8 @@ fn a_pods_annotations_tell_addresses_or_that_there_are_none() {
         let manifest = read("pod.yaml", &of(name, text)).unwrap();
         let State::Invalid(invalid) = &manifest.entries[0].state else { panic!("{text}") };
         let expected = closed.iter().map(|text| text.parse().unwrap()).collect();
-        assert_eq!(invalid.addresses, expected, "{name}: {text}");
+        assert_eq!(invalid.annotated, expected, "{name}: {text}");
+        assert!(invalid.reported.is_empty(), "{name}: {text}");
         // Calico does not look at it if status has the address.
         let filled = of(name, text) + "status: {podIP: 10.0.0.9}\n";
         let manifest = read("pod.yaml", &filled).unwrap();
@@ -212,7 +213,8 @@ fn a_pods_annotations_tell_addresses_or_that_there_are_none() {
         let broken = filled.replace("status: {", "status: {phase: Odd, ");
         let manifest = read("pod.yaml", &broken).unwrap();
         let State::Invalid(invalid) = &manifest.entries[0].state else { panic!("{text}") };
-        assert!(closed.iter().all(|text| invalid.addresses.contains(&text.parse().unwrap())));
+        assert!(closed.iter().all(|text| invalid.annotated.contains(&text.parse().unwrap())));
+        assert_eq!(invalid.reported, ["10.0.0.9".parse().unwrap()].into());
     }
 }
 

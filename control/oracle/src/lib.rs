@@ -19,6 +19,7 @@
 //! are not judged.
 
 mod address_class;
+mod address_owner;
 mod decide;
 mod enforcement;
 pub mod explain;

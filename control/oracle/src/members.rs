@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use ipnet::IpNet;
 
 use super::address_class::Content;
+use super::address_owner::Owners;
 use super::matching::{in_net, protocol_number, selected};
 use super::selector::{Language, Selector};
 use manx_objects::State;
@@ -190,6 +191,7 @@ pub(super) struct Members {
 impl Members {
     pub(super) fn new(objects: &BTreeMap<ObjectKey, Stored>) -> Self {
         let surroundings = Surroundings::new(objects);
+        let owners = Owners::new(objects);
         let mut members = Self::default();
         for (key, stored) in objects {
             if key.kind == Kind::Namespace {
@@ -199,9 +201,9 @@ impl Members {
             }
             match &stored.state {
                 State::Valid(object) => match &**object {
-                    Object::Pod(pod) => match (surroundings.pod(key, pod), addresses(pod)) {
-                        (Some(member), _) => members.list.push(member),
-                        (None, addresses) => members.closed_addresses.extend(addresses),
+                    Object::Pod(pod) => match surroundings.pod(key, pod, owners.of(key)) {
+                        Some(member) => members.list.push(member),
+                        None => members.closed_addresses.extend(owners.of(key)),
                     },
                     Object::Node(node) => {
                         members.nodes.push((node.labels.clone(), node_addresses(node)));
@@ -217,8 +219,9 @@ impl Members {
                 },
                 State::Invalid(invalid) => match key.kind {
                     Kind::Pod => {
-                        members.invalid_addresses.extend(&invalid.addresses);
-                        members.closed_addresses.extend(&invalid.addresses);
+                        let closed = owners.closed(&invalid.reported, &invalid.annotated);
+                        members.invalid_addresses.extend(&closed);
+                        members.closed_addresses.extend(closed);
                     }
                     Kind::Node => members.unknown_node = true,
                     Kind::NetworkSet | Kind::GlobalNetworkSet => {
@@ -343,8 +346,7 @@ impl<'a> Surroundings<'a> {
     }
 
     /// `None`: the pod is no endpoint.
-    fn pod(&self, key: &ObjectKey, pod: &Pod) -> Option<Member> {
-        let addresses = addresses(pod);
+    fn pod(&self, key: &ObjectKey, pod: &Pod, addresses: BTreeSet<IpAddr>) -> Option<Member> {
         if addresses.is_empty() {
             return None;
         }
@@ -407,7 +409,7 @@ impl<'a> Surroundings<'a> {
 
 /// The addresses of a node: those that its object lists, and the one that it keeps for itself in each block of pods'
 /// addresses, which is the second. A block of fewer than four addresses has no room for pods, and none for that.
-fn node_addresses(node: &Node) -> BTreeSet<IpAddr> {
+pub(super) fn node_addresses(node: &Node) -> BTreeSet<IpAddr> {
     let listed = node.internal_ips.iter().chain(&node.external_ips).copied();
     let noted = node.calico_address.map(|net| net.addr());
     let blocks =
@@ -419,8 +421,8 @@ fn node_addresses(node: &Node) -> BTreeSet<IpAddr> {
     listed.chain(noted).chain(second).collect()
 }
 
-/// The addresses of a pod: none on the host's network, or when it has finished.
-fn addresses(pod: &Pod) -> BTreeSet<IpAddr> {
+/// The addresses that a pod's object names: none on the host's network, or when it has finished.
+pub(super) fn addresses(pod: &Pod) -> BTreeSet<IpAddr> {
     let finished = pod.phase == Some(Phase::Succeeded) || pod.phase == Some(Phase::Failed);
     // The CNI plugin empties its annotation when it takes the addresses back: Calico's podIP, Amazon's pod-ips.
     let noted = &pod.annotated_ips;

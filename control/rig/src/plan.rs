@@ -546,7 +546,8 @@ fn give_addresses(
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => new.insert(Block::new(*net).ok_or_else(full)?),
             };
-            let number = block.next(&taken).ok_or_else(full)?;
+            let is_taken = |address| taken.contains(&address);
+            let number = block.next(taken.len(), is_taken).ok_or_else(full)?;
             block.last = number;
             let address = block.address(number);
             taken.insert(address);

@@ -9,6 +9,7 @@
 //! number of clusters.
 
 mod ablation;
+mod addresses;
 mod contract;
 mod every_api;
 mod matrix;

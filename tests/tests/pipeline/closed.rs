@@ -91,6 +91,29 @@ fn an_attached_pod_that_the_cluster_does_not_know_passes_nothing_in_or_out() {
     assert_eq!(fabric.send_at(0, port, &itself), []);
 }
 
+/// Whoever may change a pod may write an address into its annotations. If other nodes believe that, they take the pod
+/// for a stranger, whom a policy that denies it does not mean.
+#[test]
+fn an_attached_pod_whose_object_names_other_addresses_passes_nothing_in_or_out() {
+    let mut fabric = Fabric::new(&open_cluster());
+    let (_, a) = fabric.port("shop/a");
+    let out = Tuple::new(A, B, TCP, 80).opening();
+    assert_eq!(fabric.send("shop/a", &out).len(), 1);
+    let others = pod("shop/b", 0, "{}", &[B, B6]);
+    for changed in [&["10.1.0.77"][..], &["10.1.0.77", A6], &[A]] {
+        fabric.read(&(pod("shop/a", 0, "{}", changed) + &others));
+        fabric.publish();
+        is_dropped(&mut fabric, 0, a, &Tuple::new(A, B, TCP, 81).opening(), DropReason::NoTables);
+        let more = Tuple::new(A, B, TCP, 80).data(b"more");
+        is_dropped(&mut fabric, 0, a, &more, DropReason::NoTables);
+        let (_, b) = fabric.port("shop/b");
+        let inward = Tuple::new(B, A, TCP, 80).opening();
+        is_dropped(&mut fabric, 0, b, &inward, DropReason::NoTables);
+    }
+    fabric.apply(&(pod("shop/a", 0, "{}", &[A, A6]) + &others));
+    assert_eq!(fabric.send("shop/a", &Tuple::new(A, B, TCP, 82).opening()).len(), 1);
+}
+
 #[test]
 fn an_attached_pod_that_the_cluster_knows_no_more_answers_nobody_not_even_its_node() {
     let mut fabric = Fabric::new(&open_cluster());

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use manx_analysis::proof::{Depth, Proof, prove};
 use manx_calculation::calc::{Calculation, NextStep};
 use manx_calculation::import::import_for;
-use manx_calculation::topology::topology;
+use manx_calculation::topology::{Reserved, topology};
 use manx_dataplane::tables::Tables;
 use manx_datastore::{STANDS, Store};
 use manx_objects::contents::{Changes, Contents};
@@ -126,7 +126,7 @@ fn measure_start(store: &mut Store, results: &mut Results) -> Result<(Node, Tabl
         );
     }
     let (cluster, import) = timed(|| import_for(contents, NODE));
-    let (topology, placed) = timed(|| topology(&cluster, NODE));
+    let (topology, placed) = timed(|| topology(&cluster, NODE, &Reserved::new()));
     let locals = attached_pods(&cluster);
     let mut node =
         Node { calculation: Calculation::default(), cluster, topology: topology?, locals };
@@ -242,7 +242,7 @@ fn measure_routes(
             return Err(format!("a node took {left:?}, expected other routes").into());
         }
         followed.push(time);
-        let (topology, time) = timed(|| topology(&node.cluster, NODE));
+        let (topology, time) = timed(|| topology(&node.cluster, NODE, &Reserved::new()));
         node.topology = topology?;
         placed.push(time);
         let (is_stored, time) = timed(|| node.change_routes(tables));

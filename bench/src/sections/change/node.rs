@@ -59,7 +59,7 @@ impl Node {
 /// The node's pods, as if each was attached.
 pub(super) fn attached_pods(cluster: &Cluster) -> BTreeMap<ObjectName, Local> {
     let ours =
-        cluster.pods_by_node.iter().filter(|(_, node)| ***node == *NODE).map(|(name, _)| name);
+        cluster.pods_by_node.iter().filter(|(_, node)| ***node == *NODE).map(|(name, _)| &**name);
     let local = |(index, name): (u32, &ObjectName)| {
         let addresses = cluster.model.endpoints.get(name).map(|it| it.addresses.clone());
         let addresses = addresses.into_iter().flatten().collect();

@@ -10,7 +10,7 @@ use crossbeam::channel::{Receiver, Sender, unbounded};
 use manx_calculation::calc::{Calculation, Inputs, Local, Underlay};
 use manx_calculation::import::Cluster;
 use manx_calculation::interfaces::Interfaces;
-use manx_calculation::topology::topology;
+use manx_calculation::topology::{Reserved, topology};
 use manx_dataplane::counters::{PortCounters, WorkerCounters};
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::flow::FlowEntry;
@@ -135,7 +135,7 @@ impl Node {
 
     /// Makes tables of the present cluster.
     pub(crate) fn calculate(&mut self) -> Result<Tables, Failure> {
-        let topology = topology(&self.cluster, NAME)?;
+        let topology = topology(&self.cluster, NAME, &Reserved::new())?;
         let underlay = Underlay {
             mtu: MTU,
             raw: RAW,

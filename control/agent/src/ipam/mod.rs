@@ -34,12 +34,18 @@ pub enum Error {
     )]
     TooSmall(IpNet),
     /// Every address is given out.
-    #[error("no address is left in pod CIDR {block}: all {pods} are given to pods")]
+    #[error(
+        "no address is left in pod CIDR {block}: pods of this node have {leased}{}; remove pods, or give the node a \
+         larger pod CIDR",
+        list_others(.others)
+    )]
     Exhausted {
         /// The block.
         block: IpNet,
-        /// How many pods have one.
-        pods: usize,
+        /// How many pods of this node have.
+        leased: usize,
+        /// The others, and who has each.
+        others: Vec<(IpAddr, String)>,
     },
     /// Another pod has a named address.
     #[error("address {address} is that of pod {holder}: name another, or detach that pod first")]
@@ -80,6 +86,19 @@ pub enum Error {
 
 fn list(addresses: &[IpAddr]) -> String {
     addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// The first of them, and how many more there are.
+fn list_others(others: &[(IpAddr, String)]) -> String {
+    const SHOWN: usize = 5;
+    if others.is_empty() {
+        return String::new();
+    }
+    let shown = others.iter().take(SHOWN).map(|(address, holder)| format!("{address} of {holder}"));
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    let more = others.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!(", and others have {}: {shown}{more}", others.len())
 }
 
 impl Error {
@@ -149,7 +168,7 @@ impl Ipam {
 
     /// Whether every block has an address for one more pod.
     pub fn check_room(&self) -> Result<(), Error> {
-        self.blocks.iter().try_for_each(|block| next(block, &self.used).map(drop))
+        self.blocks.iter().try_for_each(|block| self.next(block, &BTreeMap::new()).map(drop))
     }
 
     /// Each block, how many of its addresses pods have, and how many are left for them.
@@ -166,11 +185,11 @@ impl Ipam {
     }
 
     /// The pod's addresses, one of each block: those that it has, or else the next in turn. All or nothing.
-    /// None of `others` is next.
+    /// None of `others`, which say who has them, is next.
     pub fn assign(
         &mut self,
         pod: &PodName,
-        others: &BTreeSet<IpAddr>,
+        others: &BTreeMap<IpAddr, String>,
     ) -> Result<Vec<IpAddr>, Error> {
         if let Some(addresses) = self.pods.get(pod) {
             return Ok(addresses.clone());
@@ -178,9 +197,8 @@ impl Ipam {
         if self.blocks.is_empty() {
             return Err(Error::NoBlock);
         }
-        let used: BTreeSet<IpAddr> = self.used.union(others).copied().collect();
         let numbers: Vec<u128> =
-            self.blocks.iter().map(|block| next(block, &used)).collect::<Result<_, _>>()?;
+            self.blocks.iter().map(|block| self.next(block, others)).collect::<Result<_, _>>()?;
         let mut addresses = Vec::with_capacity(numbers.len());
         for (block, number) in self.blocks.iter_mut().zip(numbers) {
             block.last = number;
@@ -234,6 +252,21 @@ impl Ipam {
             && self.blocks.iter().zip(addresses).all(|(block, it)| block.number(*it).is_some())
     }
 
+    /// The number of the block's next address, which no pod of this node has and none of `others`.
+    fn next(&self, block: &Block, others: &BTreeMap<IpAddr, String>) -> Result<u128, Error> {
+        let is_used =
+            |address: IpAddr| self.used.contains(&address) || others.contains_key(&address);
+        block.next(self.used.len() + others.len(), is_used).ok_or_else(|| {
+            let in_block = |address: &IpAddr| block.net.contains(address);
+            let others = others.iter().filter(|(it, _)| in_block(it) && !self.used.contains(it));
+            Error::Exhausted {
+                block: block.net,
+                leased: self.used.iter().filter(|it| in_block(it)).count(),
+                others: others.map(|(address, holder)| (*address, holder.clone())).collect(),
+            }
+        })
+    }
+
     /// Takes the pod's addresses back and says which; empty if it has none.
     pub fn release(&mut self, pod: &PodName) -> Vec<IpAddr> {
         let addresses = self.pods.remove(pod).unwrap_or_default();
@@ -243,14 +276,6 @@ impl Ipam {
         self.ids.remove(pod);
         addresses
     }
-}
-
-/// The number of the block's next address, which is none of those that are used.
-fn next(block: &Block, used: &BTreeSet<IpAddr>) -> Result<u128, Error> {
-    block.next(used).ok_or_else(|| {
-        let pods = used.iter().filter(|address| block.net.contains(*address)).count();
-        Error::Exhausted { block: block.net, pods }
-    })
 }
 
 #[cfg(test)]

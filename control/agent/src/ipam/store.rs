@@ -4,7 +4,7 @@
 //! not parse or contradicts itself is refused rather than forgotten: forgetting would give a living pod's address to
 //! another.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::net::IpAddr;
@@ -120,7 +120,7 @@ impl Store {
         pod: &PodName,
         wanted: &[IpAddr],
         id: Option<AttachmentId>,
-        others: &BTreeSet<IpAddr>,
+        others: &BTreeMap<IpAddr, String>,
     ) -> Result<Vec<IpAddr>, Error> {
         let mut next = self.ipam.clone();
         let addresses = match wanted {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use manx_calculation::block::TUNNEL;
 use manx_calculation::import::import;
-use manx_calculation::topology::topology;
+use manx_calculation::topology::{Reserved, topology};
 use manx_objects::contents::Contents;
 use proptest::prelude::*;
 
@@ -18,13 +18,13 @@ fn the_address_that_is_kept_from_pods_is_the_topologys_own() {
     let node = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"a"},"spec":{"podCIDRs":["10.244.1.0/24","fd00:10:1::/64"]},
         "status":{"addresses":[{"type":"InternalIP","address":"172.18.0.2"}]}}"#;
     let cluster = import(&Contents::from_texts([("node.json", node)]));
-    let seen = topology(&cluster, "a").unwrap();
+    let seen = topology(&cluster, "a", &Reserved::new()).unwrap();
     assert_eq!(seen.tunnel_addresses.len(), 2);
     assert_eq!(tunnel_addresses(&Ipam::new(&seen.blocks).unwrap()), seen.tunnel_addresses);
 }
 
 /// No address is another's.
-const NONE: BTreeSet<IpAddr> = BTreeSet::new();
+const NONE: BTreeMap<IpAddr, String> = BTreeMap::new();
 
 fn pod(number: u32) -> PodName {
     PodName { namespace: "default".to_owned(), name: format!("pod-{number}") }
@@ -90,12 +90,13 @@ proptest! {
                         prop_assert_eq!(before, addresses, "the same pod has the same address");
                     }
                 }
-                Err(Error::Exhausted { block, pods }) => {
+                Err(Error::Exhausted { block, leased, others }) => {
                     prop_assert!(blocks.contains(&block));
-                    prop_assert_eq!(pods, held.len());
+                    prop_assert_eq!(leased, held.len());
+                    prop_assert!(others.is_empty());
                     let host_bits = u32::from(block.max_prefix_len() - block.prefix_len());
                     let reserved = if block.addr().is_ipv4() { 3 } else { 2 };
-                    prop_assert_eq!(pods, (1 << host_bits) - reserved, "every address is in use");
+                    prop_assert_eq!(leased, (1 << host_bits) - reserved, "every address is in use");
                 }
                 Err(other) => prop_assert!(false, "{other}"),
             }
@@ -149,7 +150,7 @@ fn refusals_name_the_block() {
     pod CIDR 10.0.0.0/31 has no room for a pod: an IPv4 block is /30 or larger, an IPv6 block /126 or larger
     pod CIDR fd00::/127 has no room for a pod: an IPv4 block is /30 or larger, an IPv6 block /126 or larger
     pod CIDR 10.0.0.1/32 has no room for a pod: an IPv4 block is /30 or larger, an IPv6 block /126 or larger
-    no address is left in pod CIDR 10.0.0.0/30: all 1 are given to pods
+    no address is left in pod CIDR 10.0.0.0/30: pods of this node have 1; remove pods, or give the node a larger pod CIDR
     ");
 }
 
@@ -575,8 +576,14 @@ fn a_damaged_file_is_refused_and_left_alone() {
 #[test]
 fn an_address_that_an_object_of_another_has_is_not_given_out() {
     let mut ipam = ipam(&["10.0.0.0/29", "fd00::/125"]);
-    let others: BTreeSet<IpAddr> =
-        addresses(&["10.0.0.2", "10.0.0.4", "fd00::2"]).into_iter().collect();
+    let others = addresses(&["10.0.0.2", "10.0.0.4", "fd00::2"]).into_iter();
+    let mut others: BTreeMap<IpAddr, String> =
+        others.map(|address| (address, "Pod shop/web".to_owned())).collect();
     assert_eq!(ipam.assign(&pod(1), &others).unwrap(), addresses(&["10.0.0.3", "fd00::3"]));
     assert_eq!(ipam.assign(&pod(2), &others).unwrap(), addresses(&["10.0.0.5", "fd00::4"]));
+    others.insert("10.0.0.6".parse().unwrap(), "Node \"b\"".to_owned());
+    insta::assert_snapshot!(
+        ipam.assign(&pod(3), &others).unwrap_err(),
+        @r#"no address is left in pod CIDR 10.0.0.0/29: pods of this node have 2, and others have 3: 10.0.0.2 of Pod shop/web, 10.0.0.4 of Pod shop/web, 10.0.0.6 of Node "b"; remove pods, or give the node a larger pod CIDR"#
+    );
 }

@@ -470,7 +470,7 @@ impl Attachments {
     pub(super) fn reserve(
         &mut self,
         attach: &Attach,
-        others: &BTreeSet<IpAddr>,
+        others: &BTreeMap<IpAddr, String>,
     ) -> Result<Vec<IpAddr>, ipam::store::Error> {
         self.addresses.reserve(&attach.pod, &attach.addresses, attach.id(), others)
     }

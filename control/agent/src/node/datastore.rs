@@ -1,17 +1,17 @@
 //! The datastore as this node sees it: the objects, what they mean, and where the node stands among the others.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use crate::error::Error;
 use crate::settings::{self, Network, Settings};
 use manx_calculation::import::{Cluster, Overlay, import_for};
 use manx_calculation::services::Services;
-use manx_calculation::topology::{self, Topology, TopologyError};
+use manx_calculation::topology::{self, Reserved, Topology, TopologyError};
 use manx_datastore::Source;
 use manx_datastore::api_server::{Access, Follower};
 use manx_objects::contents::{Changes, Contents};
-use manx_objects::object::{Kind, ObjectKey};
+use manx_objects::object::{Kind, Object, ObjectKey};
 use manx_objects::problem::Problem;
 use manx_policy_compiler::model::ObjectName;
 
@@ -31,6 +31,18 @@ pub(super) fn key(pod: &ObjectName) -> ObjectKey {
     ObjectKey { kind: Kind::Pod, namespace: namespace.clone(), name: name.clone() }
 }
 
+/// The addresses of the API servers, as they write them themselves: the endpoints of `default/kubernetes` (the object
+/// of that name, and no other of that service).
+fn api_servers(contents: &Contents) -> impl Iterator<Item = IpAddr> {
+    let (namespace, name) = ("default".to_owned(), "kubernetes".to_owned());
+    let slice = contents.valid(&ObjectKey { kind: Kind::EndpointSlice, namespace, name });
+    let addresses = match slice {
+        Some(Object::EndpointSlice(slice)) => Some(&slice.addresses),
+        _ => None,
+    };
+    addresses.into_iter().flatten().copied()
+}
+
 /// See the module.
 pub(crate) struct Datastore {
     /// The name of this node.
@@ -45,6 +57,8 @@ pub(crate) struct Datastore {
     pub(super) cluster: Cluster,
     /// Where the node stands; of the last cluster in which it has a place.
     pub(crate) topology: Topology,
+    /// Addresses that the node needs elsewhere.
+    found_reserved: Reserved,
     /// The addresses of the node's interfaces.
     own_addresses: BTreeSet<IpAddr>,
     /// The service addresses that the node translates, if it does.
@@ -95,6 +109,7 @@ impl Datastore {
             source,
             cluster: Cluster::default(),
             topology: Topology::default(),
+            found_reserved: Reserved::new(),
             own_addresses: BTreeSet::new(),
             services: None,
             account: match &settings.datastore {
@@ -143,9 +158,9 @@ impl Datastore {
     }
 
     /// Places the node among the others. A cluster in which it has no place leaves the last topology in force.
-    pub(super) fn place(&mut self) -> Result<(), TopologyError> {
+    pub(crate) fn place(&mut self) -> Result<(), TopologyError> {
         let topology = match self.network {
-            Network::Manx => topology::topology(&self.cluster, &self.node),
+            Network::Manx => topology::topology(&self.cluster, &self.node, &self.reserved()),
             Network::OtherPlugin => topology::policy_only(&self.cluster, &self.node),
         }?;
         let known: BTreeSet<String> = self.topology.problems().collect();
@@ -204,37 +219,63 @@ impl Datastore {
         self.services.is_some() && (may_differ || is_placed) && self.refresh_services()
     }
 
-    /// Why a pod may not have these addresses: a node has one, or the object of another pod does. The pod could send
-    /// from it, and would be taken for that one.
+    /// Why a pod may not have these addresses: one is reserved or a node's, or kubelet has reported it of another pod.
+    /// The pod could send from it, and would be taken for that one. What an annotation names is nobody's.
     pub(super) fn holder(&self, pod: &ObjectName, addresses: &[IpAddr]) -> Option<Holder> {
-        let of_nodes = self.cluster.node_addresses();
-        addresses.iter().find_map(|address| {
-            let holder = if let Some(node) = of_nodes.get(address) {
-                format!("Node {node:?}")
-            } else {
-                let endpoints = self.cluster.model.endpoints.iter();
-                let mut others = endpoints.filter(|(name, _)| *name != pod);
-                let (other, _) = others.find(|(_, it)| it.addresses.contains(address))?;
-                format!("Pod {other}")
-            };
-            Some(Holder { address: *address, holder })
-        })
+        let others = self.taken(pod, |address| addresses.contains(&address));
+        let (address, holder) = others.into_iter().next()?;
+        Some(Holder { address, holder })
     }
 
-    /// The addresses in this node's blocks that objects of others have: of nodes, and of other pods, wherever these run.
-    pub(super) fn others(&self, pod: &ObjectName) -> BTreeSet<IpAddr> {
+    /// The addresses in this node's blocks that others have, and who: of nodes, of pods as kubelet has reported them,
+    /// wherever these run, and what is reserved.
+    pub(super) fn others(&self, pod: &ObjectName) -> BTreeMap<IpAddr, String> {
         let blocks = &self.topology.blocks;
-        let endpoints = self.cluster.model.endpoints.iter().filter(|(name, _)| *name != pod);
-        let of_pods = endpoints.flat_map(|(_, endpoint)| endpoint.addresses.iter().copied());
-        let all = of_pods.chain(self.cluster.node_addresses().into_keys());
-        all.filter(|address| blocks.iter().any(|block| block.contains(address))).collect()
+        self.taken(pod, |address| blocks.iter().any(|block| block.contains(&address)))
+    }
+
+    /// Who has the addresses that are asked for, but for this pod.
+    fn taken(
+        &self,
+        pod: &ObjectName,
+        is_asked: impl Fn(IpAddr) -> bool,
+    ) -> BTreeMap<IpAddr, String> {
+        let mut taken = BTreeMap::new();
+        for (address, other) in self.cluster.reported(self.source.contents()) {
+            if is_asked(address) && other != pod {
+                taken.insert(address, format!("Pod {other}"));
+            }
+        }
+        for (address, node) in self.cluster.node_addresses() {
+            if is_asked(address) {
+                taken.insert(address, format!("Node {node:?}"));
+            }
+        }
+        for (address, what) in self.reserved().into_iter().filter(|(it, _)| is_asked(*it)) {
+            taken.insert(address, format!("another host ({what})"));
+        }
+        taken
+    }
+
+    /// Addresses that are no pod's. Behind another plugin they are that plugin's concern.
+    fn reserved(&self) -> Reserved {
+        if self.network == Network::OtherPlugin {
+            return Reserved::new();
+        }
+        let servers = api_servers(self.source.contents()).map(|it| (it, "the API server's"));
+        self.found_reserved.clone().into_iter().chain(servers).collect()
+    }
+
+    /// Sets what the node has found to be no pod's. [`Datastore::place`] follows.
+    pub(crate) fn reserve(&mut self, found: Reserved) {
+        self.found_reserved = found;
     }
 
     /// The pods of this node whose objects have addresses, but those on the node's own network.
     pub(super) fn pods_here(&self) -> impl Iterator<Item = &ObjectName> {
         let Cluster { pods_by_node, model, .. } = &self.cluster;
         let here = pods_by_node.iter().filter(|(_, node)| ***node == *self.node);
-        here.map(|(pod, _)| pod).filter(|pod| model.endpoints.contains_key(*pod))
+        here.map(|(pod, _)| &**pod).filter(|pod| model.endpoints.contains_key(*pod))
     }
 
     /// Whether a pod's object may still come: an API server's watch may tell the runtime earlier than the agent.

@@ -1,7 +1,7 @@
 //! The objects as policy sees them once every pod that they lead to is there.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use manx_calculation::import::{Cluster, Node, import, policy_name};
@@ -40,15 +40,16 @@ pub(super) enum Role {
     Set,
 }
 
-/// The address of pods to be: the import leaves out pods without one. No check reads it.
-const ANY: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+/// Where the addresses of pods to be begin. The import leaves out pods without one, and gives one address to one pod. No
+/// check reads them.
+const FIRST: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0);
 
 impl<'a> Scene<'a> {
     pub(super) fn new(contents: &'a Contents) -> Self {
         let mut objects = contents.objects.clone();
         let mut on_host = BTreeSet::new();
         let mut in_doubt = false;
-        for (key, stored) in &contents.objects {
+        for (number, (key, stored)) in (0_u128..).zip(&contents.objects) {
             let State::Valid(object) = &stored.state else {
                 in_doubt |= is_member(key.kind);
                 continue;
@@ -61,7 +62,8 @@ impl<'a> Scene<'a> {
             if pod.host_network {
                 on_host.insert(ObjectName::new(&key.namespace, &key.name));
             }
-            let state = State::Valid(Arc::new(Object::Pod(Box::new(to_be(pod)))));
+            let address = Ipv6Addr::from_bits(FIRST.to_bits() + number);
+            let state = State::Valid(Arc::new(Object::Pod(Box::new(to_be(pod, address)))));
             objects.insert(key, Stored { state, place: stored.place.clone() });
         }
         let contents_to_be = Contents { objects, in_sync: contents.in_sync, ..Contents::default() };
@@ -135,6 +137,7 @@ fn pod_of(workload: &ObjectKey) -> ObjectKey {
 
 /// The pod as an endpoint, wherever it runs and whether or not it has started or ended: what a selector says of it is
 /// not meant for one moment.
-fn to_be(pod: &Pod) -> Pod {
-    Pod { host_network: false, phase: None, deleting: false, pod_ips: vec![ANY], ..pod.clone() }
+fn to_be(pod: &Pod, address: Ipv6Addr) -> Pod {
+    let pod_ips = vec![IpAddr::V6(address)];
+    Pod { host_network: false, phase: None, deleting: false, pod_ips, ..pod.clone() }
 }

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use manx_calculation::import::{self, Cluster};
-use manx_calculation::topology::{Route, TopologyError, topology};
+use manx_calculation::topology::{Reserved, Route, TopologyError, topology};
 use manx_objects::contents::Contents;
 use manx_objects::object::Kind;
 use manx_oracle::{Crossing, Direction, Oracle, Packet, Party};
@@ -133,7 +133,7 @@ impl Traversal {
 impl<'a> NodeRoute<'a> {
     /// The route of `node` to the other end. `None`: there is no such node, or it has no pods.
     fn new(cluster: &Cluster, node: &'a str, other: IpAddr) -> Result<Option<Self>, String> {
-        match topology(cluster, node) {
+        match topology(cluster, node, &Reserved::new()) {
             Ok(seen) => {
                 let (prefix, route) = seen.route(other);
                 Ok(Some(Self { node, other, prefix, route }))

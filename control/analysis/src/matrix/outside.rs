@@ -108,7 +108,9 @@ fn of_objects(cluster: &Cluster, contents: &Contents) -> BTreeSet<IpNet> {
                     addresses.extend(pod.every_address());
                 }
             }
-            State::Invalid(invalid) => addresses.extend(&invalid.addresses),
+            State::Invalid(invalid) => {
+                addresses.extend(invalid.reported.iter().chain(&invalid.annotated));
+            }
         }
     }
     addresses.extend(model.endpoints.values().flat_map(|pod| pod.addresses.iter()));

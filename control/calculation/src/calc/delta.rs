@@ -8,7 +8,7 @@ use manx_policy_compiler::image::Image;
 use manx_policy_compiler::model::Model;
 
 use super::Calculation;
-use crate::import::{Cluster, Effect};
+use crate::import::{ChangedPod, Cluster, Effect};
 use manx_objects::contents::{Changes, Contents};
 
 /// What the caller has to do after a delta.
@@ -45,19 +45,20 @@ impl Calculation {
             let Some(change) = cluster.apply_delta(contents, key, before.as_ref()) else {
                 return NextStep::Import;
             };
-            routes |= matches!(change, Effect::Routes { .. } | Effect::Pod { routes: true, .. });
-            match &change {
-                Effect::Nothing | Effect::Routes { policy: false } => {}
-                Effect::Policy | Effect::Routes { policy: true } => tables = true,
-                // Once the image has missed a change it cannot take in another.
-                Effect::Pod { .. }
-                    if !tables && self.change_in_place(image, &cluster.model, &change) =>
-                {
-                    pods += 1;
-                }
-                Effect::Pod { .. } => {
-                    self.compiler.invalidate();
-                    tables = true;
+            match change {
+                Effect::Nothing => {}
+                Effect::Policy => tables = true,
+                Effect::Routes { policy } => (routes, tables) = (true, tables || policy),
+                Effect::Pods { pods: changed, routes: with_routes } => {
+                    routes |= with_routes;
+                    // Once the image has missed a change it cannot take in another.
+                    let mut each = changed.iter();
+                    if !tables && each.all(|pod| self.change_in_place(image, &cluster.model, pod)) {
+                        pods += changed.len() as u64;
+                    } else {
+                        self.compiler.invalidate();
+                        tables = true;
+                    }
                 }
             }
         }
@@ -68,8 +69,8 @@ impl Calculation {
         }
     }
 
-    fn change_in_place(&mut self, image: &Image, model: &Model, effect: &Effect) -> bool {
-        let Effect::Pod { name, before, after, .. } = effect else { return false };
+    fn change_in_place(&mut self, image: &Image, model: &Model, pod: &ChangedPod) -> bool {
+        let ChangedPod { name, before, after } = pod;
         let change = PodChange { name, before: before.as_deref(), after: after.as_deref() };
         self.compiler.update(image, model, change)
     }

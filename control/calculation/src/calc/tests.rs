@@ -5,7 +5,7 @@ use manx_policy_compiler::model::Transport;
 use super::*;
 use crate::import::import;
 use crate::interfaces::Interfaces;
-use crate::topology::topology;
+use crate::topology::{Reserved, topology};
 use manx_objects::contents::Contents;
 
 const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: node}\nspec: {podCIDR: 10.244.0.0/24}\n\
@@ -49,7 +49,7 @@ fn tables(
 ) -> Tables {
     calculation.tables(&Inputs {
         cluster,
-        topology: &topology(cluster, "node").unwrap(),
+        topology: &topology(cluster, "node", &Reserved::new()).unwrap(),
         locals: &locals.iter().collect(),
         underlay: &Underlay {
             vxlan: None,

@@ -22,15 +22,11 @@ use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey, Pod};
 pub enum Effect {
     /// Nothing.
     Nothing,
-    /// A pod came, went or changed as an endpoint.
-    Pod {
-        /// Its name.
-        name: ObjectName,
-        /// The endpoint before, if it was one.
-        before: Option<Arc<Endpoint>>,
-        /// The endpoint now, if it is one.
-        after: Option<Arc<Endpoint>>,
-        /// Whether routes have changed with it: it borrows an address, or has one that another pod borrows.
+    /// Pods came, went or changed as endpoints: one whose object changed, and others that name one of its addresses.
+    Pods {
+        /// The pods.
+        pods: Vec<ChangedPod>,
+        /// Whether routes have changed with them: one borrows an address, or has one no longer that another pod names.
         routes: bool,
     },
     /// A policy or a network set came, went or changed, or the endpoints of a service that a policy names.
@@ -43,8 +39,16 @@ pub enum Effect {
     },
 }
 
-/// An endpoint before and after a change.
-pub(super) type EndpointChange = (Option<Arc<Endpoint>>, Option<Arc<Endpoint>>);
+/// A pod that came, went or changed as an endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangedPod {
+    /// Its name.
+    pub name: ObjectName,
+    /// The endpoint before, if it was one.
+    pub before: Option<Arc<Endpoint>>,
+    /// The endpoint now, if it is one.
+    pub after: Option<Arc<Endpoint>>,
+}
 
 impl Cluster {
     /// Applies the change of one object from `before` to its state in `contents`; everything else must be as it was
@@ -69,7 +73,7 @@ impl Cluster {
             return None;
         }
         match key.kind {
-            Kind::Pod => self.apply_pod(contents, key, state),
+            Kind::Pod => self.apply_pod(contents, key, [before, state]),
             Kind::Service => Some(Effect::Nothing),
             Kind::EndpointSlice => Some(self.apply_slice(contents, key, [before, state])),
             Kind::NetworkSet | Kind::GlobalNetworkSet => self.apply_set(contents, key, state),
@@ -102,57 +106,64 @@ impl Cluster {
         &mut self,
         contents: &Contents,
         key: &ObjectKey,
-        state: Option<&State>,
+        states: [Option<&State>; 2],
     ) -> Option<Effect> {
         let name = ObjectName::new(&key.namespace, &key.name);
-        let pod = match state.and_then(valid) {
+        let states = states.map(|state| match state.and_then(valid) {
             Some(Object::Pod(pod)) => Some(&**pod),
             _ => None,
-        };
-        let is_broken = |owner: &ObjectKey| {
-            let owner = contents.objects.get(owner);
-            owner.is_some_and(|owner| matches!(owner.state, State::Invalid(_)))
-        };
-        if pod.is_some_and(|pod| owners(key, pod).iter().any(is_broken)) {
+        });
+        if states[1].is_some_and(|pod| is_broken(contents, key, pod)) {
             return None;
         }
-        let changed = self.put_pod(name.clone(), pod);
-        let before = match &changed {
-            Some((before, _)) => before.clone(),
-            None => self.model.endpoints.get(&name).cloned(),
-        };
-        let routes = self.refresh_borrowed(&name, before.as_deref());
-        Some(match changed {
-            Some((before, after)) => Effect::Pod { name, before, after, routes },
-            None if routes => Effect::Routes { policy: false },
-            None => Effect::Nothing,
+        let mut named = states.into_iter().flatten().flat_map(member::addresses);
+        if named.any(|address| self.named_by_invalid.contains(&address)) {
+            return None;
+        }
+        let (touched, is_told) = self.claim(contents, &name, states);
+        let before = touched.into_iter().map(|name| {
+            let endpoint = self.model.endpoints.get(&*name).cloned();
+            (name, endpoint)
+        });
+        let before: Vec<(Arc<ObjectName>, Option<Arc<Endpoint>>)> = before.collect();
+        let mut pods = Vec::new();
+        for (name, _) in &before {
+            let ObjectName { namespace, name: own } = (**name).clone();
+            let key = ObjectKey { kind: Kind::Pod, namespace, name: own };
+            let pod = match contents.valid(&key) {
+                Some(Object::Pod(pod)) => Some(&**pod).filter(|it| !is_broken(contents, &key, it)),
+                _ => None,
+            };
+            pods.extend(self.put_pod(name, pod));
+        }
+        let routes =
+            self.refresh_borrowed(before.iter().map(|(name, before)| (&**name, before.as_deref())));
+        // Which pods do not get what they name is told with the routes.
+        let routes = routes || is_told;
+        Some(match pods.is_empty() {
+            false => Effect::Pods { pods, routes },
+            true if routes => Effect::Routes { policy: false },
+            true => Effect::Nothing,
         })
     }
 
-    /// Adds, replaces or removes a pod. Returns the endpoint before and after; `None` if it has not changed: then it is
-    /// not touched. The borrowed addresses are the caller's to refresh.
-    pub(super) fn put_pod(
-        &mut self,
-        name: ObjectName,
-        pod: Option<&Pod>,
-    ) -> Option<EndpointChange> {
+    /// Adds, replaces or removes a pod as an endpoint. `None`: it has not changed, and is not touched. What it claims is
+    /// registered; the borrowed addresses are the caller's to refresh.
+    pub(super) fn put_pod(&mut self, name: &ObjectName, pod: Option<&Pod>) -> Option<ChangedPod> {
         let pod = pod.filter(|pod| member::takes_part(pod));
-        match pod.and_then(|pod| pod.node_name.as_deref()) {
-            Some(node) => {
-                self.pods_by_node.insert(name.clone(), self.shared.names.intern(node.into()))
-            }
-            None => self.pods_by_node.remove(&name),
-        };
-        let before = self.model.endpoints.get(&name).cloned();
-        let after = pod.and_then(|pod| member::endpoint(pod, &mut self.shared)).map(Arc::new);
+        let before = self.model.endpoints.get(name).cloned();
+        let after = pod.and_then(|pod| {
+            let addresses = self.held(name, pod);
+            member::endpoint(pod, addresses, &mut self.shared).map(Arc::new)
+        });
         if before == after {
             return None;
         }
         match &after {
-            Some(after) => self.model.endpoints.insert(name, Arc::clone(after)),
-            None => self.model.endpoints.remove(&name),
+            Some(after) => self.model.endpoints.insert(name.clone(), Arc::clone(after)),
+            None => self.model.endpoints.remove(name),
         };
-        Some((before, after))
+        Some(ChangedPod { name: name.clone(), before, after })
     }
 
     /// Adds, replaces or removes a network set. A set in an invalid namespace would make policies doubtful.
@@ -206,7 +217,8 @@ impl Cluster {
         Some(if before.as_ref() == after { Effect::Nothing } else { Effect::Policy })
     }
 
-    /// Applies a changed node or pool. `None` if blocks of nodes, or pools, overlap or did so before.
+    /// Applies a changed node or pool. `None` if blocks of nodes, or pools, overlap or did so before, or if a pod gets or
+    /// loses an address that its object names.
     fn apply_route_source(
         &mut self,
         contents: &Contents,
@@ -237,6 +249,9 @@ impl Cluster {
             }
             _ if key.kind == Kind::Node => _ = self.nodes.remove(&key.name),
             _ => {}
+        }
+        if !self.named_by_invalid.is_empty() || !self.claims_stand(contents) {
+            return None;
         }
         if key.kind == Kind::Node && blocks(&self.nodes) != blocks_before {
             self.borrowed = self.all_borrowed();
@@ -297,6 +312,15 @@ impl Cluster {
         }
         effect
     }
+}
+
+/// Whether a pod is no endpoint because its namespace or its service account is not valid.
+fn is_broken(contents: &Contents, key: &ObjectKey, pod: &Pod) -> bool {
+    let is_invalid = |owner: &ObjectKey| {
+        let owner = contents.objects.get(owner);
+        owner.is_some_and(|owner| matches!(owner.state, State::Invalid(_)))
+    };
+    owners(key, pod).iter().any(is_invalid)
 }
 
 /// What policy sees of a node.

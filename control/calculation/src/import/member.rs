@@ -30,9 +30,12 @@ pub(crate) struct Shared {
     pub(super) names: Interner<str>,
 }
 
-/// The pod as an endpoint; `None` while it has no address.
-pub(super) fn endpoint(pod: &object::Pod, shared: &mut Shared) -> Option<Endpoint> {
-    let addresses: AddressSet = addresses(pod).into_iter().collect();
+/// The pod as an endpoint with the addresses that it has; `None` while it has none.
+pub(super) fn endpoint(
+    pod: &object::Pod,
+    addresses: AddressSet,
+    shared: &mut Shared,
+) -> Option<Endpoint> {
     let containers = pod.containers.iter().chain(&pod.init_containers).flatten();
     let named_ports = containers
         .filter_map(|port| {
@@ -51,7 +54,7 @@ pub(super) fn endpoint(pod: &object::Pod, shared: &mut Shared) -> Option<Endpoin
     })
 }
 
-/// A pod's addresses: `status.podIPs`, or else `podIP`, or else the first annotation with an address. A pod that is
+/// The addresses that a pod's object names: `status.podIPs`, or else `podIP`, or else the first annotation with an address. A pod that is
 /// being deleted and whose plugin has emptied its annotation (Calico's is `podIP`) has released its addresses, whatever
 /// its status says.
 ///

@@ -14,6 +14,7 @@
 
 mod borrowed;
 mod calico;
+mod claims;
 mod cluster;
 mod delta;
 mod hosts;
@@ -27,6 +28,7 @@ mod overlap;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use manx_policy_compiler::model::{
@@ -35,17 +37,19 @@ use manx_policy_compiler::model::{
 };
 
 use self::calico::Context;
+use self::claims::Claims;
 use self::invalid_references::InvalidReferences;
 use self::member::Shared;
 use manx_objects::code::Code;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{self, Kind, Object, ObjectKey};
 use manx_objects::problem::{Cause, Place, Problem};
-use manx_objects::{NAMESPACE_NAME, State};
+use manx_objects::{Invalid, NAMESPACE_NAME, State};
 
-pub use borrowed::{Borrowed, Claimants};
+pub use borrowed::Borrowed;
 pub use calico::is_evaluated;
-pub use delta::Effect;
+pub use claims::Unheld;
+pub use delta::{ChangedPod, Effect};
 pub use kubernetes::label_selector;
 pub use member::addresses as pod_addresses;
 pub use network::{Node, Overlay, Pool};
@@ -65,7 +69,11 @@ pub struct Cluster {
     pub nodes: BTreeMap<String, Node>,
     /// The node of each pod that has one: endpoints, and pods that become endpoints when they have addresses. Pods on
     /// the host's network and finished pods are not included.
-    pub pods_by_node: BTreeMap<ObjectName, Arc<str>>,
+    pub pods_by_node: BTreeMap<Arc<ObjectName>, Arc<str>>,
+    /// Which pods name which addresses, and which of them has it.
+    pub(crate) claims: Claims,
+    /// The addresses that pods that are not valid name.
+    pub(crate) named_by_invalid: BTreeSet<IpAddr>,
     /// The addresses of pods that lie in no block of their own nodes.
     pub borrowed: Borrowed,
     /// The address pools, by CIDR.
@@ -99,10 +107,9 @@ pub fn import(contents: &Contents) -> Cluster {
     for (key, stored) in &contents.objects {
         cluster.note_namespace(key);
         match &stored.state {
-            State::Valid(object) => cluster.import_object(key, stored, object, &broken),
-            State::Invalid(invalid) => match key.kind {
+            State::Valid(object) => cluster.import_object(key, stored, object),
+            State::Invalid(_) => match key.kind {
                 Kind::IpPool => cluster.invalid_pools.push(key.name.clone()),
-                Kind::Pod => cluster.model.unknown.extend(&invalid.addresses),
                 Kind::HostEndpoint => {
                     let broken = Arc::new(HostEndpoint::broken());
                     cluster.model.host_endpoints.insert(key.name.clone(), broken);
@@ -111,6 +118,7 @@ pub fn import(contents: &Contents) -> Cluster {
             },
         }
     }
+    cluster.import_pods(contents, &broken);
     let references = InvalidReferences::new(contents);
     // Policies and profiles use the labels of namespaces, so namespaces come first.
     for (key, stored) in &contents.objects {
@@ -134,14 +142,39 @@ pub fn import_for(contents: &Contents, node: &str) -> Cluster {
 }
 
 impl Cluster {
-    /// Imports an object that is no policy or profile.
-    fn import_object(
-        &mut self,
-        key: &ObjectKey,
-        stored: &Stored,
-        object: &Object,
-        broken: &BTreeSet<&ObjectKey>,
-    ) {
+    /// Imports the pods. Nodes and pools are there: who has an address depends on them, too.
+    fn import_pods(&mut self, contents: &Contents, broken: &BTreeSet<&ObjectKey>) {
+        self.claim_all(contents);
+        for (key, stored) in contents.of_kind(Kind::Pod) {
+            match &stored.state {
+                State::Valid(object) => {
+                    let Object::Pod(pod) = &**object else { continue };
+                    if let Some(owner) = owners(key, pod).iter().find(|it| broken.contains(it)) {
+                        let message = format!("its {owner} is not valid: nothing passes it");
+                        self.problem(key, stored, Code::RestsOnInvalid, message);
+                    } else {
+                        let name = ObjectName::new(&key.namespace, &key.name);
+                        self.put_pod(&name, Some(pod));
+                    }
+                }
+                State::Invalid(invalid) => self.close_addresses(invalid),
+            }
+        }
+    }
+
+    /// Closes the addresses of a pod that is not valid: those that kubelet has reported, and of those that an annotation
+    /// names the ones that pods can have. What another pod names is left to that pod.
+    fn close_addresses(&mut self, invalid: &Invalid) {
+        let Invalid { reported, annotated, .. } = invalid;
+        let annotated = annotated.iter().filter(|address| self.is_for_some_pod(**address));
+        let named = reported.iter().chain(annotated).copied();
+        let closed = named.filter(|address| !self.claims.has(*address)).collect::<Vec<_>>();
+        self.named_by_invalid.extend(invalid.reported.iter().chain(&invalid.annotated));
+        self.model.unknown.extend(closed);
+    }
+
+    /// Imports an object that is no pod, policy or profile.
+    fn import_object(&mut self, key: &ObjectKey, stored: &Stored, object: &Object) {
         let name = ObjectName::new(&key.namespace, &key.name);
         match object {
             Object::Namespace(namespace) => {
@@ -151,15 +184,6 @@ impl Cluster {
                 self.nodes.insert(key.name.clone(), network::node(&key.name, node));
             }
             Object::IpPool(pool) => self.pools.push(network::pool(pool)),
-            Object::Pod(pod) => {
-                match owners(key, pod).iter().find(|owner| broken.contains(owner)) {
-                    Some(owner) => {
-                        let message = format!("its {owner} is not valid: nothing passes it");
-                        self.problem(key, stored, Code::RestsOnInvalid, message);
-                    }
-                    None => _ = self.put_pod(name, Some(pod)),
-                }
-            }
             Object::ServiceAccount(account) => {
                 self.model.service_accounts.insert(name, account.labels.to_map());
             }
@@ -175,7 +199,8 @@ impl Cluster {
             Object::Tier(tier) => {
                 self.model.tiers.insert(key.name.clone(), import_tier(tier));
             }
-            Object::Service(_)
+            Object::Pod(_)
+            | Object::Service(_)
             | Object::Workload(_)
             | Object::NetworkPolicy(_)
             | Object::ClusterNetworkPolicy(_)

@@ -28,6 +28,13 @@ pub struct Node {
     pub vxlan_mac: [u8; 6],
 }
 
+impl Node {
+    /// Whether an address lies in one of its blocks.
+    pub(super) fn has_in_block(&self, address: IpAddr) -> bool {
+        self.pod_cidrs.iter().any(|block| block.contains(&address))
+    }
+}
+
 /// An encapsulation that pools can ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Overlay {

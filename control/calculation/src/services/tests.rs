@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::import::import_for;
-use crate::topology::{policy_only, topology};
+use crate::topology::{Reserved, policy_only, topology};
 
 const NODES: &str = "
 {apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.244.1.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}
@@ -32,7 +32,7 @@ fn services(manifests: &[String]) -> Services {
 fn services_beside(manifests: &[String], own: &BTreeSet<IpAddr>) -> Services {
     let text = format!("{NODES}{}", manifests.concat());
     let contents = Contents::from_texts([("cluster.yaml", text.as_str())]);
-    let topology = topology(&import_for(&contents, "n1"), "n1").unwrap();
+    let topology = topology(&import_for(&contents, "n1"), "n1", &Reserved::new()).unwrap();
     Services::new(&contents, &topology, own, &Services::default(), |_| false)
 }
 

@@ -119,6 +119,8 @@ pub struct ApiServer {
     /// The addresses of this node's pods that are to be written; none: they are released.
     addresses: Arc<Waiting<Vec<IpAddr>>>,
     node: String,
+    /// The server's, as its URL names it.
+    host: Option<String>,
     notices: Notices,
     /// What is to be written about objects.
     noticed: Arc<Waiting<Notice>>,
@@ -137,7 +139,8 @@ impl ApiServer {
     pub async fn open(access: Access, follower: Follower) -> Result<Self, AccessError> {
         let Follower { node, state, pool } = follower;
         // What is wrong now is the user's to know at once; later it is a fault that may pass.
-        let server: Arc<str> = access.config().await?.cluster_url.to_string().into();
+        let url = access.config().await?.cluster_url;
+        let (server, host): (Arc<str>, _) = (url.to_string().into(), url.host().map(str::to_owned));
         let (snapshot, loaded) =
             state.as_deref().map_or((None, None), |file| Snapshot::open(file, &FOLLOWED));
         let (sender, events) = mpsc::channel(WAITING);
@@ -163,7 +166,7 @@ impl ApiServer {
         let objects = Objects::new(&FOLLOWED);
         let (notices, received, changed) = (Notices::default(), Vec::new(), None);
         let mut this =
-            Self { objects, addresses, node, notices, noticed, events, received, changed };
+            Self { objects, addresses, node, host, notices, noticed, events, received, changed };
         match loaded {
             Some(loaded) => {
                 if timeout(START, this.synced()).await.is_err() && !this.restore(&server, loaded) {
@@ -187,6 +190,11 @@ impl ApiServer {
     /// The same, shared.
     pub fn shared(&self) -> Arc<Contents> {
         Arc::clone(&self.objects.contents)
+    }
+
+    /// The host that the server's URL names.
+    pub(crate) fn host(&self) -> Option<&str> {
+        self.host.as_deref()
     }
 
     /// Since when the objects may be out of date; `None`: they are not.

@@ -219,8 +219,8 @@ impl Objects {
         }
     }
 
-    /// Gives a pod the addresses that it has on this node, or takes them away. They count until its object says which
-    /// it has: kubelet reports them only when the pod is attached. Returns how the contents differ.
+    /// Gives a pod the addresses that it has on this node, or takes them away. They count as if its status named them,
+    /// until it does: kubelet reports them only when the pod is attached. Returns how the contents differ.
     pub(super) fn assign(
         &mut self,
         pod: ObjectKey,
@@ -239,13 +239,15 @@ impl Objects {
         self.changes(differences)
     }
 
-    /// The object with the addresses that were assigned to it, if it has none.
+    /// The object with the addresses that were assigned to it, if its status has none. An annotation that names others is
+    /// not the agent's: the object stays as it is, and the pod gets nothing.
     fn fill(&mut self, entry: &Entry) -> Option<Entry> {
         self.bare.remove(&entry.key);
         let addresses = self.assigned.get(&entry.key)?;
         let State::Valid(object) = &entry.state else { return None };
         let Object::Pod(pod) = &**object else { return None };
-        if !pod.every_address().is_empty() {
+        let is_reported = pod.reported_addresses().next().is_some();
+        if is_reported || !pod.annotated_ips.every().all(|address| addresses.contains(&address)) {
             return None;
         }
         let filled = Pod { pod_ips: addresses.clone(), ..Pod::clone(pod) };

@@ -33,6 +33,12 @@ fn pod(name: &str, labels: &Value, extra: &Value) -> Reading {
     read(Kind::Pod, json!({ "metadata": metadata, "status": extra }))
 }
 
+fn annotated(name: &str, addresses: &str) -> Reading {
+    let annotations = json!({ "cni.projectcalico.org/podIPs": addresses });
+    let metadata = json!({ "namespace": "shop", "name": name, "annotations": annotations });
+    read(Kind::Pod, json!({ "metadata": metadata }))
+}
+
 fn policy(name: &str, spec: &Value) -> Reading {
     let metadata = json!({ "namespace": "shop", "name": name });
     read(Kind::NetworkPolicy, json!({ "metadata": metadata, "spec": spec }))
@@ -200,6 +206,27 @@ fn a_pod_has_the_addresses_of_its_node_until_its_object_says_which() {
     assert_eq!(addresses(&objects), own);
     assert_eq!(keys(objects.assign(key.clone(), None)), ["Pod shop/web"]);
     assert_eq!(addresses(&objects), Vec::<IpAddr>::new());
+}
+
+#[test]
+fn an_annotation_of_the_agent_leaves_a_pod_its_addresses_and_one_of_somebody_else_none() {
+    let mut objects = Objects::new(&KINDS);
+    let bare = pod("web", &json!({}), &json!({ "phase": "Pending" }));
+    let key = bare.key.clone();
+    let own = vec!["10.0.0.5".parse().unwrap(), "fd00::5".parse().unwrap()];
+    listed(&mut objects, &[bare]);
+    objects.assign(key.clone(), Some(own.clone()));
+    for (noted, is_own) in [
+        ("10.0.0.5/32,fd00::5/128", true),
+        ("10.0.0.5/32", true),
+        ("10.0.0.6/32", false),
+        ("10.0.0.5/32,fd00::6/128", false),
+    ] {
+        objects.apply([Event::Changed(Box::new(annotated("web", noted)))]);
+        let Some(Object::Pod(pod)) = objects.contents.valid(&key) else { panic!("{noted}") };
+        assert_eq!(pod.pod_ips == own, is_own, "{noted}");
+        assert_eq!(pod.pod_ips.is_empty(), !is_own, "{noted}");
+    }
 }
 
 /// One step of a server's life.

@@ -1,5 +1,6 @@
 //! Routes.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures_util::TryStreamExt;
@@ -148,6 +149,21 @@ impl Netlink {
 
     /// The routes that Manx made, both families.
     pub async fn manx_routes(&self) -> Result<Vec<Route>, Error> {
+        let is_manx = |message: &RouteMessage| {
+            message.header.protocol == RouteProtocol::Other(MANX_PROTOCOL)
+                && message.header.table == RouteHeader::RT_TABLE_MAIN
+        };
+        self.routes(is_manx).await
+    }
+
+    /// The gateways of all default routes, in any table, of both families.
+    pub async fn default_gateways(&self) -> Result<BTreeSet<IpAddr>, Error> {
+        let is_default = |message: &RouteMessage| message.header.destination_prefix_length == 0;
+        let routes = self.routes(is_default).await?;
+        Ok(routes.into_iter().filter_map(|route| route.via).collect())
+    }
+
+    async fn routes(&self, is_wanted: impl Fn(&RouteMessage) -> bool) -> Result<Vec<Route>, Error> {
         let mut routes = Vec::new();
         let requests = [
             RouteMessageBuilder::<Ipv4Addr>::new().build(),
@@ -157,15 +173,8 @@ impl Netlink {
             let messages = self.handle.route().get(request).execute().try_collect::<Vec<_>>().await;
             let messages =
                 messages.map_err(Error::request(|| "the routes cannot be listed".to_owned()))?;
-            routes.extend(
-                messages
-                    .iter()
-                    .filter(|message| {
-                        message.header.protocol == RouteProtocol::Other(MANX_PROTOCOL)
-                            && message.header.table == RouteHeader::RT_TABLE_MAIN
-                    })
-                    .filter_map(Route::from_message),
-            );
+            let wanted = messages.iter().filter(|message| is_wanted(message));
+            routes.extend(wanted.filter_map(Route::from_message));
         }
         Ok(routes)
     }

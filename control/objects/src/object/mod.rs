@@ -5,6 +5,7 @@
 
 pub mod calico;
 pub mod cluster;
+mod created;
 mod pairs;
 
 use std::collections::BTreeSet;
@@ -14,6 +15,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 pub use cluster::ClusterNetworkPolicy;
+pub use created::Created;
 pub use pairs::{Pairs, PairsIter};
 
 /// The API versions of Calico's kinds.
@@ -410,6 +412,8 @@ pub struct Node {
 pub struct Pod {
     /// The labels.
     pub labels: Pairs,
+    /// `metadata.creationTimestamp`.
+    pub created: Option<Created>,
     /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
     /// The object that controls it: the reference in `metadata.ownerReferences` whose `controller` is true.
@@ -459,13 +463,18 @@ impl AnnotatedIps {
 }
 
 impl Pod {
+    /// The addresses in its status, which kubelet writes and no user of the cluster.
+    pub fn reported_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let has_any = !self.host_network;
+        self.pod_ips.iter().chain(&self.pod_ip).copied().filter(move |_| has_any)
+    }
+
     /// Every address that the manifest gives the pod, in any field. A pod on the host's network has none of its own.
     pub fn every_address(&self) -> BTreeSet<IpAddr> {
         if self.host_network {
             return BTreeSet::new();
         }
-        let of_status = self.pod_ips.iter().chain(&self.pod_ip).copied();
-        of_status.chain(self.annotated_ips.every()).collect()
+        self.reported_addresses().chain(self.annotated_ips.every()).collect()
     }
 }
 

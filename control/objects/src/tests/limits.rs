@@ -110,7 +110,7 @@ fn an_object_is_no_larger_than_a_request_to_the_api_server() {
     let text = pod_of(MAX_OBJECT + 1);
     let manifest = read("file.yaml", &text).unwrap();
     let State::Invalid(known) = &manifest.entries[0].state else { panic!() };
-    assert_eq!(known.addresses.len(), 1, "its address closes");
+    assert_eq!(known.reported.len(), 1, "its address closes");
     insta::assert_snapshot!(problems(&text), @r"
     error[unexpected-value]: found an object of 3145729 bytes as JSON, expected at most 3145728, the API server's limit: split it into several
      --> file.yaml:1:1
@@ -135,7 +135,7 @@ fn more_labels_or_values_than_the_api_server_takes_are_refused_and_what_closes_i
     let State::Invalid(known) = read("file.yaml", &pod).unwrap().entries.remove(0).state else {
         panic!()
     };
-    assert_eq!(known.addresses.len(), 1);
+    assert_eq!(known.reported.len(), 1);
 
     let values = each(350_000, |number| format!("v{number},"));
     let policy = format!(

@@ -186,13 +186,14 @@ fn a_selector_that_cannot_be_read_makes_its_policy_invalid() {
 #[test]
 fn the_address_of_an_invalid_pod_is_denied_as_a_peer() {
     let addresses = BTreeSet::from([ip("10.0.2.1"), ip("10.0.9.9")]);
-    let cluster = open().invalid(Kind::Pod, "lab/broken", Invalid { addresses, ..nothing() });
+    let cluster =
+        open().invalid(Kind::Pod, "lab/broken", Invalid { reported: addresses, ..nothing() });
     let broken = pod_at("lab", "broken", "10.0.9.9");
     assert!(!cluster.allows(&web(), &broken, 80) && !cluster.allows(&broken, &web(), 80));
     assert!(!cluster.allows(&web(), &address("10.0.9.9"), 80));
     assert!(!cluster.allows(&address("10.0.9.9"), &web(), 80));
-    assert!(!cluster.allows(&web(), &lab(), 80), "an address that another pod has, too");
-    assert!(!cluster.allows(&lab(), &stranger(), 80), "at either end");
+    assert!(cluster.allows(&web(), &lab(), 80), "an address that another pod has is that pod's");
+    assert!(cluster.allows(&lab(), &stranger(), 80), "at either end");
     assert!(cluster.allows(&web(), &db(), 80));
     let judgement = cluster.oracle().judge(&web(), &broken, Packet::to_port(6, Some(80)));
     assert_eq!(judgement.egress.why, VerdictReason::InvalidPeer);
@@ -202,8 +203,11 @@ fn the_address_of_an_invalid_pod_is_denied_as_a_peer() {
 #[test]
 fn nothing_passes_between_an_address_of_a_closed_pod_and_who_is_no_pod() {
     let addresses = BTreeSet::from([ip("10.0.9.9")]);
-    let broken =
-        Cluster::new().invalid(Kind::Pod, "lab/broken", Invalid { addresses, ..nothing() });
+    let broken = Cluster::new().invalid(
+        Kind::Pod,
+        "lab/broken",
+        Invalid { reported: addresses, ..nothing() },
+    );
     // The addresses of a pod whose namespace or account is not valid are known.
     let nowhere = Cluster::new().invalid(Kind::Namespace, "lab", nothing());
     let no_account = Cluster::new().invalid(Kind::ServiceAccount, "lab/default", nothing());

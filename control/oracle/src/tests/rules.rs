@@ -310,14 +310,13 @@ fn in_egress_a_named_port_is_each_destinations_own() {
     assert!(!cluster.allows(&db(), &lab(), 80));
 }
 
-/// shop/web's address once more, on a pod that has other labels and gives the name http to other
+/// shop/web's address once more, on a host endpoint that has other labels and gives the name http to other
 /// ports.
 const TWIN: &str = "
-apiVersion: v1
-kind: Pod
-metadata: {name: twin, namespace: shop, labels: {app: twin}}
-spec: {containers: [{name: c, ports: [{name: http, containerPort: 9000}]}]}
-status: {podIP: 10.0.1.1}
+apiVersion: projectcalico.org/v3
+kind: HostEndpoint
+metadata: {name: twin, labels: {app: twin}}
+spec: {node: node-9, interfaceName: eth0, expectedIPs: [10.0.1.1], ports: [{name: http, protocol: TCP, port: 9000}]}
 ";
 
 #[test]

@@ -1,6 +1,6 @@
 //! Which pods are endpoints, from manifests.
 
-use super::{calico, kubernetes, lets_in, says, says_of_what_is_not_valid};
+use super::{calico, kubernetes, lets_in, object, says, says_of_what_is_not_valid};
 
 /// A pod of `shop` with label `app: new`.
 fn pod(name: &str, spec: &str, status: &str) -> String {
@@ -8,6 +8,12 @@ fn pod(name: &str, spec: &str, status: &str) -> String {
         "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: shop, labels: {{app: new}}}}, \
          spec: {{nodeName: n1, {spec}}}, status: {{{status}}}}}\n---\n"
     )
+}
+
+/// The pods' node, whose blocks have all of their addresses, and a pool around these.
+fn places() -> String {
+    let node = "podCIDRs: [10.0.0.0/16, 'fd00:1::/64']";
+    object("v1", "Node", "n1", node) + &calico("IPPool", "p", "cidr: 10.0.0.0/16")
 }
 
 fn only_new() -> String {
@@ -61,7 +67,8 @@ fn finished_pods_and_released_addresses_are_in_no_set() {
 fn a_pod_with_one_wrong_address_closes_the_others() {
     let noted = |addresses: &str| {
         let annotation = format!("annotations: {{cni.projectcalico.org/podIPs: '{addresses}'}}");
-        pod("new", "", "").replace("name: new,", &format!("name: new, {annotation},"))
+        let pod = pod("new", "", "").replace("name: new,", &format!("name: new, {annotation},"));
+        pod + &places()
     };
     says_of_what_is_not_valid(
         &noted("10.0.1.9/32,fd00:1::zz/128"),
@@ -72,6 +79,12 @@ fn a_pod_with_one_wrong_address_closes_the_others() {
     says_of_what_is_not_valid(
         &noted("10.0.1.9/24"),
         "shop/web > 10.0.1.9 tcp 80 = deny: unknown peer, egress",
+    );
+    // An address that no pod can have, and one that another pod has.
+    says_of_what_is_not_valid(
+        &noted("192.0.2.9,10.0.1.1,x"),
+        "shop/web > 192.0.2.9 tcp 80 = allow
+         shop/db > 10.0.1.1 tcp 80 = allow",
     );
 }
 
@@ -86,6 +99,7 @@ fn addresses_are_pod_ips_before_pod_ip_before_the_annotations() {
         pod("new", "", status)
             .replace("name: new,", &format!("name: new, annotations: {{{annotations}}},"))
             + &only_new()
+            + &places()
     };
     let with = |status: &str| noted(&format!("{amazons}, {one}, {list}"), status);
     says(
@@ -114,20 +128,25 @@ fn addresses_are_pod_ips_before_pod_ip_before_the_annotations() {
     says(
         &noted(amazons, ""),
         "shop/db < 10.0.1.4 tcp 80 = allow
-         shop/db < 10.0.1.5 tcp 80 = allow",
+         shop/db < 10.0.1.5 tcp 80 = deny",
     );
 }
 
 #[test]
-fn an_address_on_two_pods_is_in_the_sets_of_both_and_stays_when_one_is_deleted() {
+fn an_address_on_two_pods_is_the_first_ones_and_then_the_others() {
     let one = pod("one", "", "podIP: 10.0.1.9");
     let two = pod("two", "", "podIP: 10.0.1.9");
-    let other = two.replace("app: new", "app: other");
-    let in_set = "shop/db < 10.0.1.9 tcp 80 = allow";
-    says(&(one.clone() + &two + &only_new()), in_set);
-    says(&(two + &only_new()), in_set);
-    says(&(one + &other + &only_new()), in_set);
-    says(&(other + &only_new()), "shop/db < 10.0.1.9 tcp 80 = deny");
+    let [other, others_first] = [two.clone(), pod("aaa", "", "podIP: 10.0.1.9")]
+        .map(|pod| pod.replace("app: new", "app: other"));
+    let [allowed, denied] =
+        ["allow", "deny"].map(|verdict| format!("shop/db < 10.0.1.9 tcp 80 = {verdict}"));
+    says(&(one.clone() + &two + &only_new()), &allowed);
+    says(&(two + &only_new()), &allowed);
+    says(&(one.clone() + &other + &only_new()), &allowed);
+    says(&(one.clone() + &others_first + &only_new()), &denied);
+    says(&(other + &only_new()), &denied);
+    let made = one.replace("name: one,", "name: one, creationTimestamp: '2026-01-01T00:00:00Z',");
+    says(&(made + &others_first + &only_new()), &allowed);
 }
 
 #[test]

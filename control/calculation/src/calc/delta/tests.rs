@@ -14,7 +14,7 @@ use proptest::test_runner::{Config, TestRunner};
 use super::*;
 use crate::import::Overlay;
 use crate::import::import_for;
-use crate::topology::{Nowhere, Peer, Route, topology};
+use crate::topology::{Peer, Reserved, Route, topology};
 use manx_datastore::Store;
 
 const NODE: &str = "n1";
@@ -228,14 +228,32 @@ fn pod() -> impl Strategy<Value = Event> {
         "phase: Failed, podIP: 10.9.0.1",
         "podIPs: [{ip: 10.2.0.3}, {ip: 'fd00::3'}]",
         "phase: Pending",
+        "phase: Pending",
+        "phase: Pending",
         "podIP: x",
+    ]);
+    let metadata = prop::sample::select(vec![
+        "",
+        "",
+        "",
+        ", creationTimestamp: '2026-01-01T00:00:01Z'",
+        ", creationTimestamp: '2026-01-01T00:00:02Z'",
+        ", deletionTimestamp: '2026-01-01T00:00:02Z'",
+        ", deletionTimestamp: x, annotations: {cni.projectcalico.org/podIP: ''}",
+        // Of its node's block or of another's, of a node, of a pool, of no place; one that is not legal.
+        ", annotations: {cni.projectcalico.org/podIPs: '10.2.0.9,fd00:2::9'}",
+        ", annotations: {cni.projectcalico.org/podIPs: '10.2.0.2,10.2.0.1'}, creationTimestamp: '2026-01-01T00:00:01Z'",
+        ", annotations: {cni.projectcalico.org/podIPs: '10.2.0.1,172.18.0.3'}",
+        ", annotations: {cni.projectcalico.org/podIP: 10.9.0.1}",
+        ", annotations: {cni.projectcalico.org/podIP: 198.51.100.1}",
+        ", annotations: {cni.projectcalico.org/podIPs: '10.2.0.2,10.9.0.1,198.51.100.1,x'}",
     ]);
     let port = prop::sample::select(vec!["", "", ", ports: [{name: http, containerPort: 80}]"]);
     let app = prop::sample::select(vec!["web", "web", "db"]);
-    let one = (prop::sample::select(&PODS[..]), app, spec, port, status);
-    (one, prop::bool::weighted(0.75)).prop_map(|(((namespace, name), app, spec, port, status), there)| {
+    let one = (prop::sample::select(&PODS[..]), app, spec, (metadata, port), status);
+    (one, prop::bool::weighted(0.75)).prop_map(|(((namespace, name), app, spec, (metadata, port), status), there)| {
         let text = format!(
-            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: {namespace}, labels: {{app: {app}}}}}, spec: {{{spec}, containers: [{{name: c{port}}}]}}, status: {{{status}}}}}"
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: {namespace}, labels: {{app: {app}}}{metadata}}}, spec: {{{spec}, containers: [{{name: c{port}}}]}}, status: {{{status}}}}}"
         );
         (format!("pod-{namespace}-{name}"), there.then_some(text))
     })
@@ -257,7 +275,7 @@ fn happen(directory: &Path, (name, text): &Event) {
     };
     let temporary = directory.join(".temporary");
     // All of one length: a shorter one might be half of a save.
-    fs::write(&temporary, format!("{text:600}")).unwrap();
+    fs::write(&temporary, format!("{text:800}")).unwrap();
     fs::rename(temporary, path).unwrap();
 }
 
@@ -283,7 +301,7 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
             let mut calculation = Calculation::default();
             let mut cluster = import_for(store.contents(), NODE);
             let mut image = calculation.compiler.compile(&cluster.model, &local);
-            let mut placed = topology(&cluster, NODE);
+            let mut placed = topology(&cluster, NODE, &Reserved::new());
             for events in events {
                 for event in &events {
                     happen(directory.path(), event);
@@ -302,7 +320,7 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
                 };
                 count.set(count.get() + 1);
                 if matches!(left, NextStep::Routes { .. } | NextStep::Import) {
-                    placed = topology(&cluster, NODE);
+                    placed = topology(&cluster, NODE, &Reserved::new());
                 }
                 if !matches!(left, NextStep::Nothing(_) | NextStep::Routes { tables: false, .. }) {
                     image = calculation.compiler.compile(&cluster.model, &local);
@@ -312,7 +330,7 @@ fn after_any_stream_of_objects_all_is_as_from_nothing() {
                 prop_assert_eq!(contents, store.contents(), "{:?}", changes);
                 let anew = import_for(contents, NODE);
                 prop_assert_eq!(&cluster, &anew, "{:?}", changes);
-                prop_assert_eq!(&placed, &topology(&anew, NODE), "{:?}", changes);
+                prop_assert_eq!(&placed, &topology(&anew, NODE, &Reserved::new()), "{:?}", changes);
                 borrowed.set(borrowed.get() + u32::from(!cluster.borrowed.is_empty()));
                 let fresh = Compiler::new().compile(&cluster.model, &local);
                 prop_assert_eq!(image.canonical_hash(), fresh.canonical_hash(), "{:?}", changes);
@@ -352,21 +370,21 @@ fn a_pod_costs_other_routes_only_if_it_or_another_borrows_its_address() {
             None => files.remove(&format!("pod-{name}")),
         };
         let next = followed.become_contents(contents(&files));
-        let route = topology(&followed.cluster, NODE).unwrap();
+        let route = topology(&followed.cluster, NODE, &Reserved::new()).unwrap();
         (next, route.prefixes.get(&"10.9.0.1/32".parse().unwrap()).copied())
     };
     let n2 = Route::Tunnel(Peer { address: [172, 18, 0, 3].into(), overlay: Overlay::Ipip });
     let n3 = Route::Tunnel(Peer { address: [172, 18, 0, 5].into(), overlay: Overlay::Ipip });
     let routes = |pods| NextStep::Routes { pods, tables: false };
-    let contested = Route::Nowhere(Nowhere::Contested);
     for (name, text, expected) in [
         ("in", Some(pod("in", "n2", "10.2.0.5")), (NextStep::Nothing(1), None)),
         ("in", None, (NextStep::Nothing(1), None)),
         ("out", Some(pod("out", "n2", "10.9.0.1")), (routes(1), Some(n2))),
         // It moves, and is in the image as it was.
         ("out", Some(pod("out", "n3", "10.9.0.1")), (routes(0), Some(n3))),
-        ("too", Some(pod("too", "n2", "10.9.0.1")), (routes(1), Some(contested))),
-        ("out", None, (routes(1), Some(n2))),
+        // The first has it, and the other one gets it when the first goes.
+        ("too", Some(pod("too", "n2", "10.9.0.1")), (routes(0), Some(n3))),
+        ("out", None, (routes(2), Some(n2))),
         ("in", Some(pod("in", "n2", "10.2.0.5")), (NextStep::Nothing(1), Some(n2))),
         ("too", Some(pod("too", "n2", "10.2.0.6")), (routes(1), None)),
         ("out", Some(pod("out", "n1", "10.9.0.1")), (routes(1), Some(Route::Local))),

@@ -1,0 +1,158 @@
+//! Whose an address is that pods' objects name. The oracle's own reading of the law in `docs/policy-semantics.md`: it
+//! sorts all that is said of all addresses, and keeps the first of each.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::members::{addresses, node_addresses};
+use manx_objects::State;
+use manx_objects::contents::Stored;
+use manx_objects::object::{Node, Object, ObjectKey, Pod};
+
+/// The addresses of each pod that has any.
+#[derive(Debug, Default)]
+pub(super) struct Owners<'a> {
+    of_pods: HashMap<&'a ObjectKey, BTreeSet<IpAddr>>,
+    /// What any pod's object names.
+    named: BTreeSet<IpAddr>,
+    places: Places<'a>,
+}
+
+/// Where pods can have addresses.
+#[derive(Debug, Default)]
+struct Places<'a> {
+    nodes: BTreeMap<&'a str, &'a Node>,
+    of_nodes: BTreeSet<IpAddr>,
+    pools: Vec<IpNet>,
+}
+
+impl<'a> Owners<'a> {
+    pub(super) fn new(objects: &'a BTreeMap<ObjectKey, Stored>) -> Self {
+        let mut places = Places::default();
+        let mut pods = Vec::new();
+        for (key, stored) in objects {
+            let State::Valid(object) = &stored.state else { continue };
+            match &**object {
+                Object::Node(node) => {
+                    places.nodes.insert(&key.name, node);
+                    places.of_nodes.extend(node_addresses(node));
+                }
+                Object::IpPool(pool) => places.pools.push(pool.cidr),
+                Object::Pod(pod) => pods.push((key, &**pod)),
+                _ => {}
+            }
+        }
+        let (mut sayings, mut named) = (Vec::new(), BTreeSet::new());
+        for (key, pod) in pods {
+            let by_kubelet = pod.pod_ip.is_some() || !pod.pod_ips.is_empty();
+            let mut all = addresses(pod);
+            if !by_kubelet {
+                let firsts = first_of_each_family(pod);
+                all.retain(|address| firsts.contains(address));
+            }
+            for address in all {
+                named.insert(address);
+                if !by_kubelet && !places.could_be(pod, address) {
+                    continue;
+                }
+                let worth = match (by_kubelet, pod.deleting) {
+                    (true, false) => 0,
+                    (true, true) => 1,
+                    (false, _) => 2,
+                };
+                let strange = !places.is_of_node(pod, address);
+                let age = (pod.created.is_none(), pod.created);
+                let name = (&key.namespace, &key.name);
+                sayings.push(((address, worth, strange, age, name), key));
+            }
+        }
+        sayings.sort();
+        sayings.dedup_by_key(|((address, ..), _)| *address);
+        let mut of_pods: HashMap<_, BTreeSet<IpAddr>> = HashMap::new();
+        for ((address, ..), key) in sayings {
+            of_pods.entry(key).or_default().insert(address);
+        }
+        Self { of_pods, named, places }
+    }
+
+    /// The addresses that are this pod's.
+    pub(super) fn of(&self, pod: &ObjectKey) -> BTreeSet<IpAddr> {
+        self.of_pods.get(pod).cloned().unwrap_or_default()
+    }
+
+    /// Those of the addresses of a pod that is not valid which are closed for its sake.
+    pub(super) fn closed(
+        &self,
+        reported: &BTreeSet<IpAddr>,
+        annotated: &BTreeSet<IpAddr>,
+    ) -> BTreeSet<IpAddr> {
+        let annotated = annotated.iter().filter(|address| self.places.could_be_anyones(**address));
+        let all = reported.iter().chain(annotated);
+        all.filter(|address| !self.named.contains(address)).copied().collect()
+    }
+}
+
+impl Places<'_> {
+    fn is_of_node(&self, pod: &Pod, address: IpAddr) -> bool {
+        let node = pod.node_name.as_deref().and_then(|name| self.nodes.get(name));
+        node.is_some_and(|node| node.pod_cidrs.iter().any(|block| block.contains(&address)))
+    }
+
+    /// Whether a pod of that node can have the address: one of its blocks' addresses for pods; or, outside of them, a
+    /// pool's.
+    fn could_be(&self, pod: &Pod, address: IpAddr) -> bool {
+        let Some(node) = pod.node_name.as_deref().and_then(|name| self.nodes.get(name)) else {
+            return false;
+        };
+        if self.is_of_node(pod, address) {
+            return node.pod_cidrs.iter().any(|block| is_inside(*block, address));
+        }
+        self.is_of_pool(address)
+    }
+
+    fn could_be_anyones(&self, address: IpAddr) -> bool {
+        let mut blocks = self.nodes.values().flat_map(|node| &node.pod_cidrs);
+        blocks.any(|block| is_inside(*block, address)) || self.is_of_pool(address)
+    }
+
+    fn is_of_pool(&self, address: IpAddr) -> bool {
+        let is_ordinary = match address {
+            IpAddr::V4(v4) => !(v4.is_link_local() || v4.is_broadcast()),
+            IpAddr::V6(v6) => !(v6.is_unicast_link_local() || v6.to_ipv4_mapped().is_some()),
+        } && !address.is_loopback()
+            && !address.is_multicast()
+            && !address.is_unspecified();
+        is_ordinary
+            && !self.of_nodes.contains(&address)
+            && self.pools.iter().any(|pool| pool.contains(&address))
+    }
+}
+
+/// Of the annotation that counts: the first address of IPv4, and the first of IPv6.
+fn first_of_each_family(pod: &Pod) -> Vec<IpAddr> {
+    let noted = &pod.annotated_ips;
+    let lists = [&noted.pod_ips, &noted.pod_ip, &noted.aws_pod_ips].into_iter().flatten();
+    let list = lists.into_iter().find(|list| !list.is_empty());
+    let of = |v4: bool| list?.iter().copied().find(|address| address.is_ipv4() == v4);
+    [of(true), of(false)].into_iter().flatten().collect()
+}
+
+/// Whether an address lies in a block and is neither the first, which is nobody's, nor the second, which is the node's,
+/// nor an IPv4 block's last, which is its broadcast address.
+fn is_inside(block: IpNet, address: IpAddr) -> bool {
+    let block = block.trunc();
+    if !block.contains(&address) || block.prefix_len() + 2 > block.max_prefix_len() {
+        return false;
+    }
+    match (block, address) {
+        (IpNet::V4(block), IpAddr::V4(address)) => {
+            address.to_bits() - block.network().to_bits() > 1 && address != block.broadcast()
+        }
+        (IpNet::V6(block), IpAddr::V6(address)) => {
+            address.to_bits() - block.network().to_bits() > 1
+        }
+        _ => false,
+    }
+}
