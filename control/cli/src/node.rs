@@ -10,7 +10,7 @@ use manx_dataplane::tables::{self, Connections};
 use manx_dataplane::worker::Polling;
 
 use super::datastore::DatastoreOptions;
-use super::observed::ObserveOptions;
+use super::observed::{self, ObserveOptions};
 use super::{Error, log, socket};
 use manx_agent::pod_device::Preference;
 use manx_agent::settings::Network;
@@ -189,6 +189,7 @@ pub enum LogFormat {
 /// Runs the agent until it is told to stop.
 pub fn run(node: &Node) -> Result<(), Error> {
     log::start(node.log);
+    observed::warn_of_felix_variables();
     let socket = node.socket_path()?;
     manx_agent::run(&manx_agent::Settings {
         name: node.name()?,

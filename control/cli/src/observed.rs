@@ -49,6 +49,19 @@ impl ObserveOptions {
     }
 }
 
+/// Warns of Felix's other variables: the objects say what they would, and some promise what is not done.
+pub fn warn_of_felix_variables() {
+    let own = [HEALTH.0, METRICS.0].concat();
+    let variables = env::vars_os().filter_map(|(name, value)| {
+        Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+    });
+    for (name, value) in variables.filter(|(name, _)| !own.contains(&name.as_str())) {
+        if let Some(told) = manx_objects::settings::of_variable(&name, &value) {
+            tracing::warn!(variable = name, "{name} {told}");
+        }
+    }
+}
+
 /// A setting of Manx's own counts before Felix's variables. One that is empty is not set.
 fn choose(
     flag: &str,

@@ -140,7 +140,7 @@ codes! {
     // What has no effect.
     IgnoredField "ignored-field" Warning
         "An object has a field that its kind does not have; it is ignored."
-        Some("correct its spelling or its place, or remove it");
+        Some("correct its spelling or its place, or remove it; if a later version of the API has it, what it promises is not done");
     IgnoredAnnotation "ignored-annotation" Warning
         "An annotation has a value that it may not have; it is ignored."
         Some("remove it, or correct it");
@@ -153,14 +153,15 @@ codes! {
         Some("write the rule with pods, namespaces, nets and ports only");
     HostPolicyNotEnforced "host-policy-not-enforced" Warning
         "A host endpoint's policies are enforced for forwarded traffic only." None;
+    ProtectionNotDone "protection-not-done" Warning
+        "A setting promises protection that Manx does not give." None;
     NoNatOutgoing "no-nat-outgoing" Warning
-        "A pool asks for NAT of what its pods send to the outside, which Manx does not do."
-        Some("say natOutgoing: false, and let the nodes' network do it");
+        "A pool asks for NAT of what its pods send to the outside, which Manx does not do." None;
     NoVxlanOfIpv6 "no-vxlan-of-ipv6" Warning
         "A pool asks for VXLAN between IPv6 addresses, which Manx does not do."
         Some("say vxlanMode: Never, if the nodes' network routes IPv6 itself");
     SettingWithoutEffect "setting-without-effect" Warning
-        "A setting of FelixConfiguration has no effect." Some("remove it");
+        "A setting of one of Calico's kinds, or an annotation, has no effect." None;
     UnusedConfiguration "unused-configuration" Warning
         "No node obeys a FelixConfiguration of this name." Some("name it default, or node.NAME");
     PortWithoutNumber "port-without-number" Warning

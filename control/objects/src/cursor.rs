@@ -232,6 +232,22 @@ impl<'a> Cursor<'a> {
         true
     }
 
+    /// Warns that this field, whose key is at `at`, is none of those that its kind has.
+    pub(super) fn unknown<'k>(
+        &self,
+        out: &mut Findings,
+        at: Position,
+        known: impl FnOnce() -> Vec<&'k str>,
+    ) {
+        out.push(Severity::Warning, || {
+            let similar = match self.step {
+                Step::Key(key) => similar(key, &known()).map(str::to_owned),
+                Step::Root | Step::Index(_) => None,
+            };
+            (at, self.path(), Cause::UnknownField { similar })
+        });
+    }
+
     /// The fields that are not in `known` and not null, each with the position of its key.
     pub(super) fn others<'b>(
         &'b self,

@@ -5,6 +5,7 @@
 //! - [`scalar`]: the value of a plain scalar; the only place where YAML's version matters.
 //! - decoders, one for each kind: from tree to [`object`], checked as the API server checks; they apply no defaults.
 //! - `intent`: what is valid in one policy, and probably not meant.
+//! - [`settings`]: what Manx does with each field of Calico's kinds, and what it does not do.
 //! - [`read`]: all objects of a file. An object that is not valid is still there, as [`State::Invalid`], so that it can
 //!   fail closed; the other objects of the file load.
 //! - [`locate`]: where a field of an object is, for what only all objects together show.
@@ -35,6 +36,7 @@ pub mod problem;
 mod read;
 pub mod scalar;
 mod service;
+pub mod settings;
 mod syntax;
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::cursor::{Cursor, Findings};
 use super::object::{Created, Kind, ObjectKey, Owner, Pairs};
 use super::problem::{Cause, Severity};
+use super::settings::tell_annotations;
 use super::syntax::{
     DNS_LABEL, DNS_SUBDOMAIN, LABEL_VALUE, POLICY_NAME, QUALIFIED_NAME, is_dns_label,
     is_dns_subdomain, is_label_value, is_policy_name, is_qualified_name,
@@ -172,6 +173,7 @@ pub(super) fn metadata(root: &Cursor<'_>, kind: Kind, out: &mut Findings) -> Met
             annotations.error(out, Cause::Unexpected { found, expected });
         }
     }
+    tell_annotations(&cursor, kind, out);
     metadata.created = text(root, "creationTimestamp").as_deref().and_then(Created::parse);
     metadata.deleting = cursor.field("deletionTimestamp").is_some();
     metadata.owner = owner(&cursor);

@@ -8,8 +8,9 @@ use ipnet::IpNet;
 use super::cursor::{Cursor, Findings};
 use super::metadata::{Metadata, annotation, of_template, pairs};
 use super::network_policy::{number, protocol};
-use super::object::{AnnotatedIps, ContainerPort, Pairs, Phase, Pod};
+use super::object::{AnnotatedIps, ContainerPort, Kind, Pairs, Phase, Pod};
 use super::problem::{Cause, Severity};
+use super::settings::{annotations_not_done, tell_annotations};
 use super::syntax::{
     ADDRESS, DNS_LABEL, DNS_SUBDOMAIN, PORT_NAME, PORT_NUMBER, address, cidr, is_dns_label,
     is_dns_subdomain, is_port_name,
@@ -117,6 +118,7 @@ pub(super) fn decode(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) 
     root.mapping(out, &["apiVersion", "kind", "metadata", "spec", "status"], &[]);
     let annotations = metadata.annotations.clone();
     let mut pod = without_status(root, metadata, out);
+    pod.not_done = annotations_not_done(&annotations, Kind::Pod);
     if let Some(status) = root.field("status")
         && status.mapping(out, STATUS, STATUS_IGNORED)
     {
@@ -131,13 +133,17 @@ pub(super) fn decode(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) 
     pod
 }
 
-/// Reads the template of pods in `spec`.
-pub(super) fn template(spec: &Cursor<'_>, out: &mut Findings) -> Option<Pod> {
+/// Reads the template of pods in `spec`. The annotations of one that has an owner (a Deployment's ReplicaSet) are told of
+/// there.
+pub(super) fn template(spec: &Cursor<'_>, owned: bool, out: &mut Findings) -> Option<Pod> {
     let template = spec.required(out, "template", "the pods' metadata and spec")?;
     if !template.mapping(out, &["metadata", "spec"], &[]) {
         return None;
     }
     let metadata = template.field("metadata");
+    if let Some(metadata) = metadata.filter(|_| !owned) {
+        tell_annotations(&metadata, Kind::Pod, out);
+    }
     let metadata = metadata.map(|field| of_template(&field, out)).unwrap_or_default();
     Some(without_status(&template, metadata, out))
 }
@@ -161,6 +167,7 @@ fn without_status(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) -> 
         pod_ip: None,
         pod_ips: Vec::new(),
         annotated_ips: AnnotatedIps::default(),
+        not_done: Vec::new(),
     };
     if let Some(spec) = root.field("spec") {
         decode_spec(&spec, &mut pod, out);

@@ -7,6 +7,7 @@ use manx_policy_compiler::selector::SelectorError;
 
 use super::code::Code;
 use super::object::ObjectKey;
+use super::settings::{self, NotDone};
 use super::tree::{FlawKind, Position};
 
 /// The number of problems of one severity that are reported for an object, in the reader and in the import.
@@ -192,6 +193,9 @@ pub enum Cause {
         /// The other place.
         other: String,
     },
+    /// A setting that is not done.
+    #[error("{}", .0.message)]
+    NotDone(NotDone),
     /// Anything else, with its own code.
     #[error("{message}")]
     Told {
@@ -314,6 +318,7 @@ impl Problem {
             Cause::UnsupportedPolicy { .. } => Code::UnsupportedPolicy,
             Cause::Duplicate { .. } => Code::DuplicateObject,
             Cause::Repeated { .. } => Code::RepeatedObject,
+            Cause::NotDone(not_done) => not_done.code,
             Cause::Told { code, .. } => *code,
         }
     }
@@ -324,6 +329,8 @@ impl Problem {
             Cause::NoManifest { recursive: false, .. } => Some(
                 "subdirectories are not entered: name the files or the directory that hold the manifests, or say --recursive",
             ),
+            Cause::NotDone(not_done) => Some(not_done.help),
+            Cause::UnknownKind { kind, api_version } => settings::unread(kind, api_version),
             _ if self.severity == Severity::Warning => self.code().help(),
             _ => self.code().help().or_else(|| Some(self.object.as_ref()?.kind.when_invalid())),
         }

@@ -17,6 +17,7 @@ pub(super) fn decode(
 ) -> Option<Workload> {
     root.mapping(out, &["apiVersion", "kind", "metadata", "spec", "status"], &[]);
     let spec = root.required(out, "spec", "a template of pods")?;
+    let owned = metadata.owner.is_some();
     let suspended = is_true(&spec, "suspend");
     let ended = controller == Controller::Job
         && root.field("status").is_some_and(|status| status.field("completionTime").is_some());
@@ -24,10 +25,10 @@ pub(super) fn decode(
         Controller::CronJob => {
             let job = spec.required(out, "jobTemplate", "the jobs' spec")?;
             let job = job.required(out, "spec", "a template of pods")?;
-            (pod::template(&job, out)?, count(&job, "parallelism", out))
+            (pod::template(&job, owned, out)?, count(&job, "parallelism", out))
         }
-        Controller::Job => (pod::template(&spec, out)?, count(&spec, "parallelism", out)),
-        _ => (pod::template(&spec, out)?, count(&spec, "replicas", out)),
+        Controller::Job => (pod::template(&spec, owned, out)?, count(&spec, "parallelism", out)),
+        _ => (pod::template(&spec, owned, out)?, count(&spec, "replicas", out)),
     };
     let idle = suspended || ended || metadata.deleting;
     Some(Workload { template, replicas, idle, owner: metadata.owner })

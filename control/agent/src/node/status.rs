@@ -1,5 +1,6 @@
 //! What `manx status` shows, read from the agent and the workers' counters.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -25,7 +26,10 @@ use manx_api::{
 };
 use manx_calculation::calc::Local;
 use manx_datastore::api_server::Stale;
-use manx_objects::problem::{Problem, Severity};
+use manx_objects::State;
+use manx_objects::contents::Contents;
+use manx_objects::object::{Kind, Object};
+use manx_objects::problem::{Cause, Problem, Severity};
 
 /// How long a status waits for the workers' flows.
 const ANSWER: Duration = Duration::from_millis(500);
@@ -154,6 +158,7 @@ fn warnings(Agent { datastore, attachments, .. }: &Agent) -> Vec<String> {
         format!("pod {pod}: its interface was not taken over from the last agent: {reason}; nothing passes until the pod is made anew")
     });
     summaries(datastore, Severity::Warning)
+        .chain(annotations_not_done(datastore.source.contents(), &datastore.node))
         .chain(attachments.holding.problem())
         .chain(refused)
         .chain(attachments.not_judged(datastore).map(|pod| {
@@ -163,6 +168,39 @@ fn warnings(Agent { datastore, attachments, .. }: &Agent) -> Vec<String> {
             )
         }))
         .collect()
+}
+
+/// What annotations of a node's pods ask for and Manx does not do: one line for each annotation. Nothing where each pod
+/// has a problem of its own because of them, as in a directory.
+fn annotations_not_done(contents: &Contents, node: &str) -> Vec<String> {
+    const NAMED: usize = 3;
+    let told = |problem: &Problem| {
+        let of_pod = problem.object.as_ref().is_some_and(|key| key.kind == Kind::Pod);
+        of_pod && matches!(problem.cause, Cause::NotDone(_))
+    };
+    if contents.problems.iter().any(told) {
+        return Vec::new();
+    }
+    let mut pods = BTreeMap::<_, Vec<String>>::new();
+    for (key, stored) in contents.of_kind(Kind::Pod) {
+        if let State::Valid(object) = &stored.state
+            && let Object::Pod(pod) = &**object
+            && pod.node_name.as_deref() == Some(node)
+        {
+            for annotation in &pod.not_done {
+                let name = format!("{}/{}", key.namespace, key.name);
+                pods.entry(*annotation).or_default().push(name);
+            }
+        }
+    }
+    let line = |((name, message), pods): ((&str, &str), Vec<String>)| {
+        let all = if name.ends_with('/') { "*" } else { "" };
+        let more = pods.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let named = pods[..pods.len().min(NAMED)].join(", ");
+        format!("annotation {name}{all} of pod {named}{more}: {message}")
+    };
+    pods.into_iter().map(line).collect()
 }
 
 fn endpoints(Agent { dataplane, attachments, .. }: &Agent) -> Vec<EndpointStatus> {
@@ -303,4 +341,30 @@ fn rule_count(rule: String, verdict: Verdict, packets: u64) -> RuleCount {
         Verdict::Deny => "deny",
     };
     RuleCount { rule, verdict: verdict.to_owned(), packets }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn annotations_that_are_not_done_are_one_line_for_all_pods_of_the_node() {
+        let pod = |name: usize, node: &str| {
+            format!(
+                "{{apiVersion: v1, kind: Pod, metadata: {{namespace: shop, name: web-{name}, annotations: \
+                 {{qos.projectcalico.org/egressBandwidth: 1M, qos.projectcalico.org/dscp: '20'}}}}, spec: {{nodeName: {node}}}}}\n---\n"
+            )
+        };
+        let pods: String = (0..5).map(|name| pod(name, "n1")).chain([pod(5, "n2")]).collect();
+        let mut contents = Contents::from_texts([("pods.yaml", pods.as_str())]);
+        // In a directory each pod has problems of its own.
+        assert_eq!(contents.problems.len(), 12);
+        assert_eq!(annotations_not_done(&contents, "n1"), [""; 0]);
+        contents.problems.clear();
+        let lines = annotations_not_done(&contents, "n1");
+        let [line] = &lines[..] else { panic!("{lines:?}") };
+        let begin = "annotation qos.projectcalico.org/* of pod shop/web-0, shop/web-1, shop/web-2 and 2 more: is NOT DONE: ";
+        assert!(line.starts_with(begin), "{line}");
+        assert_eq!(annotations_not_done(&contents, "n3"), [""; 0]);
+    }
 }

@@ -51,6 +51,28 @@ fn a_change_of_policy_stops_an_open_connection_and_lets_it_go_on() {
 }
 
 #[test]
+fn a_setting_that_is_not_done_is_a_line_of_status_until_it_asks_for_nothing() {
+    let Some(bench) = Bench::new() else { return };
+    bench.keep_open(&[]);
+    let warnings = || {
+        let status =
+            json(&bench.manx(&["status", "--output", "json", "--socket", &bench.socket(0)]));
+        status["warnings"].to_string()
+    };
+    let felix = |truth: bool| {
+        let text = format!(
+            "{{apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {{name: default}}, spec: {{wireguardEnabled: {truth}}}}}"
+        );
+        apply(&bench, &text);
+    };
+    assert!(!warnings().contains("wireguardEnabled"), "{}", warnings());
+    felix(true);
+    assert!(warnings().contains("spec.wireguardEnabled: is NOT DONE: "), "{}", warnings());
+    felix(false);
+    assert!(!warnings().contains("wireguardEnabled"), "{}", warnings());
+}
+
+#[test]
 fn a_pod_that_is_relabelled_loses_and_gets_back_its_open_connections() {
     let Some(bench) = Bench::new() else { return };
     fs::write(bench.rig().join("open.yaml"), OPEN_TO_CLIENT).unwrap();

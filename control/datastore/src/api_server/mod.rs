@@ -163,7 +163,7 @@ impl ApiServer {
                 server: server.to_string(),
                 reason: error.to_string(),
             })?;
-        let objects = Objects::new(&FOLLOWED);
+        let objects = Objects::followed(&FOLLOWED);
         let (notices, received, changed) = (Notices::default(), Vec::new(), None);
         let mut this =
             Self { objects, addresses, node, host, notices, noticed, events, received, changed };

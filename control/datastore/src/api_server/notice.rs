@@ -232,6 +232,7 @@ mod tests {
 
     use manx_objects::problem::{Cause, Place};
 
+    use super::super::reading;
     use super::*;
 
     fn key(name: &str) -> ObjectKey {
@@ -304,6 +305,25 @@ mod tests {
             assert!(text.len() <= NOTE && text.starts_with("spec: \u{e4}"), "{}", text.len());
             assert_eq!(text.ends_with("more in `manx status`"), count > 1, "{text}");
         }
+    }
+
+    #[test]
+    fn a_setting_that_is_not_done_is_an_event_of_its_object() {
+        let server = Arc::from("https://192.0.2.1:6443/");
+        let said = |kind: Kind, object: Value| {
+            let api_version = kind.api_versions()[0];
+            let resource = Resource { kind, api_version, path: String::new() };
+            let reading = reading::of_server(&server, &resource, object.clone());
+            let mut texts = texts(&reading.problems).into_values();
+            let (severity, text) = texts.next()?;
+            let notice = Notice { text, severity, due: Instant::now() };
+            let event = event(&resource, &object, "n1", &notice, SystemTime::UNIX_EPOCH);
+            Some(format!("{}: {}", event["reason"].as_str()?, event["note"].as_str()?))
+        };
+        let felix = |truth: bool| json!({ "metadata": { "name": "default" }, "spec": { "wireguardEnabled": truth } });
+        let told = said(Kind::FelixConfiguration, felix(true)).unwrap();
+        assert!(told.starts_with("PartlyIgnored: spec.wireguardEnabled: is NOT DONE: "), "{told}");
+        assert_eq!(said(Kind::FelixConfiguration, felix(false)), None);
     }
 
     #[test]

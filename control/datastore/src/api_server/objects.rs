@@ -19,6 +19,10 @@ pub(super) struct Objects {
     pub(super) contents: Arc<Contents>,
     /// Where objects come from, stored once: the server.
     place: Option<Arc<Place>>,
+    /// Whether an agent follows the objects. What pods' annotations ask for and Manx does not do is then no problem of
+    /// theirs (the agent of their node tells of it): otherwise every such pod that comes or goes would have everything
+    /// imported anew.
+    follows: bool,
     /// The problems of the objects that have some, by the names that the server knows them by.
     problems: BTreeMap<ObjectKey, Vec<Problem>>,
     /// The names that several objects have.
@@ -53,6 +57,11 @@ impl Objects {
     /// No objects; in sync as soon as all of `kinds` were listed.
     pub(super) fn new(kinds: &[Kind]) -> Self {
         Self { missing: kinds.iter().copied().collect(), ..Self::default() }
+    }
+
+    /// Those that an agent follows.
+    pub(super) fn followed(kinds: &[Kind]) -> Self {
+        Self { follows: true, ..Self::new(kinds) }
     }
 
     /// Takes the state that was complete at an earlier time, and counts as whole.
@@ -144,7 +153,10 @@ impl Objects {
     }
 
     fn put(&mut self, reading: Reading, differences: &mut Differences) {
-        let Reading { key, entry, problems, fingerprint, .. } = reading;
+        let Reading { key, entry, mut problems, fingerprint, .. } = reading;
+        if self.follows && key.kind == Kind::Pod {
+            problems.retain(|problem| !matches!(problem.cause, Cause::NotDone(_)));
+        }
         let known = fingerprint_of(&mut self.fingerprints, &key, Some(fingerprint));
         if known == Some(fingerprint) {
             return;

@@ -81,6 +81,26 @@ fn it_is_in_sync_when_every_kind_was_listed_and_not_before() {
 }
 
 #[test]
+fn pods_with_annotations_that_are_not_done_come_and_go_like_others_and_a_check_warns_of_them() {
+    let name = "qos.projectcalico.org/ingressPacketRate";
+    let metadata = json!({ "namespace": "shop", "name": "web", "annotations": { name: "100" } });
+    let limited = read(Kind::Pod, json!({ "metadata": metadata, "spec": {} }));
+    let mut objects = Objects::followed(&KINDS);
+    listed(&mut objects, &[]);
+    let changes = objects.apply([Event::Changed(Box::new(limited.clone()))]);
+    assert_eq!(keys(changes), ["Pod shop/web"]);
+    assert_eq!(objects.contents.problems, []);
+    let Some(Object::Pod(pod)) = objects.contents.valid(&limited.key) else { panic!("a pod") };
+    assert_eq!(pod.not_done[0].0, "qos.projectcalico.org/");
+    assert_eq!(keys(objects.apply([Event::Gone(limited.key.clone())])), ["Pod shop/web"]);
+
+    let mut checked = Objects::new(&KINDS);
+    listed(&mut checked, &[limited]);
+    let [problem] = &checked.contents.problems[..] else { panic!("one problem") };
+    assert!(problem.summary().contains(name), "{problem}");
+}
+
+#[test]
 fn what_manx_does_not_use_makes_no_change() {
     let mut objects = Objects::new(&KINDS);
     let before = pod("web", &json!({"app": "web"}), &json!({"podIP": "10.0.0.1"}));

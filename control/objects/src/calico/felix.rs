@@ -4,23 +4,18 @@ use ipnet::IpNet;
 
 use super::super::code::Code;
 use super::super::cursor::{Cursor, Findings};
+use super::super::object::Kind;
 use super::super::object::calico::{EndpointToHost, Failsafe, FelixConfiguration};
-use super::super::problem::Cause;
+use super::super::settings::tell;
 use super::super::tree::Value;
 use super::OBJECT;
 use super::value::net_or_address;
 
-const READ: &[&str] =
-    &["defaultEndpointToHostAction", "failsafeInboundHostPorts", "failsafeOutboundHostPorts"];
-/// The first letters, in lower case, of the names of fields that are read: another name that begins so is a
-/// misspelling.
-const PREFIXES: [&str; 2] = ["failsafe", "defaultendpoint"];
 /// Felix also accepts 0: it matches only packets to port 0.
 const FAILSAFE_PORT: &str = "a port number from 0 to 65535";
 const FAILSAFE: &str = "a failsafe port: a mapping with protocol, port and perhaps net, or text such as tcp:22 or tcp:10.0.0.0/8:22";
 
-/// Reads Felix's settings. There are about two hundred, mostly for other dataplanes; only unknown fields that look like
-/// one that is read cause a warning.
+/// Reads those of Felix's settings that policy needs, and warns of those that are not done.
 pub(in super::super) fn felix_configuration(
     root: &Cursor<'_>,
     name: &str,
@@ -37,17 +32,9 @@ pub(in super::super) fn felix_configuration(
     }
     let mut felix = FelixConfiguration::default();
     let Some(spec) = root.field("spec") else { return felix };
-    if !matches!(spec.node.value, Value::Mapping(_)) {
-        spec.expected(out, "a mapping");
+    if !tell(&spec, Kind::FelixConfiguration, out) {
         return felix;
     }
-    spec.entries(out, |key, at, field, out| {
-        let lower = key.to_ascii_lowercase();
-        if !READ.contains(&key) && PREFIXES.iter().any(|prefix| lower.starts_with(prefix)) {
-            field.warning_at(out, at, Cause::UnknownField { similar: None });
-        }
-    });
-    warn_of_unused_settings(&spec, out);
     felix.endpoint_to_host = spec
         .field("defaultEndpointToHostAction")
         .filter(|field| !field.is_empty())
@@ -66,23 +53,6 @@ pub(in super::super) fn felix_configuration(
     felix.failsafe_outbound =
         spec.field("failsafeOutboundHostPorts").map(|field| failsafes(&field, out));
     felix
-}
-
-/// Warns of settings without effect: encapsulation is a setting of pools, and VXLAN's network and port always have
-/// Calico's default values.
-fn warn_of_unused_settings(spec: &Cursor<'_>, out: &mut Findings) {
-    for (key, number) in [("vxlanVNI", 4096), ("vxlanPort", 4789)] {
-        if let Some(field) = spec.field(key).filter(|it| it.node.value != Value::Integer(number)) {
-            let message = format!("has no effect: it is always {number}");
-            field.told(out, Code::SettingWithoutEffect, message);
-        }
-    }
-    for key in ["ipipEnabled", "vxlanEnabled"] {
-        if let Some(field) = spec.field(key).filter(|it| it.node.value == Value::Boolean(false)) {
-            let message = "has no effect: only the IPPools say what is encapsulated";
-            field.told(out, Code::SettingWithoutEffect, message);
-        }
-    }
 }
 
 /// Reads a list of objects as in the resource, or the text of Felix's own parameter: parts joined by commas, or `none`.

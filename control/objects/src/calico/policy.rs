@@ -4,23 +4,12 @@ use super::super::cursor::{Cursor, Findings};
 use super::super::intent;
 use super::super::object::calico::{Policy, StagedAction, Subject};
 use super::super::object::{Kind, PolicyType};
+use super::super::settings::tell;
 use super::super::syntax::{DNS_LABEL, is_dns_label};
 use super::super::tree::Value;
 use super::rule::{Context, rules};
 use super::value::{Over, order, selector};
 use super::{KUBE_ADMIN, KUBE_BASELINE, OBJECT};
-
-const SPEC: &[&str] = &[
-    "tier",
-    "order",
-    "selector",
-    "serviceAccountSelector",
-    "types",
-    "ingress",
-    "egress",
-    "performanceHints",
-];
-const GLOBAL_SPEC: &[&str] = &["namespaceSelector", "applyOnForward", "preDNAT", "doNotTrack"];
 
 /// Reads `spec`. Errors are in `out`; if there are any, only the result's subject may be used. The subject is `None` if
 /// it could not be read completely.
@@ -37,14 +26,7 @@ pub(in super::super) fn decode(
         intent::no_spec(root, selects, out);
         return (policy, Some(Subject::default()));
     };
-    let mut read = SPEC.to_vec();
-    if global {
-        read.extend(GLOBAL_SPEC);
-    }
-    if kind.staged() {
-        read.push("stagedAction");
-    }
-    if !spec.mapping(out, &read, &[]) {
+    if !tell(&spec, kind, out) {
         return (policy, None);
     }
     let before = out.error_count();

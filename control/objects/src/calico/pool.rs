@@ -8,24 +8,12 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::super::code::Code;
 use super::super::cursor::{Cursor, Findings};
-use super::super::object::{EncapsulationMode, IpPool};
+use super::super::object::{EncapsulationMode, IpPool, Kind};
+use super::super::settings::tell;
 use super::super::tree::Value;
 use super::OBJECT;
 use super::value::{NET, Over, net, selector};
 
-const SPEC: &[&str] = &[
-    "allowedUses",
-    "assignmentMode",
-    "blockSize",
-    "cidr",
-    "disableBGPExport",
-    "disabled",
-    "ipipMode",
-    "namespaceSelector",
-    "natOutgoing",
-    "nodeSelector",
-    "vxlanMode",
-];
 /// Fields of Calico's first API, with the fields that replaced them.
 const FORMER: [(&str, &str); 2] = [("ipip", "ipipMode"), ("nat-outgoing", "natOutgoing")];
 const LINK_LOCAL: [IpNet; 2] = [
@@ -39,8 +27,7 @@ const LOAD_BALANCER: &str = "LoadBalancer";
 pub(in super::super) fn ip_pool(root: &Cursor<'_>, out: &mut Findings) -> Option<IpPool> {
     root.mapping(out, OBJECT, &["status"]);
     let spec = root.required(out, "spec", "a mapping with a cidr")?;
-    let former = FORMER.map(|(key, _)| key);
-    if !spec.mapping(out, SPEC, &former) {
+    if !tell(&spec, Kind::IpPool, out) {
         return None;
     }
     for (key, now) in FORMER {
@@ -65,12 +52,8 @@ pub(in super::super) fn ip_pool(root: &Cursor<'_>, out: &mut Findings) -> Option
         field.parsed(out, expected, |text| ["Automatic", "Manual"].contains(&text).then_some(()));
     }
     check_uses(&spec, [ipip_mode, vxlan_mode], out);
-    if let Some(field) = spec.field("natOutgoing")
-        && field.boolean(out) == Some(true)
-    {
-        let message =
-            "is not done: what pods of this pool send to outside keeps their own addresses";
-        field.told(out, Code::NoNatOutgoing, message);
+    if let Some(field) = spec.field("natOutgoing") {
+        field.boolean(out);
     }
     Some(IpPool { cidr: cidr?, ipip_mode, vxlan_mode })
 }

@@ -3,7 +3,8 @@
 use super::super::cursor::{Cursor, Findings};
 use super::super::metadata::{Metadata, pairs};
 use super::super::object::calico::{Action, HostEndpoint, NetworkSet, Order, Profile, Tier};
-use super::super::object::{Pairs, PolicyType};
+use super::super::object::{Kind, Pairs, PolicyType};
+use super::super::settings::tell;
 use super::super::syntax::{
     ADDRESS, DNS_SUBDOMAIN, PORT_NAME, PORT_NUMBER, address, is_dns_subdomain, is_port_name,
 };
@@ -28,7 +29,7 @@ pub(in super::super) fn tier(root: &Cursor<'_>, name: &str, out: &mut Findings) 
     .find(|((built_in, _), ..)| *built_in == name);
     let spec = root.field("spec");
     if let Some(spec) = &spec
-        && spec.mapping(out, &["order", "defaultAction"], &[])
+        && tell(spec, Kind::Tier, out)
     {
         tier.order = spec.field("order").and_then(|field| order(&field, out));
         tier.default_action =
@@ -73,7 +74,7 @@ pub(in super::super) fn network_set(
     }
     let mut nets = Vec::new();
     if let Some(spec) = root.field("spec")
-        && spec.mapping(out, &["nets"], &[])
+        && tell(&spec, Kind::NetworkSet, out)
         && let Some(field) = spec.field("nets")
     {
         nets = field.items(out, |item, out| {
@@ -91,7 +92,7 @@ pub(in super::super) fn host_endpoint(
 ) -> Option<HostEndpoint> {
     root.mapping(out, OBJECT, &["status"]);
     let spec = root.required(out, "spec", "a mapping with node and interfaceName")?;
-    if !spec.mapping(out, &["node", "interfaceName", "expectedIPs", "profiles", "ports"], &[]) {
+    if !tell(&spec, Kind::HostEndpoint, out) {
         return None;
     }
     let name = |field: &Cursor<'_>, out: &mut Findings| {
@@ -151,7 +152,7 @@ pub(in super::super) fn profile(root: &Cursor<'_>, out: &mut Findings) -> Profil
     root.mapping(out, OBJECT, &["status"]);
     let mut profile = Profile { labels: Pairs::new(), ingress: Vec::new(), egress: Vec::new() };
     if let Some(spec) = root.field("spec")
-        && spec.mapping(out, &["labelsToApply", "ingress", "egress"], &[])
+        && tell(&spec, Kind::Profile, out)
     {
         let context = |direction| Context { direction, namespaced: false };
         if let Some(labels) = spec.field("labelsToApply") {

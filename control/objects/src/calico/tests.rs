@@ -1,5 +1,6 @@
 use std::fmt::Write as _;
 
+use super::super::code::Code;
 use super::super::object::calico::{
     Action, EndpointToHost, EntityRule, Failsafe, FelixConfiguration, HostEndpoint, Icmp, Order,
     Policy, Port, Rule, ServiceAccountMatch, ServiceMatch, StagedAction, Subject, Tier,
@@ -18,9 +19,14 @@ fn text(kind: &str, spec: &str) -> String {
     format!("apiVersion: {V3}\nkind: {kind}\nmetadata: {{name: {name}}}\nspec:\n  {body}\n")
 }
 
+/// A policy that has nothing wrong; one before tracking or translation is told of as not enforced.
 fn policy(kind: &str, spec: &str) -> Policy {
-    let Object::CalicoPolicy(policy) = only(&text(kind, spec)) else { panic!("a policy") };
-    *policy
+    let manifest = read("file.yaml", &text(kind, spec)).unwrap();
+    let enforced = |problem: &Problem| problem.code() != Code::HostPolicyNotEnforced;
+    assert!(!manifest.problems.iter().any(enforced), "{:?}", manifest.problems);
+    let State::Valid(object) = &manifest.entries[0].state else { panic!("a policy") };
+    let Object::CalicoPolicy(policy) = &**object else { panic!("a policy") };
+    (**policy).clone()
 }
 
 /// The one ingress rule of a global policy.
@@ -582,7 +588,7 @@ fn what_of_felix_is_not_heeded_is_told_where_it_is_not_as_by_default() {
         fields.collect::<Vec<String>>()
     };
     let other = "vxlanVNI: 5\nvxlanPort: 8472\nvxlanEnabled: false\nipipEnabled: false";
-    let fields = ["spec.vxlanVNI", "spec.vxlanPort", "spec.ipipEnabled", "spec.vxlanEnabled"];
+    let fields = ["spec.vxlanVNI", "spec.vxlanPort", "spec.vxlanEnabled", "spec.ipipEnabled"];
     assert_eq!(told(other), fields);
     let default = "vxlanVNI: 4096\nvxlanPort: 4789\nvxlanEnabled: true\nipipEnabled: true";
     assert!(told(default).is_empty());

@@ -440,6 +440,9 @@ pub struct Pod {
     pub pod_ips: Vec<IpAddr>,
     /// The addresses in its annotations.
     pub annotated_ips: AnnotatedIps,
+    /// The annotations that ask for what Manx does not do: each row's name in the table of settings, and what is not
+    /// done.
+    pub not_done: Vec<(&'static str, &'static str)>,
 }
 
 /// The annotations in which CNI plugins store the addresses of a pod. `None`: the annotation is absent, or no address

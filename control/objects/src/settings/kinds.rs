@@ -1,0 +1,231 @@
+//! The fields of the other kinds, and annotations.
+
+use super::super::code::Code::{
+    HostPolicyNotEnforced, NoNatOutgoing, ProtectionNotDone, SettingWithoutEffect,
+};
+use super::Effect::{Heeded, NotDone as Told, Quiet};
+use super::Unless::{Boolean, Empty, Items, Texts};
+use super::{NotDone, Row};
+
+pub(super) const IP_POOL: &[Row] = &[
+    (&["cidr", "ipipMode"], Heeded("")),
+    (
+        &["vxlanMode"],
+        Heeded(
+            "for IPv4; for IPv6 it is told of as [`no-vxlan-of-ipv6`](check.md#no-vxlan-of-ipv6)",
+        ),
+    ),
+    (
+        &["natOutgoing"],
+        Told(NotDone {
+            code: NoNatOutgoing,
+            unless: Boolean(false),
+            message: "is not done: what pods of this pool send to outside keeps their own addresses",
+            help: "say natOutgoing: false, and let the nodes' network do it",
+        }),
+    ),
+    (
+        &["disabled"],
+        Told(NotDone {
+            code: SettingWithoutEffect,
+            unless: Boolean(false),
+            message: "has no effect: pods get addresses from their node's podCIDRs, in this pool or not",
+            help: "give the nodes podCIDRs outside of the pool",
+        }),
+    ),
+    (
+        &["assignmentMode"],
+        Told(NotDone {
+            code: SettingWithoutEffect,
+            unless: Texts(&["Automatic"]),
+            message: "has no effect: pods get addresses from their node's podCIDRs, in this pool or not",
+            help: "give the nodes podCIDRs outside of the pool",
+        }),
+    ),
+    (
+        &["nodeSelector", "namespaceSelector"],
+        Told(NotDone {
+            code: SettingWithoutEffect,
+            unless: Texts(&["all()"]),
+            message: "has no effect: a pod's address comes from its node's podCIDRs, so nobody outside of the cluster can tell by it what is selected here",
+            help: "have firewalls outside of the cluster ask for nodes' podCIDRs, or let policy decide",
+        }),
+    ),
+    (
+        &["allowedUses"],
+        Told(NotDone {
+            code: SettingWithoutEffect,
+            unless: Items(&["Workload", "Tunnel"]),
+            message: "has no effect: Manx gives services of type LoadBalancer no addresses",
+            help: "use a load balancer that does, such as MetalLB",
+        }),
+    ),
+    (&["blockSize"], Quiet("podCIDRs are the blocks")),
+    (&["disableBGPExport"], Quiet("Manx announces nothing by BGP")),
+    (&["ipip", "nat-outgoing"], Heeded("refused unless false: they are of Calico's first API")),
+];
+
+pub(super) const POLICY: &[Row] = &[
+    (
+        &["egress", "ingress", "order", "selector", "serviceAccountSelector", "tier", "types"],
+        Heeded(
+            "a rule with `http` cannot be decided, and is told of as [`unsupported-rule`](check.md#unsupported-rule)",
+        ),
+    ),
+    (&["performanceHints"], Quiet("how early Felix gets ready for a policy")),
+];
+
+pub(super) const GLOBAL: &[Row] = &[
+    (&["namespaceSelector"], Heeded("")),
+    (
+        &["applyOnForward"],
+        Heeded("for forwarded traffic; each HostEndpoint has a warning of what is not enforced"),
+    ),
+];
+
+pub(super) const EARLY: &[Row] = &[(
+    &["doNotTrack", "preDNAT"],
+    Told(NotDone {
+        code: HostPolicyNotEnforced,
+        unless: Boolean(false),
+        message: "is NOT ENFORCED: no node judges packets before connection tracking or before translation, so this policy decides nothing",
+        help: "write it with applyOnForward alone for what nodes forward, or as policy of the pods that it is to protect",
+    }),
+)];
+
+pub(super) const STAGED: &[Row] = &[(&["stagedAction"], Heeded(""))];
+
+pub(super) const STAGED_EARLY: &[Row] =
+    &[(&["doNotTrack", "preDNAT"], Heeded("a staged policy enforces nothing"))];
+
+pub(super) const TIER: &[Row] = &[(&["defaultAction", "order"], Heeded(""))];
+
+pub(super) const NETWORK_SET: &[Row] = &[(&["nets"], Heeded(""))];
+
+pub(super) const HOST_ENDPOINT: &[Row] = &[(
+    &["expectedIPs", "interfaceName", "node", "ports", "profiles"],
+    Heeded(
+        "for forwarded traffic; for all else it is told of as [`host-policy-not-enforced`](check.md#host-policy-not-enforced)",
+    ),
+)];
+
+pub(super) const PROFILE: &[Row] = &[(&["egress", "ingress", "labelsToApply"], Heeded(""))];
+
+/// From which pools pods get addresses.
+pub(super) const ADDRESSES: &[Row] = &[(
+    &["cni.projectcalico.org/ipv4pools", "cni.projectcalico.org/ipv6pools"],
+    Told(NotDone {
+        code: SettingWithoutEffect,
+        unless: Empty,
+        message: "has no effect: a pod's address comes from its node's podCIDRs",
+        help: "put the pod on nodes whose podCIDRs lie in the pool",
+    }),
+)];
+
+pub(super) const POD: &[Row] = &[
+    (
+        &[
+            "cni.projectcalico.org/podIP",
+            "cni.projectcalico.org/podIPs",
+            "vpc.amazonaws.com/pod-ips",
+        ],
+        Heeded("where the pod's status has no addresses"),
+    ),
+    (&["cni.projectcalico.org/containerID"], Quiet("Calico's plugin writes it for itself")),
+    (
+        &["cni.projectcalico.org/ipAddrs", "cni.projectcalico.org/ipAddrsNoIpam"],
+        Told(NotDone {
+            code: SettingWithoutEffect,
+            unless: Empty,
+            message: "has no effect: the pod gets the next free address of its node's podCIDRs",
+            help: "have the runtime ask for the address (runtimeConfig.ips), or reach the pod by a Service",
+        }),
+    ),
+    (
+        &["cni.projectcalico.org/floatingIPs"],
+        Told(NotDone {
+            code: SettingWithoutEffect,
+            unless: Empty,
+            message: "has no effect: floating addresses lead nowhere",
+            help: "reach the pod by a Service",
+        }),
+    ),
+    (
+        &["cni.projectcalico.org/allowedSourcePrefixes"],
+        Told(NotDone {
+            code: SettingWithoutEffect,
+            unless: Empty,
+            message: "has no effect: a pod sends from its own addresses only",
+            help: "remove it",
+        }),
+    ),
+    (
+        &["cni.projectcalico.org/hwAddr"],
+        Told(NotDone {
+            code: SettingWithoutEffect,
+            unless: Empty,
+            message: "has no effect: the agent chooses hardware addresses",
+            help: "remove it",
+        }),
+    ),
+    (
+        &["cni.projectcalico.org/"],
+        Told(NotDone {
+            code: SettingWithoutEffect,
+            unless: Empty,
+            message: "is not known to this version of Manx: it may promise what is not done",
+            help: "correct its name, or remove it",
+        }),
+    ),
+    (
+        &["kubernetes.io/egress-bandwidth", "kubernetes.io/ingress-bandwidth"],
+        Told(NotDone {
+            code: ProtectionNotDone,
+            unless: Texts(&["0"]),
+            message: "is NOT DONE: Manx limits no pod's bandwidth, and its plugin refuses the pod where a runtime passes the limit on",
+            help: "remove it, and limit the pod outside of the cluster",
+        }),
+    ),
+];
+
+pub(super) const QOS: &[Row] = &[(
+    &["qos.projectcalico.org/"],
+    Told(NotDone {
+        code: ProtectionNotDone,
+        unless: Empty,
+        message: "is NOT DONE: Manx limits neither bandwidth nor packets nor connections, and marks nothing",
+        help: "remove it; pods get equal shares of a worker's time",
+    }),
+)];
+
+pub(super) const EGRESS: &[Row] = &[(
+    &["egress.projectcalico.org/"],
+    Told(NotDone {
+        code: ProtectionNotDone,
+        unless: Empty,
+        message: "is NOT DONE: what pods send to outside leaves by their own node, and by no egress gateway",
+        help: "have firewalls outside of the cluster ask for what leaves the nodes, or deny it by policy",
+    }),
+)];
+
+/// Calico's kinds that Manx does not read, with what is not done because of that.
+pub(super) const UNREAD: &[(&str, &str)] = &[
+    ("BGPConfiguration", "Manx speaks no BGP: it announces neither pods' nor services' addresses"),
+    ("BGPFilter", "Manx speaks no BGP: there is nothing to filter"),
+    ("BGPPeer", "Manx speaks no BGP: this peer learns no route"),
+    ("BlockAffinity", "addresses come from nodes' podCIDRs: Calico's IPAM is not used"),
+    ("CalicoNodeStatus", "nobody fills in its status: ask `manx status` on the node"),
+    ("ClusterInformation", "Manx needs none: it waits for no datastoreReady"),
+    ("IPAMBlock", "addresses come from nodes' podCIDRs: Calico's IPAM is not used"),
+    ("IPAMConfig", "addresses come from nodes' podCIDRs: Calico's IPAM is not used"),
+    ("IPAMConfiguration", "addresses come from nodes' podCIDRs: Calico's IPAM is not used"),
+    ("IPAMHandle", "addresses come from nodes' podCIDRs: Calico's IPAM is not used"),
+    (
+        "IPReservation",
+        "pods may get the reserved addresses, if these are in their nodes' podCIDRs: leave them out of podCIDRs",
+    ),
+    (
+        "KubeControllersConfiguration",
+        "Manx makes no host endpoints by itself (controllers.node.hostEndpoint): write the HostEndpoints",
+    ),
+];

@@ -1,0 +1,224 @@
+//! What Manx does with each field of Calico's kinds, and with the annotations of Calico's CNI plugin.
+//!
+//! This is the one table of it. The reader knows a kind's fields by it and warns by it, so that `manx policy check`,
+//! `manx status` and Events say the same; `docs/settings.md` is made of it, and a test holds that page to it.
+//!
+//! - A field that changes what is allowed, protected or reached, and that Manx does not do, is [`Effect::NotDone`]: a
+//!   warning, unless its value asks for nothing.
+//! - A field that only tunes how Calico does a thing is [`Effect::Quiet`].
+//! - A field that is in no row is told as unknown: a later version of Calico may promise something by it.
+//!
+//! Source: Calico's API reference and custom resource definitions, 3.30 to 3.33.
+
+mod felix;
+mod kinds;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use super::code::Code;
+use super::cursor::{Cursor, Findings};
+use super::object::{Kind, Pairs};
+use super::problem::Cause;
+use super::tree::Value;
+
+/// What Manx does with a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// What Calico's reference says, with the exception that the text names.
+    Heeded(&'static str),
+    /// Nothing, and nothing is missing: why.
+    Quiet(&'static str),
+    /// Not what it asks for.
+    NotDone(NotDone),
+}
+
+/// A setting that is not done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotDone {
+    /// What kind of problem it is.
+    pub code: Code,
+    /// The value that asks for nothing.
+    pub unless: Unless,
+    /// What is not done, behind the field's name.
+    pub message: &'static str,
+    /// What to do about it.
+    pub help: &'static str,
+}
+
+/// Values that ask for nothing. Empty ones and null never do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unless {
+    /// None but the empty ones.
+    Empty,
+    /// This truth value.
+    Boolean(bool),
+    /// This number.
+    Integer(i128),
+    /// One of these texts, in upper or lower case.
+    Texts(&'static [&'static str]),
+    /// A list of nothing but these texts.
+    Items(&'static [&'static str]),
+}
+
+impl Unless {
+    fn holds(self, value: &Value) -> bool {
+        match (self, value) {
+            (_, Value::Null) => true,
+            (_, Value::String(text)) if text.is_empty() => true,
+            (_, Value::Sequence(items)) if items.is_empty() => true,
+            (_, Value::Mapping(entries)) if entries.is_empty() => true,
+            (Self::Boolean(quiet), Value::Boolean(truth)) => quiet == *truth,
+            (Self::Integer(quiet), Value::Integer(number)) => quiet == *number,
+            (Self::Texts(quiet), Value::String(text)) => is_one_of(text, quiet),
+            (Self::Items(quiet), Value::Sequence(items)) => items
+                .iter()
+                .all(|item| matches!(&item.value, Value::String(text) if is_one_of(text, quiet))),
+            _ => false,
+        }
+    }
+}
+
+fn is_one_of(text: &str, quiet: &[&str]) -> bool {
+    quiet.iter().any(|quiet| quiet.eq_ignore_ascii_case(text))
+}
+
+/// A row: fields with one effect.
+type Row = (&'static [&'static str], Effect);
+/// The rows of a kind, in parts that several kinds share.
+type Rows = &'static [&'static [Row]];
+
+/// The fields of the `spec` of each of Calico's kinds.
+const SPECS: &[(Kind, Rows)] = &[
+    (Kind::FelixConfiguration, &[felix::ROWS]),
+    (Kind::IpPool, &[kinds::IP_POOL]),
+    (Kind::GlobalNetworkPolicy, &[kinds::POLICY, kinds::GLOBAL, kinds::EARLY]),
+    (Kind::CalicoNetworkPolicy, &[kinds::POLICY]),
+    (
+        Kind::StagedGlobalNetworkPolicy,
+        &[kinds::POLICY, kinds::GLOBAL, kinds::STAGED, kinds::STAGED_EARLY],
+    ),
+    (Kind::StagedNetworkPolicy, &[kinds::POLICY, kinds::STAGED]),
+    (Kind::Tier, &[kinds::TIER]),
+    (Kind::GlobalNetworkSet, &[kinds::NETWORK_SET]),
+    (Kind::NetworkSet, &[kinds::NETWORK_SET]),
+    (Kind::HostEndpoint, &[kinds::HOST_ENDPOINT]),
+    (Kind::Profile, &[kinds::PROFILE]),
+];
+
+/// The annotations of each kind that may have some of Calico's CNI plugin. A name that ends in `/` stands for all of its
+/// prefix that have no row of their own.
+const ANNOTATIONS: &[(Kind, Rows)] = &[
+    (Kind::Pod, &[kinds::ADDRESSES, kinds::POD, kinds::QOS, kinds::EGRESS]),
+    (Kind::Namespace, &[kinds::ADDRESSES, kinds::EGRESS]),
+    (Kind::HostEndpoint, &[kinds::QOS]),
+];
+
+/// A field's name, and what Manx does with it.
+type Field = (&'static str, Effect);
+/// Fields by kind and name.
+type Index = BTreeMap<(Kind, &'static str), Field>;
+
+static SPEC_INDEX: LazyLock<Index> = LazyLock::new(|| index(SPECS));
+static ANNOTATION_INDEX: LazyLock<Index> = LazyLock::new(|| index(ANNOTATIONS));
+
+fn index(table: &[(Kind, Rows)]) -> Index {
+    let of_kind = |(kind, rows): &(Kind, Rows)| {
+        let kind = *kind;
+        fields(rows).map(move |field| ((kind, field.0), field))
+    };
+    table.iter().flat_map(of_kind).collect()
+}
+
+fn fields(rows: Rows) -> impl Iterator<Item = Field> {
+    let rows = rows.iter().copied().flatten();
+    rows.flat_map(|(names, effect)| names.iter().map(|name| (*name, *effect)))
+}
+
+/// Whether `spec` is a mapping; reports if not. Warns of its fields that are not done, and of those that are unknown.
+pub(super) fn tell(spec: &Cursor<'_>, kind: Kind, out: &mut Findings) -> bool {
+    let known = || SPEC_INDEX.keys().filter(move |key| key.0 == kind).map(|key| key.1).collect();
+    spec.entries(out, |name, at, field, out| match SPEC_INDEX.get(&(kind, name)) {
+        Some((_, effect)) => tell_field(field, *effect, out),
+        None => field.unknown(out, at, known),
+    });
+    matches!(spec.node.value, Value::Mapping(_))
+}
+
+/// Warns of annotations that are not done. Their types are checked elsewhere.
+pub(super) fn tell_annotations(metadata: &Cursor<'_>, kind: Kind, out: &mut Findings) {
+    let Some(annotations) = metadata.field("annotations") else { return };
+    if !matches!(annotations.node.value, Value::Mapping(_)) {
+        return;
+    }
+    annotations.entries(out, |name, _, field, out| {
+        if let Some((_, effect)) = annotation(kind, name) {
+            tell_field(field, effect, out);
+        }
+    });
+}
+
+/// The row of an annotation, with its name: the annotation's own, or the prefix that stands for it.
+fn annotation(kind: Kind, name: &str) -> Option<Field> {
+    let prefix = name.find('/').map_or("", |slash| &name[..=slash]);
+    let row = |name| ANNOTATION_INDEX.get(&(kind, name)).copied();
+    row(name).or_else(|| row(prefix))
+}
+
+/// The annotations that are not done: each row's name, and what is not done.
+pub(super) fn annotations_not_done(
+    annotations: &Pairs,
+    kind: Kind,
+) -> Vec<(&'static str, &'static str)> {
+    let mut not_done: Vec<_> = annotations
+        .iter()
+        .filter_map(|(name, text)| match annotation(kind, name)? {
+            (row, Effect::NotDone(it)) if !it.unless.holds(&Value::String(text.to_owned())) => {
+                Some((row, it.message))
+            }
+            _ => None,
+        })
+        .collect();
+    not_done.dedup();
+    not_done.shrink_to_fit();
+    not_done
+}
+
+fn tell_field(field: &Cursor<'_>, effect: Effect, out: &mut Findings) {
+    if let Effect::NotDone(not_done) = effect
+        && !not_done.unless.holds(&field.node.value)
+    {
+        field.warning(out, Cause::NotDone(not_done));
+    }
+}
+
+/// What an agent says of a variable of its environment that Felix would take as a setting (`FELIX_WIREGUARDENABLED`), and
+/// that the agent does not heed itself. `None`: nothing is missing.
+pub fn of_variable(name: &str, value: &str) -> Option<&'static str> {
+    let name = name.strip_prefix("FELIX_")?;
+    let field = fields(&[felix::ROWS]).find(|(field, _)| field.eq_ignore_ascii_case(name));
+    let value = match (value.to_ascii_lowercase().as_str(), value.parse()) {
+        ("true", _) => Value::Boolean(true),
+        ("false", _) => Value::Boolean(false),
+        (_, Ok(number)) => Value::Integer(number),
+        _ => Value::String(value.to_owned()),
+    };
+    match field {
+        Some((_, Effect::NotDone(not_done))) if not_done.unless.holds(&value) => None,
+        Some((_, Effect::NotDone(not_done))) => Some(not_done.message),
+        Some((_, Effect::Quiet(_))) => None,
+        Some((_, Effect::Heeded(_))) => {
+            Some("is not heeded as a variable: set it in the FelixConfiguration named default")
+        }
+        None => Some("is not known to this version of Manx: it may promise what is not done"),
+    }
+}
+
+/// What is not done because Manx does not read a kind of Calico's.
+pub(super) fn unread(kind: &str, api_version: &str) -> Option<&'static str> {
+    let is_calicos = Kind::FelixConfiguration.api_versions().contains(&api_version);
+    let row = kinds::UNREAD.iter().find(|(name, _)| is_calicos && *name == kind);
+    row.map(|(_, help)| *help)
+}
