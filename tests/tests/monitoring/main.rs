@@ -94,7 +94,7 @@ fn every_label_that_the_rules_select_by_is_one_of_the_metric() {
     let mut seen = 0;
     let tests = fs::read_to_string(root().join("tests/tests/monitoring/rules.test.yaml")).unwrap();
     for text in [monitoring("rules.yaml"), tests] {
-        for (at, _) in text.match_indices("{") {
+        for (at, _) in text.match_indices('{') {
             let before: String = text[..at]
                 .chars()
                 .rev()

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::super::object::{Kind, Object};
-use super::super::problem::Severity;
+use super::super::problem::{Problem, Severity};
 use super::super::tests::{clean, invalid};
 use super::super::{State, read};
 use super::*;
@@ -52,7 +52,7 @@ const OF_3_30: &str = "iptablesLockFilePath iptablesLockTimeout bpfKubeProxyEndp
 /// The warnings about a text: each field's path with its code.
 fn told(text: &str) -> Vec<(String, &'static str)> {
     let problems = read("file.yaml", text).unwrap().problems;
-    let one = |problem: super::super::problem::Problem| {
+    let one = |problem: Problem| {
         assert_eq!(problem.severity, Severity::Warning, "{problem}");
         assert_eq!(problem.severity, problem.code().severity(), "{problem}");
         assert!(problem.help().is_some(), "{problem}");
@@ -218,7 +218,7 @@ fn what_calicos_installer_writes_is_quiet_but_for_flow_logs() {
 fn a_field_that_is_in_no_row_is_told_of_with_the_one_that_is_perhaps_meant() {
     let text = felix("{dnsPolicyMode: Inline, wireguardEnable: true}");
     let problems = read("file.yaml", &text).unwrap().problems;
-    let said: Vec<String> = problems.iter().map(|problem| problem.finding()).collect();
+    let said: Vec<String> = problems.iter().map(Problem::finding).collect();
     assert_eq!(
         said,
         [
@@ -306,7 +306,6 @@ fn calicos_kinds_that_are_not_read_are_told_of_with_what_is_not_done() {
 
 #[test]
 fn a_variable_of_felix_is_told_of_as_its_field() {
-    let told = |name, value| of_variable(name, value);
     for (name, value, begins) in [
         ("FELIX_WIREGUARDENABLED", "true", "is NOT DONE: "),
         ("FELIX_WireguardEnabled", "1", "is NOT DONE: "),
@@ -315,7 +314,7 @@ fn a_variable_of_felix_is_told_of_as_its_field() {
         ("FELIX_DEFAULTENDPOINTTOHOSTACTION", "Drop", "is not heeded as a variable: "),
         ("FELIX_DNSPOLICYMODE", "Inline", "is not known to this version of Manx"),
     ] {
-        assert!(told(name, value).is_some_and(|it| it.starts_with(begins)), "{name}");
+        assert!(of_variable(name, value).is_some_and(|it| it.starts_with(begins)), "{name}");
     }
     for (name, value) in [
         ("FELIX_WIREGUARDENABLED", "False"),
@@ -324,7 +323,7 @@ fn a_variable_of_felix_is_told_of_as_its_field() {
         ("FELIX_LOGSEVERITYSCREEN", "debug"),
         ("WIREGUARDENABLED", "true"),
     ] {
-        assert_eq!(told(name, value), None, "{name}");
+        assert_eq!(of_variable(name, value), None, "{name}");
     }
 }
 
