@@ -39,7 +39,16 @@ pub(crate) fn run(agent: &Path) -> Result<(), Error> {
     process::leave_parent()?;
     process::raise_open_files()?;
     keep_only(CapabilitySet::empty())?;
-    Ok(Holder::bind(&holder::path(agent))?.run()?)
+    let (path, start) = (holder::path(agent), Instant::now());
+    loop {
+        match Holder::bind(&path) {
+            // The last one was killed, and has not ended yet.
+            Err(socket::Error::InUse(_)) if start.elapsed() < socket::patience(&path) => {
+                thread::sleep(LOOK);
+            }
+            bound => return Ok(bound?.run()?),
+        }
+    }
 }
 
 /// Starts the holder for an agent, if there is none.

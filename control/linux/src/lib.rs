@@ -3,7 +3,7 @@
 //! The layers, in order:
 //! - [`netns`]: network namespaces and their settings.
 //! - [`netlink`]: interfaces, addresses, routes, rules and neighbours.
-//! - [`process`]: what a process does to itself at its start.
+//! - [`process`]: what a process does to itself at its start, and whether another one ends.
 //! - [`private`]: folders and files that no other user can write to.
 //! - [`socket`]: a listening socket in such a folder, of one process at a time.
 //! - [`doctor::sandbox`]: the namespaces that hold a rig.

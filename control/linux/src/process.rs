@@ -1,4 +1,4 @@
-//! What a process does to itself at its start.
+//! What a process does to itself at its start, and whether another one ends.
 
 use std::fs;
 use std::io;
@@ -26,4 +26,25 @@ pub fn leave_parent() -> io::Result<()> {
     // A program that a shell started leads a group, and keeps its session.
     let _ = setsid();
     Ok(chdir("/")?)
+}
+
+/// The flag of a task that ends (`PF_EXITING` of the kernel's `sched.h`).
+const EXITING: u64 = 4;
+/// The bit of SIGKILL in a set of signals.
+const KILL: u64 = 1 << 8;
+
+/// Whether a process of this pid namespace is gone, ends, or was killed and will end (proc_pid_stat(5): state, flags and
+/// pending signals).
+pub fn is_ending(pid: i32) -> bool {
+    let Ok(text) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
+    // The name before may have any bytes.
+    let fields: Vec<&str> = match text.rsplit_once(')') {
+        Some((_, fields)) => fields.split_whitespace().collect(),
+        None => return true,
+    };
+    let number = |at: usize| fields.get(at).and_then(|it| it.parse::<u64>().ok());
+    let is_dead = matches!(fields.first(), Some(&"Z" | &"X") | None);
+    is_dead
+        || number(6).is_none_or(|flags| flags & EXITING != 0)
+        || number(28).is_none_or(|pending| pending & KILL != 0)
 }

@@ -6,15 +6,22 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, getsockopt, listen, socket, sockopt,
 };
 use nix::sys::stat::{Mode, fchmod};
 
-use crate::private;
+use crate::{private, process};
+
+/// How long a process that was killed may have its lock and its sockets: the kernel closes what it had open one after
+/// the other, which takes 13 ms and more for each packet socket.
+const ENDING: Duration = Duration::from_secs(10);
+/// How long one that does not seem to end may have them: a signal takes a moment to be seen.
+const LIVING: Duration = Duration::from_millis(300);
 
 /// Why a process cannot listen.
 #[derive(Debug, thiserror::Error)]
@@ -74,20 +81,21 @@ impl SocketLock {
     /// Listens, with mode 0600 from the first instant. A socket without a listener is replaced, one with a listener is
     /// not. The socket does not block.
     pub fn listen(self) -> Result<Listening, Error> {
-        let path = &self.path;
-        let error = |source: io::Error| Error::Listen { path: path.clone(), source };
-        let address = UnixAddr::new(path).map_err(|_| Error::PathTooLong(path.clone()))?;
-        remove_stale(path)?;
-
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let made = socket(AddressFamily::Unix, SockType::Stream, flags, None)
-            .map_err(|e| error(e.into()))?;
-        // The file gets the mode that the unbound socket has (unix(7): the umask can only take more away).
-        fchmod(&made, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| error(e.into()))?;
-        bind(made.as_raw_fd(), &address).map_err(|e| error(e.into()))?;
-        listen(&made, Backlog::MAXCONN).map_err(|e| error(e.into()))?;
-        Ok(Listening { listener: made.into(), lock: self })
+        remove_stale(&self.path)?;
+        Ok(Listening { listener: listen_at(&self.path)?, beside: None, lock: self })
     }
+}
+
+fn listen_at(path: &Path) -> Result<UnixListener, Error> {
+    let error = |errno: Errno| Error::Listen { path: path.to_owned(), source: errno.into() };
+    let address = UnixAddr::new(path).map_err(|_| Error::PathTooLong(path.to_owned()))?;
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let made = socket(AddressFamily::Unix, SockType::Stream, flags, None).map_err(error)?;
+    // The file gets the mode that the unbound socket has (unix(7): the umask can only take more away).
+    fchmod(&made, Mode::S_IRUSR | Mode::S_IWUSR).map_err(error)?;
+    bind(made.as_raw_fd(), &address).map_err(error)?;
+    listen(&made, Backlog::MAXCONN).map_err(error)?;
+    Ok(made.into())
 }
 
 impl Drop for SocketLock {
@@ -101,6 +109,8 @@ impl Drop for SocketLock {
 #[derive(Debug)]
 pub struct Listening {
     listener: UnixListener,
+    /// The second name.
+    beside: Option<PathBuf>,
     lock: SocketLock,
 }
 
@@ -114,12 +124,38 @@ impl Listening {
     pub const fn listener(&self) -> &UnixListener {
         &self.listener
     }
+
+    /// Listens at a second name, too, in the same way. Nobody takes it but who has the first one, so a socket that is
+    /// there is of a process that has ended, or ends.
+    pub fn listen_beside(&mut self, path: &Path) -> Result<UnixListener, Error> {
+        let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
+        if is_socket(path)? {
+            fs::remove_file(path).map_err(error)?;
+        }
+        let listener = listen_at(path)?;
+        self.beside = Some(path.to_owned());
+        Ok(listener)
+    }
+}
+
+/// How long one that wants to listen at `path`, and is told [`Error::InUse`], waits: long for the end of a process that
+/// was killed, and hardly for one that lives.
+pub fn patience(path: &Path) -> Duration {
+    let listener = UnixStream::connect(path).map_err(drop);
+    let peer = listener.and_then(|it| getsockopt(&it, sockopt::PeerCredentials).map_err(drop));
+    // A process of another pid namespace is 0 here: nobody can say whether it ends.
+    match peer {
+        Ok(peer) if !process::is_ending(peer.pid()) => LIVING,
+        _ => ENDING,
+    }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
         // Nobody is left to tell; the next process takes a stale socket away.
-        let _ = fs::remove_file(&self.lock.path);
+        for path in self.beside.iter().chain([&self.lock.path]) {
+            let _ = fs::remove_file(path);
+        }
     }
 }
 
@@ -158,13 +194,8 @@ fn lock(path: &Path) -> Result<Flock<File>, Error> {
 
 fn remove_stale(path: &Path) -> Result<(), Error> {
     let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
-    match fs::symlink_metadata(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(error(e)),
-        Ok(metadata) if !metadata.file_type().is_socket() => {
-            return Err(Error::NotASocket(path.to_owned()));
-        }
-        Ok(_) => {}
+    if !is_socket(path)? {
+        return Ok(());
     }
     match UnixStream::connect(path) {
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
@@ -175,3 +206,16 @@ fn remove_stale(path: &Path) -> Result<(), Error> {
         Ok(_) => Err(Error::InUse(path.to_owned())),
     }
 }
+
+/// Whether there is a socket; an error if there is something else.
+fn is_socket(path: &Path) -> Result<bool, Error> {
+    match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(Error::Listen { path: path.to_owned(), source }),
+        Ok(metadata) if metadata.file_type().is_socket() => Ok(true),
+        Ok(_) => Err(Error::NotASocket(path.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests;
