@@ -5,12 +5,15 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::SigSet;
+use nix::unistd::geteuid;
 
 use super::supervisor::SELF;
 use super::workdir::Workdir;
@@ -75,9 +78,8 @@ pub fn run_in_rig(
         let path = path.to_owned();
         move |source: io::Error| EnterError::Namespace { path, source }
     };
-    let pid_file = workdir.init_pid();
-    let pid = std::fs::read_to_string(&pid_file).map_err(at(&pid_file))?;
-    let init = PathBuf::from(format!("/proc/{}", pid.trim()));
+    let init_folder = open_init(workdir)?;
+    let init = PathBuf::from(format!("/proc/self/fd/{}", init_folder.as_raw_fd()));
     // All are opened before the first is entered, and the mount namespace is entered last: after that, /proc is another
     // one, which does not contain this process.
     let inside = netns.strip_prefix("/").unwrap_or(netns);
@@ -111,6 +113,66 @@ pub fn run_in_rig(
         .map_err(|source| EnterError::Program { program: program.to_owned(), source })
 }
 
+/// The folder in /proc of the first process in a rig. What is opened below it is that process's or nothing (proc(5)), also
+/// when it has ended and another process has its number.
+///
+/// # Errors
+/// The rig has ended, or the process is another user's.
+fn open_init(workdir: &Workdir) -> Result<File, EnterError> {
+    let pid_file = workdir.init_pid();
+    let refused = |source: io::Error| EnterError::Namespace { path: pid_file.clone(), source };
+    let pid = std::fs::read_to_string(&pid_file).map_err(refused)?;
+    let folder = File::open(format!("/proc/{}", pid.trim())).map_err(refused)?;
+    let owner = folder.metadata().map_err(refused)?.uid();
+    // A rig that still runs has not ended between the two.
+    if owner == geteuid().as_raw()
+        && workdir.is_running().map_err(|it| refused(io::Error::other(it)))?
+    {
+        return Ok(folder);
+    }
+    let what = format!("process {} is user {owner}'s, or the rig has ended", pid.trim());
+    Err(refused(io::Error::other(what)))
+}
+
 fn split(command: &[OsString]) -> (&OsStr, &[OsString]) {
     command.split_first().map_or((OsStr::new(""), &[]), |(program, rest)| (program, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_another_users_process_has_leads_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let workdir = Workdir::from_path(&folder.path().join("manx/rigs/shop"));
+        let held = workdir.create().unwrap();
+        let number = |pid: u32| std::fs::write(workdir.init_pid(), pid.to_string()).unwrap();
+        let mut own = Command::new("sleep").arg("60").spawn().unwrap();
+        number(own.id());
+        let found = open_init(&workdir).unwrap();
+        // Its folder is its own, and nobody's when it has ended.
+        let inside = format!("/proc/self/fd/{}/ns/net", found.as_raw_fd());
+        File::open(&inside).unwrap();
+        own.kill().unwrap();
+        own.wait().unwrap();
+        assert!(File::open(&inside).is_err());
+        assert!(open_init(&workdir).is_err());
+        // For root another user's process, for others root's.
+        let mut strange = Command::new("sleep");
+        let mut strange =
+            geteuid().is_root().then(|| strange.arg("60").uid(61_337).spawn().unwrap());
+        number(strange.as_ref().map_or(1, std::process::Child::id));
+        let refused = open_init(&workdir);
+        if let Some(strange) = &mut strange {
+            strange.kill().unwrap();
+            strange.wait().unwrap();
+        }
+        assert!(refused.unwrap_err().to_string().contains("'s, or the rig has ended"));
+        number(std::process::id());
+        open_init(&workdir).unwrap();
+        drop(held);
+        std::fs::create_dir_all(workdir.path()).unwrap();
+        assert!(open_init(&workdir).is_err(), "a rig that has ended has no process");
+    }
 }
