@@ -13,6 +13,7 @@ use std::process::ExitCode;
 
 use crate::config::SOCKET;
 use crate::conflist::{self, Conflist};
+use crate::elf;
 use crate::hold;
 use crate::policy_only::{self, Returned};
 use manx_api::client::{self, Client};
@@ -238,6 +239,13 @@ fn install_program(places: &Places, program: &[u8]) -> Result<String, Error> {
     write_whole(&conflist, text.as_bytes(), 0o644)?;
     let mut told =
         vec![format!("wrote {}", to.display()), format!("wrote {}{told}", conflist.display())];
+    if let Some(interpreter) = elf::interpreter(program) {
+        told.push(format!(
+            "WARNING: {} is not static: on a node without {interpreter}, and the C library that it was built for, no pod is \
+             attached; deploy/programs builds one that needs neither",
+            to.display()
+        ));
+    }
     // Of an install of the other kind.
     for other in places.conflists().into_iter().filter(|it| *it != conflist) {
         if is_ours(&other, conflist::is_ours)? == Some(true) {
@@ -404,6 +412,20 @@ mod tests {
         assert_eq!(left, ["portmap", "05-other.conf"].map(|it| BTreeSet::from([it.to_owned()])));
         let again = uninstall(&places).unwrap();
         assert_eq!(again.matches("is not there").count(), 2, "{again}");
+    }
+
+    #[test]
+    fn a_program_that_needs_a_loader_of_the_node_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = install_program(&places(folder.path()), &program("1")).unwrap();
+        assert!(!told.contains("not static"), "{told}");
+        // Of this test: it has the mark, and the loader of this machine, if it needs one.
+        let own = fs::read("/proc/self/exe").unwrap();
+        let told = install_program(&places(folder.path()), &own).unwrap();
+        assert_eq!(
+            told.contains("is not static: on a node without /"),
+            !cfg!(target_feature = "crt-static")
+        );
     }
 
     #[test]

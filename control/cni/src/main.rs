@@ -11,12 +11,14 @@
 //! - [`policy_only`]: what a verb does behind another plugin that connects the pod.
 //! - [`verbs`]: the verbs, each a call or two to the agent.
 //! - [`conflist`]: the network configurations that the installer writes.
+//! - [`elf`]: whether a program needs a loader of the node's.
 //! - [`install`]: the program and its configuration at the places where runtimes look.
 //!
 //! It keeps no state: addresses and devices are the agent's. It has one thread, because CHECK enters the pod's namespace.
 
 mod config;
 mod conflist;
+mod elf;
 mod error;
 mod hold;
 mod install;
