@@ -76,9 +76,6 @@ pub enum Error {
     /// The socket could not be opened.
     #[error(transparent)]
     Socket(#[from] socket::Error),
-    /// Health or metrics cannot be served.
-    #[error(transparent)]
-    Observe(#[from] manx_observe::Error),
     /// The file of addresses could not be opened.
     #[error(transparent)]
     Addresses(#[from] ipam::store::Error),
@@ -123,7 +120,6 @@ impl Error {
             Self::Socket(socket::Error::Folder(_) | socket::Error::Listen { .. })
             | Self::StrictReversePath
             | Self::Netlink(_)
-            | Self::Observe(_)
             | Self::Namespace(_)
             | Self::Shelter(_)
             | Self::Lack(_)

@@ -15,6 +15,7 @@ mod reserved;
 pub mod server;
 mod service_device;
 pub mod settings;
+mod start;
 mod uplink;
 mod verify;
 
@@ -22,13 +23,15 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
+use manx_api::health;
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 use self::device_work::Completed;
 pub use self::error::Error;
-use self::node::{Agent, Datastore, Done};
-use self::server::{PendingRequest, Server};
+use self::node::{Agent, Done};
+use self::server::PendingRequest;
 pub use self::settings::Settings;
 use manx_calculation::topology::Reserved;
 pub use manx_devices::{device, pod_device};
@@ -36,14 +39,10 @@ use manx_linux::doctor;
 use manx_linux::netlink::Netlink;
 use manx_linux::netns::sysctl;
 use manx_linux::process;
-use manx_linux::socket::{self, SocketLock};
 use manx_observe::Observer;
 
 /// How often the workers' reports are read and their life is checked.
 const TICK: Duration = Duration::from_millis(100);
-
-/// How often an agent that waits for the end of another one looks.
-const STANDBY_LOOK: Duration = Duration::from_millis(10);
 
 /// How long an agent that stops waits for device work.
 const LAST_WORK: Duration = Duration::from_secs(1);
@@ -80,17 +79,25 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
 async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     check_cores(&settings.cores)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Runtime)?;
-    let lock = tokio::select! {
-        lock = lock_socket(settings) => lock?,
+    let mut server = tokio::select! {
+        listening = start::listen(settings) => listening?,
         _ = terminate.recv() => return Ok(()),
     };
-    // Before the objects are read: that may last, and probes tell so.
-    let observer = manx_observe::start(settings.observed_at, privileges::give_up_all)?;
+    // Before the objects are read: that may last, and both sockets tell so.
+    let (of_health, refused) = match server.listen_beside(&health::path(&settings.socket)) {
+        Ok(listener) => (Some(listener), None),
+        Err(error) => (None, Some(error)),
+    };
+    let observer = manx_observe::start(settings.observed_at, of_health, privileges::give_up_all);
+    if let Some(error) = refused {
+        observer.served.fail("probes", &format!("not answered: {error}"));
+    }
+    let (requests, mut inbox) = mpsc::channel(16);
+    tokio::spawn(server.run(requests));
     let mut datastore = tokio::select! {
-        opened = Datastore::open(settings) => opened?,
+        opened = start::open(settings, &mut inbox, &observer.health) => opened?,
         _ = terminate.recv() => return Ok(()),
     };
-    let server = Server::listen(lock)?;
     let netlink = Netlink::open()?;
     let addresses = &datastore.topology.addresses;
     let uplink = match &settings.uplink {
@@ -115,16 +122,13 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         datastore.translate_services(addresses);
         tokio::spawn(service_device::watch_addresses(Netlink::open()?, own));
     }
-    let (mut agent, completed) =
-        Agent::start(settings, datastore, &uplink, observer.latencies.clone()).await?;
+    let (mut agent, completed) = Agent::start(settings, datastore, &uplink, &observer).await?;
 
     let (peers, wanted) = watch::channel(agent.datastore.ipip_peers());
     let (found, next_hops) = watch::channel(uplink::NextHops::new());
     if settings.packet_socket {
         tokio::spawn(uplink::watch_next_hops(netlink, uplink.index, wanted, found));
     }
-    let (requests, inbox) = mpsc::channel(16);
-    tokio::spawn(server.run(requests));
     tracing::info!(
         node = settings.name,
         uplink = uplink.name,
@@ -132,6 +136,7 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         "ready"
     );
     tracing::info!("{kept}");
+    (settings.tell_ready)();
     let sources = EventSources {
         terminate,
         inbox,
@@ -145,26 +150,6 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     let ended = run_control_loop(&mut agent, sources).await;
     tracing::info!(node = settings.name, "stopping");
     ended
-}
-
-/// One agent of a node runs at a time. Another one that is to be its successor waits for its end.
-async fn lock_socket(settings: &Settings) -> Result<SocketLock, Error> {
-    let mut waits = false;
-    loop {
-        match SocketLock::take(&settings.socket) {
-            Err(socket::Error::InUse(path)) if settings.standby => {
-                if !waits {
-                    tracing::info!(
-                        socket = %path.display(),
-                        "another agent listens there: this one takes its place when it ends"
-                    );
-                }
-                waits = true;
-                tokio::time::sleep(STANDBY_LOOK).await;
-            }
-            taken => return Ok(taken?),
-        }
-    }
 }
 
 /// Where events come from, beside the datastore.

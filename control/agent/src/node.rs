@@ -40,7 +40,8 @@ use manx_calculation::topology::Reserved;
 use manx_dataplane::flow::FlowRecordFile;
 use manx_linux::netlink;
 use manx_objects::contents::Changes;
-use manx_observe::latency::Latencies;
+use manx_observe::Observer;
+use manx_observe::served::Served;
 
 /// The agent.
 pub(super) struct Agent {
@@ -52,6 +53,8 @@ pub(super) struct Agent {
     failed: Option<Error>,
     /// Records of flows of the last agent, by its workers, until there are tables to judge them by.
     legacy: Option<BTreeMap<usize, FlowRecordFile>>,
+    /// Which pages of health and metrics are served.
+    served: Served,
 }
 
 impl Agent {
@@ -64,7 +67,7 @@ impl Agent {
         settings: &Settings,
         datastore: Datastore,
         uplink: &netlink::Link,
-        latencies: Latencies,
+        observer: &Observer,
     ) -> Result<(Self, mpsc::UnboundedReceiver<Completed<Done>>), Error> {
         let workers = settings.cores.len();
         let tunnels = match settings.network {
@@ -73,11 +76,12 @@ impl Agent {
         };
         let blocks = &datastore.topology.blocks;
         let (attachments, own, completed) = Attachments::open(settings, blocks, uplink)?;
+        let latencies = observer.latencies.clone();
         let dataplane = Dataplane::start(settings, tunnels, own, uplink.mtu, latencies)?;
         let started = Instant::now();
         let Legacy { devices, flows } = attachments.resume().await;
-        let (failed, legacy) = (None, Some(flows));
-        let mut agent = Self { datastore, dataplane, attachments, started, failed, legacy };
+        let (failed, legacy, served) = (None, Some(flows), observer.served.clone());
+        let mut agent = Self { datastore, dataplane, attachments, started, failed, legacy, served };
         let taken = agent.take_over(devices);
         agent.attachments.forget_others();
         agent.apply_topology();

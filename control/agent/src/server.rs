@@ -6,6 +6,8 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::net as blocking;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,7 +69,7 @@ pub struct Handover {
 pub struct Server {
     listener: UnixListener,
     /// Holds the socket's name.
-    _listening: Listening,
+    listening: Listening,
 }
 
 impl Server {
@@ -77,7 +79,12 @@ impl Server {
         let listening = lock.listen()?;
         let listener = listening.listener().try_clone().and_then(UnixListener::from_std);
         let listener = listener.map_err(|source| socket::Error::Listen { path, source })?;
-        Ok(Self { listener, _listening: listening })
+        Ok(Self { listener, listening })
+    }
+
+    /// Listens beside, too; see [`Listening::listen_beside`].
+    pub fn listen_beside(&mut self, path: &Path) -> Result<blocking::UnixListener, socket::Error> {
+        self.listening.listen_beside(path)
     }
 
     /// Serves connections, 512 at once, until the receiver of `requests` ends.

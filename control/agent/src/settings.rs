@@ -53,7 +53,7 @@ pub struct Settings {
     pub name: String,
     /// Where the objects are.
     pub datastore: Datastore,
-    /// Where it serves its health and its metrics.
+    /// Where it serves its health and its metrics, beside its health at a socket.
     pub observed_at: Addresses,
     /// Where it listens.
     pub socket: PathBuf,
@@ -77,4 +77,6 @@ pub struct Settings {
     pub connections: Connections,
     /// Whether tables are proved before they are published.
     pub verify_tables: bool,
+    /// Is called when the start went well.
+    pub tell_ready: fn(),
 }

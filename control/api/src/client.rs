@@ -60,6 +60,14 @@ pub enum Error {
     /// The agent's process lives, but its control loop does not answer.
     #[error("the agent at {0} has not answered for {patience} s: its log shows what it does", patience = PATIENCE.as_secs())]
     Silent(PathBuf),
+    /// The thread that answers for its health does not.
+    #[error("the agent has not answered at {path} for {} s", patience.as_secs())]
+    Slow {
+        /// The socket.
+        path: PathBuf,
+        /// How long it was waited for.
+        patience: Duration,
+    },
     /// The answer does not fit the call.
     #[error("the agent at {path} gave an unexpected answer: {reason}")]
     Protocol {
@@ -80,10 +88,30 @@ impl Error {
             Self::NoAgent { .. } | Self::Denied(_) | Self::Stranger { .. } => {
                 ErrorKind::Environment
             }
-            Self::Broken { .. } | Self::Silent(_) => ErrorKind::Internal,
+            Self::Broken { .. } | Self::Silent(_) | Self::Slow { .. } => ErrorKind::Internal,
             Self::Protocol { .. } => ErrorKind::Version,
             Self::Refused(failure) => failure.kind,
         }
+    }
+}
+
+/// Connects to a socket of the caller's own or of root. What is read is waited for so long.
+pub(crate) fn connect(path: &Path, patience: Duration) -> Result<UnixStream, Error> {
+    let path = path.to_owned();
+    let stream = match UnixStream::connect(&path) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return Err(Error::Denied(path));
+        }
+        Err(source) => return Err(Error::NoAgent { path, source }),
+    };
+    let listener = getsockopt(&stream, PeerCredentials).map_err(io::Error::from);
+    match listener.and_then(|it| stream.set_read_timeout(Some(patience)).map(|()| it.uid())) {
+        Ok(owner) if owner != 0 && owner != geteuid().as_raw() => {
+            Err(Error::Stranger { path, owner })
+        }
+        Ok(_) => Ok(stream),
+        Err(source) => Err(Error::Broken { path, source }),
     }
 }
 
@@ -98,22 +126,7 @@ impl Client {
     /// Connects to the agent that listens at `path`. The agent must belong to the caller or to root: a socket has a
     /// name in a folder, and the first process that binds the name has it.
     pub fn connect(path: &Path) -> Result<Self, Error> {
-        let path = path.to_owned();
-        let stream = match UnixStream::connect(&path) {
-            Ok(stream) => stream,
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(Error::Denied(path));
-            }
-            Err(source) => return Err(Error::NoAgent { path, source }),
-        };
-        let listener = getsockopt(&stream, PeerCredentials).map_err(io::Error::from);
-        match listener.and_then(|it| stream.set_read_timeout(Some(PATIENCE)).map(|()| it.uid())) {
-            Ok(owner) if owner != 0 && owner != geteuid().as_raw() => {
-                Err(Error::Stranger { path, owner })
-            }
-            Ok(_) => Ok(Self { stream, path }),
-            Err(source) => Err(Error::Broken { path, source }),
-        }
+        Ok(Self { stream: connect(path, PATIENCE)?, path: path.to_owned() })
     }
 
     /// From now on replies are waited for so long, instead of a minute.

@@ -6,6 +6,7 @@
 //! - this file: [`Request`], [`Response`], and the framing of messages.
 //! - [`descriptors`]: messages that carry descriptors.
 //! - [`client`]: a blocking client.
+//! - [`health`]: asks whether an agent is alive and ready, at a socket beside.
 //!
 //! This crate depends on no other crate of Manx: a program that talks to an agent needs nothing else.
 //!
@@ -15,6 +16,7 @@
 pub mod client;
 pub mod descriptors;
 pub mod explain;
+pub mod health;
 pub mod proof;
 pub mod trace;
 
@@ -405,6 +407,8 @@ pub enum ErrorKind {
     Invalid,
     /// The pod has no object yet, so no policy is known for it. It may come.
     Unknown,
+    /// The agent has not read the objects yet. The text says what it waits for.
+    Starting,
     /// No address is left in the node's blocks.
     Exhausted,
     /// The environment does not allow it.

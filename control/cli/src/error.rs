@@ -19,6 +19,9 @@ pub enum Error {
     /// The result is not as expected, or it is a denial, and the command has already reported it. Exit code 1.
     #[error("not as expected")]
     Deviation,
+    /// A program that the command has run ended with this exit code, and has reported why itself.
+    #[error("exit code {0}")]
+    Ended(u8),
     /// The input is not valid, and the command has already reported it. Exit code 2.
     #[error("the input is not valid")]
     Refused,
@@ -43,12 +46,13 @@ impl Error {
             Self::Deviation | Self::Failed(_) => DEVIATION,
             Self::Invalid(_) | Self::Refused => INVALID,
             Self::Environment(_) | Self::Obstructed => ENVIRONMENT,
+            Self::Ended(code) => *code,
         }
     }
 
     /// Whether the command has already reported the error, so that nothing more is printed.
     pub const fn is_told(&self) -> bool {
-        matches!(self, Self::Deviation | Self::Refused | Self::Obstructed)
+        matches!(self, Self::Deviation | Self::Refused | Self::Obstructed | Self::Ended(_))
     }
 }
 
@@ -57,7 +61,7 @@ impl Error {
     pub fn of_kind(kind: ErrorKind, message: String) -> Self {
         match kind {
             ErrorKind::Version | ErrorKind::Invalid => Self::Invalid(message),
-            ErrorKind::Environment => Self::Environment(message),
+            ErrorKind::Environment | ErrorKind::Starting => Self::Environment(message),
             ErrorKind::Unknown | ErrorKind::Exhausted | ErrorKind::Internal => {
                 Self::Failed(message)
             }

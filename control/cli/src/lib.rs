@@ -11,6 +11,7 @@ mod chosen_rig;
 pub mod datastore;
 pub mod doctor;
 pub mod error;
+pub mod health;
 pub mod internal;
 pub mod log;
 pub mod node;
@@ -20,6 +21,7 @@ pub mod policy;
 pub mod rig;
 pub mod socket;
 pub mod status;
+pub mod supervise;
 
 use std::ffi::OsStr;
 use std::io::{self, Write as _};
@@ -51,6 +53,8 @@ pub enum Command {
     Node(node::Node),
     /// Show what an agent does: endpoints, routes, ports, drops, workers, rules
     Status(status::Status),
+    /// Ask whether an agent is alive or ready, for probes
+    Health(health::Health),
     /// Record the packets of one port of an agent
     Capture(capture::Capture),
     /// Measure Manx beside the kernel and other programs on this machine
@@ -119,6 +123,7 @@ fn run(command: Command) -> Result<(), Error> {
         Command::Policy(policy) => policy::run(&policy),
         Command::Node(node) => node::run(&node),
         Command::Status(status) => status::run(&status),
+        Command::Health(health) => health::run(&health),
         Command::Capture(capture) => capture::run(&capture),
         Command::Bench(bench) => bench::run(&bench),
         Command::Doctor(doctor) => doctor::run(&doctor),

@@ -11,7 +11,7 @@ use manx_dataplane::worker::Polling;
 
 use super::datastore::DatastoreOptions;
 use super::observed::{self, ObserveOptions};
-use super::{Error, log, socket};
+use super::{Error, log, socket, supervise};
 use manx_agent::pod_device::Preference;
 use manx_agent::settings::Network;
 use manx_api::Device;
@@ -39,6 +39,14 @@ pub struct Node {
     /// Without it this agent does not start beside another one.
     #[arg(long, env = "MANX_STANDBY")]
     pub standby: bool,
+    /// Be process 1 of a container: start the agent as a process of its own, and again at once when it is killed or fails
+    ///
+    /// An agent that cannot start at all, because of its settings or of the machine, ends this process with its exit code.
+    #[arg(long, env = "MANX_SUPERVISE")]
+    pub supervise: bool,
+    /// The process that has started this one because of --supervise
+    #[arg(long, hide = true, value_name = "PID")]
+    pub supervised_by: Option<i32>,
     /// Interface that leads to the other nodes [default: the one that has the Node's address]
     #[arg(long, env = "MANX_UPLINK", value_name = "IFACE")]
     pub uplink: Option<String>,
@@ -186,12 +194,25 @@ pub enum LogFormat {
     Json,
 }
 
-/// Runs the agent until it is told to stop.
+/// Runs the agent until it is told to stop, or the supervisor that does so.
 pub fn run(node: &Node) -> Result<(), Error> {
     log::start(node.log);
     observed::warn_of_felix_variables();
+    // Wrong settings are told at once, and once.
+    let settings = settings(node)?;
+    match node.supervised_by {
+        None if node.supervise => supervise::run(),
+        None => Ok(manx_agent::run(&settings)?),
+        Some(supervisor) => {
+            supervise::obey(supervisor)?;
+            Ok(manx_agent::run(&settings)?)
+        }
+    }
+}
+
+fn settings(node: &Node) -> Result<manx_agent::Settings, Error> {
     let socket = node.socket_path()?;
-    manx_agent::run(&manx_agent::Settings {
+    Ok(manx_agent::Settings {
         name: node.name()?,
         datastore: node.datastore.datastore(&socket)?,
         observed_at: node.observe.addresses()?,
@@ -223,6 +244,6 @@ pub fn run(node: &Node) -> Result<(), Error> {
         },
         verify_tables: node.verify_tables,
         standby: node.standby,
+        tell_ready: if node.supervised_by.is_some() { supervise::tell_ready } else { || {} },
     })
-    .map_err(Error::from)
 }

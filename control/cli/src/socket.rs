@@ -32,12 +32,19 @@ impl Socket {
         &self,
         usual: impl FnOnce(&State) -> Option<&NodeState>,
     ) -> Result<Client, Error> {
-        let path = match (&self.socket, self.named_rig()?) {
-            (Some(path), _) => path.clone(),
-            (None, Some(rig)) => self.node_of(&rig, usual)?.socket.clone(),
-            (None, None) => self.path(&runtime_folder()?)?,
-        };
-        Ok(Client::connect(&path)?)
+        Ok(Client::connect(&self.path_of(usual)?)?)
+    }
+
+    /// The agent's socket.
+    pub fn path_of(
+        &self,
+        usual: impl FnOnce(&State) -> Option<&NodeState>,
+    ) -> Result<PathBuf, Error> {
+        match (&self.socket, self.named_rig()?) {
+            (Some(path), _) => Ok(path.clone()),
+            (None, Some(rig)) => Ok(self.node_of(&rig, usual)?.socket.clone()),
+            (None, None) => self.path(&runtime_folder()?),
+        }
     }
 
     /// The rig, if one is named.
@@ -77,7 +84,7 @@ impl Socket {
             .flatten()
             .flatten()
             .map(|entry| entry.path())
-            .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
+            .filter(|path| is_agents(path))
             .collect();
         found.sort();
         match found.as_slice() {
@@ -109,6 +116,12 @@ pub fn runtime_folder() -> Result<PathBuf, Error> {
              the socket by --socket"
         ))
     })
+}
+
+/// Whether a file of the runtime folder is an agent's socket, and not that of a holder.
+fn is_agents(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "sock")
+        && path.file_stem().is_some_and(|stem| !stem.as_encoded_bytes().ends_with(b".holder"))
 }
 
 /// The default socket of a node's agent.
@@ -153,7 +166,9 @@ mod tests {
         let chosen = |socket: Socket| socket.path(folder.path());
         assert!(matches!(chosen(Socket::default()), Err(Error::Environment(_))));
         fs::write(folder.path().join("node-1.sock"), "").unwrap();
-        fs::write(folder.path().join("node-1.sock.lock"), "").unwrap();
+        for beside in ["node-1.sock.lock", "node-1.holder.sock", "node-1.health"] {
+            fs::write(folder.path().join(beside), "").unwrap();
+        }
         assert_eq!(chosen(Socket::default()).unwrap(), folder.path().join("node-1.sock"));
         fs::write(folder.path().join("node-2.sock"), "").unwrap();
         let error = chosen(Socket::default()).unwrap_err();

@@ -152,6 +152,35 @@ fn an_agent_that_has_never_read_its_datastore_whole_ends_before_anything_is_atta
     assert!(!folder.path().join("s").exists(), "the agent listens for pods to attach");
 }
 
+/// What the manifests run is what this program takes, and kubelet asks where no other user can answer.
+#[test]
+fn the_manifests_run_commands_of_this_program_and_probe_the_agents_socket() {
+    for manifest in [
+        include_str!("../../../deploy/manx.yaml"),
+        include_str!("../../../deploy/policy-only.yaml"),
+    ] {
+        let commands = manifest.lines().filter_map(|line| line.split_once("command: [/manx, "));
+        let commands: Vec<Vec<&str>> = commands
+            .map(|(_, rest)| rest.trim_end_matches(['}', ']']).split(", ").collect())
+            .collect();
+        for command in &commands {
+            let taken =
+                manx::Manx::command().try_get_matches_from([&["manx"], &command[..]].concat());
+            assert!(taken.is_ok(), "{command:?}: {taken:?}");
+            let socket = command.iter().skip_while(|it| **it != "--socket").nth(1);
+            assert_eq!(socket, Some(&"/run/manx/node.sock"), "{command:?}");
+        }
+        let verbs: Vec<&str> = commands.iter().map(|it| it[0]).collect();
+        assert_eq!(verbs, ["node", "health", "health", "health"]);
+        assert!(commands[0].contains(&"--supervise"));
+        let asked: Vec<&str> = commands[1..].iter().map(|it| it[1]).collect();
+        assert_eq!(asked, ["liveness", "liveness", "readiness"]);
+        for answered_by_anybody in ["httpGet", "tcpSocket", "grpc"] {
+            assert!(!manifest.contains(&format!("{answered_by_anybody}:")));
+        }
+    }
+}
+
 #[test]
 fn an_agent_that_cannot_start_says_what_was_found_and_what_to_do() {
     let folder = tempfile::tempdir().unwrap();

@@ -177,12 +177,22 @@ fn listens_when_told_to() {
 
 #[test]
 fn a_planted_socket_is_not_believed() {
+    check_planted("agent.sock", &["status"]);
+}
+
+#[test]
+fn another_users_health_is_not_believed() {
+    check_planted("agent.health", &["health", "liveness"]);
+}
+
+/// What another user answers at a file beside `agent.sock` is not believed by a command about the agent there.
+fn check_planted(file: &str, command: &[&str]) {
     if !is_two() {
         leave_out("the test");
         return;
     }
     let (folder, this) = everybodys(&std::env::current_exe().unwrap());
-    let path = folder.path().join("agent.sock");
+    let path = folder.path().join(file);
     let mut stranger = Command::new(this)
         .args(["--exact", "listens_when_told_to", "--nocapture"])
         .env(LISTEN_AT, &path)
@@ -196,7 +206,9 @@ fn a_planted_socket_is_not_believed() {
     let lines = std::io::BufRead::lines(std::io::BufReader::new(stranger.stdout.take().unwrap()));
     assert!(lines.map(Result::unwrap).any(|line| line.contains("listening")));
     let output = Command::new(env!("CARGO_BIN_EXE_manx"))
-        .args(["status", "--socket", path.to_str().unwrap()])
+        .args(command)
+        .arg("--socket")
+        .arg(folder.path().join("agent.sock"))
         .output()
         .unwrap();
     stranger.wait().unwrap();

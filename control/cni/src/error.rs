@@ -106,8 +106,11 @@ impl Code {
     /// Of an error that the agent, or what makes devices, has named.
     const fn of_kind(kind: ErrorKind) -> Self {
         match kind {
-            // The agent is replaced; a pod goes; a pod's object comes.
-            ErrorKind::Version | ErrorKind::Exhausted | ErrorKind::Unknown => Self::TryAgain,
+            // The agent is replaced; a pod goes; a pod's object comes; the agent has read the objects.
+            ErrorKind::Version
+            | ErrorKind::Exhausted
+            | ErrorKind::Unknown
+            | ErrorKind::Starting => Self::TryAgain,
             ErrorKind::Invalid => Self::Refused,
             ErrorKind::Environment => Self::Machine,
             ErrorKind::Internal => Self::Internal,
@@ -158,6 +161,7 @@ impl From<client::Error> for Error {
             client::Error::NoAgent { .. }
             | client::Error::Broken { .. }
             | client::Error::Silent(_)
+            | client::Error::Slow { .. }
             | client::Error::Protocol { .. } => Code::TryAgain,
             client::Error::Denied(_) | client::Error::Stranger { .. } => Code::Io,
             client::Error::Refused(failure) => Code::of_kind(failure.kind),

@@ -9,8 +9,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
-use manx_api::client::Client;
-use manx_api::{Attach, AttachmentId, MadeLink};
+use manx_api::client::{self, Client};
+use manx_api::{Attach, AttachmentId, ErrorKind, MadeLink};
 use manx_devices::shelter::{self, GivenBack, Lock, Pair, Shelter};
 use manx_linux::netlink::{self, Link};
 use manx_linux::netns::{self, sysctl};
@@ -77,9 +77,12 @@ pub(crate) fn allow(socket: &Path) -> Result<(), shelter::Error> {
     }
 }
 
-/// Has the agent, if there is one, forget pods that it does not carry any more.
+/// Has the agent, if there is one that carries pods, forget those that it does not carry any more.
 fn forget(socket: &Path, given_back: &[Pair]) -> Result<(), Error> {
     let Ok(mut client) = Client::connect(socket) else { return Ok(()) };
+    if matches!(client.ready(), Err(client::Error::Refused(it)) if it.kind == ErrorKind::Starting) {
+        return Ok(());
+    }
     let is_given_back =
         |id: &AttachmentId| given_back.iter().any(|pair| pair.attachment.as_ref() == Some(id));
     let known = attached_as(&mut client, is_given_back)?;

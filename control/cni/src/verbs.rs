@@ -297,7 +297,9 @@ pub(crate) fn status(config: &Config) -> Result<String, Error> {
     config.read_wishes()?;
     let mut client = connect(config).map_err(|error| Error { code: Code::Cut, ..error })?;
     let ready = client.ready().map_err(|error| match error {
-        client::Error::Refused(failure) if failure.kind != ErrorKind::Version => {
+        client::Error::Refused(failure)
+            if !matches!(failure.kind, ErrorKind::Version | ErrorKind::Starting) =>
+        {
             Error::new(Code::Unavailable, failure.message)
         }
         other => Error::new(Code::Cut, other.to_string()),

@@ -9,7 +9,7 @@ use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::ObjectKey;
 use manx_objects::problem::Problem;
 
-use crate::api_server::{Access, AccessError, ApiServer, Follower, Stale};
+use crate::api_server::{Access, AccessError, ApiServer, Follower, Stale, Waits};
 use crate::directory::{STANDS, Store};
 use crate::watch::Watcher;
 
@@ -42,8 +42,12 @@ impl Source {
     }
 
     /// Follows an API server; see [`ApiServer::open`].
-    pub async fn open_api_server(access: Access, follower: Follower) -> Result<Self, AccessError> {
-        Ok(Self::ApiServer(Box::new(ApiServer::open(access, follower).await?)))
+    pub async fn open_api_server(
+        access: Access,
+        follower: Follower,
+        told: impl Fn(&Waits),
+    ) -> Result<Self, AccessError> {
+        Ok(Self::ApiServer(Box::new(ApiServer::open(access, follower, told).await?)))
     }
 
     /// All objects, as of the last event.

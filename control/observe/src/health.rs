@@ -7,13 +7,18 @@ use std::time::{Duration, Instant, SystemTime};
 const DEAD: Duration = Duration::from_secs(30);
 
 /// What is known of the agent.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub enum Health {
-    /// It reads the objects for the first time. That lasts until the datastore answers.
-    #[default]
-    Starting,
+    /// It reads the objects for the first time. That lasts until the datastore answers; what it waits for, if it does.
+    Starting(Option<String>),
     /// Its control loop turns.
     Running(Running),
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self::Starting(None)
+    }
 }
 
 /// What the control loop has told last.
@@ -88,7 +93,7 @@ impl Health {
     /// Whether the process is to be left running.
     pub fn liveness(&self, now: Instant) -> Verdict {
         match self {
-            Self::Starting => Verdict::well("alive: the objects are read for the first time"),
+            Self::Starting(_) => Verdict::well("alive: the objects are read for the first time"),
             Self::Running(running) => match running.stands_still(now) {
                 Some(still) => Verdict::ill(still),
                 None => Verdict::well("alive: the control loop and every worker turn"),
@@ -100,10 +105,11 @@ impl Health {
     /// but are told.
     pub fn readiness(&self, now: Instant) -> Verdict {
         let running = match self {
-            Self::Starting => {
-                return Verdict::ill(
-                    "not ready: the objects have not been read, so nothing passes; the log tells why the datastore does not answer",
-                );
+            Self::Starting(waits) => {
+                let waits = waits.as_ref().map(|it| format!(": {it}")).unwrap_or_default();
+                return Verdict::ill(format!(
+                    "not ready: the objects have not been read, so nothing passes{waits}"
+                ));
             }
             Self::Running(running) => running,
         };
@@ -150,9 +156,11 @@ mod tests {
     #[test]
     fn an_agent_that_waits_for_its_datastore_is_alive_and_not_ready() {
         let now = Instant::now();
-        assert!(Health::Starting.liveness(at(now, 100_000)).well);
-        let ready = Health::Starting.readiness(now);
-        assert!(!ready.well && ready.text.contains("have not been read"), "{}", ready.text);
+        assert!(Health::default().liveness(at(now, 100_000)).well);
+        let ready = Health::Starting(Some("waits for x".to_owned())).readiness(now);
+        assert!(!ready.well);
+        let expected = "not ready: the objects have not been read, so nothing passes: waits for x";
+        assert_eq!(ready.text, expected);
     }
 
     #[test]

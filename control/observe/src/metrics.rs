@@ -12,6 +12,7 @@ use prometheus::{Error, TextEncoder};
 use crate::latency::Latencies;
 use crate::observation::{Observation, Traffic};
 use crate::rules::Rules;
+use crate::served::Served;
 
 /// The values of a metric's labels, and its value.
 type Sample = (Vec<String>, f64);
@@ -88,12 +89,13 @@ fn sample<const N: usize>(labels: [&str; N], value: impl Into<f64>) -> Sample {
 pub struct Renderer {
     rules: Rules,
     latencies: Latencies,
+    served: Served,
 }
 
 impl Renderer {
-    /// Its pages have these times.
-    pub fn new(latencies: Latencies) -> Self {
-        Self { rules: Rules::default(), latencies }
+    /// Its pages have these times, and say what is served.
+    pub fn new(latencies: Latencies, served: Served) -> Self {
+        Self { rules: Rules::default(), latencies, served }
     }
 
     /// Makes the page of an agent's figures.
@@ -104,6 +106,12 @@ impl Renderer {
         self.rules.count(&figures.rules, figures.former);
         let mut page = Page::default();
         agent(&mut page, figures);
+        page.gauges(
+            "manx_pages_served",
+            "1: these pages are served at their address; 0: another process has it.",
+            &["pages"],
+            self.served.states().into_iter().map(|(it, served)| sample([it], served)).collect(),
+        );
         datastore(&mut page, figures);
         tables(&mut page, figures);
         pods(&mut page, figures);

@@ -11,6 +11,7 @@ use crate::health::{Health, Verdict};
 use crate::latency::Latencies;
 use crate::metrics::Renderer;
 use crate::observation::Question;
+use crate::served::Served;
 
 /// How long figures are shown to all who ask, before the agent is asked again.
 const FRESH: Duration = Duration::from_secs(1);
@@ -27,6 +28,22 @@ pub(crate) enum Site {
 }
 
 impl Site {
+    /// Its pages in a sentence, and in the label of a metric.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Health => "health",
+            Self::Metrics => "metrics",
+        }
+    }
+
+    /// The setting of its address.
+    pub(crate) const fn flag(self) -> &'static str {
+        match self {
+            Self::Health => "--health-address (FELIX_HEALTHPORT)",
+            Self::Metrics => "--metrics-address (FELIX_PROMETHEUSMETRICSPORT)",
+        }
+    }
+
     /// Its pages.
     pub(crate) const fn paths(self) -> &'static [&'static str] {
         match self {
@@ -74,8 +91,9 @@ impl Pages {
         health: watch::Receiver<Health>,
         questions: mpsc::Sender<Question>,
         latencies: Latencies,
+        served: Served,
     ) -> Self {
-        let renderer = Renderer::new(latencies);
+        let renderer = Renderer::new(latencies, served);
         Self { health, metrics: Mutex::new(Metrics { questions, renderer, last: None }) }
     }
 

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,14 +17,16 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::health::Health;
 use crate::pages::{Pages, Site};
+use crate::served::Served;
 
-/// Connections of an address at once.
+/// Connections of an address or socket at once.
 pub(crate) const CONNECTIONS: usize = 64;
 /// How long a client may take to send its request's header.
 const HEADER: Duration = Duration::from_secs(2);
@@ -36,28 +39,94 @@ const FIELDS: usize = 32;
 /// How long a listener rests when the process has no descriptor left for a connection.
 const REST: Duration = Duration::from_millis(100);
 
+/// How long an address that another process has is left alone.
+pub(crate) const RETRY: Duration = Duration::from_secs(1);
+
+/// Where pages are served.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// A listening socket of the unix domain.
+    Socket(std::os::unix::net::UnixListener),
+    /// An address of the node, which any process may have.
+    Address(SocketAddr),
+}
+
+enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        Ok(match self {
+            Self::Unix(listener) => Box::new(listener.accept().await?.0),
+            Self::Tcp(listener) => Box::new(listener.accept().await?.0),
+        })
+    }
+}
+
 /// Serves until the agent has gone.
 pub(crate) fn serve(
-    listeners: Vec<(std::net::TcpListener, Site)>,
+    places: Vec<(Place, Site)>,
     pages: &Arc<Pages>,
+    served: &Served,
     mut agent: watch::Receiver<Health>,
 ) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        for (listener, site) in listeners {
-            let listener = TcpListener::from_std(listener)?;
-            tokio::spawn(accept(listener, site, Arc::clone(pages)));
+        for (place, site) in places {
+            let (pages, served) = (Arc::clone(pages), served.clone());
+            match place {
+                Place::Socket(listener) => {
+                    let listener = Listener::Unix(UnixListener::from_std(listener)?);
+                    tokio::spawn(accept(listener, site, pages));
+                }
+                Place::Address(address) => {
+                    tokio::spawn(async move {
+                        let listener = Listener::Tcp(listen(address, site, &served).await);
+                        accept(listener, site, pages).await;
+                    });
+                }
+            }
         }
         while agent.changed().await.is_ok() {}
         Ok(())
     })
 }
 
-async fn accept(listener: TcpListener, site: Site, pages: Arc<Pages>) {
+/// Listens as soon as no other process does.
+async fn listen(address: SocketAddr, site: Site, served: &Served) -> TcpListener {
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => {
+                served.settle(site.name());
+                tracing::info!(%address, pages = site.paths().join(" "), "serves");
+                return listener;
+            }
+            Err(error) => {
+                let who = match error.kind() {
+                    io::ErrorKind::AddrInUse => "; what answers there is another process: end it",
+                    _ => "; make it an address of this node",
+                };
+                let reason = format!(
+                    "not served at {address}: {error}{who}, or name another address by {}; this agent tries again each second",
+                    site.flag()
+                );
+                served.fail(site.name(), &reason);
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+async fn accept(listener: Listener, site: Site, pages: Arc<Pages>) {
     let mut connections = VecDeque::<AbortHandle>::new();
     loop {
         let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+            Ok(stream) => stream,
             Err(error) => {
                 tracing::warn!(%error, "a connection for health or metrics could not be taken");
                 tokio::time::sleep(REST).await;
@@ -76,7 +145,7 @@ async fn accept(listener: TcpListener, site: Site, pages: Arc<Pages>) {
 }
 
 /// Answers one request. A connection that breaks is its client's affair.
-async fn answer(stream: TcpStream, site: Site, pages: Arc<Pages>) -> hyper::Result<()> {
+async fn answer(stream: Box<dyn Stream>, site: Site, pages: Arc<Pages>) -> hyper::Result<()> {
     let respond = service_fn(move |request: Request<Incoming>| {
         let pages = Arc::clone(&pages);
         async move {

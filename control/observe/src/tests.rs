@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use manx_api::health::Page;
 use manx_api::{PolicyStatus, RuleCount, WorkerStatus};
 use manx_fixtures::skip::{Need, skip};
 
@@ -13,7 +15,8 @@ use crate::health::{Health, Running};
 use crate::latency::Latencies;
 use crate::metrics::Renderer;
 use crate::observation::{BlockUse, Observation, Traffic};
-use crate::server::{CONNECTIONS, ROOM};
+use crate::served::Served;
+use crate::server::{CONNECTIONS, RETRY, ROOM};
 use crate::{Addresses, Observer, start};
 
 fn traffic(packets: u64) -> Traffic {
@@ -85,7 +88,10 @@ fn render(figures: &Observation) -> String {
     let latencies = Latencies::default();
     latencies.published(Duration::from_millis(3));
     latencies.changed(Duration::from_millis(15));
-    Renderer::new(latencies).render(figures).unwrap()
+    let served = Served::default();
+    served.settle("health");
+    served.fail("metrics", "not served");
+    Renderer::new(latencies, served).render(figures).unwrap()
 }
 
 /// What a page says of a metric.
@@ -174,6 +180,8 @@ fn figures_are_where_their_names_say() {
     for line in [
         "manx_datastore_objects{group=\"networking.k8s.io\",kind=\"NetworkPolicy\",state=\"invalid\"} 1",
         "manx_datastore_stale 1",
+        "manx_pages_served{pages=\"health\"} 1",
+        "manx_pages_served{pages=\"metrics\"} 0",
         "manx_datastore_stale_since_timestamp_seconds 1700000100",
         "manx_pod_addresses{block=\"10.244.1.0/24\",state=\"free\"} 248",
         "manx_dropped_packets_total{port=\"host\",reason=\"policy-egress\"} 20",
@@ -197,8 +205,8 @@ fn no_label_is_unbounded() {
         families.values().flat_map(|it| &it.labels).map(String::as_str).collect();
     // Each is bounded by what Manx is or what the node is, except `rule`.
     let bounded = [
-        "block", "group", "kind", "le", "of", "port", "reason", "severity", "state", "verdict",
-        "version", "worker",
+        "block", "group", "kind", "le", "of", "pages", "port", "reason", "severity", "state",
+        "verdict", "version", "worker",
     ];
     let unbounded: Vec<&str> = names.into_iter().filter(|name| !bounded.contains(name)).collect();
     assert_eq!(unbounded, ["rule"]);
@@ -245,7 +253,10 @@ fn observed(answers: bool) -> (SocketAddr, SocketAddr, std::sync::mpsc::Receiver
     let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (health, metrics) = (free(), free());
     let addresses = Addresses { health: Some(health), metrics: Some(metrics) };
-    let Observer { health: tell, mut questions, .. } = start(addresses, || Ok(())).unwrap();
+    let Observer { health: tell, mut questions, .. } = start(addresses, None, || Ok(()));
+    for address in [health, metrics] {
+        until(|| TcpStream::connect(address).is_ok());
+    }
     let (asked, questioned) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         while let Some(question) = questions.blocking_recv() {
@@ -355,9 +366,36 @@ fn an_agent_that_does_not_answer_is_told() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_told_with_its_setting() {
+fn an_address_that_is_taken_ends_nothing_is_told_and_is_served_when_it_is_free() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addresses = Addresses { health: None, metrics: Some(taken.local_addr().unwrap()) };
-    let error = start(addresses, || Ok(())).unwrap_err().to_string();
-    assert!(error.contains("--metrics-address"), "{error}");
+    let address = taken.local_addr().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agent.health");
+    let socket = UnixListener::bind(&path).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let addresses = Addresses { health: Some(address), metrics: None };
+    let observer = start(addresses, Some(socket), || Ok(()));
+    until(|| !observer.served.problems().is_empty());
+    let told = observer.served.problems().join("\n");
+    let expected = format!("health: not served at {address}: Address already in use");
+    assert!(told.starts_with(&expected) && told.contains("--health-address"), "{told}");
+    // Whatever is answered at the address, the socket is the agent's own.
+    assert!(manx_api::health::ask(&path, Page::Liveness).unwrap().well);
+    let ready = manx_api::health::ask(&path, Page::Readiness).unwrap();
+    assert!(!ready.well && ready.text.starts_with("not ready: "), "{ready:?}");
+    observer.health.send_replace(Health::Starting(Some("waits for x".to_owned())));
+    let ready = manx_api::health::ask(&path, Page::Readiness).unwrap();
+    assert!(ready.text.ends_with("nothing passes: waits for x"), "{ready:?}");
+    drop(taken);
+    until(|| observer.served.problems().is_empty());
+    assert!(page(address, "/liveness").starts_with("HTTP/1.1 200"));
+}
+
+/// Waits for what comes soon, or at the next attempt.
+fn until(what: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !what() {
+        assert!(start.elapsed() < 10 * RETRY, "it does not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

@@ -5,6 +5,15 @@ use std::io;
 pub use rustix::thread::CapabilitySet;
 use rustix::thread::{CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
 
+/// Lays down all of the calling thread's capabilities: none is in effect, and it may take each up again. A process that
+/// has given them up instead could be traced, and so be used, by every process of its user (ptrace(2)). Programs that
+/// root executes have all of them in effect.
+pub fn lay_down() -> io::Result<()> {
+    let sets = capabilities(None)?;
+    set_capabilities(None, CapabilitySets { effective: CapabilitySet::empty(), ..sets })
+        .map_err(Into::into)
+}
+
 /// Gives up all of the calling thread's capabilities except `kept`, permanently: no program that it executes gets them
 /// back (`PR_SET_NO_NEW_PRIVS`). Returns those of `kept` that it had.
 pub fn keep_only(kept: CapabilitySet) -> io::Result<CapabilitySet> {

@@ -9,7 +9,7 @@ use manx_calculation::import::{Cluster, Overlay, import_for};
 use manx_calculation::services::Services;
 use manx_calculation::topology::{self, Reserved, Topology, TopologyError};
 use manx_datastore::Source;
-use manx_datastore::api_server::{Access, Follower};
+use manx_datastore::api_server::{Access, Follower, Waits};
 use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::{Kind, Object, ObjectKey};
 use manx_objects::problem::Problem;
@@ -90,7 +90,8 @@ impl Account {
 
 impl Datastore {
     /// Reads and imports everything. An API server that does not answer is waited for.
-    pub(crate) async fn open(settings: &Settings) -> Result<Self, Error> {
+    /// `told` gets what is waited for.
+    pub(crate) async fn open(settings: &Settings, told: impl Fn(&Waits)) -> Result<Self, Error> {
         let source = match &settings.datastore {
             settings::Datastore::Directory(path) if !path.is_dir() => {
                 return Err(Error::NoDatastore(path.clone()));
@@ -99,7 +100,7 @@ impl Datastore {
             settings::Datastore::Kubernetes { access, state, pool, .. } => {
                 let (state, pool) = (Some(state.clone()), pool.clone());
                 let follower = Follower { node: settings.name.clone(), state, pool };
-                Source::open_api_server(Access::clone(access), follower).await?
+                Source::open_api_server(Access::clone(access), follower, told).await?
             }
         };
         let mut datastore = Self {

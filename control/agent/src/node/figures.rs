@@ -18,7 +18,7 @@ use manx_observe::observation::{BlockUse, Observation};
 impl Agent {
     /// Tells that the control loop has turned.
     pub(crate) fn tell_health(&self, health: &mut Health, now: Instant) {
-        if let Health::Starting = health {
+        if let Health::Starting(_) = health {
             *health = Health::Running(Running::new(now));
         }
         let Health::Running(running) = health else { return };

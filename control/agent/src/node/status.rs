@@ -153,13 +153,14 @@ fn invalid(Agent { datastore, dataplane, .. }: &Agent) -> Vec<String> {
     problems.chain(vxlan).collect()
 }
 
-fn warnings(Agent { datastore, attachments, .. }: &Agent) -> Vec<String> {
+fn warnings(Agent { datastore, attachments, served, .. }: &Agent) -> Vec<String> {
     let refused = attachments.refused.iter().map(|(pod, reason)| {
         format!("pod {pod}: its interface was not taken over from the last agent: {reason}; nothing passes until the pod is made anew")
     });
     summaries(datastore, Severity::Warning)
         .chain(annotations_not_done(datastore.source.contents(), &datastore.node))
         .chain(attachments.holding.problem())
+        .chain(served.problems())
         .chain(refused)
         .chain(attachments.not_judged(datastore).map(|pod| {
             format!(

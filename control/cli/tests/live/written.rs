@@ -25,7 +25,7 @@ impl Agents {
         let sources = ["n1", "n2"].map(|node| {
             let access = Access { kubeconfig: Some(server.kubeconfig()), ..Access::default() };
             let follower = Follower { node: node.to_owned(), state: None, pool: None };
-            runtime.block_on(Source::open_api_server(access, follower)).unwrap()
+            runtime.block_on(Source::open_api_server(access, follower, |_| {})).unwrap()
         });
         Self { runtime, sources }
     }

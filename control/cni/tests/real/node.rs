@@ -74,6 +74,7 @@ pub(crate) fn be_an_agent() -> bool {
         verify_tables: false,
         standby: std::env::var_os(STANDBY).is_some(),
         observed_at: manx_agent::settings::Addresses::default(),
+        tell_ready: || {},
     };
     if std::env::var(POWER).unwrap() == Power::WithoutSysAdmin.name() {
         keep_only(CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW).unwrap();

@@ -347,6 +347,8 @@ pub(super) struct Pause(Duration);
 
 /// The first pause, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// The longest pause with its jitter.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
 impl Default for Pause {
     fn default() -> Self {

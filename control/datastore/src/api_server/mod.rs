@@ -112,6 +112,19 @@ pub struct Stale {
     pub reason: String,
 }
 
+/// What a start waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waits {
+    /// The server.
+    pub server: String,
+    /// When the start began to wait.
+    pub since: SystemTime,
+    /// Why objects are missing, if that is known.
+    pub reason: Option<String>,
+    /// The longest time until the next attempt.
+    pub at_most: Duration,
+}
+
 /// The objects of an API server. See the module.
 #[derive(Debug)]
 pub struct ApiServer {
@@ -132,11 +145,16 @@ pub struct ApiServer {
 
 impl ApiServer {
     /// Starts to follow the server, and waits until all objects are known. While the server does not answer, the last
-    /// state in the file `state` counts instead, if it is complete; without one this waits for the server.
+    /// state in the file `state` counts instead, if it is complete; without one this waits for the server. `told` gets
+    /// what is waited for, and why.
     ///
     /// # Errors
     /// `access` does not say how to reach a server. A server that does not answer is no error.
-    pub async fn open(access: Access, follower: Follower) -> Result<Self, AccessError> {
+    pub async fn open(
+        access: Access,
+        follower: Follower,
+        told: impl Fn(&Waits),
+    ) -> Result<Self, AccessError> {
         let Follower { node, state, pool } = follower;
         // What is wrong now is the user's to know at once; later it is a fault that may pass.
         let url = access.config().await?.cluster_url;
@@ -167,17 +185,27 @@ impl ApiServer {
         let (notices, received, changed) = (Notices::default(), Vec::new(), None);
         let mut this =
             Self { objects, addresses, node, host, notices, noticed, events, received, changed };
+        let waits = Waits {
+            server: server.to_string(),
+            since: SystemTime::now(),
+            reason: None,
+            at_most: follow::LONGEST_PAUSE,
+        };
+        told(&waits);
+        let told = |reason| told(&Waits { reason, ..waits.clone() });
         match loaded {
             Some(loaded) => {
-                if timeout(START, this.synced()).await.is_err() && !this.restore(&server, loaded) {
+                if timeout(START, this.synced(&told)).await.is_err()
+                    && !this.restore(&server, loaded)
+                {
                     tracing::error!(
                         "the last state holds an object that cannot be read: it is not used, and nothing passes until the \
                          API server answers"
                     );
-                    this.synced().await;
+                    this.synced(&told).await;
                 }
             }
-            None => this.synced().await,
+            None => this.synced(&told).await,
         }
         Ok(this)
     }
@@ -229,23 +257,30 @@ impl ApiServer {
     /// Waits for the next change, and returns it. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Changes {
         loop {
-            if self.events.recv_many(&mut self.received, WAITING).await == 0 {
-                // The thread has ended, which it does not while anybody listens: it has panicked.
-                let reason = "the thread that follows the API server has ended".to_owned();
-                self.objects.mark_stale(reason);
-                std::future::pending::<()>().await;
-            }
-            self.changed = self.received.first().map(|(at, _)| *at);
-            let events = self.received.drain(..).map(|(_, event)| event);
-            if let Some(changes) = self.objects.apply(events) {
+            if let Some(changes) = self.receive().await {
                 return changes;
             }
         }
     }
 
-    async fn synced(&mut self) {
+    /// Waits for events, and takes them.
+    async fn receive(&mut self) -> Option<Changes> {
+        if self.events.recv_many(&mut self.received, WAITING).await == 0 {
+            // The thread has ended, which it does not while anybody listens: it has panicked.
+            let reason = "the thread that follows the API server has ended".to_owned();
+            self.objects.mark_stale(reason);
+            std::future::pending::<()>().await;
+        }
+        self.changed = self.received.first().map(|(at, _)| *at);
+        let events = self.received.drain(..).map(|(_, event)| event);
+        self.objects.apply(events)
+    }
+
+    /// Waits until all objects are known. `told` gets why some are not.
+    async fn synced(&mut self, told: &impl Fn(Option<String>)) {
         while !self.contents().in_sync {
-            self.next().await;
+            self.receive().await;
+            told(self.stale().map(|stale| stale.reason));
         }
     }
 

@@ -1,0 +1,92 @@
+//! Asks whether an agent is alive and ready: by HTTP at a socket beside its own, which a thread of its own answers. So the
+//! answer comes also while the agent's control loop is busy, or stands still.
+
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::client::{self, Error};
+
+/// How long an answer may take: less than kubelet waits for a probe.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// The most bytes of an answer that are read. One has a sentence.
+const ROOM: u64 = 64 << 10;
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Page {
+    /// Whether the process is to be left running.
+    Liveness,
+    /// Whether pods can be attached and their packets pass.
+    Readiness,
+}
+
+/// What is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Whether all is well.
+    pub well: bool,
+    /// A sentence.
+    pub text: String,
+}
+
+/// The socket of the health of the agent that listens at `agent`.
+pub fn path(agent: &Path) -> PathBuf {
+    agent.with_extension("health")
+}
+
+/// Asks at the socket `path`.
+///
+/// # Errors
+/// Nobody of the caller's own or of root listens, or what is answered is no such page.
+pub fn ask(path: &Path, page: Page) -> Result<Answer, Error> {
+    let name = match page {
+        Page::Liveness => "liveness",
+        Page::Readiness => "readiness",
+    };
+    let mut stream = client::connect(path, PATIENCE)?;
+    let mut text = String::new();
+    let asked = stream
+        .write_all(format!("GET /{name} HTTP/1.1\r\nHost: manx\r\n\r\n").as_bytes())
+        .and_then(|()| stream.take(ROOM).read_to_string(&mut text));
+    match asked {
+        Ok(_) => parse(&text).ok_or_else(|| Error::Protocol {
+            path: path.to_owned(),
+            reason: format!("expected a page of HTTP/1.1 with status 200 or 503, found {text:?}"),
+        }),
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
+        {
+            Err(Error::Slow { path: path.to_owned(), patience: PATIENCE })
+        }
+        Err(source) => Err(Error::Broken { path: path.to_owned(), source }),
+    }
+}
+
+fn parse(text: &str) -> Option<Answer> {
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let well = match head.strip_prefix("HTTP/1.1 ")?.get(..3)? {
+        "200" => true,
+        "503" => false,
+        _ => return None,
+    };
+    Some(Answer { well, text: body.trim_end().to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_page_of_health_is_an_answer() {
+        let page = |status| format!("HTTP/1.1 {status}\r\nx: y\r\n\r\na sentence\n");
+        let answer = |well| Some(Answer { well, text: "a sentence".to_owned() });
+        assert_eq!(parse(&page("200 OK")), answer(true));
+        assert_eq!(parse(&page("503 Service Unavailable")), answer(false));
+        for wrong in
+            [&page("404 Not Found"), "", "HTTP/1.1 200 OK\r\n", "200\r\n\r\n", "HTTP/1.1 2"]
+        {
+            assert_eq!(parse(wrong), None, "{wrong:?}");
+        }
+    }
+}
