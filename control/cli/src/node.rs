@@ -197,7 +197,9 @@ pub enum LogFormat {
 /// Runs the agent until it is told to stop, or the supervisor that does so.
 pub fn run(node: &Node) -> Result<(), Error> {
     log::start(node.log);
-    observed::warn_of_felix_variables();
+    if node.supervised_by.is_none() {
+        observed::warn_of_felix_variables();
+    }
     // Wrong settings are told at once, and once.
     let settings = settings(node)?;
     match node.supervised_by {
