@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use manx_objects::contents::{Changes, Contents};
-use manx_objects::object::ObjectKey;
+use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::Problem;
 
 use crate::api_server::{Access, AccessError, ApiServer, Follower, Stale, Waits};
@@ -98,6 +98,22 @@ impl Source {
         match self {
             Self::Directory(_) => None,
             Self::ApiServer(server) => server.stale(),
+        }
+    }
+
+    /// Whether nothing is learned of a kind now, so that an object of it may be there and not be known.
+    pub fn is_behind(&self, kind: Kind) -> bool {
+        match self {
+            Self::Directory(_) => false,
+            Self::ApiServer(server) => server.is_behind(kind),
+        }
+    }
+
+    /// What the users of the source have to know beside that: what of it is not kept, or could not be told.
+    pub fn warnings(&self) -> Vec<String> {
+        match self {
+            Self::Directory(_) => Vec::new(),
+            Self::ApiServer(server) => server.warnings(),
         }
     }
 

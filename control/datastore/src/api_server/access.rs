@@ -9,7 +9,8 @@ use kube::config::{
 };
 use std::time::Duration;
 
-use super::fault::reasons;
+use super::connection::{Connection, TokenFile};
+use super::fault::{reasons, words};
 
 /// A server that does not take a connection within this time does not answer.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -75,7 +76,30 @@ pub enum AccessError {
 }
 
 impl Access {
-    /// The client's configuration. Files that it names are read now.
+    /// A client with credentials as the files have them now.
+    pub(super) async fn connect(&self) -> Result<Connection, AccessError> {
+        let mut config = self.config().await?;
+        let server = config.cluster_url.to_string();
+        let unusable = |reason: String| AccessError::Client { server: server.clone(), reason };
+        if config.root_cert.as_ref().is_some_and(Vec::is_empty) {
+            let found = "found no certificate of an authority in what is to hold it (--api-ca, the kubeconfig's \
+                         certificate-authority, or the service account's ca.crt), expected PEM";
+            return Err(unusable(found.to_owned()));
+        }
+        let user = &mut config.auth_info;
+        // The library would take a line's end for a part of the token. These come before a token in kubeconfigs.
+        let other = user.auth_provider.is_some() || user.token.is_some() || user.password.is_some();
+        let token = match user.token_file.take_if(|_| !other) {
+            Some(file) => {
+                user.exec = None;
+                Some(TokenFile::open(file.into()).map_err(unusable)?)
+            }
+            None => None,
+        };
+        Connection::new(config, token).map_err(|error| unusable(words(&error)))
+    }
+
+    /// The client's configuration. Files that it names are read now, but for a token's.
     pub(super) async fn config(&self) -> Result<Config, AccessError> {
         let file = self
             .kubeconfig
@@ -102,6 +126,8 @@ impl Access {
             }
         };
         config.connect_timeout = Some(CONNECT);
+        // It tries for minutes before it says anything. Who asks tries again, and tells.
+        config.default_retry = false;
         Ok(config)
     }
 
@@ -145,7 +171,7 @@ impl Access {
             user.client_key_data = None;
         }
         if let Some(token) = &self.token {
-            user.token = Some(token.clone().into());
+            user.token = Some(token.trim().into());
             user.token_file = None;
         }
         let own = || OWN.to_owned();

@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use kube::Client;
 use kube::api::{GetParams, Patch, PatchParams};
 use kube::core::Request;
 use manx_objects::object::ObjectKey;
 use serde_json::{Value, json};
 
+use super::connection::Connection;
 use super::fault::{code, is_passing, words};
 use super::follow::Pause;
 use super::waiting::Waiting;
@@ -24,12 +24,16 @@ const POD_IPS: &str = "cni.projectcalico.org/podIPs";
 
 /// Writes what waits, for as long as the connection lasts. What the server refuses is given up: kubelet reports the
 /// addresses, too. Everything else is tried again.
-pub(super) async fn keep_writing(client: &Client, node: &str, waiting: &Waiting<Vec<IpAddr>>) {
+pub(super) async fn keep_writing(
+    connection: &Connection,
+    node: &str,
+    waiting: &Waiting<Vec<IpAddr>>,
+) {
     let (mut pause, mut last) = (Pause::default(), None);
     loop {
         let (pod, addresses) = waiting.next(last.as_ref()).await;
         last = Some(pod.clone());
-        match write(client, node, &pod, &addresses).await {
+        match write(connection, node, &pod, &addresses).await {
             Ok(()) => {}
             // Another object has taken the name, or another writer was faster: see what is there now.
             Err(error) if is_passing(&error) => {
@@ -50,21 +54,21 @@ pub(super) async fn keep_writing(client: &Client, node: &str, waiting: &Waiting<
 
 /// A pod that is gone, or that runs on another node under the same name, is not changed.
 async fn write(
-    client: &Client,
+    connection: &Connection,
     node: &str,
     pod: &ObjectKey,
     addresses: &[IpAddr],
 ) -> kube::Result<()> {
     let request = Request::new(format!("/api/v1/namespaces/{}/pods", pod.namespace));
     let get = request.get(&pod.name, &GetParams::default());
-    let found: Value = match client.request(get.map_err(kube::Error::BuildRequest)?).await {
+    let found: Value = match connection.ask(get.map_err(kube::Error::BuildRequest)?).await {
         Err(error) if code(&error) == Some(404) => return Ok(()),
         found => found?,
     };
     let Some(patch) = patch(&found, node, addresses) else { return Ok(()) };
     let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
     let request = request.patch_subresource("status", &pod.name, &params, &patch);
-    let patched = client.request::<Value>(request.map_err(kube::Error::BuildRequest)?).await;
+    let patched = connection.ask::<Value>(request.map_err(kube::Error::BuildRequest)?).await;
     match patched {
         Err(error) if code(&error) == Some(404) => Ok(()),
         patched => patched.map(drop),

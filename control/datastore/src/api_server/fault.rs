@@ -1,5 +1,49 @@
 //! Why the API server does not do what it is asked for.
 
+use std::error::Error;
+use std::io;
+
+use kube::client::AuthError;
+use rustls::{AlertDescription, CertificateError};
+
+/// The most bytes of what a server says that are repeated.
+pub(super) const WORDS: usize = 500;
+
+/// What this client finds wrong itself.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Own {
+    /// More was sent than is read.
+    #[error(
+        "the server sent {what} of more than {most} bytes, expected no more for one object: it was read no further"
+    )]
+    TooLong {
+        /// An answer, or a line.
+        what: &'static str,
+        /// What is read.
+        most: usize,
+    },
+    /// Anything else.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<Own> for kube::Error {
+    fn from(own: Own) -> Self {
+        Self::Service(Box::new(own))
+    }
+}
+
+/// An error in our own words.
+pub(super) fn own(text: String) -> kube::Error {
+    Own::Other(text).into()
+}
+
+/// Whether a whole answer was too long. With fewer objects in it, it may not be.
+pub(super) fn is_too_long(error: &kube::Error) -> bool {
+    let kube::Error::Service(error) = error else { return false };
+    matches!(error.downcast_ref(), Some(Own::TooLong { .. }))
+}
+
 /// The HTTP status of an error that the server has answered.
 pub(super) fn code(error: &kube::Error) -> Option<u16> {
     match error {
@@ -8,24 +52,34 @@ pub(super) fn code(error: &kube::Error) -> Option<u16> {
     }
 }
 
-/// Whether the server may do later what it does not do now.
+/// Whether the server may do later what it does not do now. Credentials that have expired (401) are read anew with the
+/// next connection.
 pub(super) fn is_passing(error: &kube::Error) -> bool {
-    code(error).is_none_or(|code| code == 409 || code == 429 || code >= 500)
+    code(error).is_none_or(|code| matches!(code, 401 | 408 | 409 | 429) || code >= 500)
 }
 
-/// An error in the server's own words, if it has answered.
+/// An error in the server's own words, if it has answered; else why it does not, as far as it is known.
 pub(super) fn words(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if status.message.is_empty() => {
             format!("the server answered {} {}", status.code, status.reason)
         }
         kube::Error::Api(status) => status.message.clone(),
-        error => reasons(error),
+        error => certificate_or_token(error).unwrap_or_else(|| match error {
+            kube::Error::Service(inner) => reasons(&**inner),
+            error => reasons(error),
+        }),
     }
 }
 
+/// The part of [`words`] that is the same for all kinds: who is forbidden what, without the kind.
+pub(super) fn shared(words: &str) -> &str {
+    let forbidden = words.split_once(" is forbidden: ").map(|(_, rest)| rest);
+    forbidden.and_then(|rest| rest.split(" resource ").next()).unwrap_or(words)
+}
+
 /// The reasons of an error, the outermost first. Parts that repeat the one before are left out.
-pub(super) fn reasons(error: &dyn std::error::Error) -> String {
+pub(super) fn reasons(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(source) = next {
@@ -35,5 +89,89 @@ pub(super) fn reasons(error: &dyn std::error::Error) -> String {
         }
         next = source.source();
     }
-    text
+    text.replacen("client error (Connect)", "cannot connect", 1)
+}
+
+/// What is wrong with a certificate or a token, and where to correct it.
+fn certificate_or_token(error: &(dyn Error + 'static)) -> Option<String> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(AuthError::InvalidBearerToken(_)) = error.downcast_ref() {
+            return Some(
+                "the bearer token holds a character that no header of HTTP may hold: look at the kubeconfig's token, or at \
+                 what its exec plugin prints"
+                    .to_owned(),
+            );
+        }
+        // What an I/O error wraps is no source of its own.
+        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        if let Some(wrapped) = wrapped {
+            return certificate_or_token(wrapped);
+        }
+        if let Some(error) = error.downcast_ref::<rustls::Error>() {
+            return tls(error);
+        }
+        next = error.source();
+    }
+    None
+}
+
+fn tls(error: &rustls::Error) -> Option<String> {
+    let text = match error {
+        rustls::Error::InvalidCertificate(wrong) => {
+            format!("the API server's certificate {}", certificate(wrong))
+        }
+        rustls::Error::AlertReceived(alert) => match alert {
+            AlertDescription::CertificateRequired
+            | AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied => format!(
+                "the API server refuses this client's certificate ({alert:?}): look at --api-cert, or at the kubeconfig's \
+                 client-certificate"
+            ),
+            alert => format!("the API server ends the TLS handshake ({alert:?})"),
+        },
+        rustls::Error::InvalidMessage(_) => {
+            "the API server's port speaks no TLS: found something else, expected https".to_owned()
+        }
+        _ => return None,
+    };
+    Some(text)
+}
+
+fn certificate(wrong: &CertificateError) -> String {
+    const AUTHORITY: &str = "look at --api-ca, at the kubeconfig's certificate-authority, or at the service account's ca.crt";
+    match wrong {
+        CertificateError::UnknownIssuer => {
+            format!("is not signed by an authority that the agent trusts: {AUTHORITY}")
+        }
+        CertificateError::BadSignature => {
+            format!(
+                "has a wrong signature: its authority has the name of a trusted one, and another key; {AUTHORITY}"
+            )
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            format!("has expired, or the clock of this node is wrong ({})", detail(wrong))
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            format!("is not valid yet, or the clock of this node is wrong ({})", detail(wrong))
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            format!("is for another name than the server's address ({})", detail(wrong))
+        }
+        CertificateError::Revoked => "was revoked".to_owned(),
+        wrong => format!("is not valid ({})", detail(wrong)),
+    }
+}
+
+/// The library's words, which name times and names, without the ones that ours repeat.
+fn detail(wrong: &CertificateError) -> String {
+    let text = wrong.to_string();
+    let text = text.strip_prefix("certificate ").unwrap_or(&text);
+    let repeated = ["expired: ", "not valid yet: "];
+    repeated.iter().find_map(|it| text.strip_prefix(it)).unwrap_or(text).to_owned()
 }

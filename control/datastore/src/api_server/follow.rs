@@ -8,8 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::TryStreamExt as _;
-use kube::Client;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::core::Request;
 use manx_objects::object::{Kind, ObjectKey};
@@ -18,14 +16,17 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::connection::Connection;
 use super::event::Event;
 use super::events::{Closed, Events};
-use super::fault::{code, words};
+use super::fault::{code, is_too_long, words};
 use super::reading::{self, Reading};
 use super::resource::{self, Resource};
 
 /// The most objects of a page.
 const PAGE: u32 = 500;
+/// A page that is too long is asked for again with so many times fewer.
+const FEWER: u32 = 8;
 /// The server ends a watch after this time (kube's own choice).
 const WATCH: u32 = 290;
 /// A watch without any event for longer is dead: the server would have ended it.
@@ -90,14 +91,14 @@ impl Position {
     /// Follows the objects until nobody listens any more. Dropping the future loses nothing: the next one goes on.
     pub(super) async fn follow(
         &mut self,
-        client: &Client,
+        connection: &Connection,
         server: &Arc<str>,
         events: &Events,
         mut installed: watch::Receiver<u64>,
     ) {
         let mut pause = Pause::default();
         loop {
-            match self.turn(client, server, events, &mut installed).await {
+            match self.turn(connection, server, events, &mut installed).await {
                 Ok(()) => pause = Pause::default(),
                 Err(End::Closed) => return,
                 Err(End::Forgotten) => self.version = None,
@@ -119,12 +120,12 @@ impl Position {
     /// One list, or one watch.
     async fn turn(
         &mut self,
-        client: &Client,
+        connection: &Connection,
         server: &Arc<str>,
         events: &Events,
         installed: &mut watch::Receiver<u64>,
     ) -> Result<(), End> {
-        let Some(resource) = self.find(client, installed).await? else {
+        let Some(resource) = self.find(connection, installed).await? else {
             if !resource::comes_by_crd(self.kind) {
                 let reason = format!("the server serves no {}", self.kind);
                 return Err(End::Failed(reason));
@@ -137,30 +138,31 @@ impl Position {
             return Ok(());
         };
         if self.version.is_none() && !self.streams {
-            let (readings, version) = read_pages(client, server, &resource).await?;
+            let (readings, version) = read_pages(connection, server, &resource).await?;
             self.list(readings, events).await?;
             self.version = Some(version);
             return Ok(());
         }
-        self.watch(client, server, &resource, events).await
+        self.watch(connection, server, &resource, events).await
     }
 
     async fn find(
         &mut self,
-        client: &Client,
+        connection: &Connection,
         installed: &mut watch::Receiver<u64>,
     ) -> Result<Option<Resource>, End> {
         if self.resource.is_none() {
             let changed = installed.has_changed().unwrap_or(false);
             installed.mark_unchanged();
+            let mut found = Ok(None);
             for pause in &LOOKS[..if changed { LOOKS.len() } else { 1 }] {
                 tokio::time::sleep(*pause).await;
-                let found = resource::find(client, self.kind).await;
-                self.resource = found.map_err(|error| End::Failed(words(&error)))?;
-                if self.resource.is_some() {
+                found = resource::find(connection, self.kind).await;
+                if matches!(found, Ok(Some(_))) {
                     break;
                 }
             }
+            self.resource = found.map_err(|error| End::Failed(words(&error)))?;
         }
         Ok(self.resource.clone())
     }
@@ -181,7 +183,7 @@ impl Position {
     /// Watches from the version that is known; if there is none, the list comes first.
     async fn watch(
         &mut self,
-        client: &Client,
+        connection: &Connection,
         server: &Arc<str>,
         resource: &Resource,
         events: &Events,
@@ -193,12 +195,18 @@ impl Position {
         let version = self.version.as_deref().unwrap_or_default();
         let request = Request::new(resource.path.clone()).watch(&params, version);
         let request = request.map_err(kube::Error::BuildRequest)?;
-        let mut stream = Box::pin(client.request_events::<Value>(request).await?);
+        let mut lines = match connection.watch(request).await {
+            Err(error) if self.version.is_none() && refuses_streams(&error) => {
+                self.streams = false;
+                return Ok(());
+            }
+            lines => lines?,
+        };
         let mut listed = self.version.is_none().then(BTreeMap::<ObjectKey, Reading>::new);
         let mut goes_well = false;
         loop {
             let patience = if goes_well { SILENCE } else { REFUSAL };
-            let event = match timeout(patience, stream.try_next()).await {
+            let event = match timeout(patience, lines.next()).await {
                 Err(_elapsed) if goes_well => {
                     return Err(End::Failed(format!(
                         "nothing came for {} s, neither an event nor the watch's end",
@@ -207,7 +215,7 @@ impl Position {
                 }
                 Err(_elapsed) => {
                     goes_well = true;
-                    if listed.is_none() {
+                    if listed.is_none() && !lines.is_inside() {
                         self.succeed(events).await?;
                     }
                     continue;
@@ -275,7 +283,7 @@ impl Position {
 
 /// Reads all objects of a resource, page by page, and returns the version that they are of.
 pub(super) async fn read_pages(
-    client: &Client,
+    connection: &Connection,
     server: &Arc<str>,
     resource: &Resource,
 ) -> kube::Result<(Vec<Reading>, String)> {
@@ -283,7 +291,14 @@ pub(super) async fn read_pages(
     let mut params = ListParams::default().limit(PAGE);
     loop {
         let request = Request::new(resource.path.clone()).list(&params);
-        let page: Page = client.request(request.map_err(kube::Error::BuildRequest)?).await?;
+        let page = connection.ask(request.map_err(kube::Error::BuildRequest)?).await;
+        let page: Page = match page {
+            Err(error) if is_too_long(&error) && params.limit > Some(1) => {
+                params.limit = params.limit.map(|limit| (limit / FEWER).max(1));
+                continue;
+            }
+            page => page?,
+        };
         let items = page.items.unwrap_or_default().into_iter();
         readings.extend(items.map(|item| reading::of_server(server, resource, item)));
         match page.metadata.continues.filter(|next| !next.is_empty()) {
@@ -319,18 +334,16 @@ struct PageMetadata {
 }
 
 /// Signals each time that a CRD may have come or gone, for as long as the future is polled.
-pub(super) async fn watch_installed(client: &Client, installed: &watch::Sender<u64>) {
+pub(super) async fn watch_installed(connection: &Connection, installed: &watch::Sender<u64>) {
     let mut pause = Pause::default();
     loop {
         // From any version: the server first tells those that there are.
-        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
         let params = WatchParams::default().timeout(WATCH);
-        let request = Request::new(path).watch_metadata(&params, "0");
+        let request = Request::new(resource::DEFINITIONS).watch_metadata(&params, "0");
         if let Ok(request) = request
-            && let Ok(stream) = client.request_events::<Value>(request).await
+            && let Ok(mut lines) = connection.watch(request).await
         {
-            let mut stream = Box::pin(stream);
-            while let Ok(Ok(Some(event))) = timeout(SILENCE, stream.try_next()).await {
+            while let Ok(Ok(Some(event))) = timeout(SILENCE, lines.next()).await {
                 if !matches!(event, WatchEvent::Bookmark(_) | WatchEvent::Error(_)) {
                     installed.send_modify(|count| *count += 1);
                     pause = Pause::default();
@@ -346,9 +359,9 @@ pub(super) async fn watch_installed(client: &Client, installed: &watch::Sender<u
 pub(super) struct Pause(Duration);
 
 /// The first pause, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 /// The longest pause with its jitter.
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(7500);
 
 impl Default for Pause {
     fn default() -> Self {

@@ -2,6 +2,7 @@
 //!
 //! The layers, in order:
 //! - `access`: where the server is, and as whom it is asked.
+//! - `connection`: how it is asked, and how long an answer may be.
 //! - `fault`: why the server does not do what it is asked for.
 //! - `resource`: which resource holds the objects of a kind.
 //! - `reading`: an object, read by the reader that reads files.
@@ -14,12 +15,16 @@
 //!
 //! One thread speaks with the server; the agent gets events. While the server does not answer, what is known stays in
 //! force and is said to be stale. A kind whose CRD is not installed has no objects, until it is installed. A kind that
-//! may not be read is a fault: the agent is not in sync.
+//! may not be read, or that a server that starts does not serve yet, is a fault: what was known of it stays in force, and
+//! if that is nothing, the agent is not in sync.
 
 mod access;
 mod annotate;
+mod connection;
 mod event;
 mod events;
+#[cfg(test)]
+mod fake;
 mod fault;
 mod follow;
 mod notice;
@@ -27,6 +32,8 @@ mod objects;
 mod pool;
 mod reading;
 mod resource;
+#[cfg(test)]
+mod served_tests;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -39,7 +46,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
-use kube::Client;
+use kube::api::ListParams;
+use kube::core::Request;
 use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::Problem;
@@ -48,13 +56,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 pub use self::access::{Access, AccessError};
+use self::connection::Connection;
 use self::event::Event;
 use self::events::{Events, Received};
 use self::follow::{Pause, Position};
-use self::notice::{Notice, Notices};
+use self::notice::{GivenUp, Notice, Notices};
 use self::objects::Objects;
 pub use self::pool::DefaultPool;
-use self::snapshot::{Loaded, Snapshot};
+use self::snapshot::{Loaded, Snapshot, Trouble};
 use self::waiting::Waiting;
 
 /// The kinds that policy, routes and addresses are made of.
@@ -137,6 +146,8 @@ pub struct ApiServer {
     notices: Notices,
     /// What is to be written about objects.
     noticed: Arc<Waiting<Notice>>,
+    given_up: GivenUp,
+    trouble: Trouble,
     events: mpsc::Receiver<Received>,
     received: Vec<Received>,
     /// When the first event of the last change was received.
@@ -159,8 +170,9 @@ impl ApiServer {
         // What is wrong now is the user's to know at once; later it is a fault that may pass.
         let url = access.config().await?.cluster_url;
         let (server, host): (Arc<str>, _) = (url.to_string().into(), url.host().map(str::to_owned));
-        let (snapshot, loaded) =
-            state.as_deref().map_or((None, None), |file| Snapshot::open(file, &FOLLOWED));
+        let (given_up, trouble) = (GivenUp::default(), Trouble::default());
+        let open = |file| Snapshot::open(file, &FOLLOWED, &trouble);
+        let (snapshot, loaded) = state.as_deref().map_or((None, None), open);
         let (sender, events) = mpsc::channel(WAITING);
         let addresses = Arc::<Waiting<Vec<IpAddr>>>::default();
         let noticed = Arc::<Waiting<Notice>>::default();
@@ -168,6 +180,7 @@ impl ApiServer {
             node: node.clone(),
             addresses: Arc::clone(&addresses),
             noticed: Arc::clone(&noticed),
+            given_up: given_up.clone(),
             pool,
         };
         let speaks_with = Arc::clone(&server);
@@ -183,8 +196,19 @@ impl ApiServer {
             })?;
         let objects = Objects::followed(&FOLLOWED);
         let (notices, received, changed) = (Notices::default(), Vec::new(), None);
-        let mut this =
-            Self { objects, addresses, node, host, notices, noticed, events, received, changed };
+        let mut this = Self {
+            objects,
+            addresses,
+            node,
+            host,
+            notices,
+            noticed,
+            given_up,
+            trouble,
+            events,
+            received,
+            changed,
+        };
         let waits = Waits {
             server: server.to_string(),
             since: SystemTime::now(),
@@ -228,6 +252,16 @@ impl ApiServer {
     /// Since when the objects may be out of date; `None`: they are not.
     pub fn stale(&self) -> Option<Stale> {
         self.objects.stale().map(|(since, reason)| Stale { since, reason })
+    }
+
+    /// Whether nothing is learned of a kind now.
+    pub(crate) fn is_behind(&self, kind: Kind) -> bool {
+        self.objects.is_behind(kind)
+    }
+
+    /// What else its users have to know; see [`Source::warnings`](crate::Source::warnings).
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        self.trouble.text().into_iter().chain(self.given_up.text()).collect()
     }
 
     /// Gives a pod the addresses that it has on this node, or takes them away; see [`Source::assign`](crate::Source).
@@ -319,8 +353,7 @@ pub fn read(access: &Access) -> Result<Contents, AccessError> {
 }
 
 async fn read_all(access: &Access) -> Result<Contents, AccessError> {
-    let config = access.config().await?;
-    let server: Arc<str> = config.cluster_url.to_string().into();
+    let server: Arc<str> = access.config().await?.cluster_url.to_string().into();
     let failed = |kind: Option<Kind>| {
         let server = server.to_string();
         move |error: kube::Error| {
@@ -328,13 +361,13 @@ async fn read_all(access: &Access) -> Result<Contents, AccessError> {
             AccessError::Unreadable { server, kind: kind.map_or("objects", Kind::name), reason }
         }
     };
-    let client = Client::try_from(config).map_err(failed(None))?;
+    let connection = access.connect().await?;
     // Workloads, too.
     let mut objects = Objects::new(&Kind::ALL);
     for kind in Kind::ALL {
-        let readings = match resource::find(&client, kind).await.map_err(failed(Some(kind)))? {
+        let readings = match resource::find(&connection, kind).await.map_err(failed(Some(kind)))? {
             Some(resource) => {
-                let read = follow::read_pages(&client, &server, &resource).await;
+                let read = follow::read_pages(&connection, &server, &resource).await;
                 read.map_err(failed(Some(kind)))?.0
             }
             None => Vec::new(),
@@ -349,6 +382,7 @@ struct Writes {
     node: String,
     addresses: Arc<Waiting<Vec<IpAddr>>>,
     noticed: Arc<Waiting<Notice>>,
+    given_up: GivenUp,
     /// Until it is known whether there is one.
     pool: Option<DefaultPool>,
 }
@@ -364,7 +398,7 @@ fn speak(access: &Access, server: &Arc<str>, events: &Events, mut writes: Writes
         let mut pause = Pause::default();
         // Each connection ends when the server does not answer; the next one reads certificates and tokens anew.
         while let Err(reason) =
-            connect(access, server, events, &mut positions, &mut writes, &mut pause).await
+            Box::pin(connect(access, server, events, &mut positions, &mut writes, &mut pause)).await
         {
             if events.fail(None, reason).await.is_err() {
                 return;
@@ -383,9 +417,8 @@ async fn connect(
     writes: &mut Writes,
     pause: &mut Pause,
 ) -> Result<(), String> {
-    let config = access.config().await.map_err(|error| error.to_string())?;
-    let client = Client::try_from(config).map_err(|error| fault::words(&error))?;
-    probe(&client).await?;
+    let connection = access.connect().await.map_err(|error| error.to_string())?;
+    probe(&connection).await?;
     *pause = Pause::default();
     events.confirm();
     if events.recover(None).await.is_err() {
@@ -394,40 +427,42 @@ async fn connect(
     let (installed, signs) = watch::channel(0);
     let follow = positions
         .iter_mut()
-        .map(|position| position.follow(&client, server, events, signs.clone()));
+        .map(|position| position.follow(&connection, server, events, signs.clone()));
     tokio::select! {
         _ = join_all(follow) => Ok(()),
-        reason = keep_probing(&client, events) => Err(reason),
-        () = follow::watch_installed(&client, &installed) => Ok(()),
-        () = annotate::keep_writing(&client, &writes.node, &writes.addresses) => Ok(()),
-        () = notice::keep_writing(&client, &writes.node, &writes.noticed) => Ok(()),
-        () = make_pool(&client, &mut writes.pool) => Ok(()),
+        reason = keep_probing(&connection, events) => Err(reason),
+        () = follow::watch_installed(&connection, &installed) => Ok(()),
+        () = annotate::keep_writing(&connection, &writes.node, &writes.addresses) => Ok(()),
+        () = notice::keep_writing(&connection, &writes.node, &writes.noticed, &writes.given_up) => Ok(()),
+        () = make_pool(&connection, &mut writes.pool) => Ok(()),
     }
 }
 
 /// Makes the first pool, if one is wanted, and then does nothing more.
-async fn make_pool(client: &Client, wanted: &mut Option<DefaultPool>) {
+async fn make_pool(connection: &Connection, wanted: &mut Option<DefaultPool>) {
     if let Some(pool) = wanted {
-        pool::make(client, pool).await;
+        pool::make(connection, pool).await;
         *wanted = None;
     }
     std::future::pending::<()>().await;
 }
 
 /// Asks the server again and again, and returns why it does not answer.
-async fn keep_probing(client: &Client, events: &Events) -> String {
+async fn keep_probing(connection: &Connection, events: &Events) -> String {
     loop {
         tokio::time::sleep(PROBE).await;
-        if let Err(reason) = probe(client).await {
+        if let Err(reason) = probe(connection).await {
             return reason;
         }
         events.confirm();
     }
 }
 
-async fn probe(client: &Client) -> Result<(), String> {
-    match timeout(ANSWER, client.apiserver_version()).await {
-        Ok(Ok(_)) => Ok(()),
+async fn probe(connection: &Connection) -> Result<(), String> {
+    let request = Request::new("/version").list(&ListParams::default());
+    let request = request.map_err(|error| error.to_string())?;
+    match timeout(ANSWER, connection.ask::<Value>(request)).await {
+        Ok(Ok(_version)) => Ok(()),
         Ok(Err(error)) => Err(fault::words(&error)),
         Err(_elapsed) => Err(format!("no answer for {} s", ANSWER.as_secs())),
     }

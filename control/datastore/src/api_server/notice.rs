@@ -5,13 +5,14 @@
 //!   later, for the case that it does not, and all others never do;
 //! - an Event's name is made of the object's uid and generation and of the text. The server refuses a second one.
 //!
-//! An agent speaks of an object again when the text changes. It writes one Event a second at most.
+//! An agent speaks of an object again when the text changes. It writes one Event a second at most. One that cannot be
+//! written waits while others are written, is tried a few times, and is given up: `manx status` has what it says.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use kube::Client;
 use kube::api::{GetParams, PostParams};
 use kube::core::Request;
 use manx_objects::contents::fingerprint;
@@ -19,7 +20,8 @@ use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::{Problem, Severity};
 use serde_json::{Value, json};
 
-use super::fault::{code, is_passing, words};
+use super::connection::Connection;
+use super::fault::{self, code, is_passing, words};
 use super::resource::{self, Resource};
 use super::waiting::Waiting;
 
@@ -27,6 +29,12 @@ use super::waiting::Waiting;
 const MOST: usize = 1000;
 /// The time between two Events of an agent.
 const BETWEEN: Duration = Duration::from_secs(1);
+/// How often an Event is tried.
+const TRIES: u32 = 5;
+/// The time until the second try; it doubles.
+const AGAIN: Duration = Duration::from_secs(10);
+/// A try that takes longer has failed.
+const TRY: Duration = Duration::from_secs(10);
 /// How many agents may speak of an object.
 const SPEAKERS: usize = 3;
 /// How much later each of them speaks than the one before.
@@ -47,6 +55,32 @@ pub(super) struct Notice {
     severity: Severity,
     /// Not before.
     due: Instant,
+    /// How often it was tried.
+    tries: u32,
+}
+
+/// The Events that were given up: how many, and why the last one.
+#[derive(Debug, Clone, Default)]
+pub(super) struct GivenUp(Arc<Mutex<(u64, String)>>);
+
+impl GivenUp {
+    /// What there is to say; `None`: there are none.
+    pub(super) fn text(&self) -> Option<String> {
+        let given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, last) = &*given_up;
+        (*count > 0).then(|| {
+            format!("{count} Events about objects could not be written; the last one {last}")
+        })
+    }
+
+    /// The first one is logged, not each.
+    fn add(&self, object: &ObjectKey, reason: &str) {
+        let mut given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if given_up.0 == 0 {
+            tracing::warn!(%object, reason, "an Event is given up; `manx status` counts further ones");
+        }
+        *given_up = (given_up.0 + 1, format!("about {object}: {reason}"));
+    }
 }
 
 /// What was found to say.
@@ -74,7 +108,8 @@ impl Notices {
                     && let Some(rank) = rank(&key, node, nodes)
                 {
                     let due = now + LATER * rank as u32;
-                    waiting.put(key.clone(), Notice { text: text.clone(), severity, due });
+                    waiting
+                        .put(key.clone(), Notice { text: text.clone(), severity, due, tries: 0 });
                 }
                 said.insert(key, text.clone());
             }
@@ -137,27 +172,42 @@ fn rank(key: &ObjectKey, node: &str, nodes: &[&str]) -> Option<usize> {
 }
 
 /// Writes what is due, for as long as the connection lasts.
-pub(super) async fn keep_writing(client: &Client, node: &str, waiting: &Waiting<Notice>) {
+pub(super) async fn keep_writing(
+    connection: &Connection,
+    node: &str,
+    waiting: &Waiting<Notice>,
+    given_up: &GivenUp,
+) {
     let mut resources = BTreeMap::new();
     let mut second = tokio::time::interval(BETWEEN);
     second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         second.tick().await;
         let now = Instant::now();
-        let Some((key, notice)) = waiting.first(|notice| notice.due <= now) else { continue };
-        match write(client, &mut resources, node, &key, &notice).await {
-            Ok(()) => {}
-            Err(error) if is_passing(&error) => continue,
-            Err(error) => {
-                tracing::warn!(object = %key, error = words(&error), "the server takes no Event");
+        // What is tried again comes after all that were due before.
+        let first = waiting.first_by(|notice| notice.due).filter(|(_, notice)| notice.due <= now);
+        let Some((key, notice)) = first else { continue };
+        let write = write(connection, &mut resources, node, &key, &notice);
+        let written = match tokio::time::timeout(TRY, write).await {
+            Ok(written) => written,
+            Err(_elapsed) => Err(fault::own(format!("no answer for {} s", TRY.as_secs()))),
+        };
+        match written {
+            Err(error) if is_passing(&error) && notice.tries + 1 < TRIES => {
+                let due = Instant::now() + AGAIN * 2_u32.pow(notice.tries);
+                let later = Notice { due, tries: notice.tries + 1, ..notice.clone() };
+                waiting.replace(&key, &notice, later);
+                continue;
             }
+            Err(error) => given_up.add(&key, &words(&error)),
+            Ok(()) => {}
         }
         waiting.done(&key, &notice);
     }
 }
 
 async fn write(
-    client: &Client,
+    connection: &Connection,
     resources: &mut BTreeMap<Kind, Resource>,
     node: &str,
     key: &ObjectKey,
@@ -165,13 +215,13 @@ async fn write(
 ) -> kube::Result<()> {
     let resource = match resources.entry(key.kind) {
         Entry::Occupied(known) => known.into_mut(),
-        Entry::Vacant(unknown) => match resource::find(client, key.kind).await? {
+        Entry::Vacant(unknown) => match resource::find(connection, key.kind).await? {
             Some(found) => unknown.insert(found),
             None => return Ok(()),
         },
     };
     let get = Request::new(resource.path_in(&key.namespace)).get(&key.name, &GetParams::default());
-    let object: Value = match client.request(get.map_err(kube::Error::BuildRequest)?).await {
+    let object: Value = match connection.ask(get.map_err(kube::Error::BuildRequest)?).await {
         Err(error) if code(&error) == Some(404) => return Ok(()),
         object => object?,
     };
@@ -179,7 +229,7 @@ async fn write(
     let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
     let request = Request::new(format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events"));
     let request = request.create(&PostParams::default(), event.to_string().into_bytes());
-    match client.request::<Value>(request.map_err(kube::Error::BuildRequest)?).await {
+    match connection.ask::<Value>(request.map_err(kube::Error::BuildRequest)?).await {
         // It is there: another agent was first, or this one before it started anew.
         Err(error) if code(&error) == Some(409) => Ok(()),
         written => written.map(drop),
@@ -272,7 +322,7 @@ mod tests {
         let (mut notices, waiting) = (Notices::default(), Waiting::default());
         let mut report = |problems: &[Problem]| {
             notices.report(problems, ("n1", &["n1"]), itself, &waiting);
-            waiting.first(|_| true).map(|(key, notice): (ObjectKey, Notice)| {
+            waiting.first_by(|it| it.due).map(|(key, notice): (ObjectKey, Notice)| {
                 waiting.done(&key, &notice);
                 notice.text
             })
@@ -290,7 +340,7 @@ mod tests {
         let nodes = || ("n1", ["n1"].as_slice());
         notices.report(&[problem("p", "one")], nodes(), itself, &waiting);
         notices.report(&[], nodes(), itself, &waiting);
-        assert_eq!(waiting.first(|_| true), None);
+        assert_eq!(waiting.first_by(|it| it.due), None);
     }
 
     #[test]
@@ -338,6 +388,7 @@ mod tests {
             text: text(&[&problem("p", "found a, expected b")]),
             severity: Severity::Error,
             due: Instant::now(),
+            tries: 0,
         };
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
         let mut event = event(&resource, &json!({ "metadata": metadata }), "n1", &notice, now);

@@ -11,7 +11,13 @@ use manx_objects::problem::{Cause, Place, Problem, Severity};
 use manx_objects::{Entry, State};
 
 use super::event::Event;
+use super::fault::shared;
 use super::reading::Reading;
+
+/// The most causes that are named.
+const CAUSES: usize = 3;
+/// The most kinds that are named with a cause.
+const KINDS: usize = 3;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -78,16 +84,30 @@ impl Objects {
         self.settle();
     }
 
-    /// Since when objects may be out of date, and why; `None`: they are not.
+    /// Since when objects may be out of date, and why; `None`: they are not. It is one sentence: where the server as a
+    /// whole does not answer, faults of single kinds follow from that, and kinds with the same fault stand together.
     pub(super) fn stale(&self) -> Option<(SystemTime, String)> {
         let restored = self.restored.filter(|_| !self.missing.is_empty());
-        let faults = self.faults.iter().map(|(kind, (since, reason))| match kind {
-            Some(kind) => (*since, format!("{kind}: {reason}")),
-            None => (*since, reason.clone()),
-        });
-        let old = restored.map(|at| (at, "not all objects were listed since the start".to_owned()));
-        let (since, reasons): (Vec<_>, Vec<_>) = old.into_iter().chain(faults).unzip();
-        Some((since.into_iter().min()?, reasons.join("; ")))
+        let since = self.faults.values().map(|(since, _)| *since).chain(restored).min()?;
+        if let Some((_, reason)) = self.faults.get(&None) {
+            return Some((since, reason.clone()));
+        }
+        let mut causes = BTreeMap::<&str, Vec<Kind>>::new();
+        for (kind, (_, reason)) in &self.faults {
+            causes.entry(shared(reason)).or_default().extend(kind);
+        }
+        let left = causes.len().saturating_sub(CAUSES);
+        let restored = restored.map(|_| "not all objects were listed since the start".to_owned());
+        let causes = causes.into_iter().take(CAUSES);
+        let causes = causes.map(|(cause, kinds)| format!("{}: {cause}", few(&kinds)));
+        let more = (left > 0).then(|| format!("and {left} other causes"));
+        let all: Vec<String> = restored.into_iter().chain(causes).chain(more).collect();
+        Some((since, all.join("; ")))
+    }
+
+    /// Whether nothing is learned of a kind now: nothing at all, or nothing of that kind.
+    pub(super) fn is_behind(&self, kind: Kind) -> bool {
+        [None, Some(kind)].iter().any(|it| self.faults.contains_key(it))
     }
 
     /// The names by which the server knows an object: several if they claim one name.
@@ -319,6 +339,15 @@ impl Objects {
                 *known = reason;
             }
         }
+    }
+}
+
+/// The first of the kinds, and how many more there are.
+fn few(kinds: &[Kind]) -> String {
+    let named: Vec<&str> = kinds.iter().take(KINDS).map(|kind| kind.name()).collect();
+    match kinds.len().saturating_sub(KINDS) {
+        0 => named.join(", "),
+        more => format!("{} and {more} more kinds", named.join(", ")),
     }
 }
 

@@ -1,11 +1,11 @@
 //! The first `IPPool` of a cluster that has none.
 
-use kube::Client;
 use kube::api::{ListParams, PostParams};
 use kube::core::Request;
 use manx_objects::object::Kind;
 use serde_json::{Value, json};
 
+use super::connection::Connection;
 use super::fault::{code, words};
 use super::follow::Pause;
 use super::resource;
@@ -24,11 +24,11 @@ pub struct DefaultPool {
 
 /// Makes the pool unless there is one, of any name. Tries again until it is known whether there is one: the CRD may
 /// come later.
-pub(super) async fn make(client: &Client, pool: &DefaultPool) {
+pub(super) async fn make(connection: &Connection, pool: &DefaultPool) {
     let mut pause = Pause::default();
     let mut told = false;
     loop {
-        let problem = match try_make(client, pool).await {
+        let problem = match try_make(connection, pool).await {
             Ok(made) => {
                 if made {
                     tracing::info!(
@@ -51,11 +51,14 @@ pub(super) async fn make(client: &Client, pool: &DefaultPool) {
 }
 
 /// Returns whether it was made now. `Err(None)`: the server knows no pools.
-async fn try_make(client: &Client, pool: &DefaultPool) -> Result<bool, Option<kube::Error>> {
-    let resource = resource::find(client, Kind::IpPool).await?.ok_or(None)?;
+async fn try_make(
+    connection: &Connection,
+    pool: &DefaultPool,
+) -> Result<bool, Option<kube::Error>> {
+    let resource = resource::find(connection, Kind::IpPool).await?.ok_or(None)?;
     let path = Request::new(resource.path.clone());
     let request = path.list(&ListParams::default().limit(1)).map_err(kube::Error::BuildRequest)?;
-    let pools: Value = client.request(request).await?;
+    let pools: Value = connection.ask(request).await?;
     if pools["items"].as_array().is_some_and(|items| !items.is_empty()) {
         return Ok(false);
     }
@@ -65,7 +68,7 @@ async fn try_make(client: &Client, pool: &DefaultPool) -> Result<bool, Option<ku
         "spec": { "cidr": pool.cidr, "ipipMode": pool.ipip },
     });
     let request = path.create(&PostParams::default(), object.to_string().into_bytes());
-    match client.request::<Value>(request.map_err(kube::Error::BuildRequest)?).await {
+    match connection.ask::<Value>(request.map_err(kube::Error::BuildRequest)?).await {
         Ok(_) => Ok(true),
         // Another node was first.
         Err(error) if code(&error) == Some(409) => Ok(false),

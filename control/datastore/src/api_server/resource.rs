@@ -1,9 +1,16 @@
 //! Which resources of the API hold the objects of a kind.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::APIResourceList;
-use kube::Client;
+use std::collections::BTreeSet;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroupList, APIResourceList};
+use kube::Error;
+use kube::api::ListParams;
 use kube::core::Request;
 use manx_objects::object::Kind;
+use serde_json::Value;
+
+use super::connection::Connection;
+use super::fault::{own, words};
 
 /// Where the objects of a kind are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,10 +38,39 @@ impl Resource {
 /// Finds the resource of a kind; `None`: the server has none, because its CRD is not installed. If the server has
 /// several versions of it, the first one of [`served_versions`] counts.
 ///
-/// Only what the server itself says makes a kind missing: its list of groups lacks the group, or the group's list lacks
-/// the kind. "Not found" alone may come from something on the way, and is an error.
-pub(super) async fn find(client: &Client, kind: Kind) -> kube::Result<Option<Resource>> {
-    let groups = client.list_api_groups().await?.groups;
+/// A kind without policies opens what they close, so it is missing only when the server has said so in three ways, and
+/// until then it is an error:
+/// - its lists of groups and of resources lack the kind. "Not found" alone may come from something on the way;
+/// - it was ready before that (`/readyz`): a server that starts serves its lists before it has filled them, both of CRDs
+///   and of extension API servers. An extension API server has no CRD; its group is in a ready server's list for as long
+///   as its `APIService` object is there, whether it answers or not;
+/// - there is no CRD that is established and says that the kind is served. Before a CRD is established there can be no
+///   object of it.
+pub(super) async fn find(connection: &Connection, kind: Kind) -> kube::Result<Option<Resource>> {
+    if !comes_by_crd(kind) {
+        return find_served(connection, kind).await;
+    }
+    let ready = connection.bytes(get("/readyz")?).await;
+    if let Some(found) = find_served(connection, kind).await? {
+        return Ok(Some(found));
+    }
+    if let Err(error) = ready {
+        let words = words(&error);
+        return Err(own(format!(
+            "the server does not serve it, and is not ready, so it may do so yet (/readyz: {words})"
+        )));
+    }
+    match find_definition(connection, kind).await? {
+        Some(name) => Err(own(format!(
+            "CustomResourceDefinition {name} is there, and the server does not serve it yet"
+        ))),
+        None => Ok(None),
+    }
+}
+
+/// What is found in the server's own lists.
+async fn find_served(connection: &Connection, kind: Kind) -> kube::Result<Option<Resource>> {
+    let groups = connection.ask::<APIGroupList>(get("/apis")?).await?.groups;
     let served = |version: &str| {
         let all = groups.iter().flat_map(|group| &group.versions);
         // The core group stands in no list, and every server has it.
@@ -42,9 +78,7 @@ pub(super) async fn find(client: &Client, kind: Kind) -> kube::Result<Option<Res
     };
     for api_version in served_versions(kind).filter(|version| served(version)) {
         let group = group_path(api_version);
-        let request = Request::new(group.clone()).list(&kube::api::ListParams::default());
-        let list = client.request::<APIResourceList>(request.map_err(kube::Error::BuildRequest)?);
-        let list = list.await?;
+        let list: APIResourceList = connection.ask(get(&group)?).await?;
         // A name with a slash is a subresource: pods/status.
         let mut resources = list.resources.into_iter().filter(|it| !it.name.contains('/'));
         if let Some(resource) = resources.find(|resource| resource.kind == kind.name()) {
@@ -53,6 +87,57 @@ pub(super) async fn find(client: &Client, kind: Kind) -> kube::Result<Option<Res
         }
     }
     Ok(None)
+}
+
+/// The name of a CRD by which the server is to serve the kind.
+async fn find_definition(connection: &Connection, kind: Kind) -> kube::Result<Option<String>> {
+    let groups = kind.api_versions().iter().filter_map(|it| Some(it.split_once('/')?.0));
+    for group in groups.collect::<BTreeSet<_>>() {
+        let name = definition(kind, group);
+        let params = ListParams::default().fields(&format!("metadata.name={name}"));
+        let list = Request::new(DEFINITIONS).list(&params).map_err(Error::BuildRequest)?;
+        let list: Value = connection.ask(list).await?;
+        if list["kind"] != "CustomResourceDefinitionList" {
+            return Err(own(format!(
+                "asked for CustomResourceDefinitions, the server sent {}",
+                list["kind"]
+            )));
+        }
+        let items = list["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if items.iter().any(|it| it["metadata"]["name"] == *name && serves(it, kind, group)) {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a CRD says that the server serves the kind in a version that is read here.
+fn serves(definition: &Value, kind: Kind, group: &str) -> bool {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let established = list(&definition["status"]["conditions"])
+        .iter()
+        .any(|it| it["type"] == "Established" && it["status"] == "True");
+    let is_read = |it: &Value| {
+        let version = format!("{group}/{}", it["name"].as_str().unwrap_or_default());
+        it["served"] == true && kind.api_versions().contains(&&*version)
+    };
+    established && list(&definition["spec"]["versions"]).iter().any(is_read)
+}
+
+/// Where CRDs are.
+pub(super) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+/// The name of the CRD of a kind: its plural, as Kubernetes' own kinds and Calico's have it, and its group.
+fn definition(kind: Kind, group: &str) -> String {
+    let name = kind.name().to_ascii_lowercase();
+    match name.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies.{group}"),
+        None => format!("{name}s.{group}"),
+    }
+}
+
+fn get(path: &str) -> kube::Result<hyper::Request<Vec<u8>>> {
+    Request::new(path).list(&ListParams::default()).map_err(Error::BuildRequest)
 }
 
 /// Whether a server may lack the kind.
@@ -72,5 +157,46 @@ fn group_path(api_version: &str) -> String {
         format!("/apis/{api_version}")
     } else {
         format!("/api/{api_version}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use manx_objects::object::Kind;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_names_of_definitions_are_those_that_are_installed() {
+        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/manx.yaml");
+        let text = std::fs::read_to_string(manifest).unwrap();
+        let installed: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("metadata: {name: ")?.split('}').next())
+            .filter(|name| name.ends_with(".projectcalico.org"))
+            .collect();
+        assert!(installed.len() >= 10, "{installed:?}");
+        for name in installed {
+            let by_kind = Kind::ALL.into_iter().filter(|kind| comes_by_crd(*kind));
+            let mut names = by_kind.map(|kind| definition(kind, "projectcalico.org"));
+            assert!(names.any(|it| it == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_definition_counts_when_it_is_established_and_serves_a_version_that_is_read() {
+        let of = |established: &str, version: &str, served: bool| {
+            json!({
+                "spec": { "versions": [{ "name": version, "served": served }] },
+                "status": { "conditions": [{ "type": "Established", "status": established }] },
+            })
+        };
+        let serves = |it: &Value| serves(it, Kind::Tier, "projectcalico.org");
+        assert!(serves(&of("True", "v3", true)));
+        assert!(!serves(&of("False", "v3", true)));
+        assert!(!serves(&of("True", "v3", false)));
+        assert!(!serves(&of("True", "v4", true)));
+        assert!(!serves(&json!({})));
     }
 }

@@ -158,11 +158,42 @@ fn faults_make_stale_and_cost_no_object() {
     let fault = |kind, reason: &str| Event::Fault { kind, fault: Some((at, reason.to_owned())) };
     let pods = Some(Kind::Pod);
     assert_eq!(objects.apply([fault(None, "no answer"), fault(pods, "forbidden")]), None);
-    assert_eq!(objects.stale(), Some((at, "no answer; Pod: forbidden".to_owned())));
+    assert_eq!(objects.stale(), Some((at, "no answer".to_owned())));
     assert!(objects.contents.in_sync);
     assert_eq!(objects.contents.objects.len(), 1);
     objects.apply([None, pods].map(|kind| Event::Fault { kind, fault: None }));
     assert_eq!(objects.stale(), None);
+}
+
+#[test]
+fn stale_is_one_sentence_for_all_kinds_with_one_cause() {
+    let all = Kind::ALL;
+    let mut objects = Objects::new(&all);
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    let fault = |kind, reason: String| Event::Fault { kind, fault: Some((at, reason)) };
+    let mut stale = |faults: Vec<Event>| {
+        objects.apply(faults);
+        objects.stale().unwrap().1
+    };
+    let forbidden = |kind: Kind| {
+        format!(
+            "{}s.{} is forbidden: User \"manx-node\" cannot list resource \"{}s\" in API group \"{}\" at the cluster scope",
+            kind.name().to_lowercase(),
+            kind.api_versions()[0],
+            kind.name().to_lowercase(),
+            kind.api_versions()[0]
+        )
+    };
+    let text = stale(all.map(|kind| fault(Some(kind), forbidden(kind))).into());
+    insta::assert_snapshot!(text, @r#"Namespace, Node, Pod and 26 more kinds: User "manx-node" cannot list"#);
+    let single = all[..5].iter().map(|kind| fault(Some(*kind), format!("no {}", kind.name())));
+    let text = stale(single.collect());
+    insta::assert_snapshot!(text, @r#"EndpointSlice, Deployment, StatefulSet and 21 more kinds: User "manx-node" cannot list; Namespace: no Namespace; Node: no Node; and 3 other causes"#);
+    assert_eq!(stale(vec![fault(None, "no answer for 4 s".to_owned())]), "no answer for 4 s");
+    assert!(objects.is_behind(Kind::Tier));
+    let recovered = |kind: Kind| Event::Fault { kind: Some(kind), fault: None };
+    objects.apply([Event::Fault { kind: None, fault: None }, recovered(Kind::Pod)]);
+    assert!(!objects.is_behind(Kind::Pod) && objects.is_behind(Kind::Tier));
 }
 
 #[test]

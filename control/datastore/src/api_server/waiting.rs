@@ -35,16 +35,23 @@ impl<V: Clone + PartialEq> Waiting<V> {
         self.more.notify_one();
     }
 
+    /// Has a later value written instead, unless there is one already.
+    pub(super) fn replace(&self, key: &ObjectKey, known: &V, later: V) {
+        if let Some(value) = self.values().get_mut(key).filter(|value| *value == known) {
+            *value = later;
+        }
+    }
+
     /// The object's value is not to be written any more.
     pub(super) fn withdraw(&self, key: &ObjectKey) {
         self.values().remove(key);
     }
 
-    /// The first value that is due. It stays.
-    pub(super) fn first(&self, is_due: impl Fn(&V) -> bool) -> Option<(ObjectKey, V)> {
+    /// The value that comes first in this order. It stays.
+    pub(super) fn first_by<K: Ord>(&self, order: impl Fn(&V) -> K) -> Option<(ObjectKey, V)> {
         let values = self.values();
-        let due = values.iter().find(|(_, value)| is_due(value));
-        due.map(|(key, value)| (key.clone(), value.clone()))
+        let first = values.iter().min_by_key(|(_, value)| order(value));
+        first.map(|(key, value)| (key.clone(), value.clone()))
     }
 
     /// Waits for a value, and returns the one of the object after `last`, or else the first: one that cannot be written
@@ -89,15 +96,19 @@ mod tests {
         let waiting = Waiting::default();
         waiting.put(key("a"), 1);
         waiting.put(key("b"), 5);
-        let (first, value) = waiting.first(|_| true).unwrap();
-        assert_eq!((first, value), (key("a"), 1));
+        let first = || waiting.first_by(|value| *value);
+        assert_eq!(first(), Some((key("a"), 1)));
         waiting.put(key("a"), 2);
         waiting.done(&key("a"), &1);
-        assert_eq!(waiting.first(|_| true), Some((key("a"), 2)));
-        assert_eq!(waiting.first(|value| *value > 2), Some((key("b"), 5)));
+        assert_eq!(first(), Some((key("a"), 2)));
+        waiting.replace(&key("a"), &1, 9);
+        assert_eq!(first(), Some((key("a"), 2)), "there is a later one");
+        waiting.replace(&key("a"), &2, 9);
+        assert_eq!(first(), Some((key("b"), 5)));
+        waiting.replace(&key("a"), &9, 2);
         waiting.done(&key("a"), &2);
         waiting.withdraw(&key("b"));
-        assert_eq!(waiting.first(|_| true), None);
+        assert_eq!(first(), None);
     }
 
     #[test]

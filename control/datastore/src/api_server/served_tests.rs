@@ -1,0 +1,435 @@
+//! What becomes of what a server sends: see `fake`.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use manx_objects::problem::{Cause, Place, Problem, Severity};
+use serde_json::json;
+
+use super::fake::{Answer, Fake, status};
+use super::*;
+
+/// How long something may take that is to happen.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long something is waited for that is not to happen.
+const NEVER: Duration = Duration::from_millis(1500);
+
+fn run<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.unwrap().block_on(test)
+}
+
+fn access(server: &Fake) -> Access {
+    Access { endpoint: Some(format!("http://{}", server.address)), ..Access::default() }
+}
+
+fn follower(state: Option<&Path>) -> Follower {
+    Follower { node: "n1".to_owned(), state: state.map(Path::to_owned), pool: None }
+}
+
+async fn open(server: &Fake, state: Option<&Path>) -> ApiServer {
+    let opened = ApiServer::open(access(server), follower(state));
+    timeout(PATIENCE, opened).await.expect("not in sync").unwrap()
+}
+
+/// Follows the server until something holds.
+async fn until(server: &mut ApiServer, mut holds: impl FnMut(&ApiServer) -> bool) {
+    let start = Instant::now();
+    while !holds(server) {
+        assert!(start.elapsed() < PATIENCE, "{:?} {:?}", server.stale(), server.warnings());
+        let _ = timeout(Duration::from_millis(50), server.next()).await;
+    }
+}
+
+const POLICIES: &str = "/apis/projectcalico.org/v3/globalnetworkpolicies";
+
+fn deny_all() -> Value {
+    json!({ "metadata": { "name": "deny" }, "spec": { "types": ["Ingress"] } })
+}
+
+fn policies(server: &ApiServer) -> usize {
+    server.contents().of_kind(Kind::GlobalNetworkPolicy).count()
+}
+
+fn stale(server: &ApiServer) -> String {
+    server.stale().map(|stale| stale.reason).unwrap_or_default()
+}
+
+#[test]
+fn a_kind_that_a_starting_server_does_not_serve_yet_is_waited_for() {
+    run(async {
+        let server = Fake::start();
+        server.world().define("GlobalNetworkPolicy", "globalnetworkpolicies", false);
+        server.world().put(POLICIES, deny_all());
+        let opened = ApiServer::open(access(&server), follower(None));
+        let mut opened = Box::pin(opened);
+        assert!(timeout(NEVER, &mut opened).await.is_err(), "in sync without the policies");
+        server.world().serve("GlobalNetworkPolicy", "globalnetworkpolicies");
+        let opened = timeout(PATIENCE, opened).await.unwrap().unwrap();
+        assert_eq!(policies(&opened), 1);
+    });
+}
+
+#[test]
+fn what_a_server_lacks_while_it_is_not_ready_is_not_missing() {
+    run(async {
+        let server = Fake::start();
+        server.world().ready = false;
+        let mut opened = Box::pin(ApiServer::open(access(&server), follower(None)));
+        assert!(timeout(NEVER, &mut opened).await.is_err(), "in sync without Calico's kinds");
+        server.world().ready = true;
+        let opened = timeout(PATIENCE, opened).await.unwrap().unwrap();
+        assert_eq!(opened.stale(), None);
+        assert!(opened.contents().in_sync);
+    });
+}
+
+#[test]
+fn a_kind_that_is_served_no_longer_stays_in_force_until_its_definition_is_gone() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        let server = Fake::start();
+        server.world().define("GlobalNetworkPolicy", "globalnetworkpolicies", true);
+        server.world().put(POLICIES, deny_all());
+        let mut opened = open(&server, Some(&state)).await;
+        assert_eq!((policies(&opened), stale(&opened)), (1, String::new()));
+        // As after a restart of the server: no watch lives, and discovery is not filled yet.
+        let group = server.world().served.remove("projectcalico.org/v3").unwrap();
+        until(&mut opened, |it| stale(it).contains("GlobalNetworkPolicy")).await;
+        let reason = stale(&opened);
+        let name = "CustomResourceDefinition globalnetworkpolicies.projectcalico.org is there";
+        assert!(reason.contains(name), "{reason}");
+        assert_eq!(policies(&opened), 1, "it stays in force");
+        tokio::time::sleep(NEVER).await;
+        let on_disk = String::from_utf8(fs::read(&state).unwrap()).unwrap();
+        assert!(on_disk.contains("GlobalNetworkPolicy//deny"), "and stays on disk: {on_disk}");
+        assert!(!on_disk.contains("-\"GlobalNetworkPolicy//deny"));
+        // It is served again, and then its definition is deleted.
+        server.world().served.insert("projectcalico.org/v3".to_owned(), group);
+        until(&mut opened, |it| it.stale().is_none()).await;
+        assert_eq!(policies(&opened), 1);
+        server.world().served.remove("projectcalico.org/v3");
+        server.world().definitions.clear();
+        until(&mut opened, |it| policies(it) == 0 && it.stale().is_none()).await;
+    });
+}
+
+#[test]
+fn a_start_beside_a_server_that_does_not_serve_a_kind_yet_uses_the_last_state() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let [state, copy] = ["state", "copy"].map(|name| folder.path().join(name));
+        let server = Fake::start();
+        server.world().define("GlobalNetworkPolicy", "globalnetworkpolicies", true);
+        server.world().put(POLICIES, deny_all());
+        let mut last = open(&server, Some(&state)).await;
+        // The last agent still has its file.
+        until(&mut last, |_| {
+            fs::copy(&state, &copy).unwrap();
+            Snapshot::open(&copy, &FOLLOWED, &Trouble::default()).1.is_some()
+        })
+        .await;
+        server.world().served.remove("projectcalico.org/v3");
+        let mut next = open(&server, Some(&copy)).await;
+        assert_eq!(policies(&next), 1);
+        let reason = stale(&next);
+        assert!(reason.contains("not all objects were listed since the start"), "{reason}");
+        assert!(reason.contains("GlobalNetworkPolicy: CustomResourceDefinition"), "{reason}");
+        server.world().definitions.clear();
+        until(&mut next, |it| policies(it) == 0 && it.stale().is_none()).await;
+    });
+}
+
+#[test]
+fn a_refusal_of_one_kind_is_told_at_once() {
+    run(async {
+        let server = Fake::start();
+        let mut opened = open(&server, None).await;
+        let pods = "/api/v1/pods";
+        server.world().rule = Box::new(move |asked| {
+            (asked.path == pods).then(|| Answer::Json(503, status(503, "storage is initializing")))
+        });
+        // The watch that is there ends: the kind is asked for anew.
+        let core = server.world().served.remove("v1").unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        server.world().served.insert("v1".to_owned(), core);
+        let start = Instant::now();
+        until(&mut opened, |it| stale(it).contains("Pod: storage is initializing")).await;
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    });
+}
+
+#[test]
+fn a_line_of_a_watch_that_is_too_long_is_a_fault_that_names_kind_and_size() {
+    run(async {
+        let server = Fake::start();
+        server.world().rule = Box::new(|asked| {
+            let is_watch = asked.path == "/api/v1/pods" && asked.query.contains("watch=true");
+            let piece = vec![b'x'; 1 << 20];
+            (is_watch && !asked.query.contains("sendInitialEvents"))
+                .then_some(Answer::Pieces(piece, 300))
+        });
+        let mut opened = open(&server, None).await;
+        until(&mut opened, |it| stale(it).contains("Pod")).await;
+        assert_eq!(
+            stale(&opened),
+            "Pod: the server sent a line of a watch of more than 8388608 bytes, expected no more for one object: it was \
+             read no further"
+        );
+        // What the sockets hold is on the way already.
+        let taken = server.world().taken;
+        assert!((8..32).contains(&taken), "{taken} MiB of 300 were taken");
+    });
+}
+
+#[test]
+fn a_page_that_is_too_long_is_read_in_shorter_ones_and_an_object_that_is_too_long_is_a_fault() {
+    run(async {
+        let server = Fake::start();
+        let pod = |at: usize, len: usize| {
+            let metadata = json!({ "namespace": "shop", "name": format!("p{at}") });
+            json!({ "metadata": metadata, "spec": { "volumes": "x".repeat(len) } })
+        };
+        for at in 0..30 {
+            server.world().put("/api/v1/pods", pod(at, 1_000_000));
+        }
+        let opened = open(&server, None).await;
+        assert_eq!(opened.contents().of_kind(Kind::Pod).count(), 30);
+        drop(opened);
+        server.world().put("/api/v1/pods", pod(30, connection::MOST));
+        let connection = access(&server).connect().await.unwrap();
+        let pods = resource::find(&connection, Kind::Pod).await.unwrap().unwrap();
+        let server: Arc<str> = "here".into();
+        let error = follow::read_pages(&connection, &server, &pods).await.unwrap_err();
+        let words = fault::words(&error);
+        assert!(
+            words.starts_with("the server sent an answer of more than 8388608 bytes"),
+            "{words}"
+        );
+    });
+}
+
+#[test]
+fn a_token_file_that_ends_in_a_line_break_is_taken_and_a_new_token_as_well() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let token = folder.path().join("token");
+        fs::write(&token, "secret\n").unwrap();
+        let server = Fake::start();
+        let kubeconfig = folder.path().join("kubeconfig");
+        let text = format!(
+            "{{clusters: [{{name: c, cluster: {{server: 'http://{}'}}}}], users: [{{name: u, user: {{tokenFile: {}}}}}], \
+             contexts: [{{name: x, context: {{cluster: c, user: u}}}}], current-context: x}}",
+            server.address,
+            token.display()
+        );
+        fs::write(&kubeconfig, text).unwrap();
+        let access = Access { kubeconfig: Some(kubeconfig.clone()), ..Access::default() };
+        let open = || ApiServer::open(access.clone(), follower(None));
+        let mut opened = timeout(PATIENCE, open()).await.unwrap().unwrap();
+        let sent = |token: &str| server.world().asked.iter().any(|it| it.authorization == token);
+        assert!(sent("Bearer secret") && !sent(""));
+        // The server takes another one from now on, and the file has it: by rename, as kubelet writes it.
+        server.world().rule = Box::new(|asked| {
+            let is_old = asked.authorization != "Bearer other";
+            is_old.then(|| Answer::Json(401, status(401, "Unauthorized")))
+        });
+        until(&mut opened, |it| stale(it).contains("Unauthorized")).await;
+        fs::write(&kubeconfig, "clusters: [{name: c, clu").unwrap();
+        fs::write(folder.path().join("new"), "\tother\r\n").unwrap();
+        fs::rename(folder.path().join("new"), &token).unwrap();
+        until(&mut opened, |it| stale(it).contains("kubeconfig")).await;
+        let text = format!(
+            "{{clusters: [{{name: c, cluster: {{server: 'http://{}'}}}}], users: [{{name: u, user: {{tokenFile: {}}}}}], \
+             contexts: [{{name: x, context: {{cluster: c, user: u}}}}], current-context: x}}",
+            server.address,
+            token.display()
+        );
+        fs::write(&kubeconfig, text).unwrap();
+        until(&mut opened, |it| it.stale().is_none()).await;
+        assert!(sent("Bearer other"));
+    });
+}
+
+fn problem(name: &str) -> Problem {
+    Problem {
+        severity: Severity::Error,
+        place: Place { file: "https://192.0.2.1:6443/".into(), document: 0, at: None },
+        object: Some(ObjectKey {
+            kind: Kind::NetworkPolicy,
+            namespace: "shop".to_owned(),
+            name: name.to_owned(),
+        }),
+        field: "spec".to_owned(),
+        cause: Cause::Syntax("wrong".to_owned()),
+        line: None,
+    }
+}
+
+#[test]
+fn an_event_that_is_never_written_holds_up_no_other_and_is_given_up() {
+    run(async {
+        let server = Fake::start();
+        let node = json!({ "metadata": { "name": "n1" } });
+        server.world().put("/api/v1/nodes", node);
+        let mut opened = open(&server, None).await;
+        server.world().rule = Box::new(|asked| {
+            let name = asked.path.rsplit('/').next().unwrap_or_default();
+            let regarding = asked.body["regarding"]["name"].as_str().unwrap_or_default();
+            match (asked.method.as_str(), name, regarding) {
+                ("GET", "a" | "b" | "c" | "d", _) => {
+                    let metadata = json!({ "name": name, "namespace": "shop", "uid": name });
+                    Some(Answer::Json(200, json!({ "metadata": metadata })))
+                }
+                ("POST", "events", "a") => Some(Answer::Json(500, status(500, "webhook"))),
+                ("POST", "events", "b") => Some(Answer::Never),
+                ("POST", "events", "c") => Some(Answer::Json(403, status(403, "forbidden here"))),
+                ("POST", "events", "d") => Some(Answer::Json(201, json!({}))),
+                _ => None,
+            }
+        });
+        opened.report(&["a", "b", "c", "d"].map(problem));
+        let written = |name: &str| {
+            let world = server.world();
+            let posts = world.asked.iter().filter(|it| it.method == "POST");
+            posts.filter(|it| it.body["regarding"]["name"] == name).count()
+        };
+        until(&mut opened, |_| written("d") == 1).await;
+        assert_eq!((written("a"), written("b"), written("c")), (1, 1, 1));
+        let told = "1 Events about objects could not be written; the last one about NetworkPolicy shop/c: forbidden here";
+        assert_eq!(opened.warnings(), [told]);
+    });
+}
+
+#[test]
+fn a_damaged_state_is_set_aside_and_said_and_the_next_one_is_whole() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        fs::write(&state, "redb: torn").unwrap();
+        let server = Fake::start();
+        let mut opened = open(&server, Some(&state)).await;
+        assert_eq!(fs::read(folder.path().join("state.damaged")).unwrap(), b"redb: torn");
+        until(&mut opened, |it| it.warnings().is_empty()).await;
+        drop(opened);
+        // Its thread notices that nobody listens when it has something to say.
+        drop(server);
+        let loaded = loop {
+            let trouble = Trouble::default();
+            let (_, loaded) = Snapshot::open(&state, &FOLLOWED, &trouble);
+            match trouble.text() {
+                None => break loaded,
+                Some(text) => assert!(text.contains("another process"), "{text}"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
+        assert!(loaded.is_some());
+        assert!(!fs::exists(folder.path().join("state.new")).unwrap());
+    });
+}
+
+#[test]
+fn a_damaged_state_is_told_for_as_long_as_there_is_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("state");
+    fs::write(&state, [0; 5000]).unwrap();
+    let trouble = Trouble::default();
+    let (snapshot, loaded) = Snapshot::open(&state, &FOLLOWED, &trouble);
+    assert!(snapshot.is_some() && loaded.is_none());
+    let text = trouble.text().unwrap().replace(folder.path().to_str().unwrap(), "/var/lib");
+    insta::assert_snapshot!(text, @r#"the last state /var/lib/state is not used: found no whole head, expected one that begins with "manx-state 2". It is set aside as /var/lib/state.damaged; until the API server has told all objects, an agent that starts while the server does not answer passes nothing"#);
+    // A folder in which nothing can be made.
+    let trouble = Trouble::default();
+    let (snapshot, _) = Snapshot::open(Path::new("/proc/self/none/state"), &FOLLOWED, &trouble);
+    assert!(snapshot.is_none());
+    insta::assert_snapshot!(trouble.text().unwrap(), @"no last state is kept in /proc/self/none/state: No such file or directory (os error 2). An agent that starts while the API server does not answer passes nothing; correct it, or name another file by --state");
+}
+
+/// What a server shows of itself, made for these tests by `openssl ca`: certificates for 127.0.0.1 until 2120, of two
+/// authorities; one that has expired, one that is not valid yet, and one for another name. All have one key.
+fn acceptor(certificate: &str) -> tokio_rustls::TlsAcceptor {
+    use tokio_rustls::rustls::ServerConfig;
+    use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+    use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    let file = |name: &str| Path::new(FILES).join(name);
+    let chain = vec![CertificateDer::from_pem_file(file(certificate)).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(file("server.key")).unwrap();
+    let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key);
+    Arc::new(config.unwrap()).into()
+}
+
+const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/api_server/fake");
+
+#[test]
+fn a_certificate_that_is_not_trusted_is_told_with_its_cause() {
+    run(async {
+        let mut texts = Vec::new();
+        let wrong = [
+            "server-of-other.pem",
+            "server-expired.pem",
+            "server-not-yet.pem",
+            "server-elsewhere.pem",
+        ];
+        for certificate in wrong {
+            let server = Fake::start_with(Some(acceptor(certificate)));
+            let access = Access {
+                endpoint: Some(format!("https://{}", server.address)),
+                authority: Some(Path::new(FILES).join("authority.pem")),
+                ..Access::default()
+            };
+            let connection = access.connect().await.unwrap();
+            let text = probe(&connection).await.unwrap_err();
+            // Behind it the library names times.
+            texts.push(text.split(" (verification").next().unwrap().to_owned());
+        }
+        let plain = Fake::start();
+        let endpoint = Some(format!("https://{}", plain.address));
+        let connection = Access { endpoint, ..Access::default() }.connect().await.unwrap();
+        texts.push(probe(&connection).await.unwrap_err());
+        let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let endpoint = Some(format!("https://{gone}"));
+        let connection = Access { endpoint, ..Access::default() }.connect().await.unwrap();
+        texts.push(probe(&connection).await.unwrap_err());
+        insta::assert_snapshot!(texts.join("\n"), @r#"
+        the API server's certificate is not signed by an authority that the agent trusts: look at --api-ca, at the kubeconfig's certificate-authority, or at the service account's ca.crt
+        the API server's certificate has expired, or the clock of this node is wrong
+        the API server's certificate is not valid yet, or the clock of this node is wrong
+        the API server's certificate is for another name than the server's address (not valid for name "127.0.0.1"; certificate is only valid for DnsName("elsewhere.example"))
+        the API server's port speaks no TLS: found something else, expected https
+        cannot connect: tcp connect error: Connection refused (os error 111)
+        "#);
+    });
+}
+
+#[test]
+fn certificates_of_the_server_and_of_its_authority_may_be_replaced_while_the_agent_runs() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = folder.path().join("ca.crt");
+        let file = |name: &str| fs::read(Path::new(FILES).join(name)).unwrap();
+        fs::write(&authority, file("authority.pem")).unwrap();
+        let server = Fake::start_with(Some(acceptor("server.pem")));
+        let access = Access {
+            endpoint: Some(format!("https://{}", server.address)),
+            authority: Some(authority.clone()),
+            ..Access::default()
+        };
+        let opened = ApiServer::open(access, follower(None));
+        let mut opened = timeout(PATIENCE, opened).await.unwrap().unwrap();
+        // The server is started anew with a certificate of another authority.
+        server.world().set_acceptor(acceptor("server-of-other.pem"));
+        server.world().rule = Box::new(|_| Some(Answer::Close));
+        until(&mut opened, |it| stale(it).contains("is not signed by an authority")).await;
+        server.world().rule = Box::new(|_| None);
+        // Half of a file is none, and what was known stays in force.
+        let new = file("other-authority.pem");
+        fs::write(&authority, &new[..new.len() / 2]).unwrap();
+        until(&mut opened, |it| stale(it).contains("no certificate of an authority")).await;
+        assert!(opened.contents().in_sync);
+        fs::write(folder.path().join("new"), new).unwrap();
+        fs::rename(folder.path().join("new"), &authority).unwrap();
+        until(&mut opened, |it| it.stale().is_none()).await;
+    });
+}

@@ -1,0 +1,398 @@
+//! The file of the last state. What it holds was written whole, or it counts for nothing.
+//!
+//! ```text
+//! block 0, block 1   heads: `manx-state 2 SEQUENCE LENGTH SUM COMPLETE OWN-SUM`, 512 bytes each
+//! from byte 1024     log, LENGTH bytes, one change a line:
+//!                    `+"Pod/shop/web"` tab `{..}`   the object is this
+//!                    `-"Pod/shop/web"`              the object is gone
+//!                    `=Pod`                         all objects of the kind follow; those from before are gone
+//! ```
+//!
+//! A commit appends lines, syncs them, and then writes the older head anew. So a crash at any time leaves a head that
+//! says how long the log was at some commit, and what its sum is. Nothing of the log is read before all of it has that
+//! sum: one bit that differs makes the file [`Unusable`]. The sum is FNV-1a: it tells of damage, not of forgery, and the
+//! file is believed only if no other user can write to it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::geteuid;
+
+/// The form of the file, as a head begins.
+const FORM: &str = "manx-state 2";
+/// The bytes of a head.
+const HEAD: u64 = 512;
+/// Where the log begins.
+const LOG: u64 = 2 * HEAD;
+/// Lines of so many bytes are written at once.
+const PIECE: usize = 1 << 20;
+/// The log is written anew when it has grown by so many bytes, and by as many as it had when it was new.
+const GROWTH: u64 = 1 << 20;
+/// Only its user reads and writes the file.
+const MODE: u32 = 0o600;
+
+/// Why a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unusable {
+    /// It is damaged, or it is not ours. It is set aside.
+    #[error("{0}")]
+    File(String),
+    /// Another process has it.
+    #[error("another process keeps its state there: expected a file for each agent (--state)")]
+    InUse,
+    /// The system does not let us.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// One change, with the names that the file has for objects: `KIND/NAMESPACE/NAME`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Change {
+    Put(String, String),
+    Remove(String),
+    /// These are all objects of a kind.
+    Replace(String, Vec<(String, String)>),
+}
+
+/// All that the file says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct State {
+    /// The texts of all objects, by name.
+    pub(super) objects: BTreeMap<String, String>,
+    /// The kinds of which all objects were written.
+    pub(super) listed: BTreeSet<String>,
+    /// When all objects were last known to be these, in seconds since 1970; 0: never.
+    pub(super) complete: u64,
+}
+
+/// How far the log is whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Head {
+    sequence: u64,
+    length: u64,
+    sum: u64,
+    complete: u64,
+}
+
+/// The file, open and locked.
+#[derive(Debug)]
+pub(super) struct StateFile {
+    path: PathBuf,
+    file: Flock<File>,
+    head: Head,
+    /// The length of the log when it was written anew, or about what it would have been at the start.
+    fresh: u64,
+}
+
+impl StateFile {
+    /// Opens the state at `path`. `Ok(None)`: there is none.
+    pub(super) fn open(path: &Path) -> Result<Option<(Self, State)>, Unusable> {
+        let mut options = OpenOptions::new();
+        // A link is not followed, and a pipe that somebody has put there is not waited for.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let file = match options.read(true).write(true).custom_flags(flags).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if not_a_file(&error) => {
+                return Err(Unusable::File(format!("found no regular file ({error})")));
+            }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(Unusable::File(format!("it cannot be opened ({error})")));
+            }
+            opened => opened?,
+        };
+        check_owner(&file)?;
+        let file = lock(file)?;
+        let head = newest_head(&file)?;
+        check_log(&file, head)?;
+        let mut this = Self { path: path.to_owned(), file, head, fresh: 0 };
+        let state = this.read()?;
+        this.fresh =
+            state.objects.iter().map(|(name, text)| (name.len() + text.len()) as u64).sum();
+        Ok(Some((this, state)))
+    }
+
+    /// Makes the file anew, with a state in it. What is at `path` is replaced at once and as a whole.
+    pub(super) fn create(path: &Path, state: &State) -> Result<Self, Unusable> {
+        let new = beside(path, "new");
+        // Left by a crash.
+        if let Err(error) = fs::remove_file(&new)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(error.into());
+        }
+        let file =
+            OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(&new)?;
+        let head = Head { sequence: 0, length: 0, sum: SUM_OF_NOTHING, complete: state.complete };
+        let mut this = Self { path: path.to_owned(), file: lock(file)?, head, fresh: 0 };
+        let mut lines = Vec::new();
+        for kind in &state.listed {
+            let of_kind = state.objects.iter().filter(|(name, _)| kind_of(name) == kind);
+            this.append_all(kind, of_kind, &mut lines)?;
+        }
+        this.write_piece(&mut lines, 1)?;
+        this.file.sync_data()?;
+        // Both heads: a new block of a disk may hold anything.
+        this.write_head()?;
+        this.write_head()?;
+        this.fresh = this.head.length;
+        fs::rename(&new, path)?;
+        sync_folder(path)?;
+        Ok(this)
+    }
+
+    /// Writes changes. When this returns they are on disk; if it fails, none of them counts, and the same may be tried
+    /// again. `complete`: all objects were known to be these then.
+    pub(super) fn commit(
+        &mut self,
+        changes: &[Change],
+        complete: Option<u64>,
+    ) -> Result<(), Unusable> {
+        let before = self.head;
+        let committed = self.append(changes).and_then(|()| {
+            self.head.complete = complete.unwrap_or(self.head.complete);
+            self.write_head()
+        });
+        if let Err(error) = committed {
+            self.head = before;
+            return Err(error.into());
+        }
+        if self.head.length > 2 * self.fresh + GROWTH {
+            match self.read().and_then(|state| Self::create(&self.path, &state)) {
+                Ok(fresh) => *self = fresh,
+                Err(error) => {
+                    tracing::warn!(%error, "the file of the last state cannot be made shorter yet");
+                    self.fresh = self.head.length;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, changes: &[Change]) -> io::Result<()> {
+        let mut lines = Vec::new();
+        for change in changes {
+            match change {
+                Change::Put(name, text) => put(&mut lines, name, text)?,
+                Change::Remove(name) => {
+                    lines.push(b'-');
+                    serde_json::to_writer(&mut lines, name)?;
+                    lines.push(b'\n');
+                }
+                Change::Replace(kind, all) => {
+                    self.append_all(kind, all.iter().map(|(name, text)| (name, text)), &mut lines)?;
+                }
+            }
+            self.write_piece(&mut lines, PIECE)?;
+        }
+        self.write_piece(&mut lines, 1)?;
+        if changes.is_empty() { Ok(()) } else { self.file.sync_data() }
+    }
+
+    fn append_all<'a>(
+        &mut self,
+        kind: &str,
+        all: impl Iterator<Item = (&'a String, &'a String)>,
+        lines: &mut Vec<u8>,
+    ) -> io::Result<()> {
+        lines.extend_from_slice(format!("={kind}\n").as_bytes());
+        for (name, text) in all {
+            put(lines, name, text)?;
+            self.write_piece(lines, PIECE)?;
+        }
+        Ok(())
+    }
+
+    /// Writes lines behind the log if there are at least so many bytes of them.
+    fn write_piece(&mut self, lines: &mut Vec<u8>, least: usize) -> io::Result<()> {
+        if lines.len() >= least {
+            self.file.write_all_at(lines, LOG + self.head.length)?;
+            self.head.length += lines.len() as u64;
+            self.head.sum = sum(self.head.sum, lines);
+            lines.clear();
+        }
+        Ok(())
+    }
+
+    /// Says in the older of the two heads how far the log is whole.
+    fn write_head(&mut self) -> io::Result<()> {
+        self.head.sequence += 1;
+        let mut block = self.head.text().into_bytes();
+        block.resize(HEAD as usize, b'\n');
+        self.file.write_all_at(&block, (self.head.sequence % 2) * HEAD)?;
+        self.file.sync_data()
+    }
+
+    /// Reads the log, whose sum is right.
+    fn read(&mut self) -> Result<State, Unusable> {
+        let mut state = State { complete: self.head.complete, ..State::default() };
+        self.file.seek(SeekFrom::Start(LOG))?;
+        let mut lines = BufReader::new((&*self.file).take(self.head.length));
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            if lines.read_until(b'\n', &mut line)? == 0 {
+                return Ok(state);
+            }
+            let text = std::str::from_utf8(&line).ok().and_then(|it| it.strip_suffix('\n'));
+            text.and_then(|text| state.take(text)).ok_or_else(|| {
+                Unusable::File("found a line that is no change in its log".to_owned())
+            })?;
+        }
+    }
+}
+
+impl State {
+    /// Takes one line of the log. `None`: it is not one.
+    fn take(&mut self, line: &str) -> Option<()> {
+        let name = |text: &str| serde_json::from_str::<String>(text).ok();
+        if let Some(rest) = line.strip_prefix('+') {
+            let (key, text) = rest.split_once('\t')?;
+            self.objects.insert(name(key)?, text.to_owned());
+        } else if let Some(rest) = line.strip_prefix('-') {
+            self.objects.remove(&name(rest)?);
+        } else {
+            let kind = line.strip_prefix('=')?;
+            self.objects.retain(|name, _| kind_of(name) != kind);
+            self.listed.insert(kind.to_owned());
+        }
+        Some(())
+    }
+}
+
+impl Head {
+    fn text(self) -> String {
+        let Self { sequence, length, sum: of_log, complete } = self;
+        let text = format!("{FORM} {sequence} {length} {of_log:016x} {complete}");
+        let own = sum(SUM_OF_NOTHING, text.as_bytes());
+        format!("{text} {own:016x}\n")
+    }
+
+    fn read(block: &[u8]) -> Option<Self> {
+        let line = std::str::from_utf8(block).ok()?.lines().next()?;
+        let mut words = line.strip_prefix(FORM)?.split_ascii_whitespace();
+        let mut number = |radix| u64::from_str_radix(words.next()?, radix).ok();
+        let head = Self {
+            sequence: number(10)?,
+            length: number(10)?,
+            sum: number(16)?,
+            complete: number(10)?,
+        };
+        // All of it is compared, the head's own sum as well.
+        (head.text().trim_end() == line && words.next().is_some()).then_some(head)
+    }
+}
+
+/// The file with this ending beside another one.
+pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(ending);
+    name.into()
+}
+
+/// The kind in an object's name.
+fn kind_of(name: &str) -> &str {
+    name.split('/').next().unwrap_or_default()
+}
+
+fn put(lines: &mut Vec<u8>, name: &str, text: &str) -> io::Result<()> {
+    lines.push(b'+');
+    serde_json::to_writer(&mut *lines, name)?;
+    lines.push(b'\t');
+    // JSON needs no line breaks: outside of its strings they are nothing, and within they are escaped.
+    lines.extend(text.bytes().map(|byte| if byte == b'\n' { b' ' } else { byte }));
+    lines.push(b'\n');
+    Ok(())
+}
+
+fn not_a_file(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    [libc::ELOOP, libc::EISDIR, libc::ENXIO].iter().any(|it| code == Some(*it))
+}
+
+/// Only what its own user alone could write is believed. What others can read is theirs no longer.
+fn check_owner(file: &File) -> Result<(), Unusable> {
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(Unusable::File("found no regular file".to_owned()));
+    }
+    let own = geteuid().as_raw();
+    if found.uid() != own {
+        let text = format!("found a file of user {}, expected one of user {own}", found.uid());
+        return Err(Unusable::File(text));
+    }
+    let mode = found.mode() & 0o7777;
+    if mode & 0o022 != 0 {
+        let text =
+            format!("found mode {mode:04o}, so other users may have written it; expected 0600");
+        return Err(Unusable::File(text));
+    }
+    if mode != MODE {
+        file.set_permissions(Permissions::from_mode(MODE))?;
+    }
+    Ok(())
+}
+
+fn lock(file: File) -> Result<Flock<File>, Unusable> {
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
+        nix::errno::Errno::EWOULDBLOCK => Unusable::InUse,
+        error => Unusable::Io(error.into()),
+    })
+}
+
+fn newest_head(file: &File) -> Result<Head, Unusable> {
+    let mut heads = Vec::new();
+    for at in [0, HEAD] {
+        let mut block = [0; HEAD as usize];
+        match file.read_exact_at(&mut block, at) {
+            Ok(()) => heads.extend(Head::read(&block)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    heads.into_iter().max_by_key(|head| head.sequence).ok_or_else(|| {
+        Unusable::File(format!("found no whole head, expected one that begins with {FORM:?}"))
+    })
+}
+
+/// The log is as long as the head says, and has that sum. It is read in pieces: nothing in it is believed before.
+fn check_log(mut file: &File, head: Head) -> Result<(), Unusable> {
+    let damaged = || Unusable::File("its log is not what was written".to_owned());
+    let found = file.metadata()?.len();
+    if found.checked_sub(LOG).is_none_or(|log| log < head.length) {
+        return Err(damaged());
+    }
+    file.seek(SeekFrom::Start(LOG))?;
+    let mut log = BufReader::with_capacity(PIECE, file.take(head.length));
+    let mut of_log = SUM_OF_NOTHING;
+    loop {
+        let piece = log.fill_buf()?;
+        if piece.is_empty() {
+            return if of_log == head.sum { Ok(()) } else { Err(damaged()) };
+        }
+        of_log = sum(of_log, piece);
+        let len = piece.len();
+        log.consume(len);
+    }
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// FNV-1a of 64 bits (Fowler, Noll, Vo): of nothing, and how bytes go on with it.
+const SUM_OF_NOTHING: u64 = 0xcbf2_9ce4_8422_2325;
+
+fn sum(before: u64, bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(before, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests;

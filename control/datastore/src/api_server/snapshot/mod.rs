@@ -1,0 +1,239 @@
+//! The last state on disk, for an agent that starts while the API server does not answer.
+//!
+//! It is written on a thread of its own: a slow disk delays nobody. Changes are written in the order in which they came,
+//! and nothing is written behind one that was lost: what the file holds was the state at some time. A state that was
+//! never complete counts for nothing, and neither does a file that is not as it was written ([`file`]).
+
+mod file;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use manx_objects::object::{Kind, ObjectKey};
+
+use self::file::{Change, State, StateFile, Unusable, beside};
+use super::event::Event;
+use super::reading::Reading;
+
+/// The most changes that wait for the disk.
+const WAITING: usize = 16_384;
+/// Changes of this time are written at once.
+const BURST: Duration = Duration::from_millis(500);
+/// What could not be written is tried again after this time: the disk may have been full.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// What the writer is told.
+enum Told {
+    Change(Change),
+    /// All objects were known to be as they were told, at this time in seconds since 1970.
+    Complete(u64),
+}
+
+/// The way to the writer.
+pub(super) struct Snapshot {
+    told: SyncSender<Told>,
+    /// Whether a change was lost. Nothing may follow it.
+    lost: AtomicBool,
+    trouble: Trouble,
+}
+
+/// Why there may be no last state to start from, as `manx status` shows it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Trouble(Arc<Mutex<Reasons>>);
+
+#[derive(Debug, Default)]
+struct Reasons {
+    /// For as long as the agent runs.
+    lasting: Option<String>,
+    /// Until a complete state is on disk.
+    passing: Option<String>,
+}
+
+impl Trouble {
+    /// What it is now.
+    pub(super) fn text(&self) -> Option<String> {
+        let reasons = self.reasons();
+        reasons.lasting.as_ref().or(reasons.passing.as_ref()).cloned()
+    }
+
+    fn reasons(&self) -> MutexGuard<'_, Reasons> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is logged when it is new.
+    fn set(&self, text: Option<String>) {
+        let mut reasons = self.reasons();
+        if let Some(text) = text.as_ref().filter(|text| reasons.passing.as_ref() != Some(*text)) {
+            tracing::error!("{text}");
+        }
+        reasons.passing = text;
+    }
+
+    fn set_for_good(&self, text: String) {
+        tracing::error!("{text}");
+        self.reasons().lasting = Some(text);
+    }
+}
+
+/// A state that was read.
+pub(super) struct Loaded {
+    /// The texts of all objects.
+    pub(super) texts: Vec<String>,
+    /// When it was last known to be complete.
+    pub(super) complete: SystemTime,
+}
+
+fn name(key: &ObjectKey) -> String {
+    format!("{:?}/{}/{}", key.kind, key.namespace, key.name)
+}
+
+/// What counts of a state; `None`: it is not complete for these kinds. That of an earlier version may lack a kind of
+/// policy, and without policies more passes.
+fn loaded(state: State, kinds: &[Kind]) -> Option<Loaded> {
+    let is_whole = kinds.iter().all(|kind| state.listed.contains(&format!("{kind:?}")));
+    (is_whole && state.complete != 0).then(|| Loaded {
+        texts: state.objects.into_values().collect(),
+        complete: SystemTime::UNIX_EPOCH + Duration::from_secs(state.complete),
+    })
+}
+
+/// Opens the file, or makes it. One that cannot be used is set aside, so that somebody can look at it, and the reason is
+/// told: an agent that reaches the server needs none.
+fn open(path: &Path, trouble: &Trouble) -> Option<(StateFile, State)> {
+    let opened = match StateFile::open(path) {
+        Err(Unusable::File(reason)) => set_aside(path).map(|aside| {
+            trouble.set(Some(format!(
+                "the last state {} is not used: {reason}. It is set aside as {}; until the API server has told all \
+                 objects, an agent that starts while the server does not answer passes nothing",
+                path.display(),
+                aside.display()
+            )));
+            None
+        }),
+        opened => opened,
+    };
+    let made = opened.and_then(|opened| match opened {
+        Some(opened) => Ok(opened),
+        None => Ok((StateFile::create(path, &State::default())?, State::default())),
+    });
+    let unusable = |error: &Unusable| {
+        trouble.set_for_good(format!(
+            "no last state is kept in {}: {error}. An agent that starts while the API server does not answer passes \
+             nothing; correct it, or name another file by --state",
+            path.display()
+        ));
+    };
+    made.inspect_err(unusable).ok()
+}
+
+/// There is one file beside, the latest.
+fn set_aside(path: &Path) -> Result<PathBuf, Unusable> {
+    let aside = beside(path, "damaged");
+    fs::rename(path, &aside)?;
+    Ok(aside)
+}
+
+impl Snapshot {
+    /// Opens the state in the file at `path`, and reads what it holds.
+    pub(super) fn open(
+        path: &Path,
+        kinds: &[Kind],
+        trouble: &Trouble,
+    ) -> (Option<Self>, Option<Loaded>) {
+        let Some((mut file, state)) = open(path, trouble) else { return (None, None) };
+        let (told, receiver) = sync_channel(WAITING);
+        let of_writer = trouble.clone();
+        let write = move || write_all(&mut file, &receiver, &of_writer);
+        let spawned = thread::Builder::new().name("snapshot".to_owned()).spawn(write);
+        let lost = AtomicBool::new(false);
+        let this = spawned.ok().map(|_| Self { told, lost, trouble: trouble.clone() });
+        (this, loaded(state, kinds))
+    }
+
+    /// Records what an event says. Its texts are moved: the agent needs none.
+    pub(super) fn record(&self, event: &mut Event) {
+        let text = |reading: &mut Reading| (name(&reading.key), std::mem::take(&mut reading.text));
+        self.tell(Told::Change(match event {
+            Event::Listed { kind, readings } => {
+                Change::Replace(format!("{kind:?}"), readings.iter_mut().map(text).collect())
+            }
+            Event::Changed(reading) => {
+                let (name, text) = text(reading);
+                Change::Put(name, text)
+            }
+            Event::Gone(key) => Change::Remove(name(key)),
+            Event::Fault { .. } => return,
+        }));
+    }
+
+    /// All objects were known, and the server answered, at `now`.
+    pub(super) fn complete(&self, now: SystemTime) {
+        let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.tell(Told::Complete(since.as_secs()));
+    }
+
+    fn tell(&self, told: Told) {
+        if self.lost.load(Ordering::Relaxed) {
+            return;
+        }
+        let why = match self.told.try_send(told) {
+            Ok(()) => return,
+            Err(TrySendError::Full(_)) => "the disk is too slow, or takes nothing",
+            Err(TrySendError::Disconnected(_)) => "its writer has ended",
+        };
+        self.lost.store(true, Ordering::Relaxed);
+        self.trouble.set_for_good(format!(
+            "the last state stays as it is on disk until the agent starts anew: {why}"
+        ));
+    }
+}
+
+fn write_all(file: &mut StateFile, told: &Receiver<Told>, trouble: &Trouble) {
+    while let Ok(first) = told.recv() {
+        let (mut changes, mut complete) = (Vec::new(), None);
+        let mut take = |told| match told {
+            Told::Change(change) => changes.push(change),
+            Told::Complete(at) => complete = Some(at),
+        };
+        take(first);
+        let until = Instant::now() + BURST;
+        while let Some(left) = until.checked_duration_since(Instant::now())
+            && let Ok(more) = told.recv_timeout(left)
+        {
+            take(more);
+        }
+        // The same is tried until it is written: nothing may be written behind what was lost.
+        while let Err(error) = file.commit(&changes, complete) {
+            trouble.set(Some(format!(
+                "the last state cannot be written, and stays as it is on disk: {error}"
+            )));
+            thread::sleep(AGAIN);
+        }
+        if complete.is_some() {
+            trouble.set(None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_complete_only_for_kinds_that_were_listed() {
+        let listed = |kinds: &[Kind]| kinds.iter().map(|kind| format!("{kind:?}")).collect();
+        let objects = [("Pod/shop/web".to_owned(), "{}".to_owned())];
+        let pods = State { objects: objects.into(), listed: listed(&[Kind::Pod]), complete: 0 };
+        assert!(loaded(pods.clone(), &[Kind::Pod]).is_none(), "it was never complete");
+        let pods = State { complete: 7, ..pods };
+        assert_eq!(loaded(pods.clone(), &[Kind::Pod]).unwrap().texts, ["{}"]);
+        let kinds = [Kind::Pod, Kind::NetworkPolicy];
+        assert!(loaded(pods.clone(), &kinds).is_none(), "policies were not followed then");
+        assert!(loaded(State { listed: listed(&kinds), ..pods }, &kinds).is_some());
+    }
+}
