@@ -6,11 +6,11 @@ use tracing_subscriber::EnvFilter;
 
 use super::node::LogFormat;
 
-const DEFAULT: &str = "info,kube_client=error";
+const DEFAULT: &str = "info,kube_client=off";
 
 /// Starts the log. `MANX_LOG_FILTER` says what is logged, e.g. `debug` or `info,manx_datastore=debug` (the directives
-/// of `tracing_subscriber::EnvFilter`); the default is `info`, and of the API client errors only: it warns of each API
-/// that a server does not have. A second call does nothing.
+/// of `tracing_subscriber::EnvFilter`); the default is `info`, and nothing of the library that speaks with API servers: its
+/// errors lack their cause, and Manx says each with it. A second call does nothing.
 pub fn start(format: LogFormat) {
     let filter =
         EnvFilter::try_from_env("MANX_LOG_FILTER").unwrap_or_else(|_| EnvFilter::new(DEFAULT));

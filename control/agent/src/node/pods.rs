@@ -31,9 +31,13 @@ use crate::server::Outcome;
 use crate::settings::Network;
 use manx_api::{self as api, Attach, Attached, AttachmentId, ErrorKind, Failure, Response};
 use manx_devices::pod_device::PodDevice;
+use manx_objects::object::Kind;
 
 /// How long an attachment waits for its pod's object.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The same while the API server tells nothing of pods. kubelet makes the object of a static pod at the start of each of
+/// its own tries, and makes none while this one waits.
+const PATIENCE_BEHIND: Duration = Duration::from_secs(2);
 
 impl Agent {
     /// Does what is asked for, now or after what is under way for the same pod.
@@ -79,7 +83,8 @@ impl Agent {
             return self.submit(PodRequest::Attach(Box::new(request), caller));
         }
         if self.datastore.may_come(&name) {
-            let until = Instant::now() + PATIENCE;
+            let is_behind = self.datastore.source.is_behind(Kind::Pod);
+            let until = Instant::now() + if is_behind { PATIENCE_BEHIND } else { PATIENCE };
             return self.attachments.early.push(EarlyAttachment { name, request, caller, until });
         }
         if let Some(holder) = self.datastore.holder(&name, &attach.addresses) {
@@ -174,10 +179,14 @@ impl Agent {
             } else if now < until {
                 self.attachments.early.push(EarlyAttachment { name, request, caller, until });
             } else {
-                let message = format!(
-                    "Pod {name} is not known after {} s: found no such object at the API server, expected the pod that is attached",
-                    PATIENCE.as_secs()
-                );
+                let why = match self.datastore.source.stale() {
+                    Some(stale) => stale.reason,
+                    None => {
+                        "found no such object at the API server, expected the pod that is attached"
+                            .to_owned()
+                    }
+                };
+                let message = format!("Pod {name} is not known yet: {why}");
                 reply(caller, Err(Failure { kind: ErrorKind::Unknown, message }));
             }
         }

@@ -159,6 +159,7 @@ fn warnings(Agent { datastore, attachments, served, .. }: &Agent) -> Vec<String>
     });
     summaries(datastore, Severity::Warning)
         .chain(annotations_not_done(datastore.source.contents(), &datastore.node))
+        .chain(datastore.source.warnings())
         .chain(attachments.holding.problem())
         .chain(served.problems())
         .chain(refused)
