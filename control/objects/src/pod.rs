@@ -133,7 +133,7 @@ pub(super) fn decode(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) 
     pod
 }
 
-/// Reads the template of pods in `spec`. The annotations of one that has an owner (a Deployment's ReplicaSet) are told of
+/// Reads the template of pods in `spec`. The annotations of one that has an owner (a Deployment's `ReplicaSet`) are told of
 /// there.
 pub(super) fn template(spec: &Cursor<'_>, owned: bool, out: &mut Findings) -> Option<Pod> {
     let template = spec.required(out, "template", "the pods' metadata and spec")?;
