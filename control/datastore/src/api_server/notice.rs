@@ -366,7 +366,7 @@ mod tests {
             let reading = reading::of_server(&server, &resource, object.clone());
             let mut texts = texts(&reading.problems).into_values();
             let (severity, text) = texts.next()?;
-            let notice = Notice { text, severity, due: Instant::now() };
+            let notice = Notice { text, severity, due: Instant::now(), tries: 0 };
             let event = event(&resource, &object, "n1", &notice, SystemTime::UNIX_EPOCH);
             Some(format!("{}: {}", event["reason"].as_str()?, event["note"].as_str()?))
         };

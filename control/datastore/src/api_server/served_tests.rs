@@ -29,7 +29,7 @@ fn follower(state: Option<&Path>) -> Follower {
 }
 
 async fn open(server: &Fake, state: Option<&Path>) -> ApiServer {
-    let opened = ApiServer::open(access(server), follower(state));
+    let opened = ApiServer::open(access(server), follower(state), |_| ());
     timeout(PATIENCE, opened).await.expect("not in sync").unwrap()
 }
 
@@ -62,7 +62,7 @@ fn a_kind_that_a_starting_server_does_not_serve_yet_is_waited_for() {
         let server = Fake::start();
         server.world().define("GlobalNetworkPolicy", "globalnetworkpolicies", false);
         server.world().put(POLICIES, deny_all());
-        let opened = ApiServer::open(access(&server), follower(None));
+        let opened = ApiServer::open(access(&server), follower(None), |_| ());
         let mut opened = Box::pin(opened);
         assert!(timeout(NEVER, &mut opened).await.is_err(), "in sync without the policies");
         server.world().serve("GlobalNetworkPolicy", "globalnetworkpolicies");
@@ -76,7 +76,7 @@ fn what_a_server_lacks_while_it_is_not_ready_is_not_missing() {
     run(async {
         let server = Fake::start();
         server.world().ready = false;
-        let mut opened = Box::pin(ApiServer::open(access(&server), follower(None)));
+        let mut opened = Box::pin(ApiServer::open(access(&server), follower(None), |_| ()));
         assert!(timeout(NEVER, &mut opened).await.is_err(), "in sync without Calico's kinds");
         server.world().ready = true;
         let opened = timeout(PATIENCE, opened).await.unwrap().unwrap();
@@ -227,7 +227,7 @@ fn a_token_file_that_ends_in_a_line_break_is_taken_and_a_new_token_as_well() {
         );
         fs::write(&kubeconfig, text).unwrap();
         let access = Access { kubeconfig: Some(kubeconfig.clone()), ..Access::default() };
-        let open = || ApiServer::open(access.clone(), follower(None));
+        let open = || ApiServer::open(access.clone(), follower(None), |_| ());
         let mut opened = timeout(PATIENCE, open()).await.unwrap().unwrap();
         let sent = |token: &str| server.world().asked.iter().any(|it| it.authorization == token);
         assert!(sent("Bearer secret") && !sent(""));
@@ -416,7 +416,7 @@ fn certificates_of_the_server_and_of_its_authority_may_be_replaced_while_the_age
             authority: Some(authority.clone()),
             ..Access::default()
         };
-        let opened = ApiServer::open(access, follower(None));
+        let opened = ApiServer::open(access, follower(None), |_| ());
         let mut opened = timeout(PATIENCE, opened).await.unwrap().unwrap();
         // The server is started anew with a certificate of another authority.
         server.world().set_acceptor(acceptor("server-of-other.pem"));
