@@ -133,8 +133,8 @@ pub(super) fn decode(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) 
     pod
 }
 
-/// Reads the template of pods in `spec`. The annotations of one that has an owner (a Deployment's `ReplicaSet`) are told of
-/// there.
+/// Reads the template of pods in `spec`. The annotations of one that has an owner (a Deployment's `ReplicaSet`) are
+/// told of there.
 pub(super) fn template(spec: &Cursor<'_>, owned: bool, out: &mut Findings) -> Option<Pod> {
     let template = spec.required(out, "template", "the pods' metadata and spec")?;
     if !template.mapping(out, &["metadata", "spec"], &[]) {
@@ -150,10 +150,9 @@ pub(super) fn template(spec: &Cursor<'_>, owned: bool, out: &mut Findings) -> Op
 
 /// Reads `spec`: a pod that has never run.
 fn without_status(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) -> Pod {
-    let Metadata { labels, created, deleting, owner, .. } = metadata;
+    let Metadata { labels, deleting, owner, .. } = metadata;
     let mut pod = Pod {
         labels,
-        created,
         deleting,
         owner,
         service_account: None,
