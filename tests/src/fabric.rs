@@ -476,6 +476,7 @@ impl Fabric {
             cidr: "10.244.0.0/16".parse().unwrap(),
             overlay: self.overlay,
             mode: EncapsulationMode::Always,
+            holds_nodes: false,
         }];
     }
 

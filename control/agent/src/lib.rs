@@ -111,7 +111,9 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     let server_host = datastore.source.server_host().map(str::to_owned);
     let found = reserved::find(&netlink, server_host.as_deref()).await;
     datastore.reserve(found.clone());
-    datastore.place()?;
+    if let Err(error) = datastore.place() {
+        tracing::error!(%error, "the node cannot be placed anew");
+    }
     let (reserve, reserved) = watch::channel(found);
     tokio::spawn(reserved::watch(Netlink::open()?, server_host, reserve));
     let translates = settings.services == settings::Services::KubeProxy;

@@ -36,7 +36,7 @@ pub(crate) fn make_pools(completion: &mut Completion<'_>) {
         for net in nets {
             let key = free_key(completion);
             let mode = if v4 { EncapsulationMode::Always } else { EncapsulationMode::Never };
-            let pool = IpPool { cidr: net, ipip_mode: Some(mode), vxlan_mode: None };
+            let pool = IpPool { cidr: net, ipip_mode: Some(mode), vxlan_mode: None, created: None };
             completion.add(key, Object::IpPool(Box::new(pool)));
             made.push(net.to_string());
         }

@@ -10,7 +10,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use manx_policy_compiler::model::ObjectName;
 
 use crate::block;
-use crate::import::{Cluster, Node, Overlap, Overlay, Pool, Unheld};
+use crate::import::{Cluster, Node, Overlap, Overlay, Pool, Unheld, reported_within};
 use crate::interfaces::Interfaces;
 use manx_objects::object::EncapsulationMode;
 
@@ -50,6 +50,10 @@ pub enum Nowhere {
     NoAddress,
     /// Its pool requires a tunnel, and only IPv4 travels in tunnels.
     NoTunnel,
+    /// It belongs to a pool that holds addresses of nodes, and to no node. The node's own table has no such route.
+    HoldsNodes,
+    /// It belongs to another node, and not all pools are known.
+    UnknownPools,
 }
 
 impl fmt::Display for Nowhere {
@@ -62,6 +66,8 @@ impl fmt::Display for Nowhere {
             }
             Self::NoAddress => "belongs to a node that has no address of this family",
             Self::NoTunnel => "lies in an IPPool that asks for a tunnel, and only IPv4 travels in tunnels",
+            Self::HoldsNodes => "is part of an IPPool that holds addresses of nodes, and of no node's pod CIDRs",
+            Self::UnknownPools => "belongs to a node, and an IPPool is not valid, so it is not known whether it is behind a tunnel",
         })
     }
 }
@@ -212,6 +218,7 @@ impl Topology {
             self.tunnel_addresses.iter().copied().find(|ip| ip.is_ipv4() == block.addr().is_ipv4())
         };
         let way = |(block, route): (&IpNet, &Route)| match *route {
+            Route::Nowhere(Nowhere::HoldsNodes) => None,
             Route::Local | Route::Nowhere(_) => Some((*block, HostRoute::Manx { source: None })),
             Route::Tunnel(_) => Some((*block, HostRoute::Manx { source: source(block) })),
             Route::Direct(address) => Some((*block, HostRoute::Node { address })),
@@ -346,6 +353,9 @@ fn route_to(cluster: &Cluster, here: &Node, remote: &Node, block: &IpNet) -> Rou
     let Some(next_hop) = address(block.addr().is_ipv4()) else {
         return Route::Nowhere(Nowhere::NoAddress);
     };
+    if !cluster.invalid_pools.is_empty() {
+        return Route::Nowhere(Nowhere::UnknownPools);
+    }
     let Some(pool) = pool(cluster, block) else { return Route::Nowhere(Nowhere::Unpooled) };
     let encapsulate = match pool.mode {
         EncapsulationMode::Never => false,
@@ -471,12 +481,24 @@ pub fn topology(
     name: &str,
     reserved: &Reserved,
 ) -> Result<Topology, TopologyError> {
+    let closed = closed_topology(cluster, name, reserved)?;
+    if cluster.invalid_pools.is_empty() {
+        Ok(closed)
+    } else {
+        Err(TopologyError::InvalidPool(cluster.invalid_pools.clone()))
+    }
+}
+
+/// The same for an agent that starts, and has no earlier topology: while not all pools are known, nothing leads to other
+/// nodes' pods, and nothing is accepted from them.
+pub fn closed_topology(
+    cluster: &Cluster,
+    name: &str,
+    reserved: &Reserved,
+) -> Result<Topology, TopologyError> {
     let here = node(cluster, name)?;
     if here.pod_cidrs.is_empty() {
         return Err(TopologyError::NoBlock(name.to_owned()));
-    }
-    if !cluster.invalid_pools.is_empty() {
-        return Err(TopologyError::InvalidPool(cluster.invalid_pools.clone()));
     }
     let contested = contested(cluster, name)?;
     let tunnel_addresses: Vec<IpAddr> =
@@ -486,7 +508,13 @@ pub fn topology(
         || others().flat_map(|(name, node)| node.pod_cidrs.iter().map(move |it| (name, node, it)));
     // The sources of routes. If two have a route for one prefix, the later source counts. A longer prefix always wins.
     let world = WORLD.map(|prefix| (prefix, Route::World));
-    let pools = cluster.pools.iter().map(|pool| (pool.cidr, Route::Nowhere(Nowhere::Unclaimed)));
+    let unclaimed =
+        |pool: &Pool| if pool.holds_nodes { Nowhere::HoldsNodes } else { Nowhere::Unclaimed };
+    let pools = cluster.pools.iter().map(|pool| (pool.cidr, Route::Nowhere(unclaimed(pool))));
+    let with_nodes = cluster.pools.iter().filter(|pool| pool.holds_nodes);
+    let nodes_in_pools = with_nodes
+        .flat_map(|pool| reported_within(&cluster.nodes, pool.cidr))
+        .map(|(_, address)| (IpNet::from(address), Route::World));
     let blocks_of_others =
         remote_blocks().map(|(_, remote, block)| (*block, route_to(cluster, here, remote, block)));
     let contested = contested.into_iter().map(|it| (it, Route::Nowhere(Nowhere::Contested)));
@@ -501,7 +529,7 @@ pub fn topology(
     let senders = senders(cluster, name, here, own);
     let own_addresses = here.internal_ips.iter().chain(&tunnel_addresses);
     let own_addresses = own_addresses.map(|ip| (IpNet::from(*ip), Route::Node));
-    let sources = world.into_iter().chain(pools).chain(blocks_of_others);
+    let sources = world.into_iter().chain(pools).chain(nodes_in_pools).chain(blocks_of_others);
     let sources = sources.chain(contested).chain(own_blocks).chain(borrowed).chain(own_addresses);
     let prefixes = sources.map(|(prefix, route)| (prefix.trunc(), route)).collect();
     let unpooled = remote_blocks()
@@ -579,6 +607,7 @@ mod tests {
                 cidr: "10.244.0.0/16".parse().unwrap(),
                 overlay: Overlay::Ipip,
                 mode: ipip,
+                holds_nodes: false,
             }],
             ..Cluster::default()
         }
@@ -769,6 +798,7 @@ mod tests {
             cidr: "10.7.0.0/16".parse().unwrap(),
             overlay: Overlay::Ipip,
             mode: EncapsulationMode::Never,
+            holds_nodes: false,
         };
         cluster.pools.push(plain);
         let seen = topology(&cluster, "a", &Reserved::new()).unwrap();
@@ -866,6 +896,7 @@ mod tests {
             cidr: "10.7.0.0/16".parse().unwrap(),
             overlay: Overlay::Vxlan,
             mode: EncapsulationMode::Always,
+            holds_nodes: false,
         };
         cluster.pools.push(tunnels);
         let senders = topology(&cluster, "a", &Reserved::new()).unwrap().senders;
@@ -929,6 +960,86 @@ mod tests {
             assert_eq!(error, TopologyError::InvalidPool(vec!["p".to_owned()]), "{pools}");
         }
         assert!(topology(&of_nodes(blocks, POOL), "node-0", &Reserved::new()).is_ok());
+    }
+
+    #[test]
+    fn an_agent_that_starts_without_all_pools_reaches_its_own_pods_and_no_others() {
+        let blocks = ["10.244.0.0/24", "10.244.1.0/24", "10.244.2.0/24"];
+        let twice =
+            format!("{POOL}{}", POOL.replace("name: p", "name: q").replace("Always", "Never"));
+        for pools in [POOL.replace("Always", "Perhaps"), twice] {
+            let cluster = of_nodes(blocks, &pools);
+            assert!(topology(&cluster, "node-0", &Reserved::new()).is_err());
+            let seen = closed_topology(&cluster, "node-0", &Reserved::new()).unwrap();
+            let route = |address: &str| seen.route(address.parse().unwrap()).1;
+            assert_eq!(route("10.244.0.9"), Route::Local);
+            assert_eq!(route("10.244.1.9"), Route::Nowhere(Nowhere::UnknownPools));
+            assert_eq!(seen.senders, BTreeSet::new());
+            assert_eq!(seen.receivers(), BTreeSet::new());
+        }
+    }
+
+    #[test]
+    fn a_later_pool_that_overlaps_changes_no_route() {
+        let blocks = ["10.244.0.0/24", "10.244.1.0/24", "10.244.2.0/24"];
+        let dated = |second: u8, name: &str, pool: &str| {
+            let stamp =
+                format!("{{name: {name}, creationTimestamp: '2026-11-26T10:00:0{second}Z'}}");
+            pool.replace("{name: p}", &stamp)
+        };
+        let first = dated(1, "p", POOL);
+        let before = topology(&of_nodes(blocks, &first), "node-0", &Reserved::new()).unwrap();
+        for cidr in ["10.244.0.0/16", "10.244.1.0/24", "0.0.0.0/1"] {
+            let later =
+                dated(2, "a", &POOL.replace("10.244.0.0/16", cidr).replace("Always", "Never"));
+            let cluster = of_nodes(blocks, &(first.clone() + &later));
+            assert_eq!(cluster.problems.len(), 1, "{cidr}");
+            assert_eq!(topology(&cluster, "node-0", &Reserved::new()).unwrap(), before, "{cidr}");
+        }
+    }
+
+    #[test]
+    fn a_pool_around_nodes_takes_no_host_from_the_nodes_own_table() {
+        // The nodes have 172.18.0.0 to 172.18.0.2; one block lies in this pool.
+        let blocks = ["10.244.0.0/24", "10.244.1.0/24", "172.18.9.0/24"];
+        let around = POOL.replace("name: p", "name: q").replace("10.244.0.0/16", "172.18.0.0/16");
+        let cluster = of_nodes(blocks, &format!("{POOL}{around}"));
+        assert_eq!(cluster.problems.len(), 1, "{:?}", cluster.problems);
+        let seen = topology(&cluster, "node-0", &Reserved::new()).unwrap();
+        let route = |address: &str| seen.route(address.parse().unwrap()).1;
+        assert_eq!(route("172.18.0.0"), Route::Node);
+        assert_eq!(route("172.18.0.1"), Route::World);
+        assert_eq!(route("172.18.7.7"), Route::Nowhere(Nowhere::HoldsNodes));
+        let to = Peer { address: [172, 18, 0, 2].into(), overlay: Overlay::Ipip };
+        assert_eq!(route("172.18.9.3"), Route::Tunnel(to));
+        let of_host: Vec<IpNet> = seen.host().blocks.into_iter().map(|(block, _)| block).collect();
+        let expected = ["10.244.0.0/16", "10.244.0.0/24", "10.244.1.0/24", "172.18.9.0/24"];
+        assert_eq!(of_host, expected.map(|block| block.parse().unwrap()));
+    }
+
+    /// Every kubelet may report any address for its own node.
+    #[test]
+    fn a_node_that_lies_about_its_address_costs_no_other_node_its_routes() {
+        let blocks = ["10.244.0.0/24", "10.244.1.0/24", "10.244.2.0/24"];
+        let before = topology(&of_nodes(blocks, POOL), "node-0", &Reserved::new()).unwrap();
+        for lie in ["10.244.1.7", "10.244.77.7"] {
+            let liar = format!("{{type: ExternalIP, address: {lie}}}");
+            let node = format!(
+                "---\napiVersion: v1\nkind: Node\nmetadata: {{name: liar}}\nstatus: {{addresses: [{liar}]}}\n"
+            );
+            let seen =
+                topology(&of_nodes(blocks, &(POOL.to_owned() + &node)), "node-0", &Reserved::new())
+                    .unwrap();
+            for block in blocks {
+                let block: IpNet = block.parse().unwrap();
+                assert_eq!(seen.prefixes[&block], before.prefixes[&block], "{lie} {block}");
+            }
+            assert_eq!(
+                seen.route("10.244.1.7".parse().unwrap()),
+                before.route("10.244.1.7".parse().unwrap())
+            );
+            assert_eq!(seen.senders, before.senders);
+        }
     }
 
     #[test]

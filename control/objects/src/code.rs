@@ -133,6 +133,9 @@ codes! {
         "A policy or profile needs another object that is not valid." Some("correct the other object first");
     OverlappingPools "overlapping-pools" Error
         "Two pools have addresses in common." None;
+    PoolHoldsNodes "pool-holds-nodes" Error
+        "A pool of pod addresses holds addresses of nodes."
+        Some("give the pool addresses that no host has");
     OverlappingPodCidrs "overlapping-pod-cidrs" Error
         "Pod CIDRs of two nodes have addresses in common."
         Some("give each node podCIDRs of its own");

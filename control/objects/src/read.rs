@@ -442,7 +442,9 @@ fn decode(
         }
         Kind::Workload(controller) => workload::decode(root, controller, metadata, out)
             .map(|workload| Object::Workload(Box::new(workload))),
-        Kind::IpPool => calico::ip_pool(root, out).map(Box::new).map(Object::IpPool),
+        Kind::IpPool => {
+            calico::ip_pool(root, metadata.created, out).map(Box::new).map(Object::IpPool)
+        }
         Kind::NetworkPolicy | Kind::StagedKubernetesNetworkPolicy => {
             let (wire, selector) = network_policy::decode(root, kind.staged(), out);
             let object = Object::NetworkPolicy(Box::new(wire));

@@ -253,6 +253,27 @@ fn nodes_namespaces_and_pools_are_read_whole() {
 }
 
 #[test]
+fn a_pool_is_as_old_as_the_api_server_says_and_nobody_else() {
+    for (stamp, known) in [
+        ("2026-11-26T10:00:00Z", true),
+        ("'2026-11-26T10:00:00Z'", true),
+        ("2026-11-26T10:00:00+01:00", false),
+        ("2026-11-26T10:00:00.5Z", false),
+        ("2026-11-26 10:00:00Z", false),
+        ("null", false),
+        ("12", false),
+    ] {
+        let text = format!(
+            "apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {{name: p, creationTimestamp: {stamp}}}\nspec: {{cidr: 10.0.0.0/8}}\n"
+        );
+        let pool = read("file.yaml", &text).unwrap();
+        let State::Valid(pool) = &pool.entries[0].state else { panic!("{stamp}") };
+        let Object::IpPool(pool) = &**pool else { panic!() };
+        assert_eq!(pool.created.is_some(), known, "{stamp}");
+    }
+}
+
+#[test]
 fn a_policy_is_read_as_written_and_nothing_is_defaulted() {
     let policy = policy(
         "

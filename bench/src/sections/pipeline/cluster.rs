@@ -60,6 +60,7 @@ fn populate(cluster: &mut Cluster, nodes: u32) -> Result<(), Failure> {
             cidr: format!("{pool}/10").parse()?,
             overlay: Overlay::Ipip,
             mode,
+            holds_nodes: false,
         });
     }
     let mut pod = |name: String, role: &str, addresses: AddressSet| {

@@ -158,10 +158,20 @@ impl Datastore {
         self.cluster = cluster;
     }
 
-    /// Places the node among the others. A cluster in which it has no place leaves the last topology in force.
+    /// Places the node among the others. A cluster in which it has no place leaves the last topology in force. Where there
+    /// is none yet, pools that are not valid cost the ways to other nodes' pods, and not the start.
     pub(crate) fn place(&mut self) -> Result<(), TopologyError> {
+        let is_first = self.topology.prefixes.is_empty();
         let topology = match self.network {
-            Network::Manx => topology::topology(&self.cluster, &self.node, &self.reserved()),
+            Network::Manx => {
+                match topology::topology(&self.cluster, &self.node, &self.reserved()) {
+                    Err(error @ TopologyError::InvalidPool(_)) if is_first => {
+                        tracing::error!(%error, "no pod of another node is reached until then");
+                        topology::closed_topology(&self.cluster, &self.node, &self.reserved())
+                    }
+                    topology => topology,
+                }
+            }
             Network::OtherPlugin => topology::policy_only(&self.cluster, &self.node),
         }?;
         let known: BTreeSet<String> = self.topology.problems().collect();

@@ -12,7 +12,7 @@ use manx_policy_compiler::model::{Endpoint, Labels, Model, ObjectName, Rule};
 
 use super::cluster::names_nodes;
 use super::invalid_references::InvalidReferences;
-use super::{Cluster, Node, member, network, overlap, overlapping_pools, owners, policy_name};
+use super::{Cluster, Node, member, network, overlap, owners, policy_name};
 use manx_objects::State;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey, Pod};
@@ -217,15 +217,15 @@ impl Cluster {
         Some(if before.as_ref() == after { Effect::Nothing } else { Effect::Policy })
     }
 
-    /// Applies a changed node or pool. `None` if blocks of nodes, or pools, overlap or did so before, or if a pod gets or
-    /// loses an address that its object names.
+    /// Applies a changed node or pool. `None` if blocks of nodes, or pools, overlap or did so before, if a pool holds
+    /// addresses of nodes, or if a pod gets or loses an address that its object names.
     fn apply_route_source(
         &mut self,
         contents: &Contents,
         key: &ObjectKey,
         [before, state]: [Option<&State>; 2],
     ) -> Option<Effect> {
-        if !(self.overlaps.is_empty() && self.invalid_pools.is_empty()) {
+        if !(self.overlaps.is_empty() && self.are_pools_sound()) {
             return None;
         }
         if let Some(Object::IpPool(before)) = before.and_then(valid) {
@@ -256,10 +256,7 @@ impl Cluster {
         if key.kind == Kind::Node && blocks(&self.nodes) != blocks_before {
             self.borrowed = self.all_borrowed();
         }
-        let is_clear = match key.kind {
-            Kind::Node => overlap::overlaps(&self.nodes).is_empty(),
-            _ => overlapping_pools(contents).is_empty(),
-        };
+        let is_clear = overlap::overlaps(&self.nodes).is_empty() && self.finds_sound(contents);
         let is_seen = self.nodes.get(&key.name).map(seen_by_policy) != seen_before;
         let policy = is_clear && is_seen && self.import_policies_of_nodes(contents)?;
         is_clear.then_some(Effect::Routes { policy })

@@ -24,6 +24,7 @@ mod kubernetes;
 mod member;
 mod network;
 mod overlap;
+mod pools;
 #[cfg(test)]
 mod tests;
 
@@ -53,7 +54,8 @@ pub use delta::{ChangedPod, Effect};
 pub use kubernetes::label_selector;
 pub use member::addresses as pod_addresses;
 pub use network::{Node, Overlay, Pool};
-pub use overlap::{Overlap, overlapping_pools};
+pub use overlap::Overlap;
+pub(crate) use pools::reported_within;
 
 /// The tier of policies that name none.
 const DEFAULT_TIER: &str = "default";
@@ -78,9 +80,11 @@ pub struct Cluster {
     pub borrowed: Borrowed,
     /// The address pools, by CIDR.
     pub pools: Vec<Pool>,
-    /// Names of the pools that are not valid or overlap. While there is one, it is not known which blocks are behind
-    /// tunnels.
+    /// Names of the pools that are not valid, or overlap others that are as old. While there is one, it is not known
+    /// which blocks are behind tunnels.
     pub invalid_pools: Vec<String>,
+    /// Names of the pools that do not count, because they overlap an older one.
+    pub later_pools: BTreeSet<String>,
     /// Whether nodes accept nothing from their own pods (`defaultEndpointToHostAction: Drop`).
     pub drops_to_node: bool,
     /// The blocks that two nodes claim.
@@ -118,6 +122,7 @@ pub fn import(contents: &Contents) -> Cluster {
             },
         }
     }
+    cluster.judge_pools(contents);
     cluster.import_pods(contents, &broken);
     let references = InvalidReferences::new(contents);
     // Policies and profiles use the labels of namespaces, so namespaces come first.
@@ -127,9 +132,7 @@ pub fn import(contents: &Contents) -> Cluster {
     cluster.apply_host_profiles(contents);
     cluster.apply_felix_configuration(contents, None);
     cluster.borrowed = cluster.all_borrowed();
-    cluster.pools.sort_by_key(|pool| pool.cidr);
     cluster.note_overlaps(contents);
-    cluster.note_overlapping_pools(contents);
     cluster.problems.sort_by_key(|problem| problem.severity);
     cluster
 }
@@ -183,7 +186,6 @@ impl Cluster {
             Object::Node(node) => {
                 self.nodes.insert(key.name.clone(), network::node(&key.name, node));
             }
-            Object::IpPool(pool) => self.pools.push(network::pool(pool)),
             Object::ServiceAccount(account) => {
                 self.model.service_accounts.insert(name, account.labels.to_map());
             }
@@ -200,6 +202,7 @@ impl Cluster {
                 self.model.tiers.insert(key.name.clone(), import_tier(tier));
             }
             Object::Pod(_)
+            | Object::IpPool(_)
             | Object::Service(_)
             | Object::Workload(_)
             | Object::NetworkPolicy(_)
@@ -304,13 +307,6 @@ impl Cluster {
                 self.problem(&key, stored, Code::OverlappingPodCidrs, message);
             }
         }
-    }
-
-    fn note_overlapping_pools(&mut self, contents: &Contents) {
-        let overlapping = overlapping_pools(contents);
-        let names = overlapping.iter().filter_map(|problem| problem.object.as_ref());
-        self.invalid_pools.extend(names.map(|key| key.name.clone()));
-        self.problems.extend(overlapping);
     }
 
     fn problem(&mut self, key: &ObjectKey, stored: &Stored, code: Code, message: String) {

@@ -54,6 +54,9 @@ pub struct Pool {
     pub overlay: Overlay,
     /// The nodes between which they are encapsulated.
     pub mode: EncapsulationMode,
+    /// Whether it holds addresses of nodes that lie in no block. Then its blocks are routed as it says, and the rest of
+    /// its addresses is no route of the node's own: otherwise the node would lose those nodes.
+    pub holds_nodes: bool,
 }
 
 /// The hardware address of the VXLAN device of node `name` if no annotation gives it: "f", which makes the address a
@@ -90,5 +93,6 @@ pub(super) fn pool(pool: &object::IpPool) -> Pool {
         None | Some(EncapsulationMode::Never) => (Overlay::Ipip, pool.ipip_mode),
         mode => (Overlay::Vxlan, mode),
     };
-    Pool { cidr: pool.cidr, overlay, mode: mode.unwrap_or(EncapsulationMode::Never) }
+    let mode = mode.unwrap_or(EncapsulationMode::Never);
+    Pool { cidr: pool.cidr, overlay, mode, holds_nodes: false }
 }

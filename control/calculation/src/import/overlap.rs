@@ -1,15 +1,10 @@
-//! Blocks that two nodes claim, and addresses that belong to two pools.
+//! Blocks that two nodes claim.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 
-use super::{Node, problem};
-use manx_objects::State;
-use manx_objects::code::Code;
-use manx_objects::contents::{Contents, Stored};
-use manx_objects::object::{Kind, Object, ObjectKey};
-use manx_objects::problem::Problem;
+use super::Node;
 
 /// Blocks of two nodes, where one block equals or contains the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,32 +47,6 @@ pub(super) fn overlaps(nodes: &BTreeMap<String, Node>) -> Vec<Overlap> {
         found.extend(within.find(|(_, owner)| *owner != block.1).map(|it| overlap(*block, *it)));
     }
     found
-}
-
-/// A problem for each pool that shares addresses with another, in the order of their CIDRs. Calico refuses the later
-/// one, and it is not known which that is, so neither is valid.
-pub fn overlapping_pools(contents: &Contents) -> Vec<Problem> {
-    let mut pools: Vec<(IpNet, &ObjectKey, &Stored)> =
-        contents.of_kind(Kind::IpPool).filter_map(pool).collect();
-    pools.sort_by_key(|(cidr, key, _)| (*cidr, *key));
-    let overlaps = |one: &IpNet, other: &IpNet| one.contains(other) || other.contains(one);
-    let told = |(cidr, key, stored): &(IpNet, &ObjectKey, &Stored)| {
-        let (other, of, _) =
-            pools.iter().find(|(other, of, _)| of != key && overlaps(cidr, other))?;
-        let message = format!("its CIDR {cidr} overlaps {other} of {of}: give each pool its own");
-        Some(problem(key, &stored.place, Code::OverlappingPools, message))
-    };
-    pools.iter().filter_map(told).collect()
-}
-
-fn pool<'a>(
-    (key, stored): (&'a ObjectKey, &'a Stored),
-) -> Option<(IpNet, &'a ObjectKey, &'a Stored)> {
-    let State::Valid(object) = &stored.state else { return None };
-    match &**object {
-        Object::IpPool(pool) => Some((pool.cidr, key, stored)),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

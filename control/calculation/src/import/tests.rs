@@ -421,7 +421,7 @@ fn profiles_of_namespaces_allow_everything_those_of_service_accounts_have_no_rul
 }
 
 #[test]
-fn of_pools_that_overlap_none_is_valid() {
+fn of_pools_that_overlap_and_are_of_unknown_age_none_is_valid() {
     let pool = |name: &str, cidr: &str| {
         format!(
             "{{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {{name: {name}}}, spec: {{cidr: {cidr}, disabled: true}}}}\n---\n"
@@ -442,6 +442,83 @@ fn of_pools_that_overlap_none_is_valid() {
     assert_eq!(
         told[1],
         "file.yaml:3:1: IPPool inner: its CIDR 10.1.0.0/16 overlaps 10.0.0.0/8 of IPPool wide: give each pool its own"
+    );
+}
+
+fn aged_pool(name: &str, cidr: &str, second: u8) -> String {
+    format!(
+        "{{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {{name: {name}, creationTimestamp: '2026-11-26T10:00:{second:02}Z'}}, spec: {{cidr: '{cidr}'}}}}\n---\n"
+    )
+}
+
+fn cidrs(cluster: &Cluster) -> Vec<String> {
+    cluster.pools.iter().map(|pool| pool.cidr.to_string()).collect()
+}
+
+#[test]
+fn of_pools_that_overlap_the_oldest_counts_and_a_later_one_costs_it_nothing() {
+    let text = [
+        // Younger than the one that it holds; the same CIDR; one that overlaps only a pool that does not count.
+        aged_pool("a-wide", "10.0.0.0/8", 3),
+        aged_pool("same", "10.1.0.0/16", 2),
+        aged_pool("z-first", "10.1.0.0/16", 1),
+        aged_pool("beside", "10.2.0.0/16", 4),
+        aged_pool("apart", "192.168.0.0/16", 5),
+    ];
+    let cluster = import(&Contents::from_texts([("file.yaml", &*text.concat())]));
+    assert_eq!(cluster.invalid_pools, Vec::<String>::new());
+    assert_eq!(cidrs(&cluster), ["10.1.0.0/16", "10.2.0.0/16", "192.168.0.0/16"]);
+    let told: Vec<_> = cluster.problems.iter().map(Problem::summary).collect();
+    assert_eq!(
+        told,
+        [
+            "file.yaml:3:1: IPPool same: its CIDR 10.1.0.0/16 overlaps 10.1.0.0/16 of IPPool z-first, which is older: this pool does not count; give each pool its own",
+            "file.yaml:1:1: IPPool a-wide: its CIDR 10.0.0.0/8 overlaps 10.1.0.0/16 of IPPool z-first, which is older: this pool does not count; give each pool its own",
+        ]
+    );
+}
+
+#[test]
+fn of_pools_that_overlap_and_are_as_old_none_is_valid_and_a_later_one_neither() {
+    let text = [
+        aged_pool("one", "10.1.0.0/16", 1),
+        aged_pool("two", "10.1.0.0/16", 1),
+        aged_pool("three", "10.1.0.0/17", 2),
+    ];
+    let cluster = import(&Contents::from_texts([("file.yaml", &*text.concat())]));
+    assert_eq!(cluster.invalid_pools, ["one", "two"]);
+    assert_eq!(cluster.later_pools, ["three".to_owned()].into());
+    assert_eq!(cluster.problems.len(), 3);
+}
+
+#[test]
+fn a_pool_that_holds_addresses_of_nodes_is_told_and_those_that_nodes_take_of_their_blocks_are_none()
+{
+    let node = |name: &str, block: &str, address: &str| {
+        format!(
+            "{{apiVersion: v1, kind: Node, metadata: {{name: {name}}}, spec: {{podCIDR: {block}}}, status: {{addresses: [{{type: InternalIP, address: {address}}}]}}}}\n---\n"
+        )
+    };
+    let nodes = node("n1", "10.1.0.0/24", "192.0.2.1");
+    let pools = aged_pool("pods", "10.0.0.0/8", 1) + &aged_pool("hosts", "192.0.2.0/24", 2);
+    let clean = import(&Contents::from_texts([(
+        "f",
+        &*(nodes.clone() + &aged_pool("p", "10.0.0.0/8", 1)),
+    )]));
+    assert_eq!(clean.problems, []);
+    // A node that says that it has an address of another node's block changes nothing.
+    let liar = node("n2", "10.2.0.0/24", "10.1.0.7");
+    let cluster = import(&Contents::from_texts([("file.yaml", &*(nodes + &liar + &pools))]));
+    let told: Vec<_> = cluster.problems.iter().map(Problem::summary).collect();
+    assert_eq!(
+        told,
+        [
+            "file.yaml:7:1: IPPool hosts: its CIDR 192.0.2.0/24 holds 192.0.2.1 of Node \"n1\": only nodes' pod CIDRs are routed of it; give the pool addresses that no host has"
+        ]
+    );
+    assert_eq!(
+        cluster.pools.iter().map(|pool| pool.holds_nodes).collect::<Vec<_>>(),
+        [false, true]
     );
 }
 

@@ -8,7 +8,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::super::code::Code;
 use super::super::cursor::{Cursor, Findings};
-use super::super::object::{EncapsulationMode, IpPool, Kind};
+use super::super::object::{Created, EncapsulationMode, IpPool, Kind};
 use super::super::settings::tell;
 use super::super::tree::Value;
 use super::OBJECT;
@@ -24,7 +24,11 @@ const TUNNEL: &str = "Tunnel";
 const LOAD_BALANCER: &str = "LoadBalancer";
 
 /// Reads a pool; `None` if it has no legal CIDR, which is then reported in `out`.
-pub(in super::super) fn ip_pool(root: &Cursor<'_>, out: &mut Findings) -> Option<IpPool> {
+pub(in super::super) fn ip_pool(
+    root: &Cursor<'_>,
+    created: Option<Created>,
+    out: &mut Findings,
+) -> Option<IpPool> {
     root.mapping(out, OBJECT, &["status"]);
     let spec = root.required(out, "spec", "a mapping with a cidr")?;
     if !tell(&spec, Kind::IpPool, out) {
@@ -55,7 +59,7 @@ pub(in super::super) fn ip_pool(root: &Cursor<'_>, out: &mut Findings) -> Option
     if let Some(field) = spec.field("natOutgoing") {
         field.boolean(out);
     }
-    Some(IpPool { cidr: cidr?, ipip_mode, vxlan_mode })
+    Some(IpPool { cidr: cidr?, ipip_mode, vxlan_mode, created })
 }
 
 fn encapsulation_mode(

@@ -718,6 +718,8 @@ pub struct IpPool {
     pub ipip_mode: Option<EncapsulationMode>,
     /// `spec.vxlanMode`; Never if absent, and also if `ipipMode` is not Never.
     pub vxlan_mode: Option<EncapsulationMode>,
+    /// `metadata.creationTimestamp`.
+    pub created: Option<Created>,
 }
 
 /// `spec.ipipMode` and `spec.vxlanMode` of an [`IpPool`].

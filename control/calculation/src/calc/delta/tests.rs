@@ -120,6 +120,8 @@ const OBJECTS: &[(&str, &[&str])] = &[
             "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.0.0.0/8}}",
             "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.0.0.0/8, ipipMode: Always}}",
             "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.0.0.0/12}}",
+            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p, creationTimestamp: '2026-11-26T10:00:01Z'}, spec: {cidr: 10.0.0.0/8, ipipMode: Always}}",
+            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 172.18.0.0/24}}",
         ],
     ),
     (
@@ -128,6 +130,7 @@ const OBJECTS: &[(&str, &[&str])] = &[
             "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: n2}, spec: {cidr: 10.64.0.0/12}}",
             "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: n2}, spec: {cidr: 'fd00::/48'}}",
             "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: n2}, spec: {cidr: 10.0.0.0/16}}",
+            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: n2, creationTimestamp: '2026-11-26T10:00:02Z'}, spec: {cidr: 10.64.0.0/12}}",
         ],
     ),
     (

@@ -1,0 +1,154 @@
+//! Pools that cannot be used as they stand: those that share addresses with another one, and those that hold addresses
+//! of nodes.
+//!
+//! Of two pools that overlap the older one counts, as with Calico, which refuses the later one. Where it is not known
+//! which is older, it is not known which pool a block is of, so neither is valid.
+//!
+//! A pool that holds addresses of nodes keeps its blocks. Each kubelet may report any address for its own node, and that
+//! must not cost other nodes their routes. But the rest of the pool is no route of the node's own, because it would lead
+//! to pods and not to those nodes.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::{Cluster, Node, Pool, network, problem};
+use crate::block;
+use manx_objects::State;
+use manx_objects::code::Code;
+use manx_objects::contents::{Contents, Stored};
+use manx_objects::object::{IpPool, Kind, Object, ObjectKey};
+
+/// A pool, as its object has it.
+struct Written<'a> {
+    pool: &'a IpPool,
+    key: &'a ObjectKey,
+    stored: &'a Stored,
+}
+
+/// Pools that share addresses, each with another one.
+type Pairs<'a> = Vec<(&'a Written<'a>, &'a Written<'a>)>;
+
+/// All pools that can be read, the oldest first, and whether it is known of all how old they are.
+fn written(contents: &Contents) -> (Vec<Written<'_>>, bool) {
+    let mut all = Vec::new();
+    for (key, stored) in contents.of_kind(Kind::IpPool) {
+        if let State::Valid(object) = &stored.state
+            && let Object::IpPool(pool) = &**object
+        {
+            all.push(Written { pool, key, stored });
+        }
+    }
+    all.sort_by_key(|it| (it.pool.created, it.pool.cidr, it.key));
+    let are_dated = all.iter().all(|it| it.pool.created.is_some());
+    (all, are_dated)
+}
+
+/// The pools that do not count, each with an older one that does or may; and those that may count, each with one that is
+/// as old.
+fn overlapping<'a>(all: &'a [Written<'a>], are_dated: bool) -> (Pairs<'a>, Pairs<'a>) {
+    let overlap = |one: &Written<'_>, other: &Written<'_>| {
+        let (one, other) = (one.pool.cidr, other.pool.cidr);
+        one.contains(&other) || other.contains(&one)
+    };
+    let (mut later, mut doubtful) = (Vec::new(), Vec::new());
+    let mut standing: Vec<&Written<'_>> = Vec::new();
+    let is_as_old = |one: &Written<'_>, other: &Written<'_>| {
+        !are_dated || one.pool.created == other.pool.created
+    };
+    for of_one_age in all.chunk_by(is_as_old) {
+        let mut new = Vec::new();
+        for pool in of_one_age {
+            match standing.iter().find(|older| overlap(pool, older)) {
+                Some(older) => later.push((pool, *older)),
+                None => new.push(pool),
+            }
+        }
+        for pool in &new {
+            let other = new.iter().find(|other| other.key != pool.key && overlap(pool, other));
+            doubtful.extend(other.map(|other| (*pool, *other)));
+        }
+        standing.extend(new);
+    }
+    (later, doubtful)
+}
+
+/// The addresses within `cidr` that nodes report and that lie in no block. A block is its node's, whatever another node
+/// reports.
+pub(crate) fn reported_within<'a>(
+    nodes: &'a BTreeMap<String, Node>,
+    cidr: IpNet,
+) -> impl Iterator<Item = (&'a str, IpAddr)> {
+    let reported = nodes.iter().flat_map(|(name, node)| {
+        let is_own = |address: &IpAddr| {
+            node.pod_cidrs.iter().any(|it| block::tunnel_address(*it) == Some(*address))
+        };
+        let others = node.addresses.iter().filter(move |address| !is_own(address));
+        others.map(|address| (name.as_str(), *address))
+    });
+    let is_in_block = |address: &IpAddr| {
+        nodes.values().any(|node| node.pod_cidrs.iter().any(|block| block.contains(address)))
+    };
+    reported.filter(move |(_, address)| cidr.contains(address) && !is_in_block(address))
+}
+
+impl Cluster {
+    /// Judges the pools of all objects, and says what is wrong with them. The nodes come before this.
+    pub(super) fn judge_pools(&mut self, contents: &Contents) {
+        let (all, are_dated) = written(contents);
+        let (later, doubtful) = overlapping(&all, are_dated);
+        let mut tell = |it: &Written<'_>, code, message| {
+            self.problems.push(problem(it.key, &it.stored.place, code, message));
+        };
+        for (it, other) in &doubtful {
+            let (cidr, of) = (it.pool.cidr, other.key);
+            let message = format!(
+                "its CIDR {cidr} overlaps {} of {of}: give each pool its own",
+                other.pool.cidr
+            );
+            tell(it, Code::OverlappingPools, message);
+        }
+        for (it, older) in &later {
+            let (cidr, of) = (it.pool.cidr, older.key);
+            let message = format!(
+                "its CIDR {cidr} overlaps {} of {of}, which is older: this pool does not count; give each pool its own",
+                older.pool.cidr
+            );
+            tell(it, Code::OverlappingPools, message);
+        }
+        self.invalid_pools.extend(doubtful.iter().map(|(it, _)| it.key.name.clone()));
+        self.later_pools = later.iter().map(|(it, _)| it.key.name.clone()).collect();
+        self.pools = Vec::with_capacity(all.len());
+        for it in all.iter().filter(|it| !self.later_pools.contains(&it.key.name)) {
+            let mut pool = network::pool(it.pool);
+            if let Some((node, address)) = reported_within(&self.nodes, pool.cidr).next() {
+                pool.holds_nodes = true;
+                let message = format!(
+                    "its CIDR {} holds {address} of Node {node:?}: only nodes' pod CIDRs are routed of it; give the pool addresses \
+                     that no host has",
+                    pool.cidr
+                );
+                let place = &it.stored.place;
+                self.problems.push(problem(it.key, place, Code::PoolHoldsNodes, message));
+            }
+            self.pools.push(pool);
+        }
+        self.pools.sort_by_key(|pool| pool.cidr);
+    }
+
+    /// Whether [`Cluster::judge_pools`] would find nothing. The pools and nodes of this are those of `contents`.
+    pub(super) fn finds_sound(&self, contents: &Contents) -> bool {
+        let (all, are_dated) = written(contents);
+        let (later, doubtful) = overlapping(&all, are_dated);
+        let holds_none = |pool: &Pool| reported_within(&self.nodes, pool.cidr).next().is_none();
+        later.is_empty() && doubtful.is_empty() && self.pools.iter().all(holds_none)
+    }
+
+    /// Whether each pool counted as its object says when all were judged.
+    pub(super) fn are_pools_sound(&self) -> bool {
+        self.invalid_pools.is_empty()
+            && self.later_pools.is_empty()
+            && !self.pools.iter().any(|pool| pool.holds_nodes)
+    }
+}
