@@ -13,7 +13,7 @@ use manx_api::{Attach, Attached, Attachment, AttachmentId, Detach, ErrorKind, Sa
 use manx_dataplane::worker::Polling;
 use manx_devices::device::{self, DeviceSpec};
 use manx_devices::pod_device;
-use manx_linux::netns;
+use manx_linux::{netlink, netns};
 use serde_json::json;
 
 use crate::config::{Config, VERSIONS};
@@ -90,9 +90,17 @@ fn attach_with_device(config: &Config, attach: Attach) -> Result<Attached, Error
     let mut client = connect(config)?;
     let (path, interface) = (attach.netns.clone(), attach.interface.clone());
     let netns = netns::open(&path).map_err(device::Error::from)?;
-    let reserved = match client.reserve(attach, netns.as_fd())? {
+    let reserved = match client.reserve(attach.clone(), netns.as_fd())? {
         Ok(reserved) => reserved,
-        Err(attached) => return Ok(attached),
+        Err(attached) if has_interface(&netns, &interface)? => return Ok(attached),
+        // The namespace has the number of one that has gone, with the interface: the agent takes the two for one.
+        Err(_) => {
+            client.detach(Detach { pod: attach.pod.clone(), id: attach.id() })?;
+            match client.reserve(attach, netns.as_fd())? {
+                Ok(reserved) => reserved,
+                Err(attached) => return Ok(attached),
+            }
+        }
     };
     ensure_holder(config);
     let wanted = DeviceSpec {
@@ -108,6 +116,11 @@ fn attach_with_device(config: &Config, attach: Attach) -> Result<Attached, Error
     let queues: Vec<OwnedFd> = made.into_iter().map(OwnedFd::from).collect();
     let queues: Vec<BorrowedFd<'_>> = queues.iter().map(AsFd::as_fd).collect();
     Ok(client.hand_over(&queues)?)
+}
+
+fn has_interface(netns: &OwnedFd, interface: &str) -> Result<bool, Error> {
+    let found = netlink::in_netns(netns, async |netlink| netlink.link(interface).await)?;
+    Ok(found.is_some())
 }
 
 /// A pod without a holder has its network until the agent ends.

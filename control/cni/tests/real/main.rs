@@ -12,7 +12,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use manx_api::{Device, Reservation};
+use manx_api::{AttachmentId, Device, Reservation};
 use manx_dataplane::worker::Polling;
 use manx_devices::device::DeviceSpec;
 use manx_linux::{netlink, netns};
@@ -416,6 +416,81 @@ fn of_two_hundred_pods_that_come_at_once_no_two_have_one_address() {
     let started: Vec<_> = calls.iter().map(|call| node.start_call("DEL", call)).collect();
     assert!(started.into_iter().all(|it| it.end().succeeded));
     assert_eq!(node.attachments(), []);
+}
+
+/// The interface may have gone with a namespace whose number this one has got, and the agent hears of it late: of a veth
+/// with the next packet.
+#[test]
+fn an_addition_succeeds_only_with_an_interface_in_the_namespace() {
+    let Some(node) = Node::start(&BOTH) else { return };
+    let path = node.add_namespace("web");
+    let netns = netns::open(&path).unwrap();
+    for device in ["veth", "tun", "tap"].repeat(3) {
+        let call = Call { config: json!({"deviceType": device}), ..Call::new("web", &path) };
+        let added = node.call("ADD", &call).result();
+        let removed = netlink::in_netns(&netns, async |netlink| {
+            let link = netlink.existing("eth0").await?;
+            netlink.delete_link(link.index).await
+        });
+        removed.unwrap();
+        let again = node.call("ADD", &call).result();
+        let link = netlink::in_netns(&netns, async |netlink| netlink.link("eth0").await).unwrap();
+        assert!(link.is_some(), "{device}: {added}, {again}");
+        node.call("DEL", &call).result();
+        assert_eq!(node.attachments(), []);
+    }
+}
+
+/// A runtime that has given up on an ADD detaches while it is under way, and attaches the pod's next sandbox meanwhile.
+#[test]
+fn additions_and_removals_of_one_pod_at_the_same_time_leave_it_whole_or_nothing_of_it() {
+    let Some(node) = Node::start(&["10.244.1.0/28"]) else { return };
+    for (round, device) in ["tun", "tap", "veth"].into_iter().cycle().take(24).enumerate() {
+        let containers = [format!("first-{round}"), format!("second-{round}")];
+        let paths = containers.each_ref().map(|name| node.add_namespace(name));
+        let config = json!({"deviceType": device});
+        let call = |at: usize| Call {
+            container: &containers[at],
+            config: config.clone(),
+            ..Call::new("web", &paths[at])
+        };
+        let under_way = [("ADD", 0), ("DEL", 0), ("ADD", 1), ("ADD", 0), ("DEL", 0), ("DEL", 1)];
+        let turned = under_way.into_iter().cycle().skip(round % 6).take(6);
+        let running: Vec<_> = turned
+            .map(|(verb, at)| {
+                // Each time another distance.
+                std::thread::sleep(std::time::Duration::from_millis(round as u64 % 8));
+                (verb, node.start_call(verb, &call(at)))
+            })
+            .collect();
+        for (verb, one) in running {
+            let said = one.end();
+            assert!(said.succeeded || verb == "ADD", "{verb}: {}", said.text);
+        }
+        // It is attached once or not at all, and then with its interface where the agent says.
+        let left = node.attachments();
+        assert!(left.len() <= 1, "{left:?}");
+        for (at, container) in containers.iter().enumerate() {
+            let of = |id: &AttachmentId| id.sandbox.container == *container;
+            let is_attached =
+                left.iter().any(|it| it.device.is_some() && it.id.as_ref().is_some_and(of));
+            let netns = netns::open(&paths[at]).unwrap();
+            let link =
+                netlink::in_netns(&netns, async |netlink| netlink.link("eth0").await).unwrap();
+            assert_eq!(link.is_some(), is_attached, "round {round}, {device}: {left:?}");
+        }
+        for at in [0, 1] {
+            node.call("DEL", &call(at)).result();
+        }
+        assert_eq!(node.attachments(), []);
+        assert!(node.holder().is_none() || node.kept().is_empty(), "{:?}", node.kept());
+    }
+    // Every address is there to give again: all but the network's, the node's and the broadcast's.
+    let names: Vec<String> = (0..13).map(|number| format!("pod-{number}")).collect();
+    for name in &names {
+        let path = node.add_namespace(name);
+        node.call("ADD", &Call::new(name, &path)).result();
+    }
 }
 
 #[test]
