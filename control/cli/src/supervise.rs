@@ -184,7 +184,7 @@ fn attend(signals: &Signals, agent: &Child) -> Result<(End, bool), Error> {
         loop {
             match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::Exited(pid, code)) if pid == agent => {
-                    return Ok((End::Code(code as u8), is_told));
+                    return Ok((End::Code(u8::try_from(code).unwrap_or(u8::MAX)), is_told));
                 }
                 Ok(WaitStatus::Signaled(pid, signal, _)) if pid == agent => {
                     return Ok((End::Signal(signal), is_told));

@@ -33,8 +33,8 @@ const EXITING: u64 = 4;
 /// The bit of SIGKILL in a set of signals.
 const KILL: u64 = 1 << 8;
 
-/// Whether a process of this pid namespace is gone, ends, or was killed and will end (proc_pid_stat(5): state, flags and
-/// pending signals).
+/// Whether a process of this pid namespace is gone, ends, or was killed and will end (`proc_pid_stat(5)`: state, flags
+/// and pending signals).
 pub fn is_ending(pid: i32) -> bool {
     let Ok(text) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
     // The name before may have any bytes.

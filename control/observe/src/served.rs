@@ -15,9 +15,9 @@ impl Served {
 
     /// The pages of this name are not served. The log says so once for each reason.
     pub fn fail(&self, pages: &'static str, reason: &str) {
-        let reason = Some(reason.to_owned());
-        if self.all().insert(pages, reason.clone()) != Some(reason.clone()) {
-            tracing::error!("{pages}: {}", reason.unwrap_or_default());
+        let before = self.all().insert(pages, Some(reason.to_owned()));
+        if before.flatten().as_deref() != Some(reason) {
+            tracing::error!("{pages}: {reason}");
         }
     }
 
