@@ -126,7 +126,7 @@ impl Access {
             }
         };
         config.connect_timeout = Some(CONNECT);
-        // It tries for minutes before it says anything. Who asks tries again, and tells.
+        // The library would try for minutes before it says anything. An agent tries again itself, and tells.
         config.default_retry = false;
         Ok(config)
     }

@@ -52,6 +52,8 @@ pub(super) struct Position {
     streams: bool,
     /// Whether the last attempt failed, and was reported.
     faulty: bool,
+    /// Whether this connection's server was asked in every way, and has no such kind.
+    absent: bool,
 }
 
 /// Why a turn ended.
@@ -85,7 +87,7 @@ impl From<kube::Error> for End {
 impl Position {
     /// Nothing is known of `kind` yet.
     pub(super) fn new(kind: Kind) -> Self {
-        Self { kind, resource: None, version: None, streams: true, faulty: false }
+        Self { kind, resource: None, version: None, streams: true, faulty: false, absent: false }
     }
 
     /// Follows the objects until nobody listens any more. Dropping the future loses nothing: the next one goes on.
@@ -97,6 +99,7 @@ impl Position {
         mut installed: watch::Receiver<u64>,
     ) {
         let mut pause = Pause::default();
+        self.absent = false;
         loop {
             match self.turn(connection, server, events, &mut installed).await {
                 Ok(()) => pause = Pause::default(),
@@ -157,12 +160,18 @@ impl Position {
             let mut found = Ok(None);
             for pause in &LOOKS[..if changed { LOOKS.len() } else { 1 }] {
                 tokio::time::sleep(*pause).await;
-                found = resource::find(connection, self.kind).await;
+                // What was missing is so still, unless there is a sign of a CRD, or the server's lists have it.
+                found = if self.absent && !changed {
+                    resource::find_served(connection, self.kind).await
+                } else {
+                    resource::find(connection, self.kind).await
+                };
                 if matches!(found, Ok(Some(_))) {
                     break;
                 }
             }
             self.resource = found.map_err(|error| End::Failed(words(&error)))?;
+            self.absent = self.resource.is_none();
         }
         Ok(self.resource.clone())
     }

@@ -69,7 +69,10 @@ pub(super) async fn find(connection: &Connection, kind: Kind) -> kube::Result<Op
 }
 
 /// What is found in the server's own lists.
-async fn find_served(connection: &Connection, kind: Kind) -> kube::Result<Option<Resource>> {
+pub(super) async fn find_served(
+    connection: &Connection,
+    kind: Kind,
+) -> kube::Result<Option<Resource>> {
     let groups = connection.ask::<APIGroupList>(get("/apis")?).await?.groups;
     let served = |version: &str| {
         let all = groups.iter().flat_map(|group| &group.versions);

@@ -120,17 +120,18 @@ fn a_kind_that_is_served_no_longer_stays_in_force_until_its_definition_is_gone()
 fn a_start_beside_a_server_that_does_not_serve_a_kind_yet_uses_the_last_state() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
-        let [state, copy] = ["state", "copy"].map(|name| folder.path().join(name));
+        let [state, probe, copy] = ["state", "probe", "copy"].map(|it| folder.path().join(it));
         let server = Fake::start();
         server.world().define("GlobalNetworkPolicy", "globalnetworkpolicies", true);
         server.world().put(POLICIES, deny_all());
         let mut last = open(&server, Some(&state)).await;
-        // The last agent still has its file.
+        // The last agent still has its file, and whoever looks at one has that for a moment.
         until(&mut last, |_| {
-            fs::copy(&state, &copy).unwrap();
-            Snapshot::open(&copy, &FOLLOWED, &Trouble::default()).1.is_some()
+            fs::copy(&state, &probe).unwrap();
+            Snapshot::open(&probe, &FOLLOWED, &Trouble::default()).1.is_some()
         })
         .await;
+        fs::copy(&probe, &copy).unwrap();
         server.world().served.remove("projectcalico.org/v3");
         let mut next = open(&server, Some(&copy)).await;
         assert_eq!(policies(&next), 1);
