@@ -150,9 +150,10 @@ pub(super) fn template(spec: &Cursor<'_>, owned: bool, out: &mut Findings) -> Op
 
 /// Reads `spec`: a pod that has never run.
 fn without_status(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) -> Pod {
-    let Metadata { labels, deleting, owner, .. } = metadata;
+    let Metadata { labels, created, deleting, owner, .. } = metadata;
     let mut pod = Pod {
         labels,
+        created,
         deleting,
         owner,
         service_account: None,
