@@ -1,5 +1,6 @@
 //! Ids, small collections, hashing, and the join of a second thread.
 
+mod bit_set;
 mod grouped;
 mod ids;
 mod index_table;
@@ -10,6 +11,7 @@ mod rebuild;
 mod small_list;
 mod stable_hash;
 
+pub(crate) use bit_set::BitSet;
 pub(crate) use grouped::{Grouped, OccupiedGroups};
 pub use ids::{ChainId, Identity, PathId};
 pub(crate) use index_table::IndexTable;

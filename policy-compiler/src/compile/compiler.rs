@@ -6,14 +6,17 @@
 //! **Cost**, with *E* members of the cluster, *S* distinct selectors and *P* predicates: O(E log E) for addresses, at
 //! worst O(S·P) selector matches (a selector looks only at members with the namespace or label that it requires), and
 //! for each chain as many rows as its own predicates tell classes apart. Policies are looked up by namespace; they are
-//! never all read.
+//! never all read. The rows of a chain look at no more rules than 16 for each rule, each predicate that a rule names of
+//! peers and each predicate of a row, and four million; all chains of a node no more than four times those of the
+//! largest ([`Compiler::looks`] counts them).
 //!
-//! **Memory.** A chain whose rows exceed the budget is evaluated rule by rule: slower, with the same verdicts.
-//! [`Counts::linear`](crate::image::Counts) is the number of such chains.
+//! **Memory and time.** A chain whose rows exceed the budget of bytes or of looks is evaluated rule by rule: slower,
+//! with the same verdicts. [`Counts::linear`](crate::image::Counts) is the number of such chains. The chains that cost
+//! most come last, and each takes half of what is left, so that they cost the others nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::take;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::address_delta::AddressDelta;
 use super::basis::{Basis, SPARE_IDENTITIES};
@@ -91,6 +94,11 @@ impl Compiler {
             self.basis = None;
         }
         done
+    }
+
+    /// How many rules, and predicates of rules, all rows so far have looked at: the work of compiling that grows fastest.
+    pub fn looks(&self) -> u64 {
+        self.tables.builder.looks
     }
 
     /// Forgets the basis: the next image is compiled anew. Called if a pod has changed without a call of
@@ -187,6 +195,7 @@ impl Compiler {
             paths: paths.shared(),
             no_path: Path::unknown(Direction::Ingress),
             slots: paths.slots(),
+            alike: OnceLock::new(),
             serial: self.serial,
         }
     }

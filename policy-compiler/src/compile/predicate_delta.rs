@@ -28,7 +28,7 @@ const MOST_UNUSED: usize = 16;
 #[derive(Default)]
 struct NewPredicates {
     selectors: Vec<(PredicateId, Selector)>,
-    nets: Vec<(PredicateId, Vec<Ipv4Net>)>,
+    nets: Vec<(PredicateId, Ipv4Net)>,
 }
 
 /// A member that matches a new predicate.
@@ -72,14 +72,12 @@ impl Basis {
         }
         delta.predicates = Some(predicates);
         let mut edits = self.change_kinds(&moved, delta)?;
-        for (id, nets) in added.nets {
+        for (id, net) in added.nets {
             self.in_use.predicates[id as usize] = peers.predicates.get(id as usize) == Some(&true);
-            for net in nets {
-                if self.atoms.add(net.into(), id) {
-                    edits.push(PrefixEdit { net, was: None, is: None });
-                }
-                delta.nets.insert(net);
+            if self.atoms.add(net.into(), id) {
+                edits.push(PrefixEdit { net, was: None, is: None });
             }
+            delta.nets.insert(net);
         }
         self.addresses.apply(&edits)
     }
@@ -120,12 +118,8 @@ impl Basis {
                     added.selectors.push((id, selector.clone()));
                 }
                 // These are known for every address, whichever end uses them.
-                Predicate::Family(_) | Predicate::Nets(_) if at < known => {}
-                Predicate::Nets(nets) => {
-                    added
-                        .nets
-                        .push((id, nets.iter().map(|net| v4(*net)).collect::<Result<_, _>>()?));
-                }
+                Predicate::Family(_) | Predicate::Net(_) if at < known => {}
+                Predicate::Net(net) => added.nets.push((id, v4(*net)?)),
                 _ => return Err(Rebuild),
             }
         }

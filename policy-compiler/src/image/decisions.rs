@@ -1,11 +1,13 @@
 //! Everything that a chain decides about a peer, as runs of ports: one row of the tables, read whole.
 
+use ahash::AHashMap;
+
 use super::lines::Lines;
 use super::packet_key::{KEYED, OTHERS};
 use super::tables::Image;
 use crate::common::{ChainId, Identity, PathId};
 use crate::model::{Direction, Family, Protocol, Transport, icmp_of};
-use crate::resolve::{Ports, ResolvedEnd};
+use crate::resolve::{Ports, Predicate, PredicateId, ResolvedEnd, ResolvedEntity};
 
 /// Keys from the first to the last, both included, that lead to one path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,19 +60,40 @@ struct Bounds {
 }
 
 impl Image {
-    /// The class of an identity: peers of one class are decided alike by every chain. `None` if the tables do not know
-    /// it.
+    /// The class of an identity: peers of one class are decided alike by every chain. Classes that differ only in the
+    /// nets that contain their addresses, and that all chains decide alike, are one here: the one that comes first.
+    /// `None` if the tables do not know it.
     pub fn class_of(&self, identity: Identity) -> Option<u32> {
-        self.class(identity).map(|class| class as u32)
+        self.alike.get_or_init(|| self.classes_alike()).get(self.class(identity)?).copied()
+    }
+
+    /// For each class the first one that is decided alike.
+    fn classes_alike(&self) -> Box<[u32]> {
+        let predicates = &self.peers.predicates.all;
+        let is_net =
+            |id: &PredicateId| matches!(predicates.get(*id as usize), Some(Predicate::Net(_)));
+        // Where rules are evaluated one by one, every predicate may matter.
+        let by_rows = self.linear.is_empty();
+        let mut first: AHashMap<(Vec<PredicateId>, Vec<Option<u32>>), u32> = AHashMap::new();
+        let classes = (0..).zip(&self.peers.class_predicate_sets);
+        let alike = classes.map(|(class, set)| {
+            let known = set.iter().copied().filter(|it| !by_rows || !is_net(it)).collect();
+            let chains = (0..self.chains.len() as u32).map(ChainId);
+            let rows = chains.map(|chain| self.cell(chain, class as usize)).collect();
+            *first.entry((known, rows)).or_insert(class)
+        });
+        alike.collect()
     }
 
     /// The place of a chain, its local end and a peer.
     pub fn lookups(&self, chain: ChainId, local: Identity, peer: Identity) -> Lookups {
-        let class = self.class_of(peer).filter(|_| local != Identity::UNKNOWN);
+        let class = self.class(peer).filter(|_| local != Identity::UNKNOWN);
         let Some(class) = class else { return Lookups::Nowhere };
-        match self.cell(chain, class as usize) {
+        match self.cell(chain, class) {
             None => Lookups::Nowhere,
-            Some(_) if self.is_linear(chain) => Lookups::Rules { chain, local, class },
+            Some(_) if self.is_linear(chain) => {
+                Lookups::Rules { chain, local, class: class as u32 }
+            }
             Some(row) => Lookups::Row(row),
         }
     }
@@ -141,7 +164,7 @@ impl Image {
 
     /// The port ranges that an end of a rule names.
     fn ranges(&self, end: &ResolvedEnd) -> Vec<(u16, u16)> {
-        let named = end.entities.iter().flat_map(|entity| entity.ports.iter().flatten());
+        let named = end.entities.iter().flat_map(ResolvedEntity::ports);
         let mut ranges = Vec::new();
         for ports in named.chain(&end.not_ports) {
             match ports {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::chain::{Chain, LINEAR, LocalEndpoint};
 use super::linear::Linear;
@@ -66,6 +66,8 @@ pub struct Image {
     /// The path that [`Image::path`] gives for a number that names none.
     pub(crate) no_path: Path,
     pub(crate) slots: u32,
+    /// For each class the first that every chain decides alike: see [`Image::class_of`]. Made at first use.
+    pub(crate) alike: OnceLock<Box<[u32]>>,
     /// The number of the image among the images of its compiler.
     pub(crate) serial: u64,
 }
@@ -312,6 +314,7 @@ impl Default for Image {
             paths: Arc::new(Direction::ALL.map(Path::unknown)),
             no_path: Path::unknown(Direction::Ingress),
             slots: 2,
+            alike: OnceLock::new(),
             serial: 0,
         }
     }

@@ -298,7 +298,7 @@ fn identities<P: Prefix>(
 ) {
     // The prefixes that contain the current one, innermost last, with holders and atom.
     let mut around: Vec<(P, Vec<KindId>, AtomNumber)> = Vec::new();
-    let nothing = classifying.atom_number(None);
+    let nothing = classifying.outside_atoms();
     let mut held: Vec<KindId> = Vec::new();
     let mut rest = items;
     while let [(prefix, first), after @ ..] = rest {
@@ -328,7 +328,7 @@ fn identities<P: Prefix>(
         held.extend_from_slice(outer);
         held.extend(same.iter().filter_map(|(_, item)| item.kind()));
         let atom = if *first == Occupant::ATOM {
-            classifying.atom_number(Some(prefix.net()))
+            classifying.atom_inside(prefix.net(), outer_atom)
         } else {
             outer_atom
         };

@@ -23,11 +23,7 @@ impl AtomPredicates {
                 Predicate::Family(family) => {
                     by_net.entry(family.everything()).or_default().push(id);
                 }
-                Predicate::Nets(nets) => {
-                    for net in nets {
-                        by_net.entry(net.trunc()).or_default().push(id);
-                    }
-                }
+                Predicate::Net(net) => by_net.entry(*net).or_default().push(id),
                 _ => {}
             }
         }
@@ -44,6 +40,11 @@ impl AtomPredicates {
     /// Every prefix in use.
     pub(crate) fn prefixes(&self) -> impl Iterator<Item = IpNet> + '_ {
         self.by_net.keys().copied()
+    }
+
+    /// The predicates that a prefix in use makes true.
+    pub(super) fn made_true_by(&self, net: IpNet) -> &[PredicateId] {
+        self.by_net.get(&net).map_or(&[], Vec::as_slice)
     }
 
     /// The predicate set of an atom: all that the prefixes in use which contain it make true.

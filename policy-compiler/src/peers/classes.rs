@@ -12,7 +12,7 @@ use super::atoms::AtomPredicates;
 use super::class_map::NO_CLASS;
 use super::identity::{IdentityInterner, PredicateKey};
 use super::kinds::{KindId, Kinds};
-use super::predicate_set::PredicateSet;
+use super::predicate_set::{PredicateSet, union};
 use crate::common::{Grouped, Identity};
 use crate::resolve::PredicateId;
 
@@ -43,7 +43,7 @@ pub(crate) struct Classifier<'a> {
     atoms: &'a AtomPredicates,
     /// By predicate.
     predicate_keys: &'a [PredicateKey],
-    of_atom: AHashMap<Option<IpNet>, AtomNumber>,
+    /// By atom.
     atom_predicates: Vec<PredicateSet>,
     /// For each kind, for addresses that only this kind holds: the atom in which it was last met, and the identity
     /// there.
@@ -73,7 +73,6 @@ impl<'a> Classifier<'a> {
             kinds,
             atoms,
             predicate_keys,
-            of_atom: AHashMap::new(),
             atom_predicates: Vec::new(),
             of_one: vec![(NO_ATOM, Identity::UNKNOWN); kinds.all.len()],
             of_one_elsewhere: AHashMap::new(),
@@ -131,13 +130,18 @@ impl<'a> Classifier<'a> {
         identity
     }
 
-    /// The number of an atom; `None` stands for all addresses outside atoms.
-    pub(crate) fn atom_number(&mut self, atom: Option<IpNet>) -> AtomNumber {
-        let Self { atoms, atom_predicates: atom_truths, .. } = self;
-        *self.of_atom.entry(atom).or_insert_with(|| {
-            atom_truths.push(atom.map(|atom| atoms.predicate_set(atom)).unwrap_or_default());
-            atom_truths.len() as u32 - 1
-        })
+    /// The atom of the addresses that lie in no prefix in use.
+    pub(crate) fn outside_atoms(&mut self) -> AtomNumber {
+        self.atom_predicates.push(PredicateSet::default());
+        self.atom_predicates.len() as u32 - 1
+    }
+
+    /// The atom of a prefix in use that lies in the atom `outer` and in no smaller one.
+    pub(crate) fn atom_inside(&mut self, atom: IpNet, outer: AtomNumber) -> AtomNumber {
+        let around = &self.atom_predicates[outer as usize];
+        let set = union(around.iter().chain(self.atoms.made_true_by(atom)));
+        self.atom_predicates.push(set);
+        self.atom_predicates.len() as u32 - 1
     }
 
     fn class(&mut self, identity: Identity, set: PredicateSet) {

@@ -36,10 +36,27 @@ impl Facts for AddressFacts<'_> {
         predicate == self.family as PredicateId || self.predicates.binary_search(&predicate).is_ok()
     }
 
+    fn holds_any(&self, predicates: &[PredicateId]) -> bool {
+        let (few, many) = match (self.predicates, predicates) {
+            (own, others) if own.len() < others.len() => (own, others),
+            (own, others) => (others, own),
+        };
+        few.iter().any(|predicate| many.binary_search(predicate).is_ok())
+    }
+
     fn ports(&self, port_set: PortSetId) -> impl Iterator<Item = (Protocol, u16)> {
-        let possible = self.possible_ports.get(port_set as usize);
-        let given = possible.into_iter().flatten().filter(|(_, _, id)| self.holds(*id));
-        given.map(|(protocol, port, _)| (*protocol, *port))
+        // Both ascend by predicate. A set may have far more ports than an address.
+        let possible = self.possible_ports.get(port_set as usize).map_or(&[][..], |ports| ports);
+        let own =
+            self.predicates.partition_point(|own| Some(own) < possible.first().map(|it| &it.2));
+        let behind = possible
+            .last()
+            .map_or(own, |last| self.predicates.partition_point(|own| *own <= last.2));
+        let own = self.predicates.get(own..behind).unwrap_or_default();
+        own.iter().filter_map(|own| {
+            let at = possible.binary_search_by_key(own, |port| port.2).ok()?;
+            possible.get(at).map(|(protocol, port, _)| (*protocol, *port))
+        })
     }
 }
 

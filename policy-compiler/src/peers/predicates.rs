@@ -2,7 +2,7 @@
 //!
 //! Terms that only the local ends of rules use are not evaluated for pods of other nodes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ahash::{AHashMap, AHashSet};
 
@@ -117,7 +117,7 @@ impl Evaluation<'_> {
                 pairs.extend(positions.map(|position| (*position as u32, id)));
             }
             Predicate::Family(_)
-            | Predicate::Nets(_)
+            | Predicate::Net(_)
             | Predicate::NamesPort { .. }
             | Predicate::ServicePort { .. } => {}
         }
@@ -152,10 +152,11 @@ impl Evaluation<'_> {
                 }
             }
         }
-        let mut answers: Vec<(Protocol, u16, PredicateId)> = Vec::new();
-        let distinct: BTreeSet<_> = having.iter().map(|(_, port)| *port).collect();
-        for (protocol, port) in distinct {
-            let id = self.predicates.all.len() as PredicateId;
+        let mut answers: BTreeMap<(Protocol, u16), PredicateId> =
+            having.iter().map(|(_, port)| (*port, 0)).collect();
+        for ((protocol, port), answer) in &mut answers {
+            let (protocol, port) = (*protocol, *port);
+            *answer = self.predicates.all.len() as PredicateId;
             self.predicates.all.push(match question {
                 PortSet::Named { selector, name } => Predicate::NamesPort {
                     selector: selector.clone(),
@@ -167,15 +168,11 @@ impl Evaluation<'_> {
                     Predicate::ServicePort { service: service.clone(), protocol, port }
                 }
             });
-            answers.push((protocol, port, id));
         }
-        for (position, (protocol, port)) in having {
-            let answer = answers.iter().find(|answer| (answer.0, answer.1) == (protocol, port));
-            if let Some((_, _, id)) = answer {
-                self.pairs.push((position as u32, *id));
-            }
-        }
-        self.predicates.possible_ports.push(answers.into());
+        let pairs = having.iter().filter_map(|(at, port)| Some((*at as u32, *answers.get(port)?)));
+        self.pairs.extend(pairs);
+        let ports = answers.into_iter().map(|((protocol, port), id)| (protocol, port, id));
+        self.predicates.possible_ports.push(ports.collect());
     }
 }
 

@@ -139,16 +139,17 @@ impl<'m> Domain<'m> {
                 if *how == Comparison::Equal {
                     return self.equal(members, key, value);
                 }
-                let mut bits = self.with_value(members, key, |found| how.holds(Some(found), value));
-                if how.holds(None, value) {
-                    let absent = self.with_value(members, key, |_| true);
-                    let absent = self.complement(absent);
-                    bits.iter_mut().zip(absent).for_each(|(word, other)| *word |= other);
+                if *how == Comparison::NotEqual {
+                    let equal = self.equal(members, key, value);
+                    return self.complement(equal);
                 }
-                bits
+                self.with_value(members, key, |found| how.holds(Some(found), value))
             }
             Node::Among { key, values, negated } => {
-                let among = self.with_value(members, key, |found| values.contains(found));
+                let mut among = self.empty();
+                for value in values {
+                    self.add_equal(members, key, value, &mut among);
+                }
                 if *negated { self.complement(among) } else { among }
             }
             Node::Not(one) => {
@@ -176,11 +177,15 @@ impl<'m> Domain<'m> {
 
     fn equal(&mut self, members: &'m Members<'_>, key: &str, value: &str) -> Bits {
         let mut bits = self.empty();
+        self.add_equal(members, key, value, &mut bits);
+        bits
+    }
+
+    fn add_equal(&mut self, members: &'m Members<'_>, key: &str, value: &str, bits: &mut Bits) {
         let values = self.values(members, key);
         if let Some(number) = values.by_value.get(value) {
-            values.places[*number].add_to(&mut bits);
+            values.places[*number].add_to(bits);
         }
-        bits
     }
 
     fn with_value(

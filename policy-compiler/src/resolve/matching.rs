@@ -10,21 +10,29 @@ pub(crate) trait Facts {
     fn family(&self) -> Family;
     /// Whether a predicate is true of it.
     fn holds(&self, predicate: PredicateId) -> bool;
+    /// Whether any of some predicates (ascending) is true of it.
+    fn holds_any(&self, predicates: &[PredicateId]) -> bool;
     /// The protocols and ports that a port set has at the address.
     fn ports(&self, port_set: PortSetId) -> impl Iterator<Item = (Protocol, u16)>;
 }
 
 impl ResolvedEntity {
+    /// Its ports; none if it does not look at ports.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = &Ports> {
+        self.ports.iter().flat_map(|ports| ports.iter())
+    }
+
     pub(crate) fn holds(&self, facts: &impl Facts) -> bool {
-        self.wanted.iter().all(|predicate| facts.holds(*predicate))
-            && !self.unwanted.iter().any(|predicate| facts.holds(*predicate))
+        self.families[facts.family() as usize]
+            && self.wanted.iter().all(|predicate| facts.holds(*predicate))
+            && !facts.holds_any(&self.unwanted)
     }
 }
 
 impl ResolvedEnd {
     /// The port sets of the end.
     pub(crate) fn port_sets(&self) -> impl Iterator<Item = PortSetId> + '_ {
-        let of_entities = self.entities.iter().flat_map(|entity| entity.ports.iter().flatten());
+        let of_entities = self.entities.iter().flat_map(ResolvedEntity::ports);
         of_entities.chain(&self.not_ports).filter_map(|ports| match ports {
             Ports::Set(port_set) => Some(*port_set),
             Ports::Range(..) => None,

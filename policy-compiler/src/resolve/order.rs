@@ -4,6 +4,7 @@
 use std::cell::LazyCell;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem::take;
 use std::sync::Arc;
 
 use ahash::{AHashMap, AHashSet};
@@ -33,6 +34,10 @@ pub(crate) struct PolicyOrder {
     /// The policies that require no namespace, in order.
     anywhere: Vec<Arc<OrderedPolicy>>,
 }
+
+/// More changes than these are not applied one by one, because each moves the policies behind it: the order is made
+/// anew.
+const MOST_CHANGES: usize = 64;
 
 /// A policy with its place in the order.
 #[derive(Debug)]
@@ -87,6 +92,16 @@ impl PolicyDelta {
 }
 
 impl OrderedPolicy {
+    fn new(model: &Model, name: &Arc<PolicyName>, policy: &Arc<Policy>) -> Self {
+        let (missing, order, _) = model.tier_sort_key(&policy.tier);
+        Self {
+            tier: (missing, order),
+            sort_key: name.sort_key(),
+            name: Arc::clone(name),
+            policy: Arc::clone(policy),
+        }
+    }
+
     pub(super) fn named(&self) -> NamedPolicy<'_> {
         (&self.name, &self.policy)
     }
@@ -122,12 +137,17 @@ impl PolicyOrder {
                 ..Self::default()
             };
         }
+        let (mut gone, mut come) = self.differences(model);
+        if self.mark.is_some() && gone.len() + come.len() > MOST_CHANGES {
+            let (namespaces, tiers) = (take(&mut self.namespaces), take(&mut self.tiers));
+            *self = Self { namespaces, tiers, turn: self.turn, ..Self::default() };
+            (gone, come) = self.differences(model);
+        }
         let is_first = self.mark.is_none();
-        let (gone, come) = self.differences(model);
         let mut changes = PolicyDelta::default();
         for name in gone {
             if let Some(policy) = self.known.remove(&name) {
-                self.remove(&name, &policy);
+                self.remove(model, &name, &policy);
                 changes.removed.push((name, policy));
             }
         }
@@ -199,8 +219,16 @@ impl PolicyOrder {
         }
     }
 
-    fn remove(&mut self, name: &PolicyName, policy: &Policy) {
-        self.lists(policy, |list| list.retain(|placed| *placed.name != *name));
+    fn remove(&mut self, model: &Model, name: &Arc<PolicyName>, policy: &Arc<Policy>) {
+        let placed = OrderedPolicy::new(model, name, policy);
+        self.lists(policy, |list| {
+            let first =
+                list.partition_point(|other| OrderedPolicy::cmp(other, &placed) == Ordering::Less);
+            let is_it = |other: &Arc<OrderedPolicy>| *other.name == **name;
+            if let Some(at) = list.iter().skip(first).position(is_it) {
+                list.remove(first + at);
+            }
+        });
     }
 
     /// Inserts a policy. `unsorted`: the lists are sorted afterwards. `None` if it belongs to no list.
@@ -213,15 +241,8 @@ impl PolicyOrder {
     ) -> Option<Arc<OrderedPolicy>> {
         let mut placed = None;
         self.lists(policy, |list| {
-            let placed = placed.get_or_insert_with(|| {
-                let (missing, order, _) = model.tier_sort_key(&policy.tier);
-                Arc::new(OrderedPolicy {
-                    tier: (missing, order),
-                    sort_key: name.sort_key(),
-                    name: Arc::clone(name),
-                    policy: Arc::clone(policy),
-                })
-            });
+            let placed =
+                placed.get_or_insert_with(|| Arc::new(OrderedPolicy::new(model, name, policy)));
             let at = if unsorted {
                 list.len()
             } else {

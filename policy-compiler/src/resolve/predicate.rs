@@ -1,6 +1,5 @@
 //! The terms of rules about an address: predicates, which are true or false of it, and port sets.
 
-use std::collections::BTreeSet;
 use std::fmt;
 
 use ipnet::IpNet;
@@ -18,8 +17,8 @@ pub enum Predicate {
     Family(Family),
     /// Some member that has the address matches.
     Members(Selector),
-    /// The address is in one of these.
-    Nets(BTreeSet<IpNet>),
+    /// The address is in this net, which has no host bits.
+    Net(IpNet),
     /// It is an endpoint of the service.
     Service(ObjectName),
     /// Some member that has the address matches (any member if there is no selector) and gives a port name this number.
@@ -50,10 +49,7 @@ impl fmt::Display for Predicate {
             Self::Family(Family::V4) => f.write_str("IPv4"),
             Self::Family(Family::V6) => f.write_str("IPv6"),
             Self::Members(selector) => write!(f, "members {selector}"),
-            Self::Nets(nets) => {
-                let nets: Vec<String> = nets.iter().map(ToString::to_string).collect();
-                write!(f, "in {}", nets.join(", "))
-            }
+            Self::Net(net) => write!(f, "in {net}"),
             Self::Service(service) => write!(f, "endpoints of service {service}"),
             Self::NamesPort { selector: None, name, protocol, port } => {
                 write!(f, "members whose {name} is {protocol} {port}")

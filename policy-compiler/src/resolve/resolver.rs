@@ -371,42 +371,70 @@ impl<'m, 'k> Resolver<'m, 'k> {
     fn end(&mut self, end: &RuleEnd, service_ports: bool) -> ResolvedEnd {
         let any = [Entity::default()];
         let entities = end.entities.as_deref().unwrap_or(&any);
-        let entities =
-            entities.iter().map(|entity| self.entity(entity, end, service_ports)).collect();
+        // Numbers of ports mean the same at every entity.
+        let numbers = end.ports.iter().all(|port| matches!(port, PortMatch::Range { .. }));
+        let shared = numbers.then(|| self.ports(end, None)).flatten();
+        let mut resolved = Vec::new();
+        for entity in entities {
+            let ports =
+                if numbers { shared.clone() } else { self.ports(end, entity.selector.as_ref()) };
+            self.entity(entity, ports, service_ports, &mut resolved);
+        }
         let not_ports = end.not_ports.iter().map(|port| self.port(port, None)).collect();
-        ResolvedEnd { entities, not_ports }
+        ResolvedEnd { entities: resolved.into_iter().collect(), not_ports }
     }
 
-    fn entity(&mut self, entity: &Entity, end: &RuleEnd, service_ports: bool) -> ResolvedEntity {
-        let mut resolved = ResolvedEntity::default();
-        for family in Family::ALL.into_iter().filter(|family| !entity.allows_family(*family)) {
-            resolved.unwanted.push(family as u32);
-        }
+    /// Adds an entity: one for each of its nets, or one if it names none.
+    fn entity(
+        &mut self,
+        entity: &Entity,
+        mut ports: Option<Arc<[Ports]>>,
+        service_ports: bool,
+        resolved: &mut Vec<ResolvedEntity>,
+    ) {
+        let (mut wanted, mut unwanted) = (SmallList::default(), Vec::new());
         if let Some(selector) = &entity.selector {
-            resolved.wanted.push(self.predicate(Predicate::Members(selector.clone())));
+            wanted.push(self.predicate(Predicate::Members(selector.clone())));
         }
         if let Some(selector) = &entity.not_selector {
-            resolved.unwanted.push(self.predicate(Predicate::Members(selector.clone())));
-        }
-        if !entity.nets.is_empty() {
-            resolved.wanted.push(self.predicate(Predicate::Nets(entity.nets.clone())));
-        }
-        if !entity.not_nets.is_empty() {
-            resolved.unwanted.push(self.predicate(Predicate::Nets(entity.not_nets.clone())));
-        }
-        if !end.ports.is_empty() {
-            let selector = entity.selector.as_ref();
-            resolved.ports = Some(end.ports.iter().map(|port| self.port(port, selector)).collect());
+            unwanted.push(self.predicate(Predicate::Members(selector.clone())));
         }
         if let Some(service) = &entity.service {
             if service_ports {
                 let port_set = self.port_set(PortSet::Service(service.clone()));
-                resolved.ports = Some(SmallList::One(Ports::Set(port_set)));
+                ports = Some(Arc::new([Ports::Set(port_set)]));
             } else {
-                resolved.wanted.push(self.predicate(Predicate::Service(service.clone())));
+                wanted.push(self.predicate(Predicate::Service(service.clone())));
             }
         }
-        resolved
+        unwanted.extend(entity.not_nets.iter().map(|net| self.net(net)));
+        unwanted.sort_unstable();
+        unwanted.dedup();
+        let families = Family::ALL.map(|family| entity.allows_family(family));
+        let around = ResolvedEntity { families, wanted, unwanted: unwanted.into(), ports };
+        if entity.nets.is_empty() {
+            return resolved.push(around);
+        }
+        for net in &entity.nets {
+            let mut of_net = around.clone();
+            let family = Family::from_address(net.addr());
+            of_net.families = Family::ALL.map(|it| it == family && families[it as usize]);
+            // Every address of a family is in its widest net.
+            if net.prefix_len() > 0 {
+                of_net.wanted.push(self.net(net));
+            }
+            resolved.push(of_net);
+        }
+    }
+
+    /// The ports of an end, for an entity with this selector; `None` if the end does not look at ports.
+    fn ports(&mut self, end: &RuleEnd, selector: Option<&Selector>) -> Option<Arc<[Ports]>> {
+        let ports = end.ports.iter().map(|port| self.port(port, selector));
+        (!end.ports.is_empty()).then(|| ports.collect())
+    }
+
+    fn net(&mut self, net: &IpNet) -> PredicateId {
+        self.predicate(Predicate::Net(net.trunc()))
     }
 
     fn port(&mut self, port: &PortMatch, selector: Option<&Selector>) -> Ports {

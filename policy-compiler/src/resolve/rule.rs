@@ -1,5 +1,7 @@
 //! Rules over predicates.
 
+use std::sync::Arc;
+
 use super::predicate::{PortSetId, PredicateId};
 use crate::common::SmallList;
 use crate::model::IcmpMatch;
@@ -13,16 +15,22 @@ pub enum Ports {
     Set(PortSetId),
 }
 
-/// An [`Entity`](crate::model::Entity) as predicates. It matches if all of `wanted` are true, none of `unwanted` is,
-/// and the port is one of `ports`, if these are given.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+/// An [`Entity`](crate::model::Entity), or one of its nets, as predicates. It matches if all of `wanted` are true, none
+/// of `unwanted` is, and the port is one of `ports`, if these are given.
+///
+/// An entity of several nets becomes one for each net. Each net is a predicate of its own, so an address has as many
+/// of these predicates as nets contain it (33 or 129 at most), however many rules name the nets. What the entities of a
+/// rule have in common they share: a rule of *n* nets and *m* ports takes memory for *n + m*.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ResolvedEntity {
+    /// The families that it can match.
+    pub families: [bool; 2],
     /// Predicates that must be true of the address.
     pub wanted: SmallList<PredicateId>,
-    /// Predicates that must be false of it.
-    pub unwanted: SmallList<PredicateId>,
+    /// Predicates that must be false of it, ascending.
+    pub unwanted: Arc<[PredicateId]>,
     /// The end's port must be one of these; `None` is every packet.
-    pub ports: Option<SmallList<Ports>>,
+    pub ports: Option<Arc<[Ports]>>,
 }
 
 /// A [`RuleEnd`](crate::model::RuleEnd) as predicates.
@@ -45,7 +53,7 @@ pub struct ResolvedRule {
     pub icmp: Option<IcmpMatch>,
     /// See [`Rule::not_icmp`](crate::model::Rule::not_icmp).
     pub not_icmp: Option<IcmpMatch>,
-    /// The families that the rule can match; entities restrict them further by predicates.
+    /// The families that the rule can match; entities restrict them further.
     pub families: [bool; 2],
     /// The local end.
     pub local: ResolvedEnd,

@@ -36,6 +36,11 @@ impl StepIndex {
         }
     }
 
+    /// How many steps require each predicate, in the order of the list's predicates.
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = usize> + '_ {
+        self.wanting.groups().map(<[u32]>::len)
+    }
+
     /// The steps that require a predicate, and the number of their group. Group 0 is the steps that require nothing.
     pub(crate) fn group(&self, asked: &Terms, predicate: PredicateId) -> Option<(usize, &[u32])> {
         let place = asked.predicates.binary_search(&predicate).ok()?;

@@ -35,7 +35,7 @@ impl Terms {
         ports(&end.not_ports);
         for entity in &end.entities {
             ports(entity.ports.as_deref().unwrap_or_default());
-            self.predicates.extend(entity.wanted.iter().chain(&entity.unwanted));
+            self.predicates.extend(entity.wanted.iter().chain(&*entity.unwanted));
         }
     }
 

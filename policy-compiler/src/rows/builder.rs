@@ -15,6 +15,8 @@ use super::interner::RowInterner;
 use super::paths::PathTable;
 use super::plan::{PlannedChain, RowPlan};
 use super::row::FirstPaths;
+use super::walk::Walk;
+use super::work::{self, Work};
 use crate::common::{PathId, Pinned, Rebuild, join_with};
 use crate::image::LINEAR;
 use crate::model::{Direction, Reason};
@@ -29,6 +31,8 @@ pub(crate) struct RowBuilder {
     /// Bytes of the cells of the chains so far.
     pub(crate) cell_bytes: usize,
     precomputed: Precomputed,
+    /// How many rules, and predicates of rules, all rows so far have looked at.
+    pub(crate) looks: u64,
 }
 
 /// What follows from a list alone, for each list.
@@ -48,11 +52,15 @@ pub(crate) struct Thresholds {
     pub(crate) rows: usize,
     /// If a list has more rules than this and needs many rows, what follows from the list alone is precomputed.
     pub(crate) rules: usize,
+    /// Chains whose rows look at more rules than this may be walked over; 0: every chain is.
+    pub(crate) looks: usize,
+    /// A chain that is walked over may take as much [`Work`] as this, and more by its size.
+    pub(crate) work: usize,
 }
 
 impl Default for Thresholds {
     fn default() -> Self {
-        Self { rows: 512, rules: 512 }
+        Self { rows: 512, rules: 512, looks: 1 << 16, work: work::LEAST }
     }
 }
 
@@ -117,15 +125,32 @@ impl RowBuilder {
         budget: usize,
         scale: Thresholds,
     ) -> Result<BuiltRows, Rebuild> {
-        let all = plan.rows;
+        let all = plan.simple_rows;
         let is_long =
             |chain: &&PlannedChain<'_>| scale.is_long(chain.list) && chain.uses_most_steps();
         let long = plan.chains.iter().filter(is_long);
         self.precompute(long.map(|chain| chain.list));
         let precomputed = &std::mem::take(&mut self.precomputed);
-        if all <= scale.rows {
-            return Ok(self.build_range(plan, 0..all, precomputed, predicates, budget));
-        }
+        let simple = plan.chains.iter().take(plan.simple);
+        self.looks += simple.map(|chain| chain.looks() as u64).sum::<u64>();
+        let mut made = if all <= scale.rows {
+            self.build_range(plan, 0..all, precomputed, predicates, budget)
+        } else {
+            self.build_halves(plan, precomputed, predicates, budget)?
+        };
+        self.walk(plan, precomputed, predicates, (budget, scale.work), &mut made);
+        Ok(made)
+    }
+
+    /// Builds the rows of all simple chains by two threads.
+    fn build_halves(
+        &mut self,
+        plan: &RowPlan<'_>,
+        precomputed: &Precomputed,
+        predicates: &Predicates,
+        budget: usize,
+    ) -> Result<BuiltRows, Rebuild> {
+        let all = plan.simple_rows;
         let half = plan.half();
         let mut other = Self::with_paths(PathTable::continuing(&self.paths));
         let (mut first, second) = join_with(
@@ -143,6 +168,43 @@ impl RowBuilder {
         self.cell_bytes += other.cell_bytes;
         first.rows.extend(self.merge(&other, &second.rows));
         Ok(first)
+    }
+
+    /// Builds the rows of the chains that are walked over, within bounds of work. Each may take half of what is left of
+    /// the budget.
+    fn walk(
+        &mut self,
+        plan: &RowPlan<'_>,
+        precomputed: &Precomputed,
+        predicates: &Predicates,
+        (budget, least): (usize, usize),
+        made: &mut BuiltRows,
+    ) {
+        let mut scratch = ChainScratch::default();
+        let walked = || plan.chains.iter().enumerate().skip(plan.simple);
+        let work_of = |chain: &PlannedChain<'_>| work::of_chain(chain.size(), least);
+        let mut all = work::of_all(walked().map(|(_, chain)| work_of(chain)).max().unwrap_or(0));
+        for (at, chain) in walked() {
+            let left = budget.saturating_sub(self.bytes() + chain.bytes());
+            let mut work = Work::new(work_of(chain).min(all), self.rows.lines.bytes() + left / 2);
+            let known = precomputed.get(&Pinned(Arc::clone(chain.list)));
+            let unknown = || FirstPaths::unknown(chain.list.steps.steps.len());
+            let first = known.map_or_else(unknown, |known| known.paths.clone());
+            let mut walk = Walk::new(chain.list, predicates, first, &mut scratch);
+            let mut rows = None;
+            if left > 0 {
+                rows = walk.rows(chain, (&mut self.paths, &mut self.rows), &mut work);
+            }
+            all -= work.spent();
+            self.looks += work.spent() as u64;
+            if let Some(rows) = rows {
+                self.cell_bytes += chain.bytes();
+                made.rows.extend(rows);
+            } else {
+                made.over_budget.push(at);
+                made.rows.resize(chain.rows.end, LINEAR);
+            }
+        }
     }
 
     /// Adds the rows of another builder and returns their numbers here.
@@ -173,9 +235,9 @@ impl RowBuilder {
             BuiltRows { rows: Vec::with_capacity(wanted.len()), over_budget: Vec::new() };
         self.rows.reserve(wanted.len().min(RESERVE));
         let mut scratch = ChainScratch::default();
-        for (at, chain) in plan.chains.iter().enumerate() {
+        for (at, chain) in plan.chains.iter().enumerate().take(plan.simple) {
             let rows = chain.rows.start.max(wanted.start)..chain.rows.end.min(wanted.end);
-            let is_last = wanted.end == plan.rows;
+            let is_last = wanted.end == plan.simple_rows;
             if chain.rows.start >= wanted.start && (is_last || chain.rows.start < wanted.end) {
                 self.cell_bytes += chain.bytes();
             }

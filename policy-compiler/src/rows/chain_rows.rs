@@ -10,15 +10,16 @@ use super::match_set::{Alternative, CompactMatch, MatchSets, alternatives, singl
 use super::paths::PathTable;
 use super::plan::PlannedChain;
 use super::row::{FirstPaths, RowScratch};
+use super::until_decided::{StepEffect, UntilDecided};
 use crate::image::LocalPredicateSets;
 use crate::model::Family;
 use crate::peers::{AddressFacts, Predicates};
-use crate::resolve::{Outcome, PredicateId, ResolvedList, Step};
+use crate::resolve::{PredicateId, ResolvedList, Step};
 
 /// What follows from a list's rules alone, for any predicates of the local end.
 #[derive(Debug)]
 pub(super) struct PrecomputedList {
-    paths: FirstPaths,
+    pub(super) paths: FirstPaths,
     ready: Vec<Option<ReadyForAll>>,
 }
 
@@ -29,8 +30,8 @@ impl PrecomputedList {
     /// `paths` holds the path of each rule of the list.
     pub(super) fn new(list: &ResolvedList, paths: FirstPaths) -> Self {
         let all = (0..).zip(&list.steps.steps).map(|(at, step)| {
-            let (wanted, matched) = single_alternative(&step.rule, list.list.direction)?;
-            Some((ReadyStep::new(at, step, StepMatch::One(wanted, matched)), step.rule.families))
+            let (wanted, matched, families) = single_alternative(&step.rule, list.list.direction)?;
+            Some((ReadyStep::new(at, step, StepMatch::One(wanted, matched)), families))
         });
         Self { paths, ready: all.collect() }
     }
@@ -47,20 +48,8 @@ struct ReadyStep {
 
 impl ReadyStep {
     fn new(at: u32, step: &Step, ways: StepMatch) -> Self {
-        let does = match step.outcome {
-            Outcome::Decide(_) => StepEffect::Decide,
-            Outcome::Pass(_) => StepEffect::Pass,
-            Outcome::Log(_) | Outcome::Staged(_) => StepEffect::GoOn,
-        };
-        Self { step: at, tier: step.tier, effect: does, ways }
+        Self { step: at, tier: step.tier, effect: (&step.outcome).into(), ways }
     }
-}
-
-#[derive(Debug, Clone, Copy)]
-enum StepEffect {
-    Decide,
-    Pass,
-    GoOn,
 }
 
 /// The packets that a step matches.
@@ -120,11 +109,11 @@ pub(super) struct ChainRowBuilder<'a, 'd> {
 #[derive(Default)]
 pub(super) struct ChainScratch {
     /// The match sets, shared by all chains, because many chains have the same ones.
-    match_sets: MatchSets,
-    row: RowScratch,
+    pub(super) match_sets: MatchSets,
+    pub(super) row: RowScratch,
     /// Steps; the lower half of each number is the step's index in `ready`.
     candidates: Vec<u64>,
-    matched: Vec<(u32, CompactMatch)>,
+    pub(super) matched: Vec<(u32, CompactMatch)>,
     firsts: Vec<FirstMatch>,
 }
 
@@ -338,12 +327,11 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         } = self;
         let FamilySteps { ready, ways: all_ways, .. } = &families[family as usize];
         matched.clear();
-        // After a rule that decides every packet, only rules of later tiers can match, and only if a Pass leads there.
-        let (mut decided, mut passed) = (None, None);
+        let mut until = UntilDecided::default();
         for ReadyStep { step, tier, effect: does, ways } in
             candidates.iter().map(|it| ready[*it as u32 as usize])
         {
-            if decided == Some(tier) {
+            if until.skips(tier) {
                 continue;
             }
             let before = matched.len();
@@ -357,23 +345,19 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
                     for way in &all_ways[first as usize..end as usize] {
                         let here = match way {
                             Alternative::Fixed(wanted, claim) => holds(*wanted).then_some(*claim),
+                            Alternative::Where(entity, claim) => {
+                                entity.holds(&peer).then_some(*claim)
+                            }
                             Alternative::PerPeer(way) => way.match_peer(&peer, match_sets),
                         };
                         matched.extend(here.map(|claim| (step, claim)));
                     }
                 }
             }
-            match does {
-                StepEffect::Pass if matched.len() > before => passed = Some(tier),
-                StepEffect::Decide
-                    if matched[before..].iter().any(|(_, it)| match_sets.is_everything(*it)) =>
-                {
-                    if passed != Some(tier) {
-                        break;
-                    }
-                    decided = Some(tier);
-                }
-                _ => {}
+            let here = &matched[before..];
+            let every_packet = here.iter().any(|(_, it)| match_sets.is_everything(*it));
+            if !here.is_empty() && until.ends(does, tier, every_packet) {
+                break;
             }
         }
     }

@@ -85,21 +85,24 @@ impl Chains {
         let mut chains = Self { endpoints: BTreeMap::new(), all: Vec::new() };
         let mut endpoints = Vec::with_capacity(resolved.endpoints.len());
         let mut known: AHashMap<NewChain, ChainId> = AHashMap::new();
+        // By list.
+        let asked: Vec<Vec<PredicateId>> =
+            resolved.lists.iter().map(|list| local_predicates(list, predicates)).collect();
         for (name, lists) in &resolved.endpoints {
             let mut local = LocalEndpoint { chains: BTreeMap::new(), revision: 0 };
             let mut hasher = StableHasher::default();
             for (at, index) in lists {
                 let list = &resolved.lists[*index];
-                let asked = local_predicates(list, predicates);
+                let asked = &asked[*index];
                 let mut made = NewChain { list: *index, local: None, each_address: Vec::new() };
                 if asked.is_empty() {
                     made.local = Some(LocalPredicateSets::default());
                 } else if let Some(sets) = pods.get(&**name) {
-                    made.local = constant(sets, &asked);
+                    made.local = constant(sets, asked);
                     if made.local.is_none() {
                         let each = sets.iter();
                         made.each_address =
-                            each.map(|(_, id, set)| (*id, restrict(set, &asked))).collect();
+                            each.map(|(_, id, set)| (*id, restrict(set, asked))).collect();
                     }
                 }
                 list.revision().hash(&mut hasher);
@@ -124,19 +127,23 @@ impl Chains {
     }
 }
 
-/// The predicates that a list uses of the local end, including those of its port sets.
-fn local_predicates(list: &ResolvedList, predicates: &Predicates) -> BTreeSet<PredicateId> {
+/// The predicates that a list uses of the local end, including those of its port sets, ascending.
+fn local_predicates(list: &ResolvedList, predicates: &Predicates) -> Vec<PredicateId> {
     let port_sets = list.local.port_sets.iter();
     let ports = port_sets.flat_map(|port_set| predicates.possible_ports[*port_set as usize].iter());
-    list.local.predicates.iter().copied().chain(ports.map(|port| port.2)).collect()
+    let mut all: Vec<PredicateId> =
+        list.local.predicates.iter().copied().chain(ports.map(|port| port.2)).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
-fn restrict(set: &PredicateSet, asked: &BTreeSet<PredicateId>) -> PredicateSet {
-    set.iter().copied().filter(|predicate| asked.contains(predicate)).collect()
+fn restrict(set: &PredicateSet, asked: &[PredicateId]) -> PredicateSet {
+    set.iter().copied().filter(|predicate| asked.binary_search(predicate).is_ok()).collect()
 }
 
 /// The predicates that a list uses, for each family; `None` if they differ between addresses of one family.
-fn constant(sets: &PodPredicateSets, asked: &BTreeSet<PredicateId>) -> Option<LocalPredicateSets> {
+fn constant(sets: &PodPredicateSets, asked: &[PredicateId]) -> Option<LocalPredicateSets> {
     let of_family = |family: Family| -> Option<PredicateSet> {
         let sets = sets.iter().filter(|(of, ..)| *of == family);
         let mut restricted = sets.map(|(_, _, set)| restrict(set, asked));

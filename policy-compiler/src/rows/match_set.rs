@@ -1,5 +1,7 @@
 //! Match sets: the packets that a rule matches between two addresses, when both are known.
 
+use std::sync::Arc;
+
 use ahash::AHashMap;
 
 use crate::common::Ranges;
@@ -108,17 +110,19 @@ impl MatchSets {
 pub(crate) enum Alternative<'r> {
     /// One match set for every peer that has a predicate; `None`: for every peer.
     Fixed(Option<PredicateId>, CompactMatch),
+    /// One match set for every peer that the entity matches.
+    Where(&'r ResolvedEntity, CompactMatch),
     /// The match set depends on the peer.
     PerPeer(PeerAlternative<'r>),
 }
 
-/// An alternative that looks at the peer.
+/// An alternative that looks at the peer's ports.
 pub(crate) struct PeerAlternative<'r> {
     rule: &'r ResolvedRule,
     direction: Direction,
-    peer: &'r ResolvedEntity,
+    pub(super) peer: &'r ResolvedEntity,
     /// The local end's ports.
-    local: EndPorts,
+    local: Arc<EndPorts>,
 }
 
 /// Visits the alternatives of a rule, given the local end.
@@ -130,57 +134,65 @@ pub(crate) fn alternatives<'r>(
     mut visit: impl FnMut(Alternative<'r>),
 ) {
     let family = local.family();
+    let looks_at_peers_ports = rule.peer.port_sets().next().is_some();
     for one in rule.local.entities.iter().filter(|entity| entity.holds(local)) {
-        for peer in &rule.peer.entities {
-            if let Some(wants) = required_predicates(rule, peer) {
-                let wants = wants.first().copied();
-                if let Some(ports) = port_range_match(rule, direction, one, peer) {
-                    visit(Alternative::Fixed(wants, ports));
-                    continue;
-                }
-                let way = PeerAlternative {
-                    rule,
-                    direction,
-                    peer,
-                    local: end_ports(one, &rule.local, local),
-                };
-                if let Some(claimed) = match_sets.intern(way.match_set(&NoFacts(family))) {
-                    visit(Alternative::Fixed(wants, claimed));
-                }
+        let local = Arc::new(end_ports(one, &rule.local, local));
+        // Entities that share their ports share the match set.
+        let mut known: Option<(SharedPorts<'_>, Option<CompactMatch>)> = None;
+        for peer in rule.peer.entities.iter().filter(|peer| peer.families[family as usize]) {
+            let way = PeerAlternative { rule, direction, peer, local: Arc::clone(&local) };
+            if looks_at_peers_ports {
+                visit(Alternative::PerPeer(way));
                 continue;
             }
-            let local = end_ports(one, &rule.local, local);
-            visit(Alternative::PerPeer(PeerAlternative { rule, direction, peer, local }));
+            let claimed = match known {
+                Some((ports, claimed)) if is_shared(ports, peer.ports.as_ref()) => claimed,
+                _ => port_range_match(rule, direction, one, peer)
+                    .or_else(|| match_sets.intern(way.match_set(&NoFacts(family)))),
+            };
+            known = Some((peer.ports.as_ref(), claimed));
+            let Some(claimed) = claimed else { continue };
+            visit(match required_predicates(peer) {
+                Some(wanted) => Alternative::Fixed(wanted.first().copied(), claimed),
+                None => Alternative::Where(peer, claimed),
+            });
         }
     }
 }
 
-/// The predicates, at most one, that a peer must have if the rule looks at nothing else of the peer; otherwise `None`.
-fn required_predicates<'r>(
-    rule: &ResolvedRule,
-    peer: &'r ResolvedEntity,
-) -> Option<&'r [PredicateId]> {
-    let is_all = match (&*peer.wanted, &*peer.unwanted) {
-        // Rows do not list the family among the predicates of a peer.
-        ([one], []) => *one >= Family::ALL.len() as PredicateId,
-        (wanted, unwanted) => wanted.is_empty() && unwanted.is_empty(),
-    };
-    (is_all && rule.peer.port_sets().next().is_none()).then_some(&*peer.wanted)
+/// The ports of an entity, if it looks at ports.
+type SharedPorts<'r> = Option<&'r Arc<[Ports]>>;
+
+fn is_shared(one: SharedPorts<'_>, other: SharedPorts<'_>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (one, other) => one.is_none() && other.is_none(),
+    }
 }
 
-/// The only [alternative](Alternative::Fixed) of a rule that matches one range of ports for every local end; `None` for
-/// every other rule. Most rules are of this kind.
+/// The predicates, at most one, that a peer must have if the entity looks at nothing else of the peer's address but its
+/// family; otherwise `None`.
+fn required_predicates(peer: &ResolvedEntity) -> Option<&[PredicateId]> {
+    (peer.wanted.len() <= 1 && peer.unwanted.is_empty()).then_some(&*peer.wanted)
+}
+
+/// The only [alternative](Alternative::Fixed) of a rule that matches one range of ports for every local end, with the
+/// families that it matches; `None` for every other rule. Most rules are of this kind.
 pub(crate) fn single_alternative(
     rule: &ResolvedRule,
     direction: Direction,
-) -> Option<(Option<PredicateId>, CompactMatch)> {
+) -> Option<(Option<PredicateId>, CompactMatch, [bool; 2])> {
     let ([local], [peer]) = (&*rule.local.entities, &*rule.peer.entities) else { return None };
-    if !(local.wanted.is_empty() && local.unwanted.is_empty()) {
+    if !(local.wanted.is_empty() && local.unwanted.is_empty())
+        || rule.peer.port_sets().next().is_some()
+    {
         return None;
     }
     Some((
-        required_predicates(rule, peer)?.first().copied(),
+        required_predicates(peer)?.first().copied(),
         port_range_match(rule, direction, local, peer)?,
+        [0, 1]
+            .map(|family| rule.families[family] && local.families[family] && peer.families[family]),
     ))
 }
 
@@ -242,6 +254,10 @@ impl Facts for NoFacts {
     }
 
     fn holds(&self, _: PredicateId) -> bool {
+        false
+    }
+
+    fn holds_any(&self, _: &[PredicateId]) -> bool {
         false
     }
 

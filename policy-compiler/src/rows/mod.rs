@@ -2,23 +2,31 @@
 //!
 //! `chains` finds the distinct chains. `plan` says which rows a chain needs: one for each set of predicates that its
 //! rules can tell apart (`partition`). `builder` builds them chain by chain (`chain_rows`): it turns the rules that may
-//! match into match sets (`match_set`) and sweeps over these (`row`), or merges earlier results (`first_match`).
+//! match into match sets (`match_set`) and sweeps over these (`row`), or merges earlier results (`first_match`). Where
+//! many rules meet many peers, it goes from row to row by what differs (`walk`, `clauses`, `painter`), with a bound (`work`).
 //! `interner` stores equal rows and lines once; `paths` and `slots` number the decisions. `tables` keeps all of it from
 //! image to image.
 
 mod builder;
 mod chain_rows;
 mod chains;
+mod clauses;
 mod decide;
 mod first_match;
 mod interner;
 mod match_set;
+mod painter;
 mod partition;
 mod paths;
 mod plan;
 mod row;
 mod slots;
 mod tables;
+mod until_decided;
+mod walk;
+mod walk_order;
+mod walk_state;
+mod work;
 
 pub(crate) use builder::RowBuilder;
 pub(crate) use chains::{Chains, LocalPods, NewChain, PodPredicateSets};

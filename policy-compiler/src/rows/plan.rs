@@ -23,10 +23,16 @@ pub(crate) struct RowPlan<'a> {
     pub(crate) chains: Vec<PlannedChain<'a>>,
     /// The number of rows to build.
     pub(crate) rows: usize,
+    /// The number of the chains whose rows are built one by one; they come first, and the others are walked over.
+    pub(crate) simple: usize,
+    /// The number of the rows of these chains.
+    pub(crate) simple_rows: usize,
 }
 
 /// A chain that needs rows.
 pub(crate) struct PlannedChain<'a> {
+    /// Its index among all chains of the image.
+    pub(crate) at: usize,
     pub(crate) list: &'a Arc<ResolvedList>,
     pub(crate) local: &'a LocalPredicateSets,
     cells: PlannedCells,
@@ -45,7 +51,8 @@ impl<'a> RowPlan<'a> {
     /// The first row of the second half, measured by the predicates of the rows: a row with more predicates takes
     /// longer.
     pub(crate) fn half(&self) -> usize {
-        let parts = || self.chains.iter().map(|chain| chain.cells.parts());
+        let simple = self.chains.get(..self.simple).unwrap_or_default();
+        let parts = || simple.iter().map(|chain| chain.cells.parts());
         let all = parts().map(|parts| parts.len() + parts.predicates.len()).sum::<usize>();
         let mut before = 0;
         let ends = parts().flat_map(|parts| {
@@ -58,8 +65,8 @@ impl<'a> RowPlan<'a> {
 
     fn add(
         &mut self,
-        list: &'a Arc<ResolvedList>,
-        local: &'a LocalPredicateSets,
+        at: usize,
+        (list, local): (&'a Arc<ResolvedList>, &'a LocalPredicateSets),
         cells: PlannedCells,
     ) {
         let rows = self.rows..self.rows + cells.parts().len();
@@ -67,14 +74,32 @@ impl<'a> RowPlan<'a> {
             list.index();
         }
         self.rows = rows.end;
-        self.chains.push(PlannedChain { list, local, cells, rows });
+        self.chains.push(PlannedChain { at, list, local, cells, rows });
+    }
+
+    /// Ends the planning. The chains that are [dear](PlannedChain::is_dear) come last, the dearest at the end, so that
+    /// the others get their rows first.
+    pub(crate) fn finish(&mut self, most: usize) {
+        let mut keyed: Vec<_> = std::mem::take(&mut self.chains)
+            .into_iter()
+            .map(|chain| (if chain.is_dear(most) { chain.size() } else { 0 }, chain))
+            .collect();
+        keyed.sort_by_key(|(size, _)| *size);
+        self.simple = keyed.partition_point(|(size, _)| *size == 0);
+        self.rows = 0;
+        for (at, (_, mut chain)) in keyed.into_iter().enumerate() {
+            chain.rows = self.rows..self.rows + chain.rows.len();
+            self.rows = chain.rows.end;
+            self.simple_rows = if at < self.simple { self.rows } else { self.simple_rows };
+            self.chains.push(chain);
+        }
     }
 
     /// Adds a chain whose rows stay valid for all but some classes. `Err` for a class that does not exist.
     pub(crate) fn add_some(
         &mut self,
-        list: &'a Arc<ResolvedList>,
-        local: &'a LocalPredicateSets,
+        at: usize,
+        (list, local): (&'a Arc<ResolvedList>, &'a LocalPredicateSets),
         (rows, unmade): (Vec<u32>, &[u32]),
         classes: &[PredicateSet],
         ports: &[PossiblePorts],
@@ -88,21 +113,21 @@ impl<'a> RowPlan<'a> {
             Some((*class, parts.push(family(set)?, relevant)))
         });
         let open = open.collect::<Option<_>>().ok_or(Rebuild)?;
-        self.add(list, local, PlannedCells::Some { rows, open, parts });
+        self.add(at, (list, local), PlannedCells::Some { rows, open, parts });
         Ok(())
     }
 
     /// Adds a chain that has no rows yet.
     pub(crate) fn add_all(
         &mut self,
-        list: &'a Arc<ResolvedList>,
-        local: &'a LocalPredicateSets,
+        at: usize,
+        (list, local): (&'a Arc<ResolvedList>, &'a LocalPredicateSets),
         (classes, partitions): (&ClassColumns, &mut Partitions),
         ports: &[PossiblePorts],
         turn: u64,
     ) {
         let partition = partitions.get(list.peer_predicates(ports), classes, turn);
-        self.add(list, local, PlannedCells::All(partition));
+        self.add(at, (list, local), PlannedCells::All(partition));
     }
 }
 
@@ -119,6 +144,40 @@ impl PlannedChain<'_> {
     /// The family of a row's peers, and those predicates of the chain that are true of them.
     pub(crate) fn row(&self, number: usize) -> (Family, &[PredicateId]) {
         self.cells.parts().part(number - self.rows.start)
+    }
+
+    /// Rules, what they name of peers, and the predicates of the rows.
+    pub(crate) fn size(&self) -> usize {
+        let steps = self.list.steps.steps.iter();
+        let named = steps.map(|step| {
+            let entities = step.rule.peer.entities.iter();
+            1 + entities.map(|it| 1 + it.wanted.len() + it.unwanted.len()).sum::<usize>()
+        });
+        named.sum::<usize>() + self.rows.len() + self.cells.parts().predicates.len()
+    }
+
+    /// How many rules its rows look at if they are built one by one: those that require a predicate that the peers have,
+    /// or none.
+    pub(crate) fn looks(&self) -> usize {
+        let Some(index) = self.list.index.get() else {
+            return self.rows.len() * self.list.steps.steps.len();
+        };
+        let asked = &self.list.peer.predicates;
+        let mut sizes = vec![0; asked.last().map_or(0, |last| *last as usize + 1)];
+        for (predicate, size) in asked.iter().zip(index.sizes()) {
+            sizes[*predicate as usize] = size;
+        }
+        let named = self.cells.parts().predicates.iter();
+        let wanting = named.filter_map(|predicate| sizes.get(*predicate as usize)).sum::<usize>();
+        self.rows.len() * index.always.len() + wanting
+    }
+
+    /// Whether its rows, built one by one, look at more rules than `most`, and at far more than the chain and its peers
+    /// name together.
+    fn is_dear(&self, most: usize) -> bool {
+        const FAR: usize = 4;
+        let looks = self.looks();
+        most == 0 || (looks > most && looks / FAR > self.size())
     }
 
     /// Whether most steps matter to one of the rows, because there are many rows.

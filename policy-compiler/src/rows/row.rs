@@ -3,7 +3,7 @@
 use super::first_match::{FirstMatch, FirstMatches, MergeScratch, NO_RULE};
 use super::interner::RowInterner;
 use super::match_set::{CompactMatch, MatchSets, TableMatch};
-use crate::common::PathId;
+use crate::common::{BitSet, PathId};
 use crate::image::{Interval, NO_KEY, OTHERS, Row, TABLES, Target};
 
 /// Memory that is used again from row to row.
@@ -13,7 +13,7 @@ pub(crate) struct RowScratch {
     /// The rule of each match set of one table.
     rules: Vec<u32>,
     /// The match sets that contain packets without a key.
-    bare: Vec<u64>,
+    bare: BitSet,
     /// The intervals of one table, ascending from key 0; neighbours lead to different targets. Packets that do not show
     /// the key of their protocol come after all keys.
     intervals: Vec<Interval>,
@@ -43,7 +43,7 @@ impl RowScratch {
         decide: impl FnMut(ActiveRules<'_>) -> (PathId, bool),
     ) -> Option<Row> {
         let Self { intervals, firsts: scratch, .. } = self;
-        let no_rules = PathFinder { known: &mut *known, decide }.target(&[], &[]);
+        let no_rules = PathFinder { known: &mut *known, decide }.target(&BitSet::default(), &[]);
         let mut row = [no_rules; TABLES];
         for (table, place) in row.iter_mut().enumerate() {
             intervals.clear();
@@ -73,7 +73,7 @@ impl RowScratch {
         let tables = matched.iter().fold(0, |all, (_, claimed)| all | distinct.tables(*claimed));
         for (table, place) in row.iter_mut().enumerate().take(OTHERS + 1) {
             *place = if tables >> table & 1 == 0 {
-                paths.target(&[], &[])
+                paths.target(&BitSet::default(), &[])
             } else {
                 self.table_target(table, matched, distinct, &mut paths, interner)
             };
@@ -108,7 +108,7 @@ impl RowScratch {
                     let Some(keys) = distinct.table_match(number, table) else { continue };
                     sweep.add(index, keys.keys.iter());
                     if keys.bare {
-                        insert_bit(bare, index);
+                        bare.insert(index);
                     }
                     if !keys.sources.is_all() {
                         sourced.push((index, keys));
@@ -118,7 +118,7 @@ impl RowScratch {
             rules.push(*rule);
         }
         sweep.sweep(|start, in_force| {
-            let to = if sourced.iter().any(|(index, _)| has_bit(in_force, *index)) {
+            let to = if sourced.iter().any(|(index, _)| in_force.contains(*index)) {
                 by_source.target(in_force, rules, &sourced, paths, interner)
             } else {
                 paths.target(in_force, rules)
@@ -144,7 +144,7 @@ impl BySource {
     /// The target for these match sets.
     fn target(
         &mut self,
-        in_force: &[u64],
+        in_force: &BitSet,
         rules: &[u32],
         sourced: &[(u32, &TableMatch)],
         paths: &mut PathFinder<'_, impl FnMut(ActiveRules<'_>) -> (PathId, bool)>,
@@ -153,9 +153,9 @@ impl BySource {
         let Self { sweep, intervals } = self;
         sweep.clear();
         intervals.clear();
-        sweep.active.extend_from_slice(in_force);
-        for (index, keys) in sourced.iter().filter(|(index, _)| has_bit(in_force, *index)) {
-            sweep.active[*index as usize / BITS] &= !(1 << (*index as usize % BITS));
+        sweep.active.clone_from(in_force);
+        for (index, keys) in sourced.iter().filter(|(index, _)| in_force.contains(*index)) {
+            sweep.active.remove(*index);
             sweep.add(*index, keys.sources.iter());
         }
         sweep.sweep(|start, in_force| {
@@ -167,26 +167,10 @@ impl BySource {
 }
 
 /// Adds an interval if its target differs from that of the interval before.
-fn push_interval(intervals: &mut Vec<Interval>, next: Interval) {
+pub(super) fn push_interval(intervals: &mut Vec<Interval>, next: Interval) {
     if intervals.last().is_none_or(|last| last.to != next.to) {
         intervals.push(next);
     }
-}
-
-const BITS: usize = u64::BITS as usize;
-
-/// Adds a number to a bit set.
-fn insert_bit(set: &mut Vec<u64>, number: u32) {
-    let at = number as usize / BITS;
-    if set.len() <= at {
-        set.resize(at + 1, 0);
-    }
-    set[at] |= 1 << (number as usize % BITS);
-}
-
-fn has_bit(set: &[u64], number: u32) -> bool {
-    let word = set.get(number as usize / BITS).copied().unwrap_or_default();
-    word >> (number as usize % BITS) & 1 != 0
 }
 
 /// The paths of packets, by the first matching rule.
@@ -205,6 +189,23 @@ impl FirstPaths {
     /// The path of packets for which a rule is the first, if the rule alone determines it.
     fn path(&self, rule: u32) -> Option<Target> {
         self.by_rule.get(rule as usize).copied().flatten()
+    }
+
+    /// The path of packets for which a rule is the first (`None`: that no rule matches), if the rule alone determines it.
+    /// `path` gives it if it is not known yet.
+    pub(super) fn path_or(
+        &mut self,
+        rule: Option<u32>,
+        path: impl FnOnce() -> Option<PathId>,
+    ) -> Option<Target> {
+        let known = match rule {
+            Some(rule) => self.by_rule.get_mut(rule as usize)?,
+            None => &mut self.none,
+        };
+        if known.is_none() {
+            *known = path().map(Target::path);
+        }
+        *known
     }
 
     /// Keeps the results of `path`, which gives the path of packets for which a rule is the first, if the rule alone
@@ -227,10 +228,8 @@ struct PathFinder<'k, D> {
 impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
     /// The target of the rules whose match sets contain the key.
     #[inline]
-    fn target(&mut self, in_force: &[u64], rules: &[u32]) -> Target {
-        let word = in_force.iter().position(|word| *word != 0);
-        let index = word.map(|at| at * BITS + in_force[at].trailing_zeros() as usize);
-        let first = index.and_then(|index| rules.get(index)).copied();
+    fn target(&mut self, in_force: &BitSet, rules: &[u32]) -> Target {
+        let first = in_force.next(0).and_then(|index| rules.get(index as usize)).copied();
         let known = match first {
             Some(first) => self.known.path(first),
             None => self.known.none,
@@ -239,8 +238,9 @@ impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
     }
 
     #[cold]
-    fn make(&mut self, first: Option<u32>, in_force: &[u64], rules: &[u32]) -> Target {
-        let (path, always) = (self.decide)(ActiveRules::new(in_force, rules));
+    fn make(&mut self, first: Option<u32>, in_force: &BitSet, rules: &[u32]) -> Target {
+        let active = ActiveRules { in_force, from: 0, rules, last: None };
+        let (path, always) = (self.decide)(active);
         let place = Target::path(path);
         let known = match first {
             Some(first) => self.known.by_rule.get_mut(first as usize),
@@ -255,18 +255,11 @@ impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
 
 /// The rules whose match sets contain a key, ascending and distinct.
 pub(crate) struct ActiveRules<'a> {
-    /// The bits that were not returned yet, from the word `at` on.
-    words: &'a [u64],
-    at: usize,
-    rest: u64,
+    in_force: &'a BitSet,
+    /// The match sets below this number were returned.
+    from: u32,
     rules: &'a [u32],
     last: Option<u32>,
-}
-
-impl<'a> ActiveRules<'a> {
-    fn new(words: &'a [u64], rules: &'a [u32]) -> Self {
-        Self { words, at: 0, rest: words.first().copied().unwrap_or_default(), rules, last: None }
-    }
 }
 
 impl Iterator for ActiveRules<'_> {
@@ -274,13 +267,9 @@ impl Iterator for ActiveRules<'_> {
 
     fn next(&mut self) -> Option<u32> {
         loop {
-            while self.rest == 0 {
-                self.at += 1;
-                self.rest = *self.words.get(self.at)?;
-            }
-            let index = self.at * BITS + self.rest.trailing_zeros() as usize;
-            self.rest &= self.rest - 1;
-            let rule = *self.rules.get(index)?;
+            let index = self.in_force.next(self.from)?;
+            self.from = index + 1;
+            let rule = *self.rules.get(index as usize)?;
             if self.last.replace(rule) != Some(rule) {
                 return Some(rule);
             }
@@ -295,7 +284,7 @@ struct Sweep {
     /// there.
     edges: Vec<u64>,
     /// The sets that contain the current key.
-    active: Vec<u64>,
+    active: BitSet,
 }
 
 impl Sweep {
@@ -308,7 +297,7 @@ impl Sweep {
     fn add(&mut self, number: u32, ranges: impl IntoIterator<Item = (u16, u16)>) {
         for (first, last) in ranges {
             if (first, last) == (0, u16::MAX) {
-                insert_bit(&mut self.active, number);
+                self.active.insert(number);
                 return;
             }
             let edge = |key: u32| u64::from(key) << 33 | u64::from(number) << 1;
@@ -318,7 +307,7 @@ impl Sweep {
     }
 
     /// Visits each key at which the containing sets change, from 0 on, with these sets.
-    fn sweep(&mut self, mut visit: impl FnMut(u32, &[u64])) {
+    fn sweep(&mut self, mut visit: impl FnMut(u32, &BitSet)) {
         let Self { edges, active: in_force } = self;
         edges.sort_unstable();
         let key = |edge: u64| (edge >> 33) as u32;
@@ -329,9 +318,9 @@ impl Sweep {
         while let Some(edge) = edges.next() {
             let number = (edge >> 1) as u32;
             if edge & 1 == 1 {
-                insert_bit(in_force, number);
-            } else if let Some(word) = in_force.get_mut(number as usize / BITS) {
-                *word &= !(1 << (number as usize % BITS));
+                in_force.insert(number);
+            } else {
+                in_force.remove(number);
             }
             let here = key(edge);
             if here < NO_KEY && edges.peek().is_none_or(|next| key(*next) > here) {

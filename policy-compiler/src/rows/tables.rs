@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use ahash::AHashMap;
+use ahash::{AHashMap, AHashSet};
 
 use super::builder::{RowBuilder, Thresholds};
 use super::chains::Chains;
@@ -41,6 +41,8 @@ struct ChainCells {
     unmade: Vec<u32>,
     /// The turn that last used the chain.
     turn: u64,
+    /// Its rows take more than they may: the chain is evaluated rule by rule.
+    too_dear: bool,
 }
 
 /// Unused rows and paths are kept up to twice the number of those in use plus this many.
@@ -78,8 +80,9 @@ impl RowTables {
     pub(crate) fn forget(&mut self) {
         let mut paths = std::mem::take(&mut self.builder.paths);
         paths.forget();
-        *self =
-            Self { builder: RowBuilder::with_paths(paths), scale: self.scale, ..Self::default() };
+        let mut builder = RowBuilder::with_paths(paths);
+        builder.looks = self.builder.looks;
+        *self = Self { builder, scale: self.scale, ..Self::default() };
     }
 
     /// Precomputes what follows from long lists alone, before a compilation from nothing.
@@ -99,6 +102,7 @@ impl RowTables {
     pub(crate) fn add_classes(&mut self, new: &[NewClass], predicates: &Predicates) {
         if !new.is_empty() {
             self.partitions = Partitions::default();
+            self.chains.retain(|_, chain| !chain.too_dear);
         }
         for ((list, _), chain) in &mut self.chains {
             for class in new {
@@ -191,16 +195,25 @@ impl RowTables {
         self.builder.cell_bytes = 0;
         self.turn += 1;
         let mut grid = Grid::new(chains.all.len(), peers.class_predicate_sets.len());
-        let (plan, planned) = self.plan((resolved, peers, chains), columns, &mut grid)?;
+        let plan = self.plan((resolved, peers, chains), columns, &mut grid)?;
         let built = self.builder.build(&plan, &peers.predicates, budget, scale)?;
-        for ((number, chain), at) in plan.chains.into_iter().enumerate().zip(planned) {
-            if built.over_budget.contains(&number) {
+        let over_budget: AHashSet<usize> = built.over_budget.into_iter().collect();
+        let (turn, simple) = (self.turn, plan.simple);
+        for (number, chain) in plan.chains.into_iter().enumerate() {
+            let key = (Pinned(Arc::clone(chain.list)), chain.local.clone());
+            let unmade = Vec::new();
+            if over_budget.contains(&number) {
+                // A chain that was walked over is not tried again while its rules and the classes stay.
+                if number >= simple {
+                    let rows = Vec::new();
+                    self.chains.insert(key, ChainCells { rows, unmade, turn, too_dear: true });
+                }
                 continue;
             }
-            let key = (Pinned(Arc::clone(chain.list)), chain.local.clone());
+            let at = chain.at;
             let rows = chain.into_cells(&built.rows);
             grid.fill(at, &rows);
-            self.chains.insert(key, ChainCells { rows, unmade: Vec::new(), turn: self.turn });
+            self.chains.insert(key, ChainCells { rows, unmade, turn, too_dear: false });
         }
         let mut linear = BTreeMap::new();
         for ((id, chain), has_rows) in (0..).map(ChainId).zip(&chains.all).zip(grid.has_rows) {
@@ -219,15 +232,18 @@ impl RowTables {
         (resolved, peers, chains): (&'a Resolved, &PeerTables, &'a Chains),
         columns: Option<ClassColumns>,
         grid: &mut Grid,
-    ) -> Result<(RowPlan<'a>, Vec<usize>), Rebuild> {
+    ) -> Result<RowPlan<'a>, Rebuild> {
         let PeerTables { predicates, class_predicate_sets: classes, .. } = peers;
         let mut columns = columns.map(Some);
-        let (mut plan, mut planned) = (RowPlan::default(), Vec::new());
+        let mut plan = RowPlan::default();
         for (at, chain) in chains.all.iter().enumerate() {
             let (list, Some(local)) = (&resolved.lists[chain.list], &chain.local) else { continue };
             let key = (Pinned(Arc::clone(list)), local.clone());
             if let Some(known) = self.chains.get_mut(&key).filter(|it| it.unmade.is_empty()) {
                 known.turn = self.turn;
+                if known.too_dear {
+                    continue;
+                }
                 self.builder.cell_bytes += size_of_val(&*known.rows);
                 grid.fill(at, &known.rows);
                 continue;
@@ -241,13 +257,13 @@ impl RowTables {
             };
             let ports = &predicates.possible_ports;
             if let Some((rows, unmade)) = stands {
-                plan.add_some(list, local, (rows, &unmade), classes, ports)?;
+                plan.add_some(at, (list, local), (rows, &unmade), classes, ports)?;
             } else {
-                plan.add_all(list, local, (columns, &mut self.partitions), ports, self.turn);
+                plan.add_all(at, (list, local), (columns, &mut self.partitions), ports, self.turn);
             }
-            planned.push(at);
         }
-        Ok((plan, planned))
+        plan.finish(self.scale.looks);
+        Ok(plan)
     }
 
     /// The rows of the chain that this one replaces, and the classes that a rule which differs between the two may
@@ -260,6 +276,9 @@ impl RowTables {
     ) -> Option<(Vec<u32>, Vec<u32>)> {
         let before = list.predecessor.upgrade()?;
         let known = self.chains.get(&(Pinned(before.clone()), local.clone()))?;
+        if known.too_dear {
+            return None;
+        }
         let mut unmade = known.unmade.clone();
         let most = known.rows.len() / 2;
         for rule in list.differing_rules(&before)? {

@@ -45,14 +45,23 @@ fn rules_foreseen() -> impl Strategy<Value = usize> {
     select(&[0, usize::MAX][..])
 }
 
+/// The threshold for walking over the rows of a chain: every chain is walked over, or none.
+fn looks() -> impl Strategy<Value = usize> {
+    select(&[0, usize::MAX][..])
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn compiled_equals_reference_in_every_cell(model in model(), rules in rules_foreseen()) {
+    fn compiled_equals_reference_in_every_cell(
+        model in model(),
+        rules in rules_foreseen(),
+        looks in looks(),
+    ) {
         let local = some_local(&model);
         let mut compiler = Compiler::new();
-        compiler.tables.scale.rules = rules;
+        compiler.tables.scale = Thresholds { rules, looks, ..Thresholds::default() };
         let image = compiler.compile(&model, &local);
         let reference = Reference::new(&model);
         let every = prove_by(&reference, &local, &image, Depth::Every, |_, _| {});
@@ -67,11 +76,12 @@ proptest! {
         model in model(),
         budget in prop_oneof![1 => Just(usize::MAX), 3 => 0usize..20_000],
         rules in rules_foreseen(),
+        looks in looks(),
     ) {
         let local = some_local(&model);
         let [one, two] = [usize::MAX, 0].map(|rows| {
             let mut compiler = Compiler::with_budget(budget);
-            compiler.tables.scale = Thresholds { rows, rules };
+            compiler.tables.scale = Thresholds { rows, rules, looks, ..Thresholds::default() };
             compiler.compile(&model, &local)
         });
         prop_assert_eq!(&one.cells, &two.cells);
@@ -285,7 +295,7 @@ fn of_those_who_are_in_several_sets_the_first_rule_of_all_decides() {
             let (model, local) = (&cluster.model, cluster.all());
             let images = [usize::MAX, 0].map(|rows| {
                 let mut compiler = Compiler::new();
-                compiler.tables.scale = Thresholds { rows, rules: 0 };
+                compiler.tables.scale = Thresholds { rows, rules: 0, ..Thresholds::default() };
                 compiler.compile(model, &local)
             });
             prop_assert_eq!(&images[0].cells, &images[1].cells);

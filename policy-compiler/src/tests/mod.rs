@@ -3,6 +3,7 @@
 mod ask;
 mod build;
 mod generate;
+mod heavy;
 mod laws;
 mod mutations;
 mod semantics;

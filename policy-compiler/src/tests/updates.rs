@@ -34,7 +34,7 @@ impl Kept {
         let mut compiler = Compiler::new();
         // Here two threads compile with precomputed lists; a compilation from nothing uses one thread and precomputes
         // nothing.
-        compiler.tables.scale = Thresholds { rows: 0, rules: 0 };
+        compiler.tables.scale = Thresholds { rows: 0, rules: 0, ..Thresholds::default() };
         let image = compiler.compile(&model, &local);
         Self { compiler, image, model, local }
     }

@@ -1,0 +1,140 @@
+//! The clauses of a chain: the alternatives of its rules, by the predicates of a peer that they require or exclude.
+
+use ahash::AHashMap;
+
+use super::match_set::{Alternative, CompactMatch, MatchSets, PeerAlternative, alternatives};
+use super::painter::parts;
+use super::plan::PlannedChain;
+use super::work::Work;
+use crate::common::Grouped;
+use crate::model::Family;
+use crate::peers::{AddressFacts, Predicates};
+use crate::resolve::{PredicateId, ResolvedList};
+
+/// One alternative of a step.
+pub(super) struct Clause<'a> {
+    pub(super) step: u32,
+    matches: ClauseMatch<'a>,
+    /// Which of the sets of active clauses it is in.
+    pub(super) group: u32,
+}
+
+enum ClauseMatch<'a> {
+    /// One match set for every peer.
+    Fixed(CompactMatch),
+    /// The match set depends on the peer's ports.
+    PerPeer(PeerAlternative<'a>),
+}
+
+/// The clauses of a chain for the peers of one family. Predicates have *ranks*: their numbers in the order of the walk.
+pub(super) struct Clauses<'a> {
+    pub(super) all: Vec<Clause<'a>>,
+    /// By rank, the clauses that require the predicate, and those that exclude it.
+    pub(super) wanting: Grouped,
+    pub(super) excluding: Grouped,
+    /// By rank, whether the predicate says which ports a peer has.
+    pub(super) of_ports: Vec<bool>,
+    /// Whether a clause looks at the peer's ports.
+    pub(super) looks_at_ports: bool,
+    /// For each group of clauses what they look at in a row: see [`parts`].
+    pub(super) groups: Vec<u16>,
+}
+
+impl<'a> Clauses<'a> {
+    /// The clauses for the peers of a family. `ranked` are the predicates by rank. `None` if they take more than the
+    /// work that is left.
+    pub(super) fn new(
+        chain: &PlannedChain<'a>,
+        family: Family,
+        ranked: &[PredicateId],
+        predicates: &Predicates,
+        match_sets: &mut MatchSets,
+        work: &mut Work,
+    ) -> Option<Self> {
+        let ports = &predicates.possible_ports;
+        let local = &chain.local[family as usize];
+        let local = AddressFacts { predicates: local, family, possible_ports: ports };
+        let mut ranks = AHashMap::with_capacity(ranked.len());
+        ranks.extend(ranked.iter().zip(0u32..));
+        let (mut all, mut groups) = (Vec::new(), Vec::new());
+        let (mut wanting, mut excluding) = (Vec::new(), Vec::new());
+        let mut looks_at_ports = false;
+        let list: &'a ResolvedList = chain.list;
+        for (step, at) in list.steps.steps.iter().zip(0..) {
+            if !step.rule.families[family as usize] {
+                continue;
+            }
+            let mut found = Vec::new();
+            alternatives(&step.rule, list.list.direction, &local, match_sets, |way| {
+                found.push(way);
+            });
+            for way in found {
+                let number = all.len() as u32;
+                let entity = match &way {
+                    Alternative::Fixed(..) => None,
+                    Alternative::Where(entity, _) => Some(*entity),
+                    Alternative::PerPeer(way) => Some(way.peer),
+                };
+                // A predicate that no row has makes no difference if it is excluded; if it is required, the clause
+                // never matches.
+                let rank = |predicate: &PredicateId| ranks.get(predicate).copied();
+                let wanted = match (&way, entity) {
+                    (Alternative::Fixed(wanted, _), _) => wanted.as_slice(),
+                    (_, Some(entity)) => &*entity.wanted,
+                    (_, None) => &[],
+                };
+                let Some(wanted) = wanted.iter().map(rank).collect::<Option<Vec<u32>>>() else {
+                    continue;
+                };
+                wanting.extend(wanted.into_iter().map(|rank| (rank, number)));
+                let unwanted = entity.map_or(&[][..], |entity| &entity.unwanted);
+                excluding.extend(unwanted.iter().filter_map(|it| Some((rank(it)?, number))));
+                work.spend(1 + unwanted.len())?;
+                let (matches, looks_at) = match way {
+                    Alternative::Fixed(_, claim) | Alternative::Where(_, claim) => {
+                        (ClauseMatch::Fixed(claim), parts(claim, match_sets))
+                    }
+                    Alternative::PerPeer(way) => {
+                        looks_at_ports = true;
+                        (ClauseMatch::PerPeer(way), u16::MAX)
+                    }
+                };
+                let group = groups.iter().position(|group| *group == looks_at);
+                let group = group.unwrap_or_else(|| {
+                    groups.push(looks_at);
+                    groups.len() - 1
+                });
+                all.push(Clause { step: at, matches, group: group as u32 });
+            }
+        }
+        let sets = list.peer.port_sets.iter().filter_map(|set| ports.get(*set as usize));
+        let mut of_ports = vec![false; ranked.len()];
+        for (_, _, predicate) in sets.flat_map(|ports| ports.iter()) {
+            if let Some(rank) = ranks.get(predicate) {
+                of_ports[*rank as usize] = true;
+            }
+        }
+        Some(Self {
+            all,
+            wanting: Grouped::from_pairs(ranked.len(), wanting.iter().copied()),
+            excluding: Grouped::from_pairs(ranked.len(), excluding.iter().copied()),
+            of_ports,
+            looks_at_ports,
+            groups,
+        })
+    }
+}
+
+impl Clause<'_> {
+    /// What it matches at a peer; `None` for nothing.
+    pub(super) fn claim(
+        &self,
+        peer: &AddressFacts<'_>,
+        match_sets: &mut MatchSets,
+    ) -> Option<CompactMatch> {
+        match &self.matches {
+            ClauseMatch::Fixed(claim) => Some(*claim),
+            ClauseMatch::PerPeer(way) => way.match_peer(peer, match_sets),
+        }
+    }
+}

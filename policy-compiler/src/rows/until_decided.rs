@@ -1,0 +1,52 @@
+//! Until when further rules may matter, while the rules that match are collected in order.
+
+use crate::resolve::Outcome;
+
+/// What a rule does to the walk over the rules.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum StepEffect {
+    Decide,
+    Pass,
+    GoOn,
+}
+
+impl From<&Outcome> for StepEffect {
+    fn from(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Decide(_) => Self::Decide,
+            Outcome::Pass(_) => Self::Pass,
+            Outcome::Log(_) | Outcome::Staged(_) => Self::GoOn,
+        }
+    }
+}
+
+/// After a rule that decides every packet, only rules of later tiers can match, and only if a Pass leads there.
+#[derive(Debug, Default)]
+pub(super) struct UntilDecided {
+    /// The tier in which a rule decides every packet.
+    decided: Option<u32>,
+    /// The last tier with a matching rule that passes.
+    passed: Option<u32>,
+}
+
+impl UntilDecided {
+    /// Whether no rule of the tier matters any more.
+    pub(super) fn skips(&self, tier: u32) -> bool {
+        self.decided == Some(tier)
+    }
+
+    /// Adds a matching rule. Returns whether no further rule matters.
+    pub(super) fn ends(&mut self, does: StepEffect, tier: u32, every_packet: bool) -> bool {
+        match does {
+            StepEffect::Pass => self.passed = Some(tier),
+            StepEffect::Decide if every_packet => {
+                if self.passed != Some(tier) {
+                    return true;
+                }
+                self.decided = Some(tier);
+            }
+            StepEffect::Decide | StepEffect::GoOn => {}
+        }
+        false
+    }
+}

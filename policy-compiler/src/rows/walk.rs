@@ -1,0 +1,246 @@
+//! The rows of a chain for which many rules meet many peers.
+//!
+//! The builder of rows (`chain_rows`) collects the rules of each row. If *n* rules may match each of *n* peers, as rules
+//! do that each except other addresses of the whole world, that is n² steps. The walk goes from one row to the next and
+//! looks only at the rules in which the two differ:
+//!
+//! - The rows are visited in an order in which the predicates that most peers have come first. Nets that contain each
+//!   other then form the tree that they are, and the walk enters and leaves each net once.
+//! - The rules that match at the current peers are a set of bits. To enter or leave a predicate changes the bits of the
+//!   rules that name it. So all rows together cost as many steps as rules name predicates.
+//! - If every rule that stopped to match had taken nothing in the row before the last step, the row is the same.
+//!   Otherwise the row is painted (`painter`): rules are asked in order until nothing is left to claim.
+//! - Rows with the same matching rules are one row. Such sets of rules are compared by a hash of 128 bits with keys that
+//!   nobody knows.
+//!
+//! A row that differs from all others still costs the rules that match it. [`Work`] bounds the sum.
+
+use ahash::{AHashMap, RandomState};
+
+use super::chain_rows::ChainScratch;
+use super::clauses::Clauses;
+use super::decide::decide;
+use super::interner::RowInterner;
+use super::painter::Painter;
+use super::paths::PathTable;
+use super::plan::PlannedChain;
+use super::row::FirstPaths;
+use super::until_decided::UntilDecided;
+use super::walk_order::Order;
+use super::walk_state::{Active, Flip, Frame, State};
+use super::work::Work;
+use crate::image::Target;
+use crate::model::Family;
+use crate::peers::{AddressFacts, Predicates};
+use crate::resolve::{PredicateId, ResolvedList};
+
+/// A row that was made.
+#[derive(Clone, Copy)]
+struct Made {
+    row: u32,
+    /// The clauses that took something in it, as a range of `Walk::visible`; `None`: any may matter.
+    visible: Option<(u32, u32)>,
+}
+
+/// Walks over the rows of one chain.
+pub(super) struct Walk<'a, 'd> {
+    list: &'a ResolvedList,
+    predicates: &'a Predicates,
+    paths: FirstPaths,
+    scratch: &'d mut ChainScratch,
+    painter: Painter,
+    /// The clauses that took something, of one row after another, ascending.
+    visible: Vec<u32>,
+    hashes: [RandomState; 2],
+}
+
+impl<'a, 'd> Walk<'a, 'd> {
+    pub(super) fn new(
+        list: &'a ResolvedList,
+        predicates: &'a Predicates,
+        paths: FirstPaths,
+        scratch: &'d mut ChainScratch,
+    ) -> Self {
+        Self {
+            list,
+            predicates,
+            paths,
+            scratch,
+            painter: Painter::default(),
+            visible: Vec::new(),
+            hashes: [RandomState::new(), RandomState::new()],
+        }
+    }
+
+    /// The rows of a chain, in order; `None` if they take more than the work that is left.
+    pub(super) fn rows(
+        &mut self,
+        chain: &PlannedChain<'a>,
+        (paths, rows): (&mut PathTable, &mut RowInterner),
+        work: &mut Work,
+    ) -> Option<Vec<u32>> {
+        let mut made = vec![0; chain.rows.len()];
+        for family in Family::ALL {
+            let of_family = chain.rows.clone().filter(|row| chain.row(*row).0 == family);
+            let of_family: Vec<usize> = of_family.collect();
+            if of_family.is_empty() {
+                continue;
+            }
+            let order = Order::new(chain, &of_family);
+            let match_sets = &mut self.scratch.match_sets;
+            let clauses =
+                Clauses::new(chain, family, &order.ranked, self.predicates, match_sets, work)?;
+            let mut state = State::new(&clauses, &self.hashes);
+            let mut known: AHashMap<u128, Made> = AHashMap::new();
+            let mut entered: Vec<Frame> = Vec::new();
+            // The rows that were made where the walk came by and has not left since: how many predicates and flips there
+            // were.
+            let mut around: Vec<(usize, usize, Made)> = Vec::new();
+            for (row, ranks, fork) in order.each() {
+                let same = entered.iter().zip(ranks).take_while(|(one, rank)| one.rank == **rank);
+                let same = same.count();
+                while entered.len() > same
+                    && let Some(frame) = entered.pop()
+                {
+                    work.spend(state.leave(frame, &clauses, &self.hashes))?;
+                }
+                while around.last().is_some_and(|(depth, ..)| *depth > same) {
+                    around.pop();
+                }
+                for depth in same..=ranks.len() {
+                    // Where the walk forks, it makes a row even if no peer needs it: those behind the fork differ
+                    // little from it.
+                    let is_made = around.last().is_some_and(|(made, ..)| *made == depth);
+                    if depth == ranks.len() || (depth == fork && !is_made) {
+                        let outer = around.last().copied();
+                        let outer = outer
+                            .filter(|(_, flips, row)| self.is_same(&state, *flips, *row, work));
+                        let here = match (outer, known.get(&state.hash)) {
+                            (Some((.., same)), _) => same,
+                            (None, Some(known)) => *known,
+                            (None, None) => {
+                                let set = order.predicates(&ranks[..depth], &clauses);
+                                let set = (family, set.as_slice());
+                                let here = self.row((paths, rows), &clauses, &state, set, work)?;
+                                work.fits(rows.lines.bytes())?;
+                                known.insert(state.hash, here);
+                                here
+                            }
+                        };
+                        around.push((depth, state.flips.len(), here));
+                        if depth == ranks.len() {
+                            made[row - chain.rows.start] = here.row;
+                        }
+                    }
+                    if let Some(rank) = ranks.get(depth) {
+                        entered.push(Frame { rank: *rank, flips: state.flips.len() });
+                        work.spend(state.enter(*rank, &clauses, &self.hashes))?;
+                    }
+                }
+            }
+        }
+        Some(made)
+    }
+
+    /// Whether the current row is one that was made around it: only clauses have changed since, none came, and those
+    /// that went had taken nothing.
+    fn is_same(&self, state: &State, flips: usize, made: Made, work: &mut Work) -> bool {
+        let Some((start, end)) = made.visible else { return state.flips.len() == flips };
+        let visible = self.visible.get(start as usize..end as usize).unwrap_or_default();
+        let since = state.flips.get(flips..).unwrap_or_default();
+        work.note(since.len());
+        since.iter().all(|flip| match flip {
+            Flip::Clause(clause) => {
+                !state.matches(*clause) && visible.binary_search(clause).is_err()
+            }
+            Flip::Port => false,
+        })
+    }
+
+    /// Makes a row.
+    fn row(
+        &mut self,
+        (paths, rows): (&mut PathTable, &mut RowInterner),
+        clauses: &Clauses<'a>,
+        state: &State,
+        (family, set): (Family, &[PredicateId]),
+        work: &mut Work,
+    ) -> Option<Made> {
+        let possible_ports = &self.predicates.possible_ports;
+        let peer = AddressFacts { predicates: set, family, possible_ports };
+        let first = self.visible.len();
+        self.painter.begin();
+        let mut decided_alone = true;
+        let mut active = Active::new(clauses, state);
+        while let Some(number) = active.next(self.painter.done) {
+            work.spend(1)?;
+            let clause = &clauses.all[number as usize];
+            let Some(claim) = clause.claim(&peer, &mut self.scratch.match_sets) else { continue };
+            let to = self.paths.path_or(Some(clause.step), || {
+                let (decision, always) = decide(self.list, std::iter::once(clause.step));
+                always.then(|| paths.intern(decision))
+            });
+            // A rule that does not decide alone matters only if it takes something.
+            let painted =
+                self.painter.paint(claim, &self.scratch.match_sets, to.unwrap_or(Target::NOWHERE));
+            match painted {
+                Some(false) => {}
+                Some(true) if to.is_some() => self.visible.push(number),
+                _ => {
+                    decided_alone = false;
+                    break;
+                }
+            }
+        }
+        let none = self.paths.path_or(None, || {
+            let (decision, always) = decide(self.list, std::iter::empty());
+            always.then(|| paths.intern(decision))
+        });
+        if let Some(none) = none.filter(|_| decided_alone) {
+            let (row, intervals) = self.painter.row(none, rows);
+            work.spend(intervals)?;
+            let visible = Some((first as u32, self.visible.len() as u32));
+            return Some(Made { row: rows.intern_row(row), visible });
+        }
+        self.visible.truncate(first);
+        let row = self.swept_row((paths, rows), clauses, state, &peer, work)?;
+        Some(Made { row, visible: None })
+    }
+
+    /// Makes a row in which more than the first matching rule matters.
+    fn swept_row(
+        &mut self,
+        (paths, rows): (&mut PathTable, &mut RowInterner),
+        clauses: &Clauses<'a>,
+        state: &State,
+        peer: &AddressFacts<'_>,
+        work: &mut Work,
+    ) -> Option<u32> {
+        let ChainScratch { row, matched, match_sets, .. } = &mut *self.scratch;
+        matched.clear();
+        let mut until = UntilDecided::default();
+        let mut active = Active::new(clauses, state);
+        while let Some(number) = active.next(0) {
+            work.spend(1)?;
+            let clause = &clauses.all[number as usize];
+            let step = &self.list.steps.steps[clause.step as usize];
+            if until.skips(step.tier) {
+                continue;
+            }
+            let Some(claim) = clause.claim(peer, match_sets) else { continue };
+            matched.push((clause.step, claim));
+            if until.ends((&step.outcome).into(), step.tier, match_sets.is_everything(claim)) {
+                break;
+            }
+        }
+        let mut spent = 0;
+        let row = row.row(matched, match_sets, &mut self.paths, rows, |matching| {
+            // What is noted on the way is part of the decision.
+            let matching = matching.inspect(|_| spent += 1);
+            let (decision, always) = decide(self.list, matching);
+            (paths.intern(decision), always)
+        });
+        work.spend(matched.len() + spent)?;
+        Some(rows.intern_row(row))
+    }
+}

@@ -1,0 +1,135 @@
+//! Policies that are made to cost much.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::build::*;
+use crate::check::{Packet, Reference};
+use crate::compile::Compiler;
+use crate::image::Image;
+use crate::model::*;
+use crate::resolve::Stage;
+use crate::rows::Thresholds;
+
+/// Marsaglia's xorshift.
+struct Random(u32);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 17;
+        self.0 ^= self.0 << 5;
+        self.0
+    }
+}
+
+/// A pod `a/a` whose policy has rules of the whole world that each except four nets and have ports of their own, and a
+/// pod `z/z` with a small policy. `ports` makes the ports of a rule.
+fn cluster(rules: u32, ports: impl Fn(u32, &mut Random) -> (u16, u16)) -> Cluster {
+    let mut random = Random(99);
+    let all = (0..rules).map(|index| {
+        let mut world = nets("0.0.0.0/0");
+        for _ in 0..4 {
+            let len = 8 + random.next() % 25;
+            let address = Ipv4Addr::from_bits(random.next() & u32::MAX << (32 - len));
+            world.not_nets.insert(format!("{address}/{len}").parse().unwrap());
+        }
+        let (first, last) = ports(index, &mut random);
+        let rule = allow().of(6).from([world]);
+        let range = PortMatch::Range { first: first.min(last), last: first.max(last) };
+        let destination = RuleEnd { ports: vec![range], ..RuleEnd::default() };
+        Rule { index, destination, ..rule }
+    });
+    let mut heavy = kubernetes("a/heavy");
+    heavy.1.ingress = Some(all.collect());
+    Cluster::new()
+        .pod("a/a", "", "10.0.0.1")
+        .pod("z/z", "", "10.0.0.2")
+        .policy(heavy)
+        .policy(kubernetes("z/small").ingress([allow().tcp("80").from([nets("10.0.0.0/8")])]))
+}
+
+/// Compares an image with the reference at addresses and ports where something changes.
+fn agrees(cluster: &Cluster, image: &Image) {
+    let reference = Reference::new(&cluster.model);
+    let (a, stage, direction) = (name("a/a"), Stage::Pod, Direction::Ingress);
+    let rules = cluster.model.policies.values().flat_map(|policy| policy.ingress.iter().flatten());
+    let nets = rules.flat_map(|rule| rule.source.entities.iter().flatten());
+    let nets: Vec<_> = nets.flat_map(|entity| entity.not_nets.iter().copied()).collect();
+    let policies = reference.policies(&a, stage, direction).unwrap();
+    let chain = image.chain(&a, direction).unwrap();
+    let mut random = Random(7);
+    for _ in 0..400 {
+        let net = nets[random.next() as usize % nets.len()];
+        let peer = if random.next().is_multiple_of(2) { net.network() } else { net.broadcast() };
+        let transport = Transport::ports(Protocol::Tcp, 40_000, random.next() as u16);
+        let packet = Packet { local: ip("10.0.0.1"), peer, transport };
+        let expected = reference.judge_by(&policies, &a, stage, direction, &packet);
+        let ends = [packet.local, peer].map(|address: IpAddr| image.identity(address));
+        let found = image.path(image.classify(chain, ends[0], ends[1], transport));
+        assert_eq!(*found.decision, expected, "{packet:?}");
+    }
+}
+
+fn any_range(_: u32, random: &mut Random) -> (u16, u16) {
+    (random.next() as u16, random.next() as u16)
+}
+
+#[test]
+fn rows_look_at_rules_in_proportion_to_the_rules() {
+    let looks = [150, 300].map(|rules| {
+        let cluster = cluster(rules, any_range);
+        let mut compiler = Compiler::new();
+        compiler.tables.scale.looks = 1000;
+        let image = compiler.compile(&cluster.model, &cluster.all());
+        assert_eq!(image.counts().linear, 0);
+        agrees(&cluster, &image);
+        compiler.looks()
+    });
+    assert!(looks[1] <= looks[0] * 5 / 2, "{looks:?}");
+    // Four nets of each rule make 1,200 rows of up to 300 rules.
+    assert!(looks[1] < 100_000, "{looks:?}");
+}
+
+#[test]
+fn nets_that_no_chain_tells_apart_are_of_one_class() {
+    let rules = [allow().tcp("80").from([nets("192.0.2.0/24 198.51.100.0/24 203.0.113.0/24")])];
+    let cluster = Cluster::new()
+        .pod("a/a", "", "10.0.0.1")
+        .pod("a/b", "app=b", "10.0.0.2")
+        .policy(kubernetes("a/a").ingress(rules))
+        .policy(
+            kubernetes("a/b")
+                .selects("app == 'b'")
+                .ingress([allow().tcp("81").from([nets("0.0.0.0/0").but("203.0.113.0/24")])]),
+        );
+    let image = cluster.image();
+    let class = |address: &str| image.class_of(image.identity(ip(address))).unwrap();
+    assert_eq!(class("192.0.2.1"), class("198.51.100.1"));
+    let distinct = ["192.0.2.1", "203.0.113.1", "8.8.8.8", "10.0.0.1", "fd00::1"].map(class);
+    assert_eq!(std::collections::BTreeSet::from(distinct).len(), 4, "{distinct:?}");
+    assert_eq!(class("8.8.8.8"), class("10.0.0.1"), "no policy asks for pods");
+}
+
+#[test]
+fn a_chain_that_is_too_dear_is_evaluated_rule_by_rule_and_costs_the_others_nothing() {
+    // Each rule has a port that no other has, so no row is like another.
+    let mut cluster = cluster(200, |index, _| (index as u16 * 300, index as u16 * 300 + 200));
+    let mut compiler = Compiler::new();
+    compiler.tables.scale = Thresholds { looks: 1000, work: 1000, ..Thresholds::default() };
+    let local = cluster.all();
+    let image = compiler.compile(&cluster.model, &local);
+    let is_linear = |image: &Image, pod: &str| {
+        Direction::ALL.map(|direction| image.is_linear(image.chain(&name(pod), direction).unwrap()))
+    };
+    assert_eq!(is_linear(&image, "a/a"), [true, false]);
+    assert_eq!(is_linear(&image, "z/z"), [false; 2]);
+    agrees(&cluster, &image);
+    // It is not tried again when another policy changes.
+    let before = compiler.looks();
+    let small = kubernetes("z/small").ingress([allow().tcp("81").from([nets("10.0.0.0/8")])]);
+    cluster = cluster.policy(small);
+    let image = compiler.compile(&cluster.model, &local);
+    assert!(compiler.looks() - before < 1000, "{before}, and then {}", compiler.looks());
+    assert_eq!(is_linear(&image, "a/a"), [true, false]);
+    assert_eq!(is_linear(&image, "z/z"), [false; 2]);
+}
