@@ -76,7 +76,9 @@ impl PolicyVerdict {
 pub fn policy_stamp(tables: &Tables, ends: &FlowEnds) -> PolicyStamp {
     let revision = |next_hop| match next_hop {
         NextHop::Endpoint(index) => tables.endpoint(index).map_or(0, |endpoint| endpoint.revision),
-        NextHop::Node | NextHop::Host | NextHop::Tunnel(_) => tables.host_policy.revision,
+        NextHop::Node | NextHop::Host | NextHop::Forwarded | NextHop::Tunnel(_) => {
+            tables.host_policy.revision
+        }
         NextHop::Service
         | NextHop::Translated
         | NextHop::HostSide(_)
@@ -144,7 +146,8 @@ pub fn evaluate_untracked(
 /// local source, the node's interface where it leaves, the node's interface where it arrives, ingress of a local
 /// destination.
 ///
-/// Two exceptions, both of Kubernetes: a pod can always reach itself, and a node can always reach its own pods.
+/// Two exceptions, both of Kubernetes: a pod can always reach itself, and a node can always reach its own pods. What the
+/// node only forwards is not the node's, even if the node has masqueraded it ([`NextHop::Forwarded`]).
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "the caller holds all of it in registers")]
 pub fn evaluate_policy(
@@ -184,6 +187,7 @@ pub fn evaluate_policy(
         NextHop::Node => None,
         // It leaves the node, or has no route.
         NextHop::Host
+        | NextHop::Forwarded
         | NextHop::Tunnel(_)
         | NextHop::Service
         | NextHop::Translated

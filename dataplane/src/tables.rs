@@ -44,6 +44,9 @@ pub enum NextHop {
     Service,
     /// Of a source: an endpoint of this node whose packets come back from that translation. No route holds it.
     Translated,
+    /// Of a source: an address of this node in a packet that the node forwards. The node's kernel has masqueraded the
+    /// sender, and nothing says who that is: it has none of the node's rights. No route holds it.
+    Forwarded,
     /// The node and everything beyond it, by the own link of an endpoint that another plugin has connected, an index
     /// into [`Tables::host_sides`]. No route holds it: see [`Detour::path`].
     HostSide(u32),
@@ -63,6 +66,10 @@ impl EncodedNextHop {
     pub const SERVICE: Self = NextHop::Service.encode();
     /// An endpoint behind the translation of service addresses.
     pub const TRANSLATED: Self = NextHop::Translated.encode();
+    /// An address of this node in a packet that it forwards.
+    pub const FORWARDED: Self = NextHop::Forwarded.encode();
+    /// The bit in which that differs from the world; they differ in no other.
+    pub const HOST_OR_FORWARDED: u32 = NextHop::Host.encode().0 ^ NextHop::Forwarded.encode().0;
     /// The bit in which a service address differs from the world; they differ in no other.
     pub const HOST_OR_SERVICE: u32 = NextHop::Host.encode().0 ^ NextHop::Service.encode().0;
     /// The bit in which a service address differs from what is behind its translation; they differ in no other.
@@ -92,6 +99,7 @@ impl EncodedNextHop {
 
 const _: () = assert!(
     EncodedNextHop::NODE_OR_HOST.is_power_of_two()
+        && EncodedNextHop::HOST_OR_FORWARDED.is_power_of_two()
         && EncodedNextHop::HOST_OR_SERVICE.is_power_of_two()
         && EncodedNextHop::SERVICE_OR_TRANSLATED.is_power_of_two()
         && NextHop::HostSide(7).encode().is_of_node()
@@ -119,6 +127,7 @@ impl NextHop {
             Self::Tunnel(index) => (5, index),
             Self::Service => (3, 1),
             Self::HostSide(index) => (6, index),
+            Self::Forwarded => (3, 2),
             Self::Translated => (3, 3),
         };
         EncodedNextHop((index & INDEX) << KIND_BITS | kind)
@@ -133,6 +142,7 @@ impl NextHop {
             3 => match code >> KIND_BITS {
                 0 => Self::Host,
                 1 => Self::Service,
+                2 => Self::Forwarded,
                 3 => Self::Translated,
                 _ => Self::NoRoute,
             },
@@ -154,11 +164,14 @@ pub enum Detour {
     Service,
     /// The node, which forwarded them to the destination's [`Role::HostSide`].
     Node,
+    /// The node, which forwarded them to [`Role::Forwarded`], and masqueraded them if they come from its own address:
+    /// [`NextHop::Forwarded`].
+    Forwarded,
 }
 
 impl Detour {
     /// By their number.
-    pub const ALL: [Self; 3] = [Self::None, Self::Service, Self::Node];
+    pub const ALL: [Self; 4] = [Self::None, Self::Service, Self::Node, Self::Forwarded];
 
     /// The detour of packets whose flow has this next hop for their source. If that is no endpoint, it means nothing.
     #[inline]
@@ -166,18 +179,23 @@ impl Detour {
         match NextHop::decode(source) {
             NextHop::Translated => Self::Service,
             NextHop::HostSide(_) => Self::Node,
+            NextHop::Forwarded => Self::Forwarded,
             _ => Self::None,
         }
     }
 
-    /// The next hops of packets that took this detour, where routes lead by `pair`. Only packets of endpoints take one.
-    /// Where another plugin connects the endpoints, each reaches the node and beyond by its own link.
+    /// The next hops of packets that took this detour, where routes lead by `pair`. Only packets of endpoints take one,
+    /// and what the node masquerades. Where another plugin connects the endpoints, each reaches the node and beyond by
+    /// its own link.
     #[inline]
     pub fn path(self, tables: &Tables, pair: NextHopPair) -> NextHopPair {
         let source = pair.from.endpoint();
         let pair = match source {
             Some(_) if self == Self::Service => {
                 NextHopPair { from: EncodedNextHop::TRANSLATED, ..pair }
+            }
+            None if self == Self::Forwarded && pair.from == EncodedNextHop::NODE => {
+                NextHopPair { from: EncodedNextHop::FORWARDED, ..pair }
             }
             _ => pair,
         };
@@ -265,8 +283,11 @@ pub enum Role {
     /// Packets to one endpoint that another plugin has connected: of the node, from beyond it, and of this node's
     /// endpoints where the node forwarded them.
     HostSide(u32),
-    /// Packets of the node, and, where Manx does not own the uplink, from beyond it.
+    /// Packets of the node, and, where Manx does not own the uplink and there is no port of [`Role::Forwarded`], from
+    /// beyond it.
     Host,
+    /// Packets that the node forwards: none is of the node itself, whatever its source.
+    Forwarded,
     /// Packets that come back from the node's translation of service addresses.
     Service,
     /// Packets from beyond the node: the uplink, where Manx owns it.
@@ -335,7 +356,8 @@ impl HostPolicy {
     #[inline]
     pub fn interface(&self, next_hop: NextHop) -> Option<&InterfaceChains> {
         match next_hop {
-            NextHop::Host => self.native.as_ref(),
+            // What the node masquerades may have come in by it.
+            NextHop::Host | NextHop::Forwarded => self.native.as_ref(),
             NextHop::Tunnel(_) => self.tunnelled.as_ref(),
             NextHop::Endpoint(_)
             | NextHop::Node
@@ -587,7 +609,7 @@ impl Tables {
         match next_hop {
             NextHop::NoRoute | NextHop::Unreachable => None,
             NextHop::HostSide(index) => self.host_sides.get(index as usize)?.as_ref(),
-            NextHop::Node => self.host.as_ref(),
+            NextHop::Node | NextHop::Forwarded => self.host.as_ref(),
             NextHop::Host => self.uplink.as_ref().or(self.host.as_ref()),
             NextHop::Endpoint(index) => Some(&self.endpoint(index)?.link),
             NextHop::Service | NextHop::Translated => Some(&self.service.as_ref()?.link),
@@ -615,6 +637,7 @@ mod tests {
             NextHop::Tunnel(INDEX),
             NextHop::Service,
             NextHop::Translated,
+            NextHop::Forwarded,
             NextHop::HostSide(7),
         ] {
             assert_eq!(NextHop::decode(next_hop.encode()), next_hop);

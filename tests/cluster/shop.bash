@@ -62,10 +62,11 @@ reaches() { connects "$1" "$(address "$2"):8080"; }
 denied() { timed_out "$1" "$(address "$2"):8080"; }
 
 # Both endpoints answer: kube-proxy chooses by chance. The pod's own server asks, and its node asks that.
-both_answer() {
+both_answer() { both_answer_at "$1" "$2" 80; }
+both_answer_at() {
     local found
     found=$(cluster exec "${1#*-}" -- curl -sS --max-time 20 \
-        "http://$(address "$1"):8080/dial?host=$2&port=80&protocol=http&request=hostname&tries=12")
+        "http://$(address "$1"):8080/dial?host=$2&port=$3&protocol=http&request=hostname&tries=12")
     [[ $found == *db-n1* && $found == *db-n2* && $found != *errors* ]] || { echo "$found"; return 1; }
 }
 
@@ -159,11 +160,92 @@ END
     check "without that policy web-n1 reaches service db" eventually 10 connects web-n1 "$db_service:80"
 }
 
+# never_answered N COMMAND...: N times.
+never_answered() {
+    local count=$1 i
+    shift
+    for ((i = 0; i < count; i++)); do "$@" || return 1; done
+}
+# node_times_out NODE ADDRESS:PORT: what a process of the node asks. It is outside of the other node.
+node_times_out() {
+    local found
+    if found=$(cluster exec "$1" -- curl -sS --max-time 2 "http://$2/hostname" 2>&1); then
+        echo "$1 is answered by $found"
+        return 1
+    fi
+    [[ $found == *"timed out"* ]] || { echo "$found"; return 1; }
+}
+node_is_answered() { cluster exec "$1" -- curl -sS --max-time 2 "http://$2/hostname"; }
+
+# check_node_ports, after check_services, where Manx connects the pods: kube-proxy masquerades who asks a node port, so that
+# nobody is let in by the label, and only a rule for the address that stands for the masqueraded lets them in.
+check_node_ports() {
+    local node from first
+    local -A nodes
+    kubectl create -f - <<'END'
+apiVersion: v1
+kind: Service
+metadata: {name: db-port, namespace: shop}
+spec: {type: NodePort, selector: {app: db}, ports: [{port: 80, targetPort: 8080, nodePort: 30080}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web-port, namespace: shop}
+spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: 8080, nodePort: 30081}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: db-local, namespace: shop}
+spec: {type: NodePort, externalTrafficPolicy: Local, selector: {app: db}, ports: [{port: 80, targetPort: 8080, nodePort: 30082}]}
+END
+    for node in n1 n2; do
+        nodes[$node]=$(kubectl get node "$node" -o 'jsonpath={.status.addresses[?(@.type=="InternalIP")].address}')
+        for from in db-n1 db-n2; do
+            check "$from reaches service web by a port of $node" eventually 10 connects "$from" "${nodes[$node]}:30081"
+        done
+        for from in web-n1 web-n2; do
+            check "the policy denies $from the pods db by a port of $node, always" never_answered 8 timed_out "$from" "${nodes[$node]}:30080"
+        done
+    done
+    check "n2 reaches service web by a port of n1" node_is_answered n2 "${nodes[n1]}:30081"
+    check "the policy denies n2 the pods db by a port of n1, always" never_answered 8 node_times_out n2 "${nodes[n1]}:30080"
+    check "and with its own address" node_times_out n2 "${nodes[n1]}:30082"
+    check "their probes pass" kubectl -n shop wait --for=condition=Ready pod -l app=db --timeout=1s
+    for node in n1 n2; do
+        first=$(kubectl get node "$node" -o 'jsonpath={.spec.podCIDR}')
+        kubectl create -f - <<END
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: masqueraded-by-$node, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: db}}
+  ingress: [{from: [{ipBlock: {cidr: ${first%/*}/32}}]}]
+END
+    done
+    for node in n1 n2; do
+        check "a rule for the masqueraded lets web-n2 to both pods db by a port of $node" \
+            eventually 10 both_answer_at web-n2 "${nodes[$node]}" 30080
+    done
+    check "and n2 by a port of n1" node_is_answered n2 "${nodes[n1]}:30080"
+    check "and not web-n2 by their addresses" denied web-n2 db-n1
+    kubectl create -f - <<END
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: from-n2, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: db}}
+  ingress: [{from: [{ipBlock: {cidr: ${nodes[n2]}/32}}]}]
+END
+    check "a rule for the address of n2 lets it in where that is kept" eventually 10 node_is_answered n2 "${nodes[n1]}:30082"
+    kubectl -n shop delete networkpolicy masqueraded-by-n1 masqueraded-by-n2 from-n2
+    check "without these rules web-n2 is denied again" eventually 10 timed_out web-n2 "${nodes[n1]}:30080"
+}
+
 status_has() { cluster exec "$1" -- "$work/manx" status --socket /run/manx/node.sock | grep -e "$2"; }
 # What Manx has on a node: files of the plugin, the holder, and what it does to the node's network.
 traces() {
     cluster exec "$1" -- sh -c 'ls /opt/cni/bin /etc/cni/net.d; pgrep -ax manx-cni; ip link; ip route show table all; ip rule
-        echo all told' | grep -e manx -e 'lookup 77' -e 'all told'
+        echo all told' | grep -e manx -e 'lookup 77' -e 'lookup 78' -e 'all told'
 }
 no_traces() {
     local found
@@ -173,7 +255,7 @@ no_traces() {
 has_traces() {
     local found trace
     found=$(traces "$1")
-    for trace in "$2" 'manx-cni hold' manx0: 'lookup 77'; do
+    for trace in "$2" 'manx-cni hold' manx0: manx2: 'lookup 77' 'lookup 78'; do
         [[ $found == *$trace* ]] || { echo "no $trace in: $found"; return 1; }
     done
 }

@@ -46,6 +46,8 @@ pub const HOST: PortId = PortId(0);
 pub const RAW: PortId = PortId(1);
 /// The port by which packets to service addresses go to the node, and come back.
 pub const SERVICE: PortId = PortId(201);
+/// The port by which packets come that a node forwards, where Manx connects the pods and does not own the uplink.
+pub const FORWARDED: PortId = PortId(202);
 /// The uplink's port of nodes that own their uplink.
 pub const UPLINK: PortId = PortId(200);
 const FIRST_POD: u16 = 2;
@@ -195,6 +197,7 @@ impl Node {
             now: Duration::from_secs(1),
         };
         node.attach(HOST, Capabilities::ALL);
+        node.attach(FORWARDED, Capabilities::ALL);
         node.attach(RAW, Capabilities::default());
         node
     }
@@ -373,6 +376,8 @@ pub struct Fabric {
     pub connections: Connections,
     /// Whether both nodes own their uplinks. Then the world is behind [`UPLINK`], and only the node behind [`HOST`].
     owns_uplink: bool,
+    /// Further addresses of both nodes themselves, from the next publication on.
+    pub own_addresses: BTreeSet<IpNet>,
     /// Whether the nodes translate service addresses, behind [`SERVICE`].
     translates_services: bool,
     /// The encapsulation between the nodes, from the next manifests on.
@@ -394,6 +399,7 @@ impl Fabric {
             nodes: [(); 2].map(|()| Node::new(workers, sizes)),
             connections: Connections::default(),
             owns_uplink: false,
+            own_addresses: BTreeSet::new(),
             translates_services: false,
             overlay: Overlay::Ipip,
             offload: |_| Capabilities::ALL,
@@ -549,13 +555,8 @@ impl Fabric {
             let mut endpoints = self.cluster.model.endpoints.values();
             endpoints.any(|it| it.addresses.contains(address))
         };
-        let services = Services::new(
-            &self.contents,
-            &topology,
-            &BTreeSet::new(),
-            &Services::default(),
-            is_pod,
-        );
+        let services =
+            Services::new(&self.contents, &topology, |_| false, &Services::default(), is_pod);
         let underlay = Underlay {
             mtu: MTU,
             raw: RAW,
@@ -564,14 +565,17 @@ impl Fabric {
             vxlan: Some(RAW),
         };
         let host = Link::native(HOST, MTU);
-        let Node { calculation, locals, tables, .. } = &mut self.nodes[node];
+        let Node { calculation, locals, tables, is_policy_only, .. } = &mut self.nodes[node];
+        let has_forwarded = !(self.owns_uplink || *is_policy_only);
         let inputs = Inputs {
             cluster: &self.cluster,
             topology: &topology,
             locals: &locals.iter().collect(),
             underlay: &underlay,
             host,
+            forwarded: has_forwarded.then_some(FORWARDED),
             uplink: self.owns_uplink.then_some(Link::native(UPLINK, MTU)),
+            own_addresses: &self.own_addresses,
             services: self.translates_services.then_some((&services, Link::native(SERVICE, MTU))),
             connections: self.connections,
             interfaces: Interfaces {

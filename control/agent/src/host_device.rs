@@ -1,4 +1,18 @@
-//! The host port: `manx0` in the node's namespace, by which the node reaches pods and pods reach the node and beyond.
+//! The node's own interfaces in a network of Manx.
+//!
+//! - The host port, `manx0`: by it the node's processes reach pods, and pods reach the node and beyond.
+//! - The port of what the node forwards, `manx2`: by it comes what others send to pods through the node. Nothing leaves
+//!   by it.
+//!
+//! A source address does not tell the two apart, because the node's kernel masquerades: kube-proxy has it do so for node
+//! ports. A routing rule does (`iif lo lookup 78`), because the kernel takes what the node itself sends for packets that
+//! come in by `lo`. The main table leads to `manx2`: without the rule the node has no rights that others lack, and not
+//! the other way round.
+//!
+//! `manx2` has an address of its own in each block, and the kernel masquerades by it ([`masquerade_address`]). So on every
+//! node to which it comes in a tunnel, too, what was masqueraded is not taken for the node's.
+//!
+//! [`masquerade_address`]: manx_calculation::block::masquerade_address
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,15 +23,20 @@ use ipnet::IpNet;
 
 use manx_calculation::topology::{Desired, HostRoute};
 use manx_devices::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
-use manx_linux::netlink::{self, Address, Netlink, Refusal, Route};
+use manx_linux::netlink::{self, Address, MAIN, Netlink, OWN_TABLE, Refusal, Route};
 use manx_linux::netns::{self, sysctl};
 
 use crate::settings::Network;
 
-/// The interface's name.
+/// The host port's interface.
 pub const NAME: &str = "manx0";
+/// The interface of what the node forwards.
+pub const FORWARDED: &str = "manx2";
 
-/// What [`HostDevice::reconcile`] changed.
+/// By what the kernel says that the node's own packets come in.
+const LOOPBACK: &str = "lo";
+
+/// What [`HostDevice::reconcile`] changed in the main table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reconciled {
     /// Routes set.
@@ -28,28 +47,38 @@ pub struct Reconciled {
     pub unreachable: Vec<IpNet>,
 }
 
-/// The host port's interface, without its queues.
+/// The interfaces, without their queues.
 #[derive(Debug)]
 pub struct HostDevice {
     netns: OwnedFd,
     made: CreatedDevice,
+    /// Not beside another plugin: there the node reaches each pod by that pod's own link.
+    forwarded: Option<CreatedDevice>,
     uplink: String,
 }
 
+/// What they are held by.
+pub struct OpenHostDevices {
+    /// The host port's.
+    pub own: OpenDevice,
+    /// That of what the node forwards.
+    pub forwarded: Option<OpenDevice>,
+}
+
 impl HostDevice {
-    /// Makes `manx0` in the calling thread's namespace, which is the node's. In a network of Manx it lets the node
-    /// forward, too: what comes from outside for a pod arrives at the node's uplink.
+    /// Makes them in the calling thread's namespace, which is the node's; `wanted` is the host port's device. In a network
+    /// of Manx it lets the node forward, too: what comes from outside for a pod arrives at the node's uplink.
     pub fn attach(
         agent: &AgentNamespace,
         wanted: &DeviceSpec<'_>,
         uplink: &str,
         network: Network,
-    ) -> Result<(Self, OpenDevice), Error> {
+    ) -> Result<(Self, OpenHostDevices), Error> {
         let netns = netns::current()?;
-        let (made, held) = device::make(agent, netns.as_fd(), "the node", wanted)?;
-        let host = Self { netns, made, uplink: uplink.to_owned() };
-        match host.set_up(network) {
-            Ok(()) => Ok((host, held)),
+        let (made, own) = device::make(agent, netns.as_fd(), "the node", wanted)?;
+        let mut host = Self { netns, made, forwarded: None, uplink: uplink.to_owned() };
+        match host.set_up(agent, wanted, network) {
+            Ok(forwarded) => Ok((host, OpenHostDevices { own, forwarded })),
             Err(error) => {
                 // The first error is the one to tell.
                 let _ = host.detach(agent);
@@ -58,7 +87,21 @@ impl HostDevice {
         }
     }
 
-    fn set_up(&self, network: Network) -> Result<(), Error> {
+    fn set_up(
+        &mut self,
+        agent: &AgentNamespace,
+        like: &DeviceSpec<'_>,
+        network: Network,
+    ) -> Result<Option<OpenDevice>, Error> {
+        let forwarded = match network {
+            Network::Manx => {
+                let wanted = DeviceSpec { interface: FORWARDED, ..*like };
+                let (made, held) = device::make(agent, self.netns.as_fd(), "the node", &wanted)?;
+                self.forwarded = Some(made);
+                Some(held)
+            }
+            Network::OtherPlugin => None,
+        };
         netns::run_in(&self.netns, || {
             match network {
                 Network::Manx => sysctl::apply(sysctl::FORWARD)?,
@@ -73,19 +116,28 @@ impl HostDevice {
             sysctl::set(&format!("ipv4/conf/{NAME}/accept_local"), "1")
         })?
         .map_err(netlink::Error::from)?;
-        Ok(())
+        Ok(forwarded)
     }
 
-    /// Makes the node's addresses on `manx0` and its routes to pods what they shall be, and touches no others. Doing it
-    /// again changes nothing.
+    /// Makes the node's addresses on its interfaces and its routes to pods what they shall be, and touches no others.
+    /// Doing it again changes nothing.
     pub fn reconcile(&self, desired: &Desired) -> Result<Reconciled, Error> {
         Ok(netlink::in_netns(&self.netns, async |netlink| {
-            // Manx cannot tell by a source whether the node speaks or somebody beyond it, and what NAT makes of others'
-            // packets on the way does come from the node: so before that, where a packet comes in.
+            // Beside another plugin Manx cannot tell by a source whether the node speaks or somebody beyond it, and what NAT
+            // makes of others' packets on the way does come from the node: so before that, where a packet comes in.
             netlink.set_refusals(&self.refusals(desired)).await?;
+            let own = self.forwarded.as_ref().map(|_| LOOPBACK);
+            netlink.set_table_rule(OWN_TABLE, own).await?;
             // What must exist before use is made first, removed last.
-            let stale = self.add_addresses(&netlink, desired).await?;
-            let changes = self.reconcile_routes(&netlink, desired).await?;
+            let mut stale = add_addresses(&netlink, &self.made, &desired.addresses).await?;
+            let mut entry = &self.made;
+            if let Some(forwarded) = &self.forwarded {
+                let masquerade = &desired.masquerade_addresses;
+                stale.extend(add_addresses(&netlink, forwarded, masquerade).await?);
+                reconcile_own_routes(&netlink, &self.made, desired).await?;
+                entry = forwarded;
+            }
+            let changes = reconcile_routes(&netlink, entry, desired).await?;
             for address in stale {
                 netlink.delete_address(address).await?;
             }
@@ -101,90 +153,115 @@ impl HostDevice {
         desired.own.iter().filter_map(refusal).collect()
     }
 
-    /// Adds what is missing and gives what is there beyond it.
-    async fn add_addresses(
-        &self,
-        netlink: &Netlink,
-        desired: &Desired,
-    ) -> Result<Vec<Address>, netlink::Error> {
-        let mut present = netlink.addresses().await?;
-        // The kernel's own link-local addresses are not ours to judge.
-        present.retain(|Address { index, net }| {
-            *index == self.made.index && !is_link_local(net.addr())
-        });
-        for net in desired.addresses.iter().map(|address| IpNet::from(*address)) {
-            let before = present.len();
-            present.retain(|address| address.net != net);
-            if present.len() == before {
-                netlink.add_address(self.made.index, net).await?;
-            }
-        }
-        Ok(present)
-    }
-
-    async fn reconcile_routes(
-        &self,
-        netlink: &Netlink,
-        desired: &Desired,
-    ) -> Result<Reconciled, netlink::Error> {
-        let mut changes = Reconciled::default();
-        let mut wanted = BTreeSet::new();
-        // Many prefixes lead to few nodes.
-        let mut next_hops = BTreeMap::new();
-        for (block, way) in &desired.blocks {
-            match *way {
-                HostRoute::Manx { source } => {
-                    wanted.insert(self.made.route(block.trunc(), source));
-                }
-                HostRoute::Node { address } => {
-                    let hop = match next_hops.entry(address) {
-                        Entry::Occupied(known) => known.into_mut(),
-                        Entry::Vacant(new) => new.insert(netlink.next_hop(address).await?),
-                    };
-                    match hop {
-                        Some(hop) => {
-                            let via = Some(hop.neighbour);
-                            let route = Route::direct(block.trunc(), hop.device);
-                            wanted.insert(Route { via, ..route });
-                        }
-                        None => changes.unreachable.push(*block),
-                    }
-                }
-            }
-        }
-        let present: BTreeSet<Route> = netlink.manx_routes().await?.into_iter().collect();
-        for route in wanted.difference(&present) {
-            // IPv6 keeps routes by and without a gateway side by side: there replacing is removing first.
-            if let IpNet::V6(_) = route.destination {
-                for old in present.iter().filter(|old| old.destination == route.destination) {
-                    netlink.delete_route(old).await?;
-                }
-            }
-            netlink.replace_route(route).await?;
-            changes.set.push(*route);
-        }
-        let destinations: BTreeSet<IpNet> = wanted.iter().map(|new| new.destination).collect();
-        for route in present.difference(&wanted) {
-            if !destinations.contains(&route.destination) {
-                netlink.delete_route(route).await?;
-                changes.removed.push(*route);
-            }
-        }
-        Ok(changes)
-    }
-
     /// Removes the rules, the routes that leave by other interfaces, and what closing the queues (which goes first)
     /// does not remove.
     pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
         netlink::in_netns(&self.netns, async |netlink| {
             netlink.set_refusals(&BTreeSet::new()).await?;
-            for route in netlink.manx_routes().await? {
-                netlink.delete_route(&route).await?;
+            netlink.set_table_rule(OWN_TABLE, None).await?;
+            for table in [OWN_TABLE, MAIN] {
+                for route in netlink.manx_routes(table).await? {
+                    netlink.delete_route(table, &route).await?;
+                }
             }
             Ok(())
         })?;
+        self.forwarded.iter().try_for_each(|made| made.remove(agent))?;
         self.made.remove(agent)
     }
+}
+
+/// Adds the addresses that an interface lacks and returns those that it has beyond them.
+async fn add_addresses(
+    netlink: &Netlink,
+    made: &CreatedDevice,
+    wanted: &[IpAddr],
+) -> Result<Vec<Address>, netlink::Error> {
+    let mut present = netlink.addresses().await?;
+    // The kernel's own link-local addresses are not ours to judge.
+    present.retain(|Address { index, net }| *index == made.index && !is_link_local(net.addr()));
+    for net in wanted.iter().map(|address| IpNet::from(*address)) {
+        let before = present.len();
+        present.retain(|address| address.net != net);
+        if present.len() == before {
+            netlink.add_address(made.index, net).await?;
+        }
+    }
+    Ok(present)
+}
+
+/// The routes of the main table: what leads through Manx leads to the interface `entry`.
+async fn reconcile_routes(
+    netlink: &Netlink,
+    entry: &CreatedDevice,
+    desired: &Desired,
+) -> Result<Reconciled, netlink::Error> {
+    let (mut wanted, mut unreachable) = (BTreeSet::new(), Vec::new());
+    // Many prefixes lead to few nodes.
+    let mut next_hops = BTreeMap::new();
+    for (block, way) in &desired.blocks {
+        match *way {
+            HostRoute::Manx { source } => {
+                wanted.insert(entry.route(block.trunc(), source));
+            }
+            HostRoute::Node { address } => {
+                let hop = match next_hops.entry(address) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => new.insert(netlink.next_hop(address).await?),
+                };
+                match hop {
+                    Some(hop) => {
+                        let via = Some(hop.neighbour);
+                        let route = Route::direct(block.trunc(), hop.device);
+                        wanted.insert(Route { via, ..route });
+                    }
+                    None => unreachable.push(*block),
+                }
+            }
+        }
+    }
+    Ok(Reconciled { unreachable, ..set_routes(netlink, MAIN, &wanted).await? })
+}
+
+/// The routes of the node's own packets, as far as they lead through Manx; the main table has the others.
+async fn reconcile_own_routes(
+    netlink: &Netlink,
+    made: &CreatedDevice,
+    desired: &Desired,
+) -> Result<(), netlink::Error> {
+    let own = desired.blocks.iter().filter_map(|(block, way)| match *way {
+        HostRoute::Manx { source } => Some(made.route(block.trunc(), source)),
+        HostRoute::Node { .. } => None,
+    });
+    set_routes(netlink, OWN_TABLE, &own.collect()).await.map(drop)
+}
+
+/// Makes Manx's routes in a table these, and touches no others.
+async fn set_routes(
+    netlink: &Netlink,
+    table: u8,
+    wanted: &BTreeSet<Route>,
+) -> Result<Reconciled, netlink::Error> {
+    let mut changes = Reconciled::default();
+    let present: BTreeSet<Route> = netlink.manx_routes(table).await?.into_iter().collect();
+    for route in wanted.difference(&present) {
+        // IPv6 keeps routes by and without a gateway side by side: there replacing is removing first.
+        if let IpNet::V6(_) = route.destination {
+            for old in present.iter().filter(|old| old.destination == route.destination) {
+                netlink.delete_route(table, old).await?;
+            }
+        }
+        netlink.replace_route_in(table, route).await?;
+        changes.set.push(*route);
+    }
+    let destinations: BTreeSet<IpNet> = wanted.iter().map(|new| new.destination).collect();
+    for route in present.difference(wanted) {
+        if !destinations.contains(&route.destination) {
+            netlink.delete_route(table, route).await?;
+            changes.removed.push(*route);
+        }
+    }
+    Ok(changes)
 }
 
 fn is_link_local(address: IpAddr) -> bool {

@@ -9,6 +9,7 @@ mod holding;
 pub mod host_device;
 pub mod ipam;
 mod node;
+mod own_addresses;
 mod port_ids;
 mod privileges;
 mod reserved;
@@ -20,9 +21,10 @@ mod uplink;
 mod verify;
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use manx_api::health;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -117,13 +119,13 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     let (reserve, reserved) = watch::channel(found);
     tokio::spawn(reserved::watch(Netlink::open()?, server_host, reserve));
     let translates = settings.services == settings::Services::KubeProxy;
-    let (own, own_addresses) = watch::channel(BTreeSet::new());
+    let addresses = own_addresses::read(&netlink).await?;
+    datastore.set_own_addresses(addresses.clone());
     if translates {
-        let addresses = service_device::addresses(&netlink).await?;
-        own.send_replace(addresses.clone());
-        datastore.translate_services(addresses);
-        tokio::spawn(service_device::watch_addresses(Netlink::open()?, own));
+        datastore.translate_services();
     }
+    let (own, own_addresses) = watch::channel(addresses);
+    tokio::spawn(own_addresses::watch(Netlink::open()?, own));
     let (mut agent, completed) = Agent::start(settings, datastore, &uplink, &observer).await?;
 
     let (peers, wanted) = watch::channel(agent.datastore.ipip_peers());
@@ -162,8 +164,8 @@ struct EventSources {
     /// The peers whose next hops the follower looks for.
     peers: watch::Sender<BTreeSet<Ipv4Addr>>,
     next_hops: watch::Receiver<uplink::NextHops>,
-    /// The addresses of the node's interfaces, where they matter.
-    own_addresses: watch::Receiver<BTreeSet<IpAddr>>,
+    /// The addresses that are the node's own.
+    own_addresses: watch::Receiver<BTreeSet<IpNet>>,
     /// The addresses that are no pod's.
     reserved: watch::Receiver<Reserved>,
     observer: Observer,

@@ -18,9 +18,9 @@ mod status;
 mod succession;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::time::Instant;
 
+use ipnet::IpNet;
 use tokio::sync::mpsc;
 
 pub(super) use self::attachments::Done;
@@ -131,7 +131,7 @@ impl Agent {
     /// Brings the node's own routes and tunnels up to date with the topology.
     fn apply_topology(&mut self) {
         self.dataplane.open_vxlan(&self.datastore);
-        self.attachments.reconcile_host(&self.datastore.topology.host());
+        self.attachments.reconcile_host(&self.datastore.host());
     }
 
     fn publish(&mut self) {
@@ -163,9 +163,10 @@ impl Agent {
         }
     }
 
-    /// Sets the addresses of the node's interfaces.
-    pub(super) fn set_own_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
-        if self.datastore.translate_services(addresses) {
+    /// Sets the addresses that are the node's own.
+    pub(super) fn set_own_addresses(&mut self, addresses: BTreeSet<IpNet>) {
+        if self.datastore.set_own_addresses(addresses) {
+            self.apply_topology();
             self.publish();
         }
     }

@@ -4,46 +4,18 @@
 //! A routing rule leads all that comes in by it back to it, but for what is the node's own: what kube-proxy has
 //! translated is judged, and what it has not is dropped. Neither leaves the node by its own routes.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 use manx_api::gateway;
 use manx_devices::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
-use manx_linux::netlink::{self, Netlink, Route, TABLE};
+use manx_linux::netlink::{self, Route, TRANSLATED_TABLE};
 use manx_linux::netns::{self, sysctl};
-use tokio::sync::watch;
 
 use crate::error;
 
 /// The interface's name.
 pub(crate) const NAME: &str = "manx1";
-
-/// How often the addresses of the node's interfaces are read.
-const REFRESH: Duration = Duration::from_secs(1);
-
-/// Keeps `own` at the addresses of the node's interfaces; never ends.
-pub(crate) async fn watch_addresses(netlink: Netlink, own: watch::Sender<BTreeSet<IpAddr>>) {
-    loop {
-        tokio::time::sleep(REFRESH).await;
-        match addresses(&netlink).await {
-            Ok(found) => {
-                own.send_if_modified(|known| {
-                    let changed = *known != found;
-                    *known = found;
-                    changed
-                });
-            }
-            Err(error) => tracing::warn!(%error, "the node's own addresses stay as they were"),
-        }
-    }
-}
-
-/// The addresses of the node's interfaces.
-pub(crate) async fn addresses(netlink: &Netlink) -> Result<BTreeSet<IpAddr>, netlink::Error> {
-    Ok(netlink.addresses().await?.into_iter().map(|it| it.net.addr()).collect())
-}
 
 /// The service port's interface, without its queues.
 #[derive(Debug)]
@@ -94,19 +66,21 @@ impl ServiceDevice {
                 let via = Some(gateway(family));
                 let direct = Route::direct(Route::default_of(family), self.made.index);
                 let route = Route { via, onlink: true, ..direct };
-                let done = netlink.replace_route_in(TABLE, &route).await;
+                let done = netlink.replace_route_in(TRANSLATED_TABLE, &route).await;
                 // A kernel without IPv6 has no packets of it either.
                 if family.is_ipv4() {
                     done?;
                 }
             }
-            netlink.set_table_rule(Some(NAME)).await
+            netlink.set_table_rule(TRANSLATED_TABLE, Some(NAME)).await
         })?)
     }
 
     /// Removes the rule, and what closing the queues does not remove.
     pub(crate) fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
-        netlink::in_netns(&self.netns, async |netlink| netlink.set_table_rule(None).await)?;
+        netlink::in_netns(&self.netns, async |netlink| {
+            netlink.set_table_rule(TRANSLATED_TABLE, None).await
+        })?;
         self.made.remove(agent)
     }
 }

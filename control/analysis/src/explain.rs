@@ -2,6 +2,7 @@
 //! its path, and calls the oracle.
 
 mod ends;
+mod published;
 mod services;
 mod traversal;
 
@@ -18,6 +19,7 @@ use manx_oracle::verdict::name;
 use manx_oracle::{Oracle, Packet, Party, Shown};
 use traversal::Traversal;
 
+pub use published::{Asked, Connections};
 pub use services::Destinations;
 
 use crate::matrix::unnamed_addresses;

@@ -563,7 +563,7 @@ pub struct RouteStatus {
 /// One port.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PortStatus {
-    /// The name: `pod:namespace/name`, `host`, `service`, `uplink-raw`, `uplink-packet`, `uplink-vxlan`.
+    /// The name: `pod:namespace/name`, `host`, `forwarded`, `service`, `uplink-raw`, `uplink-packet`, `uplink-vxlan`.
     pub name: String,
     /// Packets received, super-packets counted in segments.
     pub received_packets: u64,

@@ -1,15 +1,23 @@
 //! A block of pod addresses and what each of them is for.
 //!
-//! The first is never given out (IPv4: the network, RFC 1122 section 3.2.1.3; IPv6: the subnet routers' anycast, RFC
-//! 4291 section 2.6.1), the second is the node's own tunnel address, and the last of an IPv4 block is its broadcast
-//! address. Everything between is for pods.
+//! The first is whoever the node masquerades (as an address it is special: IPv4: the network, RFC 1122 section 3.2.1.3;
+//! IPv6: the subnet routers' anycast, RFC 4291 section 2.6.1), the second is the node's own tunnel address, and the last
+//! of an IPv4 block is its broadcast address. Everything between is for pods.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
+/// Number of the address in a block by which the node masquerades.
+pub const MASQUERADE: u128 = 0;
 /// Number of the node's own address in a block.
 pub const TUNNEL: u128 = 1;
+
+/// The address of a block that others have whose packets to pods the node forwards and masquerades, which no pod ever
+/// gets: the first. It is not the node's own for policy. Absent if the block has no room for pods.
+pub fn masquerade_address(block: IpNet) -> Option<IpAddr> {
+    Block::new(block).map(|block| block.address(MASQUERADE))
+}
 
 /// The address of a block that a node's own traffic to remote pods comes from, which no pod ever gets: the second.
 /// Absent if the block has no room for pods.

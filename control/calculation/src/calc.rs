@@ -95,8 +95,12 @@ pub struct Inputs<'a> {
     pub underlay: &'a Underlay,
     /// The way to this node and, without an `uplink`, beyond.
     pub host: Link,
+    /// Where packets come from that this node forwards. `None`: by `host`, like its own.
+    pub forwarded: Option<PortId>,
     /// The way beyond this node, if the uplink is Manx's own.
     pub uplink: Option<Link>,
+    /// The addresses that the kernel takes for the node's own, on whichever interface it has them.
+    pub own_addresses: &'a BTreeSet<IpNet>,
     /// The service addresses that the node translates, and the way there, if it does.
     pub services: Option<(&'a Services, Link)>,
     /// How connections are followed.
@@ -369,6 +373,9 @@ fn roles(inputs: &Inputs<'_>) -> Vec<Role> {
         roles[at] = role;
     };
     set(inputs.host.port, Role::Host);
+    if let Some(forwarded) = inputs.forwarded {
+        set(forwarded, Role::Forwarded);
+    }
     if let Some(uplink) = inputs.uplink {
         set(uplink.port, Role::Uplink);
     }

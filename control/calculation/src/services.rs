@@ -30,14 +30,14 @@ pub struct Services {
 }
 
 impl Services {
-    /// Those of a cluster, seen from a node whose interfaces have the addresses `own`. A cluster IP that lies in a pool or
-    /// a block, or is one of these, is left out, and so is a service that is not fully known: policy decides about such
+    /// Those of a cluster, seen from a node; `is_own` tells which addresses are its own. A cluster IP that lies in a pool or
+    /// a block, or is one of those, is left out, and so is a service that is not fully known: policy decides about such
     /// an address itself. `is_pod` tells whether a pod has an address that no route tells from the world's. One that was a
     /// pod's `before` is so until no slice names it: a slice names a pod for some time after that is gone.
     pub fn new(
         contents: &Contents,
         topology: &Topology,
-        own: &BTreeSet<IpAddr>,
+        is_own: impl Fn(&IpAddr) -> bool,
         before: &Self,
         is_pod: impl Fn(&IpAddr) -> bool,
     ) -> Self {
@@ -66,7 +66,7 @@ impl Services {
             named.map(|address| (*address, is_or_was(address))).collect();
         let is_host = |address: &IpAddr| match endpoints.get(address) {
             Some(is_pod) => !is_pod,
-            None => topology.route(*address).1 == Route::Node,
+            None => matches!(topology.route(*address).1, Route::Node | Route::Masquerade),
         };
         for (key, stored) in contents.of_kind(Kind::Service) {
             if let State::Valid(object) = &stored.state
@@ -75,9 +75,9 @@ impl Services {
             {
                 let slices = slices.get(&(key.namespace.as_str(), key.name.as_str()));
                 let slices = slices.map_or(&[][..], Vec::as_slice);
-                let cluster_ips = service.cluster_ips.difference(own);
-                let translated =
-                    cluster_ips.filter(|address| topology.route(**address).1 == Route::World);
+                let translated = service.cluster_ips.iter().filter(|address| {
+                    topology.route(**address).1 == Route::World && !is_own(address)
+                });
                 for address in translated {
                     all.add(&mut hosts, (*address, service), slices, is_host);
                 }

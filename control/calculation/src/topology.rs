@@ -27,6 +27,9 @@ pub enum Route {
     Local,
     /// An address of this node itself.
     Node,
+    /// An address of this node by which it masquerades others ([`block::masquerade_address`]): a destination like the
+    /// node's own, and a source of which nothing is known.
+    Masquerade,
     /// Another node's block or borrowed address, unencapsulated, by that node's address.
     Direct(IpAddr),
     /// Another node's block or borrowed address, encapsulated to that node.
@@ -102,6 +105,8 @@ pub enum HostRoute {
 pub struct Desired {
     /// The node's tunnel addresses.
     pub addresses: Vec<IpAddr>,
+    /// The addresses by which it masquerades others.
+    pub masquerade_addresses: Vec<IpAddr>,
     /// How each block and each borrowed address is reached.
     pub blocks: Vec<(IpNet, HostRoute)>,
     /// The node's own addresses; no host beyond the uplink has them.
@@ -180,13 +185,24 @@ impl Topology {
         (address.into(), Route::World)
     }
 
+    /// The addresses by which this node masquerades others.
+    pub fn masquerade_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.prefixes
+            .iter()
+            .filter(|(_, route)| **route == Route::Masquerade)
+            .map(|(net, _)| net.addr())
+    }
+
     /// The far ends of the tunnels by which packets leave, in order.
     pub fn receivers(&self) -> BTreeSet<Peer> {
         let tunnel = |route: &Route| match route {
             Route::Tunnel(peer) => Some(*peer),
-            Route::Local | Route::Node | Route::Direct(_) | Route::Nowhere(_) | Route::World => {
-                None
-            }
+            Route::Local
+            | Route::Node
+            | Route::Masquerade
+            | Route::Direct(_)
+            | Route::Nowhere(_)
+            | Route::World => None,
         };
         self.prefixes.values().filter_map(tunnel).collect()
     }
@@ -222,13 +238,15 @@ impl Topology {
             Route::Local | Route::Nowhere(_) => Some((*block, HostRoute::Manx { source: None })),
             Route::Tunnel(_) => Some((*block, HostRoute::Manx { source: source(block) })),
             Route::Direct(address) => Some((*block, HostRoute::Node { address })),
-            Route::Node | Route::World => None,
+            Route::Node | Route::Masquerade | Route::World => None,
         };
-        let own =
-            |(prefix, route): (&IpNet, &Route)| (*route == Route::Node).then_some(prefix.addr());
+        let own = |(prefix, route): (&IpNet, &Route)| {
+            matches!(route, Route::Node | Route::Masquerade).then_some(prefix.addr())
+        };
         let in_pools = self.prefixes.iter().filter(|(prefix, _)| !self.of_no_pool.contains(prefix));
         Desired {
             addresses: self.tunnel_addresses.clone(),
+            masquerade_addresses: self.masquerade_addresses().collect(),
             blocks: in_pools.filter_map(way).collect(),
             own: self.prefixes.iter().filter_map(own).collect(),
         }
@@ -412,9 +430,12 @@ fn senders(
         .flat_map(|(_, remote)| own.values().map(move |prefix| (remote, prefix)))
         .filter_map(|(remote, prefix)| match route_to(cluster, remote, here, prefix) {
             Route::Tunnel(to) => Some(Peer { address: underlay_address(remote)?, ..to }),
-            Route::Local | Route::Node | Route::Direct(_) | Route::Nowhere(_) | Route::World => {
-                None
-            }
+            Route::Local
+            | Route::Node
+            | Route::Masquerade
+            | Route::Direct(_)
+            | Route::Nowhere(_)
+            | Route::World => None,
         })
         .collect()
 }
@@ -529,8 +550,11 @@ pub fn closed_topology(
     let senders = senders(cluster, name, here, own);
     let own_addresses = here.internal_ips.iter().chain(&tunnel_addresses);
     let own_addresses = own_addresses.map(|ip| (IpNet::from(*ip), Route::Node));
+    let masquerade = here.pod_cidrs.iter().copied().filter_map(block::masquerade_address);
+    let masquerade = masquerade.map(|ip| (IpNet::from(ip), Route::Masquerade));
     let sources = world.into_iter().chain(pools).chain(nodes_in_pools).chain(blocks_of_others);
-    let sources = sources.chain(contested).chain(own_blocks).chain(borrowed).chain(own_addresses);
+    let sources = sources.chain(contested).chain(own_blocks).chain(borrowed).chain(masquerade);
+    let sources = sources.chain(own_addresses);
     let prefixes = sources.map(|(prefix, route)| (prefix.trunc(), route)).collect();
     let unpooled = remote_blocks()
         .filter(|(.., block)| pool(cluster, block).is_none())
@@ -677,6 +701,11 @@ mod tests {
         assert_eq!(route(EncapsulationMode::Always, "10.244.1.0/24"), Route::Local);
         assert_eq!(route(EncapsulationMode::Always, "10.244.1.1/32"), Route::Node);
         assert_eq!(route(EncapsulationMode::Always, "172.18.0.2/32"), Route::Node);
+        assert_eq!(route(EncapsulationMode::Always, "10.244.1.0/32"), Route::Masquerade);
+        let desired = topology(&cluster(EncapsulationMode::Always), "a").unwrap().host();
+        let masquerade: IpAddr = "10.244.1.0".parse().unwrap();
+        assert_eq!(desired.masquerade_addresses, [masquerade]);
+        assert!(desired.own.contains(&masquerade), "no host beyond the uplink has it");
     }
 
     #[test]

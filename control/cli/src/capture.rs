@@ -27,7 +27,7 @@ const BLOCK_MAX: usize = 1 << 20;
 /// The settings of `manx capture`.
 #[derive(Debug, Clone, Args)]
 pub struct Capture {
-    /// A pod (NAMESPACE/NAME) or a port (host, uplink-raw, uplink-packet, uplink-vxlan)
+    /// A pod (NAMESPACE/NAME) or a port (host, forwarded, uplink-raw, uplink-packet, uplink-vxlan)
     #[arg(value_name = "POD|PORT")]
     pub port: String,
     /// Where to write; - is standard output

@@ -18,12 +18,18 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 const SERVICE_ACCOUNT_IGNORED: &[&str] =
     &["automountServiceAccountToken", "imagePullSecrets", "secrets"];
-const SERVICE_SPEC: &[&str] =
-    &["clusterIP", "clusterIPs", "externalIPs", "loadBalancerIP", "ports", "selector"];
+const SERVICE_SPEC: &[&str] = &[
+    "clusterIP",
+    "clusterIPs",
+    "externalIPs",
+    "externalTrafficPolicy",
+    "loadBalancerIP",
+    "ports",
+    "selector",
+];
 const SERVICE_SPEC_IGNORED: &[&str] = &[
     "allocateLoadBalancerNodePorts",
     "externalName",
-    "externalTrafficPolicy",
     "healthCheckNodePort",
     "internalTrafficPolicy",
     "ipFamilies",
@@ -69,6 +75,15 @@ pub(super) fn service(root: &Cursor<'_>, out: &mut Findings) -> Service {
         if let Some(field) = spec.field("ports") {
             service.ports = field.items(out, service_port);
         }
+        let traffic = spec.field("externalTrafficPolicy");
+        let keeps = traffic.and_then(|field| {
+            field.parsed(out, "Cluster or Local", |text| match text {
+                "Local" => Some(true),
+                "Cluster" | "" => Some(false),
+                _ => None,
+            })
+        });
+        service.keeps_clients = keeps == Some(true);
         let cluster_ip = spec.field("clusterIP").map(|field| &field.node.value);
         service.headless = matches!(cluster_ip, Some(Value::String(text)) if text == "None");
         let one = |key, out: &mut Findings| spec.field(key).and_then(|field| single(&field, out));
@@ -98,16 +113,18 @@ pub(super) fn service(root: &Cursor<'_>, out: &mut Findings) -> Service {
 }
 
 fn service_port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<ServicePort> {
-    let read = &["name", "protocol", "port", "targetPort"];
-    if !cursor.mapping(out, read, &["appProtocol", "nodePort"]) {
+    let read = &["name", "nodePort", "protocol", "port", "targetPort"];
+    if !cursor.mapping(out, read, &["appProtocol"]) {
         return None;
     }
     let name = cursor.field("name").and_then(|field| field.string(out, "a name"));
     let protocol = cursor.field("protocol").and_then(|field| protocol(&field, out));
     let port = cursor.required(out, "port", PORT_NUMBER);
     let target = cursor.field("targetPort").and_then(|field| target(&field, out));
+    let node_port = cursor.field("nodePort").filter(|it| it.node.value != Value::Integer(0));
+    let node_port = node_port.and_then(|field| number(&field, out, PORT_NUMBER));
     let port = number(&port?, out, PORT_NUMBER)?;
-    Some(ServicePort { name: name.map(str::to_owned), protocol, port, target })
+    Some(ServicePort { name: name.map(str::to_owned), protocol, port, target, node_port })
 }
 
 /// A number or a name. The API writes an absent one as 0 in some old objects.

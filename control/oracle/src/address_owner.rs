@@ -124,8 +124,11 @@ impl Places<'_> {
         } && !address.is_loopback()
             && !address.is_multicast()
             && !address.is_unspecified();
+        let blocks = self.nodes.values().flat_map(|node| &node.pod_cidrs);
+        let mut around = blocks.filter(|block| block.contains(&address));
         is_ordinary
             && !self.of_nodes.contains(&address)
+            && around.all(|block| is_inside(*block, address))
             && self.pools.iter().any(|pool| pool.contains(&address))
     }
 }

@@ -4,7 +4,7 @@ use manx_policy_compiler::image::Identity;
 
 use crate::flow::Epoch;
 use crate::policy::FlowEnds;
-use crate::tables::{EncodedNextHop, NextHop, NextHopPair, Tables};
+use crate::tables::{Detour, EncodedNextHop, NextHop, NextHopPair, Tables};
 use crate::wire::address::Address;
 
 /// What is found for one address.
@@ -36,6 +36,18 @@ fn pair(source: ResolvedAddress, destination: ResolvedAddress) -> (NextHopPair, 
     let pair = NextHopPair { from: source.next_hop, to: destination.next_hop };
     let (from, to) = (NextHop::decode(pair.from), NextHop::decode(pair.to));
     (pair, FlowEnds { from, to, identities: [source.identity, destination.identity] })
+}
+
+/// The same of packets that took this detour. Policy judges whom the node has masqueraded as such, not as the node.
+#[inline]
+pub(super) fn by_detour(
+    tables: &Tables,
+    detour: Detour,
+    (pair, ends): (NextHopPair, FlowEnds),
+) -> (NextHopPair, FlowEnds) {
+    let pair = detour.path(tables, pair);
+    let from = if pair.from == EncodedNextHop::FORWARDED { NextHop::Forwarded } else { ends.from };
+    (pair, FlowEnds { from, ..ends })
 }
 
 /// The epoch of a decision that rests on these two addresses. It must be read before anything is looked up, so that

@@ -20,6 +20,12 @@ impl Entrance {
         back: NextHop::Host.encode(),
         significant_bits: !(EncodedNextHop::NODE_OR_HOST | EncodedNextHop::HOST_OR_SERVICE),
     };
+    /// The port of what the node forwards: the world, and whom the node has masqueraded; and from the node's own
+    /// addresses the replies whose translation it has taken back.
+    pub const FORWARDED: Self = Self {
+        back: EncodedNextHop::FORWARDED,
+        significant_bits: !(EncodedNextHop::NODE_OR_HOST | EncodedNextHop::HOST_OR_FORWARDED),
+    };
     /// The service port: translated packets of this node's endpoints, and replies from service addresses.
     pub const SERVICE: Self = Self {
         back: EncodedNextHop::SERVICE,
@@ -59,6 +65,7 @@ impl Entrance {
         match self.back() {
             NextHop::Service => Detour::Service,
             NextHop::HostSide(_) => Detour::Node,
+            NextHop::Forwarded => Detour::Forwarded,
             _ => Detour::None,
         }
     }
@@ -96,6 +103,45 @@ impl Entrance {
             NextHop::Tunnel(_) => DropReason::TunnelSourceMismatch,
             NextHop::Service => DropReason::ServiceSource,
             _ => DropReason::SourceSpoofed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_port_of_the_node_admits_what_may_come_there_and_nothing_else() {
+        use NextHop::{
+            Endpoint, Forwarded, Host, HostSide, NoRoute, Node, Service, Translated, Tunnel,
+            Unreachable,
+        };
+        let all = [
+            NoRoute,
+            Unreachable,
+            Node,
+            Host,
+            Forwarded,
+            Service,
+            Translated,
+            Endpoint(0),
+            Endpoint(2),
+            Tunnel(0),
+            Tunnel(2),
+            HostSide(2),
+        ];
+        for (entrance, wanted) in [
+            (Entrance::HOST, &[Node, Host, Service][..]),
+            (Entrance::FORWARDED, &[Node, Host, Forwarded]),
+            (Entrance::SERVICE, &[Service, Translated]),
+            (Entrance::NODE, &[Node]),
+            (Entrance::UPLINK, &[Host]),
+            (Entrance::NOWHERE, &[]),
+        ] {
+            let admitted: Vec<_> =
+                all.into_iter().filter(|hop| entrance.admits(hop.encode())).collect();
+            assert_eq!(admitted, wanted, "{entrance:?}");
         }
     }
 }

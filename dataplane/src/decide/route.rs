@@ -7,26 +7,28 @@ use crate::icmp::ErrorKind;
 use crate::rewrite::Rewrite;
 use crate::tables::{NextHop, NextHopPair, Tables};
 
-/// Whether Manx carries packets between two next hops. It connects its endpoints with everything, this node with
-/// pods of other nodes, and, where it owns the uplink, with the world; it carries no transit. Nothing is opened from a
-/// service address. A destination without a route is let through, to be answered.
+/// Whether Manx carries packets between two next hops. It connects its endpoints with everything, this node and whom it
+/// masquerades with pods of other nodes, and, where it owns the uplink, this node with the world; it carries no transit.
+/// Nothing is opened from a service address. A destination without a route is let through, to be answered.
 #[inline]
 pub(super) fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
     match (from, to) {
         (NextHop::Service | NextHop::Translated | NextHop::HostSide(_), _) => false,
         (NextHop::Endpoint(_), _)
         | (_, NextHop::Endpoint(_) | NextHop::Unreachable | NextHop::NoRoute)
-        | (NextHop::Node, NextHop::Tunnel(_))
+        | (NextHop::Node | NextHop::Forwarded, NextHop::Tunnel(_))
         | (NextHop::Tunnel(_), NextHop::Node) => true,
         (NextHop::Node, NextHop::Host) | (NextHop::Host, NextHop::Node) => tables.uplink.is_some(),
         (
             NextHop::Node
             | NextHop::Host
+            | NextHop::Forwarded
             | NextHop::Tunnel(_)
             | NextHop::NoRoute
             | NextHop::Unreachable,
             NextHop::Node
             | NextHop::Host
+            | NextHop::Forwarded
             | NextHop::Tunnel(_)
             | NextHop::Service
             | NextHop::Translated

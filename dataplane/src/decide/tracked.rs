@@ -2,7 +2,7 @@
 
 use manx_policy_compiler::model::Transport;
 
-use super::address_lookup::{current_epoch, lookup_ends};
+use super::address_lookup::{by_detour, current_epoch, lookup_ends};
 use super::flow_decision::FlowDecision;
 use super::key::{icmp_query, key_from_parts, transport};
 use super::metadata::{PacketMetadata, PacketRef};
@@ -64,8 +64,8 @@ fn open_flow(
         return FlowDecision::drop(DropReason::NotForwardable);
     }
     let epoch = current_epoch(tables, name.key.v4_addresses());
-    let (mut pair, ends) = state.source_cache.lookup_ends(tables, source, destination);
-    pair = metadata.entrance.detour().path(tables, pair);
+    let found = state.source_cache.lookup_ends(tables, source, destination);
+    let (pair, ends) = by_detour(tables, metadata.entrance.detour(), found);
     if !metadata.entrance.admits_any(pair) {
         return FlowDecision::drop(metadata.entrance.refusal(pair.to));
     }
@@ -219,9 +219,9 @@ fn refresh_stale(
 ) -> PolicyVerdict {
     let (source, _) = entry.key().source(entry.original());
     let (destination, _) = entry.key().destination(entry.original());
-    let (mut pair, ends) = lookup_ends(tables, source, destination);
+    let found = lookup_ends(tables, source, destination);
     let before = entry.next_hop_pair(FlowDirection::Original);
-    pair = Detour::of(before.from).path(tables, pair);
+    let (pair, ends) = by_detour(tables, Detour::of(before.from), found);
     let leads_as_before = has_same_next_hops(tables, entry, pair, &ends);
     if !judge
         && leads_as_before
@@ -279,6 +279,7 @@ fn attachment_ids(tables: &Tables, ends: &FlowEnds) -> [u32; 2] {
         | NextHop::Unreachable
         | NextHop::Node
         | NextHop::Host
+        | NextHop::Forwarded
         | NextHop::Tunnel(_)
         | NextHop::Service
         | NextHop::Translated

@@ -29,6 +29,7 @@ pub(crate) fn entrance(tables: &Tables, role: Role) -> Result<Option<Entrance>, 
         Role::HostSide(index) => Ok(Some(Entrance::host_side(index))),
         Role::Host if tables.uplink.is_some() => Ok(Some(Entrance::NODE)),
         Role::Host => Ok(Some(Entrance::HOST)),
+        Role::Forwarded => Ok(Some(Entrance::FORWARDED)),
         Role::Service => Ok(Some(Entrance::SERVICE)),
         Role::Uplink | Role::Underlay => Ok(None),
     }

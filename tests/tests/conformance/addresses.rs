@@ -10,7 +10,7 @@ use manx_oracle::{Oracle, Party};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-const ADDRESSES: [&str; 13] = [
+const ADDRESSES: [&str; 14] = [
     // Of n1's block, of n2's, of both families.
     "10.1.0.5",
     "10.1.0.6",
@@ -20,6 +20,7 @@ const ADDRESSES: [&str; 13] = [
     "10.1.0.1",
     "10.1.0.0",
     "10.1.0.255",
+    "10.2.0.0",
     "10.2.0.1",
     "10.9.0.9",
     // Borrowed; of the world; none that a pod can have.

@@ -8,6 +8,7 @@ mod connections;
 mod errors;
 mod explained;
 mod flows;
+mod forwarded;
 mod fragments;
 mod headers;
 mod hops;

@@ -1,6 +1,6 @@
 //! The first node of the cluster without its devices: what its control thread calculates.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use manx_calculation::calc::{Calculation, Inputs, Local, Underlay};
 use manx_calculation::import::Cluster;
@@ -47,6 +47,8 @@ impl Node {
                 vxlan: None,
             },
             host: Link::native(PortId(0), 1500),
+            forwarded: None,
+            own_addresses: &BTreeSet::new(),
             uplink: None,
             services: None,
             connections: Connections::default(),

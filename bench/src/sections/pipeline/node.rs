@@ -1,7 +1,7 @@
 //! One node in memory: the real worker with [`Station`]s as ports, and tables of the real import, calculation and
 //! compiler.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -149,6 +149,8 @@ impl Node {
             locals: &self.locals.iter().collect(),
             underlay: &underlay,
             host: Link::native(HOST, MTU),
+            forwarded: None,
+            own_addresses: &BTreeSet::new(),
             uplink: self.owns_uplink.then_some(Link::native(UPLINK, MTU)),
             services: None,
             connections: Connections::default(),

@@ -30,7 +30,7 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         let (host, host_held) =
             node.run(|| HostDevice::attach(&agent, &wanted, "eth0", Network::Manx).unwrap());
         let (_pod_device, pod_queues) = pod.attach(&agent, device).unwrap();
-        let wire = Wire::between(host_held.queues, pod_queues);
+        let wire = Wire::between(host_held.own.queues, pod_queues);
 
         // A neighbour by which a second node is reached without a tunnel.
         let peer = Peer { name: "far", netns: None, mac: None, index: None };
@@ -49,6 +49,7 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         let second = "172.18.0.3".parse().unwrap();
         let mut desired = Desired {
             addresses: vec![v4, v6],
+            masquerade_addresses: vec!["10.7.0.0".parse().unwrap()],
             blocks: vec![
                 (net("10.7.0.0/24"), HostRoute::Manx { source: Some(v4) }),
                 (net("fd07::/64"), HostRoute::Manx { source: Some(v6) }),
@@ -107,7 +108,9 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         drop(wire);
         host.detach(&agent).unwrap();
         let left = netlink::in_netns(netns::open(&node.path).unwrap(), async |netlink| {
-            netlink.manx_routes().await
+            let mut left = netlink.manx_routes(MAIN).await?;
+            left.extend(netlink.manx_routes(OWN_TABLE).await?);
+            Ok(left)
         });
         assert_eq!(left.unwrap(), []);
     }

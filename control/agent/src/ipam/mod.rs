@@ -15,7 +15,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use manx_api::{AttachmentId, ErrorKind, PodName};
-use manx_calculation::block::{Block, TUNNEL, is_for_pods};
+use manx_calculation::block::{Block, MASQUERADE, TUNNEL, is_for_pods};
 
 /// Why there is no address.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -236,7 +236,9 @@ impl Ipam {
             if let Some(other) = wanted[..at].iter().find(of_family) {
                 return Err(Error::TwoOfFamily(*other, *address));
             }
-            if let Some(block) = self.blocks.iter().find(|it| it.address(TUNNEL) == *address) {
+            let of_node =
+                |it: &&Block| [MASQUERADE, TUNNEL].map(|at| it.address(at)).contains(address);
+            if let Some(block) = self.blocks.iter().find(of_node) {
                 return Err(Error::Tunnel(*address, block.net));
             }
             if let Some((holder, _)) = self.pods.iter().find(|(_, has)| has.contains(address)) {

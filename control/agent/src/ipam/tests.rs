@@ -181,6 +181,7 @@ fn named_addresses_are_given_exactly_and_to_no_other_pod() {
         refused(&["10.0.0.4", "fd09::9"]),
         refused(&["10.0.0.3"]),
         refused(&["10.0.0.1"]),
+        refused(&["10.0.0.0"]),
         refused(&["10.0.0.4", "10.0.0.5"]),
         refused(&["127.0.0.1"]),
         refused(&["fe80::1"]),
@@ -190,6 +191,7 @@ fn named_addresses_are_given_exactly_and_to_no_other_pod() {
     address fd09::9 is that of pod default/pod-2: name another, or detach that pod first
     address 10.0.0.3 is that of pod default/pod-3: name another, or detach that pod first
     address 10.0.0.1 is the node's own in pod CIDR 10.0.0.0/29: name another
+    address 10.0.0.0 is the node's own in pod CIDR 10.0.0.0/29: name another
     the addresses 10.0.0.4 and 10.0.0.5 are of one family: name at most one for IPv4 and one for IPv6
     address 127.0.0.1 is not one that a pod can have: expected a unicast address, not link-local or loopback
     address fe80::1 is not one that a pod can have: expected a unicast address, not link-local or loopback

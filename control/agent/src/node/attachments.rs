@@ -182,6 +182,8 @@ pub(crate) struct Attachments {
 pub(super) struct OwnDevices {
     /// The host port's.
     pub(super) host: OpenDevice,
+    /// That of what the node forwards, in a network of Manx.
+    pub(super) forwarded: Option<OpenDevice>,
     /// The service port's, if the node translates service addresses.
     pub(super) service: Option<OpenDevice>,
 }
@@ -231,7 +233,7 @@ impl Attachments {
                 (Some(device), Some(held))
             }
         };
-        let own = OwnDevices { host, service };
+        let own = OwnDevices { host: host.own, forwarded: host.forwarded, service };
         let (work, completed) = DeviceWork::new(Arc::clone(&namespace));
         let pods = BTreeMap::new();
         let early = Vec::new();

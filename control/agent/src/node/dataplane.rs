@@ -42,6 +42,8 @@ pub(super) struct Dataplane {
     /// Where the copies of all captures wait.
     captures: Arc<CopyBudget>,
     host: Link,
+    /// Where packets come from that the node forwards.
+    forwarded: Option<PortId>,
     /// Where the node translates service addresses.
     service: Option<Link>,
     pub(super) underlay: Underlay,
@@ -79,6 +81,8 @@ impl Dataplane {
         let workers = Workers::spawn(of_each, &settings.cores, &report).map_err(Error::Worker)?;
         let mut ports = Ports::new(workers);
         let host = ports.attach("host", own.host)?;
+        let attach_forwarded = |device| ports.attach("forwarded", device);
+        let forwarded = own.forwarded.map(attach_forwarded).transpose()?;
         let service = own.service.map(|device| ports.attach("service", device)).transpose()?;
         let raw = ports.attach("uplink-raw", tunnels.raw)?;
         let packet_socket = match tunnels.packet_socket {
@@ -93,6 +97,7 @@ impl Dataplane {
             denials: Denials::default(),
             captures: capture::room(),
             host: Link::native(host, uplink_mtu),
+            forwarded,
             service: service.map(|port| Link::native(port, uplink_mtu)),
             underlay: Underlay { mtu: uplink_mtu, raw, packet_socket, next_hops, vxlan: None },
             vxlan_fault: Fault::default(),
@@ -203,7 +208,9 @@ impl Dataplane {
             locals,
             underlay: &self.underlay,
             host: self.host,
+            forwarded: self.forwarded,
             uplink: None,
+            own_addresses: &datastore.own_addresses,
             services: datastore.services.as_ref().zip(self.service),
             connections: self.connections,
             interfaces: datastore.topology.interfaces(&datastore.node, &datastore.uplink),

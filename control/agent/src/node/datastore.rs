@@ -3,11 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 
+use ipnet::IpNet;
+
 use crate::error::Error;
+use crate::own_addresses::is_own;
 use crate::settings::{self, Network, Settings};
 use manx_calculation::import::{Cluster, Overlay, import_for};
 use manx_calculation::services::Services;
-use manx_calculation::topology::{self, Reserved, Topology, TopologyError};
+use manx_calculation::topology::{self, Desired, Reserved, Topology, TopologyError};
 use manx_datastore::Source;
 use manx_datastore::api_server::{Access, Follower, Waits};
 use manx_objects::contents::{Changes, Contents};
@@ -59,8 +62,8 @@ pub(crate) struct Datastore {
     pub(crate) topology: Topology,
     /// Addresses that the node needs elsewhere.
     found_reserved: Reserved,
-    /// The addresses of the node's interfaces.
-    own_addresses: BTreeSet<IpAddr>,
+    /// The addresses that are the node's own, on whichever interface.
+    pub(super) own_addresses: BTreeSet<IpNet>,
     /// The service addresses that the node translates, if it does.
     pub(super) services: Option<Services>,
     account: Account,
@@ -182,11 +185,31 @@ impl Datastore {
         Ok(())
     }
 
-    /// The node translates service addresses but for these, which its interfaces have. Returns whether that changes
+    /// The node translates service addresses, but for those that are its own.
+    pub(crate) fn translate_services(&mut self) {
+        self.refresh_services();
+    }
+
+    /// These addresses are the node's own from now on, and those that its own interfaces get. Returns whether that changes
     /// anything.
-    pub(crate) fn translate_services(&mut self, own_addresses: BTreeSet<IpAddr>) -> bool {
-        self.own_addresses = own_addresses;
-        self.refresh_services()
+    pub(crate) fn set_own_addresses(&mut self, mut own: BTreeSet<IpNet>) -> bool {
+        let Desired { addresses, masquerade_addresses, .. } = self.topology.host();
+        own.extend(addresses.into_iter().chain(masquerade_addresses).map(IpNet::from));
+        if self.own_addresses == own {
+            return false;
+        }
+        self.own_addresses = own;
+        if self.services.is_some() {
+            self.refresh_services();
+        }
+        true
+    }
+
+    /// What the node's own namespace must look like. No host beyond the uplink has an address that is the node's own.
+    pub(super) fn host(&self) -> Desired {
+        let mut desired = self.topology.host();
+        desired.own.extend(self.own_addresses.iter().map(IpNet::addr));
+        desired
     }
 
     fn refresh_services(&mut self) -> bool {
@@ -200,7 +223,8 @@ impl Datastore {
         let none = Services::default();
         let before = self.services.as_ref().unwrap_or(&none);
         let is_pod = |address: &IpAddr| pods.contains(address);
-        let services = Services::new(contents, &self.topology, own, before, is_pod);
+        let is_own = |address: &IpAddr| is_own(own, address);
+        let services = Services::new(contents, &self.topology, is_own, before, is_pod);
         let differs = !self.services.as_ref().is_some_and(|all| all.translate_as(&services));
         self.services = Some(services);
         differs

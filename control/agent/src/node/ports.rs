@@ -170,7 +170,15 @@ const PODS: &str = "pod";
 /// What is behind a port of this name.
 fn kind(name: &str) -> &'static str {
     let kind = name.split_once(':').map_or(name, |(kind, _)| kind);
-    let own = ["host", "host-side", "service", "uplink-raw", "uplink-packet", "uplink-vxlan"];
+    let own = [
+        "host",
+        "host-side",
+        "forwarded",
+        "service",
+        "uplink-raw",
+        "uplink-packet",
+        "uplink-vxlan",
+    ];
     own.into_iter().find(|own| *own == kind).unwrap_or(PODS)
 }
 

@@ -252,7 +252,7 @@ fn routes(Agent { dataplane, attachments, .. }: &Agent) -> Vec<RouteStatus> {
         NextHop::NoRoute => "nowhere".to_owned(),
         NextHop::Unreachable => "unreachable".to_owned(),
         NextHop::Node => "node".to_owned(),
-        NextHop::Host | NextHop::HostSide(_) => "host".to_owned(),
+        NextHop::Host | NextHop::Forwarded | NextHop::HostSide(_) => "host".to_owned(),
         NextHop::Service | NextHop::Translated => "service".to_owned(),
         NextHop::Endpoint(index) => endpoint(index),
         NextHop::Tunnel(index) => tunnel(index),

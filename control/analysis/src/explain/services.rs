@@ -53,18 +53,27 @@ impl Explainer<'_> {
         Ok(Destinations { ends, notes })
     }
 
-    /// The service that has an address. One that a pod or a node has, too, is theirs.
+    /// The service that has a cluster IP. One that a pod or a node has, too, is theirs.
     fn having(&self, address: IpAddr) -> Option<&ObjectKey> {
-        let mut others = self.oracle.pods().chain(nodes(self.contents, |_| true));
-        if others.any(|party| party.address() == address) {
+        if self.is_of_pod_or_node(address) {
             return None;
         }
-        let mut services = self.contents.of_kind(Kind::Service).map(|(key, _)| key);
-        services.find(|key| match self.contents.valid(key) {
-            Some(Object::Service(service)) => service.addresses.contains(&address),
-            _ => false,
-        })
+        let mut services = services(self.contents);
+        services.find(|(_, service)| service.cluster_ips.contains(&address)).map(|(key, _)| key)
     }
+
+    pub(super) fn is_of_pod_or_node(&self, address: IpAddr) -> bool {
+        let mut all = self.oracle.pods().chain(nodes(self.contents, |_| true));
+        all.any(|party| party.address() == address)
+    }
+}
+
+/// The services, but for those that are not valid.
+pub(super) fn services(contents: &Contents) -> impl Iterator<Item = (&ObjectKey, &Service)> {
+    contents.of_kind(Kind::Service).filter_map(|(key, _)| match contents.valid(key) {
+        Some(Object::Service(service)) => Some((key, &**service)),
+        _ => None,
+    })
 }
 
 /// The service that `svc/NAMESPACE/NAME` names.
@@ -151,7 +160,7 @@ fn named(
     (found.len() == 1).then(|| found.pop_first()).flatten()
 }
 
-fn number(protocol: Option<Protocol>) -> u8 {
+pub(super) fn number(protocol: Option<Protocol>) -> u8 {
     match protocol {
         Some(Protocol::Tcp) | None => 6,
         Some(Protocol::Udp) => 17,

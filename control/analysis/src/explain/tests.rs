@@ -147,3 +147,73 @@ fn nothing_passes_to_or_from_the_addresses_of_a_pod_that_is_not_valid() {
     let told = asked(broken, "c", "broken", false).unwrap_err();
     assert_eq!(told, "Pod default/broken is not valid, so it is no endpoint and nothing passes");
 }
+
+/// What becomes of a connection, in the words of requests: who asks whom, and by which port.
+fn connections(services: &str, from: &str, to: &str, port: u16) -> String {
+    let text = format!(
+        "{PODS}{NODES}{}{}{services}",
+        pool("four", "10.1.0.0/16", "ipipMode: Always"),
+        "---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}, addressType: IPv4, \
+         endpoints: [{addresses: [10.1.1.2]}, {addresses: [10.1.2.2]}], ports: [{port: 8080}]}\n"
+    );
+    let contents = Contents::from_texts([("objects.yaml", text.as_str())]);
+    let assumed = BTreeMap::new();
+    let explainer = Explainer::new(&contents, &assumed, "eth0");
+    let found = explainer.connections(from, to, PacketSpec::Protocol(6, Some(port)));
+    let asked = |it: &Asked| {
+        let PacketSpec::Protocol(6, Some(port)) = it.packet else { panic!("{it:?}") };
+        let dropped = if it.dropped.is_some() { " (dropped)" } else { "" };
+        format!("{} to {} {port}{dropped}", it.from, it.to)
+    };
+    let connections = match found {
+        Ok(found) => found,
+        Err(error) => return error,
+    };
+    let all: Vec<String> = connections.asked.iter().map(asked).collect();
+    let said: Vec<String> = [all.join(", ")].into_iter().chain(connections.notes).collect();
+    said.join("; ")
+}
+
+#[test]
+fn a_published_port_is_two_steps_and_the_second_is_of_whom_the_node_masquerades() {
+    let service = |traffic: &str| {
+        format!(
+            "---\n{{apiVersion: v1, kind: Service, metadata: {{name: web}}, spec: {{clusterIP: 10.96.0.7, externalIPs: [203.0.113.1], \
+             externalTrafficPolicy: {traffic}, ports: [{{port: 80, targetPort: 8080, nodePort: 30080}}]}}}}\n"
+        )
+    };
+    let (cluster, local) = (service("Cluster"), service("Local"));
+    let lines: Vec<String> = [
+        (&cluster, "default/a", "10.96.0.7", 80),
+        (&cluster, "default/a", "node/n1", 30080),
+        (&cluster, "default/a", "172.18.0.3", 30080),
+        (&cluster, "default/a", "203.0.113.1", 80),
+        (&cluster, "default/a", "203.0.113.1", 81),
+        (&cluster, "default/a", "node/n1", 30081),
+        (&cluster, "192.0.2.1", "node/n1", 30080),
+        (&cluster, "192.0.2.1", "203.0.113.1", 80),
+        (&cluster, "node/n1", "node/n1", 30080),
+        (&cluster, "node/n1", "node/n2", 30080),
+        (&local, "default/a", "node/n1", 30080),
+        (&local, "192.0.2.1", "node/n2", 30080),
+        (&local, "192.0.2.1", "203.0.113.1", 80),
+    ]
+    .into_iter()
+    .map(|(services, from, to, port)| connections(services, from, to, port))
+    .collect();
+    insta::assert_snapshot!(lines.join("\n"), @r"
+    default/a to default/a 8080, default/a to default/c 8080; 10.96.0.7 is an address of Service default/web: judged at its endpoints; port 80 of Service default/web is port 8080 of its endpoints
+    default/a to node/n1 30080, 10.1.1.0 to default/a 8080, 10.1.1.0 to default/c 8080; port 80 of Service default/web is port 8080 of its endpoints; node/n1 leads to Service default/web: node n1 masquerades the client as 10.1.1.0
+    default/a to 172.18.0.3 30080, 10.1.2.0 to default/a 8080, 10.1.2.0 to default/c 8080; port 80 of Service default/web is port 8080 of its endpoints; 172.18.0.3 leads to Service default/web: node n2 masquerades the client as 10.1.2.0
+    default/a to 203.0.113.1 80, 10.1.1.0 to default/a 8080, 10.1.1.0 to default/c 8080; port 80 of Service default/web is port 8080 of its endpoints; 203.0.113.1 leads to Service default/web: node n1 masquerades the client as 10.1.1.0
+    default/a to 203.0.113.1 81
+    default/a to node/n1 30081
+    10.1.1.0 to default/a 8080, 10.1.1.0 to default/c 8080; port 80 of Service default/web is port 8080 of its endpoints; node/n1 leads to Service default/web: node n1 masquerades the client as 10.1.1.0
+    10.1.1.0 to default/a 8080, 10.1.2.0 to default/c 8080; port 80 of Service default/web is port 8080 of its endpoints; 203.0.113.1 leads to Service default/web: node n1 masquerades the client as 10.1.1.0; 203.0.113.1 leads to Service default/web: node n2 masquerades the client as 10.1.2.0
+    node/n1 to default/a 8080, node/n1 to default/c 8080; port 80 of Service default/web is port 8080 of its endpoints
+    10.1.2.0 to default/a 8080, 10.1.2.0 to default/c 8080; port 80 of Service default/web is port 8080 of its endpoints; node/n2 leads to Service default/web: node n2 masquerades the client as 10.1.2.0
+    default/a to node/n1 30080 (dropped); port 80 of Service default/web is port 8080 of its endpoints; node/n1 leads to Service default/web, whose externalTrafficPolicy is Local: the client's address is kept
+    192.0.2.1 to default/c 8080; port 80 of Service default/web is port 8080 of its endpoints; node/n2 leads to Service default/web, whose externalTrafficPolicy is Local: the client's address is kept
+    192.0.2.1 to default/a 8080, 192.0.2.1 to default/c 8080; port 80 of Service default/web is port 8080 of its endpoints; 203.0.113.1 leads to Service default/web, whose externalTrafficPolicy is Local: the client's address is kept
+    ");
+}

@@ -88,7 +88,15 @@ impl Traversal {
             _ if traversal.no_route.is_some() => uplink,
             Some(Route::Node) => return Ok(traversal),
             Some(Route::Tunnel(_)) => TUNNELS,
-            _ => uplink,
+            // What the node masquerades may have come in by it.
+            Some(
+                Route::Masquerade
+                | Route::Local
+                | Route::Direct(_)
+                | Route::Nowhere(_)
+                | Route::World,
+            )
+            | None => uplink,
         };
         let passed = |party: &Party, node: &str| {
             let addresses = super::nodes(contents, |name| name == node);
@@ -149,7 +157,11 @@ impl<'a> NodeRoute<'a> {
         let why = match self.route {
             Route::Nowhere(why) => why.to_string(),
             Route::Local => "is its own, and none of its pods has the address".to_owned(),
-            Route::Node | Route::Direct(_) | Route::Tunnel(_) | Route::World => return None,
+            Route::Node
+            | Route::Masquerade
+            | Route::Direct(_)
+            | Route::Tunnel(_)
+            | Route::World => return None,
         };
         Some(format!("node {node} has no route {way} {other}: {prefix} {why}"))
     }
@@ -174,7 +186,7 @@ fn mismatch(there: &NodeRoute<'_>, back: &NodeRoute<'_>) -> Option<String> {
 }
 
 /// The objects that routes are made of: the nodes, the pools, and pods with what decides whether they are endpoints.
-fn routed(contents: &Contents) -> Cluster {
+pub(super) fn routed(contents: &Contents) -> Cluster {
     let of_routes = contents.objects.iter().filter(|(key, _)| {
         let makes_endpoints =
             matches!(key.kind, Kind::Pod | Kind::Namespace | Kind::ServiceAccount);

@@ -48,6 +48,7 @@ struct RouteInputs {
     underlay: Underlay,
     /// Where the addresses of attached pods lead, and the node's own on their links.
     attached: Vec<(IpAddr, NextHop)>,
+    own_addresses: BTreeSet<IpNet>,
     /// The service addresses that the node translates.
     services: BTreeSet<IpAddr>,
 }
@@ -74,6 +75,7 @@ impl RouteTables {
             of.attached == attached
                 && of.underlay == *inputs.underlay
                 && of.topology == *inputs.topology
+                && of.own_addresses == *inputs.own_addresses
                 && of.services == *services(inputs)
         });
         if stand {
@@ -89,8 +91,8 @@ impl RouteTables {
         let routes = self.routes.iter().map(|(net, via)| (*net, via.encode().0));
         self.map = Arc::new(PrefixMap::build(NextHop::NoRoute.encode().0, routes));
         let (topology, underlay) = (inputs.topology.clone(), inputs.underlay.clone());
-        let services = services(inputs).clone();
-        self.inputs = Some(RouteInputs { topology, underlay, attached, services });
+        let (own_addresses, services) = (inputs.own_addresses.clone(), services(inputs).clone());
+        self.inputs = Some(RouteInputs { topology, underlay, attached, own_addresses, services });
     }
 
     /// Stores in `tables`, which are in use, that routes have changed. `false`: more has changed, or too much, and new
@@ -100,6 +102,7 @@ impl RouteTables {
         let attached = attached(inputs);
         let is_alike = before.attached == attached
             && before.underlay == *inputs.underlay
+            && before.own_addresses == *inputs.own_addresses
             && before.services == *services(inputs)
             && before.topology.differs_in_prefixes_alone(inputs.topology)
             && Arc::ptr_eq(&self.map, &tables.routes)
@@ -159,7 +162,7 @@ impl RouteTables {
     ) -> BTreeMap<IpNet, NextHop> {
         let via = |route: &Route| match route {
             Route::Local => NextHop::Unreachable,
-            Route::Node => NextHop::Node,
+            Route::Node | Route::Masquerade => NextHop::Node,
             Route::Direct(_) | Route::World => NextHop::Host,
             Route::Tunnel(peer) => {
                 self.tunnel_index(*peer).map_or(NextHop::NoRoute, NextHop::Tunnel)
@@ -168,6 +171,7 @@ impl RouteTables {
         };
         let mut routes: BTreeMap<_, _> =
             inputs.topology.prefixes.iter().map(|(net, route)| (net.trunc(), via(route))).collect();
+        routes.extend(inputs.own_addresses.iter().map(|net| (*net, NextHop::Node)));
         let services = services(inputs).iter();
         routes.extend(services.map(|address| (IpNet::from(*address), NextHop::Service)));
         routes.extend(attached.iter().map(|(address, via)| (IpNet::from(*address), *via)));

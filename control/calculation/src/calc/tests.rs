@@ -59,6 +59,8 @@ fn tables(
             next_hops: BTreeMap::new(),
         },
         host: Link::native(PortId(0), 1500),
+        forwarded: None,
+        own_addresses: &BTreeSet::new(),
         uplink: None,
         services: None,
         connections: Connections::default(),

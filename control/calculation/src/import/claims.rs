@@ -17,9 +17,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, hash_map};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use manx_policy_compiler::model::{AddressSet, ObjectName};
 
-use super::{Cluster, member};
+use super::{Cluster, Node, member};
 use crate::block::{Block, is_for_pods};
 use manx_objects::State;
 use manx_objects::contents::Contents;
@@ -105,6 +106,11 @@ fn named(pod: &Pod) -> (Vec<IpAddr>, Standing) {
         }
     };
     (addresses, standing)
+}
+
+/// Whether a block has an address for a pod.
+fn is_for_a_pod(block: IpNet, address: IpAddr) -> bool {
+    Block::new(block).is_some_and(|block| block.number(address).is_some())
 }
 
 fn find<'a>(contents: &'a Contents, name: &ObjectName) -> Option<&'a Pod> {
@@ -304,8 +310,7 @@ impl Cluster {
     fn check_annotated(&self, pod: &Pod, address: IpAddr) -> Result<(), Refused> {
         let node = pod.node_name.as_deref().and_then(|node| self.nodes.get(node));
         let Some(node) = node else { return Err(Refused::Unscheduled) };
-        let mut blocks = node.pod_cidrs.iter().filter_map(|block| Block::new(*block));
-        let is_in_block = blocks.any(|block| block.number(address).is_some());
+        let is_in_block = node.pod_cidrs.iter().any(|block| is_for_a_pod(*block, address));
         if is_in_block || !node.has_in_block(address) && self.is_in_pool(address) {
             Ok(())
         } else {
@@ -313,18 +318,22 @@ impl Cluster {
         }
     }
 
-    /// Whether an address lies in a pool and is one that a pod can have, and no node's.
+    /// Whether an address lies in a pool and is one that a pod can have: no node's, and none that a block has for
+    /// something else.
     fn is_in_pool(&self, address: IpAddr) -> bool {
+        let is_taken = |node: &Node| {
+            let mut around = node.pod_cidrs.iter().filter(|block| block.contains(&address));
+            node.addresses.contains(&address) || around.any(|block| !is_for_a_pod(*block, address))
+        };
         is_for_pods(address)
             && self.pools.iter().any(|pool| pool.cidr.contains(&address))
-            && !self.nodes.values().any(|node| node.addresses.contains(&address))
+            && !self.nodes.values().any(is_taken)
     }
 
     /// Whether some pod of the cluster can have an address.
     pub(super) fn is_for_some_pod(&self, address: IpAddr) -> bool {
         let mut blocks = self.nodes.values().flat_map(|node| &node.pod_cidrs);
-        blocks.any(|block| Block::new(*block).is_some_and(|it| it.number(address).is_some()))
-            || self.is_in_pool(address)
+        blocks.any(|block| is_for_a_pod(*block, address)) || self.is_in_pool(address)
     }
 
     /// Whether nodes and pools as they are now leave every address to the pod that has it.

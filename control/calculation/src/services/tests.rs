@@ -33,7 +33,7 @@ fn services_beside(manifests: &[String], own: &BTreeSet<IpAddr>) -> Services {
     let text = format!("{NODES}{}", manifests.concat());
     let contents = Contents::from_texts([("cluster.yaml", text.as_str())]);
     let topology = topology(&import_for(&contents, "n1"), "n1", &Reserved::new()).unwrap();
-    Services::new(&contents, &topology, own, &Services::default(), |_| false)
+    Services::new(&contents, &topology, |it| own.contains(it), &Services::default(), |_| false)
 }
 
 fn shown(services: &Services) -> String {
@@ -99,9 +99,9 @@ fn behind_another_plugin_its_pods_are_no_hosts_however_many() {
     ];
     let contents = Contents::from_texts([("cluster.yaml", text.concat().as_str())]);
     let topology = policy_only(&import_for(&contents, "n1"), "n1").unwrap();
-    let (own, none) = (BTreeSet::new(), Services::default());
+    let (own, none) = (|_: &IpAddr| false, Services::default());
     let is_pod = |address: &IpAddr| address.to_string().starts_with("10.77.");
-    let found = Services::new(&contents, &topology, &own, &none, is_pod);
+    let found = Services::new(&contents, &topology, own, &none, is_pod);
     assert_eq!(
         shown(&found),
         "{10.96.0.1, 10.96.0.7} {(10.96.0.1, 6, 443): [(172.18.0.2, 6443), (172.18.0.3, 6443)]}"
@@ -112,7 +112,7 @@ fn behind_another_plugin_its_pods_are_no_hosts_however_many() {
         .to_vec();
     let known: Vec<_> = asked.iter().map(|it| found.is_pod(it)).collect();
     assert_eq!(known, [Some(true), Some(false), None, None], "a node's own, and nobody's");
-    let closed = Services::new(&contents, &topology, &own, &none, |_| false);
+    let closed = Services::new(&contents, &topology, own, &none, |_| false);
     assert!(!closed.translate_as(&found) && closed.translate_as(&closed.clone()));
     let (with_pods, found) = (found, closed);
     assert_eq!(
@@ -120,10 +120,10 @@ fn behind_another_plugin_its_pods_are_no_hosts_however_many() {
         "{10.96.0.1} {(10.96.0.1, 6, 443): [(10.77.0.5, 6443), (172.18.0.2, 6443), (172.18.0.3, 6443)]}"
     );
     // A pod that is gone while its slice is not: until no slice names it.
-    let still = Services::new(&contents, &topology, &own, &with_pods, |_| false);
+    let still = Services::new(&contents, &topology, own, &with_pods, |_| false);
     assert!(still.translate_as(&with_pods));
     let without = Contents::from_texts([("cluster.yaml", NODES)]);
-    let gone = Services::new(&without, &topology, &own, &still, |_| false);
-    let back = Services::new(&contents, &topology, &own, &gone, |_| false);
+    let gone = Services::new(&without, &topology, own, &still, |_| false);
+    let back = Services::new(&contents, &topology, own, &gone, |_| false);
     assert!(back.translate_as(&found));
 }

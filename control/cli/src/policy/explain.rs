@@ -15,7 +15,7 @@ use super::manifests::tell_invalid;
 use crate::Error;
 use crate::output::{self, Output};
 use crate::socket::Socket;
-use manx_analysis::explain::{Destinations, Explainer};
+use manx_analysis::explain::{Asked, Explainer};
 use manx_api::explain::{ExplainRequest, Explanation, PacketSpec};
 use manx_datastore::read_paths;
 use manx_oracle::Packet;
@@ -153,22 +153,25 @@ fn explain_by_manifests(explain: &Explain, completed: &Completed) -> Result<Answ
     let Completed { contents, assumed } = completed;
     let explainer = Explainer::new(contents, &assumed.addresses, UPLINK);
     let from = explainer.ends(&explain.from)?;
-    let Destinations { ends: to, notes } = explainer.destinations(&explain.to, explain.port)?;
-    let ask = |from: &str, (to, packet): &(String, PacketSpec)| {
+    let (mut asked, mut notes) = (Vec::new(), Vec::new());
+    for from in &from {
+        let one = explainer.connections(from, &explain.to, explain.port)?;
+        asked.extend(one.asked.into_iter().filter(|it| !asked.contains(it)).collect::<Vec<_>>());
+        notes.extend(one.notes.into_iter().filter(|it| !notes.contains(it)).collect::<Vec<_>>());
+    }
+    let ask = |Asked { from, to, packet, dropped }: &Asked| {
         let request = ExplainRequest { packet: *packet, ..explain.request(from, to) };
         let mut one = explainer.explain(&request)?;
+        if let Some(why) = dropped {
+            one.story = one.story.without_route(why.clone(), true);
+        }
         one.stand_ins.extend_from_slice(&notes);
         Ok::<_, String>(one)
     };
-    if let ([from], [to]) = (from.as_slice(), to.as_slice()) {
-        return ask(from, to).map(|one| Answer::One(Box::new(one)));
+    if let [one] = asked.as_slice() {
+        return ask(one).map(|one| Answer::One(Box::new(one)));
     }
-    let mut all = Vec::new();
-    for from in &from {
-        for to in to.iter().filter(|(to, _)| to != from) {
-            all.push(ask(from, to)?);
-        }
-    }
+    let all = asked.iter().filter(|it| it.from != it.to).map(ask).collect::<Result<_, _>>()?;
     Ok(Answer::Several(all))
 }
 

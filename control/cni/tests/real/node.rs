@@ -104,7 +104,8 @@ impl Power {
 pub(crate) struct Node {
     pub(crate) folder: tempfile::TempDir,
     netns: OwnedFd,
-    _wire: OwnedFd,
+    /// Beyond its uplink.
+    pub(crate) outside: OwnedFd,
     agent: Option<Child>,
     /// The kind of device that the next agent gives pods; `None`: as it finds.
     pub(crate) device: Option<Device>,
@@ -155,8 +156,8 @@ impl Node {
             fs::create_dir(folder.path().join(name)).unwrap();
         }
         let netns = netns::create().unwrap();
-        let wire = netns::create().unwrap();
-        let peer = Peer { name: "far", netns: Some(wire.as_fd()), mac: None, index: None };
+        let outside = netns::create().unwrap();
+        let peer = Peer { name: "far", netns: Some(outside.as_fd()), mac: None, index: None };
         let veth = Veth { name: "eth0", mac: None, index: None, mtu: 1500, peer };
         netlink::in_netns(&netns, async |netlink| {
             netlink.add_veth(&veth).await?;
@@ -173,7 +174,7 @@ impl Node {
         let node = Self {
             folder,
             netns,
-            _wire: wire,
+            outside,
             agent: None,
             device: None,
             translates_services: false,
@@ -206,6 +207,17 @@ impl Node {
     /// The same, with an agent.
     pub(crate) fn start(cidrs: &[&str]) -> Option<Self> {
         let mut node = Self::new(cidrs)?;
+        node.start_agent();
+        Some(node)
+    }
+
+    /// The same, with pods and own interfaces of this kind.
+    pub(crate) fn start_with_device(cidrs: &[&str], device: Device) -> Option<Self> {
+        let mut node = Self::new(cidrs)?;
+        if device.is_tuntap() && !tun_allowed() {
+            return None;
+        }
+        node.device = Some(device);
         node.start_agent();
         Some(node)
     }

@@ -27,8 +27,8 @@ pub use self::address::Address;
 pub use self::config::InterfaceConfig;
 pub use self::link::{Link, Peer, Veth};
 pub use self::neighbour::{Neighbour, NextHop};
-pub use self::route::{MANX_PROTOCOL, Route};
-pub use self::rule::{Refusal, TABLE};
+pub use self::route::{MAIN, MANX_PROTOCOL, Route};
+pub use self::rule::{OWN_TABLE, Refusal, TRANSLATED_TABLE};
 
 use crate::netns;
 

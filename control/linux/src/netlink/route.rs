@@ -18,6 +18,9 @@ use super::{Error, Netlink};
 /// proto 77`; numbers above `RTPROT_STATIC` are free for any program: rtnetlink(7)).
 pub const MANX_PROTOCOL: u8 = 77;
 
+/// The main routing table.
+pub const MAIN: u8 = RouteHeader::RT_TABLE_MAIN;
+
 /// A route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Route {
@@ -49,7 +52,7 @@ impl Route {
 
     fn message(&self) -> RouteMessage {
         let mut message = RouteMessage::default();
-        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.header.table = MAIN;
         message.header.protocol = RouteProtocol::Other(MANX_PROTOCOL);
         message.header.kind = RouteType::Unicast;
         message.header.address_family = match self.destination {
@@ -110,7 +113,7 @@ pub(super) fn ip(address: &RouteAddress) -> Option<IpAddr> {
 impl Netlink {
     /// Adds a route to the main table, or replaces the route with the same destination.
     pub async fn replace_route(&self, route: &Route) -> Result<(), Error> {
-        self.replace_route_in(RouteHeader::RT_TABLE_MAIN, route).await
+        self.replace_route_in(MAIN, route).await
     }
 
     /// The same in another table, one below 256.
@@ -135,9 +138,11 @@ impl Netlink {
         }))
     }
 
-    /// Removes a route of Manx. It is no error if the route does not exist.
-    pub async fn delete_route(&self, route: &Route) -> Result<(), Error> {
-        match self.handle.route().del(route.message()).execute().await {
+    /// Removes a route of Manx from a table, one below 256. It is no error if the route does not exist.
+    pub async fn delete_route(&self, table: u8, route: &Route) -> Result<(), Error> {
+        let mut message = route.message();
+        message.header.table = table;
+        match self.handle.route().del(message).execute().await {
             Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -libc::ESRCH => {
                 Ok(())
             }
@@ -147,11 +152,11 @@ impl Netlink {
         }
     }
 
-    /// The routes that Manx made, both families.
-    pub async fn manx_routes(&self) -> Result<Vec<Route>, Error> {
+    /// The routes that Manx made in a table, one below 256, both families.
+    pub async fn manx_routes(&self, table: u8) -> Result<Vec<Route>, Error> {
         let is_manx = |message: &RouteMessage| {
             message.header.protocol == RouteProtocol::Other(MANX_PROTOCOL)
-                && message.header.table == RouteHeader::RT_TABLE_MAIN
+                && message.header.table == table
         };
         self.routes(is_manx).await
     }

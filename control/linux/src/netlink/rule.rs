@@ -1,4 +1,4 @@
-//! Policy routing rules: those that refuse forged sources, and the one that routes by a table of Manx's own.
+//! Policy routing rules: those that refuse forged sources, and those that route by tables of Manx's own.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -26,9 +26,11 @@ pub struct Refusal {
     pub source: Ipv6Addr,
 }
 
-fn is_table_rule(message: &RuleMessage) -> bool {
+fn leads_to(message: &RuleMessage, table: u8) -> bool {
     let ours = RuleAttribute::Protocol(RouteProtocol::Other(MANX_PROTOCOL));
-    message.header.action == RuleAction::ToTable && message.attributes.contains(&ours)
+    let header = &message.header;
+    (header.action, header.table) == (RuleAction::ToTable, table)
+        && message.attributes.contains(&ours)
 }
 
 fn names_interface(message: &RuleMessage, name: &str) -> bool {
@@ -53,13 +55,16 @@ impl Refusal {
     }
 }
 
-/// The table for packets that come in by one interface. Its routes go with their interfaces.
-pub const TABLE: u8 = 77;
+/// The table for packets that come back from the translation of services. The routes of these tables go with their
+/// interfaces.
+pub const TRANSLATED_TABLE: u8 = 77;
+/// The table for what the node itself sends: the kernel says that it comes in by `lo`.
+pub const OWN_TABLE: u8 = 78;
 
 impl Netlink {
-    /// Routes packets that come in by this interface by [`TABLE`] alone, and those of no other interface; `None`: of
-    /// none. What is for the node itself is routed before.
-    pub async fn set_table_rule(&self, interface: Option<&str>) -> Result<(), Error> {
+    /// Routes packets that come in by this interface by `table`, one below 256, before the main table, and those of no
+    /// other interface; `None`: of none. What is for the node itself is routed before.
+    pub async fn set_table_rule(&self, table: u8, interface: Option<&str>) -> Result<(), Error> {
         for version in [IpVersion::V4, IpVersion::V6] {
             let is_v4 = matches!(version, IpVersion::V4);
             let listed = self.handle.rule().get(version).execute().try_collect::<Vec<_>>().await;
@@ -70,20 +75,20 @@ impl Netlink {
                     .map_err(Error::request(|| "the routing rules cannot be listed".to_owned()))?,
             };
             let mut is_there = false;
-            for message in listed.into_iter().filter(is_table_rule) {
+            for message in listed.into_iter().filter(|it| leads_to(it, table)) {
                 if interface.is_some_and(|name| names_interface(&message, name)) && !is_there {
                     is_there = true;
                     continue;
                 }
                 let removed = self.handle.rule().del(message).execute().await;
                 removed.map_err(Error::request(|| {
-                    format!("the rule that leads to table {TABLE} cannot be removed")
+                    format!("the rule that leads to table {table} cannot be removed")
                 }))?;
             }
             let Some(interface) = interface.filter(|_| !is_there) else { continue };
             let new = || {
                 let rule = self.handle.rule().add().input_interface(interface);
-                rule.table_id(TABLE.into()).priority(PRIORITY)
+                rule.table_id(table.into()).priority(PRIORITY)
             };
             let by = RuleAttribute::Protocol(RouteProtocol::Other(MANX_PROTOCOL));
             let made = if is_v4 {
@@ -96,7 +101,7 @@ impl Netlink {
                 rule.execute().await
             };
             made.map_err(Error::request(|| {
-                format!("packets from {interface} cannot be routed by table {TABLE}")
+                format!("packets from {interface} cannot be routed by table {table}")
             }))?;
         }
         Ok(())

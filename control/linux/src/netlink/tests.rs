@@ -96,7 +96,7 @@ fn routes_are_replaced_found_again_and_removed() {
             netlink.replace_route(route).await?;
             netlink.replace_route(route).await?;
         }
-        let mut found = netlink.manx_routes().await?;
+        let mut found = netlink.manx_routes(MAIN).await?;
         found.sort();
         let mut wanted = routes.to_vec();
         wanted.sort();
@@ -104,10 +104,10 @@ fn routes_are_replaced_found_again_and_removed() {
         let hop = netlink.next_hop(ip("192.0.2.1")).await?.unwrap();
         assert_eq!(hop.neighbour, ip("10.9.0.2"));
         for route in &routes {
-            netlink.delete_route(route).await?;
-            netlink.delete_route(route).await?;
+            netlink.delete_route(MAIN, route).await?;
+            netlink.delete_route(MAIN, route).await?;
         }
-        assert_eq!(netlink.manx_routes().await?, []);
+        assert_eq!(netlink.manx_routes(MAIN).await?, []);
         Ok(())
     })
     .unwrap();

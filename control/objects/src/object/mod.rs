@@ -521,6 +521,9 @@ pub struct Service {
     pub cluster_ips: BTreeSet<IpAddr>,
     /// The addresses at which clients reach it (`spec.clusterIPs`, `externalIPs`, `loadBalancer` addresses).
     pub addresses: BTreeSet<IpAddr>,
+    /// `spec.externalTrafficPolicy: Local`: what comes to other addresses than its cluster IPs, and to its node ports, goes
+    /// to endpoints of the same node, with the client's own address.
+    pub keeps_clients: bool,
     /// `spec.clusterIP: None`: clients reach its endpoints at their own addresses and ports.
     pub headless: bool,
 }
@@ -536,6 +539,8 @@ pub struct ServicePort {
     pub port: u16,
     /// `targetPort`: a number without an end, or a name; the same as `port` if absent.
     pub target: Option<PortNumber>,
+    /// `nodePort`: the port of each node by which it is reached, too.
+    pub node_port: Option<u16>,
 }
 
 /// `discovery.k8s.io/v1` `EndpointSlice`.

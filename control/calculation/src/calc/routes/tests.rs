@@ -60,6 +60,8 @@ fn with_inputs<T>(topology: &Topology, then: impl FnOnce(&Inputs<'_>) -> T) -> T
             next_hops: BTreeMap::new(),
         },
         host: Link::native(PortId(0), 1500),
+        forwarded: None,
+        own_addresses: &BTreeSet::new(),
         uplink: None,
         services: None,
         connections: Connections::default(),

@@ -93,6 +93,7 @@ fn an_annotation_counts_for_addresses_of_its_pods_node_and_of_pools_alone() {
         ("10.244.2.1", N1, None),
         ("10.244.1.1", N1, None),
         ("10.244.1.0", N1, None),
+        ("10.244.2.0", N1, None),
         ("10.244.1.255", N1, None),
         ("127.0.0.1", N1, None),
         // Of no node, or of none that there is.

@@ -1,0 +1,87 @@
+//! The addresses that are the node's own: what the kernel takes for itself, on whichever interface it is.
+//!
+//! The Node object names few of them. A bridge of another program (`docker0`), a dummy device, and the broadcast
+//! addresses of their networks lead to the node's processes, too.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use manx_linux::netlink::{self, Address, Netlink};
+use tokio::sync::watch;
+
+/// How often the addresses of the node's interfaces are read.
+const REFRESH: Duration = Duration::from_secs(1);
+
+/// The index of `lo` in every network namespace.
+const LOOPBACK: u32 = 1;
+
+/// Keeps `own` at the node's own addresses; never ends.
+pub(crate) async fn watch(netlink: Netlink, own: watch::Sender<BTreeSet<IpNet>>) {
+    loop {
+        tokio::time::sleep(REFRESH).await;
+        match read(&netlink).await {
+            Ok(found) => {
+                own.send_if_modified(|known| {
+                    let changed = *known != found;
+                    *known = found;
+                    changed
+                });
+            }
+            Err(error) => tracing::warn!(%error, "the node's own addresses stay as they were"),
+        }
+    }
+}
+
+/// The node's own addresses.
+pub(crate) async fn read(netlink: &Netlink) -> Result<BTreeSet<IpNet>, netlink::Error> {
+    Ok(netlink.addresses().await?.iter().flat_map(of_address).collect())
+}
+
+/// What the kernel delivers to itself because an interface has this address: the address, and the first and the last
+/// of its network (IPv4: broadcast, RFC 919 section 7 and RFC 1122 section 3.2.1.3; IPv6: the subnet routers' anycast,
+/// RFC 4291 section 2.6.1); on `lo` all of its network. Addresses that mean something on one link only are none.
+fn of_address(Address { index, net }: &Address) -> Vec<IpNet> {
+    let whole = net.trunc();
+    let has_network = net.prefix_len() + 1 < net.max_prefix_len();
+    match net {
+        IpNet::V6(v6) if v6.addr().is_unicast_link_local() => Vec::new(),
+        _ if *index == LOOPBACK => vec![whole],
+        IpNet::V4(_) if has_network => {
+            [net.addr(), whole.network(), whole.broadcast()].map(IpNet::from).to_vec()
+        }
+        IpNet::V6(_) if has_network => [net.addr(), whole.network()].map(IpNet::from).to_vec(),
+        IpNet::V4(_) | IpNet::V6(_) => vec![IpNet::from(net.addr())],
+    }
+}
+
+/// Whether one of these prefixes contains an address.
+pub(crate) fn is_own(own: &BTreeSet<IpNet>, address: &IpAddr) -> bool {
+    own.iter().any(|net| net.contains(address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_an_interface_brings_those_of_its_network_that_the_kernel_takes() {
+        for (index, net, wanted) in [
+            (3, "172.17.0.1/16", "172.17.0.0/32 172.17.0.1/32 172.17.255.255/32"),
+            (3, "192.0.2.9/31", "192.0.2.9/32"),
+            (3, "10.244.1.0/32", "10.244.1.0/32"),
+            (3, "169.254.20.10/32", "169.254.20.10/32"),
+            (3, "fd00:7::9/64", "fd00:7::/128 fd00:7::9/128"),
+            (3, "fd00:7::9/127", "fd00:7::9/128"),
+            (3, "fe80::1/64", ""),
+            (LOOPBACK, "127.0.0.1/8", "127.0.0.0/8"),
+            (LOOPBACK, "192.0.2.1/24", "192.0.2.0/24"),
+        ] {
+            let address = Address { index, net: net.parse().unwrap() };
+            let found: BTreeSet<IpNet> = of_address(&address).into_iter().collect();
+            let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+            assert_eq!(found.join(" "), wanted, "{net} on {index}");
+        }
+    }
+}

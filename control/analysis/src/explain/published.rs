@@ -1,0 +1,188 @@
+//! Connections to services from beyond the cluster: by node ports, external addresses, and those of load balancers.
+//!
+//! kube-proxy translates them in the kernel of the node that gets them. With `externalTrafficPolicy: Cluster` it
+//! masquerades the client, whoever that is, so that the endpoint sees an address of that node. With `Local` it does not,
+//! and takes endpoints of that node only. What it has translated is then as any other connection, from the address that
+//! the endpoint sees. So one question becomes several: from a pod to the published address, which the pod's egress
+//! policy sees untranslated, and from there to each endpoint.
+//!
+//! Source: Kubernetes documentation, "Using Source IP"; `docs/kubernetes.md`, "What a node forwards".
+
+use std::net::IpAddr;
+
+use manx_api::explain::PacketSpec;
+use manx_calculation::block::masquerade_address;
+use manx_calculation::topology::{Route, topology};
+use manx_objects::object::{Kind, Object, ObjectKey, Service};
+use manx_oracle::Party;
+
+use super::services::{Destinations, number, services};
+use super::{Explainer, nodes, parties, traversal};
+
+/// A connection that is asked about, in the form of requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// Where it is opened.
+    pub from: String,
+    /// Where it leads.
+    pub to: String,
+    /// What arrives there.
+    pub packet: PacketSpec,
+    /// Why it is dropped whatever policy says, if it is.
+    pub dropped: Option<String>,
+}
+
+/// What becomes of one connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Connections {
+    /// Each must pass for it to pass by every endpoint.
+    pub asked: Vec<Asked>,
+    /// What a service has translated.
+    pub notes: Vec<String>,
+}
+
+/// A port of a service that is reached from beyond the cluster.
+struct Published<'a> {
+    key: &'a ObjectKey,
+    service: &'a Service,
+    /// The service's own port.
+    port: u16,
+    /// Whose kernel gets the packet, if the address says it.
+    node: Option<String>,
+}
+
+impl Explainer<'_> {
+    /// The connections that one from `from`, a single end, to `to` consists of, as far as policy decides about them.
+    /// `to` may be all that [`Explainer::destinations`] takes.
+    pub fn connections(
+        &self,
+        from: &str,
+        to: &str,
+        packet: PacketSpec,
+    ) -> Result<Connections, String> {
+        let asked = |from: &str, to: &str, packet| Asked {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            packet,
+            dropped: None,
+        };
+        let (published, protocol) = match packet {
+            PacketSpec::Protocol(protocol, Some(port)) => {
+                (self.published(to, (protocol, port)), protocol)
+            }
+            _ => (None, 0),
+        };
+        let Some(Published { key, service, port, node }) = published else {
+            let Destinations { ends, notes } = self.destinations(to, packet)?;
+            let asked = ends.into_iter().map(|(to, packet)| asked(from, &to, packet)).collect();
+            return Ok(Connections { asked, notes });
+        };
+        let client =
+            parties(from, self.contents, &self.oracle, &mut Vec::new())?.into_iter().next();
+        let is_pod = matches!(client, Some(Party::Pod { .. }));
+        let clients_node = client.as_ref().and_then(|it| self.oracle.node(it)).map(str::to_owned);
+        // An external address leads beyond the node only if that does not translate it.
+        let at = node.clone().or_else(|| clients_node.clone());
+        let name = format!("svc/{}/{}", key.namespace, key.name);
+        let Destinations { ends, mut notes } =
+            self.destinations(&name, PacketSpec::Protocol(protocol, Some(port)))?;
+        let mut all = Vec::new();
+        if is_pod {
+            all.push(asked(from, to, packet));
+        }
+        let by_itself = !is_pod && clients_node.is_some() && clients_node == at;
+        if service.keeps_clients {
+            notes.push(format!("{to} leads to {key}, whose externalTrafficPolicy is Local: the client's address is kept"));
+            if is_pod {
+                let why = "what comes back from the node with a pod's address is taken for forged";
+                all[0].dropped = Some(why.to_owned());
+                return Ok(Connections { asked: all, notes });
+            }
+            let is_there = |end: &str| at.is_none() || self.node_of(end) == at;
+            let ends = ends.into_iter().filter(|(end, _)| is_there(end));
+            all.extend(ends.map(|(end, packet)| asked(from, &end, packet)));
+            if all.is_empty() {
+                return Err(format!("{key} has no endpoint on node {}", at.unwrap_or_default()));
+            }
+            return Ok(Connections { asked: all, notes });
+        }
+        for (end, packet) in ends {
+            if by_itself {
+                all.push(asked(from, &end, packet));
+                continue;
+            }
+            // Whoever comes from outside may come by any node.
+            let Some(node) = at.clone().or_else(|| self.node_of(&end)) else {
+                return Err(format!(
+                    "which node gets what is sent to {to} is not known: ask for node/NAME"
+                ));
+            };
+            let seen = self.masquerade(&node, &end)?;
+            notes
+                .push(format!("{to} leads to {key}: node {node} masquerades the client as {seen}"));
+            all.push(asked(&seen.to_string(), &end, packet));
+        }
+        notes.dedup();
+        Ok(Connections { asked: all, notes })
+    }
+
+    /// The service that a node port or an external address leads to.
+    fn published(&self, to: &str, (protocol, port): (u8, u16)) -> Option<Published<'_>> {
+        let address: Option<IpAddr> = to.parse().ok();
+        let named = to.strip_prefix("node/").map(str::to_owned);
+        let node = named.or_else(|| {
+            let mut all = nodes(self.contents, |_| true);
+            all.find_map(|party| match party {
+                Party::Node { name, address: has } if Some(has) == address => Some(name),
+                _ => None,
+            })
+        });
+        let external = address.filter(|it| !self.is_of_pod_or_node(*it));
+        services(self.contents).find_map(|(key, service)| {
+            let is_external = external.is_some_and(|it| {
+                service.addresses.contains(&it) && !service.cluster_ips.contains(&it)
+            });
+            let mut ports = service.ports.iter().filter(|it| number(it.protocol) == protocol);
+            let found = ports.find(|it| {
+                (node.is_some() && it.node_port == Some(port)) || (is_external && it.port == port)
+            })?;
+            Some(Published { key, service, port: found.port, node: node.clone() })
+        })
+    }
+
+    /// The node of an end that is a pod.
+    fn node_of(&self, end: &str) -> Option<String> {
+        let found = parties(end, self.contents, &self.oracle, &mut Vec::new()).ok()?;
+        Some(self.oracle.node(found.first()?)?.to_owned())
+    }
+
+    /// The address that an end sees of whom this node masquerades: by Manx's interface where that carries the packets, and
+    /// else the node's own.
+    fn masquerade(&self, node: &str, end: &str) -> Result<IpAddr, String> {
+        let to = parties(end, self.contents, &self.oracle, &mut Vec::new())?;
+        let Some(to) = to.first().map(Party::address) else {
+            return Err(format!("{end} has no address"));
+        };
+        let key = ObjectKey { kind: Kind::Node, namespace: String::new(), name: node.to_owned() };
+        let Some(Object::Node(object)) = self.contents.valid(&key) else {
+            return Err(format!("there is no valid node {node} in the manifests"));
+        };
+        let route = topology(&traversal::routed(self.contents), node)
+            .map_err(|error| format!("the routes of node {node} are not known: {error}"))?
+            .route(to)
+            .1;
+        let of_family = |it: &IpAddr| it.is_ipv4() == to.is_ipv4();
+        let by_manx =
+            object.pod_cidrs.iter().copied().filter_map(masquerade_address).find(of_family);
+        let own = object.internal_ips.iter().copied().find(of_family);
+        let seen = match route {
+            Route::Direct(_) | Route::World => own,
+            Route::Local
+            | Route::Node
+            | Route::Masquerade
+            | Route::Tunnel(_)
+            | Route::Nowhere(_) => by_manx,
+        };
+        seen.ok_or_else(|| format!("node {node} has no address of the family of {to}"))
+    }
+}
