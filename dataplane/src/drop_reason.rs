@@ -38,6 +38,9 @@ drop_reasons! {
     SourceSpoofed = "source-spoofed",
     /// To a service address, and back from the node as it went there: nothing translates it (is kube-proxy running?).
     ServiceUntranslated = "service-untranslated",
+    /// To a service address, from a pod that has opened too many such flows that policy did not allow when they came
+    /// back translated.
+    ServiceExcess = "service-excess",
     /// Back from the node's translation of service addresses with a source that is no pod of this node: it cannot be
     /// judged. kube-proxy masquerades it.
     ServiceSource = "service-source",

@@ -24,6 +24,7 @@ pub use flow_decision::FlowDecision;
 pub use key::flow_key;
 pub use metadata::{Arrival, FlowLookup, PacketMetadata, PacketRef};
 pub use restore::{RestoreOutcome, restore};
+pub use service::ServiceBudgets;
 pub use slow_path::{Decision, decide};
 pub use state::DecisionState;
 pub use untracked::untracked_fast_path;

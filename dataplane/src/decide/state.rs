@@ -2,6 +2,7 @@
 
 use super::address_lookup::SourceCache;
 use super::flow_decision::FlowDecision;
+use super::service::ServiceBudgets;
 use super::untracked_hook::UntrackedHookCache;
 use crate::flow::{FlowTable, WorkerId};
 use crate::fragment::FragmentTracker;
@@ -16,6 +17,8 @@ pub struct DecisionState {
     pub untracked_hooks: UntrackedHookCache,
     /// The decisions on first fragments.
     pub fragments: FragmentTracker<FlowDecision>,
+    /// What endpoints have left of their flows to service addresses.
+    pub service_budgets: ServiceBudgets,
     /// How many live flows were evicted to make room for others.
     pub evictions: u64,
     /// The worker that is tried next for a packet that any worker may have state for, and how many other workers

@@ -82,6 +82,12 @@ fn open_flow(
     let asked = (destination, transport(&name.key, name.orientation));
     let verdict = evaluate(tables, &ends, asked);
     let decision = FlowDecision::from_verdict(pair, &verdict);
+    if decision.forwards()
+        && let Some(reason) =
+            service::account(tables, &mut state.service_budgets, (pair, &ends), asked, now)
+    {
+        return FlowDecision::drop(reason);
+    }
     if let Some(found) = place
         && decision.forwards()
         && pair.from != pair.to

@@ -17,8 +17,8 @@ use super::parse_and_key::parse_and_key_packet;
 use super::sizes::Sizes;
 use crate::counters::{Tally, WorkerCounters};
 use crate::decide::{
-    self, Arrival, DecisionState, Entrance, PacketMetadata, SourceCache, UntrackedHookCache,
-    UntrackedVerdict,
+    self, Arrival, DecisionState, Entrance, PacketMetadata, ServiceBudgets, SourceCache,
+    UntrackedHookCache, UntrackedVerdict,
 };
 use crate::drop_reason::DropReason;
 use crate::flow::{FlowEntry, FlowTable, HashSeed, MAX_AGE, Shards, Victims};
@@ -80,6 +80,7 @@ impl Pipeline {
                 source_cache: SourceCache::default(),
                 untracked_hooks: UntrackedHookCache::default(),
                 fragments: FragmentTracker::new(sizes.fragments),
+                service_budgets: ServiceBudgets::default(),
                 evictions: 0,
                 next_worker: mesh.next_worker(),
             },

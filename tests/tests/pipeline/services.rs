@@ -284,3 +284,33 @@ fn without_the_translation_a_cluster_ip_is_an_address_of_the_world() {
     let external = Tuple::new(CLIENT, "192.0.2.9", TCP, 80);
     assert_eq!(send(&mut fabric, client, &external.opening()).unwrap().1, HOST);
 }
+
+/// Each costs an entry of the kernel's table of connections, which is the node's and not the pod's.
+#[test]
+fn a_pod_that_policy_confines_opens_few_connections_to_services() {
+    let egress = "{podSelector: {matchLabels: {app: client}}, policyTypes: [Egress]}";
+    for (policies, is_confined) in [(policy("shop/p", egress), true), (String::new(), false)] {
+        let mut fabric = Fabric::with_services(&cluster(&policies));
+        let (client, neighbour) = (client_port(&fabric), fabric.port("shop/server").1);
+        let mut left = 0;
+        for source_port in 1..=10_000 {
+            let asked = Tuple::new(CLIENT, SERVICE_IP, UDP, 80).from_port(source_port);
+            if send(&mut fabric, client, &asked.opening()).is_some() {
+                left += 1;
+                let translated = Tuple::new(CLIENT, FAR, UDP, 8080).from_port(source_port);
+                let passed = send(&mut fabric, SERVICE, &translated.opening()).is_some();
+                assert_eq!(passed, !is_confined);
+            }
+        }
+        let excess = dropped(&fabric, client, DropReason::ServiceExcess);
+        assert_eq!((left + excess, left == 10_000), (10_000, !is_confined), "{left} {excess}");
+        let most = 1_100 * fabric.nodes[0].workers() as u64;
+        assert!(!is_confined || left < most, "{left}");
+        // It is the pod's own affair, and passes.
+        let asked = Tuple::new(SERVER, SERVICE_IP, UDP, 80);
+        assert!(send(&mut fabric, neighbour, &asked.opening()).is_some());
+        fabric.nodes[0].now += std::time::Duration::from_secs(1);
+        let asked = Tuple::new(CLIENT, SERVICE_IP, UDP, 80).from_port(20_000);
+        assert!(send(&mut fabric, client, &asked.opening()).is_some());
+    }
+}

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::decide::{
-    Arrival, Decision, Entrance, PacketRef, SourceCache, UntrackedHookCache, decide,
+    Arrival, Decision, Entrance, PacketRef, ServiceBudgets, SourceCache, UntrackedHookCache, decide,
 };
 use crate::fate::Fate;
 use crate::flow::RuleCounters;
@@ -164,6 +164,7 @@ fn state(case: &Case, tables: &Tables) -> DecisionState {
         source_cache: SourceCache::default(),
         untracked_hooks: UntrackedHookCache::default(),
         fragments,
+        service_budgets: ServiceBudgets::default(),
         evictions: 0,
         next_worker: next,
     }

@@ -18,7 +18,7 @@ use proptest::test_runner::TestRunner;
 
 use super::super::untracked_hook::{UntrackedHook, UntrackedHookCache};
 use super::*;
-use crate::decide::{Arrival, Decision, PacketRef, decide};
+use crate::decide::{Arrival, Decision, PacketRef, ServiceBudgets, decide};
 use crate::encapsulation::Outer;
 use crate::fate::Fate;
 use crate::flow::{FlowTable, HashSeed, WorkerId};
@@ -276,6 +276,7 @@ fn state() -> DecisionState {
         source_cache: SourceCache::default(),
         untracked_hooks: UntrackedHookCache::default(),
         fragments: FragmentTracker::new(1),
+        service_budgets: ServiceBudgets::default(),
         evictions: 0,
         next_worker: (WorkerId(0), 0),
     }
