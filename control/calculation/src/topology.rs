@@ -234,11 +234,13 @@ impl Topology {
             self.tunnel_addresses.iter().copied().find(|ip| ip.is_ipv4() == block.addr().is_ipv4())
         };
         let way = |(block, route): (&IpNet, &Route)| match *route {
-            Route::Nowhere(Nowhere::HoldsNodes) => None,
+            Route::Nowhere(Nowhere::HoldsNodes)
+            | Route::Node
+            | Route::Masquerade
+            | Route::World => None,
             Route::Local | Route::Nowhere(_) => Some((*block, HostRoute::Manx { source: None })),
             Route::Tunnel(_) => Some((*block, HostRoute::Manx { source: source(block) })),
             Route::Direct(address) => Some((*block, HostRoute::Node { address })),
-            Route::Node | Route::Masquerade | Route::World => None,
         };
         let own = |(prefix, route): (&IpNet, &Route)| {
             matches!(route, Route::Node | Route::Masquerade).then_some(prefix.addr())
@@ -702,7 +704,8 @@ mod tests {
         assert_eq!(route(EncapsulationMode::Always, "10.244.1.1/32"), Route::Node);
         assert_eq!(route(EncapsulationMode::Always, "172.18.0.2/32"), Route::Node);
         assert_eq!(route(EncapsulationMode::Always, "10.244.1.0/32"), Route::Masquerade);
-        let desired = topology(&cluster(EncapsulationMode::Always), "a").unwrap().host();
+        let desired =
+            topology(&cluster(EncapsulationMode::Always), "a", &Reserved::new()).unwrap().host();
         let masquerade: IpAddr = "10.244.1.0".parse().unwrap();
         assert_eq!(desired.masquerade_addresses, [masquerade]);
         assert!(desired.own.contains(&masquerade), "no host beyond the uplink has it");

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 use manx_api::explain::PacketSpec;
 use manx_calculation::block::masquerade_address;
-use manx_calculation::topology::{Route, topology};
+use manx_calculation::topology::{Reserved, Route, topology};
 use manx_objects::object::{Kind, Object, ObjectKey, Service};
 use manx_oracle::Party;
 
@@ -167,7 +167,7 @@ impl Explainer<'_> {
         let Some(Object::Node(object)) = self.contents.valid(&key) else {
             return Err(format!("there is no valid node {node} in the manifests"));
         };
-        let route = topology(&traversal::routed(self.contents), node)
+        let route = topology(&traversal::routed(self.contents), node, &Reserved::new())
             .map_err(|error| format!("the routes of node {node} are not known: {error}"))?
             .route(to)
             .1;

@@ -76,10 +76,10 @@ fn overlapping<'a>(all: &'a [Written<'a>], are_dated: bool) -> (Pairs<'a>, Pairs
 
 /// The addresses within `cidr` that nodes report and that lie in no block. A block is its node's, whatever another node
 /// reports.
-pub(crate) fn reported_within<'a>(
-    nodes: &'a BTreeMap<String, Node>,
+pub(crate) fn reported_within(
+    nodes: &BTreeMap<String, Node>,
     cidr: IpNet,
-) -> impl Iterator<Item = (&'a str, IpAddr)> {
+) -> impl Iterator<Item = (&str, IpAddr)> {
     let reported = nodes.iter().flat_map(|(name, node)| {
         let is_own = |address: &IpAddr| {
             node.pod_cidrs.iter().any(|it| block::tunnel_address(*it) == Some(*address))

@@ -312,12 +312,14 @@ fn a_node_port_leads_nobody_around(device: Device, translates: bool) {
     assert_eq!(reached(wanted), wanted, "{device:?} {translates}");
 }
 
+/// The address of another program's bridge on the node.
+const BRIDGE: &str = "172.17.0.1";
+
 /// `defaultEndpointToHostAction: Drop` holds at every address at which the node's kernel takes something for itself.
 #[test]
 fn a_node_that_takes_nothing_from_pods_takes_it_at_no_address_of_any_interface() {
     let Some(node) = Node::start(&["10.244.1.0/24"]) else { return };
     let all = Pods::of(node);
-    const BRIDGE: &str = "172.17.0.1";
     let bridge = |works: bool| {
         let name = "docker0";
         all.node.inside(|| {
