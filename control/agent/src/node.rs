@@ -152,23 +152,22 @@ impl Agent {
     /// Sets the addresses that are no pod's.
     pub(super) fn set_reserved(&mut self, reserved: Reserved) {
         self.datastore.reserve(reserved);
-        match self.datastore.place() {
-            Ok(()) => {
-                self.apply_topology();
-                self.publish();
-            }
-            Err(error) => {
-                tracing::error!(%error, "the node cannot be placed; the routes stay as they were");
-            }
-        }
+        self.place_anew();
     }
 
     /// Sets the addresses that are the node's own.
     pub(super) fn set_own_addresses(&mut self, addresses: BTreeSet<IpNet>) {
         if self.datastore.set_own_addresses(addresses) {
-            self.apply_topology();
-            self.publish();
+            self.place_anew();
         }
+    }
+
+    fn place_anew(&mut self) {
+        if let Err(error) = self.datastore.place() {
+            tracing::error!(%error, "the node cannot be placed; the routes stay as they were");
+        }
+        self.apply_topology();
+        self.publish();
     }
 
     /// Reads the workers' reports, and retries what has failed. `Err`: the agent cannot go on.

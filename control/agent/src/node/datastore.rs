@@ -298,7 +298,10 @@ impl Datastore {
             return Reserved::new();
         }
         let servers = api_servers(self.source.contents()).map(|it| (it, "the API server's"));
-        self.found_reserved.clone().into_iter().chain(servers).collect()
+        let single = |net: &&IpNet| net.prefix_len() == net.max_prefix_len();
+        let own = self.own_addresses.iter().filter(single);
+        let own = own.map(|net| (net.addr(), "the node's own"));
+        own.chain(self.found_reserved.clone()).chain(servers).collect()
     }
 
     /// Sets what the node has found to be no pod's. [`Datastore::place`] follows.
