@@ -130,18 +130,19 @@ impl HostDevice {
             netlink.set_table_rule(OWN_TABLE, own).await?;
             // What must exist before use is made first, removed last.
             let mut stale = add_addresses(&netlink, &self.made, &desired.addresses).await?;
+            let ways = Ways::find(&netlink, desired).await?;
             let mut entry = &self.made;
             if let Some(forwarded) = &self.forwarded {
                 let masquerade = &desired.masquerade_addresses;
                 stale.extend(add_addresses(&netlink, forwarded, masquerade).await?);
-                reconcile_own_routes(&netlink, &self.made, desired).await?;
+                set_routes(&netlink, OWN_TABLE, &ways.by(&self.made)).await?;
                 entry = forwarded;
             }
-            let changes = reconcile_routes(&netlink, entry, desired).await?;
+            let changes = set_routes(&netlink, MAIN, &ways.by(entry)).await?;
             for address in stale {
                 netlink.delete_address(address).await?;
             }
-            Ok(changes)
+            Ok(Reconciled { unreachable: ways.unreachable, ..changes })
         })?)
     }
 
@@ -190,50 +191,49 @@ async fn add_addresses(
     Ok(present)
 }
 
-/// The routes of the main table: what leads through Manx leads to the interface `entry`.
-async fn reconcile_routes(
-    netlink: &Netlink,
-    entry: &CreatedDevice,
-    desired: &Desired,
-) -> Result<Reconciled, netlink::Error> {
-    let (mut wanted, mut unreachable) = (BTreeSet::new(), Vec::new());
-    // Many prefixes lead to few nodes.
-    let mut next_hops = BTreeMap::new();
-    for (block, way) in &desired.blocks {
-        match *way {
-            HostRoute::Manx { source } => {
-                wanted.insert(entry.route(block.trunc(), source));
-            }
-            HostRoute::Node { address } => {
-                let hop = match next_hops.entry(address) {
-                    Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(new) => new.insert(netlink.next_hop(address).await?),
-                };
-                match hop {
-                    Some(hop) => {
-                        let via = Some(hop.neighbour);
-                        let route = Route::direct(block.trunc(), hop.device);
-                        wanted.insert(Route { via, ..route });
+/// The node's routes to pods.
+#[derive(Default)]
+struct Ways {
+    /// Those that lead through Manx: by the interface of whoever asks.
+    through_manx: Vec<(IpNet, Option<IpAddr>)>,
+    /// Those that lead by the node's own routes to another node.
+    by_node: BTreeSet<Route>,
+    unreachable: Vec<IpNet>,
+}
+
+impl Ways {
+    async fn find(netlink: &Netlink, desired: &Desired) -> Result<Self, netlink::Error> {
+        let mut ways = Self::default();
+        // Many prefixes lead to few nodes.
+        let mut next_hops = BTreeMap::new();
+        for (block, way) in &desired.blocks {
+            match *way {
+                HostRoute::Manx { source } => ways.through_manx.push((block.trunc(), source)),
+                HostRoute::Node { address } => {
+                    let hop = match next_hops.entry(address) {
+                        Entry::Occupied(known) => known.into_mut(),
+                        Entry::Vacant(new) => new.insert(netlink.next_hop(address).await?),
+                    };
+                    match hop {
+                        Some(hop) => {
+                            let via = Some(hop.neighbour);
+                            let route = Route::direct(block.trunc(), hop.device);
+                            ways.by_node.insert(Route { via, ..route });
+                        }
+                        None => ways.unreachable.push(*block),
                     }
-                    None => unreachable.push(*block),
                 }
             }
         }
+        Ok(ways)
     }
-    Ok(Reconciled { unreachable, ..set_routes(netlink, MAIN, &wanted).await? })
-}
 
-/// The routes of the node's own packets, as far as they lead through Manx; the main table has the others.
-async fn reconcile_own_routes(
-    netlink: &Netlink,
-    made: &CreatedDevice,
-    desired: &Desired,
-) -> Result<(), netlink::Error> {
-    let own = desired.blocks.iter().filter_map(|(block, way)| match *way {
-        HostRoute::Manx { source } => Some(made.route(block.trunc(), source)),
-        HostRoute::Node { .. } => None,
-    });
-    set_routes(netlink, OWN_TABLE, &own.collect()).await.map(drop)
+    /// All of them, where what leads through Manx enters it by `entry`. A table has all: a pool's prefix is around the
+    /// blocks in it.
+    fn by(&self, entry: &CreatedDevice) -> BTreeSet<Route> {
+        let through_manx = self.through_manx.iter().map(|(net, source)| entry.route(*net, *source));
+        through_manx.chain(self.by_node.iter().copied()).collect()
+    }
 }
 
 /// Makes Manx's routes in a table these, and touches no others.
