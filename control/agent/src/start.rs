@@ -71,7 +71,7 @@ pub(crate) async fn open(
 }
 
 fn sentence(Waits { server, since, reason, at_most }: &Waits) -> String {
-    let (since, at_most) = (clock(*since), at_most.as_secs());
+    let (since, at_most) = (clock(*since), at_most.as_millis().div_ceil(1000));
     let reason = reason.as_deref().unwrap_or("it has not answered yet");
     format!(
         "it waits for the API server at {server} since {since}: {reason}; it tries again within {at_most} s"

@@ -774,8 +774,10 @@ mod tests {
         let seen = topology(&cluster, "a", &Reserved::new()).unwrap();
         let own: Vec<IpAddr> = ["10.244.1.1", "fd00:10:1::1"].map(|ip| ip.parse().unwrap()).into();
         assert_eq!(seen.tunnel_addresses, own);
-        let anycast: IpNet = "fd00:10:1::/128".parse().unwrap();
-        assert!(!seen.prefixes.contains_key(&anycast));
+        // By the first one it masquerades.
+        for first in ["10.244.1.0/32", "fd00:10:1::/128"] {
+            assert_eq!(seen.prefixes[&first.parse::<IpNet>().unwrap()], Route::Masquerade);
+        }
     }
 
     #[test]

@@ -233,7 +233,7 @@ fn an_agent_that_waits_for_its_api_server_says_so_at_its_sockets() {
     assert_eq!(told.kind(), ErrorKind::Starting);
     let text = told.to_string();
     let begins = "the agent has just started, and nothing passes: it waits for the API server at http://127.0.0.1:";
-    assert!(text.starts_with(begins) && text.ends_with("it tries again within 15 s"), "{text}");
+    assert!(text.starts_with(begins) && text.ends_with("it tries again within 8 s"), "{text}");
     let (code, said) = place.manx(&["status"]);
     assert_eq!(code, Some(3), "{said}");
     assert!(said.contains("it waits for the API server"), "{said}");

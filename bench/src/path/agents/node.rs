@@ -24,7 +24,7 @@ pub struct Node {
 
 impl Node {
     /// Starts the agent of one node, which knows this many pods. Their network namespaces are there, and none is
-    /// attached. The addresses of their manifests are theirs when each is attached once.
+    /// attached. Each asks for the address of its manifest.
     pub fn start(shape: Shape, pods: u8) -> Result<Self, Error> {
         let folder = start_datastore(&shape)?;
         let pod = |index: u8| {
@@ -35,11 +35,11 @@ impl Node {
         write(&folder.path().join(MANIFESTS), "pods.yaml", &manifests::pods(&pods))?;
         let mut agent = Agent::start(folder.path(), "node-1", shape, true)?;
         agent.wait_until("it knows all pods", |status| status.known_endpoints == pods.len())?;
-        let waiting = |Pod { name, .. }: Pod| {
+        let waiting = |Pod { name, address, .. }: Pod| {
             named_namespace(folder.path(), &name)?;
             let netns = folder.path().join(&name);
             let pod = PodName { namespace: NAMESPACE.to_owned(), name };
-            Ok(Attach::new(pod, netns, "eth0"))
+            Ok(Attach { addresses: vec![address], ..Attach::new(pod, netns, "eth0") })
         };
         let pods = pods.into_iter().map(waiting).collect::<Result<_, Error>>()?;
         Ok(Self { agent, pods, folder })
