@@ -7,7 +7,6 @@ use manx_policy_compiler::selector::SelectorError;
 
 use super::code::Code;
 use super::object::ObjectKey;
-use super::settings::{self, NotDone};
 use super::tree::{FlawKind, Position};
 
 /// The number of problems of one severity that are reported for an object, in the reader and in the import.
@@ -172,6 +171,8 @@ pub enum Cause {
         kind: String,
         /// Its API version.
         api_version: String,
+        /// What to do about it, if that is known of the kind.
+        help: Option<&'static str>,
     },
     /// A kind of policy that is not supported.
     #[error("{kind} ({api_version}) is not supported: this policy is NOT ENFORCED")]
@@ -194,8 +195,15 @@ pub enum Cause {
         other: String,
     },
     /// A setting that is not done.
-    #[error("{}", .0.message)]
-    NotDone(NotDone),
+    #[error("{message}")]
+    NotDone {
+        /// What kind of problem it is.
+        code: Code,
+        /// What is not done, behind the field's name.
+        message: &'static str,
+        /// What to do about it.
+        help: &'static str,
+    },
     /// Anything else, with its own code.
     #[error("{message}")]
     Told {
@@ -318,8 +326,7 @@ impl Problem {
             Cause::UnsupportedPolicy { .. } => Code::UnsupportedPolicy,
             Cause::Duplicate { .. } => Code::DuplicateObject,
             Cause::Repeated { .. } => Code::RepeatedObject,
-            Cause::NotDone(not_done) => not_done.code,
-            Cause::Told { code, .. } => *code,
+            Cause::NotDone { code, .. } | Cause::Told { code, .. } => *code,
         }
     }
 
@@ -329,8 +336,8 @@ impl Problem {
             Cause::NoManifest { recursive: false, .. } => Some(
                 "subdirectories are not entered: name the files or the directory that hold the manifests, or say --recursive",
             ),
-            Cause::NotDone(not_done) => Some(not_done.help),
-            Cause::UnknownKind { kind, api_version } => settings::unread(kind, api_version),
+            Cause::NotDone { help, .. } => Some(help),
+            Cause::UnknownKind { help, .. } => *help,
             _ if self.severity == Severity::Warning => self.code().help(),
             _ => self.code().help().or_else(|| Some(self.object.as_ref()?.kind.when_invalid())),
         }

@@ -16,6 +16,7 @@ use super::object::{Kind, Object, ObjectKey, Pairs, Pod, Subject};
 use super::pod;
 use super::problem::{Cause, Place, Problem, Severity};
 use super::service;
+use super::settings;
 use super::tree::{Document, Flaw, FlawKind, Node, Position, Value, shown};
 use super::unrelated::is_unrelated;
 use super::workload;
@@ -270,7 +271,8 @@ impl Reader<'_> {
         let (severity, cause) = if kind.contains("NetworkPolicy") || of_policies {
             (Severity::Error, Cause::UnsupportedPolicy { kind, api_version })
         } else if self.unknown.insert((kind.clone(), api_version.clone())) {
-            (Severity::Warning, Cause::UnknownKind { kind, api_version })
+            let help = settings::unread(&kind, &api_version);
+            (Severity::Warning, Cause::UnknownKind { kind, api_version, help })
         } else {
             return;
         };

@@ -178,7 +178,7 @@ fn annotations_not_done(contents: &Contents, node: &str) -> Vec<String> {
     const NAMED: usize = 3;
     let told = |problem: &Problem| {
         let of_pod = problem.object.as_ref().is_some_and(|key| key.kind == Kind::Pod);
-        of_pod && matches!(problem.cause, Cause::NotDone(_))
+        of_pod && matches!(problem.cause, Cause::NotDone { .. })
     };
     if contents.problems.iter().any(told) {
         return Vec::new();

@@ -175,7 +175,7 @@ impl Objects {
     fn put(&mut self, reading: Reading, differences: &mut Differences) {
         let Reading { key, entry, mut problems, fingerprint, .. } = reading;
         if self.follows && key.kind == Kind::Pod {
-            problems.retain(|problem| !matches!(problem.cause, Cause::NotDone(_)));
+            problems.retain(|problem| !matches!(problem.cause, Cause::NotDone { .. }));
         }
         let known = fingerprint_of(&mut self.fingerprints, &key, Some(fingerprint));
         if known == Some(fingerprint) {

@@ -187,10 +187,10 @@ pub(super) fn annotations_not_done(
 }
 
 fn tell_field(field: &Cursor<'_>, effect: Effect, out: &mut Findings) {
-    if let Effect::NotDone(not_done) = effect
-        && !not_done.unless.holds(&field.node.value)
+    if let Effect::NotDone(NotDone { code, unless, message, help }) = effect
+        && !unless.holds(&field.node.value)
     {
-        field.warning(out, Cause::NotDone(not_done));
+        field.warning(out, Cause::NotDone { code, message, help });
     }
 }
 
