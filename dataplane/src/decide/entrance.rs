@@ -1,6 +1,7 @@
 //! Where a packet entered, and which sources may enter there.
 
 use crate::drop_reason::DropReason;
+use crate::flow::FlowDirection;
 use crate::tables::{Detour, EncodedNextHop, NextHop, NextHopPair};
 
 /// Where a packet entered: by a port's role, or out of a tunnel.
@@ -21,10 +22,10 @@ impl Entrance {
         significant_bits: !(EncodedNextHop::NODE_OR_HOST | EncodedNextHop::HOST_OR_SERVICE),
     };
     /// The port of what the node forwards: the world, and whom the node has masqueraded; and from the node's own
-    /// addresses the replies whose translation it has taken back.
+    /// addresses the replies whose translation it has taken back ([`admits_reply`](Self::admits_reply)).
     pub const FORWARDED: Self = Self {
         back: EncodedNextHop::FORWARDED,
-        significant_bits: !(EncodedNextHop::NODE_OR_HOST | EncodedNextHop::HOST_OR_FORWARDED),
+        significant_bits: !EncodedNextHop::HOST_OR_FORWARDED,
     };
     /// The service port: translated packets of this node's endpoints, and replies from service addresses.
     pub const SERVICE: Self = Self {
@@ -77,9 +78,20 @@ impl Entrance {
         (self.back.0 ^ hop.0) & self.significant_bits == 0
     }
 
+    /// The same of packets that may be replies.
+    #[inline]
+    pub(super) fn admits_reply(self, hop: EncodedNextHop) -> bool {
+        let is_taken_back = self == Self::FORWARDED && hop == EncodedNextHop::NODE;
+        self.admits(hop) || is_taken_back
+    }
+
     /// The same where the fast path need not be fast: processes of the node answer for service addresses by host sides,
     /// too, each to its own endpoint.
-    pub(super) fn admits_any(self, NextHopPair { from, to }: NextHopPair) -> bool {
+    pub(super) fn admits_any(
+        self,
+        NextHopPair { from, to }: NextHopPair,
+        direction: FlowDirection,
+    ) -> bool {
         let is_answer = || {
             let own = match self.back() {
                 NextHop::HostSide(index) => Some(NextHop::Endpoint(index).encode()),
@@ -87,7 +99,17 @@ impl Entrance {
             };
             from == EncodedNextHop::SERVICE && own == Some(to)
         };
-        self.admits(from) || is_answer()
+        match direction {
+            FlowDirection::Original => self.admits(from) || is_answer(),
+            FlowDirection::Reply => self.admits_reply(from) || is_answer(),
+        }
+    }
+
+    /// Whether a packet that entered here opens a flow of its own although one of the same addresses and ports, from this
+    /// next hop, is known: the node's own packets and what it forwards may be alike, and none rides on the other's verdict.
+    pub(super) fn is_alike(self, hop: EncodedNextHop) -> bool {
+        (self == Self::FORWARDED && hop == EncodedNextHop::NODE)
+            || (self == Self::HOST && hop == EncodedNextHop::FORWARDED)
     }
 
     /// The way back to those who entered here.
@@ -133,7 +155,7 @@ mod tests {
         ];
         for (entrance, wanted) in [
             (Entrance::HOST, &[Node, Host, Service][..]),
-            (Entrance::FORWARDED, &[Node, Host, Forwarded]),
+            (Entrance::FORWARDED, &[Host, Forwarded]),
             (Entrance::SERVICE, &[Service, Translated]),
             (Entrance::NODE, &[Node]),
             (Entrance::UPLINK, &[Host]),

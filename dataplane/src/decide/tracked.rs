@@ -36,6 +36,11 @@ pub(super) fn decide_tracked(
         };
     };
     let direction = entry.direction(name.orientation);
+    if direction == FlowDirection::Original
+        && metadata.entrance.is_alike(entry.next_hop_pair(direction).from)
+    {
+        return open_flow(tables, state, metadata, Some(found), now);
+    }
     let place = match entry.admission(metadata.tcp_flags, direction) {
         Admission::Cached => return apply_cached(tables, &mut entry, metadata, direction, now),
         // Policy is not evaluated, because a denial would end a connection that is to be kept.
@@ -66,7 +71,7 @@ fn open_flow(
     let epoch = current_epoch(tables, name.key.v4_addresses());
     let found = state.source_cache.lookup_ends(tables, source, destination);
     let (pair, ends) = by_detour(tables, metadata.entrance.detour(), found);
-    if !metadata.entrance.admits_any(pair) {
+    if !metadata.entrance.admits_any(pair, FlowDirection::Original) {
         return FlowDecision::drop(metadata.entrance.refusal(pair.to));
     }
     if let Some(reason) = service::refusal(pair) {
@@ -145,7 +150,7 @@ fn apply_cached(
         return recheck(tables, entry, metadata, direction, false, now);
     }
     let pair = entry.next_hop_pair(direction);
-    if !metadata.entrance.admits_any(pair) {
+    if !metadata.entrance.admits_any(pair, direction) {
         return FlowDecision::drop(metadata.entrance.refusal(pair.to));
     }
     count_packet(entry, metadata, direction, now);
@@ -165,7 +170,7 @@ fn recheck(
 ) -> FlowDecision {
     let verdict = refresh(tables, entry, judge);
     let pair = entry.next_hop_pair(direction);
-    if !metadata.entrance.admits_any(pair) {
+    if !metadata.entrance.admits_any(pair, direction) {
         return FlowDecision::drop(metadata.entrance.refusal(pair.to));
     }
     let decision = FlowDecision::from_verdict(pair, &verdict);
@@ -330,7 +335,7 @@ pub(super) fn decide_icmp_error(
         to: tables.encoded_next_hop(parsed.destination),
     };
     let path = entrance.detour().path(tables, pair);
-    if !entrance.admits_any(path) {
+    if !entrance.admits_any(path, FlowDirection::Original) {
         return FlowDecision::drop(entrance.refusal(pair.to));
     }
     if pair.from == pair.to && pair.from.endpoint().is_some() {
@@ -359,7 +364,7 @@ pub(super) fn decide_icmp_error(
     let direction = entry.direction(orientation).reverse();
     let verdict = refresh(tables, &mut entry, false);
     let pair = entry.next_hop_pair(direction);
-    if !packet.metadata.entrance.admits_any(pair) {
+    if !packet.metadata.entrance.admits_any(pair, direction) {
         return unmatched;
     }
     FlowDecision::from_verdict(pair, &verdict)

@@ -83,7 +83,7 @@ fn evaluate_addresses(
         return UntrackedVerdict::SlowPath;
     }
     let (pair, ends) = state.source_cache.lookup_ends(tables, from.0, to.0);
-    if !entrance.admits(pair.from) {
+    if !entrance.admits_reply(pair.from) {
         return UntrackedVerdict::SlowPath;
     }
     let hook = match state.untracked_hooks.lookup(tables, pair) {
@@ -125,7 +125,7 @@ fn decide_untracked(
         return Some(FlowDecision::drop(DropReason::NotForwardable));
     }
     let (pair, ends) = source_cache.lookup_ends(tables, source, destination);
-    if !metadata.entrance.admits(pair.from) {
+    if !metadata.entrance.admits_reply(pair.from) {
         return Some(FlowDecision::drop(metadata.entrance.refusal(pair.to)));
     }
     let transport = transport(key, *orientation);

@@ -6,7 +6,7 @@ use manx_dataplane::drop_reason::DropReason;
 
 use super::batch::{Counts, NodeBatch, Output, Violation};
 use super::coverage::{Coverage, Event};
-use super::epoch::{Epoch, Place};
+use super::epoch::Epoch;
 use super::input::{Input, Outcome};
 use super::judge::Judge;
 use super::oracle::{Because, Law, Passage};
@@ -62,9 +62,10 @@ impl Judge {
         evictions: Option<u64>,
     ) -> Option<Event> {
         let read = input.read.filter(|read| input.sent.is_clean && read.part == Part::Whole)?;
-        let Passage { because, from, to } = law.passage_in(epoch, input).ok()?;
+        let passage = law.passage_in(epoch, input).ok()?;
+        let Passage { because, from, to } = passage;
         epoch.port(to)?;
-        let hop = from != Place::Node && to != Place::Node;
+        let hop = law.hops(input, passage).contains(&1);
         let is_short =
             input.offload.segmentation.is_some() || read.total <= epoch.mtu(to, self.tunnel_mtu);
         if (hop && read.ttl <= 1) || !is_short || input.ecn.is_none() {

@@ -1,7 +1,7 @@
 //! The connections that a node has let through, as simply as the documentation describes them
 //! (docs/policy-semantics.md, "Connections").
 
-use ahash::AHashMap;
+use ahash::{AHashMap, AHashSet};
 
 use super::epoch::{Entry, Epoch, Place};
 use super::read::{FlowTuple, Part, Read};
@@ -109,6 +109,8 @@ impl Fragments {
 pub struct Connections {
     known: AHashMap<FlowTuple, Connection>,
     firsts: AHashMap<Fragments, f64>,
+    /// What somebody has opened whom the node has masqueraded.
+    masqueraded: AHashSet<FlowTuple>,
 }
 
 impl Connections {
@@ -120,6 +122,21 @@ impl Connections {
     /// Whether there was never a connection of this tuple in either direction.
     pub fn is_fresh(&self, tuple: &FlowTuple) -> bool {
         !self.known.contains_key(tuple) && !self.known.contains_key(&tuple.reversed())
+    }
+
+    /// Records a connection of somebody whom the node has masqueraded.
+    pub fn record_masqueraded(&mut self, tuple: &FlowTuple) {
+        self.masqueraded.insert(*tuple);
+    }
+
+    /// Whether a packet is of a connection that somebody has opened whom the node has masqueraded. A later fragment names
+    /// only the ends.
+    pub fn is_masqueraded(&self, read: &Read) -> bool {
+        let ends = |tuple: &FlowTuple| [tuple.source, tuple.destination];
+        [read.tuple, read.tuple.reversed()].iter().any(|tuple| match read.is_later() {
+            true => self.masqueraded.iter().any(|it| ends(it) == ends(tuple)),
+            false => self.masqueraded.contains(tuple),
+        })
     }
 
     /// Records a packet that policy allows. It may have opened the connection.

@@ -126,10 +126,11 @@ listed! {
 }
 
 /// Drop reasons that do not occur here: ports in memory carry no frames, and no node translates service addresses.
-const NOT_HERE: [DropReason; 4] = [
+const NOT_HERE: [DropReason; 5] = [
     DropReason::NotOurs,
     DropReason::ServiceUntranslated,
     DropReason::ServiceSource,
+    DropReason::ServiceExcess,
     DropReason::ServiceWithoutFlow,
 ];
 

@@ -46,6 +46,8 @@ impl Place {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Entry {
     Host,
+    /// The port of what the node forwards.
+    Forwarded,
     /// The other node's tunnel.
     Tunnel,
     /// A port of a pod.
@@ -92,7 +94,7 @@ impl Epoch {
         let mut ports: [AHashMap<PortId, usize>; 2] = Default::default();
         let mut parties = AHashMap::new();
         for node in 0..2 {
-            for address in own_addresses(node) {
+            for address in own_addresses(node).into_iter().chain(masquerade_addresses(node)) {
                 places[node].insert(address, Place::Node);
                 parties.insert(address, Party::Node { name: NODES[node].to_owned(), address });
             }
@@ -167,7 +169,8 @@ impl Epoch {
     /// Whether packets from a place may come in by an entry.
     pub fn may_enter(&self, node: usize, entry: Entry, place: Place) -> bool {
         match (entry, place) {
-            (Entry::Host, Place::Node | Place::World) | (Entry::Tunnel, Place::Tunnel) => true,
+            (Entry::Host | Entry::Forwarded, Place::Node | Place::World)
+            | (Entry::Tunnel, Place::Tunnel) => true,
             (Entry::Port(port), Place::Pod(at)) => self.ports[node].get(&port) == Some(&at),
             _ => false,
         }
@@ -242,9 +245,28 @@ impl Epoch {
         FlowTuple { transport, ..*tuple }
     }
 
+    /// Whether policy lets a connection begin that comes by this entry: whom the node has masqueraded is nobody but an
+    /// address.
+    pub fn admits(&self, node: usize, entry: Entry, tuple: &FlowTuple) -> bool {
+        let ends = [tuple.source, tuple.destination].map(|address| self.place(node, address));
+        match (entry, ends) {
+            (Entry::Forwarded, [Place::Node, Place::Pod(_)]) => {
+                self.judge_from(Party::Address(tuple.source), tuple)[1]
+            }
+            _ => self.allows(node, tuple),
+        }
+    }
+
+    fn party(&self, address: IpAddr) -> Party {
+        self.parties.get(&address).cloned().unwrap_or(Party::Address(address))
+    }
+
     fn judge(&self, tuple: &FlowTuple) -> [bool; 2] {
-        let [from, to] = [tuple.source, tuple.destination]
-            .map(|address| self.parties.get(&address).cloned().unwrap_or(Party::Address(address)));
+        self.judge_from(self.party(tuple.source), tuple)
+    }
+
+    fn judge_from(&self, from: Party, tuple: &FlowTuple) -> [bool; 2] {
+        let to = self.party(tuple.destination);
         let packet = match (tuple.transport, tuple.icmp()) {
             (TransportKey::Ports(source, destination), _) => Packet {
                 protocol: tuple.upper,
@@ -262,8 +284,13 @@ impl Epoch {
     }
 }
 
-/// A node's own addresses: on the underlay, and the first of each of its blocks.
+/// A node's own addresses: on the underlay, and those of its tunnels.
 pub fn own_addresses(node: usize) -> [IpAddr; 4] {
     let router_v6 = format!("fd44:{}::1", node + 1).parse().unwrap();
     [UNDERLAY[node].into(), ROUTER[node].into(), underlay_v6(node), router_v6]
+}
+
+/// The first of each of a node's blocks: by it the node masquerades others. From the host port it is the node's own.
+pub fn masquerade_addresses(node: usize) -> [IpAddr; 2] {
+    [format!("10.244.{}.0", node + 1), format!("fd44:{}::", node + 1)].map(|it| it.parse().unwrap())
 }

@@ -11,12 +11,12 @@ use manx_dataplane::tables::PortId;
 
 use super::conversations::{Conversation, NextPacket};
 use super::coverage::Kind;
-use super::epoch::own_addresses;
+use super::epoch::{masquerade_addresses, own_addresses};
 use super::input::Injected;
 use super::plan::Plan;
 use super::read::{FlowTuple, TransportKey, flag};
 use super::writer::{self, Extra, NO_HEADER, Style};
-use crate::fabric::HOST;
+use crate::fabric::{FORWARDED, HOST};
 use crate::packet::{ICMP, ICMPV6, TCP, UDP};
 
 /// Where the packets of an address come in.
@@ -86,7 +86,7 @@ impl Generator {
             }
         }
         for node in 0..2 {
-            for address in own_addresses(node) {
+            for address in own_addresses(node).into_iter().chain(masquerade_addresses(node)) {
                 self.all[usize::from(address.is_ipv6())].push(address);
                 self.homes.insert(address, Home::Node(node));
             }
@@ -175,10 +175,9 @@ impl Generator {
     pub fn spot(&mut self, tuple: &FlowTuple) -> (usize, PortId, usize) {
         let (node, port) = match (self.home(tuple.source), self.home(tuple.destination)) {
             (Home::Pod { node, port }, _) => (node, port),
-            (Home::Node(node), _) | (Home::World, Home::Pod { node, .. } | Home::Node(node)) => {
-                (node, HOST)
-            }
-            (Home::World, Home::World) => (self.rng.usize(..2), HOST),
+            (Home::Node(node), _) => (node, HOST),
+            (Home::World, Home::Pod { node, .. } | Home::Node(node)) => (node, self.of_the_world()),
+            (Home::World, Home::World) => (self.rng.usize(..2), self.of_the_world()),
         };
         let worker = match (self.rng.u8(..16), tuple.transport) {
             (0, _) => self.rng.usize(..8),
@@ -187,6 +186,11 @@ impl Generator {
             _ => 0,
         };
         (node, port, worker)
+    }
+
+    /// A port by which the world's packets come.
+    pub fn of_the_world(&mut self) -> PortId {
+        if self.rng.bool() { FORWARDED } else { HOST }
     }
 
     pub fn push(

@@ -13,7 +13,7 @@ use super::generate::{Generator, Home};
 use super::input::Injected;
 use super::read::{FlowTuple, TransportKey};
 use super::writer::{self, Outer, fix_ipv4_checksum};
-use crate::fabric::{HOST, RAW, UNDERLAY};
+use crate::fabric::{FORWARDED, HOST, RAW, UNDERLAY};
 use crate::packet::{ICMP, ICMPV6, TCP, UDP};
 
 /// The VXLAN network of Calico.
@@ -134,8 +134,8 @@ impl Generator {
         let (somebody, _) = self.ends();
         let (node, port) = match self.home(somebody) {
             Home::Pod { node, port } => (node, port),
-            Home::Node(node) => (node, HOST),
-            Home::World => (self.rng.usize(..2), HOST),
+            Home::Node(node) => (node, if self.rng.bool() { HOST } else { FORWARDED }),
+            Home::World => (self.rng.usize(..2), self.of_the_world()),
         };
         self.push_at(node, port, Kind::Spoofed, bytes, false);
     }
@@ -309,7 +309,8 @@ impl Generator {
             let bytes = writer::encapsulate(&outer, &bytes);
             self.push_at(node, RAW, Kind::Transit, bytes, false);
         } else {
-            self.push_at(node, HOST, Kind::Transit, bytes, false);
+            let port = self.of_the_world();
+            self.push_at(node, port, Kind::Transit, bytes, false);
         }
     }
 

@@ -11,7 +11,7 @@ use super::balance::balance;
 use super::batch::{NodeBatch, Output, Violation};
 use super::connections::Connections;
 use super::coverage::{Coverage, Event};
-use super::epoch::{Epoch, Place};
+use super::epoch::{Entry, Epoch, Place};
 use super::input::{Input, Outcome, key, offload_within, outer};
 use super::oracle::{Because, Law, Passage, Terms};
 use super::own_errors;
@@ -102,9 +102,12 @@ impl Judge {
             }
             input.entered = true;
             if (self.terms.admits(&read) || known.find(tuple, now).is_some())
-                && epoch.allows(node, tuple)
+                && epoch.admits(node, entry, tuple)
             {
                 known.record_allowed(epoch, node, tuple, now);
+                if (entry, from) == (Entry::Forwarded, Place::Node) {
+                    known.record_masqueraded(tuple);
+                }
             }
         }
     }
@@ -294,7 +297,7 @@ impl Judge {
         let mut refused = String::new();
         for epoch in law.epochs.iter().rev() {
             let passes = law.passage_in(epoch, input).and_then(|passage| {
-                leaves(epoch, input, passage, port, bytes)?;
+                leaves(law, epoch, input, passage, port, bytes)?;
                 Ok(passage)
             });
             match passes {
@@ -309,20 +312,22 @@ impl Judge {
 
 /// Checks that a packet leaves towards its destination, and with the changes of one hop.
 fn leaves(
+    law: &Law<'_>,
     epoch: &Epoch,
     input: &Input,
-    Passage { from, to, .. }: Passage,
+    passage: Passage,
     port: PortId,
     bytes: &[u8],
 ) -> Result<(), String> {
-    if epoch.port(to) != Some(port) {
+    if epoch.port(passage.to) != Some(port) {
+        let to = passage.to;
         return Err(format!("it left by port {}, and its destination is {to:?}", port.0));
     }
     let Some(read) = &input.read else { return Err("it cannot be read".to_owned()) };
-    let hop = u8::from(from != Place::Node && to != Place::Node);
     let (ttl, ecn) =
         if bytes[0] >> 4 == 4 { (bytes[8], bytes[1] & 3) } else { (bytes[7], bytes[1] >> 4 & 3) };
-    if hop == 1 && read.ttl <= 1 || ttl != read.ttl.wrapping_sub(hop) {
+    let hop = read.ttl.wrapping_sub(ttl);
+    if !law.hops(input, passage).contains(&hop) || hop == 1 && read.ttl <= 1 {
         return Err(format!("its hop limit was {} and is {ttl}", read.ttl));
     }
     if input.ecn != Some(ecn) {

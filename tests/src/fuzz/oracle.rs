@@ -1,6 +1,7 @@
 //! Which packets may come out: the laws of docs/policy-semantics.md for one input and its output.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 
 use super::connections::Connections;
@@ -78,6 +79,22 @@ fn is_tunnel(read: &Read) -> bool {
 }
 
 impl Law<'_> {
+    /// The hops that a packet takes: none from the node or to it, but one from those whom it has masqueraded and to them.
+    /// Where a connection may be either's, it may be both.
+    pub fn hops(&self, input: &Input, Passage { from, to, .. }: Passage) -> RangeInclusive<u8> {
+        let is_of_others = || {
+            let Some(read) = &input.read else { return false };
+            let about = read_about(input.packet(), read).unwrap_or(*read);
+            self.connections.is_masqueraded(&about)
+        };
+        match (input.entry, from, to) {
+            (Some(Entry::Forwarded), Place::Node, _) => 0..=1,
+            (_, _, Place::Node) if is_of_others() => 0..=1,
+            (_, Place::Node, _) | (_, _, Place::Node) => 0..=0,
+            _ => 1..=1,
+        }
+    }
+
     /// How an input may pass by one of the publications.
     pub fn passage(&self, input: &Input) -> Result<Passage, String> {
         let mut refused = String::new();
@@ -132,7 +149,8 @@ impl Law<'_> {
         let is_known = || self.connections.find(tuple, self.now).is_some();
         // Packets of a pod to itself need no connection.
         let is_itself = epoch.place(node, tuple.source) == epoch.place(node, tuple.destination);
-        if (is_itself || self.terms.admits(read) || is_known()) && epoch.allows(node, tuple) {
+        if (is_itself || self.terms.admits(read) || is_known()) && epoch.admits(node, entry, tuple)
+        {
             return Ok(Because::Allowed);
         }
         let back = tuple.reversed();

@@ -7,6 +7,7 @@ use super::epoch::{Epoch, Place, own_addresses};
 use super::input::{Input, Outcome};
 use super::oracle::{Law, Passage};
 use super::wire::Wire;
+use crate::fabric::{FORWARDED, HOST};
 use crate::packet::ICMP;
 
 type Refusal = (String, Option<usize>);
@@ -29,7 +30,7 @@ pub fn find(
     }
     let Some(quote) = wire.bytes.get(read.at + 8..) else { return Ok(false) };
     let about = inputs.iter().position(|input| {
-        input.outcome == Outcome::Unknown && input.sent.port == port && quotes(quote, input)
+        input.outcome == Outcome::Unknown && back(input.sent.port) == port && quotes(quote, input)
     });
     let Some(at) = about else { return Ok(false) };
     let input = &inputs[at];
@@ -40,7 +41,7 @@ pub fn find(
     let mut refused = "an error about a packet that may not pass".to_owned();
     for epoch in law.epochs.iter().rev() {
         match law.passage_in(epoch, input) {
-            Ok(passage) => match cause(epoch, input, passage, wire, tunnel_mtu) {
+            Ok(passage) => match cause(law, epoch, input, passage, wire, tunnel_mtu) {
                 Some(event) => {
                     inputs[at].outcome = Outcome::Answered;
                     coverage.count(event);
@@ -86,6 +87,11 @@ fn is_whole(wire: &Wire<'_>) -> Result<(), &'static str> {
     Ok(())
 }
 
+/// The port towards those who send by a port: what the node forwards goes back to it.
+fn back(port: PortId) -> PortId {
+    if port == FORWARDED { HOST } else { port }
+}
+
 /// Whether an error quotes an input, and goes to its sender.
 fn quotes(quote: &[u8], input: &Input) -> bool {
     let Some(read) = &input.read else { return false };
@@ -101,21 +107,21 @@ fn quotes(quote: &[u8], input: &Input) -> bool {
 
 /// The event that the error reports; `None`: it did not happen.
 fn cause(
+    law: &Law<'_>,
     epoch: &Epoch,
     input: &Input,
-    Passage { from, to, .. }: Passage,
+    passage: Passage,
     wire: &Wire<'_>,
     tunnel_mtu: u32,
 ) -> Option<Event> {
-    let (read, tuple) = (input.read?, &wire.read.tuple);
+    let (read, tuple, to) = (input.read?, &wire.read.tuple, passage.to);
     if tuple.destination != read.tuple.source {
         return None;
     }
     let header = &wire.bytes[wire.read.at..];
     match (tuple.upper == ICMP, tuple.icmp()?) {
         (true, (11, 0)) | (false, (3, 0)) => {
-            let hop = from != Place::Node && to != Place::Node;
-            (hop && read.ttl <= 1).then_some(Event::TimeExceeded)
+            (law.hops(input, passage).contains(&1) && read.ttl <= 1).then_some(Event::TimeExceeded)
         }
         (true, (3, 1)) | (false, (1, 3)) => {
             matches!(to, Place::Unreachable | Place::Nowhere).then_some(Event::Unreachable)

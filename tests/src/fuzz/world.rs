@@ -22,7 +22,7 @@ use super::judge::Judge;
 use super::oracle::Terms;
 use super::plan::Plan;
 use super::sabotage::Sabotage;
-use crate::fabric::{Fabric, HOST, RAW, UNDERLAY};
+use crate::fabric::{FORWARDED, Fabric, HOST, RAW, UNDERLAY};
 
 /// A port that no tables name.
 pub const STRAY: PortId = PortId(6);
@@ -206,7 +206,8 @@ impl World {
     /// Sends a packet, if the port exists and has room.
     fn inject(&mut self, injected: Injected) {
         let Injected { node, port, worker, ref bytes, offload, .. } = injected;
-        let is_there = matches!(port, HOST | RAW | STRAY) || self.devices[node].contains_key(&port);
+        let is_there = matches!(port, HOST | FORWARDED | RAW | STRAY)
+            || self.devices[node].contains_key(&port);
         if !is_there || !self.fabric.nodes[node].wires[&port].inject_at(worker, bytes, offload) {
             return;
         }

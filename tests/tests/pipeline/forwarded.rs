@@ -106,6 +106,31 @@ fn whom_the_node_masquerades_is_judged_by_that_address_on_both_nodes_and_answere
 }
 
 #[test]
+fn what_the_node_sends_and_what_it_forwards_may_be_alike_and_neither_rides_on_the_other() {
+    for source in own() {
+        for protocol in [TCP, UDP] {
+            let mut fabric = Fabric::new(&cluster(&policy("shop/closed", "{podSelector: {}}")));
+            let a = fabric.port("shop/a");
+            let tuple = Tuple::new(&source, A, protocol, 80).from_port(1000);
+            for packet in [tuple.opening(), tuple.data(b"x")] {
+                assert_eq!(send(&mut fabric, HOST, &packet), Some(a), "{source}");
+                assert_eq!(send(&mut fabric, FORWARDED, &packet), None, "{source}");
+                assert_eq!(send(&mut fabric, HOST, &packet), Some(a), "{source}");
+            }
+            let answers = fabric.send("shop/a", &tuple.answer());
+            assert_eq!((answers[0].node, answers[0].port), (0, HOST));
+            // Where both may pass, each goes on after the other.
+            fabric.apply(&cluster(""));
+            for port in [FORWARDED, HOST, FORWARDED] {
+                assert_eq!(send(&mut fabric, port, &tuple.data(b"y")), Some(a), "{source}");
+                let answers = fabric.send("shop/a", &tuple.answer());
+                assert_eq!((answers[0].node, answers[0].port), (0, HOST));
+            }
+        }
+    }
+}
+
+#[test]
 fn the_kernel_takes_translations_back_and_the_pod_that_asked_gets_its_answers() {
     let mut fabric = Fabric::new(&cluster(""));
     let (_, a) = fabric.port("shop/a");
