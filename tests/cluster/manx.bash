@@ -61,12 +61,13 @@ end() {
 install_manx() {
     deploy=$here/../../deploy/${1:-manx.yaml}
     cluster image docker.io/library/manx:latest "$work/manx" "$work/manx-cni"
-    kubectl apply -f - <"$deploy"
+    kubectl apply --warnings-as-errors -f - <"$deploy"
     check "the DaemonSet is ready on both nodes" kubectl -n kube-system rollout status daemonset/manx-node --timeout=90s
     check "the nodes are ready" kubectl wait --for=condition=Ready node --all --timeout=60s
 }
 
-uninstall_manx() { kubectl delete -f - <"$deploy" --timeout=60s; }
+# The Job that made the pool is gone.
+uninstall_manx() { kubectl delete --ignore-not-found -f - <"$deploy" --timeout=60s; }
 
 trap end EXIT
 cluster up --nodes 2 --cni "${cni:-none}" --proxy "${MANX_CLUSTER_PROXY:-nftables}" ${up:+"$up"}

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use manx_dataplane::tables::Connections;
 use manx_dataplane::worker::Polling;
 
-use manx_datastore::api_server::{Access, DefaultPool};
+use manx_datastore::api_server::Access;
 use manx_devices::pod_device;
 use manx_objects::object::ObjectKey;
 pub use manx_observe::Addresses;
@@ -21,8 +21,6 @@ pub enum Datastore {
         access: Box<Access>,
         /// The file with the last state, for a start while the server does not answer.
         state: PathBuf,
-        /// The `IPPool` that is made if there is none.
-        pool: Option<DefaultPool>,
         /// The service account as which it asks: when that is deleted, Manx is gone from the cluster.
         account: Option<ObjectKey>,
     },

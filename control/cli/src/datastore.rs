@@ -4,11 +4,10 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use ipnet::Ipv4Net;
 
 use crate::Error;
 use manx_agent::settings::Datastore;
-use manx_datastore::api_server::{Access, DefaultPool};
+use manx_datastore::api_server::Access;
 use manx_objects::object::{Kind, ObjectKey};
 
 /// The kinds of datastore.
@@ -20,19 +19,9 @@ pub enum DatastoreType {
     Kubernetes,
 }
 
-/// Where the agent's objects are.
+/// How the API server is reached.
 #[derive(Debug, Clone, Args)]
-pub struct DatastoreOptions {
-    /// Where the objects are [default: directory if there is --datastore, else kubernetes]
-    #[arg(long, env = "DATASTORE_TYPE", value_enum, value_name = "TYPE")]
-    pub datastore_type: Option<DatastoreType>,
-    /// Directory of manifests
-    #[arg(long, env = "MANX_DATASTORE", value_name = "DIR")]
-    pub datastore: Option<PathBuf>,
-    /// File with the last state of the API server's objects, for a start while the server does not answer
-    /// [default: NODE.state beside the socket]
-    #[arg(long, env = "MANX_STATE", value_name = "FILE")]
-    pub state: Option<PathBuf>,
+pub struct ServerOptions {
     /// Kubeconfig file. Without one and without --api-endpoint, the service account of the pod that this runs in
     #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
@@ -51,12 +40,24 @@ pub struct DatastoreOptions {
     /// Bearer token [env: `K8S_TOKEN`, too]
     #[arg(long, env = "K8S_API_TOKEN", value_name = "TOKEN", hide_env_values = true)]
     pub api_token: Option<String>,
-    /// Pod addresses of the pool that is made if the cluster has none
-    #[arg(long, env = "CALICO_IPV4POOL_CIDR", value_name = "CIDR")]
-    pub pool: Option<Ipv4Net>,
-    /// Between which nodes that pool uses IPIP
-    #[arg(long, env = "CALICO_IPV4POOL_IPIP", value_enum, default_value_t = Ipip::Always)]
-    pub pool_ipip: Ipip,
+}
+
+/// Where the agent's objects are.
+#[derive(Debug, Clone, Args)]
+pub struct DatastoreOptions {
+    /// Where the objects are [default: directory if there is --datastore, else kubernetes]
+    #[arg(long, env = "DATASTORE_TYPE", value_enum, value_name = "TYPE")]
+    pub datastore_type: Option<DatastoreType>,
+    /// Directory of manifests
+    #[arg(long, env = "MANX_DATASTORE", value_name = "DIR")]
+    pub datastore: Option<PathBuf>,
+    /// File with the last state of the API server's objects, for a start while the server does not answer
+    /// [default: NODE.state beside the socket]
+    #[arg(long, env = "MANX_STATE", value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
+    pub server: ServerOptions,
     /// Where pods' addresses come from: true, the Node's podCIDRs. Calico's own blocks (false) are not supported
     #[arg(long, env = "USE_POD_CIDR", value_name = "true")]
     pub use_pod_cidr: Option<String>,
@@ -88,18 +89,6 @@ fn parse_account(text: &str) -> Result<ObjectKey, Error> {
     Ok(ObjectKey { kind: Kind::ServiceAccount, namespace, name })
 }
 
-/// Between which nodes a pool uses IPIP, in Calico's words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "PascalCase")]
-pub enum Ipip {
-    /// Between all
-    Always,
-    /// Between nodes that share no subnet
-    CrossSubnet,
-    /// Between none
-    Never,
-}
-
 impl DatastoreOptions {
     /// The datastore of an agent that listens on `socket`.
     pub fn datastore(&self, socket: &Path) -> Result<Datastore, Error> {
@@ -123,20 +112,15 @@ impl DatastoreOptions {
             return Ok(Datastore::Directory(directory.clone()));
         }
         let state = self.state.clone().unwrap_or_else(|| socket.with_extension("state"));
-        let pool = self.pool.map(|cidr| DefaultPool {
-            cidr: cidr.to_string(),
-            ipip: match self.pool_ipip {
-                Ipip::Always => "Always",
-                Ipip::CrossSubnet => "CrossSubnet",
-                Ipip::Never => "Never",
-            },
-        });
-        let access = Box::new(self.access());
+        let access = Box::new(self.server.access());
         let account = self.service_account.as_deref().map(parse_account).transpose()?;
-        Ok(Datastore::Kubernetes { access, state, pool, account })
+        Ok(Datastore::Kubernetes { access, state, account })
     }
+}
 
-    fn access(&self) -> Access {
+impl ServerOptions {
+    /// The way to it.
+    pub fn access(&self) -> Access {
         let other_token = || env::var("K8S_TOKEN").ok().filter(|token| !token.is_empty());
         Access {
             kubeconfig: self.kubeconfig.clone(),

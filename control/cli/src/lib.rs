@@ -18,6 +18,7 @@ pub mod node;
 pub mod observed;
 pub mod output;
 pub mod policy;
+pub mod pool;
 pub mod rig;
 pub mod socket;
 pub mod status;
@@ -51,6 +52,10 @@ pub enum Command {
     Policy(policy::Policy),
     /// Run the node agent
     Node(node::Node),
+    /// Make the first IPPool of a cluster that has none
+    ///
+    /// Waits until the API server answers and knows IPPools, and ends. Pools that are there stay as they are.
+    Pool(pool::Pool),
     /// Show what an agent does: endpoints, routes, ports, drops, workers, rules
     Status(status::Status),
     /// Ask whether an agent is alive or ready, for probes
@@ -122,6 +127,7 @@ fn run(command: Command) -> Result<(), Error> {
         Command::Rig(rig) => rig::run(rig),
         Command::Policy(policy) => policy::run(&policy),
         Command::Node(node) => node::run(&node),
+        Command::Pool(pool) => pool::run(&pool),
         Command::Status(status) => status::run(&status),
         Command::Health(health) => health::run(&health),
         Command::Capture(capture) => capture::run(&capture),

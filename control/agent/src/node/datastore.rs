@@ -100,9 +100,8 @@ impl Datastore {
                 return Err(Error::NoDatastore(path.clone()));
             }
             settings::Datastore::Directory(path) => Source::open_directory(path),
-            settings::Datastore::Kubernetes { access, state, pool, .. } => {
-                let (state, pool) = (Some(state.clone()), pool.clone());
-                let follower = Follower { node: settings.name.clone(), state, pool };
+            settings::Datastore::Kubernetes { access, state, .. } => {
+                let follower = Follower { node: settings.name.clone(), state: Some(state.clone()) };
                 Source::open_api_server(Access::clone(access), follower, told).await?
             }
         };

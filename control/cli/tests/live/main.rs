@@ -1,5 +1,5 @@
 //! A real API server: every cluster of `fixtures/`, once as files and once through the server, has the same verdicts;
-//! what agents write there (`written`), and the kinds that Manx brings (`definitions`).
+//! what agents write there (`written`) and may write (`rights`), and the kinds that Manx brings (`definitions`).
 //!
 //! The server is that of `tests/cluster`, without nodes. So what a cluster's programs would write is written here: the
 //! status of pods, which a server drops when an object is made, and the end of a deleted namespace. The server takes
@@ -8,6 +8,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod definitions;
+mod rights;
 mod written;
 
 use std::collections::BTreeSet;
@@ -239,15 +240,30 @@ fn matrix(source: &[&str]) -> (Value, String) {
     (serde_json::from_slice(&output.stdout).unwrap(), said)
 }
 
+/// Does something with a server of its own.
+fn with_server(what: &str, check: impl FnOnce(&Server)) {
+    match Server::start() {
+        Ok(server) => check(&server),
+        Err(reason) => skip(Need::Cluster, what, &reason),
+    }
+}
+
 #[test]
 fn objects_of_an_api_server_are_judged_as_the_same_in_files_and_agents_write_what_is_read() {
-    let server = match Server::start() {
-        Ok(server) => server,
-        Err(reason) => return skip(Need::Cluster, "objects of an API server", &reason),
-    };
-    definitions::check(&server);
-    check_verdicts(&server);
-    written::check(&server);
+    with_server("objects of an API server", |server| {
+        rights::install(server);
+        definitions::check(server);
+        check_verdicts(server);
+        written::check(server);
+    });
+}
+
+#[test]
+fn an_agents_token_writes_the_addresses_of_its_own_nodes_pods_and_nothing_else() {
+    with_server("the rights of agents", |server| {
+        rights::install(server);
+        rights::check(server);
+    });
 }
 
 fn check_verdicts(server: &Server) {

@@ -1,6 +1,8 @@
-//! What agents write at an API server: addresses of their pods, and Events about objects that are not valid.
+//! What agents write at an API server, with the rights of `deploy/manx.yaml` and no more: addresses of their pods, and
+//! Events about objects that are not valid.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use manx_datastore::Source;
@@ -8,7 +10,7 @@ use manx_datastore::api_server::{Access, Follower};
 use manx_objects::object::{Kind, Object, ObjectKey};
 use serde_json::{Value, json};
 
-use super::Server;
+use super::{Server, rights};
 
 /// How long something may take that one agent writes and another one reads.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -20,11 +22,13 @@ struct Agents {
 }
 
 impl Agents {
-    fn start(server: &Server) -> Self {
+    /// Each as what its kubeconfig says.
+    fn start(kubeconfigs: &[PathBuf; 2]) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let sources = ["n1", "n2"].map(|node| {
-            let access = Access { kubeconfig: Some(server.kubeconfig()), ..Access::default() };
-            let follower = Follower { node: node.to_owned(), state: None, pool: None };
+        let sources = [("n1", 0), ("n2", 1)].map(|(node, at)| {
+            let kubeconfig = Some(kubeconfigs[at].clone());
+            let access = Access { kubeconfig, ..Access::default() };
+            let follower = Follower { node: node.to_owned(), state: None };
             runtime.block_on(Source::open_api_server(access, follower, |_| {})).unwrap()
         });
         Self { runtime, sources }
@@ -77,7 +81,8 @@ fn objects() -> Vec<Value> {
         })
     };
     let policies = [policy("wrong", "app == "), policy("right", "app == 'web'")];
-    [node("n1"), node("n2"), namespace, pod("web"), pod("db")].into_iter().chain(policies).collect()
+    let pods = [pod("web"), pod("db"), rights::agent_pod("n1"), rights::agent_pod("n2")];
+    [node("n1"), node("n2"), namespace].into_iter().chain(pods).chain(policies).collect()
 }
 
 /// The Events of the namespace.
@@ -91,9 +96,10 @@ fn events(server: &Server) -> Vec<Value> {
 pub(super) fn check(server: &Server) {
     let objects = objects();
     server.fill(&objects);
-    let mut agents = Agents::start(server);
+    let kubeconfigs = ["n1", "n2"].map(|node| rights::agent(server, node));
+    let mut agents = Agents::start(&kubeconfigs);
     check_addresses(server, &mut agents);
-    check_events(server, agents);
+    check_events(server, &kubeconfigs, agents);
     server.clear(&objects);
 }
 
@@ -118,11 +124,11 @@ fn check_addresses(server: &Server, agents: &mut Agents) {
     assert!(!other.contains("cni.projectcalico.org"), "a pod of another node: {other}");
 }
 
-fn check_events(server: &Server, mut agents: Agents) {
+fn check_events(server: &Server, kubeconfigs: &[PathBuf; 2], mut agents: Agents) {
     agents.until("an Event about the policy", |_| !events(server).is_empty());
     // Agents that start anew find the same problem.
     drop(agents);
-    let mut agents = Agents::start(server);
+    let mut agents = Agents::start(kubeconfigs);
     let start = Instant::now();
     agents.until("two seconds", |_| start.elapsed() > Duration::from_secs(2));
     let written = events(server);

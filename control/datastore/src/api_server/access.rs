@@ -65,6 +65,16 @@ pub enum AccessError {
         /// What the server says, or why it does not answer.
         reason: String,
     },
+    /// An object cannot be made.
+    #[error("no {kind} can be made at {server}: {reason}")]
+    Unmade {
+        /// The server's URL.
+        server: String,
+        /// Of which kind.
+        kind: &'static str,
+        /// What the server says.
+        reason: String,
+    },
     /// The client cannot be made of the settings.
     #[error("no client can be made for {server}: {reason}")]
     Client {

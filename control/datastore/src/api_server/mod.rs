@@ -9,8 +9,8 @@
 //! - `follow`: the objects of one kind, listed and watched.
 //! - `event`, `events`, `snapshot`: what has happened, and its way to the agent and to the state on disk.
 //! - `waiting`: what is to be written, one value for each object.
-//! - `annotate`, `notice`, `pool`: what is written: pods' addresses, Events about objects that are not valid, and the
-//!   first `IPPool` of a cluster that has none.
+//! - `annotate`, `notice`: what agents write: pods' addresses, and Events about objects that are not valid.
+//! - `pool`: the first `IPPool` of a cluster that has none, which the installation writes.
 //! - `objects`: all objects, and how they differ from those before.
 //!
 //! One thread speaks with the server; the agent gets events. While the server does not answer, what is known stays in
@@ -62,7 +62,7 @@ use self::events::{Events, Received};
 use self::follow::{Pause, Position};
 use self::notice::{GivenUp, Notice, Notices};
 use self::objects::Objects;
-pub use self::pool::DefaultPool;
+pub use self::pool::{DefaultPool, make_first_pool};
 use self::snapshot::{Loaded, Snapshot, Trouble};
 use self::waiting::Waiting;
 
@@ -108,8 +108,6 @@ pub struct Follower {
     pub node: String,
     /// The file of the last state.
     pub state: Option<PathBuf>,
-    /// The pool that is made if there is none.
-    pub pool: Option<DefaultPool>,
 }
 
 /// Since when objects may be out of date, and why.
@@ -166,7 +164,7 @@ impl ApiServer {
         follower: Follower,
         told: impl Fn(&Waits),
     ) -> Result<Self, AccessError> {
-        let Follower { node, state, pool } = follower;
+        let Follower { node, state } = follower;
         // What is wrong now is the user's to know at once; later it is a fault that may pass.
         let url = access.config().await?.cluster_url;
         let (server, host): (Arc<str>, _) = (url.to_string().into(), url.host().map(str::to_owned));
@@ -181,14 +179,13 @@ impl ApiServer {
             addresses: Arc::clone(&addresses),
             noticed: Arc::clone(&noticed),
             given_up: given_up.clone(),
-            pool,
         };
         let speaks_with = Arc::clone(&server);
         let thread = thread::Builder::new().name("api-server".to_owned());
         thread
             .spawn(move || {
                 let events = Events::new(sender, snapshot, &FOLLOWED);
-                speak(&access, &speaks_with, &events, writes);
+                speak(&access, &speaks_with, &events, &writes);
             })
             .map_err(|error| AccessError::Client {
                 server: server.to_string(),
@@ -383,12 +380,10 @@ struct Writes {
     addresses: Arc<Waiting<Vec<IpAddr>>>,
     noticed: Arc<Waiting<Notice>>,
     given_up: GivenUp,
-    /// Until it is known whether there is one.
-    pool: Option<DefaultPool>,
 }
 
 /// Speaks with the server until nobody listens.
-fn speak(access: &Access, server: &Arc<str>, events: &Events, mut writes: Writes) {
+fn speak(access: &Access, server: &Arc<str>, events: &Events, writes: &Writes) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return tracing::error!(%error, "the API server cannot be followed"),
@@ -398,7 +393,7 @@ fn speak(access: &Access, server: &Arc<str>, events: &Events, mut writes: Writes
         let mut pause = Pause::default();
         // Each connection ends when the server does not answer; the next one reads certificates and tokens anew.
         while let Err(reason) =
-            Box::pin(connect(access, server, events, &mut positions, &mut writes, &mut pause)).await
+            Box::pin(connect(access, server, events, &mut positions, writes, &mut pause)).await
         {
             if events.fail(None, reason).await.is_err() {
                 return;
@@ -414,7 +409,7 @@ async fn connect(
     server: &Arc<str>,
     events: &Events,
     positions: &mut [Position],
-    writes: &mut Writes,
+    writes: &Writes,
     pause: &mut Pause,
 ) -> Result<(), String> {
     let connection = access.connect().await.map_err(|error| error.to_string())?;
@@ -434,17 +429,7 @@ async fn connect(
         () = follow::watch_installed(&connection, &installed) => Ok(()),
         () = annotate::keep_writing(&connection, &writes.node, &writes.addresses) => Ok(()),
         () = notice::keep_writing(&connection, &writes.node, &writes.noticed, &writes.given_up) => Ok(()),
-        () = make_pool(&connection, &mut writes.pool) => Ok(()),
     }
-}
-
-/// Makes the first pool, if one is wanted, and then does nothing more.
-async fn make_pool(connection: &Connection, wanted: &mut Option<DefaultPool>) {
-    if let Some(pool) = wanted {
-        pool::make(connection, pool).await;
-        *wanted = None;
-    }
-    std::future::pending::<()>().await;
 }
 
 /// Asks the server again and again, and returns why it does not answer.

@@ -1,14 +1,16 @@
-//! The first `IPPool` of a cluster that has none.
+//! The first `IPPool` of a cluster that has none. The installation makes it: an agent may make no pools.
 
 use kube::api::{ListParams, PostParams};
 use kube::core::Request;
 use manx_objects::object::Kind;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
+use super::access::{Access, AccessError};
 use super::connection::Connection;
-use super::fault::{code, words};
+use super::fault::{code, is_passing, words};
 use super::follow::Pause;
-use super::resource;
+use super::{ANSWER, resource};
 
 /// The name that Calico gives it.
 const NAME: &str = "default-ipv4-ippool";
@@ -22,29 +24,40 @@ pub struct DefaultPool {
     pub ipip: &'static str,
 }
 
-/// Makes the pool unless there is one, of any name. Tries again until it is known whether there is one: the CRD may
-/// come later.
-pub(super) async fn make(connection: &Connection, pool: &DefaultPool) {
-    let mut pause = Pause::default();
-    let mut told = false;
+/// Makes the pool unless there is one, of any name, and returns whether it was made now. Waits for a server that does not
+/// answer, and for the CRD: it may come later.
+///
+/// # Errors
+/// Nothing says how to reach a server, or the server refuses the pool or the question for pools.
+pub fn make_first_pool(access: &Access, pool: &DefaultPool) -> Result<bool, AccessError> {
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(make(access, pool)),
+        Err(error) => Err(AccessError::Client {
+            server: "the API server".to_owned(),
+            reason: error.to_string(),
+        }),
+    }
+}
+
+async fn make(access: &Access, pool: &DefaultPool) -> Result<bool, AccessError> {
+    let (mut pause, mut told) = (Pause::default(), String::new());
     loop {
-        let problem = match try_make(connection, pool).await {
-            Ok(made) => {
-                if made {
-                    tracing::info!(
-                        name = NAME,
-                        cidr = pool.cidr,
-                        ipip = pool.ipip,
-                        "made the first IPPool"
-                    );
-                }
-                return;
+        let server = access.config().await?.cluster_url.to_string();
+        let connection = access.connect().await?;
+        let made = timeout(ANSWER, try_make(&connection, pool)).await;
+        let waits = match made {
+            Ok(Ok(made)) => return Ok(made),
+            Ok(Err(Some(error))) if !is_passing(&error) => {
+                let (kind, reason) = (Kind::IpPool.name(), words(&error));
+                return Err(AccessError::Unmade { server, kind, reason });
             }
-            Err(Some(error)) => words(&error),
-            Err(None) => "the CRD of IPPools is not installed".to_owned(),
+            Ok(Err(Some(error))) => words(&error),
+            Ok(Err(None)) => "the CRD of IPPools is not installed".to_owned(),
+            Err(_elapsed) => format!("no answer for {} s", ANSWER.as_secs()),
         };
-        if !std::mem::replace(&mut told, true) {
-            tracing::warn!(problem, "the first IPPool cannot be made yet");
+        if waits != told {
+            tracing::warn!(server, reason = waits, "the first IPPool cannot be made yet: waiting");
+            told = waits;
         }
         pause.wait().await;
     }
@@ -70,7 +83,7 @@ async fn try_make(
     let request = path.create(&PostParams::default(), object.to_string().into_bytes());
     match connection.ask::<Value>(request.map_err(kube::Error::BuildRequest)?).await {
         Ok(_) => Ok(true),
-        // Another node was first.
+        // Somebody else was first.
         Err(error) if code(&error) == Some(409) => Ok(false),
         Err(error) => Err(Some(error)),
     }

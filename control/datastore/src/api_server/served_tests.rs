@@ -25,7 +25,7 @@ fn access(server: &Fake) -> Access {
 }
 
 fn follower(state: Option<&Path>) -> Follower {
-    Follower { node: "n1".to_owned(), state: state.map(Path::to_owned), pool: None }
+    Follower { node: "n1".to_owned(), state: state.map(Path::to_owned) }
 }
 
 async fn open(server: &Fake, state: Option<&Path>) -> ApiServer {

@@ -1,0 +1,265 @@
+//! What the token of one node's agent may do, by the rights of `deploy/manx.yaml`, what all others may not, and what makes
+//! the first pool.
+//!
+//! Each request that is refused here is one that an agent whose node is taken over could send, or a tenant.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{ROOT, Server};
+
+const ACCOUNT: &str = "manx-node";
+
+/// What agents write.
+const POD_IP: &str = "cni.projectcalico.org/podIP";
+const POD_IPS: &str = "cni.projectcalico.org/podIPs";
+
+/// How long the server may take until a policy that was made is in force.
+const IN_FORCE: Duration = Duration::from_secs(30);
+
+/// Gives the accounts, rights and policies of the manifest, all but Calico's kinds, which are there.
+pub(super) fn install(server: &Server) {
+    let manifest = fs::read_to_string(format!("{ROOT}/deploy/manx.yaml")).unwrap();
+    let (_, rest) = manifest.split_once("\n---\n").unwrap();
+    let told = server.kubectl(&["create", "-f", "-"], rest);
+    assert!(told.contains("daemonset.apps/manx-node created"), "{told}");
+    // kubectl reads what it patches; an agent does not.
+    let reads = ["create", "clusterrole", "reads", "--verb=get", "--resource=pods/status"];
+    server.kubectl(&reads, "");
+    let account = format!("--serviceaccount=kube-system:{ACCOUNT}");
+    let bound = ["create", "clusterrolebinding", "reads", "--clusterrole=reads", &account];
+    server.kubectl(&bound, "");
+}
+
+/// The pod of a node's agent, as far as its token is concerned.
+pub(super) fn agent_pod(node: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "namespace": "kube-system", "name": format!("agent-{node}") },
+        "spec": { "nodeName": node, "serviceAccountName": ACCOUNT, "containers": [{ "name": "c", "image": "i" }] },
+    })
+}
+
+/// The kubeconfig of the agent of a node, whose pod is there: with the token that kubelet would give the pod.
+pub(super) fn agent(server: &Server, node: &str) -> PathBuf {
+    let pod = format!("agent-{node}");
+    let uid = ["-n", "kube-system", "get", "pod", &pod, "-o", "jsonpath={.metadata.uid}"];
+    let uid = server.kubectl(&uid, "");
+    let bound =
+        ["--bound-object-kind=Pod", "--bound-object-name", &pod, "--bound-object-uid", &uid];
+    as_account(server, ACCOUNT, &bound)
+}
+
+/// A kubeconfig with a token of a service account.
+fn as_account(server: &Server, account: &str, bound: &[&str]) -> PathBuf {
+    let token = [&["-n", "kube-system", "create", "token", account], bound].concat();
+    let token = server.kubectl(&token, "");
+    let mut config: Value =
+        serde_json::from_str(&server.kubectl(&["config", "view", "--raw", "-o", "json"], ""))
+            .unwrap();
+    config["users"][0]["user"] = json!({ "token": token.trim() });
+    let file = server.folder.path().join(format!("{account}{}.kubeconfig", bound.concat()));
+    fs::write(&file, config.to_string()).unwrap();
+    file
+}
+
+/// A patch, as what the kubeconfig says. `Err`: what the server answers.
+fn patch(
+    server: &Server,
+    as_whom: &PathBuf,
+    what: &[&str],
+    object: &Value,
+) -> Result<String, String> {
+    let text = object.to_string();
+    let kubeconfig = ["--kubeconfig", as_whom.to_str().unwrap()];
+    let with = ["--type=merge", "-p", &text];
+    server.try_kubectl(&[&kubeconfig[..], &["patch"], what, &with].concat(), "")
+}
+
+fn objects() -> Vec<Value> {
+    let node =
+        |name: &str| json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
+    let pod = |name: &str, node: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": { "namespace": "rights", "name": name, "annotations": { "theirs": "stays" }, "labels": { "app": "web" } },
+            "spec": { "nodeName": node, "containers": [{ "name": "c", "image": "i" }] },
+            "status": { "phase": "Running", "podIP": "10.0.0.9", "podIPs": [{ "ip": "10.0.0.9" }] },
+        })
+    };
+    let namespace =
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "rights" } });
+    let nodes = [node("n1"), node("n2"), agent_pod("n1"), agent_pod("n2")];
+    let mut restored = pod("restored", "n1");
+    restored["metadata"]["annotations"] = json!({ POD_IP: "10.0.0.6/32", POD_IPS: "10.0.0.6/32" });
+    let pods = [namespace, pod("own", "n1"), pod("others", "n2"), pod("bare", "n1"), restored];
+    nodes.into_iter().chain(pods).collect()
+}
+
+pub(super) fn check(server: &Server) {
+    let objects = objects();
+    server.fill(&objects);
+    let agent = agent(server, "n1");
+    let addresses =
+        |text: &str| json!({ "metadata": { "annotations": { POD_IP: text, POD_IPS: text } } });
+    let own = ["-n", "rights", "pod", "own", "--subresource=status"];
+    let others = ["-n", "rights", "pod", "others", "--subresource=status"];
+
+    // A policy is in force some time after it was made.
+    let start = Instant::now();
+    while patch(server, &agent, &others, &addresses("192.0.2.1/32")).is_ok() {
+        assert!(start.elapsed() < IN_FORCE, "a pod of another node is changed");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    for text in ["10.0.0.5/32", "10.0.0.5/32,fd00::5/128", ""] {
+        patch(server, &agent, &own, &addresses(text)).unwrap();
+    }
+
+    let own_pod = "changes pods of its own node alone";
+    let own_annotations = "changes the annotations cni.projectcalico.org/podIP and podIPs alone";
+    let no_status = "nothing of a pod's spec or status";
+    let no_metadata = "nothing else of a pod's metadata";
+    for (what, object, told) in [
+        (&others, addresses("10.0.0.5/32"), own_pod),
+        (&others, addresses(""), own_pod),
+        (&own, annotation("cni.projectcalico.org/ipAddrs", json!("[]")), own_annotations),
+        (&own, annotation("theirs", json!("changed")), own_annotations),
+        (&own, annotation("theirs", Value::Null), own_annotations),
+        (&own, json!({ "metadata": { "annotations": null } }), own_annotations),
+        (&own, json!({ "metadata": { "labels": { "app": "db" } } }), no_metadata),
+        (&own, json!({ "metadata": { "labels": null } }), no_metadata),
+        (&own, json!({ "metadata": { "finalizers": ["example.com/never"] } }), no_metadata),
+        (&own, json!({ "status": { "phase": "Failed" } }), no_status),
+        (
+            &own,
+            json!({ "status": { "podIP": "10.0.0.7", "podIPs": [{ "ip": "10.0.0.7" }] } }),
+            no_status,
+        ),
+        (&own, json!({ "status": null }), no_status),
+    ] {
+        let error = patch(server, &agent, what, &object).unwrap_err();
+        assert!(error.contains(told), "{object}: {error}");
+    }
+
+    // What no right allows.
+    let forbidden = "is forbidden";
+    for (what, object) in [
+        (&["-n", "rights", "pod", "own"][..], addresses("10.0.0.5/32")),
+        (&["node", "n1"], json!({ "metadata": { "labels": { "a": "b" } } })),
+    ] {
+        let error = patch(server, &agent, what, &object).unwrap_err();
+        assert!(error.contains(forbidden) && !error.contains("manx-node' with binding"), "{error}");
+    }
+    let kubeconfig = ["--kubeconfig", agent.to_str().unwrap()];
+    let create = [&kubeconfig[..], &["create", "-f", "-"]].concat();
+    let error = server.try_kubectl(&create, &pool("192.0.2.0/24").to_string()).unwrap_err();
+    assert!(error.contains(forbidden) && error.contains("ippools"), "{error}");
+
+    // A token that names no node, as an older API server or a Secret gives it.
+    let unbound = as_account(server, ACCOUNT, &[]);
+    let error = patch(server, &unbound, &own, &addresses("10.0.0.5/32")).unwrap_err();
+    assert!(error.contains("names no node"), "{error}");
+    // Others are not concerned.
+    patch(server, &server.kubeconfig(), &others, &annotation("theirs", json!("changed"))).unwrap();
+    check_others(server, &agent);
+    check_first_pool(server);
+    server.clear(&objects);
+}
+
+/// The two annotations are what they were when somebody who is not the network has changed a pod, or has tried.
+fn check_others(server: &Server, agent: &PathBuf) {
+    let everything = |user: &str, pod: &str, part: &[&str], object: &Value| {
+        let user = ["--as", user, "--as-group=system:masters", "-n", "rights", "patch", "pod", pod];
+        let text = object.to_string();
+        let with = ["--type=merge", "-p", &text];
+        server.try_kubectl(&[&user[..], part, &with].concat(), "")
+    };
+    let status = &["--subresource=status"][..];
+    let own = ["-n", "rights", "pod", "own", "--subresource=status"];
+    let refused = "are the network's to write";
+    let some = |value: &str| annotation(POD_IP, json!(value));
+
+    let start = Instant::now();
+    while everything("ann", "others", &[], &some("192.0.2.1/32")).is_ok() {
+        assert!(start.elapsed() < IN_FORCE, "anybody changes an annotation of the network");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    patch(server, agent, &own, &annotation(POD_IP, json!("10.0.0.5/32"))).unwrap();
+    for (part, pod, object) in [
+        (&[][..], "bare", some("")),
+        (&[], "bare", annotation(POD_IPS, json!("192.0.2.1/32"))),
+        (status, "bare", some("192.0.2.1/32")),
+        (&[], "own", some("192.0.2.1/32")),
+        (status, "own", some("")),
+        (&[], "own", annotation(POD_IP, Value::Null)),
+        (status, "own", json!({ "metadata": { "annotations": null } })),
+        (&[], "restored", annotation(POD_IPS, Value::Null)),
+    ] {
+        let error = everything("ann", pod, part, &object).unwrap_err();
+        assert!(error.contains(refused), "{pod}, {part:?}, {object}: {error}");
+    }
+    for user in ["system:node:n1", "system:serviceaccount:rights:calico-node"] {
+        let error = everything(user, "restored", status, &some("192.0.2.1/32")).unwrap_err();
+        assert!(error.contains(refused), "{user}: {error}");
+    }
+    for pod in ["bare", "own"] {
+        let mut object = annotation("theirs", json!("changed"));
+        object["metadata"]["labels"] = json!({ "app": "db" });
+        everything("ann", pod, &[], &object).unwrap();
+        everything("ann", pod, status, &json!({ "status": { "message": "m" } })).unwrap();
+    }
+    // What was empty may go.
+    patch(server, agent, &own, &some("")).unwrap();
+    everything("ann", "own", &[], &annotation(POD_IP, Value::Null)).unwrap();
+    for account in ["kube-system:calico-node", "calico-system:calico-cni-plugin"] {
+        let user = format!("system:serviceaccount:{account}");
+        everything(&user, "restored", status, &annotation(POD_IP, json!(account))).unwrap();
+    }
+}
+
+fn annotation(name: &str, value: Value) -> Value {
+    json!({ "metadata": { "annotations": { name: value } } })
+}
+
+fn pool(cidr: &str) -> Value {
+    json!({
+        "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": { "name": "default-ipv4-ippool" },
+        "spec": { "cidr": cidr, "ipipMode": "Never" },
+    })
+}
+
+/// What the Job runs makes a pool if there is none, and leaves one that is there as it is.
+fn check_first_pool(server: &Server) {
+    let kubeconfig = as_account(server, "manx-pool", &[]);
+    let make = |cidr: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_manx"))
+            .args(["pool", "--cidr", cidr, "--kubeconfig"])
+            .arg(&kubeconfig)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let found = || {
+        let spec =
+            "jsonpath={range .items[*]}{.metadata.name} {.spec.cidr} {.spec.ipipMode}\n{end}";
+        server.kubectl(&["get", "ippools.projectcalico.org", "-o", spec], "")
+    };
+    assert_eq!(found(), "");
+    assert_eq!(make("10.7.0.0/16"), "made the first IPPool: 10.7.0.0/16, ipipMode: Always\n");
+    assert_eq!(found(), "default-ipv4-ippool 10.7.0.0/16 Always\n");
+    assert_eq!(make("10.8.0.0/16"), "the cluster has an IPPool: none was made\n");
+    assert_eq!(found(), "default-ipv4-ippool 10.7.0.0/16 Always\n");
+    server.kubectl(&["delete", "ippools.projectcalico.org", "default-ipv4-ippool"], "");
+    // Of another name.
+    let mut other = pool("10.9.0.0/16");
+    other["metadata"]["name"] = "mine".into();
+    server.kubectl(&["create", "-f", "-"], &other.to_string());
+    make("10.8.0.0/16");
+    assert_eq!(found(), "mine 10.9.0.0/16 Never\n");
+    server.kubectl(&["delete", "ippools.projectcalico.org", "mine"], "");
+}
