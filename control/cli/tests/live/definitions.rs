@@ -1,26 +1,52 @@
 //! The definitions of Calico's kinds that Manx is installed with.
 
+use std::fs;
+use std::time::{Duration, Instant};
+
 use manx_objects::object::Kind;
 use serde_json::{Value, json};
 
-use super::{Server, list};
+use super::{ROOT, Server, list};
 
 const VERSION: &str = "projectcalico.org/v3";
 
-/// A rule with every field, and one of no version at each level.
-fn rule() -> Value {
+/// Rules of both directions that have every field between them.
+fn rules() -> [Value; 2] {
     let entity = json!({
         "nets": ["10.0.0.0/8"], "notNets": ["10.1.0.0/16"], "selector": "a == 'b'", "notSelector": "has(c)",
         "namespaceSelector": "global()", "ports": [80, "8000:9000", "http"], "notPorts": [81],
-        "serviceAccounts": {"names": ["x"], "selector": "all()", "later": 1},
-        "services": {"name": "s", "namespace": "t", "later": 1}, "later": {"deep": [1]}
+        "serviceAccounts": {"names": ["x"], "selector": "all()"}
     });
-    json!({
-        "action": "allow", "ipVersion": 4, "protocol": "TCP", "notProtocol": 17,
-        "icmp": {"type": 8, "code": 0, "later": 1}, "notICMP": {"type": 3}, "source": entity, "destination": entity,
-        "http": {"methods": ["GET"], "paths": [{"exact": "/"}]}, "metadata": {"annotations": {"a": "b"}}, "later": true
-    })
+    let service = json!({"services": {"name": "s", "namespace": "t"}});
+    let ingress = json!([
+        {
+            "action": "allow", "ipVersion": 4, "protocol": "TCP", "notProtocol": 17, "source": entity, "destination": entity,
+            "http": {"methods": ["GET"], "paths": [{"exact": "/"}, {"prefix": "/a"}]}, "metadata": {"annotations": {"a": "b"}}
+        },
+        {"action": "Deny", "protocol": 1, "icmp": {"type": 8, "code": 0}, "notICMP": {"type": 3}, "source": service},
+    ]);
+    let egress = json!([
+        {"action": "next-tier", "ipVersion": 6, "protocol": "58", "destination": {"nets": ["fd00::/8"]}},
+        {"action": "Log", "destination": service},
+    ]);
+    [ingress, egress]
 }
+
+/// Where a rule of [`rules`] could have a field more, which might restrict it.
+const MORE: [&str; 9] = [
+    "/spec/ingress/0",
+    "/spec/ingress/0/source",
+    "/spec/ingress/0/destination",
+    "/spec/ingress/0/source/serviceAccounts",
+    "/spec/ingress/0/http",
+    "/spec/ingress/1/icmp",
+    "/spec/ingress/1/notICMP",
+    "/spec/ingress/1/source/services",
+    "/spec/egress/1/destination/services",
+];
+
+/// The objects of `fixtures/refused` that the server takes, and why.
+const TAKEN: [(&str, &str); 0] = [];
 
 fn object(kind: Kind, spec: &Value) -> Value {
     let mut object = json!({
@@ -35,11 +61,11 @@ fn object(kind: Kind, spec: &Value) -> Value {
 
 /// One object of each of Calico's kinds, with every field that Manx reads.
 fn objects() -> Vec<Value> {
-    let rules = [rule()];
+    let [ingress, egress] = rules();
     let policy = json!({
         "tier": "t", "order": 10.5, "selector": "all()", "serviceAccountSelector": "all()",
         "types": ["Ingress", "Egress"], "performanceHints": ["AssumeNeededOnEveryNode"],
-        "ingress": rules, "egress": rules
+        "ingress": ingress, "egress": egress
     });
     let with = |mut spec: Value, more: Value| {
         let (spec_fields, more) = (spec.as_object_mut().unwrap(), more.as_object().unwrap());
@@ -71,7 +97,7 @@ fn objects() -> Vec<Value> {
             "node": "n", "interfaceName": "*", "expectedIPs": ["10.0.0.1"], "profiles": ["p"],
             "ports": [{"name": "http", "protocol": "TCP", "port": 80, "later": 1}]
         }),
-        Kind::Profile => json!({"labelsToApply": {"a": "b"}, "ingress": rules, "egress": rules}),
+        Kind::Profile => json!({"labelsToApply": {"a": "b"}, "ingress": ingress, "egress": egress}),
         Kind::FelixConfiguration => json!({
             "defaultEndpointToHostAction": "Drop", "bpfEnabled": true,
             "failsafeInboundHostPorts": [{"protocol": "tcp", "port": 22, "net": "10.0.0.0/8"}],
@@ -83,17 +109,81 @@ fn objects() -> Vec<Value> {
     calico.map(|kind| object(kind, &of(kind))).collect()
 }
 
-/// A field that the server dropped would make a rule say less than its author wrote.
 pub(super) fn check(server: &Server) {
+    wait_for_policies(server);
+    check_kept(server);
+    check_refused(server);
+    check_explained(server);
+}
+
+/// A policy of the server is in force some time after it was made: each refuses what no schema does.
+fn wait_for_policies(server: &Server) {
+    for (kind, spec) in [
+        (Kind::GlobalNetworkPolicy, json!({ "ingress": [{ "action": "Allow", "later": true }] })),
+        (Kind::IpPool, json!({ "cidr": "10.0.0.1/8" })),
+    ] {
+        let (wrong, start) = (object(kind, &spec).to_string(), Instant::now());
+        while create(server, &wrong).is_ok() {
+            assert!(start.elapsed() < Duration::from_secs(30), "{wrong} is taken");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+/// A field that the server dropped would make an object say less than its author wrote. One that the kind does not have
+/// is kept, and refused in a rule.
+fn check_kept(server: &Server) {
     for wanted in objects() {
         let strict = ["apply", "--validate=strict", "-o", "json", "-f", "-"];
         let kept: Value =
             serde_json::from_str(&server.kubectl(&strict, &wanted.to_string())).unwrap();
         assert_eq!(kept["spec"], wanted["spec"], "{}", wanted["kind"]);
-        server.kubectl(&["delete", "-f", "-"], &list(&[wanted]));
+        server.kubectl(&["delete", "-f", "-"], &list(&[wanted.clone()]));
+        for place in MORE {
+            let mut more = wanted.clone();
+            // The rules of Kubernetes' own policy are of another form.
+            if wanted["kind"] == Kind::StagedKubernetesNetworkPolicy.name() {
+                continue;
+            }
+            let Some(mapping) = more.pointer_mut(place) else { continue };
+            mapping["later"] = json!(true);
+            let error = create(server, &more.to_string()).unwrap_err();
+            assert!(error.contains("has the field later"), "{place}: {error}");
+        }
     }
-    let mut refused = object(Kind::CalicoNetworkPolicy, &json!({"ingress": [rule()]}));
-    refused["spec"]["ingress"][0]["action"] = "Reject".into();
-    let error = server.try_kubectl(&["apply", "-f", "-"], &refused.to_string()).unwrap_err();
-    assert!(error.contains("spec.ingress[0].action"), "{error}");
+}
+
+/// Whether the server takes an object. What the client would check is not checked.
+fn create(server: &Server, object: &str) -> Result<String, String> {
+    server.try_kubectl(&["create", "--dry-run=server", "--validate=ignore", "-f", "-"], object)
+}
+
+/// What the reader's tests take for invalid is refused, but for what only an agent can tell.
+fn check_refused(server: &Server) {
+    let mut wrong = Vec::new();
+    for file in ["rules", "policies", "resources", "pools"] {
+        let path = format!("{ROOT}/fixtures/refused/{file}.yaml");
+        let text = fs::read_to_string(path).unwrap();
+        for object in text.split("\n---\n") {
+            let name = object.lines().next().unwrap().trim_start_matches("# ");
+            let is_told = TAKEN.iter().any(|(taken, _)| *taken == format!("{file}: {name}"));
+            match create(server, object) {
+                Ok(_) if !is_told => wrong.push(format!("{file}: {name} is taken")),
+                Err(error) if is_told => wrong.push(format!("{file}: {name} is refused: {error}")),
+                _ => {}
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// `kubectl explain` has a word on every field of a kind.
+fn check_explained(server: &Server) {
+    for object in objects() {
+        let kind = object["kind"].as_str().unwrap().to_lowercase();
+        let version = ["--api-version", VERSION];
+        let told =
+            server.kubectl(&[&["explain", &format!("{kind}.spec")], &version[..]].concat(), "");
+        assert!(told.contains("FIELDS:") && !told.contains("<no description>"), "{kind}: {told}");
+    }
 }

@@ -252,7 +252,6 @@ fn with_server(what: &str, check: impl FnOnce(&Server)) {
 fn objects_of_an_api_server_are_judged_as_the_same_in_files_and_agents_write_what_is_read() {
     with_server("objects of an API server", |server| {
         rights::install(server);
-        definitions::check(server);
         check_verdicts(server);
         written::check(server);
     });
@@ -264,6 +263,11 @@ fn an_agents_token_writes_the_addresses_of_its_own_nodes_pods_and_nothing_else()
         rights::install(server);
         rights::check(server);
     });
+}
+
+#[test]
+fn what_agents_would_not_take_is_refused_when_it_is_applied_and_all_else_is_kept() {
+    with_server("the definitions of Calico's kinds", definitions::check);
 }
 
 fn check_verdicts(server: &Server) {

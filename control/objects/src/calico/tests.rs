@@ -50,6 +50,24 @@ fn messages<'a>(cases: impl IntoIterator<Item = (&'a str, String)>, valid: bool)
     all
 }
 
+/// The objects of a file of `fixtures/refused`, each with its name. An API server refuses them, too.
+fn refused(file: &str) -> Vec<(&str, String)> {
+    let mut all = Vec::new();
+    for text in file.split("\n---\n") {
+        let (name, object) = text.split_once('\n').unwrap();
+        all.push((name.strip_prefix("# ").unwrap(), format!("{}\n", object.trim_end())));
+    }
+    all
+}
+
+#[test]
+fn error_texts_of_pools() {
+    insta::assert_snapshot!(messages(
+        refused(include_str!("../../../../fixtures/refused/pools.yaml")),
+        false
+    ));
+}
+
 fn plain_rule(action: Action) -> Rule {
     Rule {
         action,
@@ -378,170 +396,26 @@ fn a_policy_without_a_name_still_fails_closed() {
 
 #[test]
 fn error_texts_of_rules() {
-    let cases = [
-        ("action_missing", "protocol: TCP"),
-        ("action_unknown", "action: Permit"),
-        ("ip_version_unknown", "action: Deny\nipVersion: 5"),
-        ("protocol_unknown", "action: Deny\nprotocol: tcp"),
-        ("protocol_zero", "action: Deny\nprotocol: 0"),
-        ("protocol_too_large", "action: Deny\nnotProtocol: 256"),
-        ("protocol_empty", "action: Deny\nprotocol: ''"),
-        ("ports_without_protocol", "action: Deny\ndestination: {ports: [80]}"),
-        ("not_ports_of_icmp", "action: Deny\nprotocol: ICMP\nsource: {notPorts: [80]}"),
-        ("named_port_of_icmp", "action: Deny\nprotocol: 1\ndestination: {ports: [http]}"),
-        ("port_zero", "action: Deny\nprotocol: TCP\ndestination: {ports: [0]}"),
-        ("port_range_descending", "action: Deny\nprotocol: TCP\ndestination: {ports: ['90:80']}"),
-        ("port_name_illegal", "action: Deny\nprotocol: TCP\ndestination: {ports: [Web_Port]}"),
-        ("icmp_without_protocol", "action: Deny\nicmp: {type: 8}"),
-        ("icmp_type_255", "action: Deny\nprotocol: ICMP\nicmp: {type: 255}"),
-        ("icmp_code_256", "action: Deny\nprotocol: ICMP\nicmp: {type: 3, code: 256}"),
-        ("icmp_code_alone", "action: Deny\nprotocol: ICMP\nnotICMP: {code: 1}"),
-        ("icmp_in_ipv6", "action: Deny\nprotocol: ICMP\nipVersion: 6"),
-        ("icmpv6_in_ipv4", "action: Deny\nnotProtocol: ICMPv6\nipVersion: 4"),
-        ("net_without_mask", "action: Deny\nsource: {nets: [10.0.0.1]}"),
-        ("net_with_host_bits", "action: Deny\nsource: {nets: [10.0.0.1/8]}"),
-        (
-            "nets_mixed",
-            "action: Deny\nsource: {nets: [10.0.0.0/8]}\ndestination: {notNets: ['fd00::/8']}",
-        ),
-        ("nets_of_another_version", "action: Deny\nipVersion: 6\nsource: {nets: [10.0.0.0/8]}"),
-        ("not_nets_all", "action: Deny\nsource: {notNets: [0.0.0.0/0]}"),
-        ("selector_a_number", "action: Deny\nsource: {selector: 5}"),
-        ("selector_illegal", "action: Deny\nsource: {selector: app = 'web'}"),
-        ("selector_of_two_lines", "action: Deny\nsource: {notSelector: \"a == 'b'\\n&& has(c)\"}"),
-        ("selector_global", "action: Deny\nsource: {selector: global()}"),
-        ("selector_global_beside", "action: Deny\nsource: {namespaceSelector: 'global() || a'}"),
-        (
-            "service_in_destination",
-            "action: Deny\ndestination: {services: {name: s, namespace: ns}}",
-        ),
-        ("service_without_namespace", "action: Deny\nsource: {services: {name: s}}"),
-        ("service_nameless", "action: Deny\nsource: {services: {namespace: ns}}"),
-        (
-            "service_beside_others",
-            "action: Deny\nsource: {services: {name: s, namespace: ns}, nets: [10.0.0.0/8], selector: a, serviceAccounts: {}}",
-        ),
-        ("service_account_illegal", "action: Deny\nsource: {serviceAccounts: {names: [A_b]}}"),
-        ("field_unknown", "action: Allow\ndestination: {domains: [example.com]}"),
-        ("field_misspelled", "action: Allow\nsrc: {nets: [10.0.0.0/8]}"),
-        ("http_of_deny", "action: Deny\nhttp: {methods: [GET]}"),
-        ("http_of_udp", "action: Allow\nprotocol: UDP\nhttp: {methods: [GET]}"),
-        ("http_method_twice", "action: Allow\nhttp: {methods: [GET, GET]}"),
-        ("http_path_both", "action: Allow\nhttp: {paths: [{exact: /a, prefix: /b}]}"),
-        ("http_path_illegal", "action: Allow\nhttp: {paths: [{exact: 'a?b'}, {}]}"),
-    ];
-    let texts = cases.map(|(name, rule)| {
-        (name, text("GlobalNetworkPolicy", &format!("ingress:\n- {}", rule.replace('\n', "\n  "))))
-    });
-    insta::assert_snapshot!(messages(texts, false));
+    insta::assert_snapshot!(messages(
+        refused(include_str!("../../../../fixtures/refused/rules.yaml")),
+        false
+    ));
 }
 
 #[test]
 fn error_texts_of_calicos_policies() {
-    let cases = [
-        ("selector_no_text", "NetworkPolicy", "selector: [a]"),
-        ("tier_name_illegal", "NetworkPolicy", "tier: A.b"),
-        ("tier_of_cluster_policies", "GlobalNetworkPolicy", "tier: kube-admin"),
-        ("order_no_number", "NetworkPolicy", "order: first"),
-        ("order_infinite", "NetworkPolicy", "order: .inf"),
-        ("types_unknown", "NetworkPolicy", "types: [ingress]"),
-        ("types_twice", "NetworkPolicy", "types: [Ingress, Ingress]"),
-        ("pre_dnat_alone", "GlobalNetworkPolicy", "preDNAT: true"),
-        ("do_not_track_alone", "GlobalNetworkPolicy", "doNotTrack: true\napplyOnForward: false"),
-        (
-            "both_stages",
-            "GlobalNetworkPolicy",
-            "preDNAT: true\ndoNotTrack: true\napplyOnForward: true",
-        ),
-        (
-            "pre_dnat_egress",
-            "GlobalNetworkPolicy",
-            "preDNAT: true\napplyOnForward: true\ntypes: [Egress]",
-        ),
-        (
-            "pre_dnat_egress_rules",
-            "GlobalNetworkPolicy",
-            "preDNAT: true\napplyOnForward: true\negress: [{action: Deny}]",
-        ),
-        ("rule_no_mapping", "NetworkPolicy", "ingress: [Allow]"),
-        (
-            "service_in_egress_source",
-            "NetworkPolicy",
-            "egress: [{action: Deny, source: {services: {name: s}}}]",
-        ),
-        (
-            "service_with_ports",
-            "NetworkPolicy",
-            "egress: [{action: Deny, protocol: TCP, destination: {services: {name: s}, ports: [80]}}]",
-        ),
-        ("http_in_egress", "NetworkPolicy", "egress: [{action: Allow, http: {}}]"),
-        ("staged_action_unknown", "StagedNetworkPolicy", "stagedAction: Remove"),
-        (
-            "staged_delete_with_rules",
-            "StagedNetworkPolicy",
-            "stagedAction: Delete\ningress: [{action: Deny}]",
-        ),
-        (
-            "staged_delete_of_kubernetes",
-            "StagedKubernetesNetworkPolicy",
-            "stagedAction: Delete\npodSelector: {matchLabels: {a: b}}",
-        ),
-        ("staged_field_unknown", "StagedKubernetesNetworkPolicy", "selector: a"),
-    ];
-    let texts = cases.map(|(name, kind, spec)| (name, text(kind, spec)));
-    insta::assert_snapshot!(messages(texts, false));
+    insta::assert_snapshot!(messages(
+        refused(include_str!("../../../../fixtures/refused/policies.yaml")),
+        false
+    ));
 }
 
 #[test]
 fn error_texts_of_calicos_resources() {
-    let named = |name: &str, kind: &str, spec: &str| {
-        text(kind, spec).replace("name: a", &format!("name: {name}"))
-    };
-    let texts = [
-        ("tier_name_with_dots", named("a.b", "Tier", "{}")),
-        ("tier_default_action", text("Tier", "defaultAction: Allow")),
-        ("tier_default_order", named("default", "Tier", "order: 5")),
-        ("tier_default_without_order", named("default", "Tier", "{}")),
-        ("tier_admin_action", named("kube-admin", "Tier", "order: 1000\ndefaultAction: Deny")),
-        ("set_net_illegal", text("NetworkSet", "nets: [10.0.0.0/33]")),
-        (
-            "set_label_reserved",
-            named("a, labels: {projectcalico.org/namespace: x}", "NetworkSet", "nets: []"),
-        ),
-        ("global_set_in_a_namespace", named("a, namespace: b", "GlobalNetworkSet", "{}")),
-        ("host_without_node", text("HostEndpoint", "interfaceName: eth0")),
-        ("host_without_interface", text("HostEndpoint", "node: n1")),
-        ("host_interface_illegal", text("HostEndpoint", "node: n1\ninterfaceName: eth 0")),
-        ("host_address_illegal", text("HostEndpoint", "node: n1\nexpectedIPs: [10.0.0.0/8]")),
-        (
-            "host_port_of_icmp",
-            text(
-                "HostEndpoint",
-                "node: n1\ninterfaceName: '*'\nports: [{name: a, protocol: ICMP, port: 1}]",
-            ),
-        ),
-        ("profile_label_illegal", text("Profile", "labelsToApply: {a: 5}")),
-        ("profile_rule", text("Profile", "ingress: [{action: Allow, protocol: any}]")),
-        ("felix_action", text("FelixConfiguration", "defaultEndpointToHostAction: Reject")),
-        (
-            "felix_failsafe_port",
-            text("FelixConfiguration", "failsafeInboundHostPorts: [{protocol: TCP}]"),
-        ),
-        (
-            "felix_failsafe_protocol",
-            text("FelixConfiguration", "failsafeInboundHostPorts: [{protocol: ICMP, port: 5}]"),
-        ),
-        (
-            "felix_failsafe_field",
-            text("FelixConfiguration", "failsafeInboundHostPorts: [{port: 5, nets: x}]"),
-        ),
-        ("felix_failsafe_text", text("FelixConfiguration", "failsafeInboundHostPorts: tcp:ssh")),
-        (
-            "felix_failsafe_item",
-            text("FelixConfiguration", "failsafeInboundHostPorts: [tcp:10.0.0.0/40:22]"),
-        ),
-    ];
-    insta::assert_snapshot!(messages(texts, false));
+    insta::assert_snapshot!(messages(
+        refused(include_str!("../../../../fixtures/refused/resources.yaml")),
+        false
+    ));
 }
 
 #[test]
