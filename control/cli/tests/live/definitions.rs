@@ -45,14 +45,25 @@ const MORE: [&str; 9] = [
     "/spec/egress/1/destination/services",
 ];
 
-/// The objects of `fixtures/refused` that the server takes, and why.
-const TAKEN: [(&str, &str); 0] = [];
+/// The objects of `fixtures/refused` that the server takes. It cannot parse a selector, and it drops the namespace of an
+/// object of a kind that has none.
+const TAKEN: [&str; 6] = [
+    "rules: selector_illegal",
+    "rules: selector_of_two_lines",
+    "rules: selector_global",
+    "rules: selector_global_beside",
+    "pools: selector_illegal",
+    "resources: global_set_in_a_namespace",
+];
 
 fn object(kind: Kind, spec: &Value) -> Value {
     let mut object = json!({
         "apiVersion": VERSION, "kind": kind.name(), "metadata": {"name": "whole"}, "spec": spec
     });
-    object["spec"]["later"] = json!({"deep": [1]});
+    // Kubernetes' own policy has no fields that nobody reads.
+    if kind != Kind::StagedKubernetesNetworkPolicy {
+        object["spec"]["later"] = json!({"deep": [1]});
+    }
     if kind.namespaced() {
         object["metadata"]["namespace"] = "default".into();
     }
@@ -138,7 +149,7 @@ fn check_kept(server: &Server) {
         let kept: Value =
             serde_json::from_str(&server.kubectl(&strict, &wanted.to_string())).unwrap();
         assert_eq!(kept["spec"], wanted["spec"], "{}", wanted["kind"]);
-        server.kubectl(&["delete", "-f", "-"], &list(&[wanted.clone()]));
+        server.kubectl(&["delete", "-f", "-"], &list(std::slice::from_ref(&wanted)));
         for place in MORE {
             let mut more = wanted.clone();
             // The rules of Kubernetes' own policy are of another form.
@@ -166,7 +177,7 @@ fn check_refused(server: &Server) {
         let text = fs::read_to_string(path).unwrap();
         for object in text.split("\n---\n") {
             let name = object.lines().next().unwrap().trim_start_matches("# ");
-            let is_told = TAKEN.iter().any(|(taken, _)| *taken == format!("{file}: {name}"));
+            let is_told = TAKEN.contains(&format!("{file}: {name}").as_str());
             match create(server, object) {
                 Ok(_) if !is_told => wrong.push(format!("{file}: {name} is taken")),
                 Err(error) if is_told => wrong.push(format!("{file}: {name} is refused: {error}")),

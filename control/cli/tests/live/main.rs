@@ -251,8 +251,8 @@ fn with_server(what: &str, check: impl FnOnce(&Server)) {
 #[test]
 fn objects_of_an_api_server_are_judged_as_the_same_in_files_and_agents_write_what_is_read() {
     with_server("objects of an API server", |server| {
-        rights::install(server);
         check_verdicts(server);
+        rights::install(server);
         written::check(server);
     });
 }

@@ -4,7 +4,7 @@
 //! Each request that is refused here is one that an agent whose node is taken over could send, or a tenant.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -68,12 +68,7 @@ fn as_account(server: &Server, account: &str, bound: &[&str]) -> PathBuf {
 }
 
 /// A patch, as what the kubeconfig says. `Err`: what the server answers.
-fn patch(
-    server: &Server,
-    as_whom: &PathBuf,
-    what: &[&str],
-    object: &Value,
-) -> Result<String, String> {
+fn patch(server: &Server, as_whom: &Path, what: &[&str], object: &Value) -> Result<String, String> {
     let text = object.to_string();
     let kubeconfig = ["--kubeconfig", as_whom.to_str().unwrap()];
     let with = ["--type=merge", "-p", &text];
@@ -126,9 +121,9 @@ pub(super) fn check(server: &Server) {
     for (what, object, told) in [
         (&others, addresses("10.0.0.5/32"), own_pod),
         (&others, addresses(""), own_pod),
-        (&own, annotation("cni.projectcalico.org/ipAddrs", json!("[]")), own_annotations),
-        (&own, annotation("theirs", json!("changed")), own_annotations),
-        (&own, annotation("theirs", Value::Null), own_annotations),
+        (&own, annotation("cni.projectcalico.org/ipAddrs", &json!("[]")), own_annotations),
+        (&own, annotation("theirs", &json!("changed")), own_annotations),
+        (&own, annotation("theirs", &Value::Null), own_annotations),
         (&own, json!({ "metadata": { "annotations": null } }), own_annotations),
         (&own, json!({ "metadata": { "labels": { "app": "db" } } }), no_metadata),
         (&own, json!({ "metadata": { "labels": null } }), no_metadata),
@@ -164,14 +159,14 @@ pub(super) fn check(server: &Server) {
     let error = patch(server, &unbound, &own, &addresses("10.0.0.5/32")).unwrap_err();
     assert!(error.contains("names no node"), "{error}");
     // Others are not concerned.
-    patch(server, &server.kubeconfig(), &others, &annotation("theirs", json!("changed"))).unwrap();
+    patch(server, &server.kubeconfig(), &others, &annotation("theirs", &json!("changed"))).unwrap();
     check_others(server, &agent);
     check_first_pool(server);
     server.clear(&objects);
 }
 
 /// The two annotations are what they were when somebody who is not the network has changed a pod, or has tried.
-fn check_others(server: &Server, agent: &PathBuf) {
+fn check_others(server: &Server, agent: &Path) {
     let everything = |user: &str, pod: &str, part: &[&str], object: &Value| {
         let user = ["--as", user, "--as-group=system:masters", "-n", "rights", "patch", "pod", pod];
         let text = object.to_string();
@@ -181,23 +176,23 @@ fn check_others(server: &Server, agent: &PathBuf) {
     let status = &["--subresource=status"][..];
     let own = ["-n", "rights", "pod", "own", "--subresource=status"];
     let refused = "are the network's to write";
-    let some = |value: &str| annotation(POD_IP, json!(value));
+    let some = |value: &str| annotation(POD_IP, &json!(value));
 
     let start = Instant::now();
     while everything("ann", "others", &[], &some("192.0.2.1/32")).is_ok() {
         assert!(start.elapsed() < IN_FORCE, "anybody changes an annotation of the network");
         std::thread::sleep(Duration::from_millis(200));
     }
-    patch(server, agent, &own, &annotation(POD_IP, json!("10.0.0.5/32"))).unwrap();
+    patch(server, agent, &own, &annotation(POD_IP, &json!("10.0.0.5/32"))).unwrap();
     for (part, pod, object) in [
         (&[][..], "bare", some("")),
-        (&[], "bare", annotation(POD_IPS, json!("192.0.2.1/32"))),
+        (&[], "bare", annotation(POD_IPS, &json!("192.0.2.1/32"))),
         (status, "bare", some("192.0.2.1/32")),
         (&[], "own", some("192.0.2.1/32")),
         (status, "own", some("")),
-        (&[], "own", annotation(POD_IP, Value::Null)),
+        (&[], "own", annotation(POD_IP, &Value::Null)),
         (status, "own", json!({ "metadata": { "annotations": null } })),
-        (&[], "restored", annotation(POD_IPS, Value::Null)),
+        (&[], "restored", annotation(POD_IPS, &Value::Null)),
     ] {
         let error = everything("ann", pod, part, &object).unwrap_err();
         assert!(error.contains(refused), "{pod}, {part:?}, {object}: {error}");
@@ -207,21 +202,21 @@ fn check_others(server: &Server, agent: &PathBuf) {
         assert!(error.contains(refused), "{user}: {error}");
     }
     for pod in ["bare", "own"] {
-        let mut object = annotation("theirs", json!("changed"));
+        let mut object = annotation("theirs", &json!("changed"));
         object["metadata"]["labels"] = json!({ "app": "db" });
         everything("ann", pod, &[], &object).unwrap();
         everything("ann", pod, status, &json!({ "status": { "message": "m" } })).unwrap();
     }
     // What was empty may go.
     patch(server, agent, &own, &some("")).unwrap();
-    everything("ann", "own", &[], &annotation(POD_IP, Value::Null)).unwrap();
+    everything("ann", "own", &[], &annotation(POD_IP, &Value::Null)).unwrap();
     for account in ["kube-system:calico-node", "calico-system:calico-cni-plugin"] {
         let user = format!("system:serviceaccount:{account}");
-        everything(&user, "restored", status, &annotation(POD_IP, json!(account))).unwrap();
+        everything(&user, "restored", status, &annotation(POD_IP, &json!(account))).unwrap();
     }
 }
 
-fn annotation(name: &str, value: Value) -> Value {
+fn annotation(name: &str, value: &Value) -> Value {
     json!({ "metadata": { "annotations": { name: value } } })
 }
 
