@@ -6,11 +6,11 @@
 //!
 //! A source address does not tell the two apart, because the node's kernel masquerades: kube-proxy has it do so for node
 //! ports. A routing rule does (`iif lo lookup 78`), because the kernel takes what the node itself sends for packets that
-//! come in by `lo`. The main table leads to `manx2`: without the rule the node has no rights that others lack, and not
-//! the other way round.
+//! come in by `lo`. The main table leads to `manx2`. So if the rule is missing, the node loses its rights; nobody else
+//! gains them.
 //!
-//! `manx2` has an address of its own in each block, and the kernel masquerades by it ([`masquerade_address`]). So on every
-//! node to which it comes in a tunnel, too, what was masqueraded is not taken for the node's.
+//! `manx2` has an address of its own in each block, and the kernel masquerades by it ([`masquerade_address`]). So other
+//! nodes, which get masqueraded packets by a tunnel, do not take them for the node's own either.
 //!
 //! [`masquerade_address`]: manx_calculation::block::masquerade_address
 
@@ -33,7 +33,7 @@ pub const NAME: &str = "manx0";
 /// The interface of what the node forwards.
 pub const FORWARDED: &str = "manx2";
 
-/// By what the kernel says that the node's own packets come in.
+/// The interface by which the kernel says that the node's own packets come in.
 const LOOPBACK: &str = "lo";
 
 /// What [`HostDevice::reconcile`] changed in the main table.
@@ -123,8 +123,9 @@ impl HostDevice {
     /// Doing it again changes nothing.
     pub fn reconcile(&self, desired: &Desired) -> Result<Reconciled, Error> {
         Ok(netlink::in_netns(&self.netns, async |netlink| {
-            // Beside another plugin Manx cannot tell by a source whether the node speaks or somebody beyond it, and what NAT
-            // makes of others' packets on the way does come from the node: so before that, where a packet comes in.
+            // Beside another plugin Manx cannot tell by a source whether the node sends or somebody beyond it. It
+            // cannot refuse the source later either, because the node's NAT gives it to others' packets. So the kernel
+            // refuses it where a packet comes in.
             netlink.set_refusals(&self.refusals(desired)).await?;
             let own = self.forwarded.as_ref().map(|_| LOOPBACK);
             netlink.set_table_rule(OWN_TABLE, own).await?;
@@ -194,7 +195,7 @@ async fn add_addresses(
 /// The node's routes to pods.
 #[derive(Default)]
 struct Ways {
-    /// Those that lead through Manx: by the interface of whoever asks.
+    /// Those through Manx. The caller chooses the interface.
     through_manx: Vec<(IpNet, Option<IpAddr>)>,
     /// Those that lead by the node's own routes to another node.
     by_node: BTreeSet<Route>,

@@ -111,19 +111,18 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         doctor::no_ipip_module()?;
     }
     let server_host = datastore.source.server_host().map(str::to_owned);
-    let found = reserved::find(&netlink, server_host.as_deref()).await;
-    datastore.reserve(found.clone());
+    let found = reserved::Found::look(&netlink, server_host.as_deref(), reserved::FIRST_LOOK).await;
+    let addresses = own_addresses::read(&netlink).await?;
+    datastore.reserve(found.reserved());
+    datastore.set_own_addresses(addresses.clone());
     if let Err(error) = datastore.place() {
         tracing::error!(%error, "the node cannot be placed anew");
     }
-    let (reserve, reserved) = watch::channel(found);
-    tokio::spawn(reserved::watch(Netlink::open()?, server_host, reserve));
-    let translates = settings.services == settings::Services::KubeProxy;
-    let addresses = own_addresses::read(&netlink).await?;
-    datastore.set_own_addresses(addresses.clone());
-    if translates {
-        datastore.translate_services();
+    if settings.services == settings::Services::KubeProxy {
+        datastore.refresh_services();
     }
+    let (reserve, reserved) = watch::channel(found.reserved());
+    tokio::spawn(reserved::watch(Netlink::open()?, server_host, found, reserve));
     let (own, own_addresses) = watch::channel(addresses);
     tokio::spawn(own_addresses::watch(Netlink::open()?, own));
     let (mut agent, completed) = Agent::start(settings, datastore, &uplink, &observer).await?;

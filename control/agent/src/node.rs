@@ -27,6 +27,7 @@ pub(super) use self::attachments::Done;
 use self::attachments::{AttachRequest, Attachments, Maker, PodRequest};
 use self::dataplane::Dataplane;
 pub(super) use self::datastore::Datastore;
+use self::datastore::are_api_servers_in;
 use super::device_work::Completed;
 use super::error::Error;
 use super::holding::Legacy;
@@ -103,6 +104,7 @@ impl Agent {
     pub(super) fn apply_changes(&mut self, changes: &Changes) -> bool {
         let next = self.dataplane.apply_delta(&mut self.datastore, changes);
         let needs_tables = match next {
+            NextStep::Nothing(_) | NextStep::Tables if are_api_servers_in(changes) => true,
             NextStep::Nothing(_) | NextStep::Tables => {
                 let services = self.datastore.follow_services(changes, false);
                 if services || matches!(next, NextStep::Tables) {

@@ -4,48 +4,87 @@
 use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use manx_calculation::topology::Reserved;
+use manx_calculation::topology::{Reserved, ReservedFor};
 use manx_linux::netlink::Netlink;
 use tokio::sync::watch;
 
-/// How often they are looked for.
+/// How often they are looked for, and how long a name may take.
 const REFRESH: Duration = Duration::from_secs(5);
+/// How long the API server's name may hold up a start.
+pub(crate) const FIRST_LOOK: Duration = Duration::from_millis(200);
+/// How many addresses of the API server are remembered: a name may lead to other ones at each look.
+const SERVERS: usize = 32;
 
 /// What the node's resolver reads (resolv.conf(5)).
 const RESOLVER: &str = "/etc/resolv.conf";
 
-/// Finds them. `server`: the host of the API server. What cannot be found out now is missing.
-pub(crate) async fn find(netlink: &Netlink, server: Option<&str>) -> Reserved {
-    let mut reserved = Reserved::new();
-    let name_servers = std::fs::read_to_string(RESOLVER).unwrap_or_default();
-    reserved.extend(name_servers_of(&name_servers).map(|it| (it, "the node's DNS servers")));
-    match netlink.default_gateways().await {
-        Ok(gateways) => reserved.extend(gateways.into_iter().map(|it| (it, "the node's gateways"))),
-        Err(error) => tracing::warn!(%error, "the node's gateways are not known"),
-    }
-    reserved.extend(resolve(server).await.into_iter().map(|it| (it, "the API server's")));
-    reserved
+/// What was found. `None`: it cannot be found out now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    name_servers: Option<Vec<IpAddr>>,
+    gateways: Option<Vec<IpAddr>>,
+    /// The one that was found last comes first.
+    servers: Vec<IpAddr>,
 }
 
-/// Keeps `found` up to date; never ends. An address that is not found any more stays while the agent runs if it is the
-/// API server's: its name may not be resolved while the network is down.
+impl Found {
+    /// Looks for them. `server`: the host of the API server, whose name may take `patience`.
+    pub(crate) async fn look(netlink: &Netlink, server: Option<&str>, patience: Duration) -> Self {
+        let name_servers = match std::fs::read_to_string(RESOLVER) {
+            Ok(text) => Some(name_servers_of(&text).collect()),
+            Err(error) => {
+                tracing::warn!(%error, "{RESOLVER} cannot be read: the node's DNS servers stay as they were");
+                None
+            }
+        };
+        let gateways = match netlink.default_gateways().await {
+            Ok(gateways) => Some(gateways.into_iter().collect()),
+            Err(error) => {
+                tracing::warn!(%error, "the node's gateways stay as they were");
+                None
+            }
+        };
+        Self { name_servers, gateways, servers: resolve(server, patience).await }
+    }
+
+    /// Takes over what was found later. What could not be found out stays, and so do the API server's last addresses:
+    /// its name may not be resolved while the network is down.
+    fn update(&mut self, mut now: Self) {
+        let is_new = |it: &IpAddr| !now.servers.contains(it);
+        let before: Vec<IpAddr> = self.servers.iter().copied().filter(is_new).collect();
+        now.servers.extend(before);
+        now.servers.truncate(SERVERS);
+        self.servers = now.servers;
+        self.name_servers = now.name_servers.or(self.name_servers.take());
+        self.gateways = now.gateways.or(self.gateways.take());
+    }
+
+    /// The addresses, and what for.
+    pub(crate) fn reserved(&self) -> Reserved {
+        let name_servers =
+            self.name_servers.iter().flatten().map(|it| (*it, ReservedFor::DnsServer));
+        let gateways = self.gateways.iter().flatten().map(|it| (*it, ReservedFor::Gateway));
+        let servers = self.servers.iter().map(|it| (*it, ReservedFor::ApiServer));
+        name_servers.chain(gateways).chain(servers).collect()
+    }
+}
+
+/// Keeps `reserved` up to date, from what was found at the start; never ends.
 pub(crate) async fn watch(
     netlink: Netlink,
     server: Option<String>,
-    found: watch::Sender<Reserved>,
+    mut found: Found,
+    reserved: watch::Sender<Reserved>,
 ) {
     loop {
-        tokio::time::sleep(REFRESH).await;
-        let mut now = find(&netlink, server.as_deref()).await;
-        found.send_if_modified(|known| {
-            let of_server = known.iter().filter(|(_, what)| **what == "the API server's");
-            for (address, what) in of_server {
-                now.entry(*address).or_insert(what);
-            }
+        found.update(Found::look(&netlink, server.as_deref(), REFRESH).await);
+        let now = found.reserved();
+        reserved.send_if_modified(|known| {
             let changed = *known != now;
             *known = now;
             changed
         });
+        tokio::time::sleep(REFRESH).await;
     }
 }
 
@@ -58,7 +97,7 @@ fn name_servers_of(text: &str) -> impl Iterator<Item = IpAddr> {
     })
 }
 
-async fn resolve(host: Option<&str>) -> Vec<IpAddr> {
+async fn resolve(host: Option<&str>, patience: Duration) -> Vec<IpAddr> {
     let Some(host) = host.map(|host| host.trim_matches(['[', ']']).to_owned()) else {
         return Vec::new();
     };
@@ -68,7 +107,7 @@ async fn resolve(host: Option<&str>) -> Vec<IpAddr> {
     let found = tokio::task::spawn_blocking(move || {
         (host.as_str(), 0).to_socket_addrs().map(|all| all.map(|it| it.ip()).collect())
     });
-    match tokio::time::timeout(REFRESH, found).await {
+    match tokio::time::timeout(patience, found).await {
         Ok(Ok(Ok(addresses))) => addresses,
         // Tried again.
         _ => Vec::new(),
@@ -89,11 +128,39 @@ mod tests {
 
     #[tokio::test]
     async fn an_api_server_is_found_by_address_and_by_name() {
+        let resolve = |host| resolve(host, REFRESH);
         let address = |text: &str| vec![text.parse::<IpAddr>().unwrap()];
         assert_eq!(resolve(Some("192.0.2.1")).await, address("192.0.2.1"));
         assert_eq!(resolve(Some("[2001:db8::1]")).await, address("2001:db8::1"));
         assert!(resolve(Some("localhost")).await.iter().all(IpAddr::is_loopback));
         assert!(!resolve(Some("localhost")).await.is_empty());
         assert!(resolve(None).await.is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_found_out_now_stays_and_an_api_servers_last_addresses_do() {
+        let ips =
+            |texts: &[&str]| texts.iter().map(|it| it.parse().unwrap()).collect::<Vec<IpAddr>>();
+        let mut found = Found {
+            name_servers: Some(ips(&["10.0.0.1"])),
+            gateways: Some(ips(&["10.0.0.2"])),
+            servers: ips(&["10.0.0.3"]),
+        };
+        let first = found.clone();
+        found.update(Found::default());
+        assert_eq!(found, first);
+        found.update(Found {
+            name_servers: Some(Vec::new()),
+            gateways: Some(ips(&["10.0.0.4"])),
+            servers: ips(&["10.0.0.5"]),
+        });
+        let reserved: Vec<IpAddr> = found.reserved().into_keys().collect();
+        assert_eq!(reserved, ips(&["10.0.0.3", "10.0.0.4", "10.0.0.5"]));
+        for nth in 0..100 {
+            let servers = vec![IpAddr::from([10, 1, 0, nth])];
+            found.update(Found { servers, ..Found::default() });
+        }
+        assert_eq!(found.servers.len(), SERVERS);
+        assert_eq!(found.servers[0], IpAddr::from([10, 1, 0, 99]));
     }
 }

@@ -38,7 +38,7 @@ pub fn path(agent: &Path) -> PathBuf {
 /// Asks at the socket `path`.
 ///
 /// # Errors
-/// Nobody of the caller's own or of root listens, or what is answered is no such page.
+/// No process of the caller's user or of root listens, or the answer is not such a page.
 pub fn ask(path: &Path, page: Page) -> Result<Answer, Error> {
     let name = match page {
         Page::Liveness => "liveness",

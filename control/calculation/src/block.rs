@@ -1,8 +1,8 @@
 //! A block of pod addresses and what each of them is for.
 //!
-//! The first is whoever the node masquerades (as an address it is special: IPv4: the network, RFC 1122 section 3.2.1.3;
-//! IPv6: the subnet routers' anycast, RFC 4291 section 2.6.1), the second is the node's own tunnel address, and the last
-//! of an IPv4 block is its broadcast address. Everything between is for pods.
+//! The first address is the one by which the node masquerades (it is special anyway: in IPv4 the network, RFC 1122
+//! section 3.2.1.3; in IPv6 the subnet routers' anycast, RFC 4291 section 2.6.1). The second is the node's own tunnel
+//! address. The last of an IPv4 block is its broadcast address. Everything between is for pods.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,8 +13,8 @@ pub const MASQUERADE: u128 = 0;
 /// Number of the node's own address in a block.
 pub const TUNNEL: u128 = 1;
 
-/// The address of a block that others have whose packets to pods the node forwards and masquerades, which no pod ever
-/// gets: the first. It is not the node's own for policy. Absent if the block has no room for pods.
+/// The first address of a block. The node masquerades by it what it forwards to pods. No pod gets it, and policy does
+/// not take it for the node's. Absent if the block has no room for pods.
 pub fn masquerade_address(block: IpNet) -> Option<IpAddr> {
     Block::new(block).map(|block| block.address(MASQUERADE))
 }

@@ -197,8 +197,8 @@ impl Calculation {
         self.route_tables.change_in_place(tables, inputs)
     }
 
-    /// An endpoint is in the tables once the cluster knows the pod: without its labels nothing can be judged. While its
-    /// object does not have the addresses that it was given, it is not: others would not know who sends from them.
+    /// An endpoint is in the tables once the cluster knows the pod: without its labels nothing can be judged. It is
+    /// left out while its object lacks an address that the agent gave it: other nodes would not know the sender.
     fn endpoints(&mut self, inputs: &Inputs<'_>, image: &Image) -> Vec<Option<Endpoint>> {
         self.revisions.retain(|name, _| inputs.locals.contains_key(name));
         let len = inputs.locals.values().map(|local| local.index as usize + 1).max().unwrap_or(0);

@@ -60,7 +60,7 @@ impl Services {
         let mut all = Self::default();
         let mut hosts = ServiceHosts::new();
         let named = slices.values().flatten().flat_map(|slice| &slice.addresses);
-        let named = named.filter(|address| topology.route(**address).1 == Route::World);
+        let named = named.filter(|address| topology.is_of_world(**address));
         let is_or_was = |it: &IpAddr| is_pod(it) || before.is_pod(it) == Some(true);
         let endpoints: HashMap<IpAddr, bool> =
             named.map(|address| (*address, is_or_was(address))).collect();
@@ -75,9 +75,10 @@ impl Services {
             {
                 let slices = slices.get(&(key.namespace.as_str(), key.name.as_str()));
                 let slices = slices.map_or(&[][..], Vec::as_slice);
-                let translated = service.cluster_ips.iter().filter(|address| {
-                    topology.route(**address).1 == Route::World && !is_own(address)
-                });
+                let translated = service
+                    .cluster_ips
+                    .iter()
+                    .filter(|address| topology.is_of_world(**address) && !is_own(address));
                 for address in translated {
                     all.add(&mut hosts, (*address, service), slices, is_host);
                 }

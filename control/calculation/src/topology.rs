@@ -149,14 +149,38 @@ pub enum Unrouted {
     Unheld(Unheld),
     /// It is an address of this node.
     IsOfNode(String),
-    /// It is this, and so no pod's.
-    Reserved(&'static str),
+    /// It is needed for this, and so no pod's.
+    Reserved(ReservedFor),
     /// It lies in no pool.
     Unpooled,
 }
 
-/// Addresses that are no pod's, wherever they lie, and what they are: the API server, the node's gateway, its DNS.
-pub type Reserved = BTreeMap<IpAddr, &'static str>;
+/// What a node needs an address for that is no pod's, wherever it lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ReservedFor {
+    /// The API server.
+    ApiServer,
+    /// The next hop of a default route.
+    Gateway,
+    /// A server in the node's resolv.conf.
+    DnsServer,
+    /// An interface of the node's own.
+    Interface,
+}
+
+impl fmt::Display for ReservedFor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ApiServer => "the API server",
+            Self::Gateway => "a gateway of this node",
+            Self::DnsServer => "a DNS server of this node",
+            Self::Interface => "an interface of this node",
+        })
+    }
+}
+
+/// Addresses that are no pod's, and what for.
+pub type Reserved = BTreeMap<IpAddr, ReservedFor>;
 
 impl Topology {
     /// Whether another view differs only in [`Topology::prefixes`] and in what follows from these alone.
@@ -183,6 +207,16 @@ impl Topology {
             bound = shorter;
         }
         (address.into(), Route::World)
+    }
+
+    /// Whether an address is of the world beyond the cluster. A pod that has it in no pool does not change that.
+    pub fn is_of_world(&self, address: IpAddr) -> bool {
+        let (prefix, route) = self.route(address);
+        let is_borrowed = || match route {
+            Route::Nowhere(Nowhere::Unpooled) => !self.unpooled.contains_key(&prefix),
+            _ => self.of_no_pool.contains(&prefix),
+        };
+        route == Route::World || is_borrowed()
     }
 
     /// The addresses by which this node masquerades others.
@@ -322,7 +356,7 @@ fn unrouted_lines(unrouted: &Unroutables) -> Vec<String> {
                 of_pod,
             ),
             Unrouted::Reserved(what) => {
-                (format!("because they are {what}"), "give the pods other ones", of_pod)
+                (format!("because {what} has them"), "give the pods other ones", of_pod)
             }
             Unrouted::Unpooled => (
                 "because they lie in no pod CIDR of the pod's node and in no IPPool, so it is not known whether they are \
@@ -478,7 +512,7 @@ fn borrowed(
         let Some(remote) = cluster.nodes.get(&**node) else { continue };
         let (route, why) = match (of_nodes.get(address), reserved.get(address)) {
             (Some(node), _) => (None, Some(Unrouted::IsOfNode((*node).to_owned()))),
-            (None, Some(what)) => (None, Some(Unrouted::Reserved(what))),
+            (None, Some(what)) => (None, Some(Unrouted::Reserved(*what))),
             (None, None) if **node == *name => (Some(Route::Local), None),
             (None, None) => {
                 let route = route_to(cluster, here, remote, &prefix);
@@ -871,7 +905,8 @@ mod tests {
         ]);
         // An ExternalIP.
         cluster.nodes.get_mut("b").unwrap().addresses.insert("198.51.100.7".parse().unwrap());
-        let reserved = ["10.244.9.53", "10.244.9.54"].map(|ip| (ip.parse().unwrap(), "the DNS"));
+        let reserved =
+            ["10.244.9.53", "10.244.9.54"].map(|ip| (ip.parse().unwrap(), ReservedFor::DnsServer));
         let seen = topology(&cluster, "a", &reserved.into()).unwrap();
         let route = |address: &str| seen.route(address.parse().unwrap()).1;
         let to = |address: &str| {
@@ -889,10 +924,10 @@ mod tests {
         }
         assert_eq!(seen.unrouted.len(), 7, "{:?}", seen.unrouted);
         insta::assert_snapshot!(seen.problems().collect::<Vec<_>>().join("\n"), @r#"
+        addresses not routed, because a DNS server of this node has them: 10.244.9.53 of Pod default/6, 10.244.9.54 of Pod default/7; give the pods other ones
         addresses not routed, because they are addresses of Node "a": 10.244.1.1 of Pod default/4, 172.18.0.2 of Pod default/2; give the pods other ones
         addresses not routed, because they are addresses of Node "b": 198.51.100.7 of Pod default/5; give the pods other ones
         addresses not routed, because they are addresses of Node "c": 10.244.3.1 of Pod default/3, 172.19.0.4 of Pod default/1; give the pods other ones
-        addresses not routed, because they are the DNS: 10.244.9.53 of Pod default/6, 10.244.9.54 of Pod default/7; give the pods other ones
         "#);
     }
 

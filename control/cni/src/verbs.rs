@@ -95,10 +95,17 @@ fn attach_with_device(config: &Config, attach: Attach) -> Result<Attached, Error
         Err(attached) if has_interface(&netns, &interface)? => return Ok(attached),
         // The namespace has the number of one that has gone, with the interface: the agent takes the two for one.
         Err(_) => {
-            client.detach(Detach { pod: attach.pod.clone(), id: attach.id() })?;
+            let pod = attach.pod.clone();
+            client.detach(Detach { pod: pod.clone(), id: attach.id() })?;
             match client.reserve(attach, netns.as_fd())? {
                 Ok(reserved) => reserved,
-                Err(attached) => return Ok(attached),
+                Err(attached) if has_interface(&netns, &interface)? => return Ok(attached),
+                Err(_) => {
+                    let text = format!(
+                        "the agent has attached {pod} again meanwhile, and {interface} is not in its network namespace"
+                    );
+                    return Err(Error::new(Code::TryAgain, text));
+                }
             }
         }
     };

@@ -125,8 +125,8 @@ impl Listening {
         &self.listener
     }
 
-    /// Listens at a second name, too, in the same way. Nobody takes it but who has the first one, so a socket that is
-    /// there is of a process that has ended, or ends.
+    /// Listens at a second name, too, in the same way. Only the process that has the first name takes the second one.
+    /// So a socket that is already there is that of a process that has ended, or is ending.
     pub fn listen_beside(&mut self, path: &Path) -> Result<UnixListener, Error> {
         let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
         if is_socket(path)? {

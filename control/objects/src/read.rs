@@ -68,7 +68,8 @@ pub struct Invalid {
     pub labels: Option<Pairs>,
     /// For a pod: the addresses that could be read of its status.
     pub reported: BTreeSet<IpAddr>,
-    /// For a pod: the addresses that could be read of its annotations, which whoever may change the pod may write.
+    /// For a pod: the addresses that could be read of its annotations. Everybody who may change the pod may write
+    /// these.
     pub annotated: BTreeSet<IpAddr>,
 }
 

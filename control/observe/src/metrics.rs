@@ -108,7 +108,7 @@ impl Renderer {
         agent(&mut page, figures);
         page.gauges(
             "manx_pages_served",
-            "1: these pages are served at their address; 0: another process has it.",
+            "1: these pages are served; 0: they are not, and manx status says why.",
             &["pages"],
             self.served.states().into_iter().map(|(it, served)| sample([it], served)).collect(),
         );

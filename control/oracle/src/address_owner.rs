@@ -1,5 +1,5 @@
-//! Whose an address is that pods' objects name. The oracle's own reading of the law in `docs/policy-semantics.md`: it
-//! sorts all that is said of all addresses, and keeps the first of each.
+//! Which pod has an address, if the objects of several name it. This is the oracle's own reading of the law in
+//! `docs/policy-semantics.md`: it sorts all that is said of all addresses, and keeps the first of each.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;

@@ -38,7 +38,8 @@ fn pair(source: ResolvedAddress, destination: ResolvedAddress) -> (NextHopPair, 
     (pair, FlowEnds { from, to, identities: [source.identity, destination.identity] })
 }
 
-/// The same of packets that took this detour. Policy judges whom the node has masqueraded as such, not as the node.
+/// As [`lookup_ends`] found them, for packets that took this detour. A masqueraded sender is not the node: policy
+/// judges it as [`NextHop::Forwarded`].
 #[inline]
 pub(super) fn by_detour(
     tables: &Tables,

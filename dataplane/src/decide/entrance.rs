@@ -21,8 +21,9 @@ impl Entrance {
         back: NextHop::Host.encode(),
         significant_bits: !(EncodedNextHop::NODE_OR_HOST | EncodedNextHop::HOST_OR_SERVICE),
     };
-    /// The port of what the node forwards: the world, and whom the node has masqueraded; and from the node's own
-    /// addresses the replies whose translation it has taken back ([`admits_reply`](Self::admits_reply)).
+    /// The port of what the node forwards. It admits the world's sources, and the node's addresses as those of masqueraded
+    /// senders. Replies from the node's own addresses come here, too, after the kernel has undone their translation
+    /// ([`admits_any`](Self::admits_any)).
     pub const FORWARDED: Self = Self {
         back: EncodedNextHop::FORWARDED,
         significant_bits: !EncodedNextHop::HOST_OR_FORWARDED,
@@ -78,13 +79,6 @@ impl Entrance {
         (self.back.0 ^ hop.0) & self.significant_bits == 0
     }
 
-    /// The same of packets that may be replies.
-    #[inline]
-    pub(super) fn admits_reply(self, hop: EncodedNextHop) -> bool {
-        let is_taken_back = self == Self::FORWARDED && hop == EncodedNextHop::NODE;
-        self.admits(hop) || is_taken_back
-    }
-
     /// The same where the fast path need not be fast: processes of the node answer for service addresses by host sides,
     /// too, each to its own endpoint.
     pub(super) fn admits_any(
@@ -99,15 +93,15 @@ impl Entrance {
             };
             from == EncodedNextHop::SERVICE && own == Some(to)
         };
-        match direction {
-            FlowDirection::Original => self.admits(from) || is_answer(),
-            FlowDirection::Reply => self.admits_reply(from) || is_answer(),
-        }
+        let is_untranslated = direction == FlowDirection::Reply
+            && self == Self::FORWARDED
+            && from == EncodedNextHop::NODE;
+        self.admits(from) || is_untranslated || is_answer()
     }
 
-    /// Whether a packet that entered here opens a flow of its own although one of the same addresses and ports, from this
-    /// next hop, is known: the node's own packets and what it forwards may be alike, and none rides on the other's verdict.
-    pub(super) fn is_alike(self, hop: EncodedNextHop) -> bool {
+    /// Whether a known flow from this next hop is another sender's, although a packet that entered here has its addresses
+    /// and ports. The node's own packets and forwarded ones may look alike, and each needs a verdict of its own.
+    pub(super) fn is_other_sender(self, hop: EncodedNextHop) -> bool {
         (self == Self::FORWARDED && hop == EncodedNextHop::NODE)
             || (self == Self::HOST && hop == EncodedNextHop::FORWARDED)
     }

@@ -7,9 +7,10 @@ use crate::icmp::ErrorKind;
 use crate::rewrite::Rewrite;
 use crate::tables::{NextHop, NextHopPair, Tables};
 
-/// Whether Manx carries packets between two next hops. It connects its endpoints with everything, this node and whom it
-/// masquerades with pods of other nodes, and, where it owns the uplink, this node with the world; it carries no transit.
-/// Nothing is opened from a service address. A destination without a route is let through, to be answered.
+/// Whether Manx carries packets between two next hops. It connects its endpoints with everything; this node, and the
+/// clients that it masquerades, with pods of other nodes; and, where it owns the uplink, this node with the world. It
+/// carries no transit. Nothing is opened from a service address. A destination without a route is let through, to be
+/// answered.
 #[inline]
 pub(super) fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
     match (from, to) {

@@ -5,9 +5,9 @@
 //! leave by the service port, so that the node translates them back. They come back from the service address and
 //! belong to the first flow.
 //!
-//! Each first flow costs an entry in the kernel's table of connections, whatever policy says of the second, and all of the
-//! node share that table. So a pod has a budget of first flows that leave unjudged ([`ServiceBudgets`]), and gets back what
-//! a second flow that policy allows has cost.
+//! Each first flow takes an entry in the kernel's table of connections, which the whole node shares. This happens before
+//! policy can judge the second flow. So each pod has a budget of first flows ([`ServiceBudgets`]). If policy allows the
+//! second flow, the first one is given back.
 
 use std::net::IpAddr;
 
@@ -38,38 +38,45 @@ const REFILL: u32 = 100;
 /// What each endpoint has left of its flows to service addresses.
 #[derive(Debug, Default)]
 pub struct ServiceBudgets {
-    /// By the endpoint's index. The next endpoint that gets an index goes on with what the last one has left.
+    /// By the endpoint's index.
     by_endpoint: Vec<Budget>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Budget {
+    /// Whose it is: the index may be another endpoint's later.
+    attachment: u32,
     left: u32,
     /// The second in which it was refilled last.
     at: u32,
 }
 
 impl ServiceBudgets {
-    fn of(&mut self, index: u32) -> &mut Budget {
-        let at = index as usize;
+    /// The budget of an endpoint: its index, and its attachment.
+    fn of(&mut self, (index, attachment): (u32, u32)) -> &mut Budget {
+        let (at, full) = (index as usize, Budget { attachment, left: BURST, at: 0 });
         if self.by_endpoint.len() <= at {
-            self.by_endpoint.resize(at + 1, Budget { left: BURST, at: 0 });
+            self.by_endpoint.resize(at + 1, full);
         }
-        &mut self.by_endpoint[at]
+        let budget = &mut self.by_endpoint[at];
+        if budget.attachment != attachment {
+            *budget = full;
+        }
+        budget
     }
 
     /// Takes one flow from an endpoint's budget. `false`: nothing is left.
-    fn take(&mut self, index: u32, now: u32) -> bool {
-        let budget = self.of(index);
+    fn take(&mut self, endpoint: (u32, u32), now: u32) -> bool {
+        let budget = self.of(endpoint);
         let refill = now.saturating_sub(budget.at).saturating_mul(REFILL);
-        *budget = Budget { left: budget.left.saturating_add(refill).min(BURST), at: now };
+        (budget.left, budget.at) = (budget.left.saturating_add(refill).min(BURST), now);
         let is_left = budget.left > 0;
         budget.left -= u32::from(is_left);
         is_left
     }
 
-    fn give_back(&mut self, index: u32) {
-        let budget = self.of(index);
+    fn give_back(&mut self, endpoint: (u32, u32)) {
+        let budget = self.of(endpoint);
         budget.left = (budget.left + 1).min(BURST);
     }
 }
@@ -83,17 +90,16 @@ pub(super) fn account(
     (address, transport): (Address, Transport),
     now: u32,
 ) -> Option<DropReason> {
-    match ends.from {
-        NextHop::Endpoint(index) if pair.from == EncodedNextHop::TRANSLATED => {
-            budgets.give_back(index);
-            None
-        }
-        NextHop::Endpoint(index) if ends.to == NextHop::Service => {
-            let is_free = hosts(tables, address, transport).is_some() || budgets.take(index, now);
-            (!is_free).then_some(DropReason::ServiceExcess)
-        }
-        _ => None,
+    let NextHop::Endpoint(index) = ends.from else { return None };
+    let endpoint = |index| (index, tables.endpoint(index).map_or(0, |it| it.attachment));
+    if pair.from == EncodedNextHop::TRANSLATED {
+        budgets.give_back(endpoint(index));
+    } else if ends.to == NextHop::Service {
+        let is_free =
+            hosts(tables, address, transport).is_some() || budgets.take(endpoint(index), now);
+        return (!is_free).then_some(DropReason::ServiceExcess);
     }
+    None
 }
 
 /// The endpoints of a service's port that are hosts, if there are such: policy has been asked about them.
@@ -139,21 +145,26 @@ mod tests {
     #[test]
     fn a_budget_bounds_what_is_not_given_back_and_nothing_else() {
         let mut budgets = ServiceBudgets::default();
-        let taken = |budgets: &mut ServiceBudgets, index, now| {
-            (0..10 * BURST).filter(|_| budgets.take(index, now)).count() as u32
+        let taken = |budgets: &mut ServiceBudgets, endpoint, now| {
+            (0..10 * BURST).filter(|_| budgets.take(endpoint, now)).count() as u32
         };
-        assert_eq!(taken(&mut budgets, 7, 1000), BURST, "it begins full");
-        assert_eq!(taken(&mut budgets, 7, 1000), 0);
-        assert_eq!(taken(&mut budgets, 7, 1003), 3 * REFILL);
-        assert_eq!(taken(&mut budgets, 3, 1003), BURST, "a neighbour has its own");
-        assert_eq!(taken(&mut budgets, 7, u32::MAX), BURST, "it does not grow without an end");
-        budgets.give_back(7);
-        assert_eq!(taken(&mut budgets, 7, u32::MAX), 1);
+        assert_eq!(taken(&mut budgets, (7, 1), 1000), BURST, "it begins full");
+        assert_eq!(taken(&mut budgets, (7, 1), 1000), 0);
+        assert_eq!(taken(&mut budgets, (7, 1), 1003), 3 * REFILL);
+        assert_eq!(taken(&mut budgets, (3, 2), 1003), BURST, "a neighbour has its own");
+        assert_eq!(taken(&mut budgets, (7, 1), u32::MAX), BURST, "it does not grow without an end");
+        budgets.give_back((7, 1));
+        assert_eq!(taken(&mut budgets, (7, 1), u32::MAX), 1);
         for _ in 0..10 * BURST {
-            budgets.give_back(7);
-            assert!(budgets.take(7, u32::MAX), "who is allowed is not bounded");
+            budgets.give_back((7, 1));
+            assert!(budgets.take((7, 1), u32::MAX), "who is allowed is not bounded");
         }
-        (0..2 * BURST).for_each(|_| budgets.give_back(7));
-        assert_eq!(taken(&mut budgets, 7, u32::MAX), BURST);
+        (0..2 * BURST).for_each(|_| budgets.give_back((7, 1)));
+        assert_eq!(taken(&mut budgets, (7, 1), u32::MAX), BURST);
+        assert_eq!(
+            taken(&mut budgets, (7, 3), u32::MAX),
+            BURST,
+            "the next at its index begins full"
+        );
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn decide_tracked(
     };
     let direction = entry.direction(name.orientation);
     if direction == FlowDirection::Original
-        && metadata.entrance.is_alike(entry.next_hop_pair(direction).from)
+        && metadata.entrance.is_other_sender(entry.next_hop_pair(direction).from)
     {
         return open_flow(tables, state, metadata, Some(found), now);
     }

@@ -9,7 +9,7 @@
 
 use manx_policy_compiler::model::{Shown, Transport};
 
-use super::address_lookup::SourceCache;
+use super::address_lookup::{SourceCache, by_detour};
 use super::entrance::Entrance;
 use super::flow_decision::FlowDecision;
 use super::key::transport;
@@ -83,7 +83,7 @@ fn evaluate_addresses(
         return UntrackedVerdict::SlowPath;
     }
     let (pair, ends) = state.source_cache.lookup_ends(tables, from.0, to.0);
-    if !entrance.admits_reply(pair.from) {
+    if !entrance.admits(pair.from) {
         return UntrackedVerdict::SlowPath;
     }
     let hook = match state.untracked_hooks.lookup(tables, pair) {
@@ -124,8 +124,9 @@ fn decide_untracked(
     if !(source.is_forwardable() && destination.is_forwardable()) {
         return Some(FlowDecision::drop(DropReason::NotForwardable));
     }
-    let (pair, ends) = source_cache.lookup_ends(tables, source, destination);
-    if !metadata.entrance.admits_reply(pair.from) {
+    let found = source_cache.lookup_ends(tables, source, destination);
+    let (pair, ends) = by_detour(tables, metadata.entrance.detour(), found);
+    if !metadata.entrance.admits(pair.from) {
         return Some(FlowDecision::drop(metadata.entrance.refusal(pair.to)));
     }
     let transport = transport(key, *orientation);

@@ -109,7 +109,7 @@ impl Fragments {
 pub struct Connections {
     known: AHashMap<FlowTuple, Connection>,
     firsts: AHashMap<Fragments, f64>,
-    /// What somebody has opened whom the node has masqueraded.
+    /// The connections of masqueraded clients.
     masqueraded: AHashSet<FlowTuple>,
 }
 
@@ -124,13 +124,12 @@ impl Connections {
         !self.known.contains_key(tuple) && !self.known.contains_key(&tuple.reversed())
     }
 
-    /// Records a connection of somebody whom the node has masqueraded.
+    /// Records a connection of a masqueraded client.
     pub fn record_masqueraded(&mut self, tuple: &FlowTuple) {
         self.masqueraded.insert(*tuple);
     }
 
-    /// Whether a packet is of a connection that somebody has opened whom the node has masqueraded. A later fragment names
-    /// only the ends.
+    /// Whether a masqueraded client has opened the connection of a packet. A later fragment names only the ends.
     pub fn is_masqueraded(&self, read: &Read) -> bool {
         let ends = |tuple: &FlowTuple| [tuple.source, tuple.destination];
         [read.tuple, read.tuple.reversed()].iter().any(|tuple| match read.is_later() {

@@ -245,8 +245,8 @@ impl Epoch {
         FlowTuple { transport, ..*tuple }
     }
 
-    /// Whether policy lets a connection begin that comes by this entry: whom the node has masqueraded is nobody but an
-    /// address.
+    /// Whether policy lets a connection begin that comes by this entry. A masqueraded client is an address and nothing
+    /// else.
     pub fn admits(&self, node: usize, entry: Entry, tuple: &FlowTuple) -> bool {
         let ends = [tuple.source, tuple.destination].map(|address| self.place(node, address));
         match (entry, ends) {

@@ -79,8 +79,9 @@ fn is_tunnel(read: &Read) -> bool {
 }
 
 impl Law<'_> {
-    /// The hops that a packet takes: none from the node or to it, but one from those whom it has masqueraded and to them.
-    /// Where a connection may be either's, it may be both.
+    /// By how much the TTL goes down: 0 for packets from the node and to it, 1 for all others, those of masqueraded
+    /// clients included. 0 or 1 where a packet with the node's address may be of either: by the port of what the node
+    /// forwards, and to addresses and ports that a masqueraded client has used.
     pub fn hops(&self, input: &Input, Passage { from, to, .. }: Passage) -> RangeInclusive<u8> {
         let is_of_others = || {
             let Some(read) = &input.read else { return false };

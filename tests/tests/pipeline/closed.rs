@@ -91,8 +91,8 @@ fn an_attached_pod_that_the_cluster_does_not_know_passes_nothing_in_or_out() {
     assert_eq!(fabric.send_at(0, port, &itself), []);
 }
 
-/// Whoever may change a pod may write an address into its annotations. If other nodes believe that, they take the pod
-/// for a stranger, whom a policy that denies it does not mean.
+/// Everybody who may change a pod may write an address into its annotations. Other nodes that believe it take the pod's
+/// own address for a stranger's, and a policy that denies this pod does not match.
 #[test]
 fn an_attached_pod_whose_object_names_other_addresses_passes_nothing_in_or_out() {
     let mut fabric = Fabric::new(&open_cluster());

@@ -10,7 +10,7 @@ use crate::own_addresses::is_own;
 use crate::settings::{self, Network, Settings};
 use manx_calculation::import::{Cluster, Overlay, import_for};
 use manx_calculation::services::Services;
-use manx_calculation::topology::{self, Desired, Reserved, Topology, TopologyError};
+use manx_calculation::topology::{self, Desired, Reserved, ReservedFor, Topology, TopologyError};
 use manx_datastore::Source;
 use manx_datastore::api_server::{Access, Follower, Waits};
 use manx_objects::contents::{Changes, Contents};
@@ -34,11 +34,24 @@ pub(super) fn key(pod: &ObjectName) -> ObjectKey {
     ObjectKey { kind: Kind::Pod, namespace: namespace.clone(), name: name.clone() }
 }
 
-/// The addresses of the API servers, as they write them themselves: the endpoints of `default/kubernetes` (the object
-/// of that name, and no other of that service).
-fn api_servers(contents: &Contents) -> impl Iterator<Item = IpAddr> {
+/// What the API servers write of themselves: the endpoints of `default/kubernetes` (the object of that name, and no
+/// other of that service).
+fn api_server_slice() -> ObjectKey {
     let (namespace, name) = ("default".to_owned(), "kubernetes".to_owned());
-    let slice = contents.valid(&ObjectKey { kind: Kind::EndpointSlice, namespace, name });
+    ObjectKey { kind: Kind::EndpointSlice, namespace, name }
+}
+
+/// Whether the API servers' own addresses may have changed.
+pub(super) fn are_api_servers_in(changes: &Changes) -> bool {
+    match changes {
+        Changes::Objects(objects) => objects.contains_key(&api_server_slice()),
+        Changes::Everything => true,
+    }
+}
+
+/// The addresses of the API servers.
+fn api_servers(contents: &Contents) -> impl Iterator<Item = IpAddr> {
+    let slice = contents.valid(&api_server_slice());
     let addresses = match slice {
         Some(Object::EndpointSlice(slice)) => Some(&slice.addresses),
         _ => None,
@@ -60,6 +73,8 @@ pub(crate) struct Datastore {
     pub(super) cluster: Cluster,
     /// Where the node stands; of the last cluster in which it has a place.
     pub(crate) topology: Topology,
+    /// Whether that is without the other nodes' pods, because pools are not valid.
+    is_closed: bool,
     /// Addresses that the node needs elsewhere.
     found_reserved: Reserved,
     /// The addresses that are the node's own, on whichever interface.
@@ -112,6 +127,7 @@ impl Datastore {
             source,
             cluster: Cluster::default(),
             topology: Topology::default(),
+            is_closed: false,
             found_reserved: Reserved::new(),
             own_addresses: BTreeSet::new(),
             services: None,
@@ -163,34 +179,30 @@ impl Datastore {
     /// Places the node among the others. A cluster in which it has no place leaves the last topology in force. Where there
     /// is none yet, pools that are not valid cost the ways to other nodes' pods, and not the start.
     pub(crate) fn place(&mut self) -> Result<(), TopologyError> {
-        let is_first = self.topology.prefixes.is_empty();
-        let topology = match self.network {
+        let has_none = self.topology.prefixes.is_empty() || self.is_closed;
+        let (topology, is_closed) = match self.network {
             Network::Manx => {
-                match topology::topology(&self.cluster, &self.node, &self.reserved()) {
-                    Err(error @ TopologyError::InvalidPool(_)) if is_first => {
+                let reserved = self.reserved();
+                match topology::topology(&self.cluster, &self.node, &reserved) {
+                    Err(error @ TopologyError::InvalidPool(_)) if has_none => {
                         tracing::error!(%error, "no pod of another node is reached until then");
-                        topology::closed_topology(&self.cluster, &self.node, &self.reserved())
+                        (topology::closed_topology(&self.cluster, &self.node, &reserved)?, true)
                     }
-                    topology => topology,
+                    topology => (topology?, false),
                 }
             }
-            Network::OtherPlugin => topology::policy_only(&self.cluster, &self.node),
-        }?;
+            Network::OtherPlugin => (topology::policy_only(&self.cluster, &self.node)?, false),
+        };
         let known: BTreeSet<String> = self.topology.problems().collect();
         for problem in topology.problems().filter(|problem| !known.contains(problem)) {
             tracing::error!(problem, "topology");
         }
-        self.topology = topology;
+        (self.topology, self.is_closed) = (topology, is_closed);
         Ok(())
     }
 
-    /// The node translates service addresses, but for those that are its own.
-    pub(crate) fn translate_services(&mut self) {
-        self.refresh_services();
-    }
-
-    /// These addresses are the node's own from now on, and those that its own interfaces get. Returns whether that changes
-    /// anything.
+    /// Sets the node's own addresses. Those of Manx's interfaces are added, because the kernel may not have them yet.
+    /// Returns whether anything has changed.
     pub(crate) fn set_own_addresses(&mut self, mut own: BTreeSet<IpNet>) -> bool {
         let Desired { addresses, masquerade_addresses, .. } = self.topology.host();
         own.extend(addresses.into_iter().chain(masquerade_addresses).map(IpNet::from));
@@ -211,7 +223,8 @@ impl Datastore {
         desired
     }
 
-    fn refresh_services(&mut self) -> bool {
+    /// Brings the service addresses that the node translates up to date. Returns whether they have changed.
+    pub(crate) fn refresh_services(&mut self) -> bool {
         let endpoints = self.cluster.model.endpoints.values();
         let pods: HashSet<&IpAddr> = match self.network {
             // Routes lead to its pods.
@@ -280,13 +293,15 @@ impl Datastore {
                 taken.insert(address, format!("Pod {other}"));
             }
         }
+        let is_here = |it: &IpAddr| self.topology.blocks.iter().any(|block| block.contains(it));
         for (address, node) in self.cluster.node_addresses() {
-            if is_asked(address) {
+            // A block is its node's, whatever another node reports.
+            if is_asked(address) && (node == self.node || !is_here(&address)) {
                 taken.insert(address, format!("Node {node:?}"));
             }
         }
         for (address, what) in self.reserved().into_iter().filter(|(it, _)| is_asked(*it)) {
-            taken.insert(address, format!("another host ({what})"));
+            taken.insert(address, what.to_string());
         }
         taken
     }
@@ -296,10 +311,10 @@ impl Datastore {
         if self.network == Network::OtherPlugin {
             return Reserved::new();
         }
-        let servers = api_servers(self.source.contents()).map(|it| (it, "the API server's"));
+        let servers = api_servers(self.source.contents()).map(|it| (it, ReservedFor::ApiServer));
         let single = |net: &&IpNet| net.prefix_len() == net.max_prefix_len();
         let own = self.own_addresses.iter().filter(single);
-        let own = own.map(|net| (net.addr(), "the node's own"));
+        let own = own.map(|net| (net.addr(), ReservedFor::Interface));
         own.chain(self.found_reserved.clone()).chain(servers).collect()
     }
 
@@ -336,6 +351,76 @@ impl Datastore {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NODES: &str = "
+{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.244.1.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.244.2.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}, {type: ExternalIP, address: 10.244.1.9}]}}
+---
+";
+
+    /// The datastore of `n1`, placed.
+    fn datastore(folder: &tempfile::TempDir, pools: &str) -> Datastore {
+        std::fs::write(folder.path().join("all.yaml"), format!("{NODES}{pools}")).unwrap();
+        let mut datastore = Datastore {
+            node: "n1".to_owned(),
+            network: Network::Manx,
+            uplink: String::new(),
+            source: Source::open_directory(folder.path()),
+            cluster: Cluster::default(),
+            topology: Topology::default(),
+            is_closed: false,
+            found_reserved: Reserved::new(),
+            own_addresses: BTreeSet::new(),
+            services: None,
+            account: Account::default(),
+        };
+        datastore.import();
+        datastore.place().unwrap();
+        datastore
+    }
+
+    #[test]
+    fn a_node_that_lies_about_its_addresses_leaves_another_nodes_block_to_its_pods() {
+        let folder = tempfile::tempdir().unwrap();
+        let pool = "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.244.0.0/16}}";
+        let datastore = datastore(&folder, pool);
+        let pod = ObjectName::new("shop", "web");
+        let others: Vec<IpAddr> = datastore.others(&pod).into_keys().collect();
+        assert_eq!(others, ["10.244.1.1".parse::<IpAddr>().unwrap()]);
+        assert!(datastore.holder(&pod, &["10.244.1.9".parse().unwrap()]).is_none());
+        let of_the_world = datastore.holder(&pod, &["172.18.0.3".parse().unwrap()]);
+        assert!(of_the_world.unwrap().to_string().contains("that of Node \"n2\""));
+    }
+
+    #[test]
+    fn a_node_that_started_without_all_pools_follows_what_is_reserved_and_never_loses_what_it_had()
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let wrong = "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.244.0.1/16}}";
+        let mut closed = datastore(&folder, wrong);
+        assert!(closed.is_closed);
+        let gateway: IpAddr = "10.244.1.7".parse().unwrap();
+        closed.reserve([(gateway, ReservedFor::Gateway)].into());
+        closed.place().expect("it is placed as before");
+        let held = closed.others(&ObjectName::new("shop", "web"));
+        assert_eq!(held[&gateway], "a gateway of this node");
+        let mut open = datastore(&folder, &wrong.replace("10.244.0.1", "10.244.0.0"));
+        assert!(!open.is_closed);
+        let before = open.topology.prefixes.clone();
+        open.cluster = closed.cluster;
+        assert!(matches!(open.place(), Err(TopologyError::InvalidPool(_))));
+        assert_eq!(open.topology.prefixes, before);
+    }
+
+    #[test]
+    fn another_api_server_is_reserved_when_its_slice_says_so() {
+        let changes = |key| Changes::Objects(BTreeMap::from([(key, None)]));
+        assert!(are_api_servers_in(&changes(api_server_slice())));
+        assert!(are_api_servers_in(&Changes::Everything));
+        let other = ObjectKey { name: "kubernetes-x".to_owned(), ..api_server_slice() };
+        assert!(!are_api_servers_in(&changes(other)));
+    }
 
     #[test]
     fn an_account_is_deleted_only_if_it_was_there() {

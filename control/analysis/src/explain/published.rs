@@ -111,7 +111,7 @@ impl Explainer<'_> {
                 all.push(asked(from, &end, packet));
                 continue;
             }
-            // Whoever comes from outside may come by any node.
+            // A client outside of the cluster may come by any node.
             let Some(node) = at.clone().or_else(|| self.node_of(&end)) else {
                 return Err(format!(
                     "which node gets what is sent to {to} is not known: ask for node/NAME"
@@ -156,8 +156,8 @@ impl Explainer<'_> {
         Some(self.oracle.node(found.first()?)?.to_owned())
     }
 
-    /// The address that an end sees of whom this node masquerades: by Manx's interface where that carries the packets, and
-    /// else the node's own.
+    /// The source address that the endpoint sees when this node masquerades the client. It is an address of Manx's
+    /// interface if Manx carries the packets, else the node's own.
     fn masquerade(&self, node: &str, end: &str) -> Result<IpAddr, String> {
         let to = parties(end, self.contents, &self.oracle, &mut Vec::new())?;
         let Some(to) = to.first().map(Party::address) else {

@@ -31,9 +31,8 @@ impl Cluster {
         })
     }
 
-    /// Brings the borrowed addresses up to date after pods may have changed, each from an endpoint or from none, or
-    /// after their nodes have.
-    /// Returns whether they differ.
+    /// Updates the borrowed addresses of these pods, after they or their nodes may have changed. Each pod comes with
+    /// the endpoint that it was before, if it was one. Returns whether any borrowed address changed.
     pub(super) fn refresh_borrowed<'a>(
         &mut self,
         changed: impl Iterator<Item = (&'a ObjectName, Option<&'a Endpoint>)> + Clone,

@@ -54,9 +54,9 @@ pub(super) fn endpoint(
     })
 }
 
-/// The addresses that a pod's object names: `status.podIPs`, or else `podIP`, or else the first annotation with an address. A pod that is
-/// being deleted and whose plugin has emptied its annotation (Calico's is `podIP`) has released its addresses, whatever
-/// its status says.
+/// The addresses that a pod's object names: `status.podIPs`, or else `podIP`, or else the first annotation with an
+/// address. A pod that is being deleted and whose plugin has emptied its annotation (Calico's is `podIP`) has released
+/// its addresses, whatever its status says.
 ///
 /// Source: `libcalico-go`, the conversion of pods (`getPodIPs`, `IsFinished`).
 pub fn addresses(pod: &object::Pod) -> Vec<IpAddr> {

@@ -127,3 +127,24 @@ fn behind_another_plugin_its_pods_are_no_hosts_however_many() {
     let back = Services::new(&contents, &topology, own, &gone, |_| false);
     assert!(back.translate_as(&found));
 }
+
+/// A pod's status may name any address; the node that routes it must not be the one that ends a service.
+#[test]
+fn no_pod_takes_a_cluster_ip_from_the_nodes() {
+    let web = [
+        service("web", "{clusterIP: 10.96.0.7, ports: [{port: 80}]}"),
+        slice("web", "203.0.113.9", "{port: 8080}"),
+    ];
+    let without = services(&web);
+    assert_eq!(without.addresses.len(), 1);
+    for node in ["n1", "n2"] {
+        let of_pods = ["10.96.0.7", "203.0.113.9"].map(|ip| {
+            format!(
+                "---\n{{apiVersion: v1, kind: Pod, metadata: {{name: p{ip}, namespace: a}}, \
+                 spec: {{nodeName: {node}, containers: [{{name: c, image: i}}]}}, status: {{podIP: {ip}}}}}\n"
+            )
+        });
+        let found = services(&[&web[..], &of_pods[..]].concat());
+        assert_eq!(shown(&found), shown(&without), "{node}");
+    }
+}

@@ -187,6 +187,7 @@ fn check_others(server: &Server, agent: &Path) {
     for (part, pod, object) in [
         (&[][..], "bare", some("")),
         (&[], "bare", annotation(POD_IPS, &json!("192.0.2.1/32"))),
+        (&[], "bare", annotation("vpc.amazonaws.com/pod-ips", &json!("192.0.2.1"))),
         (status, "bare", some("192.0.2.1/32")),
         (&[], "own", some("192.0.2.1/32")),
         (status, "own", some("")),
@@ -210,7 +211,9 @@ fn check_others(server: &Server, agent: &Path) {
     // What was empty may go.
     patch(server, agent, &own, &some("")).unwrap();
     everything("ann", "own", &[], &annotation(POD_IP, &Value::Null)).unwrap();
-    for account in ["kube-system:calico-node", "calico-system:calico-cni-plugin"] {
+    let accounts =
+        ["kube-system:calico-node", "calico-system:calico-cni-plugin", "kube-system:aws-node"];
+    for account in accounts {
         let user = format!("system:serviceaccount:{account}");
         everything(&user, "restored", status, &annotation(POD_IP, &json!(account))).unwrap();
     }

@@ -62,8 +62,8 @@ pub const TRANSLATED_TABLE: u8 = 77;
 pub const OWN_TABLE: u8 = 78;
 
 impl Netlink {
-    /// Routes packets that come in by this interface by `table`, one below 256, before the main table, and those of no
-    /// other interface; `None`: of none. What is for the node itself is routed before.
+    /// Has the kernel look in `table`, one below 256, before the main table, for packets that come in by this
+    /// interface, and for no others. `None`: for none. Packets to the node itself are routed before.
     pub async fn set_table_rule(&self, table: u8, interface: Option<&str>) -> Result<(), Error> {
         for version in [IpVersion::V4, IpVersion::V6] {
             let is_v4 = matches!(version, IpVersion::V4);

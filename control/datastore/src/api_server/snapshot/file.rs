@@ -1,4 +1,4 @@
-//! The file of the last state. What it holds was written whole, or it counts for nothing.
+//! The file of the last state. It is used only if all that it holds was written whole.
 //!
 //! ```text
 //! block 0, block 1   heads: `manx-state 2 SEQUENCE LENGTH SUM COMPLETE OWN-SUM`, 512 bytes each

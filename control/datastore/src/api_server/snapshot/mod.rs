@@ -2,7 +2,7 @@
 //!
 //! It is written on a thread of its own: a slow disk delays nobody. Changes are written in the order in which they came,
 //! and nothing is written behind one that was lost: what the file holds was the state at some time. A state that was
-//! never complete counts for nothing, and neither does a file that is not as it was written ([`file`]).
+//! never complete is not used, and neither is a file that is not as it was written ([`file`]).
 
 mod file;
 
