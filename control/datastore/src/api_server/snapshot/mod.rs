@@ -8,7 +8,7 @@ mod file;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -22,6 +22,8 @@ use super::reading::Reading;
 
 /// The most changes that wait for the disk.
 const WAITING: usize = 16_384;
+/// The most bytes that wait for a disk that takes nothing. One that takes them may get all objects of a large cluster.
+const REFUSED: usize = 32 << 20;
 /// Changes of this time are written at once.
 const BURST: Duration = Duration::from_millis(500);
 /// What could not be written is tried again after this time: the disk may have been full.
@@ -34,9 +36,32 @@ enum Told {
     Complete(u64),
 }
 
+impl Told {
+    /// About how many bytes it holds.
+    fn size(&self) -> usize {
+        match self {
+            Self::Change(Change::Put(name, text)) => name.len() + text.len(),
+            Self::Change(Change::Remove(name)) => name.len(),
+            Self::Change(Change::Replace(_, all)) => {
+                all.iter().map(|(name, text)| name.len() + text.len()).sum()
+            }
+            Self::Complete(_) => 0,
+        }
+    }
+}
+
+/// What waits for the disk.
+#[derive(Debug, Default)]
+struct Backlog {
+    bytes: AtomicUsize,
+    /// Whether the disk took nothing when it was tried last.
+    is_refused: AtomicBool,
+}
+
 /// The way to the writer.
 pub(super) struct Snapshot {
     told: SyncSender<Told>,
+    backlog: Arc<Backlog>,
     /// Whether a change was lost. Nothing may follow it.
     lost: AtomicBool,
     trouble: Trouble,
@@ -147,11 +172,11 @@ impl Snapshot {
     ) -> (Option<Self>, Option<Loaded>) {
         let Some((mut file, state)) = open(path, trouble) else { return (None, None) };
         let (told, receiver) = sync_channel(WAITING);
-        let of_writer = trouble.clone();
-        let write = move || write_all(&mut file, &receiver, &of_writer);
+        let (backlog, lost) = (Arc::<Backlog>::default(), AtomicBool::new(false));
+        let of_writer = (Arc::clone(&backlog), trouble.clone());
+        let write = move || write_all(&mut file, &receiver, &of_writer.0, &of_writer.1);
         let spawned = thread::Builder::new().name("snapshot".to_owned()).spawn(write);
-        let lost = AtomicBool::new(false);
-        let this = spawned.ok().map(|_| Self { told, lost, trouble: trouble.clone() });
+        let this = spawned.ok().map(|_| Self { told, backlog, lost, trouble: trouble.clone() });
         (this, loaded(state, kinds))
     }
 
@@ -181,11 +206,16 @@ impl Snapshot {
         if self.lost.load(Ordering::Relaxed) {
             return;
         }
-        let why = match self.told.try_send(told) {
-            Ok(()) => return,
-            Err(TrySendError::Full(_)) => "the disk is too slow, or takes nothing",
-            Err(TrySendError::Disconnected(_)) => "its writer has ended",
+        let waiting = self.backlog.bytes.fetch_add(told.size(), Ordering::Relaxed);
+        let is_refused = self.backlog.is_refused.load(Ordering::Relaxed);
+        let sent = match told {
+            _ if is_refused && waiting > REFUSED => Err("the disk takes nothing"),
+            told => self.told.try_send(told).map_err(|error| match error {
+                TrySendError::Full(_) => "the disk is too slow, or takes nothing",
+                TrySendError::Disconnected(_) => "its writer has ended",
+            }),
         };
+        let Err(why) = sent else { return };
         self.lost.store(true, Ordering::Relaxed);
         self.trouble.set_for_good(format!(
             "the last state stays as it is on disk until the agent starts anew: {why}"
@@ -193,12 +223,15 @@ impl Snapshot {
     }
 }
 
-fn write_all(file: &mut StateFile, told: &Receiver<Told>, trouble: &Trouble) {
+fn write_all(file: &mut StateFile, told: &Receiver<Told>, backlog: &Backlog, trouble: &Trouble) {
     while let Ok(first) = told.recv() {
-        let (mut changes, mut complete) = (Vec::new(), None);
-        let mut take = |told| match told {
-            Told::Change(change) => changes.push(change),
-            Told::Complete(at) => complete = Some(at),
+        let (mut changes, mut complete, mut bytes) = (Vec::new(), None, 0);
+        let mut take = |told: Told| {
+            bytes += told.size();
+            match told {
+                Told::Change(change) => changes.push(change),
+                Told::Complete(at) => complete = Some(at),
+            }
         };
         take(first);
         let until = Instant::now() + BURST;
@@ -212,8 +245,11 @@ fn write_all(file: &mut StateFile, told: &Receiver<Told>, trouble: &Trouble) {
             trouble.set(Some(format!(
                 "the last state cannot be written, and stays as it is on disk: {error}"
             )));
+            backlog.is_refused.store(true, Ordering::Relaxed);
             thread::sleep(AGAIN);
         }
+        backlog.is_refused.store(false, Ordering::Relaxed);
+        backlog.bytes.fetch_sub(bytes, Ordering::Relaxed);
         if complete.is_some() {
             trouble.set(None);
         }
@@ -223,6 +259,30 @@ fn write_all(file: &mut StateFile, told: &Receiver<Told>, trouble: &Trouble) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_waits_for_a_disk_that_takes_nothing_is_bounded() {
+        let (told, waiting) = sync_channel(WAITING);
+        let (backlog, trouble) = (Arc::<Backlog>::default(), Trouble::default());
+        let snapshot = Snapshot {
+            told,
+            backlog: Arc::clone(&backlog),
+            lost: AtomicBool::new(false),
+            trouble: trouble.clone(),
+        };
+        let tell = || snapshot.tell(Told::Change(Change::Put("a".to_owned(), "x".repeat(1 << 20))));
+        (0..100).for_each(|_| tell());
+        assert_eq!(
+            (waiting.try_iter().count(), trouble.text()),
+            (100, None),
+            "it takes them later"
+        );
+        backlog.bytes.store(0, Ordering::Relaxed);
+        backlog.is_refused.store(true, Ordering::Relaxed);
+        (0..100).for_each(|_| tell());
+        assert_eq!(waiting.try_iter().count(), 32);
+        assert!(trouble.text().unwrap().ends_with("the disk takes nothing"));
+    }
 
     #[test]
     fn a_state_is_complete_only_for_kinds_that_were_listed() {
