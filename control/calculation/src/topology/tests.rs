@@ -1,0 +1,474 @@
+//! Where addresses lead, for nodes, pools and borrowed addresses of all kinds.
+
+use std::sync::Arc;
+
+use manx_policy_compiler::model::{HostEndpoint, Interface, ObjectName};
+use proptest::prelude::*;
+
+use super::*;
+
+fn node(ip: &str, subnet: &str, block: &str) -> Node {
+    let (ip, block) = (ip.parse().unwrap(), block.parse().unwrap());
+    Node {
+        internal_ips: vec![ip],
+        addresses: [Some(ip), block::tunnel_address(block)].into_iter().flatten().collect(),
+        subnet: Some(subnet.parse::<IpNet>().unwrap().trunc()),
+        pod_cidrs: vec![block],
+        ..Node::default()
+    }
+}
+
+fn cluster(ipip: EncapsulationMode) -> Cluster {
+    Cluster {
+        nodes: BTreeMap::from([
+            ("a".to_owned(), node("172.18.0.2", "172.18.0.2/24", "10.244.1.0/24")),
+            ("b".to_owned(), node("172.18.0.3", "172.18.0.3/24", "10.244.2.0/24")),
+            ("c".to_owned(), node("172.19.0.4", "172.19.0.4/24", "10.244.3.0/24")),
+        ]),
+        pools: vec![Pool {
+            cidr: "10.244.0.0/16".parse().unwrap(),
+            overlay: Overlay::Ipip,
+            mode: ipip,
+            holds_nodes: false,
+        }],
+        ..Cluster::default()
+    }
+}
+
+/// The agent keeps its last topology while its own Node cannot be used: host endpoints that found the uplink by its
+/// addresses keep it.
+#[test]
+fn a_host_endpoint_found_by_address_outlives_the_node_object() {
+    let mut cluster = cluster(EncapsulationMode::Always);
+    let host = HostEndpoint {
+        node: "a".to_owned(),
+        interface: Interface::OfAddresses,
+        addresses: ["172.18.0.2".parse().unwrap()].into(),
+        ..HostEndpoint::broken()
+    };
+    let host = HostEndpoint { broken: false, ..host };
+    cluster.model.host_endpoints.insert("uplink".to_owned(), Arc::new(host));
+    let last = topology(&cluster, "a", &Reserved::new()).unwrap();
+    cluster.nodes.remove("a");
+    assert!(topology(&cluster, "a", &Reserved::new()).is_err());
+    assert_eq!(last.interfaces("a", "eth0").native(&cluster.model), Some("uplink"));
+}
+
+fn route(ipip: EncapsulationMode, prefix: &str) -> Route {
+    topology(&cluster(ipip), "a", &Reserved::new()).unwrap().prefixes
+        [&prefix.parse::<IpNet>().unwrap()]
+}
+
+#[test]
+fn the_mode_of_the_pool_decides_how_a_remote_block_is_reached() {
+    let near: Ipv4Addr = "172.18.0.3".parse().unwrap();
+    let far: Ipv4Addr = "172.19.0.4".parse().unwrap();
+    let by_ipip = |address| Route::Tunnel(Peer { address, overlay: Overlay::Ipip });
+    assert_eq!(route(EncapsulationMode::Always, "10.244.2.0/24"), by_ipip(near));
+    assert_eq!(route(EncapsulationMode::Never, "10.244.3.0/24"), Route::Direct(far.into()));
+    assert_eq!(route(EncapsulationMode::CrossSubnet, "10.244.2.0/24"), Route::Direct(near.into()));
+    assert_eq!(route(EncapsulationMode::CrossSubnet, "10.244.3.0/24"), by_ipip(far));
+}
+
+#[test]
+fn the_pool_of_the_destination_chooses_the_encapsulation_either_way() {
+    let mut cluster = cluster(EncapsulationMode::Always);
+    let mut vxlan = cluster.pools[0].clone();
+    (vxlan.cidr, vxlan.overlay) = ("10.244.2.0/24".parse().unwrap(), Overlay::Vxlan);
+    cluster.pools.push(vxlan);
+    let a = topology(&cluster, "a", &Reserved::new()).unwrap();
+    let b: Ipv4Addr = "172.18.0.3".parse().unwrap();
+    assert!(a.receivers().contains(&Peer { address: b, overlay: Overlay::Vxlan }));
+    assert!(!a.receivers().contains(&Peer { address: b, overlay: Overlay::Ipip }));
+    assert!(a.senders.iter().all(|peer| peer.overlay == Overlay::Ipip));
+    let seen = topology(&cluster, "b", &Reserved::new()).unwrap();
+    assert!(seen.receivers().iter().all(|peer| peer.overlay == Overlay::Ipip));
+    assert_eq!(seen.senders.len(), 2);
+    assert!(seen.senders.iter().all(|peer| peer.overlay == Overlay::Vxlan));
+}
+
+#[test]
+fn what_no_node_has_of_a_pool_leads_nowhere_and_own_addresses_to_the_node() {
+    assert_eq!(
+        route(EncapsulationMode::Always, "10.244.0.0/16"),
+        Route::Nowhere(Nowhere::Unclaimed)
+    );
+    assert_eq!(route(EncapsulationMode::Always, "10.244.1.0/24"), Route::Local);
+    assert_eq!(route(EncapsulationMode::Always, "10.244.1.1/32"), Route::Node);
+    assert_eq!(route(EncapsulationMode::Always, "172.18.0.2/32"), Route::Node);
+    assert_eq!(route(EncapsulationMode::Always, "10.244.1.0/32"), Route::Masquerade);
+    let desired =
+        topology(&cluster(EncapsulationMode::Always), "a", &Reserved::new()).unwrap().host();
+    let masquerade: IpAddr = "10.244.1.0".parse().unwrap();
+    assert_eq!(desired.masquerade_addresses, [masquerade]);
+    assert!(desired.own.contains(&masquerade), "no host beyond the uplink has it");
+}
+
+#[test]
+fn where_another_plugin_connects_pods_only_the_node_itself_is_not_the_world() {
+    let mut cluster = cluster(EncapsulationMode::Always);
+    // What this node has of blocks, or that it has none, is no concern of Manx.
+    cluster.nodes.get_mut("a").unwrap().pod_cidrs.clear();
+    let found = policy_only(&cluster, "a").unwrap();
+    let expected =
+        [("0.0.0.0/0", Route::World), ("::/0", Route::World), ("172.18.0.2/32", Route::Node)];
+    assert_eq!(found.prefixes, expected.map(|(net, route)| (net.parse().unwrap(), route)).into());
+    let own: IpAddr = "172.18.0.2".parse().unwrap();
+    assert_eq!(
+        found,
+        Topology { prefixes: found.prefixes.clone(), addresses: vec![own], ..Topology::default() }
+    );
+    assert!(matches!(policy_only(&cluster, "x"), Err(TopologyError::UnknownNode { .. })));
+}
+
+#[test]
+fn an_unknown_node_says_what_to_do() {
+    assert!(
+        topology(&cluster(EncapsulationMode::Never), "x", &Reserved::new())
+            .unwrap_err()
+            .to_string()
+            .contains("--name")
+    );
+}
+
+#[test]
+fn the_smallest_pool_around_a_block_decides() {
+    let mut cluster = cluster(EncapsulationMode::Never);
+    let mut inner = cluster.pools[0].clone();
+    inner.cidr = "10.244.2.0/23".parse().unwrap();
+    inner.mode = EncapsulationMode::Always;
+    cluster.pools.push(inner);
+    let block: IpNet = "10.244.2.0/24".parse().unwrap();
+    for _ in 0..2 {
+        let route = topology(&cluster, "a", &Reserved::new()).unwrap().prefixes[&block];
+        assert_eq!(
+            route,
+            Route::Tunnel(Peer { address: "172.18.0.3".parse().unwrap(), overlay: Overlay::Ipip })
+        );
+        cluster.pools.reverse();
+    }
+}
+
+#[test]
+fn the_nodes_own_address_is_the_second_of_each_block() {
+    let mut cluster = cluster(EncapsulationMode::Never);
+    let here = cluster.nodes.get_mut("a").unwrap();
+    here.pod_cidrs.push("fd00:10:1::/64".parse().unwrap());
+    let seen = topology(&cluster, "a", &Reserved::new()).unwrap();
+    let own: Vec<IpAddr> = ["10.244.1.1", "fd00:10:1::1"].map(|ip| ip.parse().unwrap()).into();
+    assert_eq!(seen.tunnel_addresses, own);
+    // By the first one it masquerades.
+    for first in ["10.244.1.0/32", "fd00:10:1::/128"] {
+        assert_eq!(seen.prefixes[&first.parse::<IpNet>().unwrap()], Route::Masquerade);
+    }
+}
+
+#[test]
+fn a_block_whose_pool_is_removed_leads_nowhere_until_a_pool_is_around_it_again() {
+    let mut cluster = cluster(EncapsulationMode::Always);
+    let pool = cluster.pools.pop().unwrap();
+    let seen = topology(&cluster, "a", &Reserved::new()).unwrap();
+    let block: IpNet = "10.244.2.0/24".parse().unwrap();
+    assert_eq!(seen.prefixes[&block], Route::Nowhere(Nowhere::Unpooled));
+    // The node's own routes do not reach it either.
+    assert!(seen.host().blocks.contains(&(block, HostRoute::Manx { source: None })));
+    let problems: Vec<String> = seen.problems().collect();
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    assert!(problems[0].contains("10.244.2.0/24 of Node \"b\" lies in no IPPool"));
+
+    let half = Pool { cidr: "10.244.2.0/25".parse().unwrap(), ..pool.clone() };
+    cluster.pools.push(half);
+    assert_eq!(
+        topology(&cluster, "a", &Reserved::new()).unwrap().prefixes[&block],
+        Route::Nowhere(Nowhere::Unpooled)
+    );
+    cluster.pools.push(pool);
+    let seen = topology(&cluster, "a", &Reserved::new()).unwrap();
+    assert_eq!(
+        seen.prefixes[&block],
+        Route::Tunnel(Peer { address: "172.18.0.3".parse().unwrap(), overlay: Overlay::Ipip })
+    );
+    assert_eq!(seen.problems().count(), 0);
+}
+
+/// The cluster, with pods that borrow these addresses, each on its node.
+fn with_borrowed(pods: &[(&str, &str)]) -> Cluster {
+    let mut cluster = cluster(EncapsulationMode::Always);
+    for (number, (address, node)) in pods.iter().enumerate() {
+        let pod = ObjectName::new("default", number.to_string());
+        cluster.borrowed.insert(address.parse().unwrap(), (pod, Arc::from(*node)));
+    }
+    cluster
+}
+
+#[test]
+fn a_borrowed_address_leads_to_its_pods_node_as_its_own_pool_says() {
+    let mut cluster = with_borrowed(&[
+        // Of no block; of the block of c; of a pool without tunnels; of no pool; of this node.
+        ("10.244.9.1", "b"),
+        ("10.244.3.9", "b"),
+        ("10.7.0.1", "b"),
+        ("192.0.2.1", "b"),
+        ("192.0.2.2", "a"),
+    ]);
+    let plain = Pool {
+        cidr: "10.7.0.0/16".parse().unwrap(),
+        overlay: Overlay::Ipip,
+        mode: EncapsulationMode::Never,
+        holds_nodes: false,
+    };
+    cluster.pools.push(plain);
+    let seen = topology(&cluster, "a", &Reserved::new()).unwrap();
+    let b: Ipv4Addr = "172.18.0.3".parse().unwrap();
+    let by_ipip = Route::Tunnel(Peer { address: b, overlay: Overlay::Ipip });
+    for (address, route) in [
+        ("10.244.9.1", by_ipip),
+        ("10.244.3.9", by_ipip),
+        ("10.7.0.1", Route::Direct(b.into())),
+        ("192.0.2.1", Route::Nowhere(Nowhere::Unpooled)),
+        ("192.0.2.2", Route::Local),
+    ] {
+        let address: IpAddr = address.parse().unwrap();
+        assert_eq!(seen.route(address), (address.into(), route));
+    }
+    let problems: Vec<String> = seen.problems().collect();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    insta::assert_snapshot!(problems[0], @"addresses not routed, because they lie in no pod CIDR of the pod's node and in no IPPool, so it is not known whether they are behind a tunnel: 192.0.2.1 of Pod default/3; make an IPPool around them (ipipMode: Never if they are not)");
+    // On the node that lends it, it leads away.
+    let lender = topology(&cluster, "c", &Reserved::new()).unwrap();
+    assert_eq!(lender.route("10.244.3.9".parse().unwrap()).1, by_ipip);
+    assert_eq!(lender.route("10.244.3.10".parse().unwrap()).1, Route::Local);
+}
+
+#[test]
+fn an_address_of_a_node_or_one_that_is_reserved_is_never_a_pods() {
+    let mut cluster = with_borrowed(&[
+        ("10.244.9.1", "b"),
+        ("172.19.0.4", "b"),
+        ("172.18.0.2", "b"),
+        ("10.244.3.1", "b"),
+        ("10.244.1.1", "b"),
+        ("198.51.100.7", "c"),
+        ("10.244.9.53", "b"),
+        ("10.244.9.54", "a"),
+    ]);
+    // An ExternalIP.
+    cluster.nodes.get_mut("b").unwrap().addresses.insert("198.51.100.7".parse().unwrap());
+    let reserved =
+        ["10.244.9.53", "10.244.9.54"].map(|ip| (ip.parse().unwrap(), ReservedFor::DnsServer));
+    let seen = topology(&cluster, "a", &reserved.into()).unwrap();
+    let route = |address: &str| seen.route(address.parse().unwrap()).1;
+    let to = |address: &str| {
+        Route::Tunnel(Peer { address: address.parse().unwrap(), overlay: Overlay::Ipip })
+    };
+    assert_eq!(route("10.244.9.1"), to("172.18.0.3"));
+    assert_eq!(route("172.19.0.4"), Route::World);
+    assert_eq!(route("172.18.0.2"), Route::Node);
+    assert_eq!(route("10.244.3.1"), to("172.19.0.4"));
+    assert_eq!(route("10.244.1.1"), Route::Node);
+    for reserved in ["10.244.9.53", "10.244.9.54"] {
+        assert_eq!(route(reserved), Route::Nowhere(Nowhere::Unclaimed));
+        let prefix: IpNet = reserved.parse::<IpAddr>().unwrap().into();
+        assert!(seen.host().blocks.iter().all(|(block, _)| *block != prefix));
+    }
+    assert_eq!(seen.unrouted.len(), 7, "{:?}", seen.unrouted);
+    insta::assert_snapshot!(seen.problems().collect::<Vec<_>>().join("\n"), @r#"
+    addresses not routed, because a DNS server of this node has them: 10.244.9.53 of Pod default/6, 10.244.9.54 of Pod default/7; give the pods other ones
+    addresses not routed, because they are addresses of Node "a": 10.244.1.1 of Pod default/4, 172.18.0.2 of Pod default/2; give the pods other ones
+    addresses not routed, because they are addresses of Node "b": 198.51.100.7 of Pod default/5; give the pods other ones
+    addresses not routed, because they are addresses of Node "c": 10.244.3.1 of Pod default/3, 172.19.0.4 of Pod default/1; give the pods other ones
+    "#);
+}
+
+#[test]
+fn the_nodes_own_table_has_no_route_for_an_address_outside_of_pools() {
+    let cluster = with_borrowed(&[
+        ("192.0.2.53", "a"),
+        ("192.0.2.54", "b"),
+        ("10.244.9.1", "a"),
+        ("10.244.9.2", "b"),
+    ]);
+    let host = topology(&cluster, "a", &Reserved::new()).unwrap().host();
+    let prefixes: Vec<String> = host.blocks.iter().map(|(net, _)| net.to_string()).collect();
+    assert!(!prefixes.iter().any(|net| net.starts_with("192.0.2.")), "{prefixes:?}");
+    for inside in ["10.244.9.1/32", "10.244.9.2/32"] {
+        assert!(prefixes.iter().any(|net| net == inside), "{prefixes:?}");
+    }
+}
+
+#[test]
+fn many_addresses_without_a_route_are_one_line_for_each_cause() {
+    let of_b: Vec<String> = (1..=7).map(|last| format!("192.0.2.{last}")).collect();
+    let of_b: Vec<(&str, &str)> = of_b.iter().map(|address| (address.as_str(), "b")).collect();
+    let seen = topology(&with_borrowed(&of_b), "a", &Reserved::new()).unwrap();
+    assert_eq!(seen.unrouted.len(), 7);
+    insta::assert_snapshot!(seen.problems().collect::<Vec<_>>().join("\n"), @"addresses not routed, because they lie in no pod CIDR of the pod's node and in no IPPool, so it is not known whether they are behind a tunnel: 192.0.2.1 of Pod default/0, 192.0.2.2 of Pod default/1, 192.0.2.3 of Pod default/2, 192.0.2.4 of Pod default/3, 192.0.2.5 of Pod default/4 and 2 more; make an IPPool around them (ipipMode: Never if they are not)");
+}
+
+#[test]
+fn a_borrowed_address_in_a_tunnels_pool_makes_other_nodes_senders() {
+    let mut cluster = with_borrowed(&[("10.7.0.1", "a")]);
+    cluster.pools[0].mode = EncapsulationMode::Never;
+    assert_eq!(topology(&cluster, "a", &Reserved::new()).unwrap().senders, BTreeSet::new());
+    let tunnels = Pool {
+        cidr: "10.7.0.0/16".parse().unwrap(),
+        overlay: Overlay::Vxlan,
+        mode: EncapsulationMode::Always,
+        holds_nodes: false,
+    };
+    cluster.pools.push(tunnels);
+    let senders = topology(&cluster, "a", &Reserved::new()).unwrap().senders;
+    assert_eq!(senders.len(), 2);
+    assert!(senders.iter().all(|peer| peer.overlay == Overlay::Vxlan));
+}
+
+proptest! {
+    #[test]
+    fn a_route_is_the_longest_prefix_of_a_scan(
+        prefixes in prop::collection::btree_set((0_u32..1 << 12, 0_u8..=32, any::<bool>()), 0..40),
+        hosts in prop::collection::vec(0_u32..1 << 12, 20),
+    ) {
+        let address = |host: u32, v4: bool| -> IpAddr {
+            if v4 {
+                Ipv4Addr::from_bits(0x0a00_0000 | host).into()
+            } else {
+                Ipv6Addr::from_bits(0xfd << 120 | u128::from(host)).into()
+            }
+        };
+        let prefixes = prefixes.into_iter().map(|(host, length, v4)| {
+            let length = if v4 { length } else { length * 4 };
+            (IpNet::new(address(host, v4), length).unwrap().trunc(), Route::Local)
+        });
+        let seen = Topology { prefixes: prefixes.collect(), ..Topology::default() };
+        for address in hosts.iter().flat_map(|host| [true, false].map(|v4| address(*host, v4))) {
+            let around = seen.prefixes.keys().filter(|prefix| prefix.contains(&address));
+            let longest = around.max_by_key(|prefix| prefix.prefix_len());
+            let expected = longest
+                .map_or((address.into(), Route::World), |prefix| (*prefix, Route::Local));
+            prop_assert_eq!(seen.route(address), expected);
+        }
+    }
+}
+
+const POOL: &str = "---\napiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: p}\nspec: {cidr: 10.244.0.0/16, ipipMode: Always}\n";
+
+fn of_nodes(blocks: [&str; 3], more: &str) -> Cluster {
+    let node = |(number, block): (usize, &str)| {
+        let status = format!("{{addresses: [{{type: InternalIP, address: 172.18.0.{number}}}]}}");
+        format!(
+            "---\napiVersion: v1\nkind: Node\nmetadata: {{name: node-{number}}}\nspec: {{podCIDR: {block}}}\nstatus: {status}\n"
+        )
+    };
+    let mut text = blocks.into_iter().enumerate().map(node).collect::<Vec<String>>().concat();
+    text += more;
+    crate::import::import(&manx_objects::contents::Contents::from_texts([(
+        "all.yaml",
+        text.as_str(),
+    )]))
+}
+
+#[test]
+fn without_all_pools_there_is_no_topology() {
+    let blocks = ["10.244.0.0/24", "10.244.1.0/24", "10.244.2.0/24"];
+    let twice = format!("{POOL}{}", POOL.replace("Always", "Never"));
+    for pools in [POOL.replace("Always", "Perhaps"), twice] {
+        let error = topology(&of_nodes(blocks, &pools), "node-0", &Reserved::new()).unwrap_err();
+        assert_eq!(error, TopologyError::InvalidPool(vec!["p".to_owned()]), "{pools}");
+    }
+    assert!(topology(&of_nodes(blocks, POOL), "node-0", &Reserved::new()).is_ok());
+}
+
+#[test]
+fn an_agent_that_starts_without_all_pools_reaches_its_own_pods_and_no_others() {
+    let blocks = ["10.244.0.0/24", "10.244.1.0/24", "10.244.2.0/24"];
+    let twice = format!("{POOL}{}", POOL.replace("name: p", "name: q").replace("Always", "Never"));
+    for pools in [POOL.replace("Always", "Perhaps"), twice] {
+        let cluster = of_nodes(blocks, &pools);
+        assert!(topology(&cluster, "node-0", &Reserved::new()).is_err());
+        let seen = closed_topology(&cluster, "node-0", &Reserved::new()).unwrap();
+        let route = |address: &str| seen.route(address.parse().unwrap()).1;
+        assert_eq!(route("10.244.0.9"), Route::Local);
+        assert_eq!(route("10.244.1.9"), Route::Nowhere(Nowhere::UnknownPools));
+        assert_eq!(seen.senders, BTreeSet::new());
+        assert_eq!(seen.receivers(), BTreeSet::new());
+    }
+}
+
+#[test]
+fn a_later_pool_that_overlaps_changes_no_route() {
+    let blocks = ["10.244.0.0/24", "10.244.1.0/24", "10.244.2.0/24"];
+    let dated = |second: u8, name: &str, pool: &str| {
+        let stamp = format!("{{name: {name}, creationTimestamp: '2026-11-26T10:00:0{second}Z'}}");
+        pool.replace("{name: p}", &stamp)
+    };
+    let first = dated(1, "p", POOL);
+    let before = topology(&of_nodes(blocks, &first), "node-0", &Reserved::new()).unwrap();
+    for cidr in ["10.244.0.0/16", "10.244.1.0/24", "0.0.0.0/1"] {
+        let later = dated(2, "a", &POOL.replace("10.244.0.0/16", cidr).replace("Always", "Never"));
+        let cluster = of_nodes(blocks, &(first.clone() + &later));
+        assert_eq!(cluster.problems.len(), 1, "{cidr}");
+        assert_eq!(topology(&cluster, "node-0", &Reserved::new()).unwrap(), before, "{cidr}");
+    }
+}
+
+#[test]
+fn a_pool_around_nodes_takes_no_host_from_the_nodes_own_table() {
+    // The nodes have 172.18.0.0 to 172.18.0.2; one block lies in this pool.
+    let blocks = ["10.244.0.0/24", "10.244.1.0/24", "172.18.9.0/24"];
+    let around = POOL.replace("name: p", "name: q").replace("10.244.0.0/16", "172.18.0.0/16");
+    let cluster = of_nodes(blocks, &format!("{POOL}{around}"));
+    assert_eq!(cluster.problems.len(), 1, "{:?}", cluster.problems);
+    let seen = topology(&cluster, "node-0", &Reserved::new()).unwrap();
+    let route = |address: &str| seen.route(address.parse().unwrap()).1;
+    assert_eq!(route("172.18.0.0"), Route::Node);
+    assert_eq!(route("172.18.0.1"), Route::World);
+    assert_eq!(route("172.18.7.7"), Route::Nowhere(Nowhere::HoldsNodes));
+    let to = Peer { address: [172, 18, 0, 2].into(), overlay: Overlay::Ipip };
+    assert_eq!(route("172.18.9.3"), Route::Tunnel(to));
+    let of_host: Vec<IpNet> = seen.host().blocks.into_iter().map(|(block, _)| block).collect();
+    let expected = ["10.244.0.0/16", "10.244.0.0/24", "10.244.1.0/24", "172.18.9.0/24"];
+    assert_eq!(of_host, expected.map(|block| block.parse().unwrap()));
+}
+
+/// Every kubelet may report any address for its own node.
+#[test]
+fn a_node_that_lies_about_its_address_costs_no_other_node_its_routes() {
+    let blocks = ["10.244.0.0/24", "10.244.1.0/24", "10.244.2.0/24"];
+    let before = topology(&of_nodes(blocks, POOL), "node-0", &Reserved::new()).unwrap();
+    for lie in ["10.244.1.7", "10.244.77.7"] {
+        let liar = format!("{{type: ExternalIP, address: {lie}}}");
+        let node = format!(
+            "---\napiVersion: v1\nkind: Node\nmetadata: {{name: liar}}\nstatus: {{addresses: [{liar}]}}\n"
+        );
+        let seen =
+            topology(&of_nodes(blocks, &(POOL.to_owned() + &node)), "node-0", &Reserved::new())
+                .unwrap();
+        for block in blocks {
+            let block: IpNet = block.parse().unwrap();
+            assert_eq!(seen.prefixes[&block], before.prefixes[&block], "{lie} {block}");
+        }
+        assert_eq!(
+            seen.route("10.244.1.7".parse().unwrap()),
+            before.route("10.244.1.7".parse().unwrap())
+        );
+        assert_eq!(seen.senders, before.senders);
+    }
+}
+
+#[test]
+fn a_block_that_two_nodes_claim_is_neithers_and_this_nodes_own_is_an_error() {
+    for claimed in ["10.244.1.0/24", "10.244.1.128/25", "10.244.0.0/23"] {
+        let blocks = ["10.244.4.0/24", "10.244.1.0/24", claimed];
+        let cluster = of_nodes(blocks, POOL);
+        assert_eq!(cluster.problems.len(), 1, "{claimed}");
+        let seen = topology(&cluster, "node-0", &Reserved::new()).unwrap();
+        for block in &blocks[1..] {
+            let route = seen.prefixes[&block.parse::<IpNet>().unwrap()];
+            assert_eq!(route, Route::Nowhere(Nowhere::Contested), "{block} of {claimed}");
+        }
+        for name in ["node-1", "node-2"] {
+            let error = topology(&cluster, name, &Reserved::new()).unwrap_err();
+            assert!(matches!(error, TopologyError::BlockClaimed { .. }), "{error}");
+        }
+    }
+}
