@@ -125,6 +125,7 @@ impl Basis {
         mut delta: AddressDelta,
     ) -> Result<Vec<NewClass>, Rebuild> {
         if delta.is_empty() {
+            self.update_local_pods(model, |_| false)?;
             return Ok(Vec::new());
         }
         let mut draft = PeersDraft::new(&self.peers);
@@ -209,18 +210,19 @@ impl Basis {
         Ok(identity)
     }
 
-    /// Updates the predicate sets of the touched local pods.
+    /// Updates the predicate sets of the touched local pods, and makes those of new ones.
     fn update_local_pods(
         &mut self,
         model: &Model,
         is_touched: impl Fn(&IpAddr) -> bool,
     ) -> Result<(), Rebuild> {
-        let names: Vec<_> = self.pod_predicate_sets.keys().cloned().collect();
-        for name in names {
-            let pod = model.endpoints.get(&name).ok_or(Rebuild)?;
-            if !pod.addresses.iter().any(&is_touched) {
-                continue;
-            }
+        let Self { local, pod_predicate_sets: known, .. } = &*self;
+        let wanted =
+            local.iter().filter_map(|name| Some((name.clone(), model.endpoints.get(name)?)));
+        let wanted = wanted.filter(|(name, pod)| {
+            !known.contains_key(name) || pod.addresses.iter().any(&is_touched)
+        });
+        for (name, pod) in wanted.collect::<Vec<_>>() {
             let own = self.near_predicate_set(&Member::pod(model, &name, pod))?;
             let mut sets = Vec::with_capacity(pod.addresses.len());
             for address in &pod.addresses {

@@ -14,7 +14,7 @@ use crate::peers::{
     Addresses, AtomPredicates, KindId, Kinds, Member, PodIndex, PredicateKey, PredicateSet,
     Predicates, TermsInUse,
 };
-use crate::resolve::{LocalName, ResolveCache};
+use crate::resolve::{LocalName, Predicate, PredicateId, ResolveCache};
 use crate::rows::PodPredicateSets;
 
 /// An image has room for this many new identities, and for an eighth as many as it has.
@@ -46,6 +46,8 @@ pub(crate) struct Basis {
     pub(crate) own_addresses: BTreeSet<IpAddr>,
     /// The kinds at addresses that changed since then; they replace those in `addresses`.
     pub(crate) moved: BTreeMap<Ipv4Addr, Vec<KindId>>,
+    /// The addresses whose kinds have changed and whose identities in the image in use have not.
+    pub(crate) deferred: BTreeSet<Ipv4Addr>,
     /// The terms that rules use of peers; made at first use.
     pub(crate) peer_terms: Option<TermIndex>,
     /// The terms that rules use of either end; made at first use.
@@ -70,6 +72,28 @@ impl Basis {
             here.swap_remove(here.iter().position(|kind| *kind == was).ok_or(Rebuild)?);
         }
         here.extend(is);
+        Ok(())
+    }
+
+    /// Counts a member that has these predicates now, and had those before. `Err` if no member gives a port name this
+    /// number any more: a new image would not have it.
+    pub(crate) fn count(
+        &mut self,
+        after: &[PredicateId],
+        before: Option<&PredicateSet>,
+    ) -> Result<(), Rebuild> {
+        for it in after {
+            self.counts[*it as usize] += 1;
+        }
+        for it in before.into_iter().flat_map(|set| set.iter()) {
+            let count = self.counts[*it as usize].checked_sub(1).ok_or(Rebuild)?;
+            let names_port =
+                matches!(self.peers.predicates.all[*it as usize], Predicate::NamesPort { .. });
+            if names_port && count == 0 {
+                return Err(Rebuild);
+            }
+            self.counts[*it as usize] = count;
+        }
         Ok(())
     }
 

@@ -6,9 +6,9 @@
 //! **Cost**, with *E* members of the cluster, *S* distinct selectors and *P* predicates: O(E log E) for addresses, at
 //! worst O(S·P) selector matches (a selector looks only at members with the namespace or label that it requires), and
 //! for each chain as many rows as its own predicates tell classes apart. Policies are looked up by namespace; they are
-//! never all read. The rows of a chain look at no more rules than 16 for each rule, each predicate that a rule names of
-//! peers and each predicate of a row, and four million; all chains of a node no more than four times those of the
-//! largest ([`Compiler::looks`] counts them).
+//! never all read. The rows of a chain look at no more rules (each alternative of a rule counts) than 16 for each rule,
+//! each predicate that a rule names of peers and each predicate of a row, and four million; all chains of a node no more
+//! than four times those of the largest ([`Compiler::looks`] counts them).
 //!
 //! **Memory and time.** A chain whose rows exceed the budget of bytes or of looks is evaluated rule by rule: slower,
 //! with the same verdicts. [`Counts::linear`](crate::image::Counts) is the number of such chains. The chains that cost
@@ -85,15 +85,25 @@ impl Compiler {
     /// Stores a pod's change in `image` in place, while other threads look up. `image` is the last image. `model` is
     /// the model that it was compiled from, with all changes so far and this one applied. This is possible for a pod of
     /// another node that has only IPv4 addresses and whose predicate set already has a class in this image. `false`: a
-    /// new image is needed; until it is there, the change may show at only some of the pod's addresses.
+    /// new image is needed; until it is there, the change may show at only some of the pod's addresses, and further
+    /// changes are not stored.
     #[must_use]
     pub fn update(&mut self, image: &Image, model: &Model, change: PodChange<'_>) -> bool {
         let Some(basis) = &mut self.basis else { return false };
-        let done = basis.update(&mut self.interner, image, model, change).is_ok();
-        if !done {
+        let done = basis.update(&mut self.interner, image, model, change);
+        if done.is_err() {
             self.basis = None;
         }
-        done
+        done.unwrap_or(false)
+    }
+
+    /// Notes a pod's change for the next image, and leaves the one in use as it is: for a change behind another one that
+    /// the image in use cannot follow. `model` is as in [`update`](Self::update).
+    pub fn defer(&mut self, model: &Model, change: PodChange<'_>) {
+        let Some(basis) = &mut self.basis else { return };
+        if basis.defer(model, change).is_err() {
+            self.basis = None;
+        }
     }
 
     /// How many rules, and predicates of rules, all rows so far have looked at: the work of compiling that grows fastest.
@@ -101,19 +111,13 @@ impl Compiler {
         self.tables.builder.looks
     }
 
-    /// Forgets the basis: the next image is compiled anew. Called if a pod has changed without a call of
-    /// [`Compiler::update`].
-    pub fn invalidate(&mut self) {
-        self.basis = None;
-    }
-
     /// Makes the tables of the `local` endpoints: pods, and, without a namespace, host endpoints. A name that the model
     /// does not have gets no tables.
     ///
     /// What the last image knows about addresses is used again if nothing that it rests on has
     /// [changed](crate::model::Tracked). Since then only policies, tiers, failsafe ports and network sets may have
-    /// changed, and pods only by [`update`](Self::update). Predicates that come into use may only be selectors and
-    /// CIDRs.
+    /// changed, pods only by [`update`](Self::update) and [`defer`](Self::defer), and of local endpoints only pods may
+    /// have come and gone. Predicates that come into use may only be selectors and CIDRs.
     pub fn compile(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Image {
         let draft = match self.compile_delta(model, local) {
             Ok(draft) => draft,
@@ -129,10 +133,12 @@ impl Compiler {
         local: &BTreeSet<LocalName>,
     ) -> Result<Draft, Rebuild> {
         let mut basis = self.basis.take().ok_or(Rebuild)?;
-        if !basis.can_update_to(&model.marks()) || basis.local != *local {
+        if !basis.can_update_to(&model.marks()) {
             return Err(Rebuild);
         }
-        let mut delta = AddressDelta::default();
+        let mut delta =
+            AddressDelta { hosts: take(&mut basis.deferred), ..AddressDelta::default() };
+        basis.apply_local_delta(model, local, &mut delta)?;
         basis.apply_set_delta(model, &mut delta)?;
         let resolved = resolve(model, local, &mut basis.cache, &mut self.order, true);
         let vocabulary = &basis.cache.vocabulary;
@@ -277,6 +283,7 @@ fn compile_peers(
         local: local.clone(),
         pod_predicate_sets,
         moved: BTreeMap::new(),
+        deferred: BTreeSet::new(),
         peer_terms: None,
         near_terms: None,
         pods: PodIndex::default(),

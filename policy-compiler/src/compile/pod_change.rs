@@ -3,7 +3,7 @@
 //! The identity of an address depends on the kinds of members that have it and on its atom. So the change of such a pod
 //! changes a few cells of the address map and nothing else, if the image has a class for the predicate set of each of
 //! its addresses. Workers see a store at their next lookup. Flows remember identities; a flow that finds another
-//! identity is decided again. Every other change needs a new image.
+//! identity is decided again. Every other change needs a new image; the addresses that it touches are noted for that.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -13,7 +13,6 @@ use crate::common::{Identity, Rebuild};
 use crate::image::Image;
 use crate::model::{Endpoint, Model, ObjectName};
 use crate::peers::{IdentityInterner, KindId, Member};
-use crate::resolve::Predicate;
 
 /// A pod that comes, goes or changes.
 #[derive(Debug, Clone, Copy)]
@@ -38,20 +37,25 @@ struct CellStore {
 }
 
 impl Basis {
-    /// Stores a pod's change in the image in use. `Err`: the change needs a new image.
+    /// Stores a pod's change in the image in use. `false`: the change is noted for the next image, and no other change is
+    /// stored before that. `Err`: the next image has to be made from nothing.
     pub(crate) fn update(
         &mut self,
         interner: &mut IdentityInterner,
         image: &Image,
         model: &Model,
         change: PodChange<'_>,
-    ) -> Result<(), Rebuild> {
-        let PodChange { name, after, .. } = change;
-        if self.serial != image.serial || self.local.contains(name) {
+    ) -> Result<bool, Rebuild> {
+        if self.serial != image.serial {
             return Err(Rebuild);
         }
-        let kinds = self.change_kind(model, change)?;
-        let stores = self.plan_stores(interner, change, kinds)?;
+        let touched = self.change_kinds_of_pod(model, change)?;
+        let stores =
+            if self.deferred.is_empty() { self.plan_stores(interner, &touched) } else { None };
+        let Some(stores) = stores else {
+            self.deferred.extend(touched);
+            return Ok(false);
+        };
         for CellStore { address, identity, class } in stores {
             let stored = identity != Identity::UNKNOWN
                 && image.store_class(identity, class)
@@ -60,12 +64,45 @@ impl Basis {
                 return Err(Rebuild);
             }
         }
+        Ok(true)
+    }
+
+    /// Notes a pod's change for the next image.
+    pub(crate) fn defer(&mut self, model: &Model, change: PodChange<'_>) -> Result<(), Rebuild> {
+        let touched = self.change_kinds_of_pod(model, change)?;
+        self.deferred.extend(touched);
+        Ok(())
+    }
+
+    /// Gives the pod's addresses before and after the change their kinds, and returns these addresses.
+    fn change_kinds_of_pod(
+        &mut self,
+        model: &Model,
+        change: PodChange<'_>,
+    ) -> Result<BTreeSet<Ipv4Addr>, Rebuild> {
+        let PodChange { name, before, after } = change;
+        if self.local.contains(name) {
+            return Err(Rebuild);
+        }
+        let [was, is] = self.change_kind(model, change)?;
+        let mut touched = BTreeSet::new();
+        for address in [before, after].into_iter().flatten().flat_map(|pod| &pod.addresses) {
+            let IpAddr::V4(v4) = *address else { return Err(Rebuild) };
+            if self.own_addresses.contains(address) {
+                return Err(Rebuild);
+            }
+            if touched.insert(v4) {
+                let was = was.filter(|_| has_address(before, *address));
+                let is = is.filter(|_| has_address(after, *address));
+                self.replace_kind(v4, was, is)?;
+            }
+        }
         // Only the endpoints are known to be as in this model, so the other marks stay.
         self.marks[Model::ENDPOINTS] = model.endpoints.mark();
         if let Some(pod) = after {
             self.pods.record(model, name, pod);
         }
-        Ok(())
+        Ok(touched)
     }
 
     /// The kinds of the pod before and after its change. Updates the counts of predicates.
@@ -74,53 +111,28 @@ impl Basis {
         model: &Model,
         PodChange { name, before, after }: PodChange<'_>,
     ) -> Result<[Option<KindId>; 2], Rebuild> {
-        let (mut was, mut is) = (None, None);
-        if let Some(pod) = after {
-            let set = self.peer_predicate_set(&Member::pod(model, name, pod))?;
-            set.iter().for_each(|it| self.counts[*it as usize] += 1);
-            is = self.kinds.intern(true, &set);
-        }
-        if let Some(pod) = before {
-            let set = self.peer_predicate_set(&Member::pod(model, name, pod))?;
-            for it in set.iter() {
-                let count = self.counts[*it as usize].checked_sub(1).ok_or(Rebuild)?;
-                // A new image would not have the port number that no member gives this name any more.
-                let names_port =
-                    matches!(self.peers.predicates.all[*it as usize], Predicate::NamesPort { .. });
-                if names_port && count == 0 {
-                    return Err(Rebuild);
-                }
-                self.counts[*it as usize] = count;
-            }
-            was = self.kinds.intern(true, &set);
-        }
-        Ok([was, is])
+        let [before, after] = [before, after].map(|pod| {
+            let set = pod.map(|pod| self.peer_predicate_set(&Member::pod(model, name, pod)));
+            set.transpose()
+        });
+        let [before, after] = [before?, after?];
+        self.count(after.as_deref().unwrap_or_default(), before.as_ref())?;
+        Ok([before, after].map(|set| self.kinds.intern(true, &set?)))
     }
 
-    /// The stores that the pod's addresses before and after the change need.
+    /// The stores that new kinds at these addresses need; `None` if the image has no class for one of them.
     fn plan_stores(
         &mut self,
         interner: &mut IdentityInterner,
-        PodChange { before, after, .. }: PodChange<'_>,
-        [was, is]: [Option<KindId>; 2],
-    ) -> Result<Vec<CellStore>, Rebuild> {
-        let pods = [before, after].into_iter().flatten();
-        let touched: BTreeSet<IpAddr> =
-            pods.flat_map(|pod| pod.addresses.iter().copied()).collect();
+        touched: &BTreeSet<Ipv4Addr>,
+    ) -> Option<Vec<CellStore>> {
         let mut stores = Vec::with_capacity(touched.len());
         for address in touched {
-            let IpAddr::V4(v4) = address else { return Err(Rebuild) };
-            if self.own_addresses.contains(&address) {
-                return Err(Rebuild);
-            }
-            let was = was.filter(|_| has_address(before, address));
-            let is = is.filter(|_| has_address(after, address));
-            self.replace_kind(v4, was, is)?;
-            let Some([set, around]) = self.predicate_sets_at(v4) else { continue };
-            let class = *self.class_of.get(&set).ok_or(Rebuild)?;
+            let Some([set, around]) = self.predicate_sets_at(*address) else { continue };
+            let class = *self.class_of.get(&set)?;
             let identity = interner.identity([&set, &around], &self.predicate_keys);
-            stores.push(CellStore { address: v4, identity, class });
+            stores.push(CellStore { address: *address, identity, class });
         }
-        Ok(stores)
+        Some(stores)
     }
 }

@@ -15,30 +15,42 @@ pub(crate) struct StepIndex {
     pub(crate) always: Vec<u32>,
     /// The other steps, by the index of the required predicate among those that the list uses.
     wanting: Grouped,
+    /// The alternatives of the steps that require nothing, and of those that require each predicate: whoever looks at a
+    /// step looks at all of its alternatives.
+    alternatives: (usize, Vec<usize>),
 }
 
 impl StepIndex {
     pub(super) fn from_steps(steps: &Steps, asked: &Terms) -> Self {
         let (mut always, mut wanting) = (Vec::new(), Vec::new());
+        let mut alternatives = (0, vec![0; asked.predicates.len()]);
         for (index, Step { rule, .. }) in (0..).zip(&steps.steps) {
             let mut wants_nothing = false;
             for entity in &rule.peer.entities {
                 match entity.wanted.first().map(|first| asked.predicates.binary_search(first)) {
-                    Some(Ok(place)) => wanting.push((place as u32, index)),
+                    Some(Ok(place)) => {
+                        wanting.push((place as u32, index));
+                        alternatives.1[place] += rule.peer.entities.len();
+                    }
                     Some(Err(_)) | None => wants_nothing = true,
                 }
             }
-            always.extend(wants_nothing.then_some(index));
+            if wants_nothing {
+                always.push(index);
+                alternatives.0 += rule.peer.entities.len();
+            }
         }
         Self {
             always,
             wanting: Grouped::from_pairs(asked.predicates.len(), wanting.iter().copied()),
+            alternatives,
         }
     }
 
-    /// How many steps require each predicate, in the order of the list's predicates.
-    pub(crate) fn sizes(&self) -> impl Iterator<Item = usize> + '_ {
-        self.wanting.groups().map(<[u32]>::len)
+    /// How many alternatives the steps have that require nothing, and those that require each of the list's predicates,
+    /// in their order.
+    pub(crate) fn alternatives(&self) -> (usize, &[usize]) {
+        (self.alternatives.0, &self.alternatives.1)
     }
 
     /// The steps that require a predicate, and the number of their group. Group 0 is the steps that require nothing.

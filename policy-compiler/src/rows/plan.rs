@@ -156,20 +156,23 @@ impl PlannedChain<'_> {
         named.sum::<usize>() + self.rows.len() + self.cells.parts().predicates.len()
     }
 
-    /// How many rules its rows look at if they are built one by one: those that require a predicate that the peers have,
-    /// or none.
+    /// How many alternatives of rules its rows look at if they are built one by one: those of rules that require a
+    /// predicate that the peers have, or none.
     pub(crate) fn looks(&self) -> usize {
         let Some(index) = self.list.index.get() else {
-            return self.rows.len() * self.list.steps.steps.len();
+            let steps = self.list.steps.steps.iter();
+            let each = steps.map(|step| step.rule.peer.entities.len().max(1)).sum::<usize>();
+            return self.rows.len() * each;
         };
         let asked = &self.list.peer.predicates;
         let mut sizes = vec![0; asked.last().map_or(0, |last| *last as usize + 1)];
-        for (predicate, size) in asked.iter().zip(index.sizes()) {
-            sizes[*predicate as usize] = size;
+        let (always, wanting) = index.alternatives();
+        for (predicate, size) in asked.iter().zip(wanting) {
+            sizes[*predicate as usize] = *size;
         }
         let named = self.cells.parts().predicates.iter();
         let wanting = named.filter_map(|predicate| sizes.get(*predicate as usize)).sum::<usize>();
-        self.rows.len() * index.always.len() + wanting
+        self.rows.len() * always + wanting
     }
 
     /// Whether its rows, built one by one, look at more rules than `most`, and at far more than the chain and its peers

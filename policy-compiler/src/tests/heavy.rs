@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::build::*;
 use crate::check::{Packet, Reference};
-use crate::compile::Compiler;
+use crate::compile::{Compiler, PodChange};
 use crate::image::Image;
 use crate::model::*;
 use crate::resolve::Stage;
@@ -132,4 +132,71 @@ fn a_chain_that_is_too_dear_is_evaluated_rule_by_rule_and_costs_the_others_nothi
     assert!(compiler.looks() - before < 1000, "{before}, and then {}", compiler.looks());
     assert_eq!(is_linear(&image, "a/a"), [true, false]);
     assert_eq!(is_linear(&image, "z/z"), [false; 2]);
+}
+
+#[test]
+fn a_pod_that_is_attached_costs_nothing_of_the_policies_of_others() {
+    let asks = kubernetes("z/asks").ingress([allow().from([who("of == 'another'")])]);
+    let cluster = cluster(300, any_range).pod("z/other", "of=another", "10.0.0.3");
+    let mut cluster = cluster.policy(asks);
+    let mut compiler = Compiler::new();
+    compiler.tables.scale.looks = 1000;
+    let mut local = cluster.all();
+    local.remove(&name("z/other"));
+    let image = compiler.compile(&cluster.model, &local);
+    let of_all = compiler.looks();
+    let looks = |compiler: &Compiler, what: &str| {
+        assert!(
+            compiler.looks() - of_all < of_all / 20,
+            "{what}: {of_all} and {}",
+            compiler.looks()
+        );
+    };
+    // It gets its address, which no class of the image has, is attached and detached, and loses the address.
+    let before = cluster.model.endpoints[&name("z/other")].clone();
+    let moved = Endpoint { addresses: [ip("192.0.2.77")].into(), ..Endpoint::clone(&before) };
+    cluster.model.endpoints.insert(name("z/other"), std::sync::Arc::new(moved.clone()));
+    let it = name("z/other");
+    let change = PodChange { name: &it, before: Some(&before), after: Some(&moved) };
+    assert!(!compiler.update(&image, &cluster.model, change));
+    compiler.compile(&cluster.model, &local);
+    looks(&compiler, "an address");
+    for attached in [true, false, true] {
+        if attached {
+            local.insert(it.clone())
+        } else {
+            local.remove(&it)
+        };
+        let image = compiler.compile(&cluster.model, &local);
+        looks(&compiler, "attached");
+        assert_eq!(image.chain(&it, Direction::Ingress).is_some(), attached);
+        agrees(&cluster, &image);
+        let fresh = Compiler::new().compile(&cluster.model, &local);
+        assert_eq!(image.canonical_hash(), fresh.canonical_hash());
+    }
+}
+
+#[test]
+fn a_rule_of_many_peers_costs_as_much_as_as_many_rules() {
+    let looks = [100, 200].map(|peers| {
+        let mut random = Random(5);
+        let mut rules = Vec::new();
+        for index in 0..10 {
+            let peer = |_| nets(&format!("{}/32", Ipv4Addr::from_bits(random.next())));
+            let entities = (0..peers).map(peer).collect::<Vec<_>>();
+            let mut rule = Rule { index, ..allow().tcp("80") };
+            rule.source.entities = Some(entities);
+            rules.push(rule);
+        }
+        let mut many = kubernetes("a/many");
+        many.1.ingress = Some(rules);
+        let cluster = Cluster::new().pod("a/a", "", "10.0.0.1").policy(many);
+        let mut compiler = Compiler::new();
+        compiler.tables.scale.looks = 1000;
+        compiler.compile(&cluster.model, &cluster.all());
+        compiler.looks()
+    });
+    // Each of the peers is a clause, and has a row.
+    assert!(looks[0] >= 2 * 10 * 100, "{looks:?}");
+    assert!(looks[1] <= looks[0] * 5 / 2, "{looks:?}");
 }

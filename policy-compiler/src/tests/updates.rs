@@ -41,17 +41,26 @@ impl Kept {
 
     /// Adds a pod to the model, or removes it. Returns whether the image could be changed in place.
     pub(super) fn pod(&mut self, name: &ObjectName, pod: Option<&Endpoint>) -> bool {
+        let in_place = self.change(name, pod, true);
+        if !in_place {
+            self.image = self.compiler.compile(&self.model, &self.local);
+        }
+        in_place
+    }
+
+    /// The same without a new image; if not `at_once`, for the next image.
+    fn change(&mut self, name: &ObjectName, pod: Option<&Endpoint>, at_once: bool) -> bool {
         let before = self.model.endpoints.get(name).cloned();
         match pod {
             Some(pod) => self.model.endpoints.insert(name.clone(), Arc::new(pod.clone())),
             None => self.model.endpoints.remove(name),
         };
         let change = PodChange { name, before: before.as_deref(), after: pod };
-        let in_place = self.compiler.update(&self.image, &self.model, change);
-        if !in_place {
-            self.image = self.compiler.compile(&self.model, &self.local);
+        if !at_once {
+            self.compiler.defer(&self.model, change);
+            return false;
         }
-        in_place
+        self.compiler.update(&self.image, &self.model, change)
     }
 
     /// Adds a policy to the model, or removes it. Returns whether the image's address tables were used again.
@@ -371,9 +380,110 @@ fn what_changed_behind_the_compilers_back_is_made_anew() {
     kept.model.namespaces.insert("shop".to_owned(), labels("team=a"));
     assert!(!kept.policy(&name, None));
     assert!(kept.policy(&name, None));
-    kept.local.insert(super::build::name("shop/web"));
-    assert!(!kept.policy(&name, None));
     kept.is_as_from_nothing();
+}
+
+#[test]
+fn after_any_stream_of_pods_policies_and_attachments_an_image_is_as_one_made_from_nothing() {
+    let names = || {
+        let name = (select(&["blue", "red"][..]), select(&["a", "b", "c", "d"][..]));
+        name.prop_map(|(namespace, name)| ObjectName::new(namespace, name))
+    };
+    let some = prop_oneof![
+        (names(), prop::option::weighted(0.8, endpoint()), any::<bool>()).prop_map(Change::Pod),
+        (names(), any::<bool>()).prop_map(Change::Local),
+        any::<Index>().prop_map(Change::Policy),
+    ];
+    let (kept_lists, all) = (Cell::new(0), Cell::new(0));
+    let config = Config { cases: 64, failure_persistence: None, ..Config::default() };
+    TestRunner::new(config)
+        .run(&(model(), vec(some, 1..12)), |(mut model, changes)| {
+            for pod in model.endpoints.values_mut() {
+                Arc::make_mut(pod).addresses.retain(IpAddr::is_ipv4);
+            }
+            let policies: Vec<_> =
+                model.policies.iter().map(|(name, it)| (name.clone(), Arc::clone(it))).collect();
+            let local = some_local(&model);
+            let mut kept = Kept::of(model, local);
+            // Several changes are for one image.
+            let mut is_behind = false;
+            for change in changes {
+                let before = kept.lists();
+                let attaches = matches!(change, Change::Local(_));
+                let is_pod = matches!(change, Change::Pod(_));
+                match change {
+                    Change::Pod((name, mut pod, stays_behind)) => {
+                        if let Some(pod) = &mut pod {
+                            pod.addresses.retain(IpAddr::is_ipv4);
+                        }
+                        is_behind |= !kept.change(&name, pod.as_ref(), !is_behind);
+                        if is_behind && stays_behind {
+                            continue;
+                        }
+                    }
+                    Change::Local((name, true)) => _ = kept.local.insert(name),
+                    Change::Local((name, false)) => _ = kept.local.remove(&name),
+                    Change::Policy(_) if policies.is_empty() => {}
+                    Change::Policy(at) => {
+                        let (name, policy) = at.get(&policies);
+                        if kept.model.policies.remove(name).is_none() {
+                            kept.model.policies.insert(name.clone(), Arc::clone(policy));
+                        }
+                    }
+                }
+                if is_behind || !is_pod {
+                    kept.image = kept.compiler.compile(&kept.model, &kept.local);
+                    is_behind = false;
+                }
+                kept.is_as_from_nothing();
+                let is_kept = |list| before.iter().any(|other| Arc::ptr_eq(other, list));
+                let keeps = attaches && kept.lists().iter().any(is_kept);
+                kept_lists.set(kept_lists.get() + usize::from(keeps));
+                all.set(all.get() + usize::from(attaches));
+            }
+            Ok(())
+        })
+        .unwrap();
+    let (kept_lists, all) = (kept_lists.get(), all.get());
+    assert!(kept_lists * 4 > all, "{kept_lists} of {all} kept: the law is hardly asked");
+}
+
+/// A change of the law above.
+#[derive(Debug, Clone)]
+enum Change {
+    /// A pod changes or goes; `true`: without an image of its own, if it needs one.
+    Pod((ObjectName, Option<Endpoint>, bool)),
+    /// A pod is attached, or detached.
+    Local((ObjectName, bool)),
+    /// A policy goes, or comes back.
+    Policy(Index),
+}
+
+#[test]
+fn what_only_local_ends_ask_follows_a_pod_that_is_attached_and_detached() {
+    let to_web = |entity| {
+        let mut rule = allow().tcp("80");
+        rule.destination.entities = Some(vec![entity]);
+        rule
+    };
+    let cluster = Cluster::new()
+        .namespace("shop", "")
+        .pod("shop/db", "app=db", "10.0.0.1")
+        .pod("shop/web", "app=web", "10.0.0.2")
+        .policy(global("web").ingress([to_web(who("app == 'web'"))]));
+    let mut kept = Kept::of(cluster.model, BTreeSet::from([name("shop/db")]));
+    let list = kept.lists();
+    for _ in 0..2 {
+        kept.local.insert(name("shop/web"));
+        kept.image = kept.compiler.compile(&kept.model, &kept.local);
+        kept.is_as_from_nothing();
+        let chain = |pod| kept.image.chain(&name(pod), Direction::Ingress).unwrap();
+        assert_ne!(chain("shop/web"), chain("shop/db"), "the rule is about one of them");
+        assert!(kept.lists().iter().all(|it| list.iter().any(|other| Arc::ptr_eq(it, other))));
+        kept.local.remove(&name("shop/web"));
+        kept.image = kept.compiler.compile(&kept.model, &kept.local);
+        kept.is_as_from_nothing();
+    }
 }
 
 /// A local pod that accepts web's packets, and pods on other nodes.

@@ -51,13 +51,10 @@ impl Calculation {
                 Effect::Routes { policy } => (routes, tables) = (true, tables || policy),
                 Effect::Pods { pods: changed, routes: with_routes } => {
                     routes |= with_routes;
-                    // Once the image has missed a change it cannot take in another.
-                    let mut each = changed.iter();
-                    if !tables && each.all(|pod| self.change_in_place(image, &cluster.model, pod)) {
-                        pods += changed.len() as u64;
-                    } else {
-                        self.compiler.invalidate();
-                        tables = true;
+                    for pod in &changed {
+                        let in_place = self.change_pod(image, &cluster.model, pod, !tables);
+                        tables |= !in_place;
+                        pods += u64::from(in_place);
                     }
                 }
             }
@@ -69,9 +66,20 @@ impl Calculation {
         }
     }
 
-    fn change_in_place(&mut self, image: &Image, model: &Model, pod: &ChangedPod) -> bool {
-        let ChangedPod { name, before, after } = pod;
+    /// Tells the compiler of a pod's change. Returns whether the image has followed it. Without `in_place` it must not:
+    /// it has missed a change before this one, and no packet may be judged by the second without the first.
+    fn change_pod(
+        &mut self,
+        image: &Image,
+        model: &Model,
+        ChangedPod { name, before, after }: &ChangedPod,
+        in_place: bool,
+    ) -> bool {
         let change = PodChange { name, before: before.as_deref(), after: after.as_deref() };
+        if !in_place {
+            self.compiler.defer(model, change);
+            return false;
+        }
         self.compiler.update(image, model, change)
     }
 }
