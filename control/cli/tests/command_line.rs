@@ -155,18 +155,26 @@ fn an_agent_that_has_never_read_its_datastore_whole_ends_before_anything_is_atta
 /// What the manifests run is what this program takes, and kubelet asks where no other user can answer.
 #[test]
 fn the_manifests_run_commands_of_this_program_and_probe_the_agents_socket() {
-    for manifest in [
-        include_str!("../../../deploy/manx.yaml"),
-        include_str!("../../../deploy/policy-only.yaml"),
+    for (manifest, makes_pool) in [
+        (include_str!("../../../deploy/manx.yaml"), true),
+        (include_str!("../../../deploy/policy-only.yaml"), false),
     ] {
         let commands = manifest.lines().filter_map(|line| line.split_once("command: [/manx, "));
         let commands: Vec<Vec<&str>> = commands
             .map(|(_, rest)| rest.trim_end_matches(['}', ']']).split(", ").collect())
             .collect();
-        for command in &commands {
+        // The pool's Job has its settings from variables.
+        let (of_pool, commands): (Vec<_>, Vec<_>) =
+            commands.into_iter().partition(|it| it[0] == "pool");
+        assert_eq!(of_pool, if makes_pool { vec![vec!["pool"]] } else { Vec::new() });
+        assert_eq!(manifest.contains("{name: CALICO_IPV4POOL_CIDR, value: "), makes_pool);
+        let of_pool = vec!["pool", "--cidr", "10.244.0.0/16"];
+        for command in commands.iter().chain([&of_pool]) {
             let taken =
                 manx::Manx::command().try_get_matches_from([&["manx"], &command[..]].concat());
             assert!(taken.is_ok(), "{command:?}: {taken:?}");
+        }
+        for command in &commands {
             let socket = command.iter().skip_while(|it| **it != "--socket").nth(1);
             assert_eq!(socket, Some(&"/run/manx/node.sock"), "{command:?}");
         }

@@ -22,8 +22,8 @@ impl Entrance {
         significant_bits: !(EncodedNextHop::NODE_OR_HOST | EncodedNextHop::HOST_OR_SERVICE),
     };
     /// The port of what the node forwards. It admits the world's sources, and the node's addresses as those of masqueraded
-    /// senders. Replies from the node's own addresses come here, too, after the kernel has undone their translation
-    /// ([`admits_any`](Self::admits_any)).
+    /// senders. Replies from the node's own addresses come here, too, after the kernel has undone their translation: for
+    /// them the flow says that they are replies.
     pub const FORWARDED: Self = Self {
         back: EncodedNextHop::FORWARDED,
         significant_bits: !EncodedNextHop::HOST_OR_FORWARDED,

@@ -167,10 +167,11 @@ impl Datastore {
     }
 
     fn adopt(&mut self, cluster: Cluster) {
-        for problem in
-            cluster.problems.iter().filter(|problem| !self.cluster.problems.contains(problem))
-        {
-            tracing::warn!(problem = problem.summary(), "datastore");
+        let known: HashSet<String> = self.cluster.problems.iter().map(Problem::summary).collect();
+        for problem in cluster.problems.iter().map(Problem::summary) {
+            if !known.contains(&problem) {
+                tracing::warn!(problem, "datastore");
+            }
         }
         self.source.report(&cluster.problems);
         self.cluster = cluster;

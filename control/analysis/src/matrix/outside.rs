@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::Bound;
 
 use ipnet::IpNet;
 
@@ -134,11 +135,11 @@ fn unnamed(family: Family, nets: &BTreeSet<IpNet>) -> Option<IpAddr> {
 
 /// An address of a net that is in no smaller one of these.
 fn free(net: IpNet, nets: &BTreeSet<IpNet>) -> Option<IpAddr> {
-    let inner: Vec<&IpNet> =
-        nets.iter().filter(|inner| **inner != net && net.contains(*inner)).collect();
-    // Nets ascend, and none overlaps another in part: what is free begins where one of them ends.
+    // Nets ascend, and none overlaps another in part: those in this one follow it, and what is free begins where one of
+    // them ends.
+    let behind = nets.range((Bound::Excluded(net), Bound::Unbounded));
     let mut candidate = net.network();
-    for inner in inner {
+    for inner in behind.take_while(|inner| net.contains(*inner)) {
         if inner.contains(&candidate) {
             match after(inner.broadcast()) {
                 Some(next) if net.contains(&next) => candidate = next,
@@ -160,6 +161,11 @@ fn after(address: IpAddr) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use ipnet::Ipv4Net;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn nets(texts: &[&str]) -> BTreeSet<IpNet> {
@@ -178,6 +184,28 @@ mod tests {
         assert_eq!(of("10.0.0.0/31", &["10.0.0.0/32", "10.0.0.1/32"]), None);
         assert_eq!(of("255.255.255.255/32", &[]).as_deref(), Some("255.255.255.255"));
         assert_eq!(of("fd00::/127", &["fd00::/128"]).as_deref(), Some("fd00::1"));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_free_is_found_if_there_is_any(
+            others in prop::collection::vec((0u8..16, 28u8..=32), 0..20),
+            length in 28u8..=32,
+        ) {
+            let net = |last: u8, length| Ipv4Net::new_assert([10, 0, 0, last].into(), length).trunc();
+            let others = others.into_iter().map(|(last, length)| IpNet::from(net(last, length)));
+            let (net, others) = (IpNet::from(net(5, length)), others.collect::<BTreeSet<_>>());
+            let is_free = |address: &IpAddr| {
+                !others.iter().any(|other| *other != net && net.contains(other) && other.contains(address))
+            };
+            prop_assert_eq!(free(net, &others), net_addresses(net).find(is_free));
+        }
+    }
+
+    fn net_addresses(net: IpNet) -> impl Iterator<Item = IpAddr> {
+        let IpNet::V4(net) = net else { unreachable!() };
+        (net.network().to_bits()..=net.broadcast().to_bits())
+            .map(|bits| Ipv4Addr::from(bits).into())
     }
 
     #[test]
