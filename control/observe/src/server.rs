@@ -29,7 +29,7 @@ use crate::served::Served;
 /// Connections of an address or socket at once.
 pub(crate) const CONNECTIONS: usize = 64;
 /// How long a client may take to send its request's header.
-const HEADER: Duration = Duration::from_secs(2);
+pub(crate) const HEADER: Duration = Duration::from_secs(2);
 /// How long a connection may last.
 const WHOLE: Duration = Duration::from_secs(10);
 /// The most bytes of a request's header (the least that hyper has).

@@ -16,7 +16,7 @@ use crate::latency::Latencies;
 use crate::metrics::Renderer;
 use crate::observation::{BlockUse, Observation, Traffic};
 use crate::served::Served;
-use crate::server::{CONNECTIONS, RETRY, ROOM};
+use crate::server::{CONNECTIONS, HEADER, RETRY, ROOM};
 use crate::{Addresses, Observer, start};
 
 fn traffic(packets: u64) -> Traffic {
@@ -332,7 +332,8 @@ fn slow_and_hostile_clients_hold_nothing_up() {
     let start = Instant::now();
     assert!(page(health, "/liveness").starts_with("HTTP/1.1 200"));
     assert!(page(metrics, "/metrics").starts_with("HTTP/1.1 200"));
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    // A SYN may be lost where so many connect at once, and is sent again after 1 s (RFC 6298, section 2).
+    assert!(start.elapsed() < HEADER, "{:?}", start.elapsed());
     // Those that wait are ended: the oldest by newer ones, the others by the time.
     for stream in &mut slow {
         stream.set_read_timeout(Some(Duration::from_secs(8))).unwrap();

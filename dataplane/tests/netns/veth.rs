@@ -210,7 +210,10 @@ fn a_quiet_ring_learns_of_its_interfaces_deletion_at_the_first_question() {
                 while later().unwrap().not_ours > 0 {}
             }
             ip("link del hosta");
-            assert!(later().is_err(), "went down before: {went_down}");
+            // What came before the end is read first.
+            let quiet =
+                (0..100).map(|_| later()).find(|it| !matches!(it, Ok(it) if it.not_ours > 0));
+            assert!(quiet.is_some_and(|it| it.is_err()), "went down before: {went_down}");
         }
     });
 }

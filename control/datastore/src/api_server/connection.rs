@@ -24,6 +24,9 @@ use tokio::time::timeout;
 
 use super::fault::{self, Own, own};
 
+/// A server that does not answer within this time is not there.
+pub(super) const ANSWER: Duration = Duration::from_secs(4);
+
 /// The most bytes of an answer, or of a line of a watch. The server takes no request of more than 3 MiB (Kubernetes,
 /// `MaxRequestBodyBytes`), and etcd no object of more than 1.5 MiB in another encoding. A page of a list that is longer
 /// is asked for again with fewer objects.

@@ -56,7 +56,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 pub use self::access::{Access, AccessError};
-use self::connection::Connection;
+use self::connection::{ANSWER, Connection};
 use self::event::Event;
 use self::events::{Events, Received};
 use self::follow::{Pause, Position};
@@ -96,8 +96,6 @@ const FOLLOWED: [Kind; 22] = [
 const WAITING: usize = 4096;
 /// How often the server is asked whether it is there.
 const PROBE: Duration = Duration::from_secs(5);
-/// A server that does not answer within this time is not there.
-const ANSWER: Duration = Duration::from_secs(4);
 /// How long a start waits for the server before the state on disk counts.
 const START: Duration = Duration::from_secs(10);
 

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::access::{Access, AccessError};
-use super::connection::Connection;
+use super::connection::{ANSWER, Connection};
 use super::fault::{code, is_passing, words};
 use super::follow::Pause;
-use super::{ANSWER, resource};
+use super::resource;
 
 /// The name that Calico gives it.
 const NAME: &str = "default-ipv4-ippool";
