@@ -33,7 +33,8 @@ impl Found {
         let name_servers = match std::fs::read_to_string(RESOLVER) {
             Ok(text) => Some(name_servers_of(&text).collect()),
             Err(error) => {
-                tracing::warn!(%error, "{RESOLVER} cannot be read: the node's DNS servers stay as they were");
+                // A node may never have this file, and it is looked for every five seconds.
+                tracing::debug!(%error, "{RESOLVER} cannot be read: the node's DNS servers stay as they were");
                 None
             }
         };

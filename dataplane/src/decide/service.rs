@@ -91,12 +91,11 @@ pub(super) fn account(
     now: u32,
 ) -> Option<DropReason> {
     let NextHop::Endpoint(index) = ends.from else { return None };
-    let endpoint = |index| (index, tables.endpoint(index).map_or(0, |it| it.attachment));
+    let endpoint = || (index, tables.endpoint(index).map_or(0, |it| it.attachment));
     if pair.from == EncodedNextHop::TRANSLATED {
-        budgets.give_back(endpoint(index));
+        budgets.give_back(endpoint());
     } else if ends.to == NextHop::Service {
-        let is_free =
-            hosts(tables, address, transport).is_some() || budgets.take(endpoint(index), now);
+        let is_free = hosts(tables, address, transport).is_some() || budgets.take(endpoint(), now);
         return (!is_free).then_some(DropReason::ServiceExcess);
     }
     None

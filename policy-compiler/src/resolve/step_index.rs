@@ -15,8 +15,8 @@ pub(crate) struct StepIndex {
     pub(crate) always: Vec<u32>,
     /// The other steps, by the index of the required predicate among those that the list uses.
     wanting: Grouped,
-    /// The alternatives of the steps that require nothing, and of those that require each predicate: whoever looks at a
-    /// step looks at all of its alternatives.
+    /// How many alternatives the steps have that require nothing, and those that require each predicate. A look at a step
+    /// is a look at all of its alternatives.
     alternatives: (usize, Vec<usize>),
 }
 

@@ -94,7 +94,7 @@ impl Epoch {
         let mut ports: [AHashMap<PortId, usize>; 2] = Default::default();
         let mut parties = AHashMap::new();
         for node in 0..2 {
-            for address in own_addresses(node).into_iter().chain(masquerade_addresses(node)) {
+            for address in addresses_of_node(node) {
                 places[node].insert(address, Place::Node);
                 parties.insert(address, Party::Node { name: NODES[node].to_owned(), address });
             }
@@ -290,7 +290,8 @@ pub fn own_addresses(node: usize) -> [IpAddr; 4] {
     [UNDERLAY[node].into(), ROUTER[node].into(), underlay_v6(node), router_v6]
 }
 
-/// The first of each of a node's blocks: by it the node masquerades others. From the host port it is the node's own.
-pub fn masquerade_addresses(node: usize) -> [IpAddr; 2] {
-    [format!("10.244.{}.0", node + 1), format!("fd44:{}::", node + 1)].map(|it| it.parse().unwrap())
+/// These, and those by which the node masquerades: the first of each of its blocks. From the host port they are its own.
+pub fn addresses_of_node(node: usize) -> impl Iterator<Item = IpAddr> {
+    let masquerade = [format!("10.244.{}.0", node + 1), format!("fd44:{}::", node + 1)];
+    own_addresses(node).into_iter().chain(masquerade.map(|it| it.parse().unwrap()))
 }

@@ -11,7 +11,7 @@ use manx_dataplane::tables::PortId;
 
 use super::conversations::{Conversation, NextPacket};
 use super::coverage::Kind;
-use super::epoch::{masquerade_addresses, own_addresses};
+use super::epoch::addresses_of_node;
 use super::input::Injected;
 use super::plan::Plan;
 use super::read::{FlowTuple, TransportKey, flag};
@@ -86,7 +86,7 @@ impl Generator {
             }
         }
         for node in 0..2 {
-            for address in own_addresses(node).into_iter().chain(masquerade_addresses(node)) {
+            for address in addresses_of_node(node) {
                 self.all[usize::from(address.is_ipv6())].push(address);
                 self.homes.insert(address, Home::Node(node));
             }

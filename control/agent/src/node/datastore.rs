@@ -107,6 +107,23 @@ impl Account {
 }
 
 impl Datastore {
+    /// Before anything is imported.
+    fn new(node: String, network: Network, source: Source) -> Self {
+        Self {
+            node,
+            network,
+            uplink: String::new(),
+            source,
+            cluster: Cluster::default(),
+            topology: Topology::default(),
+            is_closed: false,
+            found_reserved: Reserved::new(),
+            own_addresses: BTreeSet::new(),
+            services: None,
+            account: Account::default(),
+        }
+    }
+
     /// Reads and imports everything. An API server that does not answer is waited for.
     /// `told` gets what is waited for.
     pub(crate) async fn open(settings: &Settings, told: impl Fn(&Waits)) -> Result<Self, Error> {
@@ -120,24 +137,10 @@ impl Datastore {
                 Source::open_api_server(Access::clone(access), follower, told).await?
             }
         };
-        let mut datastore = Self {
-            node: settings.name.clone(),
-            network: settings.network,
-            uplink: String::new(),
-            source,
-            cluster: Cluster::default(),
-            topology: Topology::default(),
-            is_closed: false,
-            found_reserved: Reserved::new(),
-            own_addresses: BTreeSet::new(),
-            services: None,
-            account: match &settings.datastore {
-                settings::Datastore::Kubernetes { account, .. } => {
-                    Account { key: account.clone(), was_there: false }
-                }
-                settings::Datastore::Directory(_) => Account::default(),
-            },
-        };
+        let mut datastore = Self::new(settings.name.clone(), settings.network, source);
+        if let settings::Datastore::Kubernetes { account, .. } = &settings.datastore {
+            datastore.account.key.clone_from(account);
+        }
         datastore.look_for_account();
         let cluster = import_for(datastore.source.contents(), &datastore.node);
         if let settings::Datastore::Directory(path) = &settings.datastore
@@ -278,8 +281,11 @@ impl Datastore {
     /// The addresses in this node's blocks that others have, and who: of nodes, of pods as kubelet has reported them,
     /// wherever these run, and what is reserved.
     pub(super) fn others(&self, pod: &ObjectName) -> BTreeMap<IpAddr, String> {
-        let blocks = &self.topology.blocks;
-        self.taken(pod, |address| blocks.iter().any(|block| block.contains(&address)))
+        self.taken(pod, |address| self.is_in_own_block(address))
+    }
+
+    fn is_in_own_block(&self, address: IpAddr) -> bool {
+        self.topology.blocks.iter().any(|block| block.contains(&address))
     }
 
     /// Who has the addresses that are asked for, but for this pod.
@@ -294,10 +300,9 @@ impl Datastore {
                 taken.insert(address, format!("Pod {other}"));
             }
         }
-        let is_here = |it: &IpAddr| self.topology.blocks.iter().any(|block| block.contains(it));
         for (address, node) in self.cluster.node_addresses() {
             // A block is its node's, whatever another node reports.
-            if is_asked(address) && (node == self.node || !is_here(&address)) {
+            if is_asked(address) && (node == self.node || !self.is_in_own_block(address)) {
                 taken.insert(address, format!("Node {node:?}"));
             }
         }
@@ -363,19 +368,8 @@ mod tests {
     /// The datastore of `n1`, placed.
     fn datastore(folder: &tempfile::TempDir, pools: &str) -> Datastore {
         std::fs::write(folder.path().join("all.yaml"), format!("{NODES}{pools}")).unwrap();
-        let mut datastore = Datastore {
-            node: "n1".to_owned(),
-            network: Network::Manx,
-            uplink: String::new(),
-            source: Source::open_directory(folder.path()),
-            cluster: Cluster::default(),
-            topology: Topology::default(),
-            is_closed: false,
-            found_reserved: Reserved::new(),
-            own_addresses: BTreeSet::new(),
-            services: None,
-            account: Account::default(),
-        };
+        let source = Source::open_directory(folder.path());
+        let mut datastore = Datastore::new("n1".to_owned(), Network::Manx, source);
         datastore.import();
         datastore.place().unwrap();
         datastore

@@ -70,7 +70,7 @@ pub enum AccessError {
     Unmade {
         /// The server's URL.
         server: String,
-        /// Of which kind.
+        /// The kind of the object.
         kind: &'static str,
         /// What the server says.
         reason: String,
