@@ -3,10 +3,10 @@
 //! The deltas of predicates and of sets rest on it; their module comments say what they buy.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 
 use super::basis::{Basis, SPARE_IDENTITIES};
 use crate::common::{Identity, Rebuild};
@@ -21,12 +21,12 @@ use crate::prefix_map::{MAX_VALUE, PrefixMap};
 /// rebuild is cheaper, so no change costs more than a rebuild.
 const MOST_PREFIXES: usize = 1024;
 
-/// See the module. Only IPv4: a change of IPv6 addresses needs a rebuild.
+/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct AddressDelta {
-    pub(crate) hosts: BTreeSet<Ipv4Addr>,
+    pub(crate) hosts: BTreeSet<IpAddr>,
     /// Networks in which every address is touched.
-    pub(crate) nets: BTreeSet<Ipv4Net>,
+    pub(crate) nets: BTreeSet<IpNet>,
     /// All predicates, if there are more than in the last image.
     pub(crate) predicates: Option<Predicates>,
 }
@@ -37,8 +37,8 @@ impl AddressDelta {
     }
 
     /// The networks that lie in no other.
-    fn outermost(&self) -> Vec<Ipv4Net> {
-        let mut outermost: Vec<Ipv4Net> = Vec::new();
+    fn outermost(&self) -> Vec<IpNet> {
+        let mut outermost: Vec<IpNet> = Vec::new();
         // A network sorts before the networks in it.
         for net in &self.nets {
             if !outermost.last().is_some_and(|last| last.contains(net)) {
@@ -49,8 +49,8 @@ impl AddressDelta {
     }
 }
 
-/// Whether an address lies in one of these networks, which are ascending and do not overlap.
-fn lies_in(nets: &[Ipv4Net], address: Ipv4Addr) -> bool {
+/// Whether an address lies in one of these networks, which ascend and do not overlap.
+fn lies_in(nets: &[IpNet], address: IpAddr) -> bool {
     let behind = nets.partition_point(|net| net.network() <= address);
     behind.checked_sub(1).is_some_and(|at| nets[at].contains(&address))
 }
@@ -79,14 +79,14 @@ impl PeersDraft {
     }
 
     /// The class of an address in the last image.
-    fn class_before(&self, address: Ipv4Addr) -> Option<u32> {
-        let identity = self.before.prefixes.lookup_v4(address.to_bits());
+    fn class_before(&self, address: IpAddr) -> Option<u32> {
+        let identity = self.before.prefixes.lookup(address);
         let class = self.before.classes.class(Identity(identity));
         ((class as usize) < self.before.class_predicate_sets.len()).then_some(class)
     }
 
     /// Adds a class for an address that had another class.
-    fn add_class(&mut self, set: &PredicateSet, address: Ipv4Addr) -> u32 {
+    fn add_class(&mut self, set: &PredicateSet, address: IpAddr) -> u32 {
         let from = self.class_before(address);
         let other =
             from.and_then(|it| self.predicate_sets.get(it as usize)).map_or(&[][..], |it| it);
@@ -130,15 +130,13 @@ impl Basis {
         }
         let mut draft = PeersDraft::new(&self.peers);
         let outermost = delta.outermost();
+        let mut entries = Vec::new();
         let mut left = MOST_PREFIXES + self.addresses.len() / 16;
         for net in &outermost {
             let parts = self.parts(*net, left)?;
             left -= parts.len();
             for part in parts {
-                let identity = self.identify(interner, &mut draft, part)?;
-                if !draft.prefixes.set_net_v4(part, identity.0) {
-                    return Err(Rebuild);
-                }
+                entries.push((part, self.identify(interner, &mut draft, part)?.0));
             }
         }
         for host in &delta.hosts {
@@ -146,10 +144,12 @@ impl Basis {
                 continue;
             }
             left = left.checked_sub(1).ok_or(Rebuild)?;
-            let identity = self.identify(interner, &mut draft, Ipv4Net::from(*host))?;
-            if !draft.prefixes.set_v4(host.to_bits(), identity.0) {
-                return Err(Rebuild);
-            }
+            let host = IpNet::from(*host);
+            entries.push((host, self.identify(interner, &mut draft, host)?.0));
+        }
+        entries.sort_unstable();
+        if !draft.prefixes.replace(&outermost, &entries) {
+            return Err(Rebuild);
         }
         if draft.predicate_sets.len() > self.most_classes {
             return Err(Rebuild);
@@ -164,20 +164,18 @@ impl Basis {
             predicates: predicates.unwrap_or_else(|| Arc::clone(&before.predicates)),
             identities,
         });
-        let is_touched = |address: &IpAddr| match address {
-            IpAddr::V4(v4) => delta.hosts.contains(v4) || lies_in(&outermost, *v4),
-            IpAddr::V6(_) => false,
-        };
+        let is_touched =
+            |address: &IpAddr| delta.hosts.contains(address) || lies_in(&outermost, *address);
         self.update_local_pods(model, is_touched)?;
         Ok(new)
     }
 
     /// A network and all prefixes in it, outer before inner. `Err` if there are more than `most`.
-    fn parts(&self, net: Ipv4Net, most: usize) -> Result<BTreeSet<Ipv4Net>, Rebuild> {
+    fn parts(&self, net: IpNet, most: usize) -> Result<BTreeSet<IpNet>, Rebuild> {
         let mut parts = BTreeSet::from([net]);
-        parts.extend(self.addresses.prefixes_in(net).take(most + 1));
+        parts.extend(self.addresses.prefixes_in(net, most + 1));
         let moved = self.moved.range(net.network()..=net.broadcast());
-        parts.extend(moved.map(|(host, _)| Ipv4Net::from(*host)).take(most + 1));
+        parts.extend(moved.map(|(host, _)| IpNet::from(*host)).take(most + 1));
         if parts.len() > most { Err(Rebuild) } else { Ok(parts) }
     }
 
@@ -186,10 +184,11 @@ impl Basis {
         &mut self,
         interner: &mut IdentityInterner,
         draft: &mut PeersDraft,
-        net: Ipv4Net,
+        net: IpNet,
     ) -> Result<Identity, Rebuild> {
-        let moved = self.moved.get(&net.addr()).filter(|_| net.prefix_len() == 32);
-        let holders = self.addresses.holders_of_net(net, moved.map(Vec::as_slice));
+        let moved =
+            self.moved.get(&net.addr()).filter(|_| net.prefix_len() == net.max_prefix_len());
+        let holders = self.addresses.holders(net, moved.map(Vec::as_slice));
         if holders.unknown {
             return Ok(Identity::UNKNOWN);
         }
@@ -230,11 +229,8 @@ impl Basis {
                 if identity == Identity::UNKNOWN {
                     continue;
                 }
-                let moved = match address {
-                    IpAddr::V4(v4) => self.moved.get(v4).map(Vec::as_slice),
-                    IpAddr::V6(_) => None,
-                };
-                let holders = self.addresses.holders(*address, moved);
+                let moved = self.moved.get(address).map(Vec::as_slice);
+                let holders = self.addresses.holders(IpNet::from(*address), moved);
                 let atom =
                     holders.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
                 let set = self.kinds.local_predicate_set(&own, &holders.kinds, &atom);
@@ -243,13 +239,5 @@ impl Basis {
             self.pod_predicate_sets.insert(name, sets);
         }
         Ok(())
-    }
-}
-
-/// A network of the model without host bits. `Err` if it is not IPv4.
-pub(crate) fn v4(net: IpNet) -> Result<Ipv4Net, Rebuild> {
-    match net {
-        IpNet::V4(net) => Ok(net.trunc()),
-        IpNet::V6(_) => Err(Rebuild),
     }
 }

@@ -1,11 +1,13 @@
 //! The basis: what the last image rests on, and what the next image takes over from it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ahash::AHashMap;
+use ipnet::IpNet;
 
+use super::address_delta::AddressDelta;
 use super::term_index::{TermIndex, member_predicate_set};
 use crate::common::Rebuild;
 use crate::image::PeerTables;
@@ -45,9 +47,9 @@ pub(crate) struct Basis {
     /// The local pods' addresses: their predicate sets are part of the chains.
     pub(crate) own_addresses: BTreeSet<IpAddr>,
     /// The kinds at addresses that changed since then; they replace those in `addresses`.
-    pub(crate) moved: BTreeMap<Ipv4Addr, Vec<KindId>>,
+    pub(crate) moved: BTreeMap<IpAddr, Vec<KindId>>,
     /// The addresses whose kinds have changed and whose identities in the image in use have not.
-    pub(crate) deferred: BTreeSet<Ipv4Addr>,
+    pub(crate) deferred: BTreeSet<IpAddr>,
     /// The terms that rules use of peers; made at first use.
     pub(crate) peer_terms: Option<TermIndex>,
     /// The terms that rules use of either end; made at first use.
@@ -62,7 +64,7 @@ impl Basis {
     /// `Err` if `was` is not there.
     pub(crate) fn replace_kind(
         &mut self,
-        address: Ipv4Addr,
+        address: IpAddr,
         was: Option<KindId>,
         is: Option<KindId>,
     ) -> Result<(), Rebuild> {
@@ -73,6 +75,23 @@ impl Basis {
         }
         here.extend(is);
         Ok(())
+    }
+
+    /// [`replace_kind`](Self::replace_kind) at a network of a single address, which is touched with that. `false` for a
+    /// larger one: nothing is done.
+    pub(crate) fn replace_kind_of_host(
+        &mut self,
+        net: IpNet,
+        was: Option<KindId>,
+        is: Option<KindId>,
+        delta: &mut AddressDelta,
+    ) -> Result<bool, Rebuild> {
+        if net.prefix_len() != net.max_prefix_len() {
+            return Ok(false);
+        }
+        delta.hosts.insert(net.addr());
+        self.replace_kind(net.addr(), was, is)?;
+        Ok(true)
     }
 
     /// Counts a member that has these predicates now, and had those before. `Err` if no member gives a port name this
@@ -99,7 +118,7 @@ impl Basis {
 
     /// The predicate set of an address, and the set that it would have without endpoints; `None` for an unknown
     /// address.
-    pub(crate) fn predicate_sets_at(&self, address: Ipv4Addr) -> Option<[PredicateSet; 2]> {
+    pub(crate) fn predicate_sets_at(&self, address: IpAddr) -> Option<[PredicateSet; 2]> {
         let moved = self.moved.get(&address).map(Vec::as_slice);
         let holders = self.addresses.holders(address.into(), moved);
         if holders.unknown {

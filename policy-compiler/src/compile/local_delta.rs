@@ -5,7 +5,6 @@
 //! one more pod take 5 ms, and a whole compilation 1.2 s or more (`docs/performance.md`).
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use super::address_delta::AddressDelta;
 use super::basis::Basis;
@@ -43,7 +42,6 @@ impl Basis {
             self.count(&sets[after], Some(&sets[before]))?;
             let [was, is] = [before, after].map(|at| self.kinds.intern(true, &sets[at]));
             for address in &pod.addresses {
-                let IpAddr::V4(address) = address else { return Err(Rebuild) };
                 self.replace_kind(*address, was, is)?;
                 delta.hosts.insert(*address);
             }

@@ -79,7 +79,7 @@ impl Basis {
         &mut self,
         model: &Model,
         change: PodChange<'_>,
-    ) -> Result<BTreeSet<Ipv4Addr>, Rebuild> {
+    ) -> Result<BTreeSet<IpAddr>, Rebuild> {
         let PodChange { name, before, after } = change;
         if self.local.contains(name) {
             return Err(Rebuild);
@@ -87,14 +87,13 @@ impl Basis {
         let [was, is] = self.change_kind(model, change)?;
         let mut touched = BTreeSet::new();
         for address in [before, after].into_iter().flatten().flat_map(|pod| &pod.addresses) {
-            let IpAddr::V4(v4) = *address else { return Err(Rebuild) };
             if self.own_addresses.contains(address) {
                 return Err(Rebuild);
             }
-            if touched.insert(v4) {
+            if touched.insert(*address) {
                 let was = was.filter(|_| has_address(before, *address));
                 let is = is.filter(|_| has_address(after, *address));
-                self.replace_kind(v4, was, is)?;
+                self.replace_kind(*address, was, is)?;
             }
         }
         // Only the endpoints are known to be as in this model, so the other marks stay.
@@ -120,18 +119,20 @@ impl Basis {
         Ok([before, after].map(|set| self.kinds.intern(true, &set?)))
     }
 
-    /// The stores that new kinds at these addresses need; `None` if the image has no class for one of them.
+    /// The stores that new kinds at these addresses need; `None` if the image has no class for one of them, or if one is
+    /// IPv6: that half of the map is not changed while others read it.
     fn plan_stores(
         &mut self,
         interner: &mut IdentityInterner,
-        touched: &BTreeSet<Ipv4Addr>,
+        touched: &BTreeSet<IpAddr>,
     ) -> Option<Vec<CellStore>> {
         let mut stores = Vec::with_capacity(touched.len());
         for address in touched {
+            let IpAddr::V4(v4) = *address else { return None };
             let Some([set, around]) = self.predicate_sets_at(*address) else { continue };
             let class = *self.class_of.get(&set)?;
             let identity = interner.identity([&set, &around], &self.predicate_keys);
-            stores.push(CellStore { address: *address, identity, class });
+            stores.push(CellStore { address: v4, identity, class });
         }
         Some(stores)
     }

@@ -1,17 +1,16 @@
 //! The delta of predicates: policies use selectors and CIDRs that no policy used before. Members and addresses that
 //! match one of them move to another class; everything else that is known about addresses stays.
 //!
-//! This covers selectors, and CIDRs over IPv4 addresses. Every other new term (port names, services) needs a rebuild.
+//! This covers selectors and CIDRs. Every other new term (port names, services) needs a rebuild.
 //!
 //! It buys: a policy that changes together with its predicates takes 4.1 ms in the cluster of `docs/performance.md`
 //! (goal 5), and a whole compilation 31 ms.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 
-use super::address_delta::{AddressDelta, v4};
+use super::address_delta::AddressDelta;
 use super::basis::Basis;
 use crate::common::Rebuild;
 use crate::model::{Endpoint, Model, NetworkSet, ObjectName};
@@ -28,13 +27,13 @@ const MOST_UNUSED: usize = 16;
 #[derive(Default)]
 struct NewPredicates {
     selectors: Vec<(PredicateId, Selector)>,
-    nets: Vec<(PredicateId, Ipv4Net)>,
+    nets: Vec<(PredicateId, IpNet)>,
 }
 
 /// A member that matches a new predicate.
 struct MovedMember {
     is_endpoint: bool,
-    nets: Vec<Ipv4Net>,
+    nets: Vec<IpNet>,
     /// Its predicate set before.
     before: PredicateSet,
     /// The predicates that are added to it, ascending.
@@ -74,7 +73,7 @@ impl Basis {
         let mut edits = self.change_kinds(&moved, delta)?;
         for (id, net) in added.nets {
             self.in_use.predicates[id as usize] = peers.predicates.get(id as usize) == Some(&true);
-            if self.atoms.add(net.into(), id) {
+            if self.atoms.add(net, id) {
                 edits.push(PrefixEdit { net, was: None, is: None });
             }
             delta.nets.insert(net);
@@ -119,7 +118,7 @@ impl Basis {
                 }
                 // These are known for every address, whichever end uses them.
                 Predicate::Family(_) | Predicate::Net(_) if at < known => {}
-                Predicate::Net(net) => added.nets.push((id, v4(*net)?)),
+                Predicate::Net(net) => added.nets.push((id, net.trunc())),
                 _ => return Err(Rebuild),
             }
         }
@@ -162,20 +161,12 @@ impl Basis {
             } else {
                 self.peer_predicate_set(&member)?
             };
-            let nets = pod.addresses.iter().map(|address| match address {
-                IpAddr::V4(address) => Ok(Ipv4Net::from(*address)),
-                IpAddr::V6(_) => Err(Rebuild),
-            });
-            moved.push(MovedMember {
-                is_endpoint: true,
-                nets: nets.collect::<Result<_, _>>()?,
-                before: predicate_set,
-                added,
-            });
+            let nets = pod.addresses.iter().map(|address| IpNet::from(*address)).collect();
+            moved.push(MovedMember { is_endpoint: true, nets, before: predicate_set, added });
         }
         for (name, (set, added)) in sets {
             let predicate_set = self.near_predicate_set(&Member::set(model, name, set))?;
-            let nets = set.nets.iter().map(|net| v4(*net)).collect::<Result<_, _>>()?;
+            let nets = set.nets.iter().map(IpNet::trunc).collect();
             moved.push(MovedMember { is_endpoint: false, nets, before: predicate_set, added });
         }
         Ok(moved)
@@ -198,10 +189,7 @@ impl Basis {
                 self.counts[*id as usize] += 1;
             }
             for net in nets {
-                if net.prefix_len() == 32 {
-                    self.replace_kind(net.addr(), was, Some(is))?;
-                    delta.hosts.insert(net.addr());
-                } else {
+                if !self.replace_kind_of_host(*net, was, Some(is), delta)? {
                     edits.push(PrefixEdit { net: *net, was, is: Some(is) });
                     delta.nets.insert(*net);
                 }

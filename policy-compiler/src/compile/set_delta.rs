@@ -5,9 +5,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use ipnet::Ipv4Net;
+use ipnet::IpNet;
 
-use super::address_delta::{AddressDelta, v4};
+use super::address_delta::AddressDelta;
 use super::basis::Basis;
 use crate::common::Rebuild;
 use crate::model::{Mark, Model, NetworkSet, ObjectName};
@@ -37,16 +37,13 @@ impl Basis {
             let is = self.set_predicate_set(model, name, after)?;
             let [was, is] = [was, is].map(|predicate_set| self.kinds.intern(false, &predicate_set));
             // A set that no selector in use matches has no kind and no entry at any prefix.
-            let gone = nets(before.filter(|_| was.is_some()))?;
-            let come = nets(after.filter(|_| is.is_some()))?;
-            let stay = |net: &&Ipv4Net| was == is && gone.contains(*net) && come.contains(*net);
+            let gone = nets(before.filter(|_| was.is_some()));
+            let come = nets(after.filter(|_| is.is_some()));
+            let stay = |net: &&IpNet| was == is && gone.contains(*net) && come.contains(*net);
             for net in gone.union(&come).filter(|net| !stay(net)) {
                 let was = was.filter(|_| gone.contains(net));
                 let is = is.filter(|_| come.contains(net));
-                if net.prefix_len() == 32 {
-                    self.replace_kind(net.addr(), was, is)?;
-                    delta.hosts.insert(net.addr());
-                } else {
+                if !self.replace_kind_of_host(*net, was, is, delta)? {
                     edits.push(PrefixEdit { net: *net, was, is });
                     delta.nets.insert(*net);
                 }
@@ -68,7 +65,7 @@ impl Basis {
     }
 }
 
-/// The networks of a set, without host bits. `Err` if one is not IPv4.
-fn nets(set: Option<&Arc<NetworkSet>>) -> Result<BTreeSet<Ipv4Net>, Rebuild> {
-    set.into_iter().flat_map(|set| &set.nets).map(|net| v4(*net)).collect()
+/// The networks of a set, without host bits.
+fn nets(set: Option<&Arc<NetworkSet>>) -> BTreeSet<IpNet> {
+    set.into_iter().flat_map(|set| &set.nets).map(IpNet::trunc).collect()
 }

@@ -2,8 +2,8 @@
 //!
 //! `members` lists which member has which prefixes; `selector_index` finds the members that a selector matches.
 //! `predicates` evaluates every predicate for every member; members with equal predicate sets are one *kind* (`kinds`).
-//! `addresses` sorts the prefixes, each with the kinds that hold it and its *atom* (`atoms`). `classes` and `identity`
-//! give each prefix its identity and class.
+//! `addresses` sorts the prefixes (`prefixes`), each with the kinds that hold it and its *atom* (`atoms`). `classes` and
+//! `identity` give each prefix its identity and class.
 
 mod addresses;
 mod atoms;
@@ -15,6 +15,7 @@ mod members;
 mod pod_index;
 mod predicate_set;
 mod predicates;
+mod prefixes;
 mod selector_index;
 mod terms_in_use;
 

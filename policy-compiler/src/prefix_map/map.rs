@@ -97,11 +97,29 @@ impl PrefixMap {
         self.v4.set_24(address, values)
     }
 
-    /// Stores one value for every address of an IPv4 prefix, whatever values they had. Returns `false`, and changes
-    /// nothing, if there is no room left or the value is above [`MAX_VALUE`].
+    /// Replaces what the map has in `nets` by `entries`, each with a value. `nets` ascend, do not overlap and are among
+    /// the entries. Entries ascend, without host bits and each once; those outside of `nets` are single addresses.
+    /// Returns `false`, with only some entries stored, if there is no room left or a value is above [`MAX_VALUE`].
     #[must_use]
-    pub fn set_net_v4(&mut self, net: ipnet::Ipv4Net, value: u32) -> bool {
-        self.v4.set_prefix(net.network().to_bits(), net.prefix_len(), value)
+    pub fn replace(&mut self, nets: &[IpNet], entries: &[(IpNet, u32)]) -> bool {
+        let mut of_v6 = Vec::new();
+        for (net, value) in entries {
+            let stored = match net {
+                IpNet::V4(net) => {
+                    self.v4.set_prefix(net.addr().to_bits(), net.prefix_len(), *value)
+                }
+                IpNet::V6(net) => {
+                    of_v6.push((*net, *value));
+                    *value <= MAX_VALUE
+                }
+            };
+            if !stored {
+                return false;
+            }
+        }
+        let v6 = |net: &IpNet| if let IpNet::V6(net) = net { Some(*net) } else { None };
+        self.v6.replace(&nets.iter().filter_map(v6).collect::<Vec<_>>(), of_v6);
+        true
     }
 
     /// Every address, in runs of equal values: first address, last address and value of each run, ascending, IPv4

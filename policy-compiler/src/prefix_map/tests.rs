@@ -188,17 +188,28 @@ proptest! {
     }
 
     #[test]
-    fn a_prefix_that_is_set_has_its_value_everywhere(
+    fn what_replaces_all_in_some_networks_is_all_that_is_there(
         entries in prop::collection::vec((net(), 1u32..50), 0..40),
-        stores in prop::collection::vec((net(), 1u32..50), 0..20),
+        stores in prop::collection::vec(
+            (prop::collection::btree_set(net(), 0..4), prop::collection::btree_map(net(), 1u32..50, 0..12)),
+            0..6,
+        ),
     ) {
         let mut map = PrefixMap::build(0, entries.iter().copied());
         let mut after = entries.clone();
-        for (net, value) in stores {
-            let IpNet::V4(v4) = net else { continue };
-            prop_assert!(map.set_net_v4(v4, value));
-            after.retain(|(other, _)| !net.contains(other));
-            after.push((net.trunc(), value));
+        for (mut nets, mut with) in stores {
+            let all = nets.clone();
+            nets.retain(|net| !all.iter().any(|other| other != net && other.contains(net)));
+            let lies_in = |other: &IpNet| nets.iter().any(|net| net.contains(other));
+            with.retain(|net, _| lies_in(net) || net.prefix_len() == net.max_prefix_len());
+            with.extend(nets.iter().map(|net| (*net, 77)));
+            let (nets, with) = (Vec::from_iter(nets.clone()), Vec::from_iter(with));
+            prop_assert!(map.replace(&nets, &with));
+            let is_replaced = |other: &IpNet| {
+                nets.iter().any(|net| net.contains(other)) || with.iter().any(|(net, _)| net == other)
+            };
+            after.retain(|(other, _)| !is_replaced(other));
+            after.extend(with);
         }
         for address in witnesses(&after).into_iter().chain(witnesses(&entries)) {
             prop_assert_eq!(map.lookup(address), naive(0, &after, address), "{}", address);

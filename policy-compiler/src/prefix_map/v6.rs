@@ -20,8 +20,48 @@ impl Intervals {
     pub(super) fn build(default: u32, mut entries: Vec<(Ipv6Net, u32)>) -> Self {
         entries.sort_unstable_by_key(|(net, value)| (net.network(), net.prefix_len(), *value));
         let mut map = Self { default, hosts: AHashMap::new(), starts: Vec::new() };
-        map.insert(entries);
+        cut(&mut map.starts, 0, default);
+        let entries = map.take_hosts(entries);
+        insert(&mut map.starts, default, entries);
+        map.starts.shrink_to_fit();
         map
+    }
+
+    /// See [`PrefixMap::replace`](super::PrefixMap::replace).
+    pub(super) fn replace(&mut self, nets: &[Ipv6Net], entries: Vec<(Ipv6Net, u32)>) {
+        if !nets.is_empty() {
+            self.hosts.retain(|host, _| !lies_in(nets, *host));
+        }
+        let mut entries = self.take_hosts(entries).peekable();
+        if entries.peek().is_none() {
+            return;
+        }
+        let before = std::mem::take(&mut self.starts);
+        let mut intervals = before.iter().copied().peekable();
+        for net in nets.iter().filter(|net| net.prefix_len() < 128) {
+            let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
+            while let Some((start, value)) = intervals.next_if(|(start, _)| *start < first) {
+                cut(&mut self.starts, start, value);
+            }
+            while intervals.next_if(|(start, _)| *start <= last).is_some() {}
+            let inside = |(inner, _): &(Ipv6Net, u32)| net.contains(inner);
+            insert(&mut self.starts, self.default, std::iter::from_fn(|| entries.next_if(inside)));
+            if let Some(next) = last.checked_add(1) {
+                cut(&mut self.starts, next, value_at(&before, self.default, next));
+            }
+        }
+        intervals.for_each(|(start, value)| cut(&mut self.starts, start, value));
+    }
+
+    /// Stores the single addresses; the others are left.
+    fn take_hosts(
+        &mut self,
+        entries: Vec<(Ipv6Net, u32)>,
+    ) -> impl Iterator<Item = (Ipv6Net, u32)> + use<> {
+        let (hosts, wider): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|(net, _)| net.prefix_len() == 128);
+        self.hosts.extend(hosts.into_iter().map(|(net, value)| (net.addr().to_bits(), value)));
+        wider.into_iter()
     }
 
     #[inline]
@@ -29,12 +69,7 @@ impl Intervals {
         if let Some(value) = self.hosts.get(&address) {
             return *value;
         }
-        self.around(address)
-    }
-
-    fn around(&self, address: u128) -> u32 {
-        let after = self.starts.partition_point(|(start, _)| *start <= address);
-        after.checked_sub(1).and_then(|at| self.starts.get(at)).map_or(self.default, |i| i.1)
+        value_at(&self.starts, self.default, address)
     }
 
     /// Every address, in runs of equal values.
@@ -58,25 +93,35 @@ impl Intervals {
         self.hosts.capacity() * (size_of::<(u128, u32)>() + 1)
             + self.starts.capacity() * size_of::<(u128, u32)>()
     }
+}
 
-    /// Goes through the prefixes in order of their first address, outer before inner, with the open prefixes on a
-    /// stack.
-    fn insert(&mut self, entries: Vec<(Ipv6Net, u32)>) {
-        let mut open: Vec<(u128, u32)> = Vec::new();
-        cut(&mut self.starts, 0, self.default);
-        for (net, value) in entries {
-            if net.prefix_len() == 128 {
-                self.hosts.insert(net.network().to_bits(), value);
-                continue;
-            }
-            let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
-            close(&mut self.starts, &mut open, self.default, Some(first));
-            cut(&mut self.starts, first, value);
-            open.push((last, value));
-        }
-        close(&mut self.starts, &mut open, self.default, None);
-        self.starts.shrink_to_fit();
+/// The value of the interval that holds an address.
+fn value_at(starts: &[(u128, u32)], default: u32, address: u128) -> u32 {
+    let after = starts.partition_point(|(start, _)| *start <= address);
+    after.checked_sub(1).and_then(|at| starts.get(at)).map_or(default, |(_, value)| *value)
+}
+
+/// Whether an address lies in one of these networks, which ascend and do not overlap.
+fn lies_in(nets: &[Ipv6Net], address: u128) -> bool {
+    let behind = nets.partition_point(|net| net.network().to_bits() <= address);
+    behind.checked_sub(1).is_some_and(|at| address <= nets[at].broadcast().to_bits())
+}
+
+/// Goes through prefixes in order of their first address, outer before inner, with the open prefixes on a stack. Behind
+/// one that lies in no other, addresses have the value `around`.
+fn insert(
+    starts: &mut Vec<(u128, u32)>,
+    around: u32,
+    entries: impl Iterator<Item = (Ipv6Net, u32)>,
+) {
+    let mut open: Vec<(u128, u32)> = Vec::new();
+    for (net, value) in entries {
+        let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
+        close(starts, &mut open, around, Some(first));
+        cut(starts, first, value);
+        open.push((last, value));
     }
+    close(starts, &mut open, around, None);
 }
 
 /// Closes every open prefix that ends before `before`, or all of them if it is `None`. After a closed prefix its
@@ -84,7 +129,7 @@ impl Intervals {
 fn close(
     intervals: &mut Vec<(u128, u32)>,
     open: &mut Vec<(u128, u32)>,
-    default: u32,
+    around: u32,
     before: Option<u128>,
 ) {
     while let Some((last, _)) = open.last().copied() {
@@ -93,7 +138,7 @@ fn close(
         }
         open.pop();
         if let Some(next) = last.checked_add(1) {
-            cut(intervals, next, open.last().map_or(default, |(_, value)| *value));
+            cut(intervals, next, open.last().map_or(around, |(_, value)| *value));
         }
     }
 }

@@ -49,7 +49,7 @@ impl LocalPods<'_> {
             if identity == Identity::UNKNOWN {
                 continue;
             }
-            let holders = self.addresses.holders(*address, None);
+            let holders = self.addresses.holders((*address).into(), None);
             let atom = holders.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
             let set = self.kinds.local_predicate_set(own, &holders.kinds, &atom);
             sets.push((Family::from_address(*address), identity, set));

@@ -27,7 +27,7 @@ pub(super) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn words<T: std::str::FromStr<Err: std::fmt::Debug> + Ord>(text: &str) -> BTreeSet<T> {
+pub(super) fn words<T: std::str::FromStr<Err: std::fmt::Debug> + Ord>(text: &str) -> BTreeSet<T> {
     text.split_whitespace().map(|word| word.parse().unwrap()).collect()
 }
 

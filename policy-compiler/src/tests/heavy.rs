@@ -136,6 +136,15 @@ fn a_chain_that_is_too_dear_is_evaluated_rule_by_rule_and_costs_the_others_nothi
 
 #[test]
 fn a_pod_that_is_attached_costs_nothing_of_the_policies_of_others() {
+    attach_beside_heavy("192.0.2.77");
+}
+
+#[test]
+fn nor_does_one_with_an_address_of_each_family() {
+    attach_beside_heavy("192.0.2.77 2001:db8::77");
+}
+
+fn attach_beside_heavy(addresses: &str) {
     let asks = kubernetes("z/asks").ingress([allow().from([who("of == 'another'")])]);
     let cluster = cluster(300, any_range).pod("z/other", "of=another", "10.0.0.3");
     let mut cluster = cluster.policy(asks);
@@ -154,7 +163,7 @@ fn a_pod_that_is_attached_costs_nothing_of_the_policies_of_others() {
     };
     // It gets its address, which no class of the image has, is attached and detached, and loses the address.
     let before = cluster.model.endpoints[&name("z/other")].clone();
-    let moved = Endpoint { addresses: [ip("192.0.2.77")].into(), ..Endpoint::clone(&before) };
+    let moved = Endpoint { addresses: words(addresses).into(), ..Endpoint::clone(&before) };
     cluster.model.endpoints.insert(name("z/other"), std::sync::Arc::new(moved.clone()));
     let it = name("z/other");
     let change = PodChange { name: &it, before: Some(&before), after: Some(&moved) };

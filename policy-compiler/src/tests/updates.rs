@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -100,11 +99,7 @@ fn after_any_stream_of_pods_an_image_is_as_one_made_from_nothing() {
         .run(&(model(), vec(change(), 1..12)), |(model, changes)| {
             let local = some_local(&model).into_iter().take(2).collect();
             let mut kept = Kept::of(model, local);
-            for (name, mut pod) in changes {
-                // Pods with IPv6 addresses need a new image.
-                if let Some(pod) = &mut pod {
-                    pod.addresses.retain(IpAddr::is_ipv4);
-                }
+            for (name, pod) in changes {
                 in_place.set(in_place.get() + usize::from(kept.pod(&name, pod.as_ref())));
                 all.set(all.get() + 1);
                 kept.is_as_from_nothing();
@@ -237,18 +232,12 @@ fn after_any_stream_of_pods_and_policies_that_ask_anew_an_image_is_as_one_made_f
     let (answered, all) = (Cell::new(0), Cell::new(0));
     let config = Config { cases: 64, failure_persistence: None, ..Config::default() };
     TestRunner::new(config)
-        .run(&(model(), vec(change, 1..12)), |(mut model, changes)| {
-            for pod in model.endpoints.values_mut() {
-                Arc::make_mut(pod).addresses.retain(IpAddr::is_ipv4);
-            }
+        .run(&(model(), vec(change, 1..12)), |(model, changes)| {
             let local = some_local(&model);
             let mut kept = Kept::of(model, local);
             for change in changes {
                 match change {
-                    Ok(((namespace, name), mut pod)) => {
-                        if let Some(pod) = &mut pod {
-                            pod.addresses.retain(IpAddr::is_ipv4);
-                        }
+                    Ok(((namespace, name), pod)) => {
                         kept.pod(&ObjectName::new(namespace, name), pod.as_ref());
                     }
                     Err((name, selects, from)) => {
@@ -397,10 +386,7 @@ fn after_any_stream_of_pods_policies_and_attachments_an_image_is_as_one_made_fro
     let (kept_lists, all) = (Cell::new(0), Cell::new(0));
     let config = Config { cases: 64, failure_persistence: None, ..Config::default() };
     TestRunner::new(config)
-        .run(&(model(), vec(some, 1..12)), |(mut model, changes)| {
-            for pod in model.endpoints.values_mut() {
-                Arc::make_mut(pod).addresses.retain(IpAddr::is_ipv4);
-            }
+        .run(&(model(), vec(some, 1..12)), |(model, changes)| {
             let policies: Vec<_> =
                 model.policies.iter().map(|(name, it)| (name.clone(), Arc::clone(it))).collect();
             let local = some_local(&model);
@@ -412,10 +398,7 @@ fn after_any_stream_of_pods_policies_and_attachments_an_image_is_as_one_made_fro
                 let attaches = matches!(change, Change::Local(_));
                 let is_pod = matches!(change, Change::Pod(_));
                 match change {
-                    Change::Pod((name, mut pod, stays_behind)) => {
-                        if let Some(pod) = &mut pod {
-                            pod.addresses.retain(IpAddr::is_ipv4);
-                        }
+                    Change::Pod((name, pod, stays_behind)) => {
                         is_behind |= !kept.change(&name, pod.as_ref(), !is_behind);
                         if is_behind && stays_behind {
                             continue;
