@@ -22,6 +22,7 @@ mod cluster;
 pub mod code;
 pub mod contents;
 mod cursor;
+mod few;
 mod intent;
 mod json;
 mod label_selector;
@@ -48,6 +49,7 @@ mod workload;
 pub mod yaml;
 
 pub use cursor::Tally;
+pub use few::few;
 pub use locate::locate;
 pub use namespace::NAMESPACE_NAME;
 pub use read::{Entry, Invalid, Manifest, State, read};

@@ -16,6 +16,7 @@ use ipnet::IpNet;
 
 use manx_api::{AttachmentId, ErrorKind, PodName};
 use manx_calculation::block::{Block, MASQUERADE, TUNNEL, is_for_pods};
+use manx_objects::few;
 
 /// Why there is no address.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -90,15 +91,11 @@ fn list(addresses: &[IpAddr]) -> String {
 
 /// The first of them, and how many more there are.
 fn list_others(others: &[(IpAddr, String)]) -> String {
-    const SHOWN: usize = 5;
     if others.is_empty() {
         return String::new();
     }
-    let shown = others.iter().take(SHOWN).map(|(address, holder)| format!("{address} of {holder}"));
-    let shown = shown.collect::<Vec<_>>().join(", ");
-    let more = others.len().saturating_sub(SHOWN);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!(", and others have {}: {shown}{more}", others.len())
+    let each = others.iter().map(|(address, holder)| format!("{address} of {holder}"));
+    format!(", and others have {}: {}", others.len(), few(each, 5))
 }
 
 impl Error {

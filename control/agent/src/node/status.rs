@@ -26,10 +26,10 @@ use manx_api::{
 };
 use manx_calculation::calc::Local;
 use manx_datastore::api_server::Stale;
-use manx_objects::State;
 use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, Object};
 use manx_objects::problem::{Cause, Problem, Severity};
+use manx_objects::{State, few};
 
 /// How long a status waits for the workers' flows.
 const ANSWER: Duration = Duration::from_millis(500);
@@ -197,10 +197,7 @@ fn annotations_not_done(contents: &Contents, node: &str) -> Vec<String> {
     }
     let line = |((name, message), pods): ((&str, &str), Vec<String>)| {
         let all = if name.ends_with('/') { "*" } else { "" };
-        let more = pods.len().saturating_sub(NAMED);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let named = pods[..pods.len().min(NAMED)].join(", ");
-        format!("annotation {name}{all} of pod {named}{more}: {message}")
+        format!("annotation {name}{all} of pod {}: {message}", few(pods, NAMED))
     };
     pods.into_iter().map(line).collect()
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use manx_objects::few;
 use manx_policy_compiler::model::ObjectName;
 
 use super::ReservedFor;
@@ -62,10 +63,7 @@ pub(super) fn lines(unrouted: &Unroutables) -> Vec<String> {
         causes.entry((cause, remedy)).or_default().push(of);
     }
     let line = |((cause, remedy), all): ((String, &str), Vec<String>)| {
-        let more = all.len().saturating_sub(SHOWN);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        let shown = all.into_iter().take(SHOWN).collect::<Vec<_>>().join(", ");
-        format!("addresses not routed, {cause}: {shown}{more}; {remedy}")
+        format!("addresses not routed, {cause}: {}; {remedy}", few(all, SHOWN))
     };
     causes.into_iter().map(line).collect()
 }

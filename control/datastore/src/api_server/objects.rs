@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use manx_objects::contents::{Changes, Contents, Stored, fingerprint};
 use manx_objects::object::{Kind, Object, ObjectKey, Pod};
 use manx_objects::problem::{Cause, Place, Problem, Severity};
-use manx_objects::{Entry, State};
+use manx_objects::{Entry, State, few};
 
 use super::event::Event;
 use super::fault::shared;
@@ -99,7 +99,9 @@ impl Objects {
         let left = causes.len().saturating_sub(CAUSES);
         let restored = restored.map(|_| "not all objects were listed since the start".to_owned());
         let causes = causes.into_iter().take(CAUSES);
-        let causes = causes.map(|(cause, kinds)| format!("{}: {cause}", few(&kinds)));
+        let causes = causes.map(|(cause, kinds)| {
+            format!("{}: {cause}", few(kinds.iter().map(|kind| kind.name()), KINDS))
+        });
         let more = (left > 0).then(|| format!("and {left} other causes"));
         let all: Vec<String> = restored.into_iter().chain(causes).chain(more).collect();
         Some((since, all.join("; ")))
@@ -339,15 +341,6 @@ impl Objects {
                 *known = reason;
             }
         }
-    }
-}
-
-/// The first of the kinds, and how many more there are.
-fn few(kinds: &[Kind]) -> String {
-    let named: Vec<&str> = kinds.iter().take(KINDS).map(|kind| kind.name()).collect();
-    match kinds.len().saturating_sub(KINDS) {
-        0 => named.join(", "),
-        more => format!("{} and {more} more kinds", named.join(", ")),
     }
 }
 

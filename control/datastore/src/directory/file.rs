@@ -12,7 +12,7 @@ use manx_objects::contents::{fingerprint, fingerprint_of_text};
 use manx_objects::object::ObjectKey;
 use manx_objects::problem::{Cause, Problem, Severity};
 use manx_objects::yaml::MAX_BYTES;
-use manx_objects::{Entry, Manifest};
+use manx_objects::{Entry, Manifest, few};
 
 use super::encoding;
 
@@ -379,13 +379,7 @@ pub(super) fn folders(directory: &Path) -> io::Result<Vec<String>> {
 
 /// The first names of a list, for messages. `None`: there is none.
 pub(super) fn first_of(names: &[String]) -> Option<String> {
-    const SHOWN: usize = 3;
-    let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(SHOWN) {
-        _ if names.is_empty() => None,
-        0 => Some(shown),
-        more => Some(format!("{shown} and {more} more")),
-    }
+    (!names.is_empty()).then(|| few(names, 3))
 }
 
 /// The names of the manifests in a directory. A name that is not UTF-8 has replacement characters, so that no such file

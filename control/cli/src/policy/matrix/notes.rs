@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use manx_analysis::matrix::{MOST_NETS, Matrix, PartyKind};
+use manx_objects::few;
 use manx_objects::object::ObjectKey;
 
 /// The most names in one sentence.
@@ -52,20 +53,11 @@ pub(super) fn notes(matrix: &Matrix, assumed: &BTreeMap<ObjectKey, Vec<IpAddr>>)
         left_out.entry(pod.why).or_default().push(pod.pod.to_string());
     }
     for (why, pods) in left_out {
-        notes.push(format!("Not in the matrix, {why}: {}.", some(&pods)));
+        notes.push(format!("Not in the matrix, {why}: {}.", few(&pods, MOST)));
     }
     let assumed: Vec<String> = assumed.keys().map(ToString::to_string).collect();
     if !assumed.is_empty() {
-        notes.push(format!("No address in the manifests, assumed: {}.", some(&assumed)));
+        notes.push(format!("No address in the manifests, assumed: {}.", few(&assumed, MOST)));
     }
     notes
-}
-
-/// The first names.
-fn some(names: &[String]) -> String {
-    let listed = names.iter().take(MOST).cloned().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(MOST) {
-        0 => listed,
-        more => format!("{listed} and {more} more"),
-    }
 }
