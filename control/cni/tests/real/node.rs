@@ -607,5 +607,6 @@ pub(crate) fn reaches(from: &OwnedFd, to: &OwnedFd, address: IpAddr) -> bool {
 
 /// Whether the calling thread's namespace reaches a listener.
 pub(crate) fn connects(address: SocketAddr) -> bool {
-    TcpStream::connect_timeout(&address, Duration::from_secs(3)).is_ok()
+    // Longer than until a lost SYN is sent again, and not much longer: what is denied waits for that long.
+    TcpStream::connect_timeout(&address, Duration::from_millis(1500)).is_ok()
 }

@@ -137,54 +137,58 @@ fn links(node: &Node) -> Vec<String> {
 }
 
 #[test]
-fn pods_that_another_plugin_connects_are_judged_and_nothing_passes_without_an_agent() {
-    for name in ["ptp", "bridge"] {
-        let main = plugin(name);
-        let Some(mut node) = Node::start_behind(&main) else { return };
-        let [a, b] = ["a", "b"].map(|pod| Pod::add(&node, &main, pod));
-        assert!(reach_each_other(&a, &b) && reach_node(&node, &a), "{name}");
-        a.again(&node, "CHECK").result();
-        let again = a.again(&node, "ADD").result();
-        assert_eq!(again, a.result, "the same call has the same result");
-        assert!(reach_each_other(&a, &b), "{name}");
-        node.write("deny", &policy("a", "Ingress"));
-        let denied = |from: &Pod, to: &Pod| !reaches(&from.netns, &to.netns, to.addresses[0]);
-        wait(|| denied(&b, &a));
-        assert!(!denied(&a, &b) && reach_node(&node, &a), "{name}: only what was asked for");
-        node.write("deny", &policy("a", "Egress"));
-        wait(|| denied(&a, &b));
-        assert!(!denied(&b, &a), "{name}");
-        let listener = node.inside(|| TcpListener::bind(("10.77.0.1", 0)).unwrap());
-        let to: SocketAddr = listener.local_addr().unwrap();
-        assert!(
-            !netns::run_in(&a.netns, || connects(to)).unwrap(),
-            "{name}: the node is no exception"
-        );
-        std::fs::remove_file(node.folder.path().join("manifests/deny.yaml")).unwrap();
-        wait(|| reach_each_other(&a, &b));
-        let ends: [fn(&mut Node); 2] = [|node| assert!(node.stop_agent()), Node::kill_agent];
-        let mut workers = 0;
-        for end in ends {
-            let before = links(&node);
-            end(&mut node);
-            let [to_b, to_a] = [&b, &a].map(|pod| pod.addresses[0]);
-            let passes = [reaches(&a.netns, &b.netns, to_b), reaches(&b.netns, &a.netns, to_a)];
-            assert_eq!(passes, [false; 2], "{name}");
-            assert!(!reach_node(&node, &a), "{name}: nothing passes unjudged");
-            assert_eq!(links(&node), before, "{name}: all interfaces stay");
-            // Another number of workers, too.
-            workers += 1;
-            node.start_agent_with(workers, Power::Root);
-            wait(|| reach_each_other(&a, &b) && reach_node(&node, &b));
-        }
-        for pod in [&a, &b] {
-            assert!(pod.del(&node, &main).succeeded);
-        }
-        assert!(node.attachments().is_empty());
-        assert_eq!(links(&node), [""; 0], "{name}: nothing is left");
-        let shelter = Shelter::open(&node.socket().with_extension("netns")).unwrap().unwrap();
-        assert_eq!(shelter.pairs().unwrap(), []);
+fn pods_that_ptp_connects_are_judged_and_nothing_passes_without_an_agent() {
+    pods_of_another_plugin_are_judged_and_nothing_passes_without_an_agent("ptp");
+}
+
+#[test]
+fn pods_that_bridge_connects_are_judged_and_nothing_passes_without_an_agent() {
+    pods_of_another_plugin_are_judged_and_nothing_passes_without_an_agent("bridge");
+}
+
+fn pods_of_another_plugin_are_judged_and_nothing_passes_without_an_agent(name: &str) {
+    let main = plugin(name);
+    let Some(mut node) = Node::start_behind(&main) else { return };
+    let [a, b] = ["a", "b"].map(|pod| Pod::add(&node, &main, pod));
+    assert!(reach_each_other(&a, &b) && reach_node(&node, &a), "{name}");
+    a.again(&node, "CHECK").result();
+    let again = a.again(&node, "ADD").result();
+    assert_eq!(again, a.result, "the same call has the same result");
+    assert!(reach_each_other(&a, &b), "{name}");
+    node.write("deny", &policy("a", "Ingress"));
+    let denied = |from: &Pod, to: &Pod| !reaches(&from.netns, &to.netns, to.addresses[0]);
+    wait(|| denied(&b, &a));
+    assert!(!denied(&a, &b) && reach_node(&node, &a), "{name}: only what was asked for");
+    node.write("deny", &policy("a", "Egress"));
+    wait(|| denied(&a, &b));
+    assert!(!denied(&b, &a), "{name}");
+    let listener = node.inside(|| TcpListener::bind(("10.77.0.1", 0)).unwrap());
+    let to: SocketAddr = listener.local_addr().unwrap();
+    assert!(!netns::run_in(&a.netns, || connects(to)).unwrap(), "{name}: the node is no exception");
+    std::fs::remove_file(node.folder.path().join("manifests/deny.yaml")).unwrap();
+    wait(|| reach_each_other(&a, &b));
+    let ends: [fn(&mut Node); 2] = [|node| assert!(node.stop_agent()), Node::kill_agent];
+    let mut workers = 0;
+    for end in ends {
+        let before = links(&node);
+        end(&mut node);
+        let [to_b, to_a] = [&b, &a].map(|pod| pod.addresses[0]);
+        let passes = [reaches(&a.netns, &b.netns, to_b), reaches(&b.netns, &a.netns, to_a)];
+        assert_eq!(passes, [false; 2], "{name}");
+        assert!(!reach_node(&node, &a), "{name}: nothing passes unjudged");
+        assert_eq!(links(&node), before, "{name}: all interfaces stay");
+        // Another number of workers, too.
+        workers += 1;
+        node.start_agent_with(workers, Power::Root);
+        wait(|| reach_each_other(&a, &b) && reach_node(&node, &b));
     }
+    for pod in [&a, &b] {
+        assert!(pod.del(&node, &main).succeeded);
+    }
+    assert!(node.attachments().is_empty());
+    assert_eq!(links(&node), [""; 0], "{name}: nothing is left");
+    let shelter = Shelter::open(&node.socket().with_extension("netns")).unwrap().unwrap();
+    assert_eq!(shelter.pairs().unwrap(), []);
 }
 
 #[test]
