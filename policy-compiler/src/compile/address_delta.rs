@@ -13,7 +13,7 @@ use crate::common::{Identity, Rebuild};
 use crate::image::{ChangeCounters, PeerTables};
 use crate::model::{Family, Model};
 use crate::peers::{
-    ClassMap, IdentityInterner, Member, NO_CLASS, NewClass, PredicateSet, Predicates,
+    ClassMap, IdentityInterner, KindId, Member, NO_CLASS, NewClass, PredicateSet, Predicates,
 };
 use crate::prefix_map::{MAX_VALUE, PrefixMap};
 
@@ -116,6 +116,23 @@ impl PeersDraft {
 }
 
 impl Basis {
+    /// [`replace_kind`](Self::replace_kind) at a network of a single address, which is touched with that. `false` for a
+    /// larger one: nothing is done.
+    pub(crate) fn replace_kind_of_host(
+        &mut self,
+        net: IpNet,
+        was: Option<KindId>,
+        is: Option<KindId>,
+        delta: &mut AddressDelta,
+    ) -> Result<bool, Rebuild> {
+        if net.prefix_len() != net.max_prefix_len() {
+            return Ok(false);
+        }
+        delta.hosts.insert(net.addr());
+        self.replace_kind(net.addr(), was, is)?;
+        Ok(true)
+    }
+
     /// Gives the touched addresses their new identities, and the local pods among them their new predicate sets.
     /// Returns the added classes.
     pub(crate) fn apply_address_delta(

@@ -5,9 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ahash::AHashMap;
-use ipnet::IpNet;
 
-use super::address_delta::AddressDelta;
 use super::term_index::{TermIndex, member_predicate_set};
 use crate::common::Rebuild;
 use crate::image::PeerTables;
@@ -75,23 +73,6 @@ impl Basis {
         }
         here.extend(is);
         Ok(())
-    }
-
-    /// [`replace_kind`](Self::replace_kind) at a network of a single address, which is touched with that. `false` for a
-    /// larger one: nothing is done.
-    pub(crate) fn replace_kind_of_host(
-        &mut self,
-        net: IpNet,
-        was: Option<KindId>,
-        is: Option<KindId>,
-        delta: &mut AddressDelta,
-    ) -> Result<bool, Rebuild> {
-        if net.prefix_len() != net.max_prefix_len() {
-            return Ok(false);
-        }
-        delta.hosts.insert(net.addr());
-        self.replace_kind(net.addr(), was, is)?;
-        Ok(true)
     }
 
     /// Counts a member that has these predicates now, and had those before. `Err` if no member gives a port name this
