@@ -1,9 +1,5 @@
 //! A worker allocates nothing for the packets of established flows, and a manifest costs memory in proportion to its
 //! length.
-#![expect(unsafe_code, reason = "an allocator that counts is an allocator")]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 
 use manx_analysis::check::problems;
 use manx_calculation::import::import;
@@ -11,64 +7,13 @@ use manx_dataplane::packet::Offload;
 use manx_dataplane::port::memory::Frame;
 use manx_dataplane::tables::PortId;
 use manx_objects::contents::Contents;
+use manx_tests::allocations::{Counting, allocations};
 use manx_tests::fabric::{HOST, RAW, UNDERLAY};
 use manx_tests::packet::{TCP, Tuple, UDP, super_packet, tunnelled};
 use manx_tests::shop::{self, A, A6, B, B6, FAR};
 
-thread_local! {
-    /// Allocations of this thread since it began to count; `None` if it does not count.
-    static COUNT: Cell<Option<Allocated>> = const { Cell::new(None) };
-}
-
-/// What was allocated, whether it was freed or not.
-#[derive(Debug, Clone, Copy, Default)]
-struct Allocated {
-    times: u64,
-    bytes: u64,
-}
-
-struct Counting;
-
-fn count(bytes: usize) {
-    let more = |it: Allocated| Allocated { times: it.times + 1, bytes: it.bytes + bytes as u64 };
-    // A thread that is ending has no counter any more, and nothing to count.
-    let _ = COUNT.try_with(|count| count.set(count.get().map(more)));
-}
-
-// SAFETY: every call goes to the system's allocator with the same arguments; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size());
-        // SAFETY: the caller keeps `alloc`'s contract.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout.size());
-        // SAFETY: the caller keeps `alloc_zeroed`'s contract.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count(size);
-        // SAFETY: the caller keeps `realloc`'s contract, and `pointer` came from the system's allocator.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps `dealloc`'s contract, and `pointer` came from the system's allocator.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
-
-fn allocations(work: impl FnOnce()) -> Allocated {
-    COUNT.set(Some(Allocated::default()));
-    work();
-    COUNT.take().unwrap()
-}
 
 #[test]
 fn an_allocation_is_counted() {

@@ -8,6 +8,7 @@
 //! - [`attach`]: how long it takes to attach many pods, and what waits meanwhile, on real devices;
 //! - [`pipeline`]: what a packet costs, without devices;
 //! - [`policy_scale`]: what compiling, changing and looking up large policy costs;
+//! - [`policy_size`]: what policies cost that are made to cost much, by their length;
 //! - [`change`]: what a change of one object costs the control thread;
 //! - [`matrix`]: what it costs to tell who reaches whom in a whole cluster.
 
@@ -17,6 +18,7 @@ pub mod fairness;
 pub mod matrix;
 pub mod pipeline;
 pub mod policy_scale;
+pub mod policy_size;
 pub mod side_by_side;
 
 use std::thread;
@@ -36,7 +38,7 @@ pub struct Section {
 }
 
 /// All sections, in the order of measuring.
-pub const SECTIONS: [Section; 7] = [
+pub const SECTIONS: [Section; 8] = [
     Section {
         name: "side-by-side",
         description: "Manx beside others, on real devices, in turn",
@@ -66,6 +68,12 @@ pub const SECTIONS: [Section; 7] = [
         description: "compiling, changing and asking large policy",
         rows: policy_scale::rows,
         measure: policy_scale::measure,
+    },
+    Section {
+        name: "policy-size",
+        description: "policies that are made to cost much, by their length",
+        rows: policy_size::rows,
+        measure: policy_size::measure,
     },
     Section {
         name: "change",

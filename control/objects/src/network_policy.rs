@@ -84,14 +84,35 @@ fn rule(cursor: &Cursor<'_>, peers_field: &'static str, out: &mut Findings) -> O
     if !cursor.exact(out, &[peers_field, "ports"]) {
         return None;
     }
-    Some(Rule {
+    let rule = Rule {
         peers: cursor.field(peers_field).map(|field| {
             let peers = field.items(out, peer);
             intent::separate_peers(&field, &peers, out);
             peers
         }),
         ports: cursor.field("ports").map(|ports| ports.items(out, port)),
-    })
+    };
+    few_pairs(cursor, &rule, out);
+    Some(rule)
+}
+
+/// A rule may have so many pairs of a peer with a selector and a name of a port, and two more for each of either. What a
+/// name stands for differs from peer to peer, so each pair takes memory.
+const PAIRS: usize = 256;
+
+fn few_pairs(cursor: &Cursor<'_>, rule: &Rule, out: &mut Findings) {
+    let peers = rule.peers.iter().flatten();
+    let peers = peers.filter(|peer| matches!(peer, Peer::Selectors { .. })).count();
+    let ports = rule.ports.iter().flatten();
+    let names = ports.filter(|it| matches!(it.port, Some(PortNumber::Name(_)))).count();
+    let (pairs, most) = (peers * names, PAIRS + 2 * (peers + names));
+    if pairs > most {
+        let message = format!(
+            "names {names} ports for {peers} peers: found {pairs} pairs, expected {most} at most; make several rules of it, or give \
+             the ports by number"
+        );
+        cursor.error(out, Cause::Conflict(message));
+    }
 }
 
 fn peer(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Peer> {

@@ -7,7 +7,7 @@ use super::packet_key::{KEYED, OTHERS};
 use super::tables::Image;
 use crate::common::{ChainId, Identity, PathId};
 use crate::model::{Direction, Family, Protocol, Transport, icmp_of};
-use crate::resolve::{Ports, Predicate, PredicateId, ResolvedEnd, ResolvedEntity};
+use crate::resolve::{Ports, Predicate, PredicateId, ResolvedEnd};
 
 /// Keys from the first to the last, both included, that lead to one path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,9 +164,8 @@ impl Image {
 
     /// The port ranges that an end of a rule names.
     fn ranges(&self, end: &ResolvedEnd) -> Vec<(u16, u16)> {
-        let named = end.entities.iter().flat_map(ResolvedEntity::ports);
         let mut ranges = Vec::new();
-        for ports in named.chain(&end.not_ports) {
+        for ports in end.ports() {
             match ports {
                 Ports::Range(first, last) => ranges.push((*first, *last)),
                 Ports::Set(set) => {

@@ -1,5 +1,7 @@
 //! Whether a rule matches a packet, given the facts about both addresses.
 
+use std::sync::Arc;
+
 use super::predicate::{PortSetId, PredicateId};
 use super::rule::{Ports, ResolvedEnd, ResolvedEntity, ResolvedRule};
 use crate::model::{Direction, Family, IcmpMatch, Protocol, Shown, Transport, icmp_of};
@@ -17,11 +19,6 @@ pub(crate) trait Facts {
 }
 
 impl ResolvedEntity {
-    /// Its ports; none if it does not look at ports.
-    pub(crate) fn ports(&self) -> impl Iterator<Item = &Ports> {
-        self.ports.iter().flat_map(|ports| ports.iter())
-    }
-
     pub(crate) fn holds(&self, facts: &impl Facts) -> bool {
         self.families[facts.family() as usize]
             && self.wanted.iter().all(|predicate| facts.holds(*predicate))
@@ -30,10 +27,25 @@ impl ResolvedEntity {
 }
 
 impl ResolvedEnd {
+    /// The ports that it names, those that entities share once.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = &Ports> {
+        let mut before = None;
+        let of_entities = self.entities.iter().filter_map(move |entity| {
+            let ports = entity.ports.as_ref()?;
+            let is_new = before.replace(ports).is_none_or(|before| !Arc::ptr_eq(before, ports));
+            is_new.then_some(ports)
+        });
+        of_entities.flat_map(|ports| ports.iter()).chain(&*self.not_ports)
+    }
+
+    /// How many port ranges and port sets it names.
+    pub(crate) fn port_ranges(&self) -> usize {
+        self.ports().count()
+    }
+
     /// The port sets of the end.
     pub(crate) fn port_sets(&self) -> impl Iterator<Item = PortSetId> + '_ {
-        let of_entities = self.entities.iter().flat_map(ResolvedEntity::ports);
-        of_entities.chain(&self.not_ports).filter_map(|ports| match ports {
+        self.ports().filter_map(|ports| match ports {
             Ports::Set(port_set) => Some(*port_set),
             Ports::Range(..) => None,
         })

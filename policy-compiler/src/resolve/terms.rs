@@ -1,7 +1,7 @@
 //! Terms: the predicates and port sets that rules use of one end of a packet.
 
 use super::predicate::{PortSetId, PredicateId};
-use super::rule::{Ports, ResolvedEnd};
+use super::rule::ResolvedEnd;
 use super::steps::Step;
 
 /// The terms that rules use of one end of a packet, ascending.
@@ -26,15 +26,8 @@ pub(super) fn terms_of<'s>(steps: impl IntoIterator<Item = &'s Step>) -> [Terms;
 
 impl Terms {
     fn add_end(&mut self, end: &ResolvedEnd) {
-        let mut ports = |ports: &[Ports]| {
-            self.port_sets.extend(ports.iter().filter_map(|ports| match ports {
-                Ports::Set(port_set) => Some(*port_set),
-                Ports::Range(..) => None,
-            }));
-        };
-        ports(&end.not_ports);
+        self.port_sets.extend(end.port_sets());
         for entity in &end.entities {
-            ports(entity.ports.as_deref().unwrap_or_default());
             self.predicates.extend(entity.wanted.iter().chain(&*entity.unwanted));
         }
     }

@@ -11,6 +11,7 @@ use super::paths::PathTable;
 use super::plan::PlannedChain;
 use super::row::{FirstPaths, RowScratch};
 use super::until_decided::{StepEffect, UntilDecided};
+use super::work::Work;
 use crate::image::LocalPredicateSets;
 use crate::model::Family;
 use crate::peers::{AddressFacts, Predicates};
@@ -245,7 +246,9 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
         let Self {
             paths: known, scratch: ChainScratch { row: room, matched, match_sets, .. }, ..
         } = self;
-        let row = room.row(matched, match_sets, known, rows, |matching| {
+        // Chains whose rows may take long are walked over.
+        let to = (&mut *rows, &mut Work::unlimited());
+        let row = room.row(matched, match_sets, known, to, |matching| {
             let (decision, always) = decide(self.list, matching);
             (paths.intern(decision), always)
         });

@@ -126,6 +126,14 @@ impl<'a> Clauses<'a> {
 }
 
 impl Clause<'_> {
+    /// What it takes to look at it.
+    pub(super) fn steps(&self) -> usize {
+        match &self.matches {
+            ClauseMatch::Fixed(_) => 1,
+            ClauseMatch::PerPeer(way) => 1 + way.ports(),
+        }
+    }
+
     /// What it matches at a peer; `None` for nothing.
     pub(super) fn claim(
         &self,

@@ -223,6 +223,12 @@ fn port_range_match(
 }
 
 impl PeerAlternative<'_> {
+    /// How many port ranges and port sets its match set is made of, for each peer.
+    pub(super) fn ports(&self) -> usize {
+        let peer = self.peer.ports.as_ref().map_or(0, |ports| ports.len());
+        peer + self.rule.peer.not_ports.len() + self.rule.local.port_ranges()
+    }
+
     /// The match set of this alternative between the local end and a peer; `None` if it does not match the peer.
     pub(crate) fn match_peer(
         &self,

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use super::partition::{ClassColumns, Partition, Partitions, Parts};
 use crate::common::Rebuild;
 use crate::image::{LINEAR, LocalPredicateSets};
-use crate::model::Family;
+use crate::model::{Direction, Family};
 use crate::peers::{PredicateSet, family};
-use crate::resolve::{PossiblePorts, PredicateId, ResolvedList};
+use crate::resolve::{Outcome, PossiblePorts, PredicateId, ResolvedEnd, ResolvedList, Step};
 
 /// For up to this many rows every step is tried, and no step index is made.
 const FEW_ROWS: usize = 8;
@@ -157,8 +157,34 @@ impl PlannedChain<'_> {
     }
 
     /// How many alternatives of rules its rows look at if they are built one by one: those of rules that require a
-    /// predicate that the peers have, or none.
+    /// predicate that the peers have, or none; and what is asked again within each row.
     pub(crate) fn looks(&self) -> usize {
+        let again = self.rows.len().saturating_mul(self.looks_again());
+        self.looks_once().saturating_add(again)
+    }
+
+    /// What a row asks more than once: source ports for each range of keys, rules that are noted for each decision, and
+    /// the ports of a rule for each peer whose ports it looks at.
+    fn looks_again(&self) -> usize {
+        let (mut keys, mut sources, mut noted, mut named) = (1_usize, 0_usize, 0, 0);
+        for Step { rule, outcome, .. } in &self.list.steps.steps {
+            let [local, peer] = [&rule.local, &rule.peer].map(ResolvedEnd::port_ranges);
+            let (source, key) = match self.list.list.direction {
+                Direction::Ingress => (peer, local),
+                Direction::Egress => (local, peer),
+            };
+            keys += key.max(1);
+            sources += source;
+            noted += usize::from(!matches!(outcome, Outcome::Decide(_)));
+            if rule.peer.port_sets().next().is_some() {
+                named += local + peer;
+            }
+        }
+        let each = keys.saturating_mul(1 + sources).saturating_mul(1 + noted);
+        if sources + noted == 0 { named } else { each.saturating_add(named) }
+    }
+
+    fn looks_once(&self) -> usize {
         let Some(index) = self.list.index.get() else {
             let steps = self.list.steps.steps.iter();
             let each = steps.map(|step| step.rule.peer.entities.len().max(1)).sum::<usize>();

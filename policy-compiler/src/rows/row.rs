@@ -3,6 +3,7 @@
 use super::first_match::{FirstMatch, FirstMatches, MergeScratch, NO_RULE};
 use super::interner::RowInterner;
 use super::match_set::{CompactMatch, MatchSets, TableMatch};
+use super::work::Work;
 use crate::common::{BitSet, PathId};
 use crate::image::{Interval, NO_KEY, OTHERS, Row, TABLES, Target};
 
@@ -43,7 +44,9 @@ impl RowScratch {
         decide: impl FnMut(ActiveRules<'_>) -> (PathId, bool),
     ) -> Option<Row> {
         let Self { intervals, firsts: scratch, .. } = self;
-        let no_rules = PathFinder { known: &mut *known, decide }.target(&BitSet::default(), &[]);
+        let work = &mut Work::unlimited();
+        let no_rules =
+            PathFinder { known: &mut *known, decide, work }.target(&BitSet::default(), &[]);
         let mut row = [no_rules; TABLES];
         for (table, place) in row.iter_mut().enumerate() {
             intervals.clear();
@@ -59,16 +62,17 @@ impl RowScratch {
     }
 
     /// The row of some rules, ascending, each with a match set. `decide` gives the path for the rules that match one
-    /// packet, and whether the first of them alone determines it. It is not called for paths that `known` holds.
-    pub(crate) fn row(
+    /// packet, and whether the first of them alone determines it. It is not called for paths that `known` holds. If the
+    /// work runs out on the way, the row leads anywhere.
+    pub(super) fn row(
         &mut self,
         matched: &[(u32, CompactMatch)],
         distinct: &MatchSets,
         known: &mut FirstPaths,
-        interner: &mut RowInterner,
+        (interner, work): (&mut RowInterner, &mut Work),
         decide: impl FnMut(ActiveRules<'_>) -> (PathId, bool),
     ) -> Row {
-        let mut paths = PathFinder { known, decide };
+        let mut paths = PathFinder { known, decide, work };
         let mut row = Row::default();
         let tables = matched.iter().fold(0, |all, (_, claimed)| all | distinct.tables(*claimed));
         for (table, place) in row.iter_mut().enumerate().take(OTHERS + 1) {
@@ -118,6 +122,9 @@ impl RowScratch {
             rules.push(*rule);
         }
         sweep.sweep(|start, in_force| {
+            if paths.work.spend(sourced.len()).is_none() {
+                return;
+            }
             let to = if sourced.iter().any(|(index, _)| in_force.contains(*index)) {
                 by_source.target(in_force, rules, &sourced, paths, interner)
             } else {
@@ -158,6 +165,7 @@ impl BySource {
             sweep.active.remove(*index);
             sweep.add(*index, keys.sources.iter());
         }
+        paths.work.note(sweep.edges.len());
         sweep.sweep(|start, in_force| {
             let to = paths.target(in_force, rules);
             push_interval(intervals, Interval { start, to });
@@ -223,6 +231,7 @@ impl FirstPaths {
 struct PathFinder<'k, D> {
     known: &'k mut FirstPaths,
     decide: D,
+    work: &'k mut Work,
 }
 
 impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
@@ -239,7 +248,7 @@ impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
 
     #[cold]
     fn make(&mut self, first: Option<u32>, in_force: &BitSet, rules: &[u32]) -> Target {
-        let active = ActiveRules { in_force, from: 0, rules, last: None };
+        let active = ActiveRules { in_force, from: 0, rules, last: None, work: self.work };
         let (path, always) = (self.decide)(active);
         let place = Target::path(path);
         let known = match first {
@@ -253,13 +262,17 @@ impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
     }
 }
 
-/// The rules whose match sets contain a key, ascending and distinct.
+/// What it takes to read one of the rules for a decision, which may note and so keep them all.
+const READ: usize = 8;
+
+/// The rules whose match sets contain a key, ascending and distinct, until the work runs out.
 pub(crate) struct ActiveRules<'a> {
     in_force: &'a BitSet,
     /// The match sets below this number were returned.
     from: u32,
     rules: &'a [u32],
     last: Option<u32>,
+    work: &'a mut Work,
 }
 
 impl Iterator for ActiveRules<'_> {
@@ -271,6 +284,7 @@ impl Iterator for ActiveRules<'_> {
             self.from = index + 1;
             let rule = *self.rules.get(index as usize)?;
             if self.last.replace(rule) != Some(rule) {
+                self.work.spend(READ)?;
                 return Some(rule);
             }
         }
@@ -372,7 +386,8 @@ mod tests {
             let mut paths: Vec<Vec<u32>> = Vec::new();
             let mut known = FirstPaths::unknown(all.len());
             let mut interner = RowInterner::default();
-            let row = RowScratch::default().row(&matched, &distinct, &mut known, &mut interner, |rules| {
+            let work = &mut Work::unlimited();
+            let row = RowScratch::default().row(&matched, &distinct, &mut known, (&mut interner, work), |rules| {
                 let rules: Vec<u32> = rules.collect();
                 let at = paths.iter().position(|known| *known == rules);
                 let at = at.unwrap_or_else(|| { paths.push(rules); paths.len() - 1 });

@@ -173,8 +173,8 @@ impl<'a, 'd> Walk<'a, 'd> {
         let mut decided_alone = true;
         let mut active = Active::new(clauses, state);
         while let Some(number) = active.next(self.painter.done) {
-            work.spend(1)?;
             let clause = &clauses.all[number as usize];
+            work.spend(clause.steps())?;
             let Some(claim) = clause.claim(&peer, &mut self.scratch.match_sets) else { continue };
             let to = self.paths.path_or(Some(clause.step), || {
                 let (decision, always) = decide(self.list, std::iter::once(clause.step));
@@ -221,8 +221,8 @@ impl<'a, 'd> Walk<'a, 'd> {
         let mut until = UntilDecided::default();
         let mut active = Active::new(clauses, state);
         while let Some(number) = active.next(0) {
-            work.spend(1)?;
             let clause = &clauses.all[number as usize];
+            work.spend(clause.steps())?;
             let step = &self.list.steps.steps[clause.step as usize];
             if until.skips(step.tier) {
                 continue;
@@ -233,14 +233,12 @@ impl<'a, 'd> Walk<'a, 'd> {
                 break;
             }
         }
-        let mut spent = 0;
-        let row = row.row(matched, match_sets, &mut self.paths, rows, |matching| {
-            // What is noted on the way is part of the decision.
-            let matching = matching.inspect(|_| spent += 1);
+        let to = (&mut *rows, &mut *work);
+        let row = row.row(matched, match_sets, &mut self.paths, to, |matching| {
             let (decision, always) = decide(self.list, matching);
             (paths.intern(decision), always)
         });
-        work.spend(matched.len() + spent)?;
+        work.spend(matched.len())?;
         Some(rows.intern_row(row))
     }
 }

@@ -36,6 +36,11 @@ impl Work {
         Self { left: all, all, bytes }
     }
 
+    /// For what is bounded otherwise.
+    pub(super) fn unlimited() -> Self {
+        Self::new(usize::MAX, usize::MAX)
+    }
+
     /// The work that was spent.
     pub(super) fn spent(&self) -> usize {
         self.all - self.left

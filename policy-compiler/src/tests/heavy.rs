@@ -59,11 +59,15 @@ fn agrees(cluster: &Cluster, image: &Image) {
     let chain = image.chain(&a, direction).unwrap();
     let mut random = Random(7);
     for _ in 0..400 {
-        let net = nets[random.next() as usize % nets.len()];
+        let net = nets.get(random.next() as usize % nets.len().max(1)).copied();
+        let net = net.unwrap_or_else(|| "192.0.2.0/24".parse().unwrap());
         let peer = if random.next().is_multiple_of(2) { net.network() } else { net.broadcast() };
-        let transport = Transport::ports(Protocol::Tcp, 40_000, random.next() as u16);
+        let transport = Transport::ports(Protocol::Tcp, random.next() as u16, random.next() as u16);
         let packet = Packet { local: ip("10.0.0.1"), peer, transport };
-        let expected = reference.judge_by(&policies, &a, stage, direction, &packet);
+        let mut expected = reference.judge_by(&policies, &a, stage, direction, &packet);
+        if image.is_linear(chain) {
+            expected.noted.clear();
+        }
         let ends = [packet.local, peer].map(|address: IpAddr| image.identity(address));
         let found = image.path(image.classify(chain, ends[0], ends[1], transport));
         assert_eq!(*found.decision, expected, "{packet:?}");
@@ -132,6 +136,52 @@ fn a_chain_that_is_too_dear_is_evaluated_rule_by_rule_and_costs_the_others_nothi
     assert!(compiler.looks() - before < 1000, "{before}, and then {}", compiler.looks());
     assert_eq!(is_linear(&image, "a/a"), [true, false]);
     assert_eq!(is_linear(&image, "z/z"), [false; 2]);
+}
+
+#[test]
+fn what_one_row_asks_again_and_again_is_bounded() {
+    let range = |random: &mut Random| {
+        let (first, last) = any_range(0, random);
+        PortMatch::Range { first: first.min(last), last: first.max(last) }
+    };
+    let (mut random, mut rules) = (Random(3), [Vec::new(), Vec::new()]);
+    for index in 0..300 {
+        // Each range of ports with other source ports; and each range of ports with more rules that are noted.
+        let mut both = Rule { index, ..allow().of(6) };
+        both.source.ports = vec![range(&mut random)];
+        let mut logs = Rule { index, ..log().of(6) };
+        for rule in [&mut both, &mut logs] {
+            rule.destination.ports = vec![range(&mut random)];
+        }
+        rules[0].push(both);
+        rules[1].push(logs);
+    }
+    // Source ports and ports of one rule: no two are neighbours.
+    let mut single = allow().of(6);
+    let odd = (0..600).map(|at| PortMatch::Range { first: at * 2 + 1, last: at * 2 + 1 });
+    single.source.ports = odd.clone().collect();
+    single.destination.ports = odd.collect();
+    for rules in rules.into_iter().chain([vec![single]]) {
+        let mut heavy = kubernetes("a/heavy");
+        heavy.1.ingress = Some(rules);
+        let cluster = Cluster::new()
+            .pod("a/a", "", "10.0.0.1")
+            .pod("z/z", "", "10.0.0.2")
+            .policy(heavy)
+            .policy(kubernetes("z/small").ingress([allow().tcp("80")]));
+        let image_of = |work| {
+            let mut compiler = Compiler::new();
+            compiler.tables.scale = Thresholds { work, ..Thresholds::default() };
+            let image = compiler.compile(&cluster.model, &cluster.all());
+            agrees(&cluster, &image);
+            let chain = |pod| image.chain(&name(pod), Direction::Ingress).unwrap();
+            (["a/a", "z/z"].map(|pod| image.is_linear(chain(pod))), compiler.looks())
+        };
+        let (linear, looks) = image_of(10_000);
+        assert_eq!(linear, [true, false]);
+        assert!(looks < 30_000, "{looks}");
+        assert_eq!(image_of(Thresholds::default().work).0, [false; 2]);
+    }
 }
 
 #[test]

@@ -58,6 +58,29 @@ fn anchors_and_aliases_repeat_as_much_as_the_file_is_long_and_little_more() {
 }
 
 #[test]
+fn names_of_ports_for_many_peers_are_not_valid_and_few_of_either_are() {
+    let policy = |peers: usize, names: usize, field: &str| {
+        let peers = each(peers, |at| format!("{{podSelector: {{matchLabels: {{v: v{at}}}}}}}, "));
+        let names = each(names, |at| format!("{{port: n{at}}}, "));
+        format!(
+            "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: p, namespace: d}}, \
+             spec: {{podSelector: {{}}, egress: [{{{field}: [{peers}], ports: [{names}]}}], policyTypes: [Egress]}}}}"
+        )
+    };
+    for (peers, names) in [(18, 18), (2, 5_000), (5_000, 2), (1, 20_000), (200, 3)] {
+        clean(&policy(peers, names, "to"));
+    }
+    for (peers, names) in [(20, 20), (3, 2_000), (2_000, 3), (5_000, 5_000)] {
+        assert!(invalid(&policy(peers, names, "to")).is_some(), "{peers} {names}");
+    }
+    insta::assert_snapshot!(problems(&policy(20, 20, "to")), @r"
+    error[conflicting-fields]: spec.egress[0]: names 20 ports for 20 peers: found 400 pairs, expected 336 at most; make several rules of it, or give the ports by number
+     --> file.yaml:1:125
+      = NetworkPolicy d/p, document 1
+    ");
+}
+
+#[test]
 fn an_alias_bomb_is_no_yaml_and_says_so() {
     let text = format!("{POD}{}", bomb(9, "[x, x, x, x, x, x]"));
     insta::assert_snapshot!(read("file.yaml", &text).unwrap_err(), @r"

@@ -1,0 +1,132 @@
+//! What policies cost by their length that are made to cost much: from their text to the tables of one node. A row is
+//! one of the shapes of `manx_fixtures::heavy`.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use manx_calculation::import::{Cluster, import_for};
+use manx_fixtures::heavy::{NODE, SHAPES, Shape};
+use manx_objects::contents::Contents;
+use manx_policy_compiler::compile::Compiler;
+use manx_policy_compiler::model::ObjectName;
+
+use crate::error::{Error, Failure};
+use crate::report::figures::{Breakdown, Figure};
+use crate::report::goal::Goal;
+use crate::report::statistics::Summary;
+use crate::run::{ListedRow, Run, Settings};
+
+/// The lengths of the text in bytes, and what they are called.
+const LENGTHS: [(usize, &str); 4] =
+    [(100_000, "0.1 MB"), (1_000_000, "1 MB"), (5_000_000, "5 MB"), (10_000_000, "10 MB")];
+
+/// How often everything is compiled from nothing; the lowest time counts.
+const TIMES: usize = 3;
+
+/// The most pods of the node.
+const LOCAL: usize = 250;
+
+/// Twice the text may take so many times as long.
+const GROWTH_GOAL: f64 = 2.5;
+
+/// About how long one row takes.
+const ESTIMATE: Duration = Duration::from_secs(25);
+
+/// The rows of this section.
+pub fn rows(_: &Settings) -> Vec<ListedRow> {
+    let listed = |shape: &Shape| ListedRow {
+        name: shape.name,
+        description: shape.what.to_owned(),
+        estimate: ESTIMATE,
+    };
+    SHAPES.iter().map(listed).collect()
+}
+
+/// Measures the chosen rows.
+pub fn measure(run: &mut Run) -> Result<(), Error> {
+    for shape in &SHAPES {
+        if !run.wants(shape.name) {
+            continue;
+        }
+        run.progress.begin(&format!("{}: {}", shape.name, shape.what));
+        let measured = LENGTHS.iter().map(|(bytes, _)| measure_length(shape, *bytes));
+        match measured.collect::<Result<Vec<_>, Failure>>() {
+            Ok(measured) => add(run, shape, &measured)?,
+            Err(error) => run.add_missing(shape.name, error.to_string(), true)?,
+        }
+        run.progress.step(format!("{}: done", shape.name), ESTIMATE);
+    }
+    Ok(())
+}
+
+/// The milliseconds of each step, and the tables.
+struct Measured {
+    imported: f64,
+    compiled: f64,
+    tables: String,
+}
+
+fn measure_length(shape: &Shape, bytes: usize) -> Result<Measured, Failure> {
+    let text = shape.text(bytes);
+    let contents = Contents::from_texts([("policies.yaml", &*text)]);
+    if let Some(problem) = contents.problems.first() {
+        return Err(format!("the manifests are not as they should be: {problem:?}").into());
+    }
+    let start = Instant::now();
+    let Cluster { model, pods_by_node, .. } = import_for(&contents, NODE);
+    let imported = milliseconds(start.elapsed());
+    let local: BTreeSet<_> =
+        pods_by_node.keys().take(LOCAL).map(|pod| ObjectName::clone(pod)).collect();
+    let (mut compiled, mut tables) = (f64::INFINITY, String::new());
+    for _ in 0..TIMES {
+        let mut compiler = Compiler::new();
+        let start = Instant::now();
+        let image = compiler.compile(&model, &local);
+        compiled = compiled.min(milliseconds(start.elapsed()));
+        let counts = image.counts();
+        tables = format!(
+            "{} pods of the node, {} classes, {} chains ({} rule by rule), {} rows, {:.1} MB",
+            local.len(),
+            counts.classes,
+            counts.chains,
+            counts.linear,
+            counts.rows,
+            image.bytes() as f64 / 1e6,
+        );
+    }
+    Ok(Measured { imported, compiled, tables })
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Adds a shape's figures, given by length.
+fn add(run: &mut Run, shape: &Shape, measured: &[Measured]) -> Result<(), Error> {
+    let row = shape.name;
+    let steps: [(&str, fn(&Measured) -> f64); 2] =
+        [("compiled", |it| it.compiled), ("imported", |it| it.imported)];
+    for (step, time) in steps {
+        let names = LENGTHS.into_iter().map(|(_, name)| name);
+        let parts = names.zip(measured.iter().map(time)).collect();
+        let head = format!("Policy by its length, {step}, ms");
+        run.add_breakdown(Breakdown { row, head, parts })?;
+    }
+    if let [.., half, whole] = measured
+        && let Some(manx) = Summary::from_values(&[whole.compiled / half.compiled])
+    {
+        run.report.remarks.push(format!("policy-size, {row}, 10 MB: {}", whole.tables));
+        run.add_figure(Figure {
+            row,
+            head: "Policy by its length: how much longer twice the text takes to compile"
+                .to_owned(),
+            what: format!("10 MB over 5 MB: {}", shape.what),
+            unit: "times",
+            beside: None,
+            manx,
+            ratio: None,
+            goal: Some(Goal::AtMost(GROWTH_GOAL)),
+        })?;
+    }
+    Ok(())
+}

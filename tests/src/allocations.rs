@@ -1,0 +1,74 @@
+//! An allocator that counts: for a test binary that has it as its `#[global_allocator]`.
+#![expect(unsafe_code, reason = "an allocator that counts is an allocator")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+thread_local! {
+    /// Allocations of this thread since it began to count; `None` if it does not count.
+    static COUNT: Cell<Option<Allocated>> = const { Cell::new(None) };
+}
+
+/// The bytes that all threads have allocated so far.
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// What was allocated, whether it was freed or not.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Allocated {
+    /// How often.
+    pub times: u64,
+    /// How much in all.
+    pub bytes: u64,
+}
+
+/// The allocator.
+#[derive(Debug)]
+pub struct Counting;
+
+fn count(bytes: usize) {
+    BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
+    let more = |it: Allocated| Allocated { times: it.times + 1, bytes: it.bytes + bytes as u64 };
+    // A thread that is ending has no counter any more, and nothing to count.
+    let _ = COUNT.try_with(|count| count.set(count.get().map(more)));
+}
+
+// SAFETY: every call goes to the system's allocator with the same arguments; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: the caller keeps `alloc`'s contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size());
+        // SAFETY: the caller keeps `alloc_zeroed`'s contract.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(size);
+        // SAFETY: the caller keeps `realloc`'s contract, and `pointer` came from the system's allocator.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps `dealloc`'s contract, and `pointer` came from the system's allocator.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// What this thread allocates while it works.
+pub fn allocations(work: impl FnOnce()) -> Allocated {
+    COUNT.set(Some(Allocated::default()));
+    work();
+    COUNT.take().unwrap_or_default()
+}
+
+/// The bytes that all threads allocate meanwhile: for a process that does nothing else.
+pub fn bytes_of_all_threads(work: impl FnOnce()) -> u64 {
+    let before = BYTES.load(Ordering::Relaxed);
+    work();
+    BYTES.load(Ordering::Relaxed) - before
+}
