@@ -96,19 +96,22 @@ fn documents(name: &str) -> Vec<String> {
     documents.split("\n---\n").map(str::to_owned).collect()
 }
 
-/// The two manifests are whole, each for itself, and say the same of kinds, accounts and rights. One makes a pool, too.
+/// The two manifests are whole, each for itself, and say the same of kinds, accounts and rights. Where Manx is the network,
+/// it makes a pool, too, and writes a condition of nodes.
 #[test]
-fn the_manifest_for_policy_only_differs_in_what_runs_and_in_that_it_makes_no_pool() {
+fn the_manifest_for_policy_only_differs_in_what_runs_and_has_no_pool_and_no_condition() {
     let [all, policy_only] = ["manx.yaml", "policy-only.yaml"].map(documents);
     let is_daemon_set = |text: &String| text.contains("\nkind: DaemonSet\n");
     assert!(all.last().is_some_and(is_daemon_set) && policy_only.last().is_some_and(is_daemon_set));
-    let is_of_pool = |text: &&String| {
-        text.contains("\n  name: manx-pool\n") || text.contains("{name: manx-pool")
+    let names = |text: &str, name: &str| {
+        text.contains(&format!("\n  name: {name}\n")) || text.contains(&format!("{{name: {name}"))
     };
-    let of_pool = all.iter().filter(is_of_pool).count();
-    assert_eq!((of_pool, policy_only.iter().filter(is_of_pool).count()), (4, 0));
+    let is_of_network = |text: &&String| names(text, "manx-pool") || names(text, "manx-condition");
+    let of_network = all.iter().filter(is_of_network).count();
+    assert_eq!((of_network, policy_only.iter().filter(is_of_network).count()), (8, 0));
+    assert!(!policy_only.concat().contains("nodes/status"));
     let without = |all: &[String]| -> Vec<String> {
-        let others = all.iter().filter(|text| !is_of_pool(text) && !is_daemon_set(text));
+        let others = all.iter().filter(|text| !is_of_network(text) && !is_daemon_set(text));
         others.cloned().collect()
     };
     assert!(without(&all).len() >= 6);

@@ -140,7 +140,8 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     );
     tracing::info!("{kept}");
     (settings.tell_ready)();
-    let sources = EventSources {
+    agent.datastore.tell_network_up();
+    let mut sources = EventSources {
         terminate,
         inbox,
         completed,
@@ -150,8 +151,12 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         reserved,
         observer,
     };
-    let ended = run_control_loop(&mut agent, sources).await;
+    let ended = run_control_loop(&mut agent, &mut sources).await;
     tracing::info!(node = settings.name, "stopping");
+    if ended.is_ok() {
+        // Meanwhile packets are judged, and `sources` keeps the socket: the next agent speaks after this one.
+        agent.datastore.tell_network_down().await;
+    }
     ended
 }
 
@@ -171,7 +176,7 @@ struct EventSources {
 }
 
 /// The control loop: one event after the other, until the agent is told to stop or cannot go on.
-async fn run_control_loop(agent: &mut Agent, mut sources: EventSources) -> Result<(), Error> {
+async fn run_control_loop(agent: &mut Agent, sources: &mut EventSources) -> Result<(), Error> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Runtime)?;
     let mut tick = tokio::time::interval(TICK);
     let mut ended = Vec::new();

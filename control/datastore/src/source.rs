@@ -85,6 +85,20 @@ impl Source {
         }
     }
 
+    /// Has it written to the Node that the network of its pods works. A directory is not written to.
+    pub fn tell_network_up(&self) {
+        if let Self::ApiServer(server) = self {
+            server.tell_network_up();
+        }
+    }
+
+    /// Has it written to the Node that the network of its pods ends, and waits for that, a second at most.
+    pub async fn tell_network_down(&self) {
+        if let Self::ApiServer(server) = self {
+            server.tell_network_down().await;
+        }
+    }
+
     /// The host of the API server, a name or an address.
     pub fn server_host(&self) -> Option<&str> {
         match self {

@@ -164,6 +164,21 @@ impl Datastore {
         self.cluster.in_sync && self.account.is_deleted(self.source.contents())
     }
 
+    /// Tells the cluster that this node's pods have a network, where that is Manx's.
+    pub(crate) fn tell_network_up(&self) {
+        if self.network == Network::Manx {
+            self.source.tell_network_up();
+        }
+    }
+
+    /// Tells the cluster that this node's pods have none any more, a second at most. Where Manx is gone from the cluster,
+    /// another plugin may come that never tells that there is one.
+    pub(crate) async fn tell_network_down(&self) {
+        if self.network == Network::Manx && !self.is_removed() {
+            self.source.tell_network_down().await;
+        }
+    }
+
     /// Imports all objects. [`Datastore::place`] follows.
     pub(super) fn import(&mut self) {
         self.adopt(import_for(self.source.contents(), &self.node));

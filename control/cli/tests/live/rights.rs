@@ -28,7 +28,8 @@ pub(super) fn install(server: &Server) {
     let told = server.kubectl(&["create", "-f", "-"], rest);
     assert!(told.contains("daemonset.apps/manx-node created"), "{told}");
     // kubectl reads what it patches; an agent does not.
-    let reads = ["create", "clusterrole", "reads", "--verb=get", "--resource=pods/status"];
+    let reads =
+        ["create", "clusterrole", "reads", "--verb=get", "--resource=pods/status,nodes/status"];
     server.kubectl(&reads, "");
     let account = format!("--serviceaccount=kube-system:{ACCOUNT}");
     let bound = ["create", "clusterrolebinding", "reads", "--clusterrole=reads", &account];
@@ -69,15 +70,36 @@ fn as_account(server: &Server, account: &str, bound: &[&str]) -> PathBuf {
 
 /// A patch, as what the kubeconfig says. `Err`: what the server answers.
 fn patch(server: &Server, as_whom: &Path, what: &[&str], object: &Value) -> Result<String, String> {
+    patch_by(server, as_whom, "--type=merge", what, object)
+}
+
+/// The same by another type of patch.
+fn patch_by(
+    server: &Server,
+    as_whom: &Path,
+    by: &str,
+    what: &[&str],
+    object: &Value,
+) -> Result<String, String> {
     let text = object.to_string();
     let kubeconfig = ["--kubeconfig", as_whom.to_str().unwrap()];
-    let with = ["--type=merge", "-p", &text];
+    let with = [by, "-p", &text];
     server.try_kubectl(&[&kubeconfig[..], &["patch"], what, &with].concat(), "")
 }
 
 fn objects() -> Vec<Value> {
-    let node =
-        |name: &str| json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
+    let node = |name: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": { "name": name, "annotations": { "theirs": "stays" }, "labels": { "zone": "a" } },
+            "spec": { "podCIDR": "10.0.0.0/24", "taints": [{ "key": "theirs", "effect": "NoSchedule" }] },
+            "status": {
+                "addresses": [{ "type": "InternalIP", "address": "192.0.2.7" }],
+                "capacity": { "pods": "110" },
+                "conditions": [{ "type": "Ready", "status": "False", "reason": "KubeletNotReady" }],
+            },
+        })
+    };
     let pod = |name: &str, node: &str| {
         json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -161,6 +183,7 @@ pub(super) fn check(server: &Server) {
     // Others are not concerned.
     patch(server, &server.kubeconfig(), &others, &annotation("theirs", &json!("changed"))).unwrap();
     check_others(server, &agent);
+    check_condition(server, &agent, &unbound);
     check_first_pool(server);
     server.clear(&objects);
 }
@@ -217,6 +240,102 @@ fn check_others(server: &Server, agent: &Path) {
         let user = format!("system:serviceaccount:{account}");
         everything(&user, "restored", status, &annotation(POD_IP, &json!(account))).unwrap();
     }
+}
+
+/// Of its own node an agent changes one condition, and of other nodes nothing.
+fn check_condition(server: &Server, agent: &Path, unbound: &Path) {
+    let own = ["node", "n1", "--subresource=status"];
+    let others = ["node", "n2", "--subresource=status"];
+    let by = |as_whom: &Path, what: &[&str], object: &Value| {
+        patch_by(server, as_whom, "--type=strategic", what, object)
+    };
+    let conditions = |all: &Value| json!({ "status": { "conditions": all } });
+    let network = |status: &str| json!({ "type": "NetworkUnavailable", "status": status });
+    let ready = |status: &str| json!({ "type": "Ready", "status": status });
+    let up = conditions(&json!([network("False")]));
+    let found = || {
+        let node = server.kubectl(&["get", "node", "n1", "-o", "json"], "");
+        let mut node: Value = serde_json::from_str(&node).unwrap();
+        let metadata = node["metadata"].as_object_mut().unwrap();
+        metadata.retain(|field, _| field != "resourceVersion" && field != "managedFields");
+        node
+    };
+
+    let start = Instant::now();
+    while by(agent, &others, &up).is_ok() {
+        assert!(start.elapsed() < IN_FORCE, "a condition of another node is changed");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    for status in ["True", "False"] {
+        by(agent, &own, &conditions(&json!([network(status)]))).unwrap();
+    }
+    let before = found();
+    assert_eq!(before["status"]["conditions"].as_array().unwrap().len(), 2);
+
+    let own_node = "changes its own node alone";
+    let this_condition = "changes the condition NetworkUnavailable alone";
+    let no_status = "nothing else of a node's status";
+    let no_metadata = "nothing of a node's metadata";
+    let address = |address: &str| json!([{ "type": "InternalIP", "address": address }]);
+    let with = |field: &str, value: Value| {
+        let mut object = conditions(&json!([network("True")]));
+        object["status"][field] = value;
+        object
+    };
+    for (what, object, told) in [
+        (&others, up.clone(), own_node),
+        (&own, conditions(&json!([ready("True")])), this_condition),
+        (&own, conditions(&json!([network("True"), ready("True")])), this_condition),
+        (
+            &own,
+            conditions(&json!([{ "type": "MemoryPressure", "status": "True" }])),
+            this_condition,
+        ),
+        (&own, conditions(&json!([{ "type": "Ready", "$patch": "delete" }])), this_condition),
+        (
+            &own,
+            conditions(&json!([{ "type": "NetworkUnavailable", "$patch": "delete" }])),
+            this_condition,
+        ),
+        (&own, with("addresses", address("192.0.2.8")), no_status),
+        (&own, with("addresses", Value::Null), no_status),
+        (&own, with("capacity", json!({ "pods": "1" })), no_status),
+        (&own, with("allocatable", json!({ "example.com/gpu": "8" })), no_status),
+        (&own, with("images", json!([{ "names": ["i"] }])), no_status),
+        (&own, with("nodeInfo", json!({ "kubeletVersion": "v0" })), no_status),
+        (&own, with("volumesAttached", json!([{ "name": "v", "devicePath": "" }])), no_status),
+        (&own, json!({ "metadata": { "labels": { "zone": "b" } } }), no_metadata),
+        (&own, json!({ "metadata": { "labels": { "more": "b" } } }), no_metadata),
+        (&own, json!({ "metadata": { "labels": null } }), no_metadata),
+        (&own, annotation("theirs", &json!("changed")), no_metadata),
+        (&own, annotation("more", &json!("changed")), no_metadata),
+        (&own, json!({ "metadata": { "finalizers": ["example.com/never"] } }), no_metadata),
+    ] {
+        let error = by(agent, what, &object).unwrap_err();
+        assert!(error.contains(told), "{object}: {error}");
+    }
+    // A patch of another type puts a list in the place of the other one.
+    let lists = [
+        json!([network("True")]),
+        json!([network("True"), network("False"), before["status"]["conditions"][0]]),
+        Value::Null,
+    ];
+    for list in lists {
+        let error = patch(server, agent, &own, &conditions(&list)).unwrap_err();
+        assert!(error.contains(this_condition), "{list}: {error}");
+    }
+    // A status has no way to the rest: the server takes it as unchanged.
+    for spec in [json!({ "taints": null }), json!({ "unschedulable": true })] {
+        by(agent, &own, &json!({ "spec": spec })).unwrap();
+    }
+    assert_eq!(found(), before);
+    let error = by(unbound, &own, &up).unwrap_err();
+    assert!(error.contains("names no node"), "{error}");
+    // Others are not concerned. Where Manx is gone, one of them takes the condition away.
+    by(&server.kubeconfig(), &others, &conditions(&json!([ready("True")]))).unwrap();
+    let without = conditions(&json!([{ "type": "NetworkUnavailable", "$patch": "delete" }]));
+    by(&server.kubeconfig(), &own, &without).unwrap();
+    assert_eq!(found()["status"]["conditions"].as_array().unwrap().len(), 1);
 }
 
 fn annotation(name: &str, value: &Value) -> Value {

@@ -1,5 +1,5 @@
-//! What agents write at an API server, with the rights of `deploy/manx.yaml` and no more: addresses of their pods, and
-//! Events about objects that are not valid.
+//! What agents write at an API server, with the rights of `deploy/manx.yaml` and no more: addresses of their pods, whether
+//! their node has a network, and Events about objects that are not valid.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -99,6 +99,7 @@ pub(super) fn check(server: &Server) {
     let kubeconfigs = ["n1", "n2"].map(|node| rights::agent(server, node));
     let mut agents = Agents::start(&kubeconfigs);
     check_addresses(server, &mut agents);
+    check_condition(server, &mut agents);
     check_events(server, &kubeconfigs, agents);
     server.clear(&objects);
 }
@@ -122,6 +123,24 @@ fn check_addresses(server: &Server, agents: &mut Agents) {
     assert_eq!(emptied["cni.projectcalico.org/podIP"], "");
     let other = get("db");
     assert!(!other.contains("cni.projectcalico.org"), "a pod of another node: {other}");
+}
+
+fn check_condition(server: &Server, agents: &mut Agents) {
+    let of = |node: &str| {
+        let what = "jsonpath={range .status.conditions[*]}{.type} {.status} {.reason}\n{end}";
+        server.kubectl(&["get", "node", node, "-o", what], "")
+    };
+    // Its policy may need a moment until it is in force, and all is refused meanwhile.
+    agents.sources[0].tell_network_up();
+    let up = "NetworkUnavailable False ManxIsUp\n";
+    agents.until("the network of n1 is up", |_| of("n1") == up);
+    assert_eq!(of("n2"), "");
+    let [one, _] = &agents.sources;
+    assert_eq!(one.warnings(), [""; 0]);
+    agents.runtime.block_on(one.tell_network_down());
+    assert_eq!(of("n1"), "NetworkUnavailable True ManxIsDown\n");
+    one.tell_network_up();
+    agents.until("and up again", |_| of("n1") == up);
 }
 
 fn check_events(server: &Server, kubeconfigs: &[PathBuf; 2], mut agents: Agents) {

@@ -9,7 +9,8 @@
 //! - `follow`: the objects of one kind, listed and watched.
 //! - `event`, `events`, `snapshot`: what has happened, and its way to the agent and to the state on disk.
 //! - `waiting`: what is to be written, one value for each object.
-//! - `annotate`, `notice`: what agents write: pods' addresses, and Events about objects that are not valid.
+//! - `annotate`, `condition`, `notice`: what agents write: pods' addresses, whether their node has a network, and Events
+//!   about objects that are not valid.
 //! - `pool`: the first `IPPool` of a cluster that has none, which the installation writes.
 //! - `objects`: all objects, and how they differ from those before.
 //!
@@ -20,6 +21,7 @@
 
 mod access;
 mod annotate;
+mod condition;
 mod connection;
 mod event;
 mod events;
@@ -56,6 +58,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
 pub use self::access::{Access, AccessError};
+use self::condition::Condition;
 use self::connection::{ANSWER, Connection};
 use self::event::Event;
 use self::events::{Events, Received};
@@ -136,6 +139,7 @@ pub struct ApiServer {
     objects: Objects,
     /// The addresses of this node's pods that are to be written; none: they are released.
     addresses: Arc<Waiting<Vec<IpAddr>>>,
+    condition: Arc<Condition>,
     node: String,
     /// The server's, as its URL names it.
     host: Option<String>,
@@ -171,10 +175,12 @@ impl ApiServer {
         let (snapshot, loaded) = state.as_deref().map_or((None, None), open);
         let (sender, events) = mpsc::channel(WAITING);
         let addresses = Arc::<Waiting<Vec<IpAddr>>>::default();
+        let condition = Arc::<Condition>::default();
         let noticed = Arc::<Waiting<Notice>>::default();
         let writes = Writes {
             node: node.clone(),
             addresses: Arc::clone(&addresses),
+            condition: Arc::clone(&condition),
             noticed: Arc::clone(&noticed),
             given_up: given_up.clone(),
         };
@@ -194,6 +200,7 @@ impl ApiServer {
         let mut this = Self {
             objects,
             addresses,
+            condition,
             node,
             host,
             notices,
@@ -256,7 +263,18 @@ impl ApiServer {
 
     /// What else its users have to know; see [`Source::warnings`](crate::Source::warnings).
     pub(crate) fn warnings(&self) -> Vec<String> {
-        self.trouble.text().into_iter().chain(self.given_up.text()).collect()
+        let condition = self.condition.text(&self.node);
+        self.trouble.text().into_iter().chain(self.given_up.text()).chain(condition).collect()
+    }
+
+    /// See [`Source::tell_network_up`](crate::Source).
+    pub(crate) fn tell_network_up(&self) {
+        self.condition.up();
+    }
+
+    /// See [`Source::tell_network_down`](crate::Source).
+    pub(crate) async fn tell_network_down(&self) {
+        self.condition.down().await;
     }
 
     /// Gives a pod the addresses that it has on this node, or takes them away; see [`Source::assign`](crate::Source).
@@ -376,6 +394,7 @@ async fn read_all(access: &Access) -> Result<Contents, AccessError> {
 struct Writes {
     node: String,
     addresses: Arc<Waiting<Vec<IpAddr>>>,
+    condition: Arc<Condition>,
     noticed: Arc<Waiting<Notice>>,
     given_up: GivenUp,
 }
@@ -426,6 +445,7 @@ async fn connect(
         reason = keep_probing(&connection, events) => Err(reason),
         () = follow::watch_installed(&connection, &installed) => Ok(()),
         () = annotate::keep_writing(&connection, &writes.node, &writes.addresses) => Ok(()),
+        () = condition::keep_writing(&connection, &writes.node, &writes.condition) => Ok(()),
         () = notice::keep_writing(&connection, &writes.node, &writes.noticed, &writes.given_up) => Ok(()),
     }
 }

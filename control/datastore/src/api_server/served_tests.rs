@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use manx_objects::problem::{Cause, Place, Problem, Severity};
@@ -301,6 +303,78 @@ fn an_event_that_is_never_written_holds_up_no_other_and_is_given_up() {
         assert_eq!((written("a"), written("b"), written("c")), (1, 1, 1));
         let told = "1 Events about objects could not be written; the last one about NetworkPolicy shop/c: forbidden here";
         assert_eq!(opened.warnings(), [told]);
+    });
+}
+
+/// A server with the Node `n1`, which does this with each write of its status.
+fn server_of_node(written: impl Fn(usize) -> Answer + Send + 'static) -> Fake {
+    let server = Fake::start();
+    let node = json!({ "metadata": { "name": "n1", "resourceVersion": "7" } });
+    server.world().put("/api/v1/nodes", node.clone());
+    let times = AtomicUsize::new(0);
+    server.world().rule = Box::new(move |asked| match (asked.method.as_str(), &*asked.path) {
+        ("GET", "/api/v1/nodes/n1") => Some(Answer::Json(200, node.clone())),
+        ("PATCH", "/api/v1/nodes/n1/status") => Some(written(times.fetch_add(1, Relaxed))),
+        _ => None,
+    });
+    server
+}
+
+/// What was written of the condition: status, reason and the version of the Node that it was made for.
+fn conditions(server: &Fake) -> Vec<String> {
+    let world = server.world();
+    let patches = world.asked.iter().filter(|it| it.method == "PATCH").map(|it| &it.body);
+    let one = |body: &Value| {
+        let condition = &body["status"]["conditions"][0];
+        assert_eq!(condition["type"], "NetworkUnavailable");
+        let version = &body["metadata"]["resourceVersion"];
+        format!("{} {} {version}", condition["status"], condition["reason"])
+    };
+    patches.map(one).collect()
+}
+
+#[test]
+fn a_nodes_condition_is_written_once_for_each_change_and_tried_again_when_that_fails() {
+    run(async {
+        let server = server_of_node(|at| match at {
+            0 => Answer::Json(409, status(409, "the object has been modified")),
+            1 | 2 => Answer::Json(403, status(403, "forbidden here")),
+            3 => Answer::Close,
+            _ => Answer::Json(200, json!({})),
+        });
+        let mut opened = open(&server, None).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(conditions(&server), [""; 0], "nothing before the agent says so");
+        opened.tell_network_up();
+        until(&mut opened, |it| !it.warnings().is_empty()).await;
+        let told = "the condition NetworkUnavailable of Node \"n1\" could not be written: ";
+        assert!(opened.warnings()[0].starts_with(told), "{:?}", opened.warnings());
+        until(&mut opened, |_| conditions(&server).len() == 5).await;
+        until(&mut opened, |it| it.warnings().is_empty()).await;
+        // Another connection is no change.
+        let usual = std::mem::replace(&mut server.world().rule, Box::new(|_| Some(Answer::Close)));
+        until(&mut opened, |it| it.stale().is_some()).await;
+        server.world().rule = usual;
+        until(&mut opened, |it| it.stale().is_none()).await;
+        opened.tell_network_up();
+        tokio::time::sleep(NEVER).await;
+        let up = r#""False" "ManxIsUp" "7""#;
+        assert_eq!(conditions(&server), [up; 5]);
+        opened.tell_network_down().await;
+        assert_eq!(conditions(&server)[5..], [r#""True" "ManxIsDown" "7""#]);
+    });
+}
+
+#[test]
+fn an_agent_that_ends_waits_a_second_for_its_nodes_condition_and_no_longer() {
+    run(async {
+        let server = server_of_node(|_| Answer::Never);
+        let opened = open(&server, None).await;
+        let start = Instant::now();
+        opened.tell_network_down().await;
+        let took = start.elapsed();
+        assert!((Duration::from_secs(1)..Duration::from_secs(3)).contains(&took), "{took:?}");
+        assert_eq!(conditions(&server), [r#""True" "ManxIsDown" "7""#]);
     });
 }
 

@@ -1,0 +1,164 @@
+//! The condition `NetworkUnavailable` of the agent's own Node: whether the network of its pods is there.
+//!
+//! It is set as Calico sets it (`node/pkg/lifecycle`): `False` when an agent has started, `True` when one ends because it
+//! is told to. While it is `True`, Kubernetes' node controller keeps a taint on the Node
+//! (`node.kubernetes.io/network-unavailable`, `NoSchedule`), so that no new pod comes there.
+//!
+//! Each change is written once. What another writer makes of the condition later stays. A patch names the version that
+//! the Node had when it was read: so one that comes late, after the next agent's, is refused by the server (409).
+
+use std::time::{Duration, SystemTime};
+
+use kube::api::{GetParams, Patch, PatchParams};
+use kube::core::Request;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::connection::Connection;
+use super::fault::words;
+
+/// The condition's type (Kubernetes, `NodeConditionType`).
+const TYPE: &str = "NetworkUnavailable";
+/// The pause before the second try. It doubles up to the longest one.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+/// How long an agent that ends waits until that is written.
+const LAST: Duration = Duration::from_secs(1);
+
+/// The network of a node's pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Network {
+    /// It works.
+    Up,
+    /// It ends with the agent.
+    Down,
+}
+
+/// What was written, and why the last try has failed.
+#[derive(Debug, Clone, Default)]
+struct Told {
+    written: Option<Network>,
+    failure: Option<String>,
+}
+
+/// What is to be written, and what became of it. Nothing is written before the agent says something.
+#[derive(Debug, Default)]
+pub(super) struct Condition {
+    wanted: watch::Sender<Option<Network>>,
+    told: watch::Sender<Told>,
+}
+
+impl Condition {
+    /// Has it written that the network works.
+    pub(super) fn up(&self) {
+        self.wanted.send_replace(Some(Network::Up));
+    }
+
+    /// Has it written that the network ends, and waits for that, a second at most.
+    pub(super) async fn down(&self) {
+        self.wanted.send_replace(Some(Network::Down));
+        let mut told = self.told.subscribe();
+        let written = told.wait_for(|told| told.written == Some(Network::Down));
+        if timeout(LAST, written).await.is_err() {
+            let failure = self.told.borrow().failure.clone();
+            let reason = failure.unwrap_or_else(|| "the API server does not answer".to_owned());
+            tracing::warn!(reason, "the node's condition {TYPE} stays as it was");
+        }
+    }
+
+    /// What its users have to know; `None`: nothing.
+    pub(super) fn text(&self, node: &str) -> Option<String> {
+        let told = self.told.borrow();
+        let reason = told.failure.as_ref()?;
+        Some(format!("the condition {TYPE} of Node {node:?} could not be written: {reason}"))
+    }
+
+    fn fail(&self, node: &str, reason: String) {
+        if self.told.borrow().failure.as_ref() != Some(&reason) {
+            tracing::warn!(node, reason, "the node's condition {TYPE} is written again later");
+        }
+        self.told.send_modify(|told| told.failure = Some(reason));
+    }
+}
+
+/// Writes what is wanted, for as long as the connection lasts. What fails is tried again.
+pub(super) async fn keep_writing(connection: &Connection, node: &str, condition: &Condition) {
+    let mut wanted = condition.wanted.subscribe();
+    let mut pause = PAUSES.0;
+    loop {
+        let next = *wanted.borrow_and_update();
+        match next.filter(|next| condition.told.borrow().written != Some(*next)) {
+            None => {
+                // `condition` holds the sender.
+                _ = wanted.changed().await;
+                pause = PAUSES.0;
+            }
+            Some(network) => match write(connection, node, network).await {
+                Ok(()) => {
+                    let told = Told { written: Some(network), failure: None };
+                    condition.told.send_replace(told);
+                }
+                Err(error) => {
+                    condition.fail(node, words(&error));
+                    // Another change is not held up.
+                    _ = timeout(pause, wanted.changed()).await;
+                    pause = (pause * 2).min(PAUSES.1);
+                }
+            },
+        }
+    }
+}
+
+async fn write(connection: &Connection, node: &str, network: Network) -> kube::Result<()> {
+    let request = || Request::new("/api/v1/nodes");
+    let get = request().get(node, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
+    let found: Value = connection.ask(get).await?;
+    let patch = Patch::Strategic(patch(&found, network, SystemTime::now()));
+    let patched = request().patch_subresource("status", node, &PatchParams::default(), &patch);
+    connection.ask::<Value>(patched.map_err(kube::Error::BuildRequest)?).await.map(drop)
+}
+
+/// What makes the condition say so. A strategic merge patch merges conditions by their type, and leaves the others alone.
+fn patch(found: &Value, network: Network, now: SystemTime) -> Value {
+    let (status, reason, message) = match network {
+        Network::Up => ("False", "ManxIsUp", "Manx is running on this node"),
+        Network::Down => ("True", "ManxIsDown", "Manx is shutting down on this node"),
+    };
+    let now = humantime::format_rfc3339_seconds(now).to_string();
+    let mut condition = json!({
+        "type": TYPE, "status": status, "reason": reason, "message": message, "lastHeartbeatTime": now,
+    });
+    let before = found["status"]["conditions"].as_array().into_iter().flatten();
+    if !before.filter(|it| it["type"] == TYPE).any(|it| it["status"] == status) {
+        condition["lastTransitionTime"] = now.into();
+    }
+    json!({
+        "metadata": { "resourceVersion": found["metadata"]["resourceVersion"] },
+        "status": { "conditions": [condition] },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(conditions: &Value) -> Value {
+        json!({
+            "metadata": { "name": "n1", "resourceVersion": "7", "labels": { "a": "b" } },
+            "status": { "capacity": { "pods": "110" }, "conditions": conditions },
+        })
+    }
+
+    #[test]
+    fn the_patch_is_of_this_condition_and_of_the_node_as_it_was_read() {
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        let ready = json!([{ "type": "Ready", "status": "False" }]);
+        insta::assert_snapshot!(patch(&node(&ready), Network::Up, at), @r#"{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"lastHeartbeatTime":"2023-11-14T22:13:20Z","lastTransitionTime":"2023-11-14T22:13:20Z","message":"Manx is running on this node","reason":"ManxIsUp","status":"False","type":"NetworkUnavailable"}]}}"#);
+        let up =
+            json!([{ "type": "NetworkUnavailable", "status": "False", "reason": "OtherIsUp" }]);
+        insta::assert_snapshot!(patch(&node(&up), Network::Up, at), @r#"{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"lastHeartbeatTime":"2023-11-14T22:13:20Z","message":"Manx is running on this node","reason":"ManxIsUp","status":"False","type":"NetworkUnavailable"}]}}"#);
+        insta::assert_snapshot!(patch(&node(&up), Network::Down, at), @r#"{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"lastHeartbeatTime":"2023-11-14T22:13:20Z","lastTransitionTime":"2023-11-14T22:13:20Z","message":"Manx is shutting down on this node","reason":"ManxIsDown","status":"True","type":"NetworkUnavailable"}]}}"#);
+        let none = node(&Value::Null);
+        assert_eq!(patch(&none, Network::Up, at), patch(&node(&ready), Network::Up, at));
+    }
+}
