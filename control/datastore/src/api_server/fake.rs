@@ -47,6 +47,8 @@ pub(crate) struct World {
     lines: BTreeMap<String, Vec<Value>>,
     pub(crate) rule: Rule,
     pub(crate) asked: Vec<Asked>,
+    /// The certificates that clients have shown, in order.
+    pub(crate) clients: Vec<Vec<u8>>,
     /// The most pieces of one answer that were taken from the server.
     pub(crate) taken: usize,
     acceptor: Option<TlsAcceptor>,
@@ -91,6 +93,7 @@ impl Fake {
             lines: BTreeMap::new(),
             rule: Box::new(|_| None),
             asked: Vec::new(),
+            clients: Vec::new(),
             taken: 0,
             acceptor,
         }));
@@ -228,6 +231,9 @@ async fn accept(listener: TcpListener, world: Arc<Mutex<World>>) {
                 None => serve(stream, &world).await,
                 Some(acceptor) => {
                     if let Ok(stream) = acceptor.accept(stream).await {
+                        let shown = stream.get_ref().1.peer_certificates().unwrap_or_default();
+                        let shown = shown.iter().map(|it| it.to_vec());
+                        world.lock().unwrap().clients.extend(shown);
                         serve(stream, &world).await;
                     }
                 }

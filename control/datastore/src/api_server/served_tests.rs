@@ -425,14 +425,25 @@ fn a_damaged_state_is_told_for_as_long_as_there_is_no_other() {
 /// What a server shows of itself, made for these tests by `openssl ca`: certificates for 127.0.0.1 until 2120, of two
 /// authorities; one that has expired, one that is not valid yet, and one for another name. All have one key.
 fn acceptor(certificate: &str) -> tokio_rustls::TlsAcceptor {
-    use tokio_rustls::rustls::ServerConfig;
-    use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-    use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-    let file = |name: &str| Path::new(FILES).join(name);
-    let chain = vec![CertificateDer::from_pem_file(file(certificate)).unwrap()];
-    let key = PrivateKeyDer::from_pem_file(file("server.key")).unwrap();
-    let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key);
-    Arc::new(config.unwrap()).into()
+    acceptor_for(certificate, rustls::server::WebPkiClientVerifier::no_client_auth())
+}
+
+fn acceptor_for(
+    certificate: &str,
+    clients: Arc<dyn rustls::server::danger::ClientCertVerifier>,
+) -> tokio_rustls::TlsAcceptor {
+    use rustls::ServerConfig;
+    use rustls::pki_types::PrivateKeyDer;
+    use rustls::pki_types::pem::PemObject as _;
+    let chain = vec![of_pem(certificate)];
+    let key = PrivateKeyDer::from_pem_file(Path::new(FILES).join("server.key")).unwrap();
+    let config = ServerConfig::builder().with_client_cert_verifier(clients);
+    Arc::new(config.with_single_cert(chain, key).unwrap()).into()
+}
+
+fn of_pem(name: &str) -> rustls::pki_types::CertificateDer<'static> {
+    use rustls::pki_types::pem::PemObject as _;
+    rustls::pki_types::CertificateDer::from_pem_file(Path::new(FILES).join(name)).unwrap()
 }
 
 const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/api_server/fake");
@@ -506,5 +517,55 @@ fn certificates_of_the_server_and_of_its_authority_may_be_replaced_while_the_age
         fs::write(folder.path().join("new"), new).unwrap();
         fs::rename(folder.path().join("new"), &authority).unwrap();
         until(&mut opened, |it| it.stale().is_none()).await;
+    });
+}
+
+#[test]
+fn a_clients_certificate_that_is_replaced_is_shown_at_the_next_connection() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        // They have signed themselves, and the server takes both.
+        let names = ["client.pem", "other-client.pem"];
+        let mut roots = rustls::RootCertStore::empty();
+        for name in names {
+            roots.add(of_pem(name)).unwrap();
+        }
+        let clients = rustls::server::WebPkiClientVerifier::builder(roots.into());
+        let acceptor = acceptor_for("server.pem", clients.build().unwrap());
+        let server = Fake::start_with(Some(acceptor));
+        fs::copy(Path::new(FILES).join(names[0]), path("client.crt")).unwrap();
+        let kubeconfig = json!({
+            "clusters": [{ "name": "c", "cluster": {
+                "server": format!("https://{}", server.address),
+                "certificate-authority": Path::new(FILES).join("authority.pem"),
+            } }],
+            "users": [{ "name": "u", "user": {
+                "client-certificate": path("client.crt"),
+                "client-key": Path::new(FILES).join("server.key"),
+            } }],
+            "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
+            "current-context": "c",
+        });
+        fs::write(path("kubeconfig"), kubeconfig.to_string()).unwrap();
+        let access = Access { kubeconfig: Some(path("kubeconfig")), ..Access::default() };
+        let opened = ApiServer::open(access, follower(None), |_| ());
+        let mut opened = timeout(PATIENCE, opened).await.unwrap().unwrap();
+        let shown = |server: &Fake| std::mem::take(&mut server.world().clients);
+        let (one, other) = (of_pem(names[0]).to_vec(), of_pem(names[1]).to_vec());
+        let before = shown(&server);
+        assert!(!before.is_empty() && before.iter().all(|it| *it == one));
+        // Half of a file is none.
+        let new = fs::read(Path::new(FILES).join(names[1])).unwrap();
+        fs::write(path("client.crt"), &new[..new.len() / 2]).unwrap();
+        server.world().rule = Box::new(|_| Some(Answer::Close));
+        until(&mut opened, |it| stale(it).contains("no client can be made")).await;
+        server.world().rule = Box::new(|_| None);
+        shown(&server);
+        fs::write(path("new"), new).unwrap();
+        fs::rename(path("new"), path("client.crt")).unwrap();
+        until(&mut opened, |it| it.stale().is_none()).await;
+        let after = shown(&server);
+        assert!(!after.is_empty() && after.iter().all(|it| *it == other));
     });
 }
