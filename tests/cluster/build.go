@@ -141,8 +141,8 @@ func (b builder) stamp() (string, error) {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(name, ".go") && name != "go.mod" && name != "go.sum" {
 			return err
 		}
-		// The driver itself is compiled by its caller; only image.go shapes what is made here.
-		if filepath.Dir(path) == b.source && strings.HasSuffix(name, ".go") && name != "image.go" {
+		// The driver itself is compiled by its caller; only these two shape what is made here.
+		if filepath.Dir(path) == b.source && strings.HasSuffix(name, ".go") && name != "image.go" && name != "tools.go" {
 			return nil
 		}
 		text, err := os.ReadFile(path)

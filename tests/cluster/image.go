@@ -19,7 +19,16 @@ type image struct {
 	name    string // as pods name it
 	files   map[string]string
 	folders []string
+	tools   bool // whether it has what is in tools.go
 	config  map[string]any
+}
+
+// entry is a file of a layer, or a link.
+type entry struct {
+	path string
+	mode int64
+	text []byte
+	link string
 }
 
 const (
@@ -32,9 +41,11 @@ const (
 var images = []image{
 	{
 		program: "agnhost", name: agnhostImage,
-		files:   map[string]string{"etc/passwd": "root:x:0:0:root:/:/agnhost\n", "etc/group": "root:x:0:\n"},
-		folders: []string{"etc", "uploads", "tmp"},
-		config:  map[string]any{"Entrypoint": []string{"/agnhost"}, "Cmd": []string{"pause"}, "Env": []string{"PATH=/"}},
+		files: map[string]string{
+			"etc/passwd": "root:x:0:0:root:/:/bin/sh\n", "etc/group": "root:x:0:\n", "etc/nsswitch.conf": "hosts: files dns\n",
+		},
+		folders: []string{"etc", "uploads", "tmp"}, tools: true,
+		config: map[string]any{"Entrypoint": []string{"/agnhost"}, "Cmd": []string{"pause"}, "Env": []string{"PATH=/:/bin:/usr/bin"}},
 	},
 	{
 		program: "coredns", name: dnsImage,
@@ -121,21 +132,56 @@ func (i image) layer(programs []string) ([]byte, error) {
 			return nil, err
 		}
 	}
+	var entries []entry
 	for name, text := range i.files {
-		if err := writeEntry(out, name, 0o644, []byte(text)); err != nil {
-			return nil, err
-		}
+		entries = append(entries, entry{path: name, mode: 0o644, text: []byte(text)})
 	}
 	for _, program := range programs {
 		text, err := os.ReadFile(program)
 		if err != nil {
 			return nil, err
 		}
-		if err := writeEntry(out, filepath.Base(program), 0o755, text); err != nil {
+		entries = append(entries, entry{path: filepath.Base(program), mode: 0o755, text: text})
+	}
+	if i.tools {
+		tools, err := toolEntries()
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, tools...)
+	}
+	made := map[string]bool{".": true}
+	for _, folder := range i.folders {
+		made[folder] = true
+	}
+	for _, e := range entries {
+		if err := writeParents(out, filepath.Dir(e.path), made); err != nil {
+			return nil, err
+		}
+		if err := e.write(out); err != nil {
 			return nil, err
 		}
 	}
 	return layer.Bytes(), out.Close()
+}
+
+// writeParents writes a folder and those above it that are not made yet: whoever unpacks them would choose who may read them.
+func writeParents(out *tar.Writer, folder string, made map[string]bool) error {
+	if made[folder] {
+		return nil
+	}
+	made[folder] = true
+	if err := writeParents(out, filepath.Dir(folder), made); err != nil {
+		return err
+	}
+	return out.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: folder + "/", Mode: 0o755})
+}
+
+func (e entry) write(out *tar.Writer) error {
+	if e.link != "" {
+		return out.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: e.path, Linkname: e.link, Mode: 0o777})
+	}
+	return writeEntry(out, e.path, e.mode, e.text)
 }
 
 func writeEntry(out *tar.Writer, name string, mode int64, text []byte) error {

@@ -98,6 +98,9 @@ func (c testCluster) reachEachOther(nodes []string) {
 		for _, target := range targets {
 			c.eventually(10*time.Second, "kubectl", "exec", names[0], "--", "/agnhost", "connect", "--timeout=2s", target)
 		}
+		// What Kubernetes' specs have pods execute.
+		shell := "set -e; curl -sS --max-time 2 http://%[1]s:8080/hostname | grep on-; nc -vz -w 2 %[1]s 8080; ls /tmp | wc -l"
+		c.run("kubectl", "exec", names[0], "--", "/bin/sh", "-c", fmt.Sprintf(shell, addresses[0]))
 		// The probe is one that can fail.
 		if _, err := connect(addresses[0] + ":8081"); err == nil || !strings.Contains(err.Error(), "REFUSED") {
 			c.Errorf("a port without a server, from %s: %v, expected REFUSED", node, err)

@@ -57,6 +57,10 @@ timed_out() {
     fi
     [[ $found == *TIMEOUT* ]] || { echo "$found"; return 1; }
 }
+# shell_reaches POD HOST PORT: by curl and by nc, as Kubernetes' specs have pods execute them.
+shell_reaches() {
+    kubectl -n shop exec "$1" -- sh -c "curl -sS --max-time 2 http://$2:$3/hostname | grep - && nc -vz -w 2 $2 $3"
+}
 # reaches FROM TO, denied FROM TO: from pod to pod.
 reaches() { connects "$1" "$(address "$2"):8080"; }
 denied() { timed_out "$1" "$(address "$2"):8080"; }
@@ -136,6 +140,7 @@ END
         check "$from reaches service web by its address" eventually 10 connects "$from" "$web_service:80"
         check "$from reaches service web by its name" eventually 20 connects "$from" web.shop.svc.cluster.local:80
         check "$from reaches it by its short name" connects "$from" web:80
+        check "and so do curl and nc of its shell" shell_reaches "$from" web 80
         check "$from reaches the pods of a headless service by its name" eventually 20 connects "$from" log.shop.svc.cluster.local:8080
         check "$from reaches a pod of a StatefulSet by its name" eventually 20 connects "$from" log-0.log:8080
     done
