@@ -104,11 +104,10 @@ fn milliseconds(time: Duration) -> f64 {
 /// Adds a shape's figures, given by length.
 fn add(run: &mut Run, shape: &Shape, measured: &[Measured]) -> Result<(), Error> {
     let row = shape.name;
-    let steps: [(&str, fn(&Measured) -> f64); 2] =
-        [("compiled", |it| it.compiled), ("imported", |it| it.imported)];
-    for (step, time) in steps {
-        let names = LENGTHS.into_iter().map(|(_, name)| name);
-        let parts = names.zip(measured.iter().map(time)).collect();
+    let compiled: Vec<f64> = measured.iter().map(|it| it.compiled).collect();
+    let imported = measured.iter().map(|it| it.imported).collect();
+    for (step, times) in [("compiled", compiled), ("imported", imported)] {
+        let parts = LENGTHS.into_iter().map(|(_, name)| name).zip(times).collect();
         let head = format!("Policy by its length, {step}, ms");
         run.add_breakdown(Breakdown { row, head, parts })?;
     }

@@ -18,7 +18,10 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 
@@ -337,11 +340,22 @@ fn check_owner(file: &File) -> Result<(), Unusable> {
     Ok(())
 }
 
-fn lock(file: File) -> Result<Flock<File>, Unusable> {
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
-        nix::errno::Errno::EWOULDBLOCK => Unusable::InUse,
-        error => Unusable::Io(error.into()),
-    })
+/// An agent that ends may keep the file for as long, while the next one starts already.
+const ENDING: Duration = Duration::from_secs(3);
+
+fn lock(mut file: File) -> Result<Flock<File>, Unusable> {
+    let start = Instant::now();
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(locked) => return Ok(locked),
+            Err((_, Errno::EWOULDBLOCK)) if start.elapsed() >= ENDING => {
+                return Err(Unusable::InUse);
+            }
+            Err((again, Errno::EWOULDBLOCK)) => file = again,
+            Err((_, error)) => return Err(Unusable::Io(error.into())),
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn newest_head(file: &File) -> Result<Head, Unusable> {

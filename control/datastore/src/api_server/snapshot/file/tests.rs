@@ -255,6 +255,19 @@ fn one_process_has_the_file() {
 }
 
 #[test]
+fn the_file_of_a_process_that_ends_is_the_next_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state");
+    let file = StateFile::create(&path, &State::default()).unwrap();
+    let ends = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(300));
+        drop(file);
+    });
+    assert!(StateFile::open(&path).unwrap().is_some());
+    ends.join().unwrap();
+}
+
+#[test]
 fn the_log_does_not_grow_with_the_number_of_changes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state");
