@@ -157,6 +157,9 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         // Meanwhile packets are judged, and `sources` keeps the socket: the next agent speaks after this one.
         agent.datastore.tell_network_down().await;
     }
+    // The next agent finds the last state's file free when it has the socket.
+    drop(agent);
+    drop(sources);
     ended
 }
 

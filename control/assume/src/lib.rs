@@ -21,10 +21,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use manx_objects::State;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{Node, Object, ObjectKey, Phase, Pod};
 use manx_objects::problem::Place;
+use manx_objects::{State, few};
 use serde_json::Value as Json;
 
 pub use manifest::{MANAGER, merge};
@@ -164,15 +164,9 @@ fn is_finished(pod: &Pod) -> bool {
     matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed))
 }
 
-/// Names in a sentence: the first few, and how many more there are.
+/// Names in a sentence.
 fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    const SHOWN: usize = 4;
-    let names: Vec<&str> = names.into_iter().collect();
-    let shown = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(SHOWN) {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
+    few(names, 4)
 }
 
 #[cfg(test)]

@@ -92,24 +92,27 @@ fn rule(cursor: &Cursor<'_>, peers_field: &'static str, out: &mut Findings) -> O
         }),
         ports: cursor.field("ports").map(|ports| ports.items(out, port)),
     };
-    few_pairs(cursor, &rule, out);
+    if peers_field == "to" {
+        few_pairs(cursor, &rule, out);
+    }
     Some(rule)
 }
 
-/// A rule may have so many pairs of a peer with a selector and a name of a port, and two more for each of either. What a
-/// name stands for differs from peer to peer, so each pair takes memory.
+/// An egress rule that names ports may have so many pairs of a peer with a selector and a port, and four more for each of
+/// either. What a name stands for differs from peer to peer, so each peer has a list of ports of its own.
 const PAIRS: usize = 256;
 
 fn few_pairs(cursor: &Cursor<'_>, rule: &Rule, out: &mut Findings) {
     let peers = rule.peers.iter().flatten();
     let peers = peers.filter(|peer| matches!(peer, Peer::Selectors { .. })).count();
-    let ports = rule.ports.iter().flatten();
-    let names = ports.filter(|it| matches!(it.port, Some(PortNumber::Name(_)))).count();
-    let (pairs, most) = (peers * names, PAIRS + 2 * (peers + names));
-    if pairs > most {
+    let ports: Vec<_> = rule.ports.iter().flatten().collect();
+    let (pairs, most) = (peers * ports.len(), PAIRS + 4 * (peers + ports.len()));
+    let names_ports = ports.iter().any(|it| matches!(it.port, Some(PortNumber::Name(_))));
+    if names_ports && pairs > most {
         let message = format!(
-            "names {names} ports for {peers} peers: found {pairs} pairs, expected {most} at most; make several rules of it, or give \
-             the ports by number"
+            "names ports, and has {} ports for {peers} peers with selectors: found {pairs} pairs, expected {most} at most; make \
+             several rules of it, or give the ports by number",
+            ports.len()
         );
         cursor.error(out, Cause::Conflict(message));
     }

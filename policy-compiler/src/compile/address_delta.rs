@@ -190,7 +190,12 @@ impl Basis {
     /// A network and all prefixes in it, outer before inner. `Err` if there are more than `most`.
     fn parts(&self, net: IpNet, most: usize) -> Result<BTreeSet<IpNet>, Rebuild> {
         let mut parts = BTreeSet::from([net]);
-        parts.extend(self.addresses.prefixes_in(net, most + 1));
+        // A prefix with several entries is there several times: what was cut is seen by the entries alone.
+        let inside = self.addresses.prefixes_in(net, most + 1);
+        if inside.len() > most {
+            return Err(Rebuild);
+        }
+        parts.extend(inside);
         let moved = self.moved.range(net.network()..=net.broadcast());
         parts.extend(moved.map(|(host, _)| IpNet::from(*host)).take(most + 1));
         if parts.len() > most { Err(Rebuild) } else { Ok(parts) }

@@ -17,7 +17,7 @@ use super::atoms::AtomPredicates;
 use super::classes::{AtomNumber, Classifier};
 use super::kinds::KindId;
 use super::members::Members;
-use super::prefixes::{Holders, Occupant, Prefix, Prefixes, Step, V4, V6, v4, v6};
+use super::prefixes::{Holders, Occupant, OccupantEdit, Prefix, Prefixes, V4, V6, v4, v6};
 use crate::common::{Identity, Rebuild};
 use crate::model::Model;
 use crate::prefix_map::PrefixMap;
@@ -32,7 +32,7 @@ pub(crate) struct PrefixEdit {
 }
 
 impl PrefixEdit {
-    fn steps<P: Prefix>(&self, prefix: P) -> impl Iterator<Item = Step<P>> {
+    fn of_occupants<P: Prefix>(&self, prefix: P) -> impl Iterator<Item = OccupantEdit<P>> {
         let Self { was, is, .. } = *self;
         let atom = (was.is_none() && is.is_none()).then_some(Occupant::ATOM);
         let goes = was.map(|was| ((prefix, Occupant::from(was)), false));
@@ -165,8 +165,8 @@ impl Addresses {
         let (mut v4s, mut v6s) = (Vec::new(), Vec::new());
         for edit in edits {
             match edit.net {
-                IpNet::V4(net) => v4s.extend(edit.steps(v4(net))),
-                IpNet::V6(net) => v6s.extend(edit.steps(v6(net))),
+                IpNet::V4(net) => v4s.extend(edit.of_occupants(v4(net))),
+                IpNet::V6(net) => v6s.extend(edit.of_occupants(v6(net))),
             }
         }
         self.v4.apply(v4s)?;

@@ -114,8 +114,8 @@ pub(super) struct Prefixes<P> {
     lengths: BTreeSet<u8>,
 }
 
-/// An edit of one occupant of one prefix: whether it comes or goes. At one prefix, removals come before additions.
-pub(super) type Step<P> = ((P, Occupant), bool);
+/// An edit of one occupant of one prefix: whether it comes or goes. Of one occupant, removals come first.
+pub(super) type OccupantEdit<P> = ((P, Occupant), bool);
 
 impl<P: Prefix> Prefixes<P> {
     /// `all` ascend.
@@ -166,15 +166,15 @@ impl<P: Prefix> Prefixes<P> {
         self.all[self.all.partition_point(|(other, _)| *other < prefix)..].iter()
     }
 
-    /// Applies steps. `Err` if one removes what is not there.
-    pub(super) fn apply(&mut self, mut steps: Vec<Step<P>>) -> Result<(), Rebuild> {
-        if steps.is_empty() {
+    /// Applies edits. `Err` if one removes what is not there.
+    pub(super) fn apply(&mut self, mut edits: Vec<OccupantEdit<P>>) -> Result<(), Rebuild> {
+        if edits.is_empty() {
             return Ok(());
         }
-        steps.sort_unstable();
-        let mut all = Vec::with_capacity(self.all.len() + steps.len());
+        edits.sort_unstable();
+        let mut all = Vec::with_capacity(self.all.len() + edits.len());
         let mut rest = self.all.as_slice();
-        for (item, comes) in steps {
+        for (item, comes) in edits {
             let (before, after) = rest.split_at(rest.partition_point(|other| *other < item));
             all.extend_from_slice(before);
             rest = after;

@@ -105,6 +105,10 @@ impl PrefixMap {
         let mut of_v6 = Vec::new();
         for (net, value) in entries {
             let stored = match net {
+                // A host's cell is stored in place; a prefix takes new blocks.
+                IpNet::V4(net) if net.prefix_len() == 32 => {
+                    self.v4.set(net.addr().to_bits(), *value)
+                }
                 IpNet::V4(net) => {
                     self.v4.set_prefix(net.addr().to_bits(), net.prefix_len(), *value)
                 }

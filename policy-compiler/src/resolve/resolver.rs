@@ -371,13 +371,13 @@ impl<'m, 'k> Resolver<'m, 'k> {
     fn end(&mut self, end: &RuleEnd, service_ports: bool) -> ResolvedEnd {
         let any = [Entity::default()];
         let entities = end.entities.as_deref().unwrap_or(&any);
-        // Numbers of ports mean the same at every entity.
+        // Numbers of ports mean the same at every entity, and names at all entities with one selector.
         let numbers = end.ports.iter().all(|port| matches!(port, PortMatch::Range { .. }));
-        let shared = numbers.then(|| self.ports(end, None)).flatten();
+        let mut known: AHashMap<Option<&Selector>, Option<Arc<[Ports]>>> = AHashMap::new();
         let mut resolved = Vec::new();
         for entity in entities {
-            let ports =
-                if numbers { shared.clone() } else { self.ports(end, entity.selector.as_ref()) };
+            let selector = entity.selector.as_ref().filter(|_| !numbers);
+            let ports = known.entry(selector).or_insert_with(|| self.ports(end, selector)).clone();
             self.entity(entity, ports, service_ports, &mut resolved);
         }
         let not_ports = end.not_ports.iter().map(|port| self.port(port, None)).collect();

@@ -63,7 +63,7 @@ impl RowScratch {
 
     /// The row of some rules, ascending, each with a match set. `decide` gives the path for the rules that match one
     /// packet, and whether the first of them alone determines it. It is not called for paths that `known` holds. If the
-    /// work runs out on the way, the row leads anywhere.
+    /// work runs out on the way, the row is not to be used.
     pub(super) fn row(
         &mut self,
         matched: &[(u32, CompactMatch)],
@@ -248,8 +248,15 @@ impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
 
     #[cold]
     fn make(&mut self, first: Option<u32>, in_force: &BitSet, rules: &[u32]) -> Target {
+        if self.work.is_out() {
+            return Target::NOWHERE;
+        }
         let active = ActiveRules { in_force, from: 0, rules, last: None, work: self.work };
         let (path, always) = (self.decide)(active);
+        if self.work.is_out() {
+            // Perhaps not of all rules.
+            return Target::NOWHERE;
+        }
         let place = Target::path(path);
         let known = match first {
             Some(first) => self.known.by_rule.get_mut(first as usize),

@@ -46,6 +46,11 @@ impl Work {
         self.all - self.left
     }
 
+    /// Whether none is left.
+    pub(super) fn is_out(&self) -> bool {
+        self.left == 0
+    }
+
     /// `None` if there is not as much left.
     pub(super) fn spend(&mut self, steps: usize) -> Option<()> {
         let left = self.left.checked_sub(steps);

@@ -12,6 +12,7 @@ use proptest::test_runner::{Config, TestRunner};
 use super::build::*;
 use super::generate::{endpoint, model, some_local};
 use super::updates::{Kept, cluster, pod, set};
+use crate::compile::Compiler;
 use crate::model::*;
 
 impl Kept {
@@ -119,6 +120,32 @@ fn sets_that_nobody_has_any_more_do_not_pile_up() {
         assert!(kept.image.counts().classes <= most);
     }
     kept.is_as_from_nothing();
+}
+
+/// Of the prefixes in a net that comes none is left out, however they are counted: one may have several entries.
+#[test]
+fn a_net_around_many_prefixes_leaves_none_of_them_out() {
+    // From few enough to be handled one by one to too many.
+    for pods in (1_150..1_250).step_by(7) {
+        let mut cluster = Cluster::new().pod("shop/db", "app=db", "10.255.0.1");
+        for at in 0..pods {
+            let address = format!("10.0.{}.{}", at / 250, at % 250 + 1);
+            cluster = cluster.pod(&format!("shop/p{at}"), "app=web", &address);
+        }
+        let ask = |name, entity| {
+            kubernetes(name).selects("app == 'db'").ingress([allow().tcp("80").from([entity])])
+        };
+        // The addresses of some pods are nets of rules, too.
+        let hosts = (1..40).map(|low| format!("10.0.0.{low}/32")).collect::<Vec<_>>().join(" ");
+        cluster = cluster
+            .policy(ask("shop/web", who("app == 'web'")))
+            .policy(ask("shop/hosts", nets(&hosts)));
+        let mut kept = Kept::of(cluster.model, [name("shop/db")].into());
+        let Draft(policy, wide) = ask("shop/wide", nets("10.0.0.0/8"));
+        kept.policy(&policy, Some(wide));
+        let fresh = Compiler::new().compile(&kept.model, &kept.local);
+        assert_eq!(kept.image.canonical_hash(), fresh.canonical_hash(), "{pods}");
+    }
 }
 
 const SELECTORS: &[&str] = &[

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use manx_calculation::import::Cluster;
-use manx_objects::State;
 use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, Object, ObjectKey, Phase};
+use manx_objects::{State, few};
 use manx_policy_compiler::model::ObjectName;
 
 use super::groups::{Group, GroupedPod, NodeKind, Place};
@@ -117,14 +117,7 @@ fn several<T: fmt::Display>(
     many: &str,
     all: &[T],
 ) -> fmt::Result {
-    const MOST: usize = 3;
-    let named: Vec<String> = all.iter().take(MOST).map(T::to_string).collect();
-    let word = if all.len() == 1 { one } else { many };
-    write!(f, "{word} {}", named.join(", "))?;
-    match all.len().saturating_sub(MOST) {
-        0 => Ok(()),
-        more => write!(f, " and {more} more"),
-    }
+    write!(f, "{} {}", if all.len() == 1 { one } else { many }, few(all, 3))
 }
 
 /// The parties of pods: a workload whose pods are all of one group is one party.

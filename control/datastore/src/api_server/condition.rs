@@ -27,7 +27,7 @@ const LAST: Duration = Duration::from_secs(1);
 
 /// The network of a node's pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Network {
+enum NetworkState {
     /// It works.
     Up,
     /// It ends with the agent.
@@ -37,28 +37,28 @@ enum Network {
 /// What was written, and why the last try has failed.
 #[derive(Debug, Clone, Default)]
 struct Told {
-    written: Option<Network>,
+    written: Option<NetworkState>,
     failure: Option<String>,
 }
 
 /// What is to be written, and what became of it. Nothing is written before the agent says something.
 #[derive(Debug, Default)]
 pub(super) struct Condition {
-    wanted: watch::Sender<Option<Network>>,
+    wanted: watch::Sender<Option<NetworkState>>,
     told: watch::Sender<Told>,
 }
 
 impl Condition {
     /// Has it written that the network works.
     pub(super) fn up(&self) {
-        self.wanted.send_replace(Some(Network::Up));
+        self.wanted.send_replace(Some(NetworkState::Up));
     }
 
     /// Has it written that the network ends, and waits for that, a second at most.
     pub(super) async fn down(&self) {
-        self.wanted.send_replace(Some(Network::Down));
+        self.wanted.send_replace(Some(NetworkState::Down));
         let mut told = self.told.subscribe();
-        let written = told.wait_for(|told| told.written == Some(Network::Down));
+        let written = told.wait_for(|told| told.written == Some(NetworkState::Down));
         if timeout(LAST, written).await.is_err() {
             let failure = self.told.borrow().failure.clone();
             let reason = failure.unwrap_or_else(|| "the API server does not answer".to_owned());
@@ -100,16 +100,16 @@ pub(super) async fn keep_writing(connection: &Connection, node: &str, condition:
                 }
                 Err(error) => {
                     condition.fail(node, words(&error));
-                    // Another change is not held up.
-                    _ = timeout(pause, wanted.changed()).await;
-                    pause = (pause * 2).min(PAUSES.1);
+                    // Another change is not held up, and waits no longer for what went before.
+                    let other = timeout(pause, wanted.changed()).await.is_ok();
+                    pause = if other { PAUSES.0 } else { (pause * 2).min(PAUSES.1) };
                 }
             },
         }
     }
 }
 
-async fn write(connection: &Connection, node: &str, network: Network) -> kube::Result<()> {
+async fn write(connection: &Connection, node: &str, network: NetworkState) -> kube::Result<()> {
     let request = || Request::new("/api/v1/nodes");
     let get = request().get(node, &GetParams::default()).map_err(kube::Error::BuildRequest)?;
     let found: Value = connection.ask(get).await?;
@@ -119,10 +119,10 @@ async fn write(connection: &Connection, node: &str, network: Network) -> kube::R
 }
 
 /// What makes the condition say so. A strategic merge patch merges conditions by their type, and leaves the others alone.
-fn patch(found: &Value, network: Network, now: SystemTime) -> Value {
+fn patch(found: &Value, network: NetworkState, now: SystemTime) -> Value {
     let (status, reason, message) = match network {
-        Network::Up => ("False", "ManxIsUp", "Manx is running on this node"),
-        Network::Down => ("True", "ManxIsDown", "Manx is shutting down on this node"),
+        NetworkState::Up => ("False", "ManxIsUp", "Manx is running on this node"),
+        NetworkState::Down => ("True", "ManxIsDown", "Manx is shutting down on this node"),
     };
     let now = humantime::format_rfc3339_seconds(now).to_string();
     let mut condition = json!({
@@ -153,12 +153,12 @@ mod tests {
     fn the_patch_is_of_this_condition_and_of_the_node_as_it_was_read() {
         let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
         let ready = json!([{ "type": "Ready", "status": "False" }]);
-        insta::assert_snapshot!(patch(&node(&ready), Network::Up, at), @r#"{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"lastHeartbeatTime":"2023-11-14T22:13:20Z","lastTransitionTime":"2023-11-14T22:13:20Z","message":"Manx is running on this node","reason":"ManxIsUp","status":"False","type":"NetworkUnavailable"}]}}"#);
+        insta::assert_snapshot!(patch(&node(&ready), NetworkState::Up, at), @r#"{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"lastHeartbeatTime":"2023-11-14T22:13:20Z","lastTransitionTime":"2023-11-14T22:13:20Z","message":"Manx is running on this node","reason":"ManxIsUp","status":"False","type":"NetworkUnavailable"}]}}"#);
         let up =
             json!([{ "type": "NetworkUnavailable", "status": "False", "reason": "OtherIsUp" }]);
-        insta::assert_snapshot!(patch(&node(&up), Network::Up, at), @r#"{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"lastHeartbeatTime":"2023-11-14T22:13:20Z","message":"Manx is running on this node","reason":"ManxIsUp","status":"False","type":"NetworkUnavailable"}]}}"#);
-        insta::assert_snapshot!(patch(&node(&up), Network::Down, at), @r#"{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"lastHeartbeatTime":"2023-11-14T22:13:20Z","lastTransitionTime":"2023-11-14T22:13:20Z","message":"Manx is shutting down on this node","reason":"ManxIsDown","status":"True","type":"NetworkUnavailable"}]}}"#);
+        insta::assert_snapshot!(patch(&node(&up), NetworkState::Up, at), @r#"{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"lastHeartbeatTime":"2023-11-14T22:13:20Z","message":"Manx is running on this node","reason":"ManxIsUp","status":"False","type":"NetworkUnavailable"}]}}"#);
+        insta::assert_snapshot!(patch(&node(&up), NetworkState::Down, at), @r#"{"metadata":{"resourceVersion":"7"},"status":{"conditions":[{"lastHeartbeatTime":"2023-11-14T22:13:20Z","lastTransitionTime":"2023-11-14T22:13:20Z","message":"Manx is shutting down on this node","reason":"ManxIsDown","status":"True","type":"NetworkUnavailable"}]}}"#);
         let none = node(&Value::Null);
-        assert_eq!(patch(&none, Network::Up, at), patch(&node(&ready), Network::Up, at));
+        assert_eq!(patch(&none, NetworkState::Up, at), patch(&node(&ready), NetworkState::Up, at));
     }
 }

@@ -59,22 +59,29 @@ fn anchors_and_aliases_repeat_as_much_as_the_file_is_long_and_little_more() {
 
 #[test]
 fn names_of_ports_for_many_peers_are_not_valid_and_few_of_either_are() {
-    let policy = |peers: usize, names: usize, field: &str| {
+    let policy = |peers: usize, names: usize| {
         let peers = each(peers, |at| format!("{{podSelector: {{matchLabels: {{v: v{at}}}}}}}, "));
         let names = each(names, |at| format!("{{port: n{at}}}, "));
         format!(
             "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: p, namespace: d}}, \
-             spec: {{podSelector: {{}}, egress: [{{{field}: [{peers}], ports: [{names}]}}], policyTypes: [Egress]}}}}"
+             spec: {{podSelector: {{}}, egress: [{{to: [{peers}], ports: [{names}]}}], policyTypes: [Egress, Ingress]}}}}"
         )
     };
-    for (peers, names) in [(18, 18), (2, 5_000), (5_000, 2), (1, 20_000), (200, 3)] {
-        clean(&policy(peers, names, "to"));
+    for (peers, names) in [(20, 20), (2, 5_000), (5_000, 3), (1, 20_000), (200, 5)] {
+        clean(&policy(peers, names));
     }
-    for (peers, names) in [(20, 20), (3, 2_000), (2_000, 3), (5_000, 5_000)] {
-        assert!(invalid(&policy(peers, names, "to")).is_some(), "{peers} {names}");
+    // What a name stands for at the policy's own pods does not differ by peers.
+    clean(&policy(5_000, 500).replace("egress", "ingress").replace("to: ", "from: "));
+    for (peers, names) in [(30, 30), (5, 2_000), (2_000, 5), (5_000, 5_000)] {
+        assert!(invalid(&policy(peers, names)).is_some(), "{peers} {names}");
     }
-    insta::assert_snapshot!(problems(&policy(20, 20, "to")), @r"
-    error[conflicting-fields]: spec.egress[0]: names 20 ports for 20 peers: found 400 pairs, expected 336 at most; make several rules of it, or give the ports by number
+    // One name among numbers, which are then of each peer, too; and none.
+    let numbers = each(100, |at| format!("{{port: {}}}, ", at + 1));
+    let mixed = |name: &str| policy(100, 1).replace("{port: n0}, ", &format!("{numbers}{name}"));
+    assert!(invalid(&mixed("{port: n0}")).is_some());
+    clean(&mixed("{port: 65000}"));
+    insta::assert_snapshot!(problems(&policy(30, 30)), @r"
+    error[conflicting-fields]: spec.egress[0]: names ports, and has 30 ports for 30 peers with selectors: found 900 pairs, expected 496 at most; make several rules of it, or give the ports by number
      --> file.yaml:1:125
       = NetworkPolicy d/p, document 1
     ");
