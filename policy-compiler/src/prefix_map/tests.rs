@@ -245,7 +245,7 @@ fn hosts_are_replaced_as_often_as_one_likes() {
     for turn in 1..3_000 {
         let host = |low| (IpNet::from(IpAddr::V4(Ipv4Addr::from(0x0a00_0000 | low))), turn);
         assert!(map.replace(&[], &[host(turn % 50), host(100), host(0x0100 + turn % 7)]));
-        assert_eq!(map.lookup_v4(0x0a00_0000 | 100), turn);
+        assert_eq!(map.lookup_v4(0x0a00_0064), turn);
     }
 }
 
