@@ -63,7 +63,7 @@ unsafe impl GlobalAlloc for Counting {
 pub fn allocations(work: impl FnOnce()) -> Allocated {
     COUNT.set(Some(Allocated::default()));
     work();
-    COUNT.take().unwrap_or_default()
+    COUNT.take().unwrap()
 }
 
 /// The bytes that all threads allocate meanwhile: for a process that does nothing else.

@@ -13,9 +13,9 @@ use crate::common::{Identity, Rebuild};
 use crate::image::{ChangeCounters, PeerTables};
 use crate::model::{Family, Model};
 use crate::peers::{
-    ClassMap, IdentityInterner, KindId, Member, NO_CLASS, NewClass, PredicateSet, Predicates,
+    ClassMap, IdentityInterner, Member, NO_CLASS, NewClass, PredicateSet, Predicates, PrefixEdit,
 };
-use crate::prefix_map::{MAX_VALUE, PrefixMap};
+use crate::prefix_map::{MAX_VALUE, PrefixMap, lies_in};
 
 /// At most this many touched prefixes, and at most a sixteenth of all prefixes, are handled one by one. Beyond that a
 /// rebuild is cheaper, so no change costs more than a rebuild.
@@ -47,12 +47,6 @@ impl AddressDelta {
         }
         outermost
     }
-}
-
-/// Whether an address lies in one of these networks, which ascend and do not overlap.
-fn lies_in(nets: &[IpNet], address: IpAddr) -> bool {
-    let behind = nets.partition_point(|net| net.network() <= address);
-    behind.checked_sub(1).is_some_and(|at| nets[at].contains(&address))
 }
 
 /// The address tables of the next image, while they are made.
@@ -116,21 +110,21 @@ impl PeersDraft {
 }
 
 impl Basis {
-    /// [`replace_kind`](Self::replace_kind) at a network of a single address, which is touched with that. `false` for a
-    /// larger one: nothing is done.
-    pub(crate) fn replace_kind_of_host(
+    /// Does an edit at a single address, and adds that at a larger network to `wider`. What it touches is added to `delta`.
+    pub(crate) fn edit_prefix(
         &mut self,
-        net: IpNet,
-        was: Option<KindId>,
-        is: Option<KindId>,
+        edit: PrefixEdit,
+        wider: &mut Vec<PrefixEdit>,
         delta: &mut AddressDelta,
-    ) -> Result<bool, Rebuild> {
-        if net.prefix_len() != net.max_prefix_len() {
-            return Ok(false);
+    ) -> Result<(), Rebuild> {
+        let PrefixEdit { net, was, is } = edit;
+        if net.prefix_len() == net.max_prefix_len() {
+            delta.hosts.insert(net.addr());
+            return self.replace_kind(net.addr(), was, is);
         }
-        delta.hosts.insert(net.addr());
-        self.replace_kind(net.addr(), was, is)?;
-        Ok(true)
+        delta.nets.insert(net);
+        wider.push(edit);
+        Ok(())
     }
 
     /// Gives the touched addresses their new identities, and the local pods among them their new predicate sets.

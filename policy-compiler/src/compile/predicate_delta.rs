@@ -189,10 +189,8 @@ impl Basis {
                 self.counts[*id as usize] += 1;
             }
             for net in nets {
-                if !self.replace_kind_of_host(*net, was, Some(is), delta)? {
-                    edits.push(PrefixEdit { net: *net, was, is: Some(is) });
-                    delta.nets.insert(*net);
-                }
+                let edit = PrefixEdit { net: *net, was, is: Some(is) };
+                self.edit_prefix(edit, &mut edits, delta)?;
             }
         }
         Ok(edits)

@@ -43,10 +43,7 @@ impl Basis {
             for net in gone.union(&come).filter(|net| !stay(net)) {
                 let was = was.filter(|_| gone.contains(net));
                 let is = is.filter(|_| come.contains(net));
-                if !self.replace_kind_of_host(*net, was, is, delta)? {
-                    edits.push(PrefixEdit { net: *net, was, is });
-                    delta.nets.insert(*net);
-                }
+                self.edit_prefix(PrefixEdit { net: *net, was, is }, &mut edits, delta)?;
             }
         }
         self.marks[Model::NETWORK_SETS] = model.network_sets.mark();

@@ -121,8 +121,9 @@ impl PrefixMap {
                 return false;
             }
         }
-        let v6 = |net: &IpNet| if let IpNet::V6(net) = net { Some(*net) } else { None };
-        self.v6.replace(&nets.iter().filter_map(v6).collect::<Vec<_>>(), of_v6);
+        // IPv4 sorts first.
+        let nets = &nets[nets.partition_point(|net| matches!(net, IpNet::V4(_)))..];
+        self.v6.replace(nets, of_v6);
         true
     }
 

@@ -1,6 +1,7 @@
 //! Longest-prefix match from addresses to small numbers: to identities here, to routes in the dataplane.
 
 mod map;
+mod nets;
 mod v4;
 mod v6;
 
@@ -10,3 +11,4 @@ pub use v4::MAX_VALUE;
 mod tests;
 
 pub use map::PrefixMap;
+pub(crate) use nets::lies_in;

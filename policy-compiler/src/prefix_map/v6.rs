@@ -4,7 +4,9 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use ahash::AHashMap;
-use ipnet::Ipv6Net;
+use ipnet::{IpNet, Ipv6Net};
+
+use super::nets::lies_in;
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -28,9 +30,9 @@ impl Intervals {
     }
 
     /// See [`PrefixMap::replace`](super::PrefixMap::replace).
-    pub(super) fn replace(&mut self, nets: &[Ipv6Net], entries: Vec<(Ipv6Net, u32)>) {
+    pub(super) fn replace(&mut self, nets: &[IpNet], entries: Vec<(Ipv6Net, u32)>) {
         if !nets.is_empty() {
-            self.hosts.retain(|host, _| !lies_in(nets, *host));
+            self.hosts.retain(|host, _| !lies_in(nets, Ipv6Addr::from_bits(*host).into()));
         }
         let mut entries = self.take_hosts(entries).peekable();
         if entries.peek().is_none() {
@@ -38,7 +40,11 @@ impl Intervals {
         }
         let before = std::mem::take(&mut self.starts);
         let mut intervals = before.iter().copied().peekable();
-        for net in nets.iter().filter(|net| net.prefix_len() < 128) {
+        for net in nets {
+            let IpNet::V6(net) = net else { continue };
+            if net.prefix_len() == 128 {
+                continue;
+            }
             let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
             while let Some((start, value)) = intervals.next_if(|(start, _)| *start < first) {
                 cut(&mut self.starts, start, value);
@@ -99,12 +105,6 @@ impl Intervals {
 fn value_at(starts: &[(u128, u32)], default: u32, address: u128) -> u32 {
     let after = starts.partition_point(|(start, _)| *start <= address);
     after.checked_sub(1).and_then(|at| starts.get(at)).map_or(default, |(_, value)| *value)
-}
-
-/// Whether an address lies in one of these networks, which ascend and do not overlap.
-fn lies_in(nets: &[Ipv6Net], address: u128) -> bool {
-    let behind = nets.partition_point(|net| net.network().to_bits() <= address);
-    behind.checked_sub(1).is_some_and(|at| address <= nets[at].broadcast().to_bits())
 }
 
 /// Goes through prefixes in order of their first address, outer before inner, with the open prefixes on a stack. Behind
