@@ -10,6 +10,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
+use super::resource::DEFINITIONS;
+
 /// A request.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
@@ -136,11 +138,13 @@ impl World {
 
     /// A Calico kind is installed; `served`: its discovery, too.
     pub(crate) fn define(&mut self, kind: &str, plural: &str, served: bool) {
-        self.definitions.push(json!({
+        let definition = json!({
             "metadata": { "name": format!("{plural}.projectcalico.org") },
             "spec": { "versions": [{ "name": "v3", "served": true }] },
             "status": { "conditions": [{ "type": "Established", "status": "True" }] },
-        }));
+        });
+        self.put(DEFINITIONS, definition.clone());
+        self.definitions.push(definition);
         if served {
             self.serve(kind, plural);
         }
@@ -192,7 +196,7 @@ impl World {
                 });
                 (200, json!({ "kind": "APIGroupList", "groups": groups.collect::<Vec<_>>() }))
             }
-            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions" => {
+            DEFINITIONS => {
                 let name = parameter(&asked.query, "fieldSelector").unwrap_or_default();
                 let is_asked = |it: &&Value| {
                     name.is_empty() || name.ends_with(it["metadata"]["name"].as_str().unwrap())

@@ -54,7 +54,12 @@ pub(super) struct Position {
     faulty: bool,
     /// Whether this connection's server was asked in every way, and has no such kind.
     absent: bool,
+    /// The versions of the kind's CRDs when it was looked for last.
+    told: Vec<String>,
 }
+
+/// The CRDs of the kinds that are followed, by name, each with the version that the server told last.
+pub(super) type Definitions = BTreeMap<String, String>;
 
 /// Why a turn ended.
 enum End {
@@ -87,7 +92,15 @@ impl From<kube::Error> for End {
 impl Position {
     /// Nothing is known of `kind` yet.
     pub(super) fn new(kind: Kind) -> Self {
-        Self { kind, resource: None, version: None, streams: true, faulty: false, absent: false }
+        Self {
+            kind,
+            resource: None,
+            version: None,
+            streams: true,
+            faulty: false,
+            absent: false,
+            told: Vec::new(),
+        }
     }
 
     /// Follows the objects until nobody listens any more. Dropping the future loses nothing: the next one goes on.
@@ -96,7 +109,7 @@ impl Position {
         connection: &Connection,
         server: &Arc<str>,
         events: &Events,
-        mut installed: watch::Receiver<u64>,
+        mut installed: watch::Receiver<Definitions>,
     ) {
         let mut pause = Pause::default();
         self.absent = false;
@@ -126,7 +139,7 @@ impl Position {
         connection: &Connection,
         server: &Arc<str>,
         events: &Events,
-        installed: &mut watch::Receiver<u64>,
+        installed: &mut watch::Receiver<Definitions>,
     ) -> Result<(), End> {
         let Some(resource) = self.find(connection, installed).await? else {
             if !resource::comes_by_crd(self.kind) {
@@ -134,8 +147,9 @@ impl Position {
                 return Err(End::Failed(reason));
             }
             self.list(Vec::new(), events).await?;
+            let sign = installed.wait_for(|all| versions(self.kind, all) != self.told);
             // A closed channel has no sign to give; then it is the time alone.
-            if let Ok(Err(_)) = timeout(NOT_SERVED, installed.changed()).await {
+            if let Ok(Err(_)) = timeout(NOT_SERVED, sign).await {
                 tokio::time::sleep(NOT_SERVED).await;
             }
             return Ok(());
@@ -152,16 +166,18 @@ impl Position {
     async fn find(
         &mut self,
         connection: &Connection,
-        installed: &mut watch::Receiver<u64>,
+        installed: &watch::Receiver<Definitions>,
     ) -> Result<Option<Resource>, End> {
         if self.resource.is_none() {
-            let changed = installed.has_changed().unwrap_or(false);
-            installed.mark_unchanged();
+            let told = versions(self.kind, &installed.borrow());
+            let changed = told != self.told;
+            // What was missing is so still, unless there is a sign of a CRD, or the server's lists have it.
+            self.absent &= !changed;
+            self.told = told;
             let mut found = Ok(None);
             for pause in &LOOKS[..if changed { LOOKS.len() } else { 1 }] {
                 tokio::time::sleep(*pause).await;
-                // What was missing is so still, unless there is a sign of a CRD, or the server's lists have it.
-                found = if self.absent && !changed {
+                found = if self.absent {
                     resource::find_served(connection, self.kind).await
                 } else {
                     resource::find(connection, self.kind).await
@@ -342,8 +358,17 @@ struct PageMetadata {
     continues: Option<String>,
 }
 
-/// Signals each time that a CRD may have come or gone, for as long as the future is polled.
-pub(super) async fn watch_installed(connection: &Connection, installed: &watch::Sender<u64>) {
+/// The versions of a kind's CRDs.
+fn versions(kind: Kind, all: &Definitions) -> Vec<String> {
+    resource::definitions(kind).filter_map(|(_, name)| all.get(&name).cloned()).collect()
+}
+
+/// Keeps the CRDs of `kinds` as the server has them, for as long as the future is polled.
+pub(super) async fn watch_installed(
+    connection: &Connection,
+    kinds: &[Kind],
+    installed: &watch::Sender<Definitions>,
+) {
     let mut pause = Pause::default();
     loop {
         // From any version: the server first tells those that there are.
@@ -353,10 +378,25 @@ pub(super) async fn watch_installed(connection: &Connection, installed: &watch::
             && let Ok(mut lines) = connection.watch(request).await
         {
             while let Ok(Ok(Some(event))) = timeout(SILENCE, lines.next()).await {
-                if !matches!(event, WatchEvent::Bookmark(_) | WatchEvent::Error(_)) {
-                    installed.send_modify(|count| *count += 1);
-                    pause = Pause::default();
+                let (object, is_there) = match event {
+                    WatchEvent::Added(object) | WatchEvent::Modified(object) => (object, true),
+                    WatchEvent::Deleted(object) => (object, false),
+                    WatchEvent::Bookmark(_) | WatchEvent::Error(_) => continue,
+                };
+                pause = Pause::default();
+                let name = object["metadata"]["name"].as_str().unwrap_or_default();
+                let is_of = |kind: &&Kind| resource::definitions(**kind).any(|(_, it)| it == name);
+                if kinds.iter().find(is_of).is_none() {
+                    continue;
                 }
+                let version = version_of(&object).filter(|_| is_there);
+                installed.send_if_modified(|all| {
+                    let before = match version.clone() {
+                        Some(version) => all.insert(name.to_owned(), version),
+                        None => all.remove(name),
+                    };
+                    before != version
+                });
             }
         }
         pause.wait().await;

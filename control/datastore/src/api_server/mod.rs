@@ -62,7 +62,7 @@ use self::condition::Condition;
 use self::connection::{ANSWER, Connection};
 use self::event::Event;
 use self::events::{Events, Received};
-use self::follow::{Pause, Position};
+use self::follow::{Definitions, Pause, Position};
 use self::notice::{GivenUp, Notice, Notices};
 use self::objects::Objects;
 pub use self::pool::{DefaultPool, make_first_pool};
@@ -436,14 +436,14 @@ async fn connect(
     if events.recover(None).await.is_err() {
         return Ok(());
     }
-    let (installed, signs) = watch::channel(0);
+    let (installed, signs) = watch::channel(Definitions::new());
     let follow = positions
         .iter_mut()
         .map(|position| position.follow(&connection, server, events, signs.clone()));
     tokio::select! {
         _ = join_all(follow) => Ok(()),
         reason = keep_probing(&connection, events) => Err(reason),
-        () = follow::watch_installed(&connection, &installed) => Ok(()),
+        () = follow::watch_installed(&connection, &FOLLOWED, &installed) => Ok(()),
         () = annotate::keep_writing(&connection, &writes.node, &writes.addresses) => Ok(()),
         () = condition::keep_writing(&connection, &writes.node, &writes.condition) => Ok(()),
         () = notice::keep_writing(&connection, &writes.node, &writes.noticed, &writes.given_up) => Ok(()),

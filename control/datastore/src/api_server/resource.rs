@@ -94,9 +94,7 @@ pub(super) async fn find_served(
 
 /// The name of a CRD by which the server is to serve the kind.
 async fn find_definition(connection: &Connection, kind: Kind) -> kube::Result<Option<String>> {
-    let groups = kind.api_versions().iter().filter_map(|it| Some(it.split_once('/')?.0));
-    for group in groups.collect::<BTreeSet<_>>() {
-        let name = definition(kind, group);
+    for (group, name) in definitions(kind) {
         let params = ListParams::default().fields(&format!("metadata.name={name}"));
         let list = Request::new(DEFINITIONS).list(&params).map_err(Error::BuildRequest)?;
         let list: Value = connection.ask(list).await?;
@@ -130,13 +128,17 @@ fn serves(definition: &Value, kind: Kind, group: &str) -> bool {
 /// Where CRDs are.
 pub(super) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// The name of the CRD of a kind: its plural, as Kubernetes' own kinds and Calico's have it, and its group.
-fn definition(kind: Kind, group: &str) -> String {
+/// The groups that a kind may be in, and the name of its CRD in each: its plural, as Kubernetes' own kinds and Calico's
+/// have it, and the group. A kind that is no CRD's has none.
+pub(super) fn definitions(kind: Kind) -> impl Iterator<Item = (&'static str, String)> {
+    let groups = kind.api_versions().iter().filter_map(|it| Some(it.split_once('/')?.0));
+    let groups: BTreeSet<&str> = groups.filter(|_| comes_by_crd(kind)).collect();
     let name = kind.name().to_ascii_lowercase();
-    match name.strip_suffix('y') {
-        Some(stem) => format!("{stem}ies.{group}"),
-        None => format!("{name}s.{group}"),
-    }
+    let plural = match name.strip_suffix('y') {
+        Some(stem) => format!("{stem}ies"),
+        None => format!("{name}s"),
+    };
+    groups.into_iter().map(move |group| (group, format!("{plural}.{group}")))
 }
 
 fn get(path: &str) -> kube::Result<hyper::Request<Vec<u8>>> {
@@ -181,9 +183,8 @@ mod tests {
             .collect();
         assert!(installed.len() >= 10, "{installed:?}");
         for name in installed {
-            let by_kind = Kind::ALL.into_iter().filter(|kind| comes_by_crd(*kind));
-            let mut names = by_kind.map(|kind| definition(kind, "projectcalico.org"));
-            assert!(names.any(|it| it == name), "{name}");
+            let mut names = Kind::ALL.into_iter().flat_map(definitions);
+            assert!(names.any(|(_, it)| it == name), "{name}");
         }
     }
 

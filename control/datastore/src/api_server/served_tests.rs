@@ -74,6 +74,20 @@ fn a_kind_that_a_starting_server_does_not_serve_yet_is_waited_for() {
 }
 
 #[test]
+fn a_kind_that_is_installed_counts_as_soon_as_the_server_serves_it() {
+    run(async {
+        let server = Fake::start();
+        let mut opened = open(&server, None).await;
+        server.world().define("GlobalNetworkPolicy", "globalnetworkpolicies", false);
+        server.world().put(POLICIES, deny_all());
+        // The server takes longer than an agent looks again and again: then the agent says what it waits for.
+        until(&mut opened, |it| stale(it).contains("globalnetworkpolicies")).await;
+        server.world().serve("GlobalNetworkPolicy", "globalnetworkpolicies");
+        until(&mut opened, |it| policies(it) == 1 && it.stale().is_none()).await;
+    });
+}
+
+#[test]
 fn what_a_server_lacks_while_it_is_not_ready_is_not_missing() {
     run(async {
         let server = Fake::start();
