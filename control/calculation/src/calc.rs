@@ -299,6 +299,11 @@ impl Calculation {
         self.host_revision = None;
     }
 
+    /// The local endpoints that the last tables leave out: [`Compiler::left_out`].
+    pub fn left_out(&self) -> &BTreeSet<ObjectName> {
+        self.compiler.left_out()
+    }
+
     /// The routes of the last tables.
     pub fn current_routes(&self) -> impl Iterator<Item = (IpNet, NextHop)> + '_ {
         self.route_tables.routes.iter().map(|(net, via)| (*net, *via))

@@ -165,6 +165,7 @@ impl Basis {
         if draft.predicate_sets.len() > self.most_classes {
             return Err(Rebuild);
         }
+        self.check_truths(draft.predicate_sets.iter().map(|set| set.len()).sum())?;
         let PeersDraft { before, prefixes, predicate_sets: sets, classes, identities, new } = draft;
         let predicates = delta.predicates.take().map(Arc::new);
         self.peers = Arc::new(PeerTables {

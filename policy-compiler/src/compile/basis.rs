@@ -54,6 +54,9 @@ pub(crate) struct Basis {
     pub(crate) near_terms: Option<TermIndex>,
     /// With more classes than these everything is compiled anew, because some classes may have no address any more.
     pub(crate) most_classes: usize,
+    /// With twice as many truths, of kinds or of classes, everything is compiled anew, because some endpoints may have to
+    /// be left out.
+    pub(crate) most_truths: usize,
     pub(crate) pods: PodIndex,
 }
 
@@ -95,6 +98,12 @@ impl Basis {
             self.counts[*it as usize] = count;
         }
         Ok(())
+    }
+
+    /// `Err` if so many predicates are true of kinds, or of something else.
+    pub(crate) fn check_truths(&self, of_others: usize) -> Result<(), Rebuild> {
+        let most = self.most_truths.saturating_mul(2);
+        if self.kinds.truths.max(of_others) > most { Err(Rebuild) } else { Ok(()) }
     }
 
     /// The predicate set of an address, and the set that it would have without endpoints; `None` for an unknown

@@ -10,6 +10,9 @@
 //! each predicate that a rule names of peers and each predicate of a row, and four million; all chains of a node no more
 //! than four times those of the largest ([`Compiler::looks`] counts them).
 //!
+//! Predicates times the addresses and members of which they are true are bounded, too: beyond that, local endpoints get
+//! no tables, namespace by namespace ([`Compiler::left_out`]).
+//!
 //! **Memory and time.** A chain whose rows exceed the budget of bytes or of looks is evaluated rule by rule: slower,
 //! with the same verdicts. [`Counts::linear`](crate::image::Counts) is the number of such chains. The chains that cost
 //! most come last, and each takes half of what is left, so that they cost the others nothing.
@@ -19,6 +22,7 @@ use std::mem::take;
 use std::sync::{Arc, OnceLock};
 
 use super::address_delta::AddressDelta;
+use super::admission::Admission;
 use super::basis::{Basis, SPARE_IDENTITIES};
 use super::pod_change::PodChange;
 use crate::common::{LARGE_CLUSTER, Rebuild, join, join_with};
@@ -26,7 +30,7 @@ use crate::image::{Chain, ChangeCounters, Image, Path, PeerTables};
 use crate::model::{Direction, Model};
 use crate::peers::{
     Addresses, AtomPredicates, ClassMap, Classifier, IdentityInterner, Kinds, Members, NO_CLASS,
-    PodIndex, SetPrefixes, TermsInUse, evaluate,
+    PodIndex, SetPrefixes, TermsInUse, TooMany, Truths, evaluate, most_truths,
 };
 use crate::resolve::{LocalName, PolicyOrder, ResolveCache, Resolved, resolve};
 use crate::rows::{Cells, Chains, ClassColumns, LocalPods, NewChain, RowBuilder, RowTables};
@@ -46,6 +50,7 @@ pub struct Compiler {
     serial: u64,
     basis: Option<Basis>,
     order: PolicyOrder,
+    admission: Admission,
 }
 
 /// A basis may grow by this many classes plus as many as it has.
@@ -73,6 +78,7 @@ impl Compiler {
             serial: 0,
             basis: None,
             order: PolicyOrder::default(),
+            admission: Admission::default(),
         }
     }
 
@@ -106,6 +112,12 @@ impl Compiler {
         }
     }
 
+    /// The local endpoints that the last image leaves out, because the policies of their namespaces are true of too much:
+    /// nothing passes for them.
+    pub fn left_out(&self) -> &BTreeSet<LocalName> {
+        &self.admission.left_out
+    }
+
     /// How many rules, and predicates of rules, all rows so far have looked at: the work of compiling that grows fastest.
     pub fn looks(&self) -> u64 {
         self.tables.builder.looks
@@ -119,7 +131,8 @@ impl Compiler {
     /// changed, pods only by [`update`](Self::update) and [`defer`](Self::defer), and of local endpoints only pods may
     /// have come and gone. Predicates that come into use may only be selectors and CIDRs.
     pub fn compile(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Image {
-        let draft = match self.compile_delta(model, local) {
+        let admitted = self.admission.admitted(model, local);
+        let draft = match self.compile_delta(model, &admitted) {
             Ok(draft) => draft,
             Err(Rebuild) => self.compile_anew(model, local),
         };
@@ -150,8 +163,30 @@ impl Compiler {
         Ok(Draft { resolved, in_use, basis, columns: None })
     }
 
-    /// Compiles everything anew; for a large cluster with two threads.
+    /// Compiles everything anew, without the endpoints whose policies ask too much.
     fn compile_anew(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Draft {
+        let mut steps = [Admission::decide, Admission::close].into_iter();
+        if !self.admission.left_out.is_empty() {
+            steps.next().into_iter().for_each(|step| step(&mut self.admission, model, local));
+        }
+        // It ends: without endpoints only their families are true of addresses.
+        loop {
+            let admitted = self.admission.admitted(model, local).into_owned();
+            match self.compile_all(model, &admitted) {
+                Ok(draft) => return draft,
+                Err(TooMany) => self.interner.forget(),
+            }
+            steps.next().into_iter().for_each(|step| step(&mut self.admission, model, local));
+        }
+    }
+
+    /// Compiles everything; for a large cluster with two threads.
+    fn compile_all(
+        &mut self,
+        model: &Model,
+        local: &BTreeSet<LocalName>,
+    ) -> Result<Draft, TooMany> {
+        let most = most_truths(model);
         let mut cache = ResolveCache::default();
         let is_large = model.endpoints.len() + model.network_sets.len() >= LARGE_CLUSTER;
         let policies = || resolve(model, local, &mut cache, &mut self.order, false);
@@ -165,15 +200,16 @@ impl Compiler {
         self.interner.forget_if_sparse(self.used);
         self.tables.forget();
         let interner = &mut self.interner;
-        let peers = || compile_peers(interner, model, local, &resolved, cache, holders);
+        let peers = || compile_peers(interner, (model, local, most), &resolved, cache, holders);
         let precompute = |tables: &mut RowTables| {
             if is_large {
                 tables.precompute(&resolved.lists);
             }
         };
-        let ((basis, columns), ()) = join_with(is_large, peers, &mut self.tables, precompute);
+        let (peers, ()) = join_with(is_large, peers, &mut self.tables, precompute);
+        let (basis, columns) = peers?;
         self.used = basis.peers.identities as u32;
-        Draft { resolved, in_use, basis, columns }
+        Ok(Draft { resolved, in_use, basis, columns })
     }
 
     /// Builds chains and rows over the address tables.
@@ -220,14 +256,15 @@ struct Draft {
 /// Computes everything about addresses, given their holders, and the classes by predicate.
 fn compile_peers(
     interner: &mut IdentityInterner,
-    model: &Model,
-    local: &BTreeSet<LocalName>,
+    (model, local, most): (&Model, &BTreeSet<LocalName>, usize),
     resolved: &Resolved,
     mut cache: ResolveCache,
     (members, of_sets): (Members<'_>, SetPrefixes),
-) -> (Basis, Option<ClassColumns>) {
+) -> Result<(Basis, Option<ClassColumns>), TooMany> {
+    let mut truths = Truths::new(most);
     let mut in_use = TermsInUse::of_peers(resolved, &cache.vocabulary);
-    let (predicates, member_predicates) = evaluate(&cache.vocabulary, &in_use, &members, local);
+    let (predicates, member_predicates) =
+        evaluate(&cache.vocabulary, &in_use, &members, local, &mut truths)?;
     // Predicates that come into use later have numbers after those of port sets.
     let of_port_sets = &predicates.all[cache.vocabulary.predicates.len()..];
     cache.vocabulary.predicates.extend_from_slice(of_port_sets);
@@ -236,8 +273,8 @@ fn compile_peers(
     let (kinds, of_members) = Kinds::from_members(&members, &member_predicates);
     let addresses = Addresses::new(model, &members, of_sets, &of_members, &atoms);
     let predicate_keys = interner.predicate_keys_of_all(&predicates.all);
-    let mut classifier = Classifier::new(interner, &kinds, &atoms, &predicate_keys);
-    let mut identities = addresses.identities(&mut classifier);
+    let mut classifier = Classifier::new(interner, &kinds, &atoms, &predicate_keys, &mut truths);
+    let mut identities = addresses.identities(&mut classifier)?;
     let finish_classes = || {
         let classes = classifier.finish();
         let columns = ClassColumns::new(&classes.predicate_sets, predicates.all.len());
@@ -264,6 +301,7 @@ fn compile_peers(
         marks: model.marks(),
         own_addresses: own_pods.flat_map(|pod| pod.addresses.iter().copied()).collect(),
         counts: member_predicates.counts(predicates.all.len()),
+        most_truths: most,
         most_classes: classes.predicate_sets.len() * 2 + SPARE_CLASSES,
         class_of: classes.by_predicate_set,
         peers: Arc::new(PeerTables {
@@ -288,5 +326,5 @@ fn compile_peers(
         near_terms: None,
         pods: PodIndex::default(),
     };
-    (basis, columns)
+    Ok((basis, columns))
 }

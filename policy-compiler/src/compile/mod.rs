@@ -3,9 +3,11 @@
 //! `compiler` makes images; `basis` is what the last image rests on. Deltas change the basis instead of making it anew:
 //! `pod_change` for one pod of another node, mostly in the image in use; `local_delta` for pods that are attached and
 //! detached; `set_delta` for network sets; `predicate_delta` for predicates that come into use. All collect an
-//! `address_delta`, which gives the touched addresses their new identities.
+//! `address_delta`, which gives the touched addresses their new identities. `admission` says whose policies are compiled
+//! at all.
 
 mod address_delta;
+mod admission;
 mod basis;
 mod compiler;
 mod local_delta;

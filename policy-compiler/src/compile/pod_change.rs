@@ -116,7 +116,9 @@ impl Basis {
         });
         let [before, after] = [before?, after?];
         self.count(after.as_deref().unwrap_or_default(), before.as_ref())?;
-        Ok([before, after].map(|set| self.kinds.intern(true, &set?)))
+        let kinds = [before, after].map(|set| self.kinds.intern(true, &set?));
+        self.check_truths(0)?;
+        Ok(kinds)
     }
 
     /// The stores that new kinds at these addresses need; `None` if the image has no class for one of them, or if one is

@@ -136,8 +136,12 @@ impl Basis {
         }
         let mut pods: BTreeMap<&ObjectName, (&Endpoint, Vec<PredicateId>)> = BTreeMap::new();
         let mut sets: BTreeMap<&ObjectName, (&NetworkSet, Vec<PredicateId>)> = BTreeMap::new();
+        let mut looks = 0;
         for (id, selector) in added {
-            for (name, pod) in self.pods.candidates(model, selector) {
+            let candidates = self.pods.candidates(model, selector);
+            looks += candidates.len() + model.network_sets.len();
+            self.check_truths(looks)?;
+            for (name, pod) in candidates {
                 if selector.matches(&model.pod_view(name, pod)) {
                     pods.entry(name).or_insert((pod, Vec::new())).1.push(*id);
                 }

@@ -14,10 +14,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use ipnet::{IpNet, Ipv6Net};
 
 use super::atoms::AtomPredicates;
-use super::classes::{AtomNumber, Classifier};
+use super::classes::{AtomNumber, Classifier, NO_SURROUNDINGS, SurroundingsNumber};
 use super::kinds::KindId;
 use super::members::Members;
 use super::prefixes::{Holders, Occupant, OccupantEdit, Prefix, Prefixes, V4, V6, v4, v6};
+use super::truths::TooMany;
 use crate::common::{Identity, Rebuild};
 use crate::model::Model;
 use crate::prefix_map::PrefixMap;
@@ -124,17 +125,20 @@ impl Addresses {
     }
 
     /// The identity of every prefix. A host's address is a prefix of full length.
-    pub(crate) fn identities(&self, classifying: &mut Classifier<'_>) -> PrefixIdentities {
+    pub(crate) fn identities(
+        &self,
+        classifying: &mut Classifier<'_>,
+    ) -> Result<PrefixIdentities, TooMany> {
         let mut v4 = Vec::with_capacity(self.v4.all.len());
         identities(&self.v4.all, classifying, |prefix, identity| {
             v4.push(((prefix >> 8) as u32, prefix as u8, identity.0));
-        });
+        })?;
         let mut v6 = Vec::with_capacity(self.v6.all.len());
         identities(&self.v6.all, classifying, |(address, length), identity| {
             let net = Ipv6Net::new(Ipv6Addr::from_bits(address), length);
             v6.extend(net.map(|net| (net, identity.0)));
-        });
-        PrefixIdentities { v4, v6 }
+        })?;
+        Ok(PrefixIdentities { v4, v6 })
     }
 
     /// The holders of a network, without those of smaller prefixes in it. `here`, if given, replaces those that a single
@@ -187,11 +191,11 @@ fn identities<P: Prefix>(
     items: &[(P, Occupant)],
     classifying: &mut Classifier<'_>,
     mut visit: impl FnMut(P, Identity),
-) {
-    // The prefixes that contain the current one, innermost last, with holders and atom.
-    let mut around: Vec<(P, Vec<KindId>, AtomNumber)> = Vec::new();
-    let nothing = classifying.outside_atoms();
-    let mut held: Vec<KindId> = Vec::new();
+) -> Result<(), TooMany> {
+    // The prefixes that contain the current one, innermost last, with surroundings and atom.
+    let mut around: Vec<(P, SurroundingsNumber, AtomNumber)> = Vec::new();
+    let nothing = (NO_SURROUNDINGS, classifying.outside_atoms());
+    let mut own: Vec<KindId> = Vec::new();
     let mut rest = items;
     while let [(prefix, first), after @ ..] = rest {
         let is_same = |(other, _): &&(P, Occupant)| other == prefix;
@@ -201,38 +205,36 @@ fn identities<P: Prefix>(
         while around.last().is_some_and(|(outer, _, _)| !outer.contains(*prefix)) {
             around.pop();
         }
-        let (outer, outer_atom) = match around.last() {
-            Some((_, outer, atom)) => (outer.as_slice(), *atom),
-            None => (&[][..], nothing),
-        };
+        let (outer, outer_atom) = around.last().map_or(nothing, |(_, outer, atom)| (*outer, *atom));
         // Most addresses have one holder and lie in no other prefix.
-        if let ([(_, item)], [], true) = (same, outer, prefix.is_host())
+        if let ([(_, item)], NO_SURROUNDINGS, true) = (same, outer, prefix.is_host())
             && let Some(kind) = item.kind()
         {
-            visit(*prefix, classifying.single_holder(kind, outer_atom));
+            visit(*prefix, classifying.single_holder(kind, outer_atom)?);
             continue;
         }
         if same.last().is_some_and(|(_, item)| *item == Occupant::UNKNOWN) {
             visit(*prefix, Identity::UNKNOWN);
             continue;
         }
-        held.clear();
-        held.extend_from_slice(outer);
-        held.extend(same.iter().filter_map(|(_, item)| item.kind()));
+        own.clear();
+        own.extend(same.iter().filter_map(|(_, item)| item.kind()));
+        own.sort_unstable();
+        own.dedup();
         let atom = if *first == Occupant::ATOM {
             classifying.atom_inside(prefix.net(), outer_atom)
         } else {
             outer_atom
         };
-        if held.len() > 1 {
-            held.sort_unstable();
-            held.dedup();
-        }
-        visit(*prefix, classifying.identity(&held, atom));
-        if !prefix.is_host() {
-            around.push((*prefix, held.clone(), atom));
+        if prefix.is_host() {
+            visit(*prefix, classifying.identity(outer, &own, atom)?);
+        } else {
+            let inside = classifying.surroundings(outer, &own)?;
+            visit(*prefix, classifying.identity(inside, &[], atom)?);
+            around.push((*prefix, inside, atom));
         }
     }
+    Ok(())
 }
 
 /// Bits of an address that one pass of the radix sort reads.

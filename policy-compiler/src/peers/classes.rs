@@ -13,6 +13,7 @@ use super::class_map::NO_CLASS;
 use super::identity::{IdentityInterner, PredicateKey};
 use super::kinds::{KindId, Kinds};
 use super::predicate_set::{PredicateSet, union};
+use super::truths::{TooMany, Truths};
 use crate::common::{Grouped, Identity};
 use crate::resolve::PredicateId;
 
@@ -33,8 +34,17 @@ pub(crate) struct Classes {
 /// The number of an atom while identities are computed.
 pub(crate) type AtomNumber = u32;
 
+/// The number of surroundings while identities are computed: what the holders of all larger prefixes make true.
+pub(crate) type SurroundingsNumber = u32;
+
+/// Those of an address that lies in no larger prefix that has holders.
+pub(crate) const NO_SURROUNDINGS: SurroundingsNumber = 0;
+
 /// Stands for the absence of an atom.
 const NO_ATOM: AtomNumber = AtomNumber::MAX;
+
+/// Something for each set of kinds, ascending.
+type OfKinds<T> = AHashMap<Box<[KindId]>, T>;
 
 /// Assigns identities to addresses, and classes to identities.
 pub(crate) struct Classifier<'a> {
@@ -49,8 +59,13 @@ pub(crate) struct Classifier<'a> {
     /// there.
     of_one: Vec<(AtomNumber, Identity)>,
     of_one_elsewhere: AHashMap<(KindId, AtomNumber), Identity>,
-    /// By atom.
-    of_several: AHashMap<AtomNumber, AHashMap<Box<[KindId]>, Identity>>,
+    of_several: AHashMap<(SurroundingsNumber, AtomNumber), OfKinds<Identity>>,
+    /// The predicates of surroundings, by number.
+    surroundings: Vec<PredicateSet>,
+    surroundings_numbers: AHashMap<PredicateSet, SurroundingsNumber>,
+    /// Those of addresses in a prefix, by those of the prefix and the kinds that hold it.
+    surroundings_inside: AHashMap<SurroundingsNumber, OfKinds<SurroundingsNumber>>,
+    truths: &'a mut Truths,
     classes: Classes,
 }
 
@@ -60,6 +75,7 @@ impl<'a> Classifier<'a> {
         kinds: &'a Kinds,
         atoms: &'a AtomPredicates,
         predicate_keys: &'a [PredicateKey],
+        truths: &'a mut Truths,
     ) -> Self {
         let classes = Classes {
             predicate_sets: Vec::new(),
@@ -77,57 +93,103 @@ impl<'a> Classifier<'a> {
             of_one: vec![(NO_ATOM, Identity::UNKNOWN); kinds.all.len()],
             of_one_elsewhere: AHashMap::new(),
             of_several: AHashMap::new(),
+            surroundings: vec![PredicateSet::default()],
+            surroundings_numbers: AHashMap::from([(PredicateSet::default(), NO_SURROUNDINGS)]),
+            surroundings_inside: AHashMap::new(),
+            truths,
             classes,
         }
     }
 
-    /// The identity of an address that these kinds (ascending, distinct) hold in an atom.
-    pub(crate) fn identity(&mut self, held: &[KindId], atom: AtomNumber) -> Identity {
-        match held {
-            [one] => self.single_holder(*one, atom),
-            several => {
-                let known = self.of_several.get(&atom).and_then(|of| of.get(several)).copied();
-                known.unwrap_or_else(|| {
-                    let identity = self.make_identity(several, atom);
-                    let of_atom = self.of_several.entry(atom).or_default();
-                    of_atom.insert(several.into(), identity);
-                    identity
-                })
-            }
+    /// The identity of an address that these kinds (ascending, distinct) hold in some surroundings and in an atom.
+    pub(crate) fn identity(
+        &mut self,
+        around: SurroundingsNumber,
+        own: &[KindId],
+        atom: AtomNumber,
+    ) -> Result<Identity, TooMany> {
+        if let ([one], NO_SURROUNDINGS) = (own, around) {
+            return self.single_holder(*one, atom);
         }
+        let known = self.of_several.get(&(around, atom)).and_then(|of| of.get(own)).copied();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let identity = self.make_identity(around, own, atom)?;
+        self.of_several.entry((around, atom)).or_default().insert(own.into(), identity);
+        Ok(identity)
     }
 
-    /// The identity of an address that one kind holds in an atom.
+    /// The identity of an address that one kind holds in an atom and in no larger prefix that has holders.
     #[inline]
-    pub(crate) fn single_holder(&mut self, kind: KindId, atom: AtomNumber) -> Identity {
+    pub(crate) fn single_holder(
+        &mut self,
+        kind: KindId,
+        atom: AtomNumber,
+    ) -> Result<Identity, TooMany> {
         if let Some((last, identity)) = self.of_one.get(kind as usize)
             && *last == atom
         {
-            return *identity;
+            return Ok(*identity);
         }
         self.single_holder_slow(kind, atom)
     }
 
     #[inline(never)]
-    fn single_holder_slow(&mut self, kind: KindId, atom: AtomNumber) -> Identity {
-        let known = self.of_one_elsewhere.get(&(kind, atom)).copied();
-        let identity = known.unwrap_or_else(|| self.make_identity(&[kind], atom));
+    fn single_holder_slow(&mut self, kind: KindId, atom: AtomNumber) -> Result<Identity, TooMany> {
+        let identity = match self.of_one_elsewhere.get(&(kind, atom)) {
+            Some(known) => *known,
+            None => self.make_identity(NO_SURROUNDINGS, &[kind], atom)?,
+        };
         if let Some(last) = self.of_one.get_mut(kind as usize) {
             let (before, there) = std::mem::replace(last, (atom, identity));
             if before != NO_ATOM {
                 self.of_one_elsewhere.insert((kind, before), there);
             }
         }
-        identity
+        Ok(identity)
     }
 
-    fn make_identity(&mut self, held: &[KindId], atom: AtomNumber) -> Identity {
-        let [set, around] = self.kinds.predicate_sets(held, &self.atom_predicates[atom as usize]);
+    /// The surroundings of addresses in a prefix that these kinds hold. Endpoints hold single addresses only.
+    pub(crate) fn surroundings(
+        &mut self,
+        outer: SurroundingsNumber,
+        own: &[KindId],
+    ) -> Result<SurroundingsNumber, TooMany> {
+        let known = self.surroundings_inside.get(&outer).and_then(|of| of.get(own)).copied();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let [set, _] = self.kinds.predicate_sets(own, &self.surroundings[outer as usize]);
+        self.truths.count(set.len())?;
+        let all = &mut self.surroundings;
+        let number = *self.surroundings_numbers.entry(set).or_insert_with_key(|set| {
+            all.push(Arc::clone(set));
+            all.len() as SurroundingsNumber - 1
+        });
+        self.surroundings_inside.entry(outer).or_default().insert(own.into(), number);
+        Ok(number)
+    }
+
+    fn make_identity(
+        &mut self,
+        around: SurroundingsNumber,
+        own: &[KindId],
+        atom: AtomNumber,
+    ) -> Result<Identity, TooMany> {
+        let atom = &self.atom_predicates[atom as usize];
+        let [set, around] = if around == NO_SURROUNDINGS {
+            self.kinds.predicate_sets(own, atom)
+        } else {
+            let around = self.surroundings[around as usize].iter();
+            self.kinds.predicate_sets(own, &union(around.chain(&**atom)))
+        };
+        self.truths.count(set.len())?;
         let identity = self.interner.identity([&set, &around], self.predicate_keys);
         if identity != Identity::UNKNOWN {
             self.class(identity, set);
         }
-        identity
+        Ok(identity)
     }
 
     /// The atom of the addresses that lie in no prefix in use.

@@ -124,16 +124,16 @@ impl IdentityInterner {
 
     /// Forgets every key if there are far more numbers than the `used` that the last image needed.
     pub(crate) fn forget_if_sparse(&mut self, used: u32) {
-        let taken = self.ends.len() as u32;
-        if taken > used.saturating_mul(4).saturating_add(SPARE) {
-            let predicate_keys = std::mem::take(&mut self.predicate_keys);
-            let next_said = self.next_key;
-            *self = Self {
-                predicate_keys,
-                next_key: next_said,
-                ..Self::starting_at(self.first + taken)
-            };
+        if self.ends.len() as u32 > used.saturating_mul(4).saturating_add(SPARE) {
+            self.forget();
         }
+    }
+
+    /// Forgets every key. No number is given again.
+    pub(crate) fn forget(&mut self) {
+        let first = self.first + self.ends.len() as u32;
+        let predicate_keys = std::mem::take(&mut self.predicate_keys);
+        *self = Self { predicate_keys, next_key: self.next_key, ..Self::starting_at(first) };
     }
 }
 

@@ -20,6 +20,8 @@ pub(crate) struct Kinds {
     known: [AHashMap<PredicateSet, KindId>; 2],
     /// Whether the members are endpoints, and their predicate set.
     pub(super) all: Vec<(bool, PredicateSet)>,
+    /// The predicates of all kinds together.
+    pub(crate) truths: usize,
 }
 
 impl Kinds {
@@ -35,6 +37,7 @@ impl Kinds {
         let kind = self.all.len() as KindId;
         let set = PredicateSet::from(set);
         known.insert(Arc::clone(&set), kind);
+        self.truths += set.len();
         self.all.push((is_endpoint, set));
         Some(kind)
     }

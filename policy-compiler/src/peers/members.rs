@@ -167,6 +167,8 @@ pub(crate) struct Members<'m> {
     pub(crate) runs: Vec<Run>,
     /// Indexes of the runs of each namespace, at most one of pods and one of sets.
     namespaces: AHashMap<&'m str, Vec<usize>>,
+    /// The position of the first network set.
+    pub(crate) sets: Position,
     /// The position of the first service; selectors do not see services.
     pub(crate) services: Position,
 }
@@ -177,6 +179,7 @@ impl<'m> Members<'m> {
             all: Vec::with_capacity(model.endpoints.len() + model.network_sets.len()),
             runs: Vec::new(),
             namespaces: AHashMap::new(),
+            sets: 0,
             services: 0,
         };
         let accounts: AHashMap<(&str, &str), &Labels> = model
@@ -208,6 +211,7 @@ impl<'m> Members<'m> {
                 });
             }
         }
+        members.sets = members.all.len();
         let sets: Vec<_> = model.network_sets.iter().collect();
         for here in sets.chunk_by(|a, b| a.0.namespace == b.0.namespace) {
             for (at, (ObjectName { namespace, name }, set)) in here.iter().enumerate() {

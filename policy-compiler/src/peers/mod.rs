@@ -18,6 +18,8 @@ mod predicates;
 mod prefixes;
 mod selector_index;
 mod terms_in_use;
+mod truths;
+mod weights;
 
 pub(crate) use addresses::{Addresses, PrefixEdit, SetPrefixes};
 pub(crate) use atoms::AtomPredicates;
@@ -30,3 +32,5 @@ pub(crate) use pod_index::PodIndex;
 pub(crate) use predicate_set::{AddressFacts, PredicateSet, family, union};
 pub(crate) use predicates::{MemberPredicates, Predicates, evaluate};
 pub(crate) use terms_in_use::TermsInUse;
+pub(crate) use truths::{TooMany, Truths, most_truths};
+pub(crate) use weights::Weights;

@@ -9,6 +9,7 @@ use ahash::{AHashMap, AHashSet};
 use super::members::{MemberObject, Members, Position};
 use super::selector_index::SelectorIndex;
 use super::terms_in_use::TermsInUse;
+use super::truths::{TooMany, Truths};
 use crate::common::Grouped;
 use crate::model::{ObjectName, Protocol};
 use crate::resolve::{LocalName, PortSet, PossiblePorts, Predicate, PredicateId, Vocabulary};
@@ -69,7 +70,8 @@ pub(crate) fn evaluate<'m>(
     asked: &TermsInUse,
     members: &'m Members<'m>,
     local: &BTreeSet<LocalName>,
-) -> (Predicates, MemberPredicates) {
+    truths: &mut Truths,
+) -> Result<(Predicates, MemberPredicates), TooMany> {
     let local: AHashSet<Position> = local.iter().filter_map(|it| members.endpoint(it)).collect();
     let mut evaluation = Evaluation {
         predicates: Predicates { all: vocabulary.predicates.clone(), possible_ports: Vec::new() },
@@ -85,13 +87,17 @@ pub(crate) fn evaluate<'m>(
         }
     }
     for (id, predicate) in (0..).zip(&vocabulary.predicates) {
+        let before = evaluation.pairs.len();
         evaluation.predicate(id, predicate, asked.predicates[id as usize]);
+        truths.count(evaluation.pairs.len() - before)?;
     }
     for (question, asked) in vocabulary.port_sets.iter().zip(&asked.port_sets) {
+        let before = evaluation.pairs.len();
         evaluation.port_set(question, *asked);
+        truths.count(evaluation.pairs.len() - before)?;
     }
-    let truths = MemberPredicates::from_pairs(members.all.len(), &evaluation.pairs);
-    (evaluation.predicates, truths)
+    let of_members = MemberPredicates::from_pairs(members.all.len(), &evaluation.pairs);
+    Ok((evaluation.predicates, of_members))
 }
 
 struct Evaluation<'m> {

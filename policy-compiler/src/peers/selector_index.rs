@@ -306,8 +306,34 @@ impl<'m> SelectorIndex<'m> {
     /// Visits the members that match a selector.
     pub(crate) fn matching(&mut self, selector: &Selector, mut visit: impl FnMut(Position)) {
         let members = self.members;
+        self.each_domain(selector, |domain| match_domain(domain, members, selector, &mut visit));
+    }
+
+    /// How many pods match a selector, without a look at each. Visits the other members that do.
+    pub(crate) fn count(&mut self, selector: &Selector, mut visit: impl FnMut(Position)) -> usize {
+        let members = self.members;
+        let mut count = 0;
+        self.each_domain(selector, |domain| {
+            let mut bits = domain.matching(members, selector);
+            // Pods come first.
+            let of_pods = domain.runs.partition_point(|(_, run)| run.start < members.sets);
+            let pods = domain.runs[..of_pods].last().map_or(0, |(first, run)| first + run.len());
+            let mut all = domain.empty();
+            set_range(&mut all, 0..pods);
+            for (word, pods) in bits.iter_mut().zip(all) {
+                count += (*word & pods).count_ones() as usize;
+                *word &= !pods;
+            }
+            visit_members(&domain.runs, places(bits), &mut visit);
+        });
+        count
+    }
+
+    /// Visits the domains that may have members which match a selector.
+    fn each_domain(&mut self, selector: &Selector, mut visit: impl FnMut(&mut Domain<'m>)) {
+        let members = self.members;
         let Some(namespaces) = selector.required_values(NAMESPACE) else {
-            return match_domain(&mut self.everywhere, members, selector, &mut visit);
+            return visit(&mut self.everywhere);
         };
         for namespace in namespaces {
             if !self.namespaces.contains_key(namespace) {
@@ -315,7 +341,7 @@ impl<'m> SelectorIndex<'m> {
                 self.namespaces.insert(namespace.to_owned(), Domain::from_runs(runs));
             }
             if let Some(domain) = self.namespaces.get_mut(namespace) {
-                match_domain(domain, members, selector, &mut visit);
+                visit(domain);
             }
         }
     }
@@ -340,15 +366,19 @@ fn match_domain<'m>(
         }
     }
     let bits = domain.matching(members, selector);
-    let places = bits.into_iter().zip(0..).flat_map(|(word, at)| {
+    visit_members(&domain.runs, places(bits), visit);
+}
+
+/// The places in a set, ascending.
+fn places(bits: Bits) -> impl Iterator<Item = usize> {
+    bits.into_iter().zip(0..).flat_map(|(word, at)| {
         let mut rest = word;
         std::iter::from_fn(move || {
             let bit = (rest != 0).then(|| rest.trailing_zeros() as usize)?;
             rest &= rest - 1;
             Some(at * 64 + bit)
         })
-    });
-    visit_members(&domain.runs, places, visit);
+    })
 }
 
 /// Visits the members at some places, ascending, of a domain that consists of these runs.

@@ -235,6 +235,87 @@ fn attach_beside_heavy(addresses: &str) {
     }
 }
 
+fn set_of_world(mut cluster: Cluster, set: u32) -> Cluster {
+    let it = NetworkSet { labels: labels(&format!("set={set}")), nets: words("0.0.0.0/0") };
+    cluster.model.network_sets.insert(name(&format!("a/s{set}")), std::sync::Arc::new(it));
+    cluster
+}
+
+/// A pod `a/a` with as many selectors, each of which matches every pod of `a` and none of the others, and `z/z`.
+fn overlaps(selectors: u32) -> Cluster {
+    let mut cluster = Cluster::new()
+        .pod("z/z", "app=z", "10.0.0.2")
+        .policy(kubernetes("z/small").ingress([allow().tcp("80").from([who("app == 'z'")])]));
+    for pod in 0..2_000_u32 {
+        let address = Ipv4Addr::from_bits(0x0a01_0000 + pod).to_string();
+        cluster = cluster.pod(&format!("a/p{pod}"), &format!("of={pod}"), &address);
+    }
+    let mut heavy = kubernetes("a/heavy");
+    let rule = |index| {
+        let peer = who(&format!("has(of) && of != 'x{index}'"));
+        Rule { index, ..allow().from([peer]) }
+    };
+    heavy.1.ingress = Some((0..selectors).map(rule).collect());
+    cluster.policy(heavy)
+}
+
+#[test]
+fn a_namespace_that_asks_too_much_gets_no_tables_and_its_neighbour_pays_nothing() {
+    let local = [name("a/p1"), name("z/z")].into();
+    let mut compiler = Compiler::new();
+    let few = overlaps(10);
+    let image = compiler.compile(&few.model, &local);
+    assert!(compiler.left_out().is_empty());
+    assert!(image.chain(&name("a/p1"), Direction::Ingress).is_some());
+
+    let too_many = overlaps(6_000);
+    let image = compiler.compile(&too_many.model, &local);
+    assert_eq!(*compiler.left_out(), [name("a/p1")].into());
+    assert!(image.chain(&name("a/p1"), Direction::Ingress).is_none());
+    assert!(image.chain(&name("z/z"), Direction::Ingress).is_some());
+    let of_neighbour = [name("z/z")].into();
+    crate::check::prove(&too_many.model, &of_neighbour, &image).unwrap();
+    let alone = Compiler::new().compile(&too_many.model, &of_neighbour);
+    assert_eq!(image.canonical_hash(), alone.canonical_hash());
+
+    // While it stays so, others change without a compilation from nothing, which would make their rows again.
+    let before = compiler.looks();
+    let more = too_many.policy(kubernetes("z/none").selects("app == 'none'").ingress([]));
+    compiler.compile(&more.model, &local);
+    assert_eq!((compiler.looks(), compiler.left_out().len()), (before, 1));
+
+    let image = compiler.compile(&few.model, &local);
+    assert!(compiler.left_out().is_empty());
+    crate::check::prove(&few.model, &local, &image).unwrap();
+}
+
+#[test]
+fn a_network_set_that_overlaps_many_costs_its_namespace_its_tables() {
+    let world = |cluster: Cluster, sets: u32| {
+        let mut heavy = kubernetes("a/heavy");
+        let rule = |index| Rule { index, ..allow().from([who(&format!("set == '{index}'"))]) };
+        heavy.1.ingress = Some((0..sets).map(rule).collect());
+        (0..sets).fold(cluster, set_of_world).policy(heavy)
+    };
+    let mut cluster = Cluster::new().pod("a/a", "", "10.0.0.1").pod("z/z", "", "10.0.0.2");
+    let mut addresses = kubernetes("a/addresses");
+    let single = |index| {
+        let net = nets(&format!("{}/32", Ipv4Addr::from_bits(0x0b00_0000 + index)));
+        Rule { index, ..deny().from([net]) }
+    };
+    addresses.1.ingress = Some((0..3_000).map(single).collect());
+    cluster = cluster.policy(addresses);
+    let local = cluster.all();
+    let mut compiler = Compiler::new();
+    cluster = world(cluster, 20);
+    compiler.compile(&cluster.model, &local);
+    assert!(compiler.left_out().is_empty());
+    cluster = world(cluster, 4_000);
+    compiler.compile(&cluster.model, &local);
+    assert_eq!(*compiler.left_out(), [name("a/a")].into());
+    assert_eq!(Compiler::new().compile(&cluster.model, &local).counts().endpoints, 1);
+}
+
 #[test]
 fn a_rule_of_many_peers_costs_as_much_as_as_many_rules() {
     let looks = [100, 200].map(|peers| {

@@ -153,7 +153,7 @@ fn invalid(Agent { datastore, dataplane, .. }: &Agent) -> Vec<String> {
     problems.chain(vxlan).collect()
 }
 
-fn warnings(Agent { datastore, attachments, served, .. }: &Agent) -> Vec<String> {
+fn warnings(Agent { datastore, dataplane, attachments, served, .. }: &Agent) -> Vec<String> {
     let refused = attachments.refused.iter().map(|(pod, reason)| {
         format!("pod {pod}: its interface was not taken over from the last agent: {reason}; nothing passes until the pod is made anew")
     });
@@ -162,6 +162,7 @@ fn warnings(Agent { datastore, attachments, served, .. }: &Agent) -> Vec<String>
         .chain(datastore.source.warnings())
         .chain(attachments.holding.problem())
         .chain(served.problems())
+        .chain(left_out(dataplane))
         .chain(refused)
         .chain(attachments.not_judged(datastore).map(|pod| {
             format!(
@@ -170,6 +171,19 @@ fn warnings(Agent { datastore, attachments, served, .. }: &Agent) -> Vec<String>
             )
         }))
         .collect()
+}
+
+/// The pods that have no tables because of what the policies of their namespaces ask.
+fn left_out(Dataplane { calculation, .. }: &Dataplane) -> Option<String> {
+    const NAMED: usize = 3;
+    let pods: Vec<String> = calculation.left_out().iter().map(ToString::to_string).collect();
+    (!pods.is_empty()).then(|| {
+        format!(
+            "pod {}: the policies of these namespaces name selectors and network sets that hold for more pods and addresses \
+             than this node compiles; nothing passes for these pods: use fewer or narrower ones (docs/security.md)",
+            few(pods, NAMED)
+        )
+    })
 }
 
 /// What annotations of a node's pods ask for and Manx does not do: one line for each annotation. Nothing where each pod

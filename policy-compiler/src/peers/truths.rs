@@ -1,0 +1,38 @@
+//! Truths: a predicate that is true of a member, or of the addresses of a class. Time and memory of a compilation grow
+//! with their number, and that may grow as the square of the length of policies and network sets: each of many sets that
+//! holds the whole world is true of each of many addresses.
+
+use crate::model::Model;
+
+/// How many truths a compilation may count, and so many more for each member.
+const MOST: (usize, usize) = (8 << 20, 128);
+
+/// How many truths of a cluster may be counted.
+pub(crate) fn most_truths(model: &Model) -> usize {
+    let pods_and_sets = model.endpoints.len() + model.network_sets.len();
+    let members = pods_and_sets + model.host_endpoints.len() + model.services.len();
+    MOST.0.saturating_add(members.saturating_mul(MOST.1))
+}
+
+/// There are more truths than a compilation may count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TooMany;
+
+/// Counts truths. Those of members count once, those of addresses when a set of them is made.
+#[derive(Debug)]
+pub(crate) struct Truths {
+    left: usize,
+}
+
+impl Truths {
+    /// At most so many.
+    pub(crate) const fn new(most: usize) -> Self {
+        Self { left: most }
+    }
+
+    /// Counts some.
+    pub(crate) fn count(&mut self, some: usize) -> Result<(), TooMany> {
+        self.left = self.left.checked_sub(some).ok_or(TooMany)?;
+        Ok(())
+    }
+}
