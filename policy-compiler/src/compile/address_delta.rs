@@ -58,6 +58,8 @@ struct PeersDraft {
     classes: Vec<u32>,
     identities: usize,
     new: Vec<NewClass>,
+    /// The predicates of all classes together.
+    truths: usize,
 }
 
 impl PeersDraft {
@@ -69,6 +71,7 @@ impl PeersDraft {
             classes: before.classes.all(),
             identities: before.identities,
             new: Vec::new(),
+            truths: before.class_predicate_sets.iter().map(|set| set.len()).sum(),
         }
     }
 
@@ -165,8 +168,8 @@ impl Basis {
         if draft.predicate_sets.len() > self.most_classes {
             return Err(Rebuild);
         }
-        self.check_truths(draft.predicate_sets.iter().map(|set| set.len()).sum())?;
-        let PeersDraft { before, prefixes, predicate_sets: sets, classes, identities, new } = draft;
+        let PeersDraft { before, prefixes, predicate_sets: sets, classes, identities, new, .. } =
+            draft;
         let predicates = delta.predicates.take().map(Arc::new);
         self.peers = Arc::new(PeerTables {
             prefixes,
@@ -214,6 +217,8 @@ impl Basis {
         let class = if let Some(class) = self.class_of.get(&set) {
             *class
         } else {
+            draft.truths += set.len();
+            self.check_truths(draft.truths)?;
             let class = draft.add_class(&set, net.addr());
             self.class_of.insert(set.clone(), class);
             class

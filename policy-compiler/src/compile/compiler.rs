@@ -22,7 +22,7 @@ use std::mem::take;
 use std::sync::{Arc, OnceLock};
 
 use super::address_delta::AddressDelta;
-use super::admission::Admission;
+use super::admission::{Admission, SHARE};
 use super::basis::{Basis, SPARE_IDENTITIES};
 use super::pod_change::PodChange;
 use crate::common::{LARGE_CLUSTER, Rebuild, join, join_with};
@@ -95,6 +95,9 @@ impl Compiler {
     /// changes are not stored.
     #[must_use]
     pub fn update(&mut self, image: &Image, model: &Model, change: PodChange<'_>) -> bool {
+        if self.admission.left_out.contains(change.name) {
+            self.basis = None;
+        }
         let Some(basis) = &mut self.basis else { return false };
         let done = basis.update(&mut self.interner, image, model, change);
         if done.is_err() {
@@ -106,6 +109,9 @@ impl Compiler {
     /// Notes a pod's change for the next image, and leaves the one in use as it is: for a change behind another one that
     /// the image in use cannot follow. `model` is as in [`update`](Self::update).
     pub fn defer(&mut self, model: &Model, change: PodChange<'_>) {
+        if self.admission.left_out.contains(change.name) {
+            self.basis = None;
+        }
         let Some(basis) = &mut self.basis else { return };
         if basis.defer(model, change).is_err() {
             self.basis = None;
@@ -165,18 +171,20 @@ impl Compiler {
 
     /// Compiles everything anew, without the endpoints whose policies ask too much.
     fn compile_anew(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Draft {
-        let mut steps = [Admission::decide, Admission::close].into_iter();
-        if !self.admission.left_out.is_empty() {
-            steps.next().into_iter().for_each(|step| step(&mut self.admission, model, local));
+        let mut share = SHARE;
+        if self.admission.is_closing() {
+            self.admission.decide(model, local, share);
+            share = share.saturating_pow(4);
         }
-        // It ends: without endpoints only their families are true of addresses.
+        // It ends when nobody has a share. What the node's own endpoints ask is not bounded.
         loop {
             let admitted = self.admission.admitted(model, local).into_owned();
-            match self.compile_all(model, &admitted) {
-                Ok(draft) => return draft,
-                Err(TooMany) => self.interner.forget(),
+            let most = if share == usize::MAX { usize::MAX } else { most_truths(model) };
+            if let Ok(draft) = self.compile_all(model, &admitted, most) {
+                return draft;
             }
-            steps.next().into_iter().for_each(|step| step(&mut self.admission, model, local));
+            self.admission.decide(model, local, share);
+            share = share.saturating_pow(4);
         }
     }
 
@@ -185,8 +193,8 @@ impl Compiler {
         &mut self,
         model: &Model,
         local: &BTreeSet<LocalName>,
+        most: usize,
     ) -> Result<Draft, TooMany> {
-        let most = most_truths(model);
         let mut cache = ResolveCache::default();
         let is_large = model.endpoints.len() + model.network_sets.len() >= LARGE_CLUSTER;
         let policies = || resolve(model, local, &mut cache, &mut self.order, false);
@@ -199,6 +207,7 @@ impl Compiler {
         let in_use = TermsInUse::of_either_end(&resolved, &cache.vocabulary);
         self.interner.forget_if_sparse(self.used);
         self.tables.forget();
+        let taken = self.interner.taken();
         let interner = &mut self.interner;
         let peers = || compile_peers(interner, (model, local, most), &resolved, cache, holders);
         let precompute = |tables: &mut RowTables| {
@@ -207,7 +216,7 @@ impl Compiler {
             }
         };
         let (peers, ()) = join_with(is_large, peers, &mut self.tables, precompute);
-        let (basis, columns) = peers?;
+        let (basis, columns) = peers.inspect_err(|TooMany| self.interner.forget(taken))?;
         self.used = basis.peers.identities as u32;
         Ok(Draft { resolved, in_use, basis, columns })
     }

@@ -124,14 +124,19 @@ impl IdentityInterner {
 
     /// Forgets every key if there are far more numbers than the `used` that the last image needed.
     pub(crate) fn forget_if_sparse(&mut self, used: u32) {
-        if self.ends.len() as u32 > used.saturating_mul(4).saturating_add(SPARE) {
-            self.forget();
+        if self.taken() > used.saturating_mul(4).saturating_add(SPARE) {
+            self.forget(self.taken());
         }
     }
 
-    /// Forgets every key. No number is given again.
-    pub(crate) fn forget(&mut self) {
-        let first = self.first + self.ends.len() as u32;
+    /// How many numbers have been given since keys were last forgotten.
+    pub(crate) fn taken(&self) -> u32 {
+        self.ends.len() as u32
+    }
+
+    /// Forgets every key. The first `taken` numbers are not given again; nothing may have used the others.
+    pub(crate) fn forget(&mut self, taken: u32) {
+        let first = self.first + taken;
         let predicate_keys = std::mem::take(&mut self.predicate_keys);
         *self = Self { predicate_keys, next_key: self.next_key, ..Self::starting_at(first) };
     }

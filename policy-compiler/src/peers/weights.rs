@@ -1,12 +1,15 @@
 //! What a predicate costs: at least as many truths as come of it, without making one of them.
 
+use std::collections::BTreeSet;
+
+use ahash::AHashMap;
 use ipnet::IpNet;
 
-use super::members::{Member, Members};
+use super::members::{Members, Position};
 use super::prefixes::{Prefix, V4, V6, v4, v6};
 use super::selector_index::SelectorIndex;
 use crate::model::{Model, ObjectName};
-use crate::resolve::{PortSet, Predicate, Vocabulary};
+use crate::resolve::{PortSet, Predicate, Terms, Vocabulary};
 use crate::selector::Selector;
 
 /// A pod's truth counts once for the pod and once for each of its two addresses.
@@ -15,14 +18,20 @@ const OF_POD: usize = 3;
 /// Weighs predicates.
 pub(crate) struct Weights<'m> {
     model: &'m Model,
+    members: &'m Members<'m>,
     index: SelectorIndex<'m>,
-    prefixes: AllPrefixes,
-    /// The prefixes in the nets of each member behind the pods.
-    inside: Vec<usize>,
-    pods: usize,
+    /// The prefixes of members that are no sets.
+    common: AllPrefixes,
+    /// The prefixes that the terms bring along that are weighed now.
+    own: AllPrefixes,
+    /// How many ports one member gives a name at most.
+    ports: AHashMap<&'m str, usize>,
 }
 
-/// The prefixes that have an identity, or may have one, ascending.
+/// The prefixes in the nets of members, by position.
+type Inside = AHashMap<Position, usize>;
+
+/// Prefixes, ascending.
 #[derive(Default)]
 struct AllPrefixes {
     v4: Vec<V4>,
@@ -64,57 +73,96 @@ fn inside<P: Prefix>(all: &[P], outer: P) -> usize {
 }
 
 impl<'m> Weights<'m> {
-    pub(crate) fn new(model: &'m Model, members: &'m Members<'m>, vocabulary: &Vocabulary) -> Self {
-        let mut prefixes = AllPrefixes::default();
-        members.all.iter().for_each(|member| member.for_each_net(|net| prefixes.add(net)));
-        for predicate in &vocabulary.predicates {
-            if let Predicate::Net(net) = predicate {
-                prefixes.add(*net);
+    pub(crate) fn new(model: &'m Model, members: &'m Members<'m>) -> Self {
+        let mut common = AllPrefixes::default();
+        for member in members.all.iter().filter(|member| !member.is_set()) {
+            member.for_each_net(|net| common.add(net));
+        }
+        common.sort();
+        let mut ports = AHashMap::new();
+        for member in &members.all {
+            let mut own: AHashMap<&str, usize> = AHashMap::new();
+            member.named_ports().for_each(|port| *own.entry(&port.name).or_default() += 1);
+            for (name, count) in own {
+                let most = ports.entry(name).or_default();
+                *most = count.max(*most);
             }
         }
-        prefixes.sort();
-        let of_member = |member: &Member<'_>| {
-            let mut sum = 0_usize;
-            member.for_each_net(|net| sum += prefixes.inside(net));
-            sum
-        };
-        let behind_pods = members.all.get(members.sets..members.services).unwrap_or_default();
-        let inside = behind_pods.iter().map(of_member).collect();
-        Self { model, index: SelectorIndex::new(members), prefixes, inside, pods: members.sets }
+        let index = SelectorIndex::new(members);
+        Self { model, members, index, common, own: AllPrefixes::default(), ports }
     }
 
-    /// What all addresses cost, whatever policies ask.
-    pub(crate) fn of_none(&self) -> usize {
-        self.prefixes.len()
+    /// The weight of each of some terms, for those who ask for them all: with the prefixes of members that are no sets,
+    /// and those that the terms bring along. Prefixes that others bring along are theirs to pay.
+    pub(crate) fn of_terms(&mut self, terms: &Terms, vocabulary: &Vocabulary) -> [Vec<usize>; 2] {
+        let predicates = || terms.predicates.iter().map(|it| &vocabulary.predicates[*it as usize]);
+        let port_sets = || terms.port_sets.iter().map(|it| &vocabulary.port_sets[*it as usize]);
+        let selectors = predicates().filter_map(|it| match it {
+            Predicate::Members(selector) => Some(selector),
+            _ => None,
+        });
+        let mut sets = BTreeSet::new();
+        for selector in selectors {
+            self.index.count(selector, |at| sets.extend([at]));
+        }
+        self.own = AllPrefixes::default();
+        for set in sets.into_iter().filter_map(|at| self.members.all.get(at)) {
+            set.for_each_net(|net| self.own.add(net));
+        }
+        for predicate in predicates() {
+            if let Predicate::Net(net) = predicate {
+                self.own.add(*net);
+            }
+        }
+        self.own.sort();
+        let mut inside = AHashMap::new();
+        let of_predicates = predicates().map(|it| self.of_predicate(it, &mut inside)).collect();
+        [of_predicates, port_sets().map(|it| self.of_port_set(it, &mut AHashMap::new())).collect()]
     }
 
-    pub(crate) fn of_predicate(&mut self, predicate: &Predicate) -> usize {
+    fn inside(&self, net: IpNet) -> usize {
+        self.common.inside(net) + self.own.inside(net)
+    }
+
+    fn of_predicate(&mut self, predicate: &Predicate, inside: &mut Inside) -> usize {
         match predicate {
-            Predicate::Net(net) => self.prefixes.inside(*net),
-            Predicate::Members(selector) => self.of_selector(selector),
+            Predicate::Net(net) => self.inside(*net),
+            Predicate::Members(selector) => self.of_selector(selector, inside),
             Predicate::Service(name) => self.of_service(name, |_| 1),
             // The families are those of all addresses; named ports are weighed with their port sets.
             Predicate::Family(_) | Predicate::NamesPort { .. } | Predicate::ServicePort { .. } => 0,
         }
     }
 
-    pub(crate) fn of_port_set(&mut self, port_set: &PortSet) -> usize {
+    fn of_port_set(&mut self, port_set: &PortSet, inside: &mut Inside) -> usize {
         match port_set {
-            PortSet::Named { selector: Some(selector), .. } => self.of_selector(selector),
-            PortSet::Named { selector: None, .. } => self.pods * OF_POD,
+            PortSet::Named { selector, name } => {
+                let ports = self.ports.get(name.as_str()).copied().unwrap_or_default();
+                let all = self.members.services * OF_POD;
+                let selector = selector.as_ref();
+                ports * selector.map_or(all, |selector| self.of_selector(selector, inside))
+            }
             PortSet::Service(name) => self.of_service(name, |ports| ports),
         }
     }
 
-    fn of_selector(&mut self, selector: &Selector) -> usize {
-        let Self { index, prefixes, inside, pods, .. } = self;
-        let (mut others, mut in_nets) = (0, 0_usize);
-        let matched = index.count(selector, |position| {
-            others += 1;
-            in_nets += inside.get(position - *pods).copied().unwrap_or_default();
-        });
+    fn of_selector(&mut self, selector: &Selector, inside: &mut Inside) -> usize {
+        let mut others = Vec::new();
+        let pods = self.index.count(selector, |position| others.push(position));
+        let mut in_nets = 0_usize;
+        for position in &others {
+            let known = inside.get(position).copied();
+            in_nets += known.unwrap_or_else(|| {
+                let mut sum = 0;
+                if let Some(member) = self.members.all.get(*position) {
+                    member.for_each_net(|net| sum += self.inside(net));
+                }
+                inside.insert(*position, sum);
+                sum
+            });
+        }
         // Sets that overlap make an address true only once.
-        matched * OF_POD + others + in_nets.min(prefixes.len())
+        pods * OF_POD + others.len() + in_nets.min(self.common.len() + self.own.len())
     }
 
     /// `truths`: how many an address has, by the number of its ports.

@@ -38,12 +38,6 @@ impl Terms {
         self.port_sets.extend_from_slice(&other.port_sets);
     }
 
-    /// Removes the terms of another, which are sorted.
-    pub(crate) fn remove(&mut self, other: &Self) {
-        self.predicates.retain(|it| other.predicates.binary_search(it).is_err());
-        self.port_sets.retain(|it| other.port_sets.binary_search(it).is_err());
-    }
-
     /// Sorts after additions, and removes duplicates.
     pub(crate) fn sort(&mut self) {
         for all in [&mut self.predicates, &mut self.port_sets] {

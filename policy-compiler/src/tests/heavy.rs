@@ -317,6 +317,69 @@ fn a_network_set_that_overlaps_many_costs_its_namespace_its_tables() {
 }
 
 #[test]
+fn addresses_that_others_name_close_no_namespace_and_never_the_nodes_own_endpoints() {
+    // `a` asks too much, and has many addresses in sets, of which it selects some.
+    let mut cluster = overlaps(6_000).host("eth0", "host=", "172.18.0.2", "");
+    for set in 0..40_u32 {
+        let nets = (0..5_000).map(|at| Ipv4Addr::from_bits(0x0c00_0000 + set * 5_000 + at));
+        let nets = nets.map(|address| IpAddr::from(address).into()).collect();
+        let it = NetworkSet { labels: labels(&format!("many={}", set % 2)), nets };
+        cluster.model.network_sets.insert(name(&format!("a/m{set}")), std::sync::Arc::new(it));
+    }
+    let selected = kubernetes("a/many").ingress([allow().from([who("many == '0'")])]);
+    let worlds =
+        (0..40).map(|index| Rule { index, ..allow().from([nets(&format!("{index}.0.0.0/8"))]) });
+    let mut wide = kubernetes("z/wide");
+    wide.1.ingress = Some(worlds.collect());
+    let of_node =
+        global("of-node").selects("has(host)").ingress([allow().from([nets("12.0.0.0/8")])]);
+    cluster = cluster.policy(selected).policy(wide).policy(of_node);
+    let local = [name("a/p1"), name("z/z"), name("/eth0")].into();
+    let mut compiler = Compiler::new();
+    let image = compiler.compile(&cluster.model, &local);
+    assert_eq!(*compiler.left_out(), [name("a/p1")].into());
+    assert_eq!(image.counts().endpoints, 2);
+    // Another pod of a closed namespace is closed, and one that changes has everything decided again.
+    let more = [name("a/p1"), name("a/p2"), name("z/z"), name("/eth0")].into();
+    compiler.compile(&cluster.model, &more);
+    assert_eq!(compiler.left_out().len(), 2);
+    let (it, pod) = (name("a/p1"), cluster.model.endpoints[&name("a/p1")].clone());
+    let change = PodChange { name: &it, before: Some(&pod), after: Some(&pod) };
+    assert!(!compiler.update(&image, &cluster.model, change));
+    let without = [name("z/z")].into();
+    compiler.compile(&cluster.model, &without);
+    assert!(compiler.left_out().is_empty());
+}
+
+#[test]
+fn ports_of_one_name_close_the_namespace_that_asks_for_them() {
+    let mut cluster = Cluster::new()
+        .pod("z/z", "", "10.0.0.2")
+        .policy(kubernetes("z/small").ingress([allow().tcp("80").from([nets("10.0.0.0/8")])]));
+    let ports: Vec<String> = (1..=200).map(|port| format!("web=tcp/{port}")).collect();
+    for pod in 0..20 {
+        cluster = cluster.pod_with(
+            &format!("a/p{pod}"),
+            &format!("of={pod}"),
+            &format!("10.0.1.{pod}"),
+            &ports.join(" "),
+        );
+    }
+    let mut heavy = kubernetes("a/heavy");
+    let rule = |index| {
+        let rule = allow().tcp("web").to([who(&format!("has(of) && of != 'x{index}'"))]);
+        Rule { index, ..rule }
+    };
+    heavy.1.egress = Some((0..4_000).map(rule).collect());
+    cluster = cluster.policy(heavy);
+    let local = [name("a/p1"), name("z/z")].into();
+    let mut compiler = Compiler::new();
+    let image = compiler.compile(&cluster.model, &local);
+    assert_eq!(*compiler.left_out(), [name("a/p1")].into());
+    assert!(image.chain(&name("z/z"), Direction::Ingress).is_some());
+}
+
+#[test]
 fn a_rule_of_many_peers_costs_as_much_as_as_many_rules() {
     let looks = [100, 200].map(|peers| {
         let mut random = Random(5);

@@ -113,6 +113,7 @@ impl Position {
     ) {
         let mut pause = Pause::default();
         self.absent = false;
+        self.told.clear();
         loop {
             match self.turn(connection, server, events, &mut installed).await {
                 Ok(()) => pause = Pause::default(),
