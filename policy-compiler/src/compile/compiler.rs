@@ -10,8 +10,8 @@
 //! each predicate that a rule names of peers and each predicate of a row, and four million; all chains of a node no more
 //! than four times those of the largest ([`Compiler::looks`] counts them).
 //!
-//! Predicates times the addresses and members of which they are true are bounded, too: beyond that, local endpoints get
-//! no tables, namespace by namespace ([`Compiler::left_out`]).
+//! The compiler also counts how often a predicate is true of a member or of an address. This number has a bound. When the
+//! policies of a node exceed it, some namespaces get no tables for their local endpoints ([`Compiler::left_out`]).
 //!
 //! **Memory and time.** A chain whose rows exceed the budget of bytes or of looks is evaluated rule by rule: slower,
 //! with the same verdicts. [`Counts::linear`](crate::image::Counts) is the number of such chains. The chains that cost

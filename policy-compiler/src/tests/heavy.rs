@@ -241,7 +241,8 @@ fn set_of_world(mut cluster: Cluster, set: u32) -> Cluster {
     cluster
 }
 
-/// A pod `a/a` with as many selectors, each of which matches every pod of `a` and none of the others, and `z/z`.
+/// 2,000 pods in the namespace `a`, and a policy there with this number of selectors. Each selector matches all of these
+/// pods. The pod `z/z` has a small policy.
 fn overlaps(selectors: u32) -> Cluster {
     let mut cluster = Cluster::new()
         .pod("z/z", "app=z", "10.0.0.2")
@@ -318,7 +319,7 @@ fn a_network_set_that_overlaps_many_costs_its_namespace_its_tables() {
 
 #[test]
 fn addresses_that_others_name_close_no_namespace_and_never_the_nodes_own_endpoints() {
-    // `a` asks too much, and has many addresses in sets, of which it selects some.
+    // The policies of `a` exceed the bound. It also has 40 network sets with 5,000 addresses each, and selects half of them.
     let mut cluster = overlaps(6_000).host("eth0", "host=", "172.18.0.2", "");
     for set in 0..40_u32 {
         let nets = (0..5_000).map(|at| Ipv4Addr::from_bits(0x0c00_0000 + set * 5_000 + at));

@@ -386,8 +386,8 @@ pub(super) async fn watch_installed(
                 };
                 pause = Pause::default();
                 let name = object["metadata"]["name"].as_str().unwrap_or_default();
-                let is_of = |kind: &&Kind| resource::definitions(**kind).any(|(_, it)| it == name);
-                if kinds.iter().find(is_of).is_none() {
+                let mut names = kinds.iter().flat_map(|kind| resource::definitions(*kind));
+                if !names.any(|(_, it)| it == name) {
                     continue;
                 }
                 let version = version_of(&object).filter(|_| is_there);
