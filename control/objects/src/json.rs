@@ -5,12 +5,14 @@
 //! reader then reads the text or reports its errors. Law: if both readers accept a text, they read the same from it.
 
 use std::collections::HashMap;
-use std::collections::hash_map;
 use std::mem;
 
 use super::scalar;
 use super::tree::{Document, Entry, Flaw, FlawKind, Node, Position, Value, shown};
 use super::yaml::{MAX_DEPTH, MAX_NODES};
+
+/// An object with fewer keys than these is looked through for a key.
+const SMALL: usize = 16;
 
 /// The documents of a text that is JSON objects or lists and white space: one, or several as in JSON Lines. A key that
 /// occurs twice is a flaw.
@@ -100,7 +102,8 @@ impl<'a> Reader<'a> {
     }
 
     fn object(&mut self, depth: usize) -> Option<Vec<Entry>> {
-        let mut entries = Vec::new();
+        let mut entries: Vec<Entry> = Vec::new();
+        // Where each key is; only for a large object, as a small one is looked through faster.
         let mut keys: HashMap<String, Position> = HashMap::new();
         self.take(1);
         self.skip_space();
@@ -117,15 +120,22 @@ impl<'a> Reader<'a> {
             }
             self.skip_space();
             let node = self.value(depth + 1)?;
-            match keys.entry(key) {
-                hash_map::Entry::Occupied(there) => {
-                    let (key, first) = (shown(there.key()).into_owned(), *there.get());
-                    self.flaws.push(Flaw { at, kind: FlawKind::DuplicateKey { key, first } });
+            if entries.len() == SMALL {
+                keys.extend(entries.iter().map(|entry| (entry.key.clone(), entry.at)));
+            }
+            let first = if entries.len() < SMALL {
+                entries.iter().find(|entry| entry.key == key).map(|entry| entry.at)
+            } else {
+                keys.get(&key).copied()
+            };
+            if let Some(first) = first {
+                let key = shown(&key).into_owned();
+                self.flaws.push(Flaw { at, kind: FlawKind::DuplicateKey { key, first } });
+            } else {
+                if entries.len() >= SMALL {
+                    keys.insert(key.clone(), at);
                 }
-                hash_map::Entry::Vacant(vacant) => {
-                    entries.push(Entry { key: vacant.key().clone(), at, node });
-                    vacant.insert(at);
-                }
+                entries.push(Entry { key, at, node });
             }
             self.skip_space();
             if self.takes("}") {
@@ -339,6 +349,14 @@ mod tests {
         let documents = parse(text).unwrap();
         assert_eq!(documents[0].flaws.len(), 2);
         assert_eq!(documents, yaml::parse_yaml(text, 0).unwrap());
+        // A key of a large object, twice: a key that came early, the last small one, one that came late.
+        for twice in [0, SMALL - 1, SMALL, SMALL + 3] {
+            let keys = (0..SMALL + 5).chain([twice]).map(|key| format!("\"k{key}\": 1"));
+            let text = format!("{{{}}}", keys.collect::<Vec<_>>().join(", "));
+            let documents = parse(&text).unwrap();
+            assert_eq!(documents[0].flaws.len(), 1, "{twice}");
+            assert_eq!(documents, yaml::parse_yaml(&text, 0).unwrap());
+        }
     }
 
     #[test]
