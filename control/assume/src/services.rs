@@ -1,4 +1,5 @@
-//! The endpoints of services: the pods that a service's selector matches.
+//! The endpoints of services: the pods that a service's selector matches, or for a service without one the Endpoints of
+//! its name.
 //!
 //! A target port that is a name has each pod's own number, so pods with different numbers are in different slices.
 //!
@@ -18,55 +19,78 @@ use serde_json::Value as Json;
 
 use crate::{Completion, list, manifest};
 
-/// Makes the slices of services that have none. Policies that name a service of the namespace of one that is not valid
-/// deny.
+/// What stands between a service's name and a number in the names of slices that are made up.
+const ASSUMED: &str = "-assumed-";
+
+/// Makes the slices of services that have none. Policies that name a service of the namespace of one that is not valid,
+/// or whose Endpoints are not, deny.
 pub(crate) fn make_slices(completion: &mut Completion<'_>) {
-    let having: BTreeSet<(String, String)> = completion
-        .valid()
-        .filter_map(|(key, object)| match object {
-            Object::EndpointSlice(slice) => Some((key.namespace.clone(), slice.service.clone()?)),
-            _ => None,
-        })
-        .collect();
+    let having = services_of_slices(completion.contents, |_| true);
     let services = completion.contents.of_kind(Kind::Service);
     let services =
         services.filter(|(key, _)| !having.contains(&(key.namespace.clone(), key.name.clone())));
     let services: Vec<(ObjectKey, State)> =
         services.map(|(key, stored)| (key.clone(), stored.state.clone())).collect();
-    let mut made = Vec::new();
+    let (mut made, mut copied) = (Vec::new(), Vec::new());
     for (key, state) in services {
         let State::Valid(object) = state else {
             completion.store(slice_key(&key, 0), State::Invalid(Box::default()));
             continue;
         };
         let Object::Service(service) = &*object else { continue };
-        let slices = slices(completion.contents, &key, service);
+        let (slices, names) = match completion.contents.copied_endpoints(&key, service) {
+            Some(State::Valid(object)) => (copies(&key, object), &mut copied),
+            Some(State::Invalid(_)) => {
+                completion.store(slice_key(&key, 0), State::Invalid(Box::default()));
+                continue;
+            }
+            None => (slices(completion.contents, &key, service), &mut made),
+        };
         if !slices.is_empty() {
-            made.push(format!("{}/{}", key.namespace, key.name));
+            names.push(format!("{}/{}", key.namespace, key.name));
         }
         for (key, slice) in slices {
             completion.add(key, Object::EndpointSlice(Box::new(slice)));
         }
     }
-    if !made.is_empty() {
-        let names = list(made.iter().map(String::as_str));
-        completion.note(format!(
-            "no EndpointSlice: {names}; their endpoints are the pods that they select"
-        ));
+    for (names, endpoints) in [(made, "the pods that they select"), (copied, "their Endpoints")] {
+        if !names.is_empty() {
+            let names = list(names.iter().map(String::as_str));
+            completion.note(format!("no EndpointSlice: {names}; their endpoints are {endpoints}"));
+        }
     }
 }
 
-/// The slices of all valid services with selectors, as manifests, for the pods as they are.
+/// Namespaces and names of the services that have slices, of those slices that `counts` names.
+fn services_of_slices(
+    contents: &Contents,
+    counts: impl Fn(&ObjectKey) -> bool,
+) -> BTreeSet<(String, String)> {
+    let slices = contents.of_kind(Kind::EndpointSlice).filter(|(key, _)| counts(key));
+    slices
+        .filter_map(|(key, _)| match contents.valid(key)? {
+            Object::EndpointSlice(slice) => Some((key.namespace.clone(), slice.service.clone()?)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The slices of all valid services with selectors or Endpoints, as manifests, for the pods as they are.
 pub fn endpoint_slices(contents: &Contents) -> BTreeMap<ObjectKey, Json> {
-    let services =
-        contents.of_kind(Kind::Service).filter_map(|(key, stored)| match &stored.state {
-            State::Valid(object) => Some((key, object)),
-            State::Invalid(_) => None,
-        });
-    let slices = services.flat_map(|(key, object)| match &**object {
-        Object::Service(service) => slices(contents, key, service),
-        _ => Vec::new(),
+    // Slices that others have written stand instead of Endpoints.
+    let having = services_of_slices(contents, |key| !key.name.contains(ASSUMED));
+    let services = contents.of_kind(Kind::Service).filter_map(|(key, stored)| {
+        let State::Valid(object) = &stored.state else { return None };
+        let Object::Service(service) = &**object else { return None };
+        Some((key, service))
     });
+    let slices =
+        services.flat_map(|(key, service)| match contents.copied_endpoints(key, service) {
+            Some(_) if having.contains(&(key.namespace.clone(), key.name.clone())) => Vec::new(),
+            Some(State::Valid(object)) => copies(key, object),
+            Some(State::Invalid(_)) => Vec::new(),
+            None => slices(contents, key, service),
+        });
     let manifest = |(key, slice)| {
         let manifest = manifest::of_object(&key, &Object::EndpointSlice(Box::new(slice)));
         (key, manifest)
@@ -75,10 +99,18 @@ pub fn endpoint_slices(contents: &Contents) -> BTreeMap<ObjectKey, Json> {
 }
 
 fn slice_key(service: &ObjectKey, index: usize) -> ObjectKey {
-    let name = format!("{}-assumed-{index}", service.name);
+    let name = format!("{}{ASSUMED}{index}", service.name);
     ObjectKey { kind: Kind::EndpointSlice, namespace: service.namespace.clone(), name }
 }
 
+/// The slices that the cluster makes of a service's Endpoints.
+fn copies(service: &ObjectKey, endpoints: &Object) -> Vec<(ObjectKey, EndpointSlice)> {
+    let Object::Endpoints(endpoints) = endpoints else { return Vec::new() };
+    let slices = endpoints.slices.iter().enumerate();
+    slices.map(|(index, slice)| (slice_key(service, index), slice.clone())).collect()
+}
+
+/// The slices of the pods that a service selects.
 fn slices(
     contents: &Contents,
     key: &ObjectKey,

@@ -122,6 +122,9 @@ impl Space {
             }
             Object::Service(service) => self.addresses.extend(&service.addresses),
             Object::EndpointSlice(slice) => self.addresses.extend(&slice.addresses),
+            Object::Endpoints(endpoints) => {
+                self.addresses.extend(endpoints.slices.iter().flat_map(|it| &it.addresses));
+            }
             Object::HostEndpoint(host) => self.addresses.extend(&host.expected_ips),
             Object::IpPool(pool) => self.blocks.push(pool.cidr),
             Object::NetworkSet(set) => self.name(&set.nets, &[]),

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use manx_objects::object::{EndpointSlice, Kind, Protocol};
+use manx_objects::object::{EndpointSlice, Kind, Owner, Protocol};
 use proptest::prelude::*;
 
 use super::*;
@@ -113,6 +113,84 @@ fn pods_of_a_stateful_set_and_of_a_job_have_their_labels() {
     assert_eq!(pods["shop/db-0"].labels.get("statefulset.kubernetes.io/pod-name").unwrap(), "db-0");
     assert_eq!(pods["shop/db-1"].labels.get("apps.kubernetes.io/pod-index").unwrap(), "1");
     assert_eq!(pods["shop/load-1"].labels.get("batch.kubernetes.io/job-name").unwrap(), "load");
+}
+
+#[test]
+fn numbers_begin_where_the_workload_says() {
+    let set = workload("StatefulSet", "db", ", replicas: 2, ordinals: {start: 5}");
+    let job = workload("Job", "load", ", completionMode: Indexed, completions: 2, parallelism: 2");
+    let pods = pods(&completed(&(set + &job)).0);
+    let names: Vec<&str> = pods.keys().map(String::as_str).collect();
+    assert_eq!(names, ["shop/db-5", "shop/db-6", "shop/load-0", "shop/load-1"]);
+    assert_eq!(pods["shop/db-5"].labels.get("apps.kubernetes.io/pod-index").unwrap(), "5");
+    let index = "batch.kubernetes.io/job-completion-index";
+    assert_eq!(pods["shop/load-1"].labels.get(index).unwrap(), "1");
+}
+
+#[test]
+fn a_workload_of_a_kind_that_is_not_read_has_pods_unless_the_input_has_such_pods() {
+    let rollout = workload("Deployment", "web", ", replicas: 2")
+        .replace("apps/v1", "argoproj.io/v1alpha1")
+        .replace("kind: Deployment", "kind: Rollout");
+    let names_of = |more: &str| {
+        let mut contents = Contents::from_texts([("a.yaml", format!("{rollout}{more}").as_str())]);
+        complete(&mut contents, Options::default()).unwrap();
+        let owners = pods(&contents).into_iter().map(|(name, pod)| (name, pod.owner));
+        owners.collect::<BTreeMap<_, _>>()
+    };
+    let owner = Owner { kind: "Rollout".to_owned(), name: "web".to_owned() };
+    let made = names_of("");
+    assert_eq!(made.keys().collect::<Vec<_>>(), ["shop/web-1", "shop/web-2"]);
+    assert!(made.values().all(|it| *it == Some(owner.clone())), "{made:?}");
+    let pod = "---\n{apiVersion: v1, kind: Pod, metadata: {name: web-abc, namespace: shop, labels: {app: web, hash: abc}}}\n";
+    assert_eq!(names_of(pod).len(), 1);
+    assert_eq!(names_of(&pod.replace("app: web", "app: db")).len(), 3);
+    // It may make no pods of a template without containers.
+    let machine = rollout.replace("containers:", "devices:");
+    let mut contents = Contents::from_texts([("a.yaml", machine.as_str())]);
+    complete(&mut contents, Options::default()).unwrap();
+    assert_eq!(names(&contents), [""; 0]);
+}
+
+#[test]
+fn endpoints_of_a_service_without_a_selector_are_copied_if_it_has_no_slice() {
+    let service = "{apiVersion: v1, kind: Service, metadata: {name: db, namespace: s}, spec: {ports: [{port: 80}]}}\n";
+    let endpoints = "---\n{apiVersion: v1, kind: Endpoints, metadata: {name: db, namespace: s}, subsets: [{addresses: [{ip: 192.0.2.7}, {ip: 'fd00::7'}], ports: [{port: 5432}]}]}\n";
+    let slice = "---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: db-x, namespace: s, labels: {kubernetes.io/service-name: db}}, addressType: IPv4, endpoints: [{addresses: [192.0.2.9]}]}\n";
+    let of = |text: &str| {
+        let mut contents = Contents::from_texts([("a.yaml", text)]);
+        let assumed = complete(&mut contents, Options::default()).unwrap();
+        let valid =
+            contents.of_kind(Kind::EndpointSlice).filter_map(|(key, _)| contents.valid(key));
+        let slices = valid.map(|object| match object {
+            Object::EndpointSlice(slice) => {
+                slice.addresses.iter().map(ToString::to_string).collect()
+            }
+            other => panic!("{other:?}"),
+        });
+        let slices: Vec<Vec<String>> = slices.collect();
+        // What follows the pods makes the same.
+        let followed = endpoint_slices(&contents).into_keys();
+        let made = assumed.manifests.into_keys().filter(|key| key.kind == Kind::EndpointSlice);
+        assert_eq!(followed.collect::<Vec<_>>(), made.collect::<Vec<_>>(), "{text}");
+        (slices, assumed.notes)
+    };
+    let (slices, notes) = of(&format!("{service}{endpoints}"));
+    assert_eq!(slices, [["192.0.2.7"], ["fd00::7"]]);
+    assert_eq!(notes, ["no EndpointSlice: s/db; their endpoints are their Endpoints"]);
+    assert_eq!(of(&format!("{service}{endpoints}{slice}")).0, [["192.0.2.9"]]);
+    let selecting = service.replace("ports:", "selector: {app: db}, ports:");
+    let none: [Vec<String>; 0] = [];
+    assert_eq!(of(&format!("{selecting}{endpoints}")).0, none);
+    assert_eq!(of(endpoints.trim_start_matches("---\n")).0, none);
+    // Of Endpoints that are not valid the endpoints are not known.
+    let mut contents = Contents::from_texts([(
+        "a.yaml",
+        format!("{service}{}", endpoints.replace("192.0.2.7", "db")).as_str(),
+    )]);
+    complete(&mut contents, Options::default()).unwrap();
+    let mut slices = contents.of_kind(Kind::EndpointSlice);
+    assert!(matches!(slices.next().unwrap().1.state, State::Invalid(_)));
 }
 
 #[test]

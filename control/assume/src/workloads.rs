@@ -1,12 +1,14 @@
 //! The pods that the controllers of workloads would make.
 //!
-//! Labels, service account, ports and host network are the template's. A pod's name is the workload's with a number:
-//! the hash in the name of a Deployment's pod, and the label `pod-template-hash`, are known to a cluster only.
+//! Labels, service account, ports and host network are the template's, and the controller adds labels
+//! ([`Workload::labels`]). A pod's name is the workload's with a number: the hash in the name of a Deployment's pod, and
+//! the label `pod-template-hash`, are known to a cluster only.
 //!
 //! Source: Kubernetes documentation, "Workloads".
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use manx_objects::State;
 use manx_objects::object::{Controller, Kind, Object, ObjectKey, Owner, Pod, Workload};
 
 use crate::{Completion, Options, REPLICAS};
@@ -25,11 +27,10 @@ pub(crate) fn make_pods(completion: &mut Completion<'_>, options: Options) {
             (None, None) if matches!(controller, Controller::Job | Controller::CronJob) => 1,
             (None, None) => REPLICAS,
         };
-        // A StatefulSet counts its pods from 0.
-        let first = u32::from(controller != Controller::StatefulSet);
-        for number in first..first + count {
-            let name = format!("{}-{number}", key.name);
-            make_pod(completion, &key, &workload, controller, name, number);
+        let first = workload.numbers.map_or(1, |numbers| numbers.first);
+        for number in first..first.saturating_add(count) {
+            let name = format!("{}-{number}", key.as_owner().name);
+            make_pod(completion, &key, &workload, name, number);
         }
         workloads += u32::from(count > 0);
         pods += count;
@@ -50,7 +51,9 @@ pub(crate) fn make_daemon_pods(completion: &mut Completion<'_>) {
     let mut sets = 0;
     let mut pods = 0;
     for (key, workload) in without_pods(completion) {
-        let Kind::Workload(controller @ Controller::DaemonSet) = key.kind else { continue };
+        if key.kind != Kind::Workload(Controller::DaemonSet) {
+            continue;
+        }
         let selector = &workload.template.node_selector;
         let selected = nodes.iter().filter(|(_, labels)| {
             selector.iter().all(|(label, value)| labels.get(label) == Some(value))
@@ -60,7 +63,7 @@ pub(crate) fn make_daemon_pods(completion: &mut Completion<'_>) {
             let mut workload = workload.clone();
             workload.template.node_name = Some(node.clone());
             let name = format!("{}-{node}", key.name);
-            make_pod(completion, &key, &workload, controller, name, number);
+            make_pod(completion, &key, &workload, name, number);
             pods += 1;
         }
         sets += u32::from(pods > before);
@@ -74,32 +77,12 @@ fn make_pod(
     completion: &mut Completion<'_>,
     key: &ObjectKey,
     workload: &Workload,
-    controller: Controller,
     name: String,
     number: u32,
 ) {
-    let owner = Owner { kind: key.kind.name().to_owned(), name: key.name.clone() };
-    let mut pod = Pod { owner: Some(owner), ..workload.template.clone() };
-    let mut label = |key: &str, value: &str| {
-        // A label value has 63 characters at most; a cluster does without those that are longer.
-        if value.len() <= 63 {
-            pod.labels.insert(key.to_owned(), value.to_owned());
-        }
-    };
-    match controller {
-        Controller::StatefulSet => {
-            label("statefulset.kubernetes.io/pod-name", &name);
-            label("apps.kubernetes.io/pod-index", &number.to_string());
-        }
-        Controller::Job => {
-            label("batch.kubernetes.io/job-name", &key.name);
-            label("job-name", &key.name);
-        }
-        Controller::Deployment
-        | Controller::DaemonSet
-        | Controller::ReplicaSet
-        | Controller::ReplicationController
-        | Controller::CronJob => {}
+    let mut pod = Pod { owner: Some(key.as_owner()), ..workload.template.clone() };
+    for (label, value) in workload.labels(key, &name, number) {
+        pod.labels.insert(label.to_owned(), value);
     }
     let mut pod_key = ObjectKey { kind: Kind::Pod, namespace: key.namespace.clone(), name };
     while completion.contents.objects.contains_key(&pod_key) {
@@ -134,10 +117,27 @@ fn without_pods(completion: &Completion<'_>) -> Vec<(ObjectKey, Workload)> {
     };
     all.iter()
         .filter(|(key, workload)| {
-            !workload.idle && !having.contains(*key) && !controlled(key, workload)
+            !workload.idle
+                && !having.contains(*key)
+                && !controlled(key, workload)
+                && !is_other_with_pods(completion, key, workload)
         })
         .map(|(key, workload)| ((*key).clone(), (*workload).clone()))
         .collect()
+}
+
+/// Whether a workload of a kind that is not read may have a pod in the input. What stands between such a kind and its pods
+/// is not known, so a pod with the template's labels counts as its own.
+fn is_other_with_pods(completion: &Completion<'_>, key: &ObjectKey, workload: &Workload) -> bool {
+    let has = |pod: &Pod| {
+        let mut labels = workload.template.labels.iter();
+        labels.all(|(label, value)| pod.labels.get(label).is_some_and(|it| it == value))
+    };
+    let mut pods = completion.contents.of_kind_in(Kind::Pod, &key.namespace);
+    key.kind == Kind::Workload(Controller::Other)
+        && pods.any(|(_, stored)| {
+            matches!(&stored.state, State::Valid(object) if matches!(&**object, Object::Pod(pod) if has(pod)))
+        })
 }
 
 /// The workload that an owner reference means. If the `ReplicaSet` of a Deployment or the Job of a `CronJob` is not in

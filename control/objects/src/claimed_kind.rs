@@ -2,6 +2,7 @@
 
 use super::cursor::{Cursor, Findings, edits_apart};
 use super::object::Kind;
+use super::syntax::is_dns_subdomain;
 use super::tree::Node;
 
 /// The fields that every object must have, as messages name them.
@@ -53,8 +54,9 @@ impl<'a> ClaimedKind<'a> {
         }
         let (first, last) = (named.next()?, named.next_back());
         // Other projects also have kinds called Node or Service. Such a document counts as ours only if traffic could
-        // pass because our object is missing.
-        let closes = version.is_none() || first.enforced_policy() || first.opens_if_absent();
+        // pass because our object is missing, and if its group may be a slip of the pen.
+        let opens = first.enforced_policy() || first.opens_if_absent();
+        let closes = version.is_none_or(|version| opens && !is_of_another_vendor(version));
         // Calico's NetworkPolicy comes after Kubernetes' in the list, and denies more.
         if closes { claim(last.unwrap_or(first), last.is_none()) } else { None }
     }
@@ -110,10 +112,112 @@ pub(super) fn holds_policies(version: &str) -> bool {
     Kind::ALL.into_iter().any(|kind| kind.enforced_policy() && is_read(kind, version))
 }
 
+/// Whether a kind is another vendor's that has the name of one that is read: `networking.k8s.aws/v1alpha1`
+/// ClusterNetworkPolicy.
+pub(super) fn is_another_vendors(kind: &str, version: &str) -> bool {
+    Kind::ALL.into_iter().any(|known| known.name() == kind) && is_of_another_vendor(version)
+}
+
+/// Whether an API version is well-formed and cannot be meant as one that is read: its group has a dot, as every group has
+/// that is not Kubernetes' own, is of no domain of Kubernetes or Calico, and differs from each that is read by more than
+/// three letters.
+fn is_of_another_vendor(version: &str) -> bool {
+    /// A domain of Amazon's, which differs from Kubernetes' by three letters.
+    const AMAZON: &str = ".k8s.aws";
+    let Some((group, version)) = version.split_once('/') else { return false };
+    if !group.contains('.') || !is_dns_subdomain(group) || !is_version(version) {
+        return false;
+    }
+    if group.ends_with(AMAZON) {
+        return true;
+    }
+    let is_ours = ["k8s.io", "kubernetes.io"].iter().any(|domain| group.ends_with(domain))
+        || group.contains("calico");
+    let versions = Kind::ALL.into_iter().flat_map(Kind::api_versions);
+    let mut groups = versions.filter_map(|version| Some(version.split_once('/')?.0));
+    !is_ours && !groups.any(|known| edits_apart(group, known) <= 3)
+}
+
+/// Whether a text is a version of an API: `v1`, `v1alpha2`.
+fn is_version(text: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+    text.strip_prefix('v').is_some_and(|rest| {
+        let parts = rest.split_once("alpha").or_else(|| rest.split_once("beta"));
+        parts.map_or(is_number(rest), |(major, minor)| is_number(major) && is_number(minor))
+    })
+}
+
 /// Whether an object with this kind and API version must be judged here: the API group must be the kind's own, with any
 /// version, so that `networking.k8s.io/v1beta1` is an invalid NetworkPolicy and not an unknown kind.
 fn is_read(kind: Kind, version: &str) -> bool {
     let group = |version: &str| version.rsplit_once('/').map(|(group, _)| group.to_owned());
     kind.api_versions().iter().any(|known| group(known) == group(version))
         || (kind == Kind::NetworkPolicy && version.starts_with("extensions/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::code::Code;
+    use super::super::{State, read};
+
+    /// The codes of a document's problems, and whether it closes.
+    fn judged(version: &str, kind: &str) -> (Vec<Code>, bool) {
+        let text = format!(
+            "{{apiVersion: {version}, kind: {kind}, metadata: {{name: a, namespace: shop}}, spec: {{}}}}\n"
+        );
+        let manifest = read("a.yaml", &format!("{text}---\n{text}")).unwrap();
+        let closes = manifest.entries.iter().any(|it| matches!(it.state, State::Invalid(_)));
+        (manifest.problems.iter().map(|problem| problem.code()).collect(), closes)
+    }
+
+    #[test]
+    fn a_kind_of_another_vendor_with_the_name_of_ours_is_skipped_and_told_once() {
+        for (version, kind) in [
+            ("networking.k8s.aws/v1alpha1", "ClusterNetworkPolicy"),
+            ("crd.antrea.io/v1beta1", "ClusterNetworkPolicy"),
+            ("crd.antrea.io/v1beta1", "NetworkPolicy"),
+            ("crd.antrea.io/v1beta1", "Tier"),
+            ("k8s.ovn.org/v1", "AdminNetworkPolicy"),
+            ("yangtse.cni.huawei.com/v1", "NetworkPolicy"),
+            ("networking.example.com/v1", "GlobalNetworkPolicy"),
+            ("example.com/v2beta1", "StagedNetworkPolicy"),
+            ("example.com/v1", "HostEndpoint"),
+            ("example.com/v1", "NetworkSet"),
+        ] {
+            assert_eq!(judged(version, kind), (vec![Code::UnknownKind], false), "{version} {kind}");
+        }
+        let text = "{apiVersion: networking.k8s.aws/v1alpha1, kind: ClusterNetworkPolicy, metadata: {name: a}}";
+        let help = read("a.yaml", text).unwrap().problems[0].help();
+        assert!(help.is_some_and(|help| help.contains("another vendor's policy")), "{help:?}");
+    }
+
+    #[test]
+    fn what_may_be_a_slip_of_the_pen_closes() {
+        for version in [
+            "networking.k8s.oi/v1",
+            "networking.k8s.com/v1",
+            "networking.k8s/v1",
+            "network.k8s.io/v1",
+            "networking.kubernetes.io/v1",
+            "netwroking.k8s.io/v1",
+            "policy.networking.k8s.i/v1alpha1",
+            "policy.networking.x-k8s.io/v1alpha1",
+            "projectcalico.com/v3",
+            "projectcalcio.org/v3",
+            "projectcalico/v3",
+            "calico.org/v3",
+            "networking/v1",
+            "example.com/one",
+            "example.com/v1/v1",
+            "Example.com/v1",
+            "v1",
+            "extensions/v1beta1",
+        ] {
+            for kind in ["NetworkPolicy", "GlobalNetworkPolicy", "ClusterNetworkPolicy", "Tier"] {
+                let (codes, closes) = judged(version, kind);
+                assert!(closes, "{version} {kind}");
+                assert_eq!(codes[0], Code::UnexpectedValue, "{version} {kind}");
+            }
+        }
+    }
 }

@@ -148,7 +148,7 @@ codes! {
         "An annotation has a value that it may not have; it is ignored."
         Some("remove it, or correct it");
     UnknownKind "unknown-kind" Warning
-        "Objects of a file are of a kind that Manx does not read, and that is not one of Kubernetes' own: they are skipped." None;
+        "Objects of a file are of a kind that Manx does not read, and that is not one of Kubernetes' own." None;
     RepeatedObject "repeated-object" Warning
         "An object is defined twice, with the same content." Some("keep one of them");
     UnsupportedRule "unsupported-rule" Warning

@@ -5,18 +5,19 @@
 //!
 //! - An object that is not valid is present as [`State::Invalid`], and fails closed.
 //! - An object of any kind that is defined differently in two places is invalid: neither definition is used. The same
-//!   content twice only causes a warning.
+//!   content twice only causes a warning. Of workloads of kinds that are not read the first one counts.
 
 use std::collections::btree_map;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem;
 use std::sync::Arc;
 
 use crate::cursor::Tally;
-use crate::object::{Kind, Object, ObjectKey, Owner, Pairs};
+use crate::object::{Controller, Kind, Object, ObjectKey, Owner, Pairs, Service};
 use crate::problem::{Cause, MOST_OF_OBJECT, Place, Problem, Severity};
 use crate::read::{Entry, Invalid, State, read};
+use crate::tree::shown;
 
 /// All objects at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -59,6 +60,8 @@ pub struct Assembly {
     contents: Contents,
     /// The objects that are defined in more than one place, and how often that was reported.
     repeated: BTreeMap<ObjectKey, Tally>,
+    /// `metadata.uid` of the first definition of each object that has one.
+    uids: HashMap<ObjectKey, Arc<str>>,
 }
 
 impl Contents {
@@ -129,6 +132,20 @@ impl Contents {
         Some(owner)
     }
 
+    /// The Endpoints of a service, which the cluster copies to slices if the service has neither a selector nor slices of
+    /// others. `None`: it has a selector, or there are none, or they say that they are not copied.
+    pub fn copied_endpoints(&self, key: &ObjectKey, service: &Service) -> Option<&State> {
+        let key = ObjectKey { kind: Kind::Endpoints, ..key.clone() };
+        let state = &self.objects.get(&key).filter(|_| service.selector.is_empty())?.state;
+        let is_copied = match state {
+            State::Valid(object) => {
+                matches!(&**object, Object::Endpoints(endpoints) if !endpoints.slices.is_empty())
+            }
+            State::Invalid(_) => true,
+        };
+        is_copied.then_some(state)
+    }
+
     /// Gives back room. Objects that came in order of their keys have left the map's nodes half full.
     pub fn pack(&mut self) {
         self.objects = mem::take(&mut self.objects).into_iter().collect();
@@ -178,22 +195,31 @@ impl Assembly {
 
     /// Adds a definition. A second definition of an object is reported and counted in `repeated`.
     fn add(&mut self, entry: &Entry) {
-        let Self { contents, repeated } = self;
+        let Self { contents, repeated, uids } = self;
         match contents.objects.entry(entry.key.clone()) {
             btree_map::Entry::Vacant(vacant) => {
+                if let Some(uid) = &entry.uid {
+                    uids.insert(entry.key.clone(), Arc::clone(uid));
+                }
                 vacant.insert(Stored { state: entry.state.clone(), place: entry.place.clone() });
             }
             btree_map::Entry::Occupied(mut occupied) => {
+                let tally = repeated.entry(entry.key.clone()).or_default();
+                if entry.key.kind == Kind::Workload(Controller::Other) {
+                    return;
+                }
                 let stored = occupied.get_mut();
-                let other = stored.place.to_string();
+                let mut other = stored.place.to_string();
                 let same = stored.state == entry.state;
+                if let Some(uids) = both_uids(uids.get(&entry.key), entry.uid.as_ref()) {
+                    other.push_str(&uids);
+                }
                 if !same {
                     // Moved, not copied: with very many definitions each would copy what all earlier ones have added.
                     let before = mem::replace(&mut stored.state, entry.state.clone());
                     stored.state = State::Invalid(Box::new(either(before, entry.state.clone())));
                 }
                 let severity = if same { Severity::Warning } else { Severity::Error };
-                let tally = repeated.entry(entry.key.clone()).or_default();
                 if tally.count(severity) > MOST_OF_OBJECT {
                     return;
                 }
@@ -215,7 +241,7 @@ impl Assembly {
 
     /// The contents, and the objects that are defined in more than one place.
     pub fn finish(self, in_sync: bool) -> (Contents, BTreeSet<ObjectKey>) {
-        let Self { mut contents, repeated } = self;
+        let Self { mut contents, repeated, .. } = self;
         contents.in_sync = in_sync;
         for (key, tally) in &repeated {
             let Some(stored) = contents.objects.get(key) else { continue };
@@ -230,6 +256,15 @@ impl Assembly {
         contents.problems.sort_by_key(|problem| problem.severity);
         (contents, repeated.into_keys().collect())
     }
+}
+
+/// The `uid` of another definition and of this one, for messages; `None` if neither has one.
+fn both_uids(other: Option<&Arc<str>>, this: Option<&Arc<str>>) -> Option<String> {
+    let [other, this] = [other, this].map(|uid| uid.map(|uid| shown(uid)));
+    (other.is_some() || this.is_some()).then(|| {
+        let [other, this] = [other, this].map(|uid| uid.unwrap_or("none".into()));
+        format!(" (its uid is {other}, and here {this})")
+    })
 }
 
 /// The fingerprint of a value. It has no secret key, so that two processes can compare theirs. It only decides whether

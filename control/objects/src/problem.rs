@@ -165,12 +165,17 @@ pub enum Cause {
         effect: &'static str,
     },
     /// A kind that is not read.
-    #[error("{kind} ({api_version}) is not a kind that Manx reads; each of this file is skipped")]
+    #[error(
+        "{kind} ({api_version}) is not a kind that Manx reads; {}",
+        .makes_pods.then_some("it is assumed that each of this file makes the pods of its spec.template").unwrap_or("each of this file is skipped")
+    )]
     UnknownKind {
         /// The kind.
         kind: String,
         /// Its API version.
         api_version: String,
+        /// Whether it has a template of pods, and counts as a workload.
+        makes_pods: bool,
         /// What to do about it, if that is known of the kind.
         help: Option<&'static str>,
     },

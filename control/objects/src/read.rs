@@ -4,22 +4,17 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::calico;
-use super::claimed_kind::{ClaimedKind, OF_ITSELF, holds_policies};
-use super::cluster;
+use super::claimed_kind::{ClaimedKind, OF_ITSELF, holds_policies, is_another_vendors};
 use super::cursor::{Cursor, Finding, Findings, Tally};
-use super::metadata::{self, Metadata};
-use super::namespace;
-use super::network_policy;
-use super::node;
+use super::decode::decode;
+use super::metadata;
 use super::object::{Kind, Object, ObjectKey, Pairs, Pod, Subject};
-use super::pod;
+use super::other_workload;
 use super::problem::{Cause, Place, Problem, Severity};
-use super::service;
 use super::settings;
+use super::succession::{Age, Succession};
 use super::tree::{Document, Flaw, FlawKind, Node, Position, Value, shown};
 use super::unrelated::is_unrelated;
-use super::workload;
 use super::yaml;
 
 /// The most bytes of an object as JSON: the longest request that the API server accepts (apiserver,
@@ -27,6 +22,9 @@ use super::yaml;
 pub(super) const MAX_OBJECT: usize = 3 << 20;
 /// The number of problems of one severity that are reported for a file.
 pub(super) const MAX_PROBLEMS: usize = 10_000;
+
+/// What to do about another vendor's policy.
+const ANOTHER_VENDORS: &str = "it is another vendor's policy, which Manx does not enforce: if Manx is to enforce it, write it as a kind that Manx reads";
 
 /// The contents of a file.
 #[derive(Debug, Clone, Default)]
@@ -46,6 +44,8 @@ pub struct Entry {
     pub identified: bool,
     /// Where it begins.
     pub place: Arc<Place>,
+    /// `metadata.uid`, which tells two objects of one name apart.
+    pub uid: Option<Arc<str>>,
     /// The object.
     pub state: State,
 }
@@ -110,14 +110,6 @@ pub fn read(file: &str, text: &str) -> Result<Manifest, Box<Problem>> {
     Ok(reader.finish())
 }
 
-/// `metadata.uid`, which the API server gives to every object.
-fn uid(node: &Node) -> Option<&str> {
-    match &node.get("metadata")?.get("uid")?.value {
-        Value::String(uid) if !uid.is_empty() => Some(uid),
-        _ => None,
-    }
-}
-
 /// Whether a kind of this name is a policy, in any API group.
 fn is_policy(name: &str) -> bool {
     Kind::ALL.into_iter().any(|kind| kind.enforced_policy() && kind.name() == name)
@@ -128,10 +120,11 @@ struct Reader<'a> {
     lines: Vec<&'a str>,
     manifest: Manifest,
     reported: Tally,
-    /// The place in the manifest of each object that has a `uid`, with it.
-    known: HashMap<ObjectKey, (String, usize)>,
-    /// The kinds and API versions that were reported as unknown: one warning for each is enough.
-    unknown: BTreeSet<(String, String)>,
+    /// The place in the manifest of each object that has a `uid`, with its age.
+    known: HashMap<ObjectKey, (Age, usize)>,
+    /// The kinds and API versions that were reported as unknown, and whether they make pods: one warning for each is
+    /// enough.
+    unknown: BTreeSet<(String, String, bool)>,
 }
 
 impl Reader<'_> {
@@ -266,16 +259,38 @@ impl Reader<'_> {
         if is_unrelated(kind, version) {
             return;
         }
-        let (kind, api_version) = (shown(kind).into_owned(), shown(version).into_owned());
-        // An ignored policy would let traffic pass that its author believes denied, so this is an error.
-        let of_policies = kind.contains("Policy") && holds_policies(&api_version);
-        let (severity, cause) = if kind.contains("NetworkPolicy") || of_policies {
+        self.unread(node, document, (&shown(kind), &shown(version)), flaws);
+    }
+
+    /// Reports a document of a kind that is not read. If it has a template of pods, it counts as a workload.
+    fn unread(
+        &mut self,
+        node: &Node,
+        document: usize,
+        (kind, api_version): (&str, &str),
+        flaws: &[Flaw],
+    ) {
+        let is_vendors = is_another_vendors(kind, api_version);
+        // An ignored policy would let traffic pass that its author believes denied, so this is an error. Who has another
+        // vendor's kind has the vendor's agents enforce it.
+        let of_policies = kind.contains("Policy") && holds_policies(api_version);
+        let is_error = (kind.contains("NetworkPolicy") && !is_vendors) || of_policies;
+        let (kind, api_version) = (kind.to_owned(), api_version.to_owned());
+        let (severity, cause) = if is_error {
             (Severity::Error, Cause::UnsupportedPolicy { kind, api_version })
-        } else if self.unknown.insert((kind.clone(), api_version.clone())) {
-            let help = settings::unread(&kind, &api_version);
-            (Severity::Warning, Cause::UnknownKind { kind, api_version, help })
         } else {
-            return;
+            let workload = other_workload::decode(node, &kind).filter(|_| flaws.is_empty());
+            let makes_pods = workload.as_ref().is_some_and(|(_, workload)| !workload.idle);
+            if let Some((key, workload)) = workload {
+                let state = State::Valid(Arc::new(Object::Workload(Box::new(workload))));
+                self.put(node, document, (key, true), state);
+            }
+            if !self.unknown.insert((kind.clone(), api_version.clone(), makes_pods)) {
+                return;
+            }
+            let help = settings::unread(&kind, &api_version)
+                .or_else(|| (is_vendors && is_policy(&kind)).then_some(ANOTHER_VENDORS));
+            (Severity::Warning, Cause::UnknownKind { kind, api_version, makes_pods, help })
         };
         let finding = Finding { severity, at: node.at, field: String::new(), cause };
         self.report(document, None, finding);
@@ -325,23 +340,40 @@ impl Reader<'_> {
         };
         self.report_all(document, key.as_ref(), out, node);
         if let Some(key) = key {
-            let place = Place { file: Arc::clone(self.file), document, at: Some(node.at) };
-            self.put(Entry { key, identified, place: Arc::new(place), state }, uid(node));
+            self.put(node, document, (key, identified), state);
         }
     }
 
-    /// Adds an object. One with the `uid` of another is the same object, later: `kubectl get --watch` prints each change
-    /// of it.
-    fn put(&mut self, entry: Entry, uid: Option<&str>) {
+    /// Adds an object. A later state of an object that is there, or the object that took its place, replaces it.
+    fn put(
+        &mut self,
+        node: &Node,
+        document: usize,
+        (key, identified): (ObjectKey, bool),
+        state: State,
+    ) {
+        let place = Place { file: Arc::clone(self.file), document, at: Some(node.at) };
+        let age = Age::of(node);
+        let uid = age.as_ref().map(|age| Arc::clone(&age.uid));
+        let entry = Entry { key: key.clone(), identified, place: Arc::new(place), uid, state };
         let entries = &mut self.manifest.entries;
-        match (uid, self.known.get(&entry.key)) {
-            (Some(uid), Some((known, at))) if known == uid => entries[*at] = entry,
-            (Some(uid), None) => {
-                self.known.insert(entry.key.clone(), (uid.to_owned(), entries.len()));
-                entries.push(entry);
+        if let Some(age) = age {
+            match self.known.get_mut(&key) {
+                None => {
+                    self.known.insert(key, (age, entries.len()));
+                }
+                Some((known, at)) => match known.followed_by(&age, key.kind) {
+                    Succession::Later => {
+                        entries[*at] = entry;
+                        *known = age;
+                        return;
+                    }
+                    Succession::Earlier => return,
+                    Succession::Unknown => {}
+                },
             }
-            _ => entries.push(entry),
         }
+        entries.push(entry);
     }
 
     /// The placeholder for an object whose name or namespace cannot be read, so that it fails closed: its name is one
@@ -369,6 +401,7 @@ impl Reader<'_> {
                 Kind::Node
                 | Kind::Profile
                 | Kind::Service
+                | Kind::Endpoints
                 | Kind::Workload(_)
                 | Kind::StagedNetworkPolicy
                 | Kind::StagedGlobalNetworkPolicy
@@ -417,70 +450,4 @@ fn outline(value: &Value) -> String {
 pub(super) fn shown_line(lines: &[&str], at: Position) -> Option<String> {
     let line = lines.get(at.line.checked_sub(1)?)?;
     (line.len() <= 400).then(|| (*line).to_owned())
-}
-
-/// Decodes the object as far as it can be read, and returns what is known about it if it is not valid.
-fn decode(
-    root: &Cursor<'_>,
-    kind: Kind,
-    name: &str,
-    metadata: Metadata,
-    out: &mut Findings,
-) -> (Option<Object>, Invalid) {
-    let policy = |object, subject| (Some(object), Invalid { subject, ..Invalid::default() });
-    let object = match kind {
-        Kind::Namespace => Some(Object::Namespace(namespace::namespace(root, name, metadata, out))),
-        Kind::Node => Some(Object::Node(Box::new(node::node(root, &metadata, out)))),
-        Kind::Pod => {
-            let pod = pod::decode(root, metadata, out);
-            let invalid = Invalid::of_pod(&pod);
-            return (Some(Object::Pod(Box::new(pod))), invalid);
-        }
-        Kind::ServiceAccount => {
-            Some(Object::ServiceAccount(service::service_account(root, metadata, out)))
-        }
-        Kind::Service => Some(Object::Service(Box::new(service::service(root, out)))),
-        Kind::EndpointSlice => {
-            Some(Object::EndpointSlice(Box::new(service::endpoint_slice(root, &metadata, out))))
-        }
-        Kind::Workload(controller) => workload::decode(root, controller, metadata, out)
-            .map(|workload| Object::Workload(Box::new(workload))),
-        Kind::IpPool => {
-            calico::ip_pool(root, metadata.created, out).map(Box::new).map(Object::IpPool)
-        }
-        Kind::NetworkPolicy | Kind::StagedKubernetesNetworkPolicy => {
-            let (wire, selector) = network_policy::decode(root, kind.staged(), out);
-            let object = Object::NetworkPolicy(Box::new(wire));
-            return policy(object, selector.map(Subject::Kubernetes));
-        }
-        Kind::ClusterNetworkPolicy
-        | Kind::AdminNetworkPolicy
-        | Kind::BaselineAdminNetworkPolicy => {
-            let (wire, pods) = cluster::decode(root, kind, out);
-            let object = Object::ClusterNetworkPolicy(Box::new(wire));
-            return policy(object, pods.map(Subject::Cluster));
-        }
-        Kind::CalicoNetworkPolicy
-        | Kind::GlobalNetworkPolicy
-        | Kind::StagedNetworkPolicy
-        | Kind::StagedGlobalNetworkPolicy => {
-            let (wire, subject) = calico::decode(root, kind, out);
-            return policy(Object::CalicoPolicy(Box::new(wire)), subject.map(Subject::Calico));
-        }
-        Kind::Tier => Some(Object::Tier(calico::tier(root, name, out))),
-        Kind::NetworkSet | Kind::GlobalNetworkSet => {
-            let labels = metadata.labels_readable.then(|| metadata.labels.clone());
-            let set = calico::network_set(root, metadata, out);
-            let invalid = Invalid { labels, ..Invalid::default() };
-            return (Some(Object::NetworkSet(Box::new(set))), invalid);
-        }
-        Kind::HostEndpoint => calico::host_endpoint(root, metadata, out)
-            .map(|endpoint| Object::HostEndpoint(Box::new(endpoint))),
-        Kind::Profile => Some(Object::Profile(Box::new(calico::profile(root, out)))),
-        Kind::FelixConfiguration => {
-            let felix = calico::felix_configuration(root, name, out);
-            Some(Object::FelixConfiguration(Box::new(felix)))
-        }
-    };
-    (object, Invalid::default())
 }

@@ -190,7 +190,7 @@ fn endpoint(cursor: &Cursor<'_>, family: Family, out: &mut Findings) -> Option<V
 }
 
 /// Reads a port. In Kubernetes an entry without a number means every port; in Calico, and so here, it means none.
-fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<EndpointPort> {
+pub(super) fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<EndpointPort> {
     if !cursor.mapping(out, &["name", "protocol", "port"], &["appProtocol"]) {
         return None;
     }

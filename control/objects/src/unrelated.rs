@@ -10,12 +10,10 @@ type Kinds = Option<&'static [&'static str]>;
 const GROUPS: &[(&str, Kinds)] = &[
     (
         "",
-        // Endpoints are in EndpointSlices, too; the API server copies those that a person writes.
         Some(&[
             "Binding",
             "ComponentStatus",
             "ConfigMap",
-            "Endpoints",
             "Event",
             "LimitRange",
             "PersistentVolume",

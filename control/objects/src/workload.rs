@@ -4,7 +4,7 @@
 
 use super::cursor::{Cursor, Findings};
 use super::metadata::Metadata;
-use super::object::{Controller, Workload};
+use super::object::{Controller, Numbers, Pod, Workload};
 use super::pod;
 use super::tree::Value;
 
@@ -21,17 +21,42 @@ pub(super) fn decode(
     let suspended = is_true(&spec, "suspend");
     let ended = controller == Controller::Job
         && root.field("status").is_some_and(|status| status.field("completionTime").is_some());
-    let (template, replicas) = match controller {
+    let (template, replicas, numbers) = match controller {
         Controller::CronJob => {
             let job = spec.required(out, "jobTemplate", "the jobs' spec")?;
             let job = job.required(out, "spec", "a template of pods")?;
-            (pod::template(&job, owned, out)?, count(&job, "parallelism", out))
+            pods(&job, controller, owned, out)?
         }
-        Controller::Job => (pod::template(&spec, owned, out)?, count(&spec, "parallelism", out)),
-        _ => (pod::template(&spec, owned, out)?, count(&spec, "replicas", out)),
+        _ => pods(&spec, controller, owned, out)?,
     };
     let idle = suspended || ended || metadata.deleting;
-    Some(Workload { template, replicas, idle, owner: metadata.owner })
+    Some(Workload { template, replicas, numbers, idle, owner: metadata.owner })
+}
+
+/// Reads the template, how many pods are wanted, and their numbers.
+fn pods(
+    spec: &Cursor<'_>,
+    controller: Controller,
+    owned: bool,
+    out: &mut Findings,
+) -> Option<(Pod, Option<u32>, Option<Numbers>)> {
+    let template = pod::template(spec, owned, out)?;
+    if matches!(controller, Controller::Job | Controller::CronJob) {
+        let numbers =
+            is_indexed(spec).then(|| Numbers { first: 0, count: count(spec, "completions", out) });
+        return Some((template, count(spec, "parallelism", out), numbers));
+    }
+    let replicas = count(spec, "replicas", out);
+    let numbers = (controller == Controller::StatefulSet).then(|| {
+        let start = spec.field("ordinals").and_then(|ordinals| count(&ordinals, "start", out));
+        Numbers { first: start.unwrap_or(0), count: replicas }
+    });
+    Some((template, replicas, numbers))
+}
+
+fn is_indexed(job: &Cursor<'_>) -> bool {
+    let mode = job.field("completionMode").map(|field| &field.node.value);
+    matches!(mode, Some(Value::String(mode)) if mode == "Indexed")
 }
 
 fn is_true(spec: &Cursor<'_>, key: &str) -> bool {

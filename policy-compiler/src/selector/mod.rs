@@ -17,6 +17,7 @@
 mod expression;
 mod labels;
 mod parse;
+mod possible;
 
 #[cfg(test)]
 mod tests;

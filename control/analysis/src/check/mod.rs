@@ -10,6 +10,8 @@
 //! `manx-objects`.
 
 mod addresses;
+#[cfg(test)]
+mod made_pods_tests;
 mod node_peers;
 mod passes;
 mod references;

@@ -173,8 +173,11 @@ impl<'a> Known<'a> {
                         slice.service.as_deref().map(|service| (key.namespace.as_str(), service)),
                     );
                 }
-                // Its endpoints follow from its selector.
-                Object::Service(service) if !service.selector.is_empty() => {
+                // Its endpoints follow from its selector, or are written by hand.
+                Object::Service(service)
+                    if !service.selector.is_empty()
+                        || contents.copied_endpoints(key, service).is_some() =>
+                {
                     known.services.insert((&key.namespace, &key.name));
                 }
                 Object::NetworkSet(set) if !key.kind.namespaced() => {

@@ -7,9 +7,12 @@ use std::sync::Arc;
 use manx_calculation::import::{Cluster, Node, import, policy_name};
 use manx_objects::State;
 use manx_objects::contents::{Contents, Stored};
-use manx_objects::object::{Kind, Object, ObjectKey, Pod};
+use manx_objects::object::{Kind, Object, ObjectKey, Pod, Workload};
 use manx_objects::problem::Problem;
-use manx_policy_compiler::model::{LabelView, Model, NamedPort, ObjectName, Policy};
+use manx_policy_compiler::model::{
+    LabelView, Model, NAMESPACE_PREFIX, NamedPort, ObjectName, Policy, SERVICE_ACCOUNT_PREFIX,
+};
+use manx_policy_compiler::selector::Selector;
 
 /// See the module.
 pub(super) struct Scene<'a> {
@@ -17,6 +20,8 @@ pub(super) struct Scene<'a> {
     cluster: Cluster,
     /// The pods on their nodes' network, to which no policy applies.
     on_host: BTreeSet<ObjectName>,
+    /// The workloads of the pods to be.
+    workloads: BTreeMap<ObjectName, (&'a ObjectKey, &'a Workload)>,
     contents: &'a Contents,
     /// Whether the labels of something that a selector may match are not known.
     pub(super) in_doubt: bool,
@@ -27,6 +32,22 @@ pub(super) struct Member<'m> {
     pub(super) labels: LabelView<'m>,
     pub(super) ports: Vec<&'m NamedPort>,
     pub(super) role: Role,
+    /// The workload, if it stands for the pods of one: its controller gives them further labels.
+    pub(super) workload: Option<(&'m ObjectKey, &'m Workload)>,
+}
+
+impl Member<'_> {
+    /// Whether a selector matches it; if it stands for a workload's pods, whether the selector may match one of them.
+    pub(super) fn fits(&self, selector: &Selector) -> bool {
+        selector.matches(&self.labels)
+            || self.workload.is_some_and(|(key, workload)| {
+                let inherited = [NAMESPACE_PREFIX, SERVICE_ACCOUNT_PREFIX];
+                selector.may_match_with(&self.labels, &|label, value| {
+                    !inherited.iter().any(|prefix| label.starts_with(prefix))
+                        && workload.may_give(key, label, value)
+                })
+            })
+    }
 }
 
 /// What a member is to policy.
@@ -48,6 +69,7 @@ impl<'a> Scene<'a> {
     pub(super) fn new(contents: &'a Contents) -> Self {
         let mut objects = contents.objects.clone();
         let mut on_host = BTreeSet::new();
+        let mut workloads = BTreeMap::new();
         let mut in_doubt = false;
         for (number, (key, stored)) in (0_u128..).zip(&contents.objects) {
             let State::Valid(object) = &stored.state else {
@@ -56,7 +78,12 @@ impl<'a> Scene<'a> {
             };
             let (key, pod) = match &**object {
                 Object::Pod(pod) => (key.clone(), &**pod),
-                Object::Workload(workload) => (pod_of(key), &workload.template),
+                Object::Workload(workload) => {
+                    let pod = pod_of(key);
+                    let name = ObjectName::new(&pod.namespace, &pod.name);
+                    workloads.insert(name, (key, &**workload));
+                    (pod, &workload.template)
+                }
                 _ => continue,
             };
             if pod.host_network {
@@ -67,7 +94,7 @@ impl<'a> Scene<'a> {
             objects.insert(key, Stored { state, place: stored.place.clone() });
         }
         let contents_to_be = Contents { objects, in_sync: contents.in_sync, ..Contents::default() };
-        Self { cluster: import(&contents_to_be), on_host, contents, in_doubt }
+        Self { cluster: import(&contents_to_be), on_host, workloads, contents, in_doubt }
     }
 
     /// The import's own problems.
@@ -96,16 +123,19 @@ impl<'a> Scene<'a> {
             labels: model.pod_view(name, pod),
             ports: pod.named_ports.iter().collect(),
             role: if self.on_host.contains(name) { Role::OnHost } else { Role::Endpoint },
+            workload: self.workloads.get(name).copied(),
         });
         let hosts = model.host_endpoints.values().map(|host| Member {
             labels: Model::host_view(host),
             ports: host.named_ports.iter().collect(),
             role: Role::Endpoint,
+            workload: None,
         });
         let sets = model.network_sets.iter().map(|(name, set)| Member {
             labels: model.set_view(name, set),
             ports: Vec::new(),
             role: Role::Set,
+            workload: None,
         });
         pods.chain(hosts).chain(sets).collect()
     }

@@ -62,16 +62,21 @@ impl Found<'_> {
         if let Some(found) = self.of.get(selector) {
             return *found;
         }
-        let mut matching =
-            self.members.iter().filter(|it| selector.matches(&it.labels)).map(|it| it.role);
-        let on_host = |role| role == Role::OnHost;
-        let found = match matching.next() {
-            Some(Role::OnHost) => (!matching.all(on_host), true),
-            Some(_) => (true, false),
-            None => (false, false),
-        };
+        let mut found = self.search(|member| selector.matches(&member.labels));
+        if !found.0 {
+            found = self.search(|member| member.fits(selector));
+        }
         self.of.insert(selector.clone(), found);
         found
+    }
+
+    fn search(&self, fits: impl Fn(&Member<'_>) -> bool) -> (bool, bool) {
+        let mut matching = self.members.iter().filter(|it| fits(it)).map(|it| it.role);
+        match matching.next() {
+            Some(Role::OnHost) => (!matching.all(|role| role == Role::OnHost), true),
+            Some(_) => (true, false),
+            None => (false, false),
+        }
     }
 }
 
@@ -267,7 +272,7 @@ impl<'a> Place<'_, 'a> {
         let mut is_empty = true;
         let mut names = BTreeSet::new();
         for member in members.iter().filter(|member| member.role == Role::Endpoint) {
-            if (local && !self.policy.selector.matches(&member.labels)) || !may_be(member, end) {
+            if (local && !member.fits(&self.policy.selector)) || !may_be(member, end) {
                 continue;
             }
             is_empty = false;
@@ -335,7 +340,7 @@ impl<'a> Place<'_, 'a> {
 fn may_be(member: &Member<'_>, end: &RuleEnd) -> bool {
     end.entities.as_ref().is_none_or(|entities| {
         entities.iter().any(|entity| {
-            entity.selector.as_ref().is_none_or(|selector| selector.matches(&member.labels))
+            entity.selector.as_ref().is_none_or(|selector| member.fits(selector))
                 && !entity.not_selector.as_ref().is_some_and(|it| it.matches(&member.labels))
         })
     })

@@ -9,7 +9,7 @@ use manx_objects::problem::Severity;
 use super::problems;
 
 /// The problems, one per line, without places.
-fn told(text: &str) -> String {
+pub(super) fn told(text: &str) -> String {
     let contents = Contents::from_texts([("all.yaml", text)]);
     assert!(contents.in_sync, "{:#?}", contents.problems);
     let mut lines = String::new();
@@ -36,7 +36,7 @@ fn policy(namespace: &str, spec: &str) -> String {
     )
 }
 
-fn global(spec: &str) -> String {
+pub(super) fn global(spec: &str) -> String {
     format!(
         "---\n{{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {{name: g}}, spec: {{{spec}}}}}\n"
     )

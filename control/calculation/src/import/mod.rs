@@ -204,6 +204,7 @@ impl Cluster {
             Object::Pod(_)
             | Object::IpPool(_)
             | Object::Service(_)
+            | Object::Endpoints(_)
             | Object::Workload(_)
             | Object::NetworkPolicy(_)
             | Object::ClusterNetworkPolicy(_)
@@ -351,6 +352,7 @@ pub fn policy_name(key: &ObjectKey) -> Option<PolicyName> {
         | Kind::Pod
         | Kind::ServiceAccount
         | Kind::Service
+        | Kind::Endpoints
         | Kind::EndpointSlice
         | Kind::Workload(_)
         | Kind::IpPool

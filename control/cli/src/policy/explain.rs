@@ -539,6 +539,40 @@ spec: {podSelector: {matchLabels: {app: b}}, ingress: [{ports: [{port: 80}]}]}
     }
 
     #[test]
+    fn what_a_cluster_would_make_of_manifests_is_judged_as_if_it_were_there() {
+        let objects = "
+{apiVersion: argoproj.io/v1alpha1, kind: Rollout, metadata: {name: web, namespace: s}, spec: {template: {metadata: {labels: {app: web}}, spec: {containers: [{name: c}]}}}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: sql, namespace: s}, spec: {ports: [{port: 5432}]}}
+---
+{apiVersion: v1, kind: Endpoints, metadata: {name: sql, namespace: s}, subsets: [{addresses: [{ip: 198.51.100.7}], ports: [{port: 5432}]}]}
+---
+apiVersion: projectcalico.org/v3
+kind: NetworkPolicy
+metadata: {name: only-sql, namespace: s}
+spec: {selector: app == 'web', egress: [{action: Allow, destination: {services: {name: sql}}}]}
+---
+{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: db, namespace: s}, spec: {replicas: 2, template: {metadata: {labels: {app: db}}, spec: {containers: [{name: c}]}}}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: closed, namespace: s}, spec: {podSelector: {matchLabels: {statefulset.kubernetes.io/pod-name: db-0}}}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: hash, namespace: s}, spec: {podSelector: {matchLabels: {controller-revision-hash: db-5f6d7}}}}
+";
+        let completed = completed(objects);
+        for (from, to, port, allowed) in [
+            ("s/web-1", "198.51.100.7", "tcp/5432", true),
+            ("s/web-1", "198.51.100.7", "tcp/80", false),
+            ("s/web-1", "198.51.100.8", "tcp/5432", false),
+            ("198.51.100.7", "s/db-0", "tcp/80", false),
+            // A label that only a cluster knows decides nothing.
+            ("198.51.100.7", "s/db-1", "tcp/80", true),
+        ] {
+            let explanation = one(&asked(from, to, port), &completed).unwrap();
+            assert_eq!(explanation.story.allowed, allowed, "{from} {to} {port}: {explanation}");
+        }
+    }
+
+    #[test]
     fn packets_are_protocols_and_ports_or_types_and_codes() {
         let packet =
             |text| PacketSpec::parse(text).map(|wanted| packet_of(wanted, true, 1).to_string());

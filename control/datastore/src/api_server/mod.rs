@@ -375,9 +375,10 @@ async fn read_all(access: &Access) -> Result<Contents, AccessError> {
         }
     };
     let connection = access.connect().await?;
-    // Workloads, too.
-    let mut objects = Objects::new(&Kind::ALL);
-    for kind in Kind::ALL {
+    // Workloads, too. Endpoints are in slices there.
+    let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|it| *it != Kind::Endpoints).collect();
+    let mut objects = Objects::new(&kinds);
+    for kind in kinds {
         let readings = match resource::find(&connection, kind).await.map_err(failed(Some(kind)))? {
             Some(resource) => {
                 let read = follow::read_pages(&connection, &server, &resource).await;

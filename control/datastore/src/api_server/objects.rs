@@ -269,7 +269,7 @@ impl Objects {
         let object = self.bare.get(&pod).unwrap_or(object);
         let (state, place) = (State::Valid(Arc::clone(object)), stored.place.clone());
         let mut differences = Differences::default();
-        self.set(&Entry { key: pod, identified: true, place, state }, &mut differences);
+        self.set(&Entry { key: pod, identified: true, place, uid: None, state }, &mut differences);
         self.changes(differences)
     }
 

@@ -185,10 +185,10 @@ fn stale_is_one_sentence_for_all_kinds_with_one_cause() {
         )
     };
     let text = stale(all.map(|kind| fault(Some(kind), forbidden(kind))).into());
-    insta::assert_snapshot!(text, @r#"Namespace, Node, Pod and 26 more: User "manx-node" cannot list"#);
+    insta::assert_snapshot!(text, @r#"Namespace, Node, Pod and 27 more: User "manx-node" cannot list"#);
     let single = all[..5].iter().map(|kind| fault(Some(*kind), format!("no {}", kind.name())));
     let text = stale(single.collect());
-    insta::assert_snapshot!(text, @r#"EndpointSlice, Deployment, StatefulSet and 21 more: User "manx-node" cannot list; Namespace: no Namespace; Node: no Node; and 3 other causes"#);
+    insta::assert_snapshot!(text, @r#"Endpoints, EndpointSlice, Deployment and 22 more: User "manx-node" cannot list; Namespace: no Namespace; Node: no Node; and 3 other causes"#);
     assert_eq!(stale(vec![fault(None, "no answer for 4 s".to_owned())]), "no answer for 4 s");
     assert!(objects.is_behind(Kind::Tier));
     let recovered = |kind: Kind| Event::Fault { kind: Some(kind), fault: None };

@@ -7,6 +7,7 @@ pub mod calico;
 pub mod cluster;
 mod created;
 mod pairs;
+mod workload;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,6 +18,7 @@ use ipnet::IpNet;
 pub use cluster::ClusterNetworkPolicy;
 pub use created::Created;
 pub use pairs::{Pairs, PairsIter};
+pub use workload::{Controller, Numbers, Workload};
 
 /// The API versions of Calico's kinds.
 const CALICO: &[&str] = &["projectcalico.org/v3", "crd.projectcalico.org/v1"];
@@ -34,6 +36,8 @@ pub enum Kind {
     ServiceAccount,
     /// `v1` Service.
     Service,
+    /// `v1` Endpoints.
+    Endpoints,
     /// `discovery.k8s.io/v1` `EndpointSlice`.
     EndpointSlice,
     /// A workload: its controller makes pods.
@@ -73,13 +77,14 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 29] = [
+    /// All that are read. [`Controller::Other`] stands for kinds that are not.
+    pub const ALL: [Self; 30] = [
         Self::Namespace,
         Self::Node,
         Self::Pod,
         Self::ServiceAccount,
         Self::Service,
+        Self::Endpoints,
         Self::EndpointSlice,
         Self::Workload(Controller::Deployment),
         Self::Workload(Controller::StatefulSet),
@@ -115,6 +120,7 @@ impl Kind {
             Self::Pod => "Pod",
             Self::ServiceAccount => "ServiceAccount",
             Self::Service => "Service",
+            Self::Endpoints => "Endpoints",
             Self::EndpointSlice => "EndpointSlice",
             Self::Workload(controller) => controller.name(),
             Self::NetworkPolicy | Self::CalicoNetworkPolicy => "NetworkPolicy",
@@ -138,9 +144,12 @@ impl Kind {
     /// The API versions that are read.
     pub const fn api_versions(self) -> &'static [&'static str] {
         match self {
-            Self::Namespace | Self::Node | Self::Pod | Self::ServiceAccount | Self::Service => {
-                &["v1"]
-            }
+            Self::Namespace
+            | Self::Node
+            | Self::Pod
+            | Self::ServiceAccount
+            | Self::Service
+            | Self::Endpoints => &["v1"],
             Self::EndpointSlice => &["discovery.k8s.io/v1"],
             Self::Workload(controller) => controller.api_versions(),
             Self::NetworkPolicy => &["networking.k8s.io/v1"],
@@ -210,6 +219,7 @@ impl Kind {
                 "until it is valid, nothing passes the pods that run as this service account"
             }
             Self::Service => "policy reads a service's endpoints from its EndpointSlices only",
+            Self::Endpoints => "until it is valid, the endpoints of its service are not known",
             Self::EndpointSlice => {
                 "until it is valid, policies that name a service of its namespace deny all traffic of what they select"
             }
@@ -250,6 +260,7 @@ impl Kind {
             Self::Pod
             | Self::ServiceAccount
             | Self::Service
+            | Self::Endpoints
             | Self::EndpointSlice
             | Self::Workload(_)
             | Self::NetworkPolicy
@@ -277,49 +288,6 @@ impl Kind {
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-/// A controller of workloads, by the kind that it controls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Controller {
-    /// `apps/v1` Deployment.
-    Deployment,
-    /// `apps/v1` `StatefulSet`.
-    StatefulSet,
-    /// `apps/v1` `DaemonSet`.
-    DaemonSet,
-    /// `apps/v1` `ReplicaSet`.
-    ReplicaSet,
-    /// `v1` `ReplicationController`.
-    ReplicationController,
-    /// `batch/v1` Job.
-    Job,
-    /// `batch/v1` `CronJob`.
-    CronJob,
-}
-
-impl Controller {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Deployment => "Deployment",
-            Self::StatefulSet => "StatefulSet",
-            Self::DaemonSet => "DaemonSet",
-            Self::ReplicaSet => "ReplicaSet",
-            Self::ReplicationController => "ReplicationController",
-            Self::Job => "Job",
-            Self::CronJob => "CronJob",
-        }
-    }
-
-    const fn api_versions(self) -> &'static [&'static str] {
-        match self {
-            Self::Deployment | Self::StatefulSet | Self::DaemonSet | Self::ReplicaSet => {
-                &["apps/v1"]
-            }
-            Self::ReplicationController => &["v1"],
-            Self::Job | Self::CronJob => &["batch/v1"],
-        }
     }
 }
 
@@ -357,6 +325,8 @@ pub enum Object {
     ServiceAccount(ServiceAccount),
     /// A service.
     Service(Box<Service>),
+    /// A service's endpoints, in the older form.
+    Endpoints(Box<Endpoints>),
     /// Some of a service's endpoints.
     EndpointSlice(Box<EndpointSlice>),
     /// A controller's template of pods; the key's kind says whose.
@@ -497,19 +467,6 @@ pub struct Owner {
     pub name: String,
 }
 
-/// A workload: what its controller makes pods of.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Workload {
-    /// The pods: labels, `spec`. For a `CronJob` those of its jobs.
-    pub template: Pod,
-    /// `spec.replicas`; for a Job `spec.parallelism`.
-    pub replicas: Option<u32>,
-    /// Whether no pod of it runs: it is suspended, being deleted, or a Job that has ended.
-    pub idle: bool,
-    /// The object that controls it: the Deployment of a `ReplicaSet`, the `CronJob` of a Job.
-    pub owner: Option<Owner>,
-}
-
 /// A service. Policy reads its endpoints from `EndpointSlices`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Service {
@@ -552,6 +509,13 @@ pub struct EndpointSlice {
     pub addresses: BTreeSet<IpAddr>,
     /// `ports[]`. An entry without a number is left out, as in Calico.
     pub ports: Vec<EndpointPort>,
+}
+
+/// `v1` Endpoints, as the cluster copies them if the service of this name has no selector.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Endpoints {
+    /// The slices that are made of them: none of those that say that they are no service's.
+    pub slices: Vec<EndpointSlice>,
 }
 
 /// `ports[]` of an `EndpointSlice`.

@@ -1,0 +1,76 @@
+//! The decoder of each kind.
+
+use super::cursor::{Cursor, Findings};
+use super::metadata::Metadata;
+use super::object::{Kind, Object, Subject};
+use super::read::Invalid;
+use super::{calico, cluster, endpoints, namespace, network_policy, node, pod, service, workload};
+
+/// Decodes the object as far as it can be read, and returns what is known about it if it is not valid.
+pub(super) fn decode(
+    root: &Cursor<'_>,
+    kind: Kind,
+    name: &str,
+    metadata: Metadata,
+    out: &mut Findings,
+) -> (Option<Object>, Invalid) {
+    let policy = |object, subject| (Some(object), Invalid { subject, ..Invalid::default() });
+    let object = match kind {
+        Kind::Namespace => Some(Object::Namespace(namespace::namespace(root, name, metadata, out))),
+        Kind::Node => Some(Object::Node(Box::new(node::node(root, &metadata, out)))),
+        Kind::Pod => {
+            let pod = pod::decode(root, metadata, out);
+            let invalid = Invalid::of_pod(&pod);
+            return (Some(Object::Pod(Box::new(pod))), invalid);
+        }
+        Kind::ServiceAccount => {
+            Some(Object::ServiceAccount(service::service_account(root, metadata, out)))
+        }
+        Kind::Service => Some(Object::Service(Box::new(service::service(root, out)))),
+        Kind::Endpoints => {
+            Some(Object::Endpoints(Box::new(endpoints::decode(root, name, &metadata, out))))
+        }
+        Kind::EndpointSlice => {
+            Some(Object::EndpointSlice(Box::new(service::endpoint_slice(root, &metadata, out))))
+        }
+        Kind::Workload(controller) => workload::decode(root, controller, metadata, out)
+            .map(|workload| Object::Workload(Box::new(workload))),
+        Kind::IpPool => {
+            calico::ip_pool(root, metadata.created, out).map(Box::new).map(Object::IpPool)
+        }
+        Kind::NetworkPolicy | Kind::StagedKubernetesNetworkPolicy => {
+            let (wire, selector) = network_policy::decode(root, kind.staged(), out);
+            let object = Object::NetworkPolicy(Box::new(wire));
+            return policy(object, selector.map(Subject::Kubernetes));
+        }
+        Kind::ClusterNetworkPolicy
+        | Kind::AdminNetworkPolicy
+        | Kind::BaselineAdminNetworkPolicy => {
+            let (wire, pods) = cluster::decode(root, kind, out);
+            let object = Object::ClusterNetworkPolicy(Box::new(wire));
+            return policy(object, pods.map(Subject::Cluster));
+        }
+        Kind::CalicoNetworkPolicy
+        | Kind::GlobalNetworkPolicy
+        | Kind::StagedNetworkPolicy
+        | Kind::StagedGlobalNetworkPolicy => {
+            let (wire, subject) = calico::decode(root, kind, out);
+            return policy(Object::CalicoPolicy(Box::new(wire)), subject.map(Subject::Calico));
+        }
+        Kind::Tier => Some(Object::Tier(calico::tier(root, name, out))),
+        Kind::NetworkSet | Kind::GlobalNetworkSet => {
+            let labels = metadata.labels_readable.then(|| metadata.labels.clone());
+            let set = calico::network_set(root, metadata, out);
+            let invalid = Invalid { labels, ..Invalid::default() };
+            return (Some(Object::NetworkSet(Box::new(set))), invalid);
+        }
+        Kind::HostEndpoint => calico::host_endpoint(root, metadata, out)
+            .map(|endpoint| Object::HostEndpoint(Box::new(endpoint))),
+        Kind::Profile => Some(Object::Profile(Box::new(calico::profile(root, out)))),
+        Kind::FelixConfiguration => {
+            let felix = calico::felix_configuration(root, name, out);
+            Some(Object::FelixConfiguration(Box::new(felix)))
+        }
+    };
+    (object, Invalid::default())
+}
