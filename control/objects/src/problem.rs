@@ -1,5 +1,6 @@
 //! Problems of manifests: what is wrong, where, and the messages for users.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -171,6 +172,9 @@ pub enum Cause {
         kind: String,
         /// Its API version.
         api_version: String,
+        /// The namespaces of its objects in the file. An empty name: they may be in any, because one says none or is of
+        /// the cluster, or because they are very many.
+        namespaces: BTreeSet<String>,
         /// What to do about it, if that is known of the kind.
         help: Option<&'static str>,
     },

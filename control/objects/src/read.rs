@@ -27,6 +27,8 @@ use super::yaml;
 pub(super) const MAX_OBJECT: usize = 3 << 20;
 /// The number of problems of one severity that are reported for a file.
 pub(super) const MAX_PROBLEMS: usize = 10_000;
+/// The number of namespaces that are kept of a kind that is not read.
+const MAX_NAMESPACES: usize = 64;
 
 /// The contents of a file.
 #[derive(Debug, Clone, Default)]
@@ -91,7 +93,7 @@ pub fn read(file: &str, text: &str) -> Result<Manifest, Box<Problem>> {
         manifest: Manifest::default(),
         reported: Tally::default(),
         known: HashMap::new(),
-        unknown: BTreeSet::new(),
+        unknown: HashMap::new(),
     };
     let documents = yaml::parse(text).map_err(|error| {
         let (at, cause) = match reader.lines.iter().position(|line| is_template(line)) {
@@ -130,8 +132,9 @@ struct Reader<'a> {
     reported: Tally,
     /// The place in the manifest of each object that has a `uid`, with it.
     known: HashMap<ObjectKey, (String, usize)>,
-    /// The kinds and API versions that were reported as unknown: one warning for each is enough.
-    unknown: BTreeSet<(String, String)>,
+    /// The kinds and API versions that were reported as unknown, each with the place of its warning among the problems:
+    /// one for each is enough.
+    unknown: HashMap<(String, String), usize>,
 }
 
 impl Reader<'_> {
@@ -269,16 +272,36 @@ impl Reader<'_> {
         let (kind, api_version) = (shown(kind).into_owned(), shown(version).into_owned());
         // An ignored policy would let traffic pass that its author believes denied, so this is an error.
         let of_policies = kind.contains("Policy") && holds_policies(&api_version);
-        let (severity, cause) = if kind.contains("NetworkPolicy") || of_policies {
-            (Severity::Error, Cause::UnsupportedPolicy { kind, api_version })
-        } else if self.unknown.insert((kind.clone(), api_version.clone())) {
-            let help = settings::unread(&kind, &api_version);
-            (Severity::Warning, Cause::UnknownKind { kind, api_version, help })
+        if kind.contains("NetworkPolicy") || of_policies {
+            let cause = Cause::UnsupportedPolicy { kind, api_version };
+            let (severity, field) = (Severity::Error, String::new());
+            self.report(document, None, Finding { severity, at: node.at, field, cause });
         } else {
+            self.unknown_kind(node, document, kind, api_version);
+        }
+    }
+
+    /// Skips an object of a kind that is not read: one warning names all of the file, and their namespaces.
+    fn unknown_kind(&mut self, node: &Node, document: usize, kind: String, api_version: String) {
+        let namespace = metadata::written_namespace(node);
+        if let Some(number) = self.unknown.get(&(kind.clone(), api_version.clone())) {
+            // A document that is a template takes its problems back, perhaps this one.
+            if let Some(problem) = self.manifest.problems.get_mut(*number)
+                && let Cause::UnknownKind { kind: of, namespaces, .. } = &mut problem.cause
+                && *of == kind
+            {
+                let anywhere = namespaces.len() >= MAX_NAMESPACES;
+                namespaces.insert(if anywhere { String::new() } else { namespace });
+            }
             return;
-        };
-        let finding = Finding { severity, at: node.at, field: String::new(), cause };
-        self.report(document, None, finding);
+        }
+        let number = self.manifest.problems.len();
+        self.unknown.insert((kind.clone(), api_version.clone()), number);
+        let help = settings::unread(&kind, &api_version);
+        let namespaces = BTreeSet::from([namespace]);
+        let cause = Cause::UnknownKind { kind, api_version, namespaces, help };
+        let (severity, field) = (Severity::Warning, String::new());
+        self.report(document, None, Finding { severity, at: node.at, field, cause });
     }
 
     /// Reports a document that does not say which kind of object it is.
@@ -439,7 +462,7 @@ fn decode(
         Kind::ServiceAccount => {
             Some(Object::ServiceAccount(service::service_account(root, metadata, out)))
         }
-        Kind::Service => Some(Object::Service(Box::new(service::service(root, out)))),
+        Kind::Service => Some(Object::Service(Box::new(service::service(root, metadata, out)))),
         Kind::EndpointSlice => {
             Some(Object::EndpointSlice(Box::new(service::endpoint_slice(root, &metadata, out))))
         }

@@ -31,7 +31,8 @@ pub(super) fn decode(
         _ => (pod::template(&spec, owned, out)?, count(&spec, "replicas", out)),
     };
     let idle = suspended || ended || metadata.deleting;
-    Some(Workload { template, replicas, idle, owner: metadata.owner })
+    let Metadata { labels, owner, .. } = metadata;
+    Some(Workload { labels, template, replicas, idle, owner })
 }
 
 fn is_true(spec: &Cursor<'_>, key: &str) -> bool {

@@ -500,6 +500,8 @@ pub struct Owner {
 /// A workload: what its controller makes pods of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
+    /// `metadata.labels`: its own, which its pods do not have.
+    pub labels: Pairs,
     /// The pods: labels, `spec`. For a `CronJob` those of its jobs.
     pub template: Pod,
     /// `spec.replicas`; for a Job `spec.parallelism`.
@@ -513,6 +515,8 @@ pub struct Workload {
 /// A service. Policy reads its endpoints from `EndpointSlices`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Service {
+    /// `metadata.labels`: its own, which say nothing of its endpoints.
+    pub labels: Pairs,
     /// `spec.selector`: the labels of the pods that are its endpoints. Empty: the endpoints come from elsewhere.
     pub selector: Pairs,
     /// `spec.ports`.
