@@ -11,6 +11,7 @@
 
 mod addresses;
 mod node_peers;
+mod parts;
 mod passes;
 mod references;
 mod report;
