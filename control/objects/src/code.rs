@@ -199,7 +199,13 @@ codes! {
     // What is probably not meant.
     SelectorMatchesNothing "selector-matches-nothing" Warning
         "A selector matches no pod, host endpoint or network set of the input."
-        Some("correct the labels in the selector; labels of namespaces are known only if the input has the Namespaces");
+        Some("correct the selector, or the labels of what it is meant for; labels of namespaces are known only if the input has the Namespaces");
+    SelectorMayMatchSkipped "selector-may-match-skipped" Warning
+        "A selector matches nothing of the input, but objects that are skipped may make pods that it matches."
+        Some("if an operator makes these pods, add them to the input (kubectl get pods -o yaml) or say --allow selector-may-match-skipped; if not, correct the selector");
+    OnlyHostNetwork "only-host-network" Warning
+        "A selector matches only pods on their nodes' network, which no policy and no rule means."
+        Some("policy knows these pods by their nodes' addresses only; if they are meant to be out of its reach, say --allow only-host-network");
     NodesMatchNothing "nodes-match-nothing" Warning
         "A `nodes` peer of a cluster-wide policy fits no Node of the input: it matches nothing."
         Some("correct the labels, or add the Node with its labels and its InternalIP");

@@ -105,6 +105,11 @@ pub(super) fn namespace(root: &Cursor<'_>) -> Option<String> {
     }
 }
 
+/// The namespace that an object of any kind names; empty if it names none.
+pub(super) fn written_namespace(node: &Node) -> String {
+    text(&Cursor::root(node), "namespace").unwrap_or_default()
+}
+
 /// A text field. A text longer than any name is cut, because every message about the object repeats it; the rest is no
 /// legal name.
 fn text(root: &Cursor<'_>, key: &str) -> Option<String> {

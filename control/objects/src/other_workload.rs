@@ -6,7 +6,7 @@
 
 use super::cursor::{Cursor, Findings};
 use super::metadata;
-use super::object::{Controller, Kind, ObjectKey, Workload};
+use super::object::{Controller, Kind, ObjectKey, Pairs, Workload};
 use super::pod;
 use super::tree::{Node, Value};
 
@@ -32,7 +32,15 @@ pub(super) fn decode(node: &Node, kind: &str) -> Option<(ObjectKey, Workload)> {
     });
     let replicas = spec.field("replicas").and_then(|it| it.integer(&mut unsaid, "", 0..=1 << 30));
     let idle = containers != Some(true);
-    Some((key, Workload { template: template_of_pods, replicas, numbers: None, idle, owner: None }))
+    let workload = Workload {
+        labels: Pairs::default(),
+        template: template_of_pods,
+        replicas,
+        numbers: None,
+        idle,
+        owner: None,
+    };
+    Some((key, workload))
 }
 
 #[cfg(test)]

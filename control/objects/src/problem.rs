@@ -1,5 +1,6 @@
 //! Problems of manifests: what is wrong, where, and the messages for users.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -176,6 +177,9 @@ pub enum Cause {
         api_version: String,
         /// Whether it has a template of pods, and counts as a workload.
         makes_pods: bool,
+        /// The namespaces of its objects in the file. An empty name: they may be in any, because one says none or is of
+        /// the cluster, or because they are very many.
+        namespaces: BTreeSet<String>,
         /// What to do about it, if that is known of the kind.
         help: Option<&'static str>,
     },

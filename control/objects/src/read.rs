@@ -22,6 +22,8 @@ use super::yaml;
 pub(super) const MAX_OBJECT: usize = 3 << 20;
 /// The number of problems of one severity that are reported for a file.
 pub(super) const MAX_PROBLEMS: usize = 10_000;
+/// The number of namespaces that are kept of a kind that is not read.
+const MAX_NAMESPACES: usize = 64;
 
 /// What to do about another vendor's policy.
 const ANOTHER_VENDORS: &str = "it is another vendor's policy, which Manx does not enforce: if Manx is to enforce it, write it as a kind that Manx reads";
@@ -91,7 +93,7 @@ pub fn read(file: &str, text: &str) -> Result<Manifest, Box<Problem>> {
         manifest: Manifest::default(),
         reported: Tally::default(),
         known: HashMap::new(),
-        unknown: BTreeSet::new(),
+        unknown: HashMap::new(),
     };
     let documents = yaml::parse(text).map_err(|error| {
         let (at, cause) = match reader.lines.iter().position(|line| is_template(line)) {
@@ -122,9 +124,9 @@ struct Reader<'a> {
     reported: Tally,
     /// The place in the manifest of each object that has a `uid`, with its age.
     known: HashMap<ObjectKey, (Age, usize)>,
-    /// The kinds and API versions that were reported as unknown, and whether they make pods: one warning for each is
-    /// enough.
-    unknown: BTreeSet<(String, String, bool)>,
+    /// The kinds and API versions that were reported as unknown, and whether they make pods, each with the place of its
+    /// problem among all: one for each is enough.
+    unknown: HashMap<(String, String, bool), usize>,
 }
 
 impl Reader<'_> {
@@ -274,24 +276,53 @@ impl Reader<'_> {
         // An ignored policy would let traffic pass that its author believes denied, so this is an error. Who has another
         // vendor's kind has the vendor's agents enforce it.
         let of_policies = kind.contains("Policy") && holds_policies(api_version);
-        let is_error = (kind.contains("NetworkPolicy") && !is_vendors) || of_policies;
+        if (kind.contains("NetworkPolicy") && !is_vendors) || of_policies {
+            let (kind, api_version) = (kind.to_owned(), api_version.to_owned());
+            let cause = Cause::UnsupportedPolicy { kind, api_version };
+            self.report_at(document, node, Severity::Error, cause);
+            return;
+        }
+        let workload = other_workload::decode(node, kind).filter(|_| flaws.is_empty());
+        let makes_pods = workload.as_ref().is_some_and(|(_, workload)| !workload.idle);
+        if let Some((key, workload)) = workload {
+            let state = State::Valid(Arc::new(Object::Workload(Box::new(workload))));
+            self.put(node, document, (key, true), state);
+        }
+        self.unknown_kind(node, document, (kind, api_version), makes_pods);
+    }
+
+    /// Tells of a kind that is not read: one problem names all objects of the file, and their namespaces.
+    fn unknown_kind(
+        &mut self,
+        node: &Node,
+        document: usize,
+        (kind, api_version): (&str, &str),
+        makes_pods: bool,
+    ) {
+        let namespace = metadata::written_namespace(node);
+        let named = (kind.to_owned(), api_version.to_owned(), makes_pods);
+        if let Some(number) = self.unknown.get(&named) {
+            // A document that is a template takes its problems back, perhaps this one.
+            if let Some(problem) = self.manifest.problems.get_mut(*number)
+                && let Cause::UnknownKind { kind: of, namespaces, .. } = &mut problem.cause
+                && *of == kind
+            {
+                let anywhere = namespaces.len() >= MAX_NAMESPACES;
+                namespaces.insert(if anywhere { String::new() } else { namespace });
+            }
+            return;
+        }
+        self.unknown.insert(named, self.manifest.problems.len());
+        let of_vendor = is_another_vendors(kind, api_version) && is_policy(kind);
+        let help = settings::unread(kind, api_version).or(of_vendor.then_some(ANOTHER_VENDORS));
+        let namespaces = BTreeSet::from([namespace]);
         let (kind, api_version) = (kind.to_owned(), api_version.to_owned());
-        let (severity, cause) = if is_error {
-            (Severity::Error, Cause::UnsupportedPolicy { kind, api_version })
-        } else {
-            let workload = other_workload::decode(node, &kind).filter(|_| flaws.is_empty());
-            let makes_pods = workload.as_ref().is_some_and(|(_, workload)| !workload.idle);
-            if let Some((key, workload)) = workload {
-                let state = State::Valid(Arc::new(Object::Workload(Box::new(workload))));
-                self.put(node, document, (key, true), state);
-            }
-            if !self.unknown.insert((kind.clone(), api_version.clone(), makes_pods)) {
-                return;
-            }
-            let help = settings::unread(&kind, &api_version)
-                .or_else(|| (is_vendors && is_policy(&kind)).then_some(ANOTHER_VENDORS));
-            (Severity::Warning, Cause::UnknownKind { kind, api_version, makes_pods, help })
-        };
+        let cause = Cause::UnknownKind { kind, api_version, makes_pods, namespaces, help };
+        self.report_at(document, node, Severity::Warning, cause);
+    }
+
+    /// Reports a problem of a whole document.
+    fn report_at(&mut self, document: usize, node: &Node, severity: Severity, cause: Cause) {
         let finding = Finding { severity, at: node.at, field: String::new(), cause };
         self.report(document, None, finding);
     }

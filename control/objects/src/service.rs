@@ -56,9 +56,9 @@ pub(super) fn service_account(
 }
 
 /// Reads a service. The values `None` and the empty text are no address.
-pub(super) fn service(root: &Cursor<'_>, out: &mut Findings) -> Service {
+pub(super) fn service(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) -> Service {
     root.mapping(out, &["apiVersion", "kind", "metadata", "spec", "status"], &[]);
-    let mut service = Service::default();
+    let mut service = Service { labels: metadata.labels, ..Service::default() };
     let single = |item: &Cursor<'_>, out: &mut Findings| {
         let address = item.parsed(out, ADDRESS, |text| match text {
             "None" | "" => Some(None),

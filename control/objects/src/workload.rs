@@ -30,7 +30,8 @@ pub(super) fn decode(
         _ => pods(&spec, controller, owned, out)?,
     };
     let idle = suspended || ended || metadata.deleting;
-    Some(Workload { template, replicas, numbers, idle, owner: metadata.owner })
+    let Metadata { labels, owner, .. } = metadata;
+    Some(Workload { labels, template, replicas, numbers, idle, owner })
 }
 
 /// Reads the template, how many pods are wanted, and their numbers.

@@ -216,6 +216,27 @@ impl Selector {
         }
     }
 
+    /// The selectors of which this one is the conjunction; none of them is a conjunction itself. `all()` has none.
+    pub fn conjuncts(&self) -> Vec<&Self> {
+        match &*self.0 {
+            Node::All => Vec::new(),
+            Node::And(all) => all.iter().flat_map(Self::conjuncts).collect(),
+            _ => vec![self],
+        }
+    }
+
+    /// The keys that the selector looks at: no other label decides whether it matches.
+    pub fn keys(&self) -> BTreeSet<&str> {
+        match &*self.0 {
+            Node::All => BTreeSet::new(),
+            Node::Has(key) | Node::Compare { key, .. } | Node::Among { key, .. } => {
+                BTreeSet::from([key.as_str()])
+            }
+            Node::Not(one) => one.keys(),
+            Node::And(all) | Node::Or(all) => all.iter().flat_map(Self::keys).collect(),
+        }
+    }
+
     /// The labels that must be there if the selector matches, each with its possible values if the selector names them.
     pub fn required_labels(&self) -> Vec<(&str, Option<Vec<&str>>)> {
         match &*self.0 {

@@ -324,4 +324,21 @@ proptest! {
         let expected = all.iter().all(|one| one.matches(&labels));
         prop_assert_eq!(Selector::and(all).matches(&labels), expected);
     }
+    #[test]
+    fn a_selector_is_the_conjunction_of_its_conjuncts(
+        selector in selector(), labels in some_labels(),
+    ) {
+        let conjuncts = selector.conjuncts();
+        prop_assert!(conjuncts.iter().all(|one| !matches!(one.node(), Node::And(_) | Node::All)));
+        let expected = conjuncts.iter().all(|one| one.matches(&labels));
+        prop_assert_eq!(selector.matches(&labels), expected);
+    }
+
+    #[test]
+    fn only_labels_of_its_keys_decide(selector in selector(), labels in some_labels()) {
+        let keys = selector.keys();
+        let mut fewer = labels.clone();
+        fewer.retain(|key, _| keys.contains(key.as_str()));
+        prop_assert_eq!(selector.matches(&fewer), selector.matches(&labels));
+    }
 }

@@ -13,6 +13,7 @@ mod addresses;
 #[cfg(test)]
 mod made_pods_tests;
 mod node_peers;
+mod parts;
 mod passes;
 mod references;
 mod report;

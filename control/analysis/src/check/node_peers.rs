@@ -12,6 +12,7 @@ use manx_objects::object::cluster::{ClusterMatch, ClusterPeer};
 use manx_objects::object::{Kind, LabelSelector, Object};
 use manx_policy_compiler::selector::LabelSource as _;
 
+use super::parts::{Nearest, Part};
 use super::report::Report;
 use super::scene::Scene;
 
@@ -64,5 +65,10 @@ fn why_none(labels: &LabelSelector, nodes: &BTreeMap<String, Node>) -> Option<St
             if there.is_empty() { there } else { format!(" (the values of Nodes: {there})") };
         return Some(format!("no Node has the label {label}{wanted}{there}"));
     }
-    Some("no Node fits all of it".to_owned())
+    let nearest = Nearest::of(
+        &Part::all(&selector),
+        nodes.iter().map(|(name, node)| (name.as_str(), &node.labels)),
+    );
+    let near = nearest.map(|it| format!("; {}", it.text(&format!("Node {}", it.object))));
+    Some(format!("no Node fits all of it{}", near.unwrap_or_default()))
 }

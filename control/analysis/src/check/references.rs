@@ -16,6 +16,7 @@ use manx_objects::code::Code;
 use manx_objects::contents::Contents;
 use manx_objects::object::calico::{EntityRule, HostEndpoint, Rule};
 use manx_objects::object::{Kind, Object, ObjectKey, Pairs};
+use manx_objects::problem::Cause;
 
 use super::report::Report;
 
@@ -110,6 +111,11 @@ struct Known<'a> {
     contents: &'a Contents,
     /// The namespaces that are defined, or that have anything but policies.
     inhabited: BTreeSet<&'a str>,
+    /// The namespaces that objects of kinds name that are not read.
+    skipped_in: BTreeSet<&'a str>,
+    /// Whether there is anything that runs or is reached: pods and what makes them, service accounts, services. A folder
+    /// of nothing but policies leaves out what their rules name.
+    inhabitants: bool,
     /// Namespaces and names of service accounts, including those that only pods name.
     accounts: BTreeSet<(&'a str, &'a str)>,
     /// Namespaces and names of services that have endpoints, or a selector of them.
@@ -138,11 +144,18 @@ impl<'a> Known<'a> {
         let mut known = Self {
             contents,
             inhabited: BTreeSet::new(),
+            skipped_in: BTreeSet::new(),
+            inhabitants: false,
             accounts: BTreeSet::new(),
             services: BTreeSet::new(),
             global: Vec::new(),
             global_in_doubt: false,
         };
+        for problem in &contents.problems {
+            if let Cause::UnknownKind { namespaces, .. } = &problem.cause {
+                known.skipped_in.extend(namespaces.iter().map(String::as_str));
+            }
+        }
         let mut profiles: BTreeMap<&str, &Pairs> = BTreeMap::new();
         let mut hosts = Vec::new();
         for (key, stored) in &contents.objects {
@@ -151,6 +164,14 @@ impl<'a> Known<'a> {
             } else if key.kind.namespaced() && !is_policy(key.kind) {
                 known.inhabited.insert(&key.namespace);
             }
+            known.inhabitants |= matches!(
+                key.kind,
+                Kind::Pod
+                    | Kind::Workload(_)
+                    | Kind::ServiceAccount
+                    | Kind::Service
+                    | Kind::EndpointSlice
+            );
             if key.kind == Kind::ServiceAccount {
                 known.accounts.insert((&key.namespace, &key.name));
             }
@@ -238,6 +259,7 @@ impl<'a> Known<'a> {
             && key.kind.namespaced()
             && !self.inhabited.is_empty()
             && !self.inhabited.contains(namespace)
+            && !self.skipped_in.contains(namespace)
             && !ALWAYS_THERE.contains(&namespace)
         {
             let what = format!("namespace {namespace}");
@@ -261,6 +283,19 @@ impl<'a> Known<'a> {
     }
 
     fn entity(
+        &self,
+        namespace: Option<&str>,
+        path: &str,
+        entity: &EntityRule,
+        names: &mut Names<'_, '_>,
+    ) {
+        if self.inhabitants {
+            self.services_and_accounts(namespace, path, entity, names);
+        }
+        self.global_entity(path, entity, names);
+    }
+
+    fn services_and_accounts(
         &self,
         namespace: Option<&str>,
         path: &str,
@@ -296,7 +331,6 @@ impl<'a> Known<'a> {
                 names.undefined(&field, Code::NoSuchServiceAccount, &what, "it matches nothing");
             }
         }
-        self.global_entity(path, entity, names);
     }
 
     fn global_entity(&self, path: &str, entity: &EntityRule, names: &mut Names<'_, '_>) {

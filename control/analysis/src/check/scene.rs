@@ -10,7 +10,8 @@ use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{Kind, Object, ObjectKey, Pod, Workload};
 use manx_objects::problem::Problem;
 use manx_policy_compiler::model::{
-    LabelView, Model, NAMESPACE_PREFIX, NamedPort, ObjectName, Policy, SERVICE_ACCOUNT_PREFIX,
+    LabelView, Labels, Model, NAMESPACE_PREFIX, NamedPort, ObjectName, Policy,
+    SERVICE_ACCOUNT_PREFIX,
 };
 use manx_policy_compiler::selector::Selector;
 
@@ -29,6 +30,8 @@ pub(super) struct Scene<'a> {
 
 /// Something that a selector may match.
 pub(super) struct Member<'m> {
+    kind: &'static str,
+    name: &'m str,
     pub(super) labels: LabelView<'m>,
     pub(super) ports: Vec<&'m NamedPort>,
     pub(super) role: Role,
@@ -47,6 +50,23 @@ impl Member<'_> {
                         && workload.may_give(key, label, value)
                 })
             })
+    }
+}
+
+impl<'m> Member<'m> {
+    /// The namespace, if it has one.
+    pub(super) fn namespace(&self) -> Option<&'m str> {
+        self.labels.namespace.map(|(name, _)| name)
+    }
+
+    /// What messages call it: `pod shop/web`, `a pod of Deployment shop/web`, `GlobalNetworkSet bad`.
+    pub(super) fn title(&self) -> String {
+        let namespace = self.namespace().map(|name| format!("{name}/")).unwrap_or_default();
+        let workload = self.name.strip_prefix('(').and_then(|it| it.strip_suffix(')'));
+        match workload.and_then(|it| it.split_once(' ')) {
+            Some((kind, name)) => format!("a pod of {kind} {namespace}{name}"),
+            None => format!("{} {namespace}{}", self.kind, self.name),
+        }
     }
 }
 
@@ -107,6 +127,16 @@ impl<'a> Scene<'a> {
         &self.cluster.nodes
     }
 
+    /// The labels of the namespaces by name, those included that only hold objects.
+    pub(super) fn namespaces(&self) -> &BTreeMap<String, Labels> {
+        &self.cluster.model.namespaces
+    }
+
+    /// The objects as they were read.
+    pub(super) fn contents(&self) -> &'a Contents {
+        self.contents
+    }
+
     /// The policies that are evaluated, each with its object's key.
     pub(super) fn policies(&self) -> impl Iterator<Item = (&'a ObjectKey, &'a Object, &Policy)> {
         self.contents.objects.iter().filter_map(|(key, stored)| {
@@ -120,18 +150,28 @@ impl<'a> Scene<'a> {
     pub(super) fn members(&self) -> Vec<Member<'_>> {
         let model = &self.cluster.model;
         let pods = model.endpoints.iter().map(|(name, pod)| Member {
+            kind: "pod",
+            name: &name.name,
             labels: model.pod_view(name, pod),
             ports: pod.named_ports.iter().collect(),
             role: if self.on_host.contains(name) { Role::OnHost } else { Role::Endpoint },
             workload: self.workloads.get(name).copied(),
         });
-        let hosts = model.host_endpoints.values().map(|host| Member {
+        let hosts = model.host_endpoints.iter().map(|(name, host)| Member {
+            kind: Kind::HostEndpoint.name(),
+            name,
             labels: Model::host_view(host),
             ports: host.named_ports.iter().collect(),
             role: Role::Endpoint,
             workload: None,
         });
         let sets = model.network_sets.iter().map(|(name, set)| Member {
+            kind: if name.namespace.is_empty() {
+                Kind::GlobalNetworkSet.name()
+            } else {
+                Kind::NetworkSet.name()
+            },
+            name: &name.name,
             labels: model.set_view(name, set),
             ports: Vec::new(),
             role: Role::Set,

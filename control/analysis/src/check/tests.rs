@@ -1,5 +1,7 @@
 //! What is told of all objects together, and what is not. `docs/check.md` has an example of each code.
 
+mod selectors;
+
 use std::fmt::Write as _;
 
 use manx_objects::code::Code;
@@ -46,12 +48,12 @@ pub(super) fn global(spec: &str) -> String {
 fn a_selector_that_matches_nothing_says_which_label_is_missing() {
     let pods = pod("shop", "web", "app: web, tier: front", "") + &pod("far", "db", "app: db", "");
     let of = |spec: &str| told(&(pods.clone() + &policy("shop", spec)));
-    insta::assert_snapshot!(of("podSelector: {matchLabels: {app: db}}"), @"selector-matches-nothing: NetworkPolicy shop/p: spec.podSelector: selects nothing, so the policy has no effect: no pod in namespace shop has the label app=db (its values there: web)");
+    insta::assert_snapshot!(of("podSelector: {matchLabels: {app: db}}"), @"selector-matches-nothing: NetworkPolicy shop/p: spec.podSelector: selects nothing, so the policy has no effect: no pod in namespace shop has the label app=db (its values there: web); pod far/db fits, and a policy selects in its own namespace only");
     insta::assert_snapshot!(of("podSelector: {matchExpressions: [{key: role, operator: Exists}]}"), @"selector-matches-nothing: NetworkPolicy shop/p: spec.podSelector: selects nothing, so the policy has no effect: no pod in namespace shop has the label role");
     insta::assert_snapshot!(of("podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {team: a}}}]}]"), @"selector-matches-nothing: NetworkPolicy shop/p: spec.ingress[0].from[0]: matches nothing: no namespace with a pod in the input has the label team=a");
-    insta::assert_snapshot!(of("podSelector: {}, egress: [{}, {to: [{podSelector: {}}, {podSelector: {matchLabels: {app: db}}}], ports: [{port: 80}, {port: 53, protocol: UDP}]}]"), @"selector-matches-nothing: NetworkPolicy shop/p: spec.egress[1].to[1]: matches nothing: no pod in namespace shop has the label app=db (its values there: web)");
+    insta::assert_snapshot!(of("podSelector: {}, egress: [{}, {to: [{podSelector: {}}, {podSelector: {matchLabels: {app: db}}}], ports: [{port: 80}, {port: 53, protocol: UDP}]}]"), @"selector-matches-nothing: NetworkPolicy shop/p: spec.egress[1].to[1]: matches nothing: no pod in namespace shop has the label app=db (its values there: web); pod far/db fits: a namespaceSelector beside the podSelector reaches it (matchLabels: {kubernetes.io/metadata.name: far})");
     let global = global("selector: app == 'web' && tier == 'back'");
-    insta::assert_snapshot!(told(&(pods.clone() + &global)), @"selector-matches-nothing: GlobalNetworkPolicy g: spec.selector: selects nothing, so the policy has no effect: no pod in the input has the label tier=back (its values there: front)");
+    insta::assert_snapshot!(told(&(pods.clone() + &global)), @"selector-matches-nothing: GlobalNetworkPolicy g: spec.selector: selects nothing, so the policy has no effect: no pod in the input has the label tier=back (its values there: front); without it pod shop/web fits");
     for fine in [
         "podSelector: {matchLabels: {app: web}}",
         "podSelector: {matchExpressions: [{key: app, operator: NotIn, values: [web]}]}",
@@ -102,7 +104,7 @@ fn pods_that_will_be_and_pods_that_have_ended_are_matches_and_pods_on_the_host_a
     let ended = "---\n{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: shop, labels: {app: db}}, status: {phase: Succeeded}}\n";
     assert_eq!(told(&(policy("shop", "podSelector: {matchLabels: {app: db}}") + ended)), "");
     let host = pod("shop", "a", "app: db", "hostNetwork: true");
-    insta::assert_snapshot!(told(&(by + &host)), @"selector-matches-nothing: NetworkPolicy shop/p: spec.podSelector: selects only pods on their nodes' network (hostNetwork), to which no policy applies");
+    insta::assert_snapshot!(told(&(by + &host)), @"only-host-network: NetworkPolicy shop/p: spec.podSelector: selects only pods on their nodes' network (hostNetwork), such as pod shop/a, to which no policy applies");
 }
 
 #[test]
@@ -230,7 +232,7 @@ fn nodes_of_a_cluster_wide_policy_that_fit_no_node_are_told_and_other_peers_keep
     let of = |to: &str| told(&(nodes.clone() + &policy(to)));
     insta::assert_snapshot!(of("{nodes: {matchLabels: {zone: c}}}"), @"nodes-match-nothing: ClusterNetworkPolicy c: spec.egress[0].to[0].nodes: matches nothing: no Node has the label zone=c (the values of Nodes: a, b)");
     insta::assert_snapshot!(of("{nodes: {matchExpressions: [{key: role, operator: Exists}]}}"), @"nodes-match-nothing: ClusterNetworkPolicy c: spec.egress[0].to[0].nodes: matches nothing: no Node has the label role");
-    insta::assert_snapshot!(of("{nodes: {matchLabels: {zone: b, disk: ssd}}}"), @"nodes-match-nothing: ClusterNetworkPolicy c: spec.egress[0].to[0].nodes: matches nothing: no Node fits all of it");
+    insta::assert_snapshot!(of("{nodes: {matchLabels: {zone: b, disk: ssd}}}"), @"nodes-match-nothing: ClusterNetworkPolicy c: spec.egress[0].to[0].nodes: matches nothing: no Node fits all of it; without zone=b Node n1 fits; it has zone=a");
     insta::assert_snapshot!(of("{nodes: {matchLabels: {zone: b}}}"), @"nodes-match-nothing: ClusterNetworkPolicy c: spec.egress[0].to[0].nodes: matches nothing: Node n2 has these labels and no address");
     insta::assert_snapshot!(of("{nodes: {matchLabels: {zone: c}}}, {pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: wbe}}}}"), @r"
     selector-matches-nothing: ClusterNetworkPolicy c: spec.egress[0].to[1]: matches nothing: no pod in the input has the label app=wbe (its values there: web)

@@ -470,6 +470,8 @@ pub struct Owner {
 /// A service. Policy reads its endpoints from `EndpointSlices`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Service {
+    /// `metadata.labels`: its own, which say nothing of its endpoints.
+    pub labels: Pairs,
     /// `spec.selector`: the labels of the pods that are its endpoints. Empty: the endpoints come from elsewhere.
     pub selector: Pairs,
     /// `spec.ports`.

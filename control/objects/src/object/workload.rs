@@ -3,7 +3,7 @@
 //!
 //! Source: Kubernetes documentation, "Well-Known Labels, Annotations and Taints".
 
-use super::{Kind, ObjectKey, Owner, Pod};
+use super::{Kind, ObjectKey, Owner, Pairs, Pod};
 
 /// The most characters of a label's value. A cluster does without a label that would have more.
 const LABEL_VALUE: usize = 63;
@@ -121,6 +121,8 @@ impl Numbers {
 /// A workload: what its controller makes pods of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
+    /// `metadata.labels`: its own, which its pods do not have.
+    pub labels: Pairs,
     /// The pods: labels, `spec`. For a `CronJob` those of its jobs.
     pub template: Pod,
     /// `spec.replicas`; for a Job `spec.parallelism`.

@@ -11,7 +11,7 @@ use super::super::yaml::{self, MAX_REPEATED, SyntaxError};
 use super::super::{State, read};
 use super::{clean, invalid, only, problems};
 use crate::object::Object;
-use crate::problem::Severity;
+use crate::problem::{Cause, Problem, Severity};
 
 const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\n  namespace: d\n";
 
@@ -239,6 +239,28 @@ fn of_very_many_documents_each_closes_and_the_first_problems_are_told() {
     assert!(manifest.entries.iter().all(|entry| matches!(entry.state, State::Invalid(_))));
     assert_eq!(manifest.problems.len(), MAX_PROBLEMS + 1);
     insta::assert_snapshot!(manifest.problems.last().unwrap().summary(), @"file.yaml: 10 further problems of this file are not shown: correct those above first");
+}
+
+#[test]
+fn of_a_kind_that_is_not_read_one_warning_keeps_the_namespaces_or_says_that_they_are_many() {
+    let namespaces = |names: &[String]| {
+        let thing = |name: &String| {
+            format!("---\n{{apiVersion: a.b/v1, kind: Thing, metadata: {{name: t{name}}}}}\n")
+        };
+        let text: String = names.iter().map(thing).collect();
+        let problems = read("file.yaml", &text).unwrap().problems;
+        let [Problem { cause: Cause::UnknownKind { namespaces, .. }, .. }] = &problems[..] else {
+            panic!("{problems:?}")
+        };
+        namespaces.clone()
+    };
+    let named = |name: &str| format!(", namespace: {name}");
+    let few = namespaces(&[named("a"), named("b"), named("a")]);
+    assert_eq!(few, ["a", "b"].map(str::to_owned).into());
+    assert!(namespaces(&[named("a"), String::new()]).contains(""));
+    let many: Vec<String> = (0..100).map(|number| named(&format!("n{number}"))).collect();
+    let many = namespaces(&many);
+    assert!(many.len() < 100 && many.contains(""), "{many:?}");
 }
 
 #[test]

@@ -1,0 +1,145 @@
+//! Where there is what a selector asks for, and what reaches it there.
+
+use manx_objects::object::Pairs;
+use manx_policy_compiler::model::{KUBERNETES, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR};
+use manx_policy_compiler::selector::{LabelSource, Labels, Selector};
+
+use super::Language;
+use super::why::Question;
+use crate::check::parts::{Part, Whose};
+use crate::check::scene::{Member, Role};
+
+impl<'m> Question<'_, 'm> {
+    /// A member that fits all but where it is.
+    pub(super) fn fits_elsewhere(&self) -> Option<&'m Member<'m>> {
+        let of_namespace = |part: &&Part<'_>| part.whose() == Whose::Namespace;
+        if self.rest.iter().all(|part| of_namespace(&part)) {
+            return None;
+        }
+        let fits = |member: &&Member<'_>| {
+            // Calico's namespaceSelector can mean what has no namespace.
+            let outside = member.namespace().is_none() && self.asked.language == Language::Calico;
+            let mut parts = self.rest.iter().filter(|part| !(outside && of_namespace(part)));
+            parts.all(|part| part.0.matches(&member.labels))
+        };
+        let may_be =
+            |member: &&Member<'_>| member.role != Role::OnHost && self.asked.may_mean(member.role);
+        self.found.members.iter().filter(may_be).find(fits)
+    }
+
+    /// Says what reaches a member that fits all but where it is.
+    pub(super) fn reach(&self, member: &Member<'_>) -> String {
+        let title = member.title();
+        let language = self.asked.language;
+        if !self.place.iter().all(|part| self.is_imposed(part.0)) {
+            return format!("{title} fits all but where it is");
+        }
+        match member.namespace() {
+            None if self.asked.subject => {
+                format!("{title} fits, and only a GlobalNetworkPolicy selects it")
+            }
+            Some(_) if self.asked.subject => {
+                format!("{title} fits, and a policy selects in its own namespace only")
+            }
+            None if language == Language::Calico => {
+                format!("{title} fits: namespaceSelector: global() reaches it")
+            }
+            Some(namespace) if language == Language::Calico => {
+                let by_name = language.by_name(namespace);
+                format!("{title} fits: namespaceSelector: {by_name} reaches it")
+            }
+            Some(namespace) if member.labels.pod => {
+                let by_name = language.by_name(namespace);
+                format!(
+                    "{title} fits: a namespaceSelector beside the podSelector reaches it (matchLabels: {{{by_name}}})"
+                )
+            }
+            _ => {
+                let addresses = language.of_addresses();
+                format!(
+                    "{title} fits, and this kind of policy selects pods only: its addresses can be named in {addresses}"
+                )
+            }
+        }
+    }
+
+    /// Whether a part says where the selector looks because of the policy's kind, and not by a label that it names.
+    fn is_imposed(&self, part: &Selector) -> bool {
+        *part == Selector::equals(NAMESPACE, self.asked.namespace)
+            || *part == Selector::has(NAMESPACE)
+            || (*part == Selector::equals(ORCHESTRATOR, KUBERNETES)
+                && self.asked.language != Language::Calico)
+    }
+
+    /// Says what else has the label that a part asks for and that nothing has where the selector looks.
+    pub(super) fn other_place_of(&self, part: Part<'_>) -> Option<String> {
+        if !part.asks_for_label() {
+            return None;
+        }
+        match part.whose() {
+            Whose::Namespace => self.in_place_of_namespaces(part),
+            Whose::Own => self.in_place_of_pods(part),
+            Whose::Account | Whose::AccountName => None,
+        }
+    }
+
+    /// Says what has a label that no namespace with a pod has.
+    fn in_place_of_namespaces(&self, part: Part<'_>) -> Option<String> {
+        let namespaces = self.found.scene.namespaces();
+        let there = namespaces.iter().find(|(_, labels)| part.0.matches(&OfNamespace(labels)));
+        if let Some((name, _)) = there {
+            return Some(format!("namespace {name} has it, and no pod that this may match"));
+        }
+        let language = self.asked.language;
+        let values = part.label().map(|label| label.values).unwrap_or_default();
+        let is_name = |name: &&&str| **name == "kube-system" || namespaces.contains_key(**name);
+        if let Some(name) = values.iter().find(is_name) {
+            let by_name = language.by_name(name);
+            return Some(format!("namespace {name} is selected by {by_name}"));
+        }
+        let members = self.found.members.iter().filter(|member| member.role == Role::Endpoint);
+        let member = members.into_iter().find(|it| part.0.matches(&OfNamespace(it.labels.own)))?;
+        let field = language.of_pods();
+        Some(format!("{} has it, and only a {field} looks at labels of pods", member.title()))
+    }
+
+    /// Says what has a label that no pod has where the selector looks.
+    fn in_place_of_pods(&self, part: Part<'_>) -> Option<String> {
+        let namespaces = self.found.scene.namespaces();
+        let labelled = self.found.labelled.iter().find(|(key, labels)| {
+            part.0.matches(&OfObject(labels))
+                && namespaces
+                    .get(&key.namespace)
+                    .is_some_and(|it| self.may_be_in(&key.namespace, it))
+        });
+        if let Some((key, _)) = labelled {
+            return Some(format!("{key} has it in its own metadata, and its pods do not have it"));
+        }
+        let (name, _) = namespaces.iter().find(|(_, labels)| part.0.matches(*labels))?;
+        Some(if self.asked.subject && self.asked.language == Language::Kubernetes {
+            format!("namespace {name} has it, and a podSelector looks at labels of pods only")
+        } else {
+            format!(
+                "namespace {name} has it, and only a namespaceSelector looks at labels of namespaces"
+            )
+        })
+    }
+}
+
+/// Labels as if they were a namespace's.
+struct OfNamespace<'l>(&'l Labels);
+
+impl LabelSource for OfNamespace<'_> {
+    fn label(&self, key: &str) -> Option<&str> {
+        self.0.label(key.strip_prefix(NAMESPACE_PREFIX)?)
+    }
+}
+
+/// The labels of an object that no selector sees.
+struct OfObject<'l>(&'l Pairs);
+
+impl LabelSource for OfObject<'_> {
+    fn label(&self, key: &str) -> Option<&str> {
+        self.0.get(key).map(String::as_str)
+    }
+}

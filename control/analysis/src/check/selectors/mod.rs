@@ -1,0 +1,282 @@
+//! Selectors that match nothing, and named ports that no container has.
+//!
+//! - `found`: what selectors match, and what is known of the input.
+//! - `why`: what nothing has that a selector asks for, and what comes nearest.
+//! - `elsewhere`: where there is what it asks for, and what reaches it there.
+//! - `skipped`: the kinds that are not read, of which pods may be made that it matches.
+//! - `ports`: named ports.
+//!
+//! Nothing is reported of a selector without conditions: a policy for all pods of a namespace may be meant for later
+//! ones. Nor is anything if the input has no pods, or labels that are not known.
+
+mod elsewhere;
+mod found;
+mod ports;
+mod skipped;
+mod why;
+
+use manx_objects::NAMESPACE_NAME;
+use manx_objects::code::Code;
+use manx_objects::object::cluster::{ClusterMatch, ClusterPeer};
+use manx_objects::object::{Object, ObjectKey, calico};
+use manx_policy_compiler::model::{
+    Direction, KUBERNETES, NAMESPACE, ORCHESTRATOR, Policy, Rule, RuleEnd, SERVICE_ACCOUNT,
+};
+use manx_policy_compiler::selector::{LabelSource, Selector};
+
+use self::found::Found;
+use super::parts::Part;
+use super::report::Report;
+use super::scene::{Role, Scene};
+
+/// Reports them, of each policy whose own namespace and names are defined.
+pub(super) fn check<'a>(scene: &Scene<'a>, report: &mut Report<'a>) {
+    if scene.in_doubt {
+        return;
+    }
+    let members = scene.members();
+    let mut found = Found::new(scene, &members);
+    for (key, object, policy) in scene.policies() {
+        if report.has_told(key, "metadata.namespace") {
+            continue;
+        }
+        let asked = Asked::of(key, object, &policy.selector, true);
+        if let Some((code, message)) = asked.of_subject(&mut found) {
+            report.tell(key, subject_field(object), code, message);
+            continue;
+        }
+        for direction in [Direction::Ingress, Direction::Egress] {
+            let mut last = None;
+            for rule in policy.rules(direction).unwrap_or_default() {
+                let at = Place { key, object, policy, direction, rule };
+                // A rule for several protocols is several rules with the same peers.
+                if last.replace(rule.index) != Some(rule.index) {
+                    at.peers(&mut found, report);
+                }
+                at.ports(&members, report);
+            }
+        }
+    }
+}
+
+/// Whose policy it is: what its fields are called.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Language {
+    Kubernetes,
+    /// `ClusterNetworkPolicy` and its older kinds.
+    Cluster,
+    Calico,
+}
+
+impl Language {
+    /// What selects a namespace by its name.
+    fn by_name(self, namespace: &str) -> String {
+        match self {
+            Self::Calico => format!("projectcalico.org/name == \"{namespace}\""),
+            Self::Kubernetes | Self::Cluster => format!("{NAMESPACE_NAME}: {namespace}"),
+        }
+    }
+
+    /// The field that selects pods by their own labels.
+    const fn of_pods(self) -> &'static str {
+        match self {
+            Self::Calico => "selector",
+            Self::Kubernetes | Self::Cluster => "podSelector",
+        }
+    }
+
+    /// The field that says addresses.
+    const fn of_addresses(self) -> &'static str {
+        match self {
+            Self::Kubernetes => "an ipBlock",
+            Self::Cluster => "networks",
+            Self::Calico => "nets",
+        }
+    }
+}
+
+/// A selector of a policy.
+#[derive(Clone, Copy)]
+struct Asked<'s> {
+    selector: &'s Selector,
+    language: Language,
+    /// The policy's namespace, if it has one.
+    namespace: &'s str,
+    /// Whether it says which endpoints the policy applies to. If not, it is a peer's.
+    subject: bool,
+}
+
+impl<'s> Asked<'s> {
+    fn of(key: &'s ObjectKey, object: &Object, selector: &'s Selector, subject: bool) -> Self {
+        let language = match object {
+            Object::NetworkPolicy(_) => Language::Kubernetes,
+            Object::ClusterNetworkPolicy(_) => Language::Cluster,
+            _ => Language::Calico,
+        };
+        Self { selector, language, namespace: &key.namespace, subject }
+    }
+
+    /// Whether it may mean a member of this role at all: no policy applies to a set.
+    fn may_mean(self, role: Role) -> bool {
+        !self.subject || role != Role::Set
+    }
+
+    /// Whether it has no conditions.
+    fn is_bare(self) -> bool {
+        self.selector.matches(&Bare(self.namespace))
+    }
+
+    /// What to say of a policy's own selector.
+    fn of_subject(self, found: &mut Found<'_>) -> Option<(Code, String)> {
+        let matches = found.find(self.selector);
+        if matches.endpoint {
+            return None;
+        }
+        if let Some(pod) = matches.on_host {
+            let message = format!(
+                "selects only pods on their nodes' network (hostNetwork), such as {}, to which no policy applies",
+                pod.title()
+            );
+            return Some((Code::OnlyHostNetwork, message));
+        }
+        if self.is_bare() {
+            return None;
+        }
+        let told = |(code, why)| {
+            let follows = match code {
+                Code::SelectorMayMatchSkipped => "selects nothing of the input",
+                _ => "selects nothing, so the policy has no effect",
+            };
+            (code, format!("{follows}: {why}"))
+        };
+        if let Some(set) = matches.set {
+            // A selector that asks for no label of the set, as `!has(app)`, may be meant for host endpoints elsewhere,
+            // and its namespace may have pods elsewhere.
+            let parts = Part::all(self.selector);
+            let is_sure = parts.iter().any(|part| part.is_of_own_label())
+                || (parts.iter().any(|part| part.asks_for_label())
+                    && found.has_what_is_meant(self.selector));
+            let reason = format!(
+                "it fits only network sets (such as {}), to which no policy applies; a rule's source or destination selects them",
+                set.title()
+            );
+            return is_sure.then(|| told((Code::SelectorMatchesNothing, reason)));
+        }
+        found.has_what_is_meant(self.selector).then(|| told(found.why(self)))
+    }
+
+    /// What to say of the selector of a rule's peer.
+    fn of_peer(self, found: &mut Found<'_>) -> Option<(Code, String)> {
+        let matches = found.find(self.selector);
+        if matches.endpoint || matches.set.is_some() || self.is_bare() {
+            return None;
+        }
+        if let Some(pod) = matches.on_host {
+            let message = format!(
+                "matches only pods on their nodes' network (hostNetwork), such as {}: policy knows them by their nodes' addresses only, which can be named in {}",
+                pod.title(),
+                self.language.of_addresses()
+            );
+            return Some((Code::OnlyHostNetwork, message));
+        }
+        if !found.has_what_is_meant(self.selector) {
+            return None;
+        }
+        let (code, why) = found.why(self);
+        let of_input = if code == Code::SelectorMayMatchSkipped { " of the input" } else { "" };
+        Some((code, format!("matches nothing{of_input}: {why}")))
+    }
+}
+
+/// A pod without labels of its own, in a namespace: a selector that matches it has no conditions.
+struct Bare<'a>(&'a str);
+
+impl LabelSource for Bare<'_> {
+    fn label(&self, key: &str) -> Option<&str> {
+        match key {
+            NAMESPACE => Some(self.0),
+            ORCHESTRATOR => Some(KUBERNETES),
+            SERVICE_ACCOUNT => Some("default"),
+            _ => None,
+        }
+    }
+}
+
+fn subject_field(object: &Object) -> &'static str {
+    match object {
+        Object::NetworkPolicy(_) => "spec.podSelector",
+        Object::ClusterNetworkPolicy(_) => "spec.subject",
+        Object::CalicoPolicy(policy) => match &policy.subject {
+            calico::Subject { selector: Some(_), .. } => "spec.selector",
+            calico::Subject { namespace_selector: Some(_), .. } => "spec.namespaceSelector",
+            calico::Subject { service_account_selector: Some(_), .. } => {
+                "spec.serviceAccountSelector"
+            }
+            calico::Subject { .. } => "spec",
+        },
+        _ => "",
+    }
+}
+
+/// A rule of a policy.
+#[derive(Clone, Copy)]
+struct Place<'p, 'a> {
+    key: &'a ObjectKey,
+    object: &'p Object,
+    policy: &'p Policy,
+    direction: Direction,
+    rule: &'p Rule,
+}
+
+impl<'a> Place<'_, 'a> {
+    /// The rule's field.
+    fn field(&self) -> String {
+        let list = match self.direction {
+            Direction::Ingress => "ingress",
+            Direction::Egress => "egress",
+        };
+        format!("spec.{list}[{}]", self.rule.index)
+    }
+
+    /// The rule's ends, each with the field that Calico calls it.
+    fn ends(&self) -> [(&'static str, &RuleEnd); 2] {
+        [("source", &self.rule.source), ("destination", &self.rule.destination)]
+    }
+
+    fn peers(&self, found: &mut Found<'_>, report: &mut Report<'a>) {
+        for (side, end) in self.ends() {
+            for (index, entity) in end.entities.iter().flatten().enumerate() {
+                let Some(selector) = &entity.selector else { continue };
+                let field = self.peer_field(side, self.written_at(end, index));
+                let asked = Asked::of(self.key, self.object, selector, false);
+                if !report.has_told(self.key, &field)
+                    && let Some((code, message)) = asked.of_peer(found)
+                {
+                    report.tell(self.key, &field, code, message);
+                }
+            }
+        }
+    }
+
+    /// The index in the policy of a peer with a selector. In cluster-wide policies it may be another one than in the
+    /// model, where `nodes` that fit no Node are left out.
+    fn written_at(&self, end: &RuleEnd, index: usize) -> usize {
+        let Object::ClusterNetworkPolicy(wire) = self.object else { return index };
+        let rules = if self.direction == Direction::Ingress { &wire.ingress } else { &wire.egress };
+        let rule = rules.get(self.rule.index as usize).map(|rule| &rule.matches);
+        let Some(ClusterMatch::Of { peers, .. }) = rule else { return index };
+        let before = end.entities.iter().flatten().take(index);
+        let before = before.filter(|entity| entity.selector.is_some()).count();
+        let pods = (0..).zip(peers).filter(|(_, peer)| matches!(peer, ClusterPeer::Pods(_)));
+        pods.map(|(at, _)| at).nth(before).unwrap_or(index)
+    }
+
+    fn peer_field(&self, side: &str, index: usize) -> String {
+        let rule = self.field();
+        match (self.object, self.direction) {
+            (Object::CalicoPolicy(_), _) => format!("{rule}.{side}"),
+            (_, Direction::Ingress) => format!("{rule}.from[{index}]"),
+            (_, Direction::Egress) => format!("{rule}.to[{index}]"),
+        }
+    }
+}

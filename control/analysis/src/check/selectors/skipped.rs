@@ -1,0 +1,117 @@
+//! Kinds that Manx does not read, of which an operator may make pods: `Prometheus`, `Kafka`, a database's `Cluster`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use manx_objects::NAMESPACE_NAME;
+use manx_objects::contents::Contents;
+use manx_objects::problem::Cause;
+use manx_policy_compiler::model::{LabelView, Labels};
+
+use super::why::Question;
+use crate::check::parts::{Whose, listed};
+
+/// A kind that is named, or every kind of the group.
+type Kinds = Option<&'static [&'static str]>;
+
+/// Kinds that are often beside policies and of which nobody makes pods, by API group. A kind that is missing here only
+/// changes the code of the problem and its message.
+const WITHOUT_PODS: &[(&str, Kinds)] = &[
+    ("autoscaling.k8s.io", None),
+    ("bitnami.com", Some(&["SealedSecret"])),
+    ("crd.projectcalico.org", None),
+    ("external-secrets.io", None),
+    (
+        "gateway.networking.k8s.io",
+        Some(&[
+            "GRPCRoute",
+            "GatewayClass",
+            "HTTPRoute",
+            "ReferenceGrant",
+            "TCPRoute",
+            "TLSRoute",
+            "UDPRoute",
+        ]),
+    ),
+    ("keda.sh", Some(&["ScaledObject", "TriggerAuthentication"])),
+    ("kustomize.config.k8s.io", None),
+    ("metallb.io", None),
+    (
+        "monitoring.coreos.com",
+        Some(&[
+            "AlertmanagerConfig",
+            "PodMonitor",
+            "Probe",
+            "PrometheusRule",
+            "ScrapeConfig",
+            "ServiceMonitor",
+        ]),
+    ),
+    ("networking.istio.io", None),
+    ("projectcalico.org", None),
+    ("secrets-store.csi.x-k8s.io", None),
+    ("security.istio.io", None),
+    ("snapshot.storage.k8s.io", None),
+    ("telemetry.istio.io", None),
+    ("traefik.io", None),
+];
+
+/// A kind of which an operator may make pods.
+pub(super) struct SkippedKind<'m> {
+    kind: &'m str,
+    group: &'m str,
+    /// The namespaces of its objects; an empty name if they may be in any.
+    namespaces: BTreeSet<&'m str>,
+}
+
+/// The kinds of the input that are skipped and of which pods may be made.
+pub(super) fn skipped_kinds(contents: &Contents) -> Vec<SkippedKind<'_>> {
+    let mut kinds: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
+    for problem in &contents.problems {
+        let Cause::UnknownKind { kind, api_version, namespaces, .. } = &problem.cause else {
+            continue;
+        };
+        let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
+        let known = WITHOUT_PODS.iter().find(|(name, _)| *name == group);
+        if known.is_some_and(|(_, kinds)| kinds.is_none_or(|all| all.contains(&kind.as_str()))) {
+            continue;
+        }
+        let there = kinds.entry((kind, group)).or_default();
+        there.extend(namespaces.iter().map(String::as_str));
+    }
+    let skipped = |((kind, group), namespaces)| SkippedKind { kind, group, namespaces };
+    kinds.into_iter().map(skipped).collect()
+}
+
+/// The skipped kinds of which pods may be made that a selector matches, for a message. `None`: there are none where it
+/// looks.
+pub(super) fn makers(question: &Question<'_, '_>) -> Option<String> {
+    let found = question.found;
+    let places = found.scene.namespaces();
+    let looks_at = |namespace: &str| {
+        let named = Labels::from([(NAMESPACE_NAME.to_owned(), namespace.to_owned())]);
+        let labels = places.get(namespace).unwrap_or(&named);
+        question.may_be_in(namespace, labels)
+    };
+    let mut anywhere = None;
+    let makes = |skipped: &&SkippedKind<'_>| {
+        skipped.namespaces.iter().any(|namespace| match *namespace {
+            "" => *anywhere.get_or_insert_with(|| places.keys().any(|name| looks_at(name))),
+            name => looks_at(name),
+        })
+    };
+    let makers = found.skipped.iter().filter(makes);
+    let makers: Vec<String> = makers.map(|it| format!("{} ({})", it.kind, it.group)).collect();
+    (!makers.is_empty()).then(|| listed(makers, ", "))
+}
+
+impl Question<'_, '_> {
+    /// Whether the selector may match a pod of a namespace, whatever labels the pod has.
+    pub(super) fn may_be_in(&self, namespace: &str, labels: &Labels) -> bool {
+        let own = Labels::new();
+        let namespace = Some((namespace, labels));
+        let view =
+            LabelView { own: &own, namespace, service_account: None, pod: true, inherited: &[] };
+        let of_namespace = self.rest.iter().filter(|part| part.whose() == Whose::Namespace);
+        self.place.iter().chain(of_namespace).all(|part| part.0.matches(&view))
+    }
+}

@@ -1,0 +1,131 @@
+//! Why a selector matches nothing: what nothing has, what comes nearest, and where something else has it.
+
+use std::collections::BTreeSet;
+
+use manx_objects::code::Code;
+use manx_policy_compiler::model::NAMESPACE;
+use manx_policy_compiler::selector::{LabelSource as _, Selector};
+
+use super::Asked;
+use super::found::Found;
+use super::skipped::makers;
+use crate::check::parts::{Nearest, Part, Whose, listed};
+use crate::check::scene::{Member, Role};
+
+/// A selector that matches nothing, taken apart.
+pub(super) struct Question<'q, 'm> {
+    pub(super) asked: Asked<'q>,
+    pub(super) found: &'q Found<'m>,
+    /// The parts that say where it looks: in which namespace, and whether for pods only.
+    pub(super) place: Vec<Part<'q>>,
+    /// The other parts.
+    pub(super) rest: Vec<Part<'q>>,
+    /// What is where it looks.
+    scope: Vec<&'m Member<'m>>,
+}
+
+/// The reason, and the code of the problem.
+pub(super) fn why(asked: Asked<'_>, found: &Found<'_>) -> (Code, String) {
+    let question = Question::new(asked, found);
+    let reason = question.reason();
+    match makers(&question) {
+        None => (Code::SelectorMatchesNothing, reason),
+        Some(makers) => {
+            let skipped = format!("objects that are skipped may make such pods: {makers}");
+            (Code::SelectorMayMatchSkipped, format!("{reason}; {skipped}"))
+        }
+    }
+}
+
+impl<'q, 'm> Question<'q, 'm> {
+    fn new(asked: Asked<'q>, found: &'q Found<'m>) -> Self {
+        let (place, rest): (Vec<_>, Vec<_>) =
+            Part::all(asked.selector).into_iter().partition(|part| part.is_of_place());
+        let scope = found.candidates(asked.selector).filter(|member| {
+            asked.may_mean(member.role) && place.iter().all(|part| part.0.matches(&member.labels))
+        });
+        let scope = scope.collect();
+        Self { asked, found, place, rest, scope }
+    }
+
+    fn reason(&self) -> String {
+        let here = self.here();
+        let mut said = Vec::new();
+        let mut missing = Vec::new();
+        let elsewhere = self.fits_elsewhere();
+        if self.scope.is_empty() {
+            said.push(format!("there is no {} {here}", self.what()));
+        } else {
+            missing.extend(self.rest.iter().copied().filter(|part| !self.has(*part)));
+            // No selector of a rule means a pod on its node's network.
+            let near = self.scope.iter().filter(|member| member.role != Role::OnHost);
+            let nearest = Nearest::of(&self.rest, near.map(|member| (*member, &member.labels)));
+            said.push(match missing.first() {
+                Some(part) => self.nothing_has(*part, &here),
+                None => format!("no {} {here} fits all of it", self.what()),
+            });
+            if let (Some(nearest), None) = (nearest, elsewhere) {
+                let title = nearest.object.title();
+                let alone = !missing.is_empty() && nearest.lacking.len() == 1;
+                said.push(if alone {
+                    format!("without it {title} fits")
+                } else {
+                    nearest.text(&title)
+                });
+            }
+        }
+        said.extend(match elsewhere {
+            Some(member) => Some(self.reach(member)),
+            None => missing.iter().find_map(|part| self.other_place_of(*part)),
+        });
+        said.join("; ")
+    }
+
+    /// Whether something where the selector looks matches a part.
+    fn has(&self, part: Part<'_>) -> bool {
+        self.scope.iter().any(|member| part.0.matches(&member.labels))
+    }
+
+    /// Says that nothing where the selector looks matches a part, and what there is instead.
+    fn nothing_has(&self, part: Part<'_>, here: &str) -> String {
+        let (what, wanted) = (self.what(), part.text());
+        let Some(label) = part.label() else {
+            return format!("no {what} {here} fits {}", part.wanted());
+        };
+        let values = self.scope.iter().filter_map(|member| member.labels.label(label.seen));
+        let values: BTreeSet<&str> = values.collect();
+        let values = if values.is_empty() {
+            String::new()
+        } else {
+            format!(" (its values there: {})", listed(values, ", "))
+        };
+        match part.whose() {
+            Whose::Own => format!("no {what} {here} has the label {wanted}{values}"),
+            Whose::Namespace => {
+                format!("no namespace with a {what} {here} has the label {wanted}{values}")
+            }
+            Whose::Account => {
+                format!("no service account of a {what} {here} has the label {wanted}{values}")
+            }
+            Whose::AccountName => format!("no {what} {here} has the service account {wanted}"),
+        }
+    }
+
+    /// Where the selector looks.
+    fn here(&self) -> String {
+        match self.asked.selector.required_values(NAMESPACE) {
+            Some(within) => format!("in namespace {}", listed(within, " or ")),
+            None => "in the input".to_owned(),
+        }
+    }
+
+    /// What the selector looks for.
+    fn what(&self) -> &'static str {
+        let global = Selector::not_has(NAMESPACE);
+        match self.place.iter().any(|part| *part.0 == global) {
+            true if self.asked.subject => "host endpoint",
+            true => "host endpoint or global network set",
+            false => "pod",
+        }
+    }
+}
