@@ -17,6 +17,8 @@ pub(super) struct Scene<'a> {
     cluster: Cluster,
     /// The pods on their nodes' network, to which no policy applies.
     on_host: BTreeSet<ObjectName>,
+    /// The pods as they are written.
+    written: BTreeMap<ObjectName, &'a Pod>,
     contents: &'a Contents,
     /// Whether the labels of something that a selector may match are not known.
     pub(super) in_doubt: bool,
@@ -27,6 +29,8 @@ pub(super) struct Member<'m> {
     pub(super) labels: LabelView<'m>,
     pub(super) ports: Vec<&'m NamedPort>,
     pub(super) role: Role,
+    /// The pod as it is written, if it is one.
+    pub(super) pod: Option<&'m Pod>,
 }
 
 /// What a member is to policy.
@@ -48,6 +52,7 @@ impl<'a> Scene<'a> {
     pub(super) fn new(contents: &'a Contents) -> Self {
         let mut objects = contents.objects.clone();
         let mut on_host = BTreeSet::new();
+        let mut written = BTreeMap::new();
         let mut in_doubt = false;
         for (number, (key, stored)) in (0_u128..).zip(&contents.objects) {
             let State::Valid(object) = &stored.state else {
@@ -62,12 +67,13 @@ impl<'a> Scene<'a> {
             if pod.host_network {
                 on_host.insert(ObjectName::new(&key.namespace, &key.name));
             }
+            written.insert(ObjectName::new(&key.namespace, &key.name), pod);
             let address = Ipv6Addr::from_bits(FIRST.to_bits() + number);
             let state = State::Valid(Arc::new(Object::Pod(Box::new(to_be(pod, address)))));
             objects.insert(key, Stored { state, place: stored.place.clone() });
         }
         let contents_to_be = Contents { objects, in_sync: contents.in_sync, ..Contents::default() };
-        Self { cluster: import(&contents_to_be), on_host, contents, in_doubt }
+        Self { cluster: import(&contents_to_be), on_host, written, contents, in_doubt }
     }
 
     /// The import's own problems.
@@ -78,6 +84,11 @@ impl<'a> Scene<'a> {
     /// The nodes by name.
     pub(super) fn nodes(&self) -> &BTreeMap<String, Node> {
         &self.cluster.nodes
+    }
+
+    /// The model of all of it.
+    pub(super) fn model(&self) -> &Model {
+        &self.cluster.model
     }
 
     /// The policies that are evaluated, each with its object's key.
@@ -96,16 +107,19 @@ impl<'a> Scene<'a> {
             labels: model.pod_view(name, pod),
             ports: pod.named_ports.iter().collect(),
             role: if self.on_host.contains(name) { Role::OnHost } else { Role::Endpoint },
+            pod: self.written.get(name).copied(),
         });
         let hosts = model.host_endpoints.values().map(|host| Member {
             labels: Model::host_view(host),
             ports: host.named_ports.iter().collect(),
             role: Role::Endpoint,
+            pod: None,
         });
         let sets = model.network_sets.iter().map(|(name, set)| Member {
             labels: model.set_view(name, set),
             ports: Vec::new(),
             role: Role::Set,
+            pod: None,
         });
         pods.chain(hosts).chain(sets).collect()
     }

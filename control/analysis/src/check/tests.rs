@@ -1,5 +1,7 @@
 //! What is told of all objects together, and what is not. `docs/check.md` has an example of each code.
 
+mod meant;
+
 use std::fmt::Write as _;
 
 use manx_objects::code::Code;
