@@ -21,6 +21,7 @@ use traversal::Traversal;
 
 pub use published::{Asked, Connections};
 pub use services::Destinations;
+pub(crate) use services::{number, services};
 
 use crate::matrix::unnamed_addresses;
 

@@ -209,12 +209,24 @@ codes! {
     NodesMatchNothing "nodes-match-nothing" Warning
         "A `nodes` peer of a cluster-wide policy fits no Node of the input: it matches nothing."
         Some("correct the labels, or add the Node with its labels and its InternalIP");
+    OwnSideMatchesNothing "own-side-matches-nothing" Warning
+        "The own side of a rule of Calico fits no endpoint that the policy selects: the rule matches nothing."
+        Some("in an ingress rule the peer is the source, and in an egress rule the destination: move the condition there, or remove it");
+    ServiceAddress "service-address" Warning
+        "A net holds addresses of Services only, and policy sees the addresses behind a Service."
+        Some("select the pods behind the Service, or say the addresses of its endpoints; a rule of Calico may name the Service (services)");
+    ServicePort "service-port" Warning
+        "A rule names a port that only a Service has, and policy sees the port of the pod."
+        Some("say the port of the pod (the Service's targetPort), as a number or by its name");
     SharedAddress "shared-address" Warning
         "Two pods have one address."
         Some("give each pod an address of its own, or remove the pod that is gone");
     EmptySelector "empty-selector" Warning
         "A rule of Calico has an empty selector, which there is no condition."
         Some("remove it; to match every endpoint, say all()");
+    EmptyCondition "empty-condition" Warning
+        "A rule has an empty list, which is no condition."
+        Some("fill the list; if everything is meant, leave the field out");
     HostBits "host-bits" Warning
         "A net has bits beyond its mask; they are ignored."
         Some("say the net without these bits, or one address as /32 (/128)");
@@ -224,12 +236,21 @@ codes! {
     PassSkipsPolicies "pass-skips-policies" Warning
         "A Pass in Calico's tier default skips Kubernetes' policies, which are in the same tier."
         Some("to let Kubernetes' policies decide, put the policy into a tier of its own with an order below 1000000; to allow, say Allow");
+    OnlyDenies "only-denies" Warning
+        "A policy of Calico only denies or logs, and closes everything else, because the end of its tier denies."
+        Some("add a last rule: Pass lets the next tier decide (after the last tier everything is allowed), Allow ends the search; if everything is to be denied, add a last rule that says so: Deny");
     SeparatePeers "separate-peers" Warning
         "A podSelector and a namespaceSelector are two peers, of which one is enough."
         Some("if both must hold, write them as one item: remove the second dash; if either is enough, say --allow separate-peers");
+    SeparateRules "separate-rules" Warning
+        "A rule with peers only stands before a rule with ports only, of which one is enough."
+        Some("if both must hold, write them as one rule: remove the second dash; if either is enough, say --allow separate-rules");
     RulesWithoutType "rules-without-type" Warning
         "A policy has rules of a direction that its policyTypes (Calico: types) do not name: they have no effect."
         Some("add the direction to policyTypes (Calico: types), or remove the rules");
+    EmptyWithoutType "empty-without-type" Warning
+        "A policy has an empty list of rules and no policyTypes (Calico: types): the list has no effect."
+        Some("to close the direction, add policyTypes (Calico: types) with it; if not, remove the list");
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 
 use super::code::Code;
 use super::cursor::{Cursor, Findings};
-use super::object::{LabelSelector, Peer, PolicyType};
+use super::object::{LabelSelector, Peer, PolicyType, Port, PortNumber, Rule};
 use super::syntax::{CIDR, cidr};
 use super::tree::Value;
 
@@ -49,6 +49,77 @@ pub(super) fn rules_without_type(
     }
 }
 
+/// Warns of an empty list of rules, the field `key`, of a direction that a policy without types covers only if it has
+/// rules.
+pub(super) fn empty_without_type(
+    spec: &Cursor<'_>,
+    (name, types): (&str, Option<&[PolicyType]>),
+    key: &str,
+    out: &mut Findings,
+) {
+    if types.is_none_or(<[_]>::is_empty)
+        && let Some(rules) = spec.field(key)
+        && is_empty_list(&rules)
+    {
+        let message = format!(
+            "has no effect: without {name} an empty list does not close {key}, so {key} is not restricted"
+        );
+        rules.told(out, Code::EmptyWithoutType, message);
+    }
+}
+
+/// Warns of a condition that is an empty list: `every` peer, port or address fits. Null is no list: the API server
+/// takes it for an absent field, and templates leave it where they have nothing to say.
+pub(super) fn empty_condition(rule: &Cursor<'_>, key: &str, every: &str, out: &mut Findings) {
+    if let Some(list) = rule.field(key)
+        && is_empty_list(&list)
+    {
+        let message = format!("is empty, which is no condition: every {every} matches");
+        list.told(out, Code::EmptyCondition, message);
+    }
+}
+
+fn is_empty_list(cursor: &Cursor<'_>) -> bool {
+    matches!(&cursor.node.value, Value::Sequence(items) if items.is_empty())
+}
+
+/// Ports that are often opened to everywhere: name resolution, web, time, and the API server.
+const OF_EVERYBODY: [u16; 6] = [53, 80, 123, 443, 5353, 6443];
+
+/// Warns of rules that are nothing but pairs of one with peers and one with ports, once for each list.
+///
+/// Some such pairs are common and right: all pods of the policy's own namespace and, from everywhere, a port; and
+/// egress to some pods and, to everywhere, name resolution or the web.
+pub(super) fn separate_rules(list: &Cursor<'_>, rules: &[Rule], egress: bool, out: &mut Findings) {
+    let own = Peer::Selectors { pods: Some(LabelSelector::default()), namespaces: None };
+    let is_common = |peers: &[Peer], ports: &[Port]| {
+        let of_everybody = |port: &Port| match &port.port {
+            Some(PortNumber::Number { port, end: None }) => OF_EVERYBODY.contains(port),
+            Some(PortNumber::Name(name)) => name.starts_with("dns"),
+            _ => false,
+        };
+        ports.is_empty()
+            || peers.iter().all(|peer| *peer == own)
+            || (egress && ports.iter().all(of_everybody))
+    };
+    let is_pair = |pair: &[Rule]| match pair {
+        [Rule { peers: Some(peers), ports: None }, Rule { peers: None, ports: Some(ports) }] => {
+            !is_common(peers, ports)
+        }
+        _ => false,
+    };
+    // Rules that are not valid are not in `rules`.
+    if out.errors() || !rules.chunks(2).all(is_pair) {
+        return;
+    }
+    let Some(second) = list.item(1) else { return };
+    let (all, peers) = if egress { ("to everywhere", "to") } else { ("from everywhere", "from") };
+    let message = format!(
+        "is a rule of its own beside the one before it: these ports are allowed {all}, and every port {peers} the peers of that rule"
+    );
+    second.told(out, Code::SeparateRules, message);
+}
+
 /// Warns of a `podSelector` and a `namespaceSelector` that are neighbours in a list of peers, once for each list.
 /// `podSelector: {}` beside a `namespaceSelector` is all pods of the policy's own namespace, and common.
 pub(super) fn separate_peers(list: &Cursor<'_>, peers: &[Peer], out: &mut Findings) {
@@ -79,6 +150,7 @@ pub(super) fn separate_peers(list: &Cursor<'_>, peers: &[Peer], out: &mut Findin
 #[cfg(test)]
 mod tests {
     use super::super::object::{Object, Peer};
+    use super::super::problem::Problem;
     use super::super::{State, read};
 
     /// The policy of a spec, and its problems' summaries without their places.
@@ -86,8 +158,15 @@ mod tests {
         let head = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\n";
         let manifest = read("a.yaml", &format!("{head}{spec}")).unwrap();
         let State::Valid(object) = &manifest.entries[0].state else { panic!("{manifest:?}") };
-        let told = manifest.problems.iter().map(|it| format!("{} {}", it.code(), it.field));
-        ((**object).clone(), told.collect())
+        ((**object).clone(), told_of(&manifest.problems))
+    }
+
+    fn told_of(problems: &[Problem]) -> Vec<String> {
+        problems.iter().map(|it| format!("{} {}", it.code(), it.field)).collect()
+    }
+
+    fn summaries(text: &str) -> Vec<String> {
+        told_of(&read("a.yaml", text).unwrap().problems)
     }
 
     fn told(spec: &str) -> Vec<String> {
@@ -136,6 +215,114 @@ mod tests {
         ] {
             assert!(told(&format!("spec: {{{fine}}}")).is_empty(), "{fine}");
         }
+    }
+
+    #[test]
+    fn an_empty_list_of_rules_that_nothing_covers_is_told() {
+        assert_eq!(told("spec: {egress: []}"), ["empty-without-type spec.egress"]);
+        assert_eq!(
+            told("spec: {policyTypes: [], ingress: [{}], egress: []}"),
+            ["empty-without-type spec.egress"]
+        );
+        for fine in
+            ["ingress: []", "policyTypes: [Ingress, Egress], egress: []", "ingress: [], egress:"]
+        {
+            assert!(told(&format!("spec: {{{fine}}}")).is_empty(), "{fine}");
+        }
+        let calico = |spec: &str| {
+            let head =
+                "apiVersion: projectcalico.org/v3\nkind: NetworkPolicy\nmetadata: {name: p}\n";
+            summaries(&format!("{head}spec: {{{spec}}}\n"))
+        };
+        assert_eq!(calico("egress: []"), ["empty-without-type spec.egress"]);
+        assert_eq!(
+            calico("ingress: [], egress: [{action: Allow}]"),
+            ["empty-without-type spec.ingress"]
+        );
+        for fine in ["ingress: []", "types: [Egress], egress: []", "egress: [{action: Allow}]"] {
+            assert!(calico(fine).is_empty(), "{fine}");
+        }
+    }
+
+    #[test]
+    fn an_empty_list_where_a_rule_seems_to_restrict_is_told() {
+        for (rules, field) in [
+            ("ingress: [{from: []}]", "ingress[0].from"),
+            ("ingress: [{}, {from: [], ports: [{port: 80}]}]", "ingress[1].from"),
+            ("egress: [{to: []}]", "egress[0].to"),
+            ("ingress: [{from: [{podSelector: {}}], ports: []}]", "ingress[0].ports"),
+        ] {
+            let expected = format!("empty-condition spec.{field}");
+            assert_eq!(told(&format!("spec: {{{rules}}}")), [expected], "{rules}");
+        }
+        // All is meant, or a template had nothing to write.
+        for fine in
+            ["{}", "{from: , ports: }", "{from: [{ipBlock: {cidr: 10.0.0.0/8, except: []}}]}"]
+        {
+            assert!(told(&format!("spec: {{ingress: [{fine}]}}")).is_empty(), "{fine}");
+        }
+        let calico = |rule: &str| {
+            let head = "apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolicy\nmetadata: {name: p}\n";
+            summaries(&format!("{head}spec: {{ingress: [{{action: Deny, {rule}}}]}}\n"))
+        };
+        for (rule, field) in [
+            ("source: {nets: []}", "source.nets"),
+            ("source: {serviceAccounts: {names: []}}", "source.serviceAccounts.names"),
+            ("protocol: TCP, destination: {ports: []}", "destination.ports"),
+        ] {
+            let expected = format!("empty-condition spec.ingress[0].{field}");
+            assert_eq!(calico(rule), [expected], "{rule}");
+        }
+        for fine in [
+            "source: {}",
+            "source: {notNets: []}",
+            "source: {nets: [], selector: app == 'web'}",
+            "source: {nets: [], services: {name: s, namespace: far}}",
+        ] {
+            assert!(calico(fine).is_empty(), "{fine}");
+        }
+    }
+
+    #[test]
+    fn rules_that_are_peers_and_ports_apart_are_told_and_common_ones_are_not() {
+        let web = "{podSelector: {matchLabels: {app: web}}}";
+        let pair = |key: &str, peer: &str, ports: &str| {
+            format!("{{{key}: [{peer}]}}, {{ports: [{ports}]}}")
+        };
+        let of = |direction: &str, rules: &str| {
+            told(&format!("spec: {{policyTypes: [Ingress, Egress], {direction}: [{rules}]}}"))
+        };
+        let sql = "{port: 5432}";
+        let ingress = pair("from", web, sql);
+        assert_eq!(of("ingress", &ingress), ["separate-rules spec.ingress[1]"]);
+        assert_eq!(
+            of("ingress", &format!("{ingress}, {ingress}")),
+            ["separate-rules spec.ingress[1]"]
+        );
+        assert_eq!(of("egress", &pair("to", web, sql)), ["separate-rules spec.egress[1]"]);
+        assert_eq!(
+            of("ingress", &pair("from", web, "{port: 443}")),
+            ["separate-rules spec.ingress[1]"]
+        );
+        for (direction, fine) in [
+            ("ingress", pair("from", "{podSelector: {}}", sql)),
+            ("ingress", format!("{ingress}, {{from: [{web}], ports: [{sql}]}}")),
+            ("ingress", format!("{{ports: [{sql}]}}, {{from: [{web}]}}")),
+            ("egress", pair("to", web, "{port: 53, protocol: UDP}, {port: dns-tcp}")),
+            ("egress", pair("to", web, "{port: 443}")),
+        ] {
+            assert!(of(direction, &fine).is_empty(), "{fine}");
+        }
+    }
+
+    #[test]
+    fn who_asks_for_icmp_reads_what_has_it() {
+        let text = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\n\
+                    spec: {ingress: [{ports: [{protocol: ICMP}]}]}\n";
+        let problems = read("a.yaml", text).unwrap().problems;
+        insta::assert_snapshot!(problems[0].finding(), @r#"spec.ingress[0].ports[0].protocol: found the string "ICMP", expected TCP, UDP or SCTP: Kubernetes' policies have no ICMP. A rule without ports allows it, with all else of its peers; for ICMP alone write Calico's NetworkPolicy (projectcalico.org/v3), where a rule may have protocol: ICMP"#);
+        let tcp = read("a.yaml", &text.replace("ICMP", "tcp")).unwrap().problems;
+        assert!(tcp[0].finding().ends_with("expected TCP, UDP or SCTP"), "{}", tcp[0]);
     }
 
     #[test]

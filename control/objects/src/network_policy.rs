@@ -56,12 +56,15 @@ pub(super) fn decode(
         readable = out.count() == before;
     }
     policy.policy_types = spec.field("policyTypes").map(|types| policy_types(&types, out));
-    policy.ingress = spec
-        .field("ingress")
-        .map(|rules| rules.items(out, |cursor, out| rule(cursor, "from", out)));
-    policy.egress =
-        spec.field("egress").map(|rules| rules.items(out, |cursor, out| rule(cursor, "to", out)));
+    policy.ingress = spec.field("ingress").map(|list| rules(&list, "from", out));
+    policy.egress = spec.field("egress").map(|list| rules(&list, "to", out));
     intent::rules_without_type(&spec, "policyTypes", policy.policy_types.as_deref(), out);
+    intent::empty_without_type(
+        &spec,
+        ("policyTypes", policy.policy_types.as_deref()),
+        "egress",
+        out,
+    );
     let selector = readable.then(|| policy.pod_selector.clone());
     (policy, selector)
 }
@@ -80,9 +83,18 @@ fn policy_types(cursor: &Cursor<'_>, out: &mut Findings) -> Vec<PolicyType> {
     types
 }
 
+fn rules(list: &Cursor<'_>, peers_field: &'static str, out: &mut Findings) -> Vec<Rule> {
+    let rules = list.items(out, |cursor, out| rule(cursor, peers_field, out));
+    intent::separate_rules(list, &rules, peers_field == "to", out);
+    rules
+}
+
 fn rule(cursor: &Cursor<'_>, peers_field: &'static str, out: &mut Findings) -> Option<Rule> {
     if !cursor.exact(out, &[peers_field, "ports"]) {
         return None;
+    }
+    for (key, every) in [(peers_field, "peer"), ("ports", "port of every protocol")] {
+        intent::empty_condition(cursor, key, every, out);
     }
     let rule = Rule {
         peers: cursor.field(peers_field).map(|field| {
@@ -171,7 +183,7 @@ fn port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Port> {
     if !cursor.exact(out, &["protocol", "port", "endPort"]) {
         return None;
     }
-    let protocol = cursor.field("protocol").and_then(|field| protocol(&field, out));
+    let protocol = cursor.field("protocol").and_then(|field| policy_protocol(&field, out));
     let end_field = cursor.field("endPort");
     let end = end_field.and_then(|field| number(&field, out, PORT_NUMBER));
     let Some(field) = cursor.field("port") else {
@@ -211,6 +223,19 @@ pub(super) fn number(cursor: &Cursor<'_>, out: &mut Findings, expected: &str) ->
         cursor.expected(out, expected);
     }
     number
+}
+
+/// The protocol of a policy's port. Many ask for ICMP, which Kubernetes' policies cannot name.
+pub(super) fn policy_protocol(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Protocol> {
+    if let Value::String(text) = &cursor.node.value
+        && ["ICMP", "ICMPv6"].iter().any(|icmp| icmp.eq_ignore_ascii_case(text))
+    {
+        let expected = "TCP, UDP or SCTP: Kubernetes' policies have no ICMP. A rule without ports allows it, with all else of its \
+                        peers; for ICMP alone write Calico's NetworkPolicy (projectcalico.org/v3), where a rule may have protocol: ICMP";
+        cursor.expected(out, expected);
+        return None;
+    }
+    protocol(cursor, out)
 }
 
 /// The protocol; reports if it is something else.

@@ -5,20 +5,26 @@
 //! - `node_peers`: `nodes` of cluster-wide policies that fit no Node.
 //! - `addresses`: addresses that two objects have.
 //! - `passes`: `Pass` that skips more than its author may expect.
+//! - `only_denies`: policies that deny more than their rules say, because their tier does.
+//! - `own_sides`: rules whose own side fits no endpoint of their policy.
+//! - `service_addresses`, `service_ports`: addresses and ports of Services, which policy never sees.
 //!
 //! Each is a function over a `Scene`. What shows in one object alone is found where the object is read, in
 //! `manx-objects`.
 
 mod addresses;
-#[cfg(test)]
-mod made_pods_tests;
 mod node_peers;
+mod only_denies;
+mod own_sides;
 mod parts;
 mod passes;
 mod references;
 mod report;
 mod scene;
+mod selected;
 mod selectors;
+mod service_addresses;
+mod service_ports;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +33,7 @@ use manx_objects::problem::Problem;
 
 use self::report::Report;
 use self::scene::Scene;
+use self::selected::Selected;
 
 /// The problems of all objects together, errors first.
 pub fn problems(contents: &Contents) -> Vec<Problem> {
@@ -38,8 +45,22 @@ pub fn problems(contents: &Contents) -> Vec<Problem> {
     node_peers::check(contents, &scene, &mut report);
     addresses::check(contents, &mut report);
     passes::check(&scene, &mut report);
+    over_members(contents, &scene, &mut report);
     let mut problems = scene.into_problems();
     problems.extend(report.finish());
     problems.sort_by_key(|problem| problem.severity);
     problems
+}
+
+/// What needs to know which members selectors match.
+fn over_members<'a>(contents: &'a Contents, scene: &Scene<'a>, report: &mut Report<'a>) {
+    if scene.in_doubt {
+        return;
+    }
+    let members = scene.members();
+    let mut selected = Selected::new(&members);
+    own_sides::check(scene, &mut selected, report);
+    only_denies::check(contents, scene, &mut selected, report);
+    service_addresses::check(contents, scene, &mut selected, report);
+    service_ports::check(contents, scene, &mut selected, report);
 }

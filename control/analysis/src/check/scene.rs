@@ -23,6 +23,8 @@ pub(super) struct Scene<'a> {
     on_host: BTreeSet<ObjectName>,
     /// The workloads of the pods to be.
     workloads: BTreeMap<ObjectName, (&'a ObjectKey, &'a Workload)>,
+    /// The pods as they are written.
+    written: BTreeMap<ObjectName, &'a Pod>,
     contents: &'a Contents,
     /// Whether the labels of something that a selector may match are not known.
     pub(super) in_doubt: bool,
@@ -37,6 +39,8 @@ pub(super) struct Member<'m> {
     pub(super) role: Role,
     /// The workload, if it stands for the pods of one: its controller gives them further labels.
     pub(super) workload: Option<(&'m ObjectKey, &'m Workload)>,
+    /// The pod as it is written, if it is one.
+    pub(super) pod: Option<&'m Pod>,
 }
 
 impl Member<'_> {
@@ -90,6 +94,7 @@ impl<'a> Scene<'a> {
         let mut objects = contents.objects.clone();
         let mut on_host = BTreeSet::new();
         let mut workloads = BTreeMap::new();
+        let mut written = BTreeMap::new();
         let mut in_doubt = false;
         for (number, (key, stored)) in (0_u128..).zip(&contents.objects) {
             let State::Valid(object) = &stored.state else {
@@ -109,12 +114,13 @@ impl<'a> Scene<'a> {
             if pod.host_network {
                 on_host.insert(ObjectName::new(&key.namespace, &key.name));
             }
+            written.insert(ObjectName::new(&key.namespace, &key.name), pod);
             let address = Ipv6Addr::from_bits(FIRST.to_bits() + number);
             let state = State::Valid(Arc::new(Object::Pod(Box::new(to_be(pod, address)))));
             objects.insert(key, Stored { state, place: stored.place.clone() });
         }
         let contents_to_be = Contents { objects, in_sync: contents.in_sync, ..Contents::default() };
-        Self { cluster: import(&contents_to_be), on_host, workloads, contents, in_doubt }
+        Self { cluster: import(&contents_to_be), on_host, workloads, written, contents, in_doubt }
     }
 
     /// The import's own problems.
@@ -137,6 +143,11 @@ impl<'a> Scene<'a> {
         self.contents
     }
 
+    /// The model of all of it.
+    pub(super) fn model(&self) -> &Model {
+        &self.cluster.model
+    }
+
     /// The policies that are evaluated, each with its object's key.
     pub(super) fn policies(&self) -> impl Iterator<Item = (&'a ObjectKey, &'a Object, &Policy)> {
         self.contents.objects.iter().filter_map(|(key, stored)| {
@@ -156,6 +167,7 @@ impl<'a> Scene<'a> {
             ports: pod.named_ports.iter().collect(),
             role: if self.on_host.contains(name) { Role::OnHost } else { Role::Endpoint },
             workload: self.workloads.get(name).copied(),
+            pod: self.written.get(name).copied(),
         });
         let hosts = model.host_endpoints.iter().map(|(name, host)| Member {
             kind: Kind::HostEndpoint.name(),
@@ -164,6 +176,7 @@ impl<'a> Scene<'a> {
             ports: host.named_ports.iter().collect(),
             role: Role::Endpoint,
             workload: None,
+            pod: None,
         });
         let sets = model.network_sets.iter().map(|(name, set)| Member {
             kind: if name.namespace.is_empty() {
@@ -176,6 +189,7 @@ impl<'a> Scene<'a> {
             ports: Vec::new(),
             role: Role::Set,
             workload: None,
+            pod: None,
         });
         pods.chain(hosts).chain(sets).collect()
     }

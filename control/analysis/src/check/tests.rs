@@ -1,5 +1,7 @@
 //! What is told of all objects together, and what is not. `docs/check.md` has an example of each code.
 
+mod made_pods;
+mod meant;
 mod selectors;
 
 use std::fmt::Write as _;

@@ -69,7 +69,7 @@ impl Explainer<'_> {
 }
 
 /// The services, but for those that are not valid.
-pub(super) fn services(contents: &Contents) -> impl Iterator<Item = (&ObjectKey, &Service)> {
+pub(crate) fn services(contents: &Contents) -> impl Iterator<Item = (&ObjectKey, &Service)> {
     contents.of_kind(Kind::Service).filter_map(|(key, _)| match contents.valid(key) {
         Some(Object::Service(service)) => Some((key, &**service)),
         _ => None,
@@ -160,7 +160,8 @@ fn named(
     (found.len() == 1).then(|| found.pop_first()).flatten()
 }
 
-pub(super) fn number(protocol: Option<Protocol>) -> u8 {
+/// The number of a protocol; TCP if absent.
+pub(crate) fn number(protocol: Option<Protocol>) -> u8 {
     match protocol {
         Some(Protocol::Tcp) | None => 6,
         Some(Protocol::Udp) => 17,

@@ -4,6 +4,7 @@ use ipnet::IpNet;
 
 use super::super::code::Code;
 use super::super::cursor::{Cursor, Findings};
+use super::super::intent;
 use super::super::object::PolicyType;
 use super::super::object::calico::{EntityRule, ServiceAccountMatch, ServiceMatch};
 use super::super::syntax::{DNS_LABEL, DNS_SUBDOMAIN, is_dns_label, is_dns_subdomain};
@@ -60,7 +61,27 @@ pub(super) fn entity(
         entity.service = service(&field, side, context, out);
         service_alone(cursor, &field, side, out);
     }
+    intent::empty_condition(cursor, "ports", "port", out);
+    // Beside another condition of the address an empty list is what templates write where nothing is to be added.
+    if !has_address(&entity) {
+        intent::empty_condition(cursor, "nets", "address", out);
+        if let Some(accounts) = cursor.field("serviceAccounts") {
+            intent::empty_condition(&accounts, "names", "address", out);
+        }
+    }
     entity
+}
+
+/// Whether there is a condition of the address.
+fn has_address(entity: &EntityRule) -> bool {
+    let accounts = entity.service_accounts.as_ref();
+    !entity.nets.is_empty()
+        || !entity.not_nets.is_empty()
+        || accounts.is_some_and(|it| !it.names.is_empty() || it.selector.is_some())
+        || entity.service.is_some()
+        || [&entity.selector, &entity.not_selector, &entity.namespace_selector]
+            .iter()
+            .any(|selector| selector.is_some())
 }
 
 /// Reads `selector` or `notSelector`. An empty one is no criterion, which may surprise: in other places it selects

@@ -42,6 +42,9 @@ pub(in super::super) fn decode(
     policy.ingress = rules(&spec, "ingress", context(PolicyType::Ingress), out);
     policy.egress = rules(&spec, "egress", context(PolicyType::Egress), out);
     intent::rules_without_type(&spec, "types", policy.types.as_deref(), out);
+    // Without types a policy covers egress if it has egress rules, and then ingress only if it has ingress rules.
+    let not_covered = if policy.egress.is_empty() { "egress" } else { "ingress" };
+    intent::empty_without_type(&spec, ("types", policy.types.as_deref()), not_covered, out);
     if global {
         let mut flag = |key| spec.field(key).and_then(|field| field.boolean(out)).unwrap_or(false);
         policy.apply_on_forward = flag("applyOnForward");

@@ -179,7 +179,7 @@ fn what_is_absent_stays_absent() {
         panic!("it is valid")
     };
     assert_eq!(**object, Object::CalicoPolicy(Box::default()));
-    assert_eq!(rule("action: Deny\nsource: {nets: []}\nprotocol:"), plain_rule(Action::Deny));
+    assert_eq!(rule("action: Deny\nsource: {notNets: []}\nprotocol:"), plain_rule(Action::Deny));
 }
 
 #[test]

@@ -138,7 +138,7 @@ pub(super) fn port_v1alpha1(
         return None;
     }
     let protocol = match field.field("protocol") {
-        Some(field) => network_policy::protocol(&field, out)?,
+        Some(field) => network_policy::policy_protocol(&field, out)?,
         None => Protocol::Tcp,
     };
     let ports = if key == "portNumber" {

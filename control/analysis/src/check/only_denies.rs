@@ -1,0 +1,148 @@
+//! Policies of Calico that only deny or log, in a tier whose end denies: they close everything else to what they select.
+//!
+//! This is meant if a rule denies everything, or if another policy of the tier decides about the same endpoints: one that
+//! allows or passes something, or one without rules, which is there to deny.
+
+use std::collections::{BTreeMap, HashSet};
+
+use manx_objects::State;
+use manx_objects::code::Code;
+use manx_objects::contents::Contents;
+use manx_objects::object::calico::{Action, Rule};
+use manx_objects::object::{Object, ObjectKey};
+use manx_policy_compiler::model::{self, DefaultAction, Direction, Entity, Hook, Policy, RuleEnd};
+
+use super::report::Report;
+use super::scene::{Role, Scene};
+use super::selected::Selected;
+
+/// Reports each such policy, for each direction. While a policy is not valid, it is not known what it would have allowed.
+pub(super) fn check<'a>(
+    contents: &'a Contents,
+    scene: &Scene<'a>,
+    selected: &mut Selected<'_>,
+    report: &mut Report<'a>,
+) {
+    let mut objects = contents.objects.iter();
+    if objects.any(|(key, it)| key.kind.enforced_policy() && matches!(it.state, State::Invalid(_)))
+    {
+        return;
+    }
+    for direction in Direction::ALL {
+        let mut tiers: BTreeMap<&str, Tier<'_, 'a>> = BTreeMap::new();
+        for (key, object, policy) in scene.policies() {
+            let Some(rules) = policy.rules(direction) else { continue };
+            let dropped = matches!(policy.hook, Hook::PreDnat | Hook::Untracked);
+            if key.kind.staged() || dropped {
+                continue;
+            }
+            let tier = tiers.entry(policy.tier.as_str()).or_default();
+            match only(object, direction).filter(|_| !denies_everything(rules)) {
+                Some(does) => tier.deniers.push((key, policy, does)),
+                None => tier.others.push((key, policy)),
+            }
+        }
+        for (name, tier) in tiers {
+            let denies = scene.model().tier(name).default_action == DefaultAction::Deny;
+            if denies && !tier.deniers.is_empty() {
+                tier.tell(name, direction, selected, report);
+            }
+        }
+    }
+}
+
+/// The policies of a tier that cover a direction.
+#[derive(Default)]
+struct Tier<'p, 'a> {
+    /// Those that only deny or log, each with what it does.
+    deniers: Vec<(&'a ObjectKey, &'p Policy, &'static str)>,
+    others: Vec<(&'a ObjectKey, &'p Policy)>,
+}
+
+impl<'a> Tier<'_, 'a> {
+    fn tell(
+        &self,
+        name: &str,
+        direction: Direction,
+        selected: &mut Selected<'_>,
+        report: &mut Report<'a>,
+    ) {
+        let mut decided = HashSet::new();
+        for (_, other) in &self.others {
+            let Some(found) = selected.find(&other.selector) else { return };
+            decided.extend(found.iter().copied());
+        }
+        for (key, policy, does) in &self.deniers {
+            if ["metadata.namespace", "spec.tier"].iter().any(|field| report.has_told(key, field)) {
+                continue;
+            }
+            let whose = if selected.has_endpoints() {
+                let Some(found) = selected.find(&policy.selector) else { return };
+                let endpoint = |it: &&usize| selected.members[**it].role == Role::Endpoint;
+                let all: Vec<&usize> = found.iter().filter(endpoint).collect();
+                match (all.iter().filter(|it| !decided.contains(**it)).count(), all.len()) {
+                    (0, _) => continue,
+                    (closed, all) if closed == all => "the endpoints that it selects".to_owned(),
+                    (closed, all) => format!("{closed} of the {all} endpoints that it selects"),
+                }
+            } else if self.others.iter().any(|(other, _)| may_share(key, other)) {
+                continue;
+            } else {
+                "the endpoints that it selects".to_owned()
+            };
+            let to = if direction == Direction::Ingress { "to" } else { "from" };
+            let message = format!(
+                "only {does}: everything else {to} {whose} is denied at the end of tier {name}, where nothing allows or passes it"
+            );
+            report.tell(key, &format!("spec.{direction}"), Code::OnlyDenies, message);
+        }
+    }
+}
+
+/// Whether two policies may select the same endpoints, if these are not known.
+fn may_share(one: &ObjectKey, other: &ObjectKey) -> bool {
+    [one, other].iter().any(|key| !key.kind.namespaced()) || one.namespace == other.namespace
+}
+
+/// What the rules of a Calico policy do if they neither allow nor pass anything.
+fn only(object: &Object, direction: Direction) -> Option<&'static str> {
+    let Object::CalicoPolicy(policy) = object else { return None };
+    let rules = match direction {
+        Direction::Ingress => &policy.ingress,
+        Direction::Egress => &policy.egress,
+    };
+    let any = |action| rules.iter().any(|rule: &Rule| rule.action == action);
+    if any(Action::Allow) || any(Action::Pass) {
+        return None;
+    }
+    match (any(Action::Log), any(Action::Deny)) {
+        (true, true) => Some("logs and denies"),
+        (true, false) => Some("logs"),
+        (false, true) => Some("denies"),
+        (false, false) => None,
+    }
+}
+
+/// Whether the rules deny every packet of a family, or every one of TCP and UDP: to deny is meant.
+fn denies_everything(rules: &[model::Rule]) -> bool {
+    let whole = |rule: &&model::Rule| {
+        let conditions = (rule.not_protocol, rule.icmp, rule.not_icmp);
+        rule.action == model::Action::Deny
+            && conditions == (None, None, None)
+            && [&rule.source, &rule.destination].into_iter().all(is_everything)
+    };
+    let protocols: HashSet<Option<u8>> =
+        rules.iter().filter(whole).map(|rule| rule.protocol).collect();
+    protocols.contains(&None) || [6, 17].iter().all(|it| protocols.contains(&Some(*it)))
+}
+
+/// Whether an end of a rule is every address of a family, and every port.
+fn is_everything(end: &RuleEnd) -> bool {
+    let every_address = |entity: &Entity| {
+        let bare = Entity { nets: entity.nets.clone(), ..Entity::default() };
+        *entity == bare && entity.nets.iter().any(|net| net.prefix_len() == 0)
+    };
+    end.ports.is_empty()
+        && end.not_ports.is_empty()
+        && end.entities.as_ref().is_none_or(|entities| entities.iter().any(every_address))
+}

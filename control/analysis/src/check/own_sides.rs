@@ -1,0 +1,63 @@
+//! Rules of Calico whose own side fits no endpoint of their policy. The own side of an ingress rule is its destination,
+//! that of an egress rule its source.
+//!
+//! Only selectors are asked: a pod may get any address.
+
+use manx_objects::code::Code;
+use manx_objects::object::Object;
+use manx_policy_compiler::model::{Direction, Hook, Policy};
+
+use super::report::Report;
+use super::scene::{Role, Scene};
+use super::selected::Selected;
+
+/// Reports each such rule.
+pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: &mut Report<'a>) {
+    for (key, object, policy) in scene.policies() {
+        if !matches!(object, Object::CalicoPolicy(_)) {
+            continue;
+        }
+        for direction in Direction::ALL {
+            let (side, peer) = match direction {
+                Direction::Ingress => ("destination", "source"),
+                Direction::Egress => ("source", "destination"),
+            };
+            for index in never(policy, direction, selected).unwrap_or_default() {
+                let field = format!("spec.{direction}[{index}].{side}");
+                if report.has_told(key, &field) {
+                    continue;
+                }
+                let message = format!(
+                    "the rule matches nothing: in an {direction} rule the {side} is an endpoint of the policy's own, and none of these fits; the peer is the {peer}"
+                );
+                report.tell(key, &field, Code::OwnSideMatchesNothing, message);
+            }
+        }
+    }
+}
+
+/// The indexes of the rules that no endpoint fits. `None`: nothing is known.
+fn never(policy: &Policy, direction: Direction, selected: &mut Selected<'_>) -> Option<Vec<u32>> {
+    let mut rules = Vec::new();
+    for rule in policy.rules(direction)? {
+        let entities = rule.ends(direction).0.entities.as_deref().unwrap_or_default();
+        let [entity] = entities else { continue };
+        if entity.selector.is_none() && entity.not_selector.is_none() {
+            continue;
+        }
+        let members = selected.members;
+        let own = selected.find(&policy.selector)?;
+        selected.spend(own.len())?;
+        let mut endpoints = own.iter().filter(|it| members[**it].role == Role::Endpoint).peekable();
+        // At a host endpoint the own side of forwarded traffic is somebody else.
+        let forwards = |it: &&usize| members[**it].pod.is_none() && policy.hook != Hook::Endpoint;
+        if endpoints.peek().is_none() || endpoints.clone().any(|it| forwards(&it)) {
+            continue;
+        }
+        let fitting = selected.of_entity(entity)?;
+        if !endpoints.any(|it| fitting.binary_search(it).is_ok()) {
+            rules.push(rule.index);
+        }
+    }
+    Some(rules)
+}

@@ -1,0 +1,188 @@
+//! Which members a selector matches. Each selector is looked up once, among the members that have a label which it
+//! requires.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use manx_objects::object::Pairs;
+use manx_policy_compiler::model::{
+    Entity, KUBERNETES, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, SERVICE_ACCOUNT,
+    SERVICE_ACCOUNT_PREFIX,
+};
+use manx_policy_compiler::selector::{LabelSource as _, Selector};
+
+use super::scene::{Member, Role};
+
+/// The number of times that a member is looked at, in all checks together. Very many selectors of very many pods are
+/// not all looked up, and the checks say nothing of them.
+const MOST: usize = 3_000_000;
+
+/// See the module. Every answer is `None` when [`MOST`] is used up.
+pub(super) struct Selected<'m> {
+    pub(super) members: &'m [Member<'m>],
+    /// The members by each of their labels.
+    labelled: HashMap<(&'m str, &'m str), Vec<usize>>,
+    found: HashMap<Selector, Rc<[usize]>>,
+    left: usize,
+}
+
+impl<'m> Selected<'m> {
+    pub(super) fn new(members: &'m [Member<'m>]) -> Self {
+        let mut labelled: HashMap<_, Vec<usize>> = HashMap::new();
+        for (index, member) in members.iter().enumerate() {
+            let view = &member.labels;
+            let inherited = view.inherited.iter().flat_map(|labels| labels.keys());
+            let keys = view.own.keys().chain(inherited).map(String::as_str).chain([NAMESPACE]);
+            for key in keys {
+                if let Some(value) = view.label(key) {
+                    let those = labelled.entry((key, value)).or_default();
+                    if those.last() != Some(&index) {
+                        those.push(index);
+                    }
+                }
+            }
+        }
+        Self { members, labelled, found: HashMap::new(), left: MOST }
+    }
+
+    /// Whether the input has anything to which policy applies.
+    pub(super) fn has_endpoints(&self) -> bool {
+        self.members.iter().any(|member| member.role == Role::Endpoint)
+    }
+
+    /// Counts work that a look-up leads to.
+    pub(super) fn spend(&mut self, looks: usize) -> Option<()> {
+        self.left = self.left.checked_sub(looks)?;
+        Some(())
+    }
+
+    /// The members that a selector matches, but for pods on their nodes' network.
+    pub(super) fn find(&mut self, selector: &Selector) -> Option<Rc<[usize]>> {
+        if let Some(found) = self.found.get(selector) {
+            return Some(Rc::clone(found));
+        }
+        let members = self.members;
+        let matches = |index: &usize| {
+            let member = &members[*index];
+            member.role != Role::OnHost && selector.matches(&member.labels)
+        };
+        let found: Rc<[usize]> = match self.having_required(selector) {
+            Some(having) => {
+                self.spend(having.len())?;
+                having.into_iter().filter(matches).collect()
+            }
+            None => {
+                self.spend(members.len())?;
+                (0..members.len()).filter(matches).collect()
+            }
+        };
+        self.found.insert(selector.clone(), Rc::clone(&found));
+        Some(found)
+    }
+
+    /// The members with a label that the selector requires, in order; `None` if it requires none. Of several such labels
+    /// the rarest is taken.
+    fn having_required<'s>(&'s self, selector: &'s Selector) -> Option<Vec<usize>> {
+        let having =
+            |(key, values): (&'s str, Option<Vec<&'s str>>)| -> Option<Vec<&'s Vec<usize>>> {
+                let lists = values?.into_iter().map(|value| self.labelled.get(&(key, value)));
+                is_own(key).then(|| lists.flatten().collect())
+            };
+        let required = selector.required_labels().into_iter().filter_map(having);
+        let rarest = required.min_by_key(|lists| lists.iter().map(|it| it.len()).sum::<usize>())?;
+        let mut all: Vec<usize> = rarest.into_iter().flatten().copied().collect();
+        all.sort_unstable();
+        Some(all)
+    }
+
+    /// The members that an end of a rule selects. Its nets are not asked.
+    pub(super) fn of_entity(&mut self, entity: &Entity) -> Option<Vec<usize>> {
+        let all = self.find(&entity.selector.clone().unwrap_or_else(Selector::all))?;
+        let excluded = match &entity.not_selector {
+            Some(selector) => self.find(selector)?,
+            None => Rc::from([]),
+        };
+        self.spend(all.len())?;
+        Some(all.iter().copied().filter(|it| excluded.binary_search(it).is_err()).collect())
+    }
+
+    /// The pods behind a Service, by its selector.
+    pub(super) fn behind(&mut self, namespace: &str, selector: &Pairs) -> Option<Rc<[usize]>> {
+        if selector.is_empty() {
+            return Some(Rc::from([]));
+        }
+        let labels = selector.iter().map(|(key, value)| Selector::equals(key, value));
+        let pods = [(NAMESPACE, namespace), (ORCHESTRATOR, KUBERNETES)];
+        let pods = pods.map(|(key, value)| Selector::equals(key, value));
+        self.find(&Selector::and(pods.into_iter().chain(labels)))
+    }
+}
+
+/// Whether a label is a member's own, or its namespace.
+fn is_own(key: &str) -> bool {
+    ![ORCHESTRATOR, SERVICE_ACCOUNT].contains(&key)
+        && ![NAMESPACE_PREFIX, SERVICE_ACCOUNT_PREFIX].iter().any(|it| key.starts_with(it))
+}
+
+#[cfg(test)]
+mod tests {
+    use manx_objects::contents::Contents;
+
+    use super::super::scene::Scene;
+    use super::*;
+
+    const TEXT: &str = "
+{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: a}}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, labels: {app: web, tier: front}}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: forged, namespace: far, labels: {app: web, pcns.team: a, projectcalico.org/namespace: shop}}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: host, namespace: shop, labels: {app: web}}, spec: {hostNetwork: true}}
+---
+{apiVersion: projectcalico.org/v3, kind: GlobalNetworkSet, metadata: {name: set, labels: {app: web}}, spec: {}}
+---
+{apiVersion: projectcalico.org/v3, kind: Profile, metadata: {name: edge}, spec: {labelsToApply: {app: web, edge: 'yes'}}}
+---
+{apiVersion: projectcalico.org/v3, kind: HostEndpoint, metadata: {name: h}, spec: {node: n1, interfaceName: eth0, profiles: [edge]}}
+";
+
+    #[test]
+    fn a_look_up_finds_what_every_member_one_by_one_says() {
+        let contents = Contents::from_texts([("all.yaml", TEXT)]);
+        let scene = Scene::new(&contents);
+        let members = scene.members();
+        let mut selected = Selected::new(&members);
+        for text in [
+            "all()",
+            "app == 'web'",
+            "app == 'web' && tier == 'front'",
+            "app in {'web', 'db'}",
+            "app == 'web' || tier == 'front'",
+            "projectcalico.org/namespace == 'shop'",
+            "projectcalico.org/orchestrator == 'k8s' && app == 'web'",
+            "pcns.team == 'a'",
+            "edge == 'yes'",
+            "!has(tier)",
+            "app == 'none'",
+        ] {
+            let selector = Selector::parse(text).unwrap();
+            let one_by_one: Vec<usize> = (0..members.len())
+                .filter(|it| members[*it].role != Role::OnHost)
+                .filter(|it| selector.matches(&members[*it].labels))
+                .collect();
+            assert_eq!(&*selected.find(&selector).unwrap(), &one_by_one[..], "{text}");
+        }
+    }
+
+    #[test]
+    fn very_much_work_is_not_begun() {
+        let contents = Contents::from_texts([("all.yaml", TEXT)]);
+        let scene = Scene::new(&contents);
+        let members = scene.members();
+        let mut selected = Selected { left: members.len(), ..Selected::new(&members) };
+        assert!(selected.find(&Selector::all()).is_some());
+        assert!(selected.find(&Selector::all()).is_some(), "it is known");
+        assert!(selected.find(&Selector::has("app")).is_none());
+    }
+}

@@ -1,0 +1,302 @@
+//! Nets of rules that hold addresses of Services only. A packet to a Service has the address of a pod behind it when policy
+//! sees it, so such a net matches nothing that is meant.
+//!
+//! Nothing is reported if the rules reach what is behind the Service in another way, too: then the net is one address
+//! more, for plugins that see it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use manx_objects::State;
+use manx_objects::code::Code;
+use manx_objects::contents::Contents;
+use manx_objects::object::cluster::{ClusterMatch, ClusterPeer};
+use manx_objects::object::{Kind, Object, ObjectKey, Pairs, Peer, Service};
+use manx_policy_compiler::model::{Direction, Entity, Hook, ObjectName, Policy, Rule, RuleEnd};
+
+use super::report::Report;
+use super::scene::Scene;
+use super::selected::Selected;
+use crate::explain::services;
+
+/// The shortest prefixes of the addresses of all Services, of IPv4 and IPv6: the API server takes no wider range.
+const WIDEST: [u8; 2] = [12, 64];
+
+/// The prefixes of nets that are inside a range of Services if one of their addresses is.
+const NARROW: [u8; 2] = [24, 112];
+
+/// The label of the pods that listen at the address of the Service of DNS on every node.
+const LOCAL_DNS: (&str, &str) = ("k8s-app", "node-local-dns");
+
+/// Reports each such net.
+pub(super) fn check<'a>(
+    contents: &'a Contents,
+    scene: &Scene<'a>,
+    selected: &mut Selected<'_>,
+    report: &mut Report<'a>,
+) {
+    let is_known = |kind| matches!(kind, Kind::Node | Kind::Service | Kind::EndpointSlice);
+    let mut objects = contents.objects.iter();
+    if objects.any(|(key, it)| is_known(key.kind) && matches!(it.state, State::Invalid(_))) {
+        return;
+    }
+    let known = Known::new(contents);
+    if known.services.is_empty() {
+        return;
+    }
+    for (key, object, policy) in scene.policies() {
+        // These see the address that the client has written.
+        if matches!(policy.hook, Hook::PreDnat | Hook::Untracked) {
+            continue;
+        }
+        for direction in Direction::ALL {
+            for rule in policy.rules(direction).unwrap_or_default() {
+                for (side, net) in nets(rule) {
+                    let Some((holds, service)) = known.held(net) else { continue };
+                    let Some(field) = field(object, direction, rule.index, side, net) else {
+                        continue;
+                    };
+                    if report.has_told(key, &field)
+                        || known.is_reached(service, (policy, direction, rule), side, selected)
+                            != Some(false)
+                    {
+                        continue;
+                    }
+                    let message = format!(
+                        "holds only {holds}: it matches no packet, because policy sees the address behind a Service; {}",
+                        instead(service)
+                    );
+                    report.tell(key, &field, Code::ServiceAddress, message);
+                }
+            }
+        }
+    }
+}
+
+/// A Service with its key.
+type Named<'a> = (&'a ObjectKey, &'a Service);
+
+/// The addresses of the input.
+struct Known<'a> {
+    /// The cluster IPs.
+    services: BTreeMap<IpAddr, Named<'a>>,
+    /// All others.
+    others: BTreeSet<IpAddr>,
+    /// The addresses of Services' endpoints, by namespace and name.
+    endpoints: BTreeMap<(&'a str, &'a str), BTreeSet<IpAddr>>,
+    /// The smallest net that holds all cluster IPs of a family.
+    ranges: Vec<IpNet>,
+}
+
+impl<'a> Known<'a> {
+    fn new(contents: &'a Contents) -> Self {
+        let mut known = Self {
+            services: BTreeMap::new(),
+            others: BTreeSet::new(),
+            endpoints: BTreeMap::new(),
+            ranges: Vec::new(),
+        };
+        let mut local_dns = false;
+        for (key, stored) in &contents.objects {
+            let State::Valid(object) = &stored.state else { continue };
+            match &**object {
+                Object::Pod(pod) => {
+                    local_dns |= is_local_dns(&pod.labels);
+                    known.others.extend(pod.pod_ips.iter().copied().chain(pod.pod_ip));
+                    known.others.extend(pod.annotated_ips.every().chain(pod.host_ip));
+                }
+                Object::Workload(workload) => local_dns |= is_local_dns(&workload.template.labels),
+                Object::Node(node) => {
+                    known.others.extend(node.internal_ips.iter().chain(&node.external_ips));
+                    known.others.extend(node.calico_address.map(|net| net.addr()));
+                }
+                Object::EndpointSlice(slice) => {
+                    known.others.extend(&slice.addresses);
+                    if let Some(service) = &slice.service {
+                        let those = known.endpoints.entry((&key.namespace, service)).or_default();
+                        those.extend(&slice.addresses);
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (key, service) in services(contents) {
+            known.others.extend(service.addresses.difference(&service.cluster_ips));
+            if local_dns && service.ports.iter().any(|port| port.port == 53) {
+                known.others.extend(&service.cluster_ips);
+            } else {
+                known.services.extend(service.cluster_ips.iter().map(|it| (*it, (key, service))));
+            }
+        }
+        for v4 in [true, false] {
+            let mut of_family = known.services.keys().filter(|it| it.is_ipv4() == v4);
+            if let (Some(first), last) = (of_family.next(), of_family.next_back()) {
+                known.ranges.extend(range(*first, *last.unwrap_or(first)));
+            }
+        }
+        known
+    }
+
+    /// What a net holds, in words, and the first Service of it, if it holds addresses of Services only.
+    fn held(&self, net: IpNet) -> Option<(String, Named<'a>)> {
+        let family = usize::from(net.addr().is_ipv6());
+        let is_narrow = net.prefix_len() >= NARROW[family]
+            || self
+                .ranges
+                .iter()
+                .any(|range| range.contains(&net) && range.prefix_len() >= WIDEST[family]);
+        if !is_narrow {
+            return None;
+        }
+        let all = net.network()..=net.broadcast();
+        if self.others.range(all.clone()).next().is_some() {
+            return None;
+        }
+        let mut those = self.services.range(all);
+        let (address, first) = those.next()?;
+        let holds = match those.count() {
+            0 => format!("{address}, the address of {}", first.0),
+            more => format!("addresses of Services ({} and {more} more)", first.0),
+        };
+        Some((holds, *first))
+    }
+
+    /// Whether a rule with the same action reaches what is behind a Service, by the same side. `None`: it is not known.
+    fn is_reached(
+        &self,
+        (key, service): Named<'_>,
+        (policy, direction, rule): (&Policy, Direction, &Rule),
+        side: Side,
+        selected: &mut Selected<'_>,
+    ) -> Option<bool> {
+        let pods = selected.behind(&key.namespace, &service.selector)?;
+        let mut addresses = BTreeSet::new();
+        if let Some(endpoints) = self.endpoints.get(&(&*key.namespace, &*key.name)) {
+            addresses.extend(endpoints);
+        }
+        for pod in pods.iter().filter_map(|it| selected.members[*it].pod) {
+            addresses.extend(pod.every_address());
+        }
+        let name = ObjectName::new(&key.namespace, &key.name);
+        let rules = policy.rules(direction).unwrap_or_default().iter();
+        let entities = rules.clone().flat_map(|it| side.of(it).entities.iter().flatten());
+        selected
+            .spend(entities.map(|it| it.nets.len() + 1).sum::<usize>() * (1 + addresses.len()))?;
+        for other in rules.filter(|other| other.action == rule.action) {
+            let Some(entities) = &side.of(other).entities else { return Some(true) };
+            for entity in entities {
+                let mut nets = entity.nets.iter();
+                if entity.service.as_ref() == Some(&name)
+                    || nets.any(|net| addresses.iter().any(|it| net.contains(it)))
+                    || selects(entity, &pods, selected)?
+                {
+                    return Some(true);
+                }
+            }
+        }
+        Some(false)
+    }
+}
+
+/// Whether an entity selects one of these members.
+fn selects(entity: &Entity, members: &[usize], selected: &mut Selected<'_>) -> Option<bool> {
+    if entity.selector.is_none() {
+        return Some(false);
+    }
+    let found = selected.of_entity(entity)?;
+    Some(members.iter().any(|it| found.binary_search(it).is_ok()))
+}
+
+fn is_local_dns(labels: &Pairs) -> bool {
+    labels.get(LOCAL_DNS.0).is_some_and(|value| value == LOCAL_DNS.1)
+}
+
+/// The smallest net with both addresses.
+fn range(first: IpAddr, last: IpAddr) -> Option<IpNet> {
+    let mut net = IpNet::from(first);
+    while !net.contains(&last) {
+        net = net.supernet()?;
+    }
+    Some(net)
+}
+
+/// A side of a rule.
+#[derive(Debug, Clone, Copy)]
+enum Side {
+    Source,
+    Destination,
+}
+
+impl Side {
+    fn of(self, rule: &Rule) -> &RuleEnd {
+        match self {
+            Self::Source => &rule.source,
+            Self::Destination => &rule.destination,
+        }
+    }
+}
+
+/// The nets of a rule.
+fn nets(rule: &Rule) -> impl Iterator<Item = (Side, IpNet)> {
+    [Side::Source, Side::Destination].into_iter().flat_map(move |side| {
+        let entities = side.of(rule).entities.iter().flatten();
+        entities.flat_map(move |entity| entity.nets.iter().map(move |net| (side, *net)))
+    })
+}
+
+/// Where a net is written.
+fn field(
+    object: &Object,
+    direction: Direction,
+    index: u32,
+    side: Side,
+    net: IpNet,
+) -> Option<String> {
+    let rule = format!("spec.{direction}[{index}]");
+    let index = usize::try_from(index).ok()?;
+    let ingress = direction == Direction::Ingress;
+    let peers = if ingress { "from" } else { "to" };
+    match object {
+        Object::NetworkPolicy(policy) => {
+            let rules = if ingress { &policy.ingress } else { &policy.egress };
+            let is_it = |peer: &Peer| matches!(peer, Peer::IpBlock(it) if it.cidr.trunc() == net);
+            let at = rules.as_ref()?.get(index)?.peers.as_ref()?.iter().position(is_it)?;
+            Some(format!("{rule}.{peers}[{at}].ipBlock.cidr"))
+        }
+        Object::CalicoPolicy(policy) => {
+            let rules = if ingress { &policy.ingress } else { &policy.egress };
+            let of = rules.get(index)?;
+            let (name, side) = match side {
+                Side::Source => ("source", &of.source),
+                Side::Destination => ("destination", &of.destination),
+            };
+            let at = side.nets.iter().position(|it| *it == net)?;
+            Some(format!("{rule}.{name}.nets[{at}]"))
+        }
+        Object::ClusterNetworkPolicy(policy) => {
+            let rules = if ingress { &policy.ingress } else { &policy.egress };
+            let ClusterMatch::Of { peers: all, .. } = &rules.get(index)?.matches else {
+                return None;
+            };
+            let in_peer = |peer: &ClusterPeer| match peer {
+                ClusterPeer::Networks(nets) => nets.iter().position(|it| it.trunc() == net),
+                ClusterPeer::Pods(_) | ClusterPeer::Nodes(_) => None,
+            };
+            let (at, within) =
+                all.iter().enumerate().find_map(|(at, peer)| Some((at, in_peer(peer)?)))?;
+            Some(format!("{rule}.{peers}[{at}].networks[{within}]"))
+        }
+        _ => None,
+    }
+}
+
+/// What to write in place of a Service's address.
+fn instead((key, service): Named<'_>) -> String {
+    if service.selector.is_empty() {
+        return format!("say the addresses of the endpoints of {key}");
+    }
+    let labels: Vec<String> =
+        service.selector.iter().map(|(label, value)| format!("{label}={value}")).collect();
+    format!("select its pods ({}, in namespace {})", labels.join(", "), key.namespace)
+}
