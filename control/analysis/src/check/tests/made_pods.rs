@@ -1,6 +1,6 @@
 //! What is told of selectors that mean pods of controllers, and of services whose endpoints are written by hand.
 
-use super::tests::{global, told};
+use super::{global, told};
 
 const WORKLOADS: &str = "
 {apiVersion: apps/v1, kind: StatefulSet, metadata: {name: db, namespace: s}, spec: {replicas: 3, template: {metadata: {labels: {app: db}}, spec: {containers: [{name: c, ports: [{name: sql, containerPort: 5432}]}]}}}}
