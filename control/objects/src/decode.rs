@@ -26,7 +26,7 @@ pub(super) fn decode(
         Kind::ServiceAccount => {
             Some(Object::ServiceAccount(service::service_account(root, metadata, out)))
         }
-        Kind::Service => Some(Object::Service(Box::new(service::service(root, out)))),
+        Kind::Service => Some(Object::Service(Box::new(service::service(root, metadata, out)))),
         Kind::Endpoints => {
             Some(Object::Endpoints(Box::new(endpoints::decode(root, name, &metadata, out))))
         }
