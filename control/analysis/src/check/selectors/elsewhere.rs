@@ -97,8 +97,8 @@ impl<'m> Question<'_, 'm> {
             let by_name = language.by_name(name);
             return Some(format!("namespace {name} is selected by {by_name}"));
         }
-        let members = self.found.members.iter().filter(|member| member.role == Role::Endpoint);
-        let member = members.into_iter().find(|it| part.0.matches(&OfNamespace(it.labels.own)))?;
+        let mut pods = self.found.members.iter().filter(|member| member.labels.pod);
+        let member = pods.find(|pod| part.0.matches(&OfNamespace(pod.labels.own)))?;
         let field = language.of_pods();
         Some(format!("{} has it, and only a {field} looks at labels of pods", member.title()))
     }

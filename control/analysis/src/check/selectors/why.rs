@@ -122,10 +122,12 @@ impl<'q, 'm> Question<'q, 'm> {
     /// What the selector looks for.
     fn what(&self) -> &'static str {
         let global = Selector::not_has(NAMESPACE);
-        match self.place.iter().any(|part| *part.0 == global) {
-            true if self.asked.subject => "host endpoint",
-            true => "host endpoint or global network set",
-            false => "pod",
+        if !self.place.iter().any(|part| *part.0 == global) {
+            "pod"
+        } else if self.asked.subject {
+            "host endpoint"
+        } else {
+            "host endpoint or global network set"
         }
     }
 }
