@@ -5,23 +5,31 @@
 //! - `node_peers`: `nodes` of cluster-wide policies that fit no Node.
 //! - `addresses`: addresses that two objects have.
 //! - `passes`: `Pass` that skips more than its author may expect.
+//! - `allows`: `Allow` that does.
+//! - `unreachable`: rules that no packet reaches.
+//! - `priorities`: policies of one priority that contradict each other.
 //!
-//! Each is a function over a `Scene`. What shows in one object alone is found where the object is read, in
+//! Each is a function over a `Scene`; the last three ask `cells`, what rules decide between any two ends. What shows in one object alone is found where the object is read, in
 //! `manx-objects`.
 
 mod addresses;
+mod allows;
+mod cells;
 mod node_peers;
 mod passes;
+mod priorities;
 mod references;
 mod report;
 mod scene;
 mod selectors;
 #[cfg(test)]
 mod tests;
+mod unreachable;
 
 use manx_objects::contents::Contents;
 use manx_objects::problem::Problem;
 
+use self::cells::Cells;
 use self::report::Report;
 use self::scene::Scene;
 
@@ -35,6 +43,11 @@ pub fn problems(contents: &Contents) -> Vec<Problem> {
     node_peers::check(contents, &scene, &mut report);
     addresses::check(contents, &mut report);
     passes::check(&scene, &mut report);
+    if let Some(cells) = Cells::new(&scene) {
+        unreachable::check(&cells, &mut report);
+        allows::check(&cells, &mut report);
+        priorities::check(&cells, &mut report);
+    }
     let mut problems = scene.into_problems();
     problems.extend(report.finish());
     problems.sort_by_key(|problem| problem.severity);
