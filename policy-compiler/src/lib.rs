@@ -13,6 +13,7 @@
 //! | `peers` | which members have which address, and the predicate set of each address: the predicates that are true of it. Predicate sets → *identities*, numbers whose meaning never changes, and *classes* of one image | to look at any rule |
 //! | [`image`] | the tables and the lookup: address → identity → class; (chain, class) → row; row × packet → path | to panic: every lookup has a result, and an unknown number is denied |
 //! | `rows` | what happens to each protocol, port and type between a chain and a class: match sets, row plan, row builder, row interner | to know the addresses of the ends |
+//! | [`packets`] | sets of packets between two given ends, out of match sets | to know which ends a rule matches |
 //! | [`compile`] | the compiler: puts the steps together, keeps identities and counter slots for its life, applies deltas to the last image | |
 //! | [`check`] | the reference, a slow and obvious judge, which shares only types with the folders from `resolve` to `compile`; the proof, which compares an image with a judge in every cell | |
 //!
@@ -36,6 +37,7 @@ mod common;
 pub mod compile;
 pub mod image;
 pub mod model;
+pub mod packets;
 mod peers;
 pub mod prefix_map;
 pub mod resolve;

@@ -239,6 +239,15 @@ codes! {
     OnlyDenies "only-denies" Warning
         "A policy of Calico only denies or logs, and closes everything else, because the end of its tier denies."
         Some("add a last rule: Pass lets the next tier decide (after the last tier everything is allowed), Allow ends the search; if everything is to be denied, add a last rule that says so: Deny");
+    AllowSkipsPolicies "allow-skips-policies" Warning
+        "An Allow in Calico's tier default opens most ports to everyone before Kubernetes' policies, which deny some of it, are asked."
+        Some("to deny some packets and leave the others to Kubernetes' policies, put the policy into a tier of its own with an order below 1000000, and say Pass; if everything is meant to be open, say --allow allow-skips-policies");
+    UnreachableRule "unreachable-rule" Warning
+        "No packet reaches a rule of an ordered policy: what it matches is taken before."
+        Some("put the rule before what takes it, narrow what takes it, or remove the rule; a tier goes on to the next one only by Pass");
+    ConflictingPriority "conflicting-priority" Warning
+        "Two cluster-wide policies of one priority decide the same packets differently."
+        Some("give them different priorities: the lower number decides first");
     SeparatePeers "separate-peers" Warning
         "A podSelector and a namespaceSelector are two peers, of which one is enough."
         Some("if both must hold, write them as one item: remove the second dash; if either is enough, say --allow separate-peers");

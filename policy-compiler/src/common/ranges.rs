@@ -85,7 +85,7 @@ impl Ranges {
         self.slice().is_empty()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u16, u16)> + '_ {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u16, u16)> + '_ {
         self.slice().iter().copied()
     }
 }

@@ -244,9 +244,11 @@ impl PeerAlternative<'_> {
     fn match_set(&self, peer: &impl Facts) -> MatchSet {
         let family = peer.family();
         let peer = end_ports(self.peer, &self.rule.peer, peer);
+        let ResolvedRule { protocol, not_protocol, icmp, not_icmp, .. } = *self.rule;
+        let terms = PacketTerms { protocol, not_protocol, icmp, not_icmp };
         match self.direction {
-            Direction::Ingress => match_set(self.rule, family, &peer, &self.local),
-            Direction::Egress => match_set(self.rule, family, &self.local, &peer),
+            Direction::Ingress => match_set(terms, family, &peer, &self.local),
+            Direction::Egress => match_set(terms, family, &self.local, &peer),
         }
     }
 }
@@ -272,13 +274,22 @@ impl Facts for NoFacts {
     }
 }
 
+/// What a rule asks of a packet, apart from its ends.
+#[derive(Clone, Copy)]
+pub(crate) struct PacketTerms {
+    pub(crate) protocol: Option<u8>,
+    pub(crate) not_protocol: Option<u8>,
+    pub(crate) icmp: Option<IcmpMatch>,
+    pub(crate) not_icmp: Option<IcmpMatch>,
+}
+
 /// The ports that an end of a rule accepts.
-struct EndPorts {
+pub(crate) struct EndPorts {
     /// For each of [`Protocol::ALL`]; `None`: the end does not look at ports.
-    ports: Option<[Ranges; 3]>,
+    pub(crate) ports: Option<[Ranges; 3]>,
     /// Whether only packets with ports are accepted. An end that only excludes ports also accepts protocols without
     /// ports.
-    needs: bool,
+    pub(crate) needs: bool,
 }
 
 fn end_ports(entity: &ResolvedEntity, end: &ResolvedEnd, facts: &impl Facts) -> EndPorts {
@@ -316,8 +327,8 @@ fn port_ranges(ports: Ports, protocol: Protocol, facts: &impl Facts) -> Vec<(u16
     }
 }
 
-fn match_set(
-    rule: &ResolvedRule,
+pub(crate) fn match_set(
+    rule: PacketTerms,
     family: Family,
     source: &EndPorts,
     destination: &EndPorts,

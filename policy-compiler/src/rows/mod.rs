@@ -30,6 +30,7 @@ mod work;
 
 pub(crate) use builder::RowBuilder;
 pub(crate) use chains::{Chains, LocalPods, NewChain, PodPredicateSets};
+pub(crate) use match_set::{EndPorts, PacketTerms, TableMatch, match_set};
 pub(crate) use partition::ClassColumns;
 pub(crate) use tables::{Cells, RowTables};
 

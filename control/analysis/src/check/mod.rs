@@ -8,16 +8,22 @@
 //! - `only_denies`: policies that deny more than their rules say, because their tier does.
 //! - `own_sides`: rules whose own side fits no endpoint of their policy.
 //! - `service_addresses`, `service_ports`: addresses and ports of Services, which policy never sees.
+//! - `allows`: `Allow` that does.
+//! - `unreachable`: rules that no packet reaches.
+//! - `priorities`: policies of one priority that contradict each other.
 //!
-//! Each is a function over a `Scene`. What shows in one object alone is found where the object is read, in
-//! `manx-objects`.
+//! Each is a function over a `Scene`; the last three ask `cells`, what rules decide between any two ends. What shows in
+//! one object alone is found where the object is read, in `manx-objects`.
 
 mod addresses;
+mod allows;
+mod cells;
 mod node_peers;
 mod only_denies;
 mod own_sides;
 mod parts;
 mod passes;
+mod priorities;
 mod references;
 mod report;
 mod scene;
@@ -27,10 +33,12 @@ mod service_addresses;
 mod service_ports;
 #[cfg(test)]
 mod tests;
+mod unreachable;
 
 use manx_objects::contents::Contents;
 use manx_objects::problem::Problem;
 
+use self::cells::Cells;
 use self::report::Report;
 use self::scene::Scene;
 use self::selected::Selected;
@@ -46,6 +54,11 @@ pub fn problems(contents: &Contents) -> Vec<Problem> {
     addresses::check(contents, &mut report);
     passes::check(&scene, &mut report);
     over_members(contents, &scene, &mut report);
+    if let Some(cells) = Cells::new(&scene) {
+        unreachable::check(&cells, &mut report);
+        allows::check(&cells, &mut report);
+        priorities::check(&cells, &mut report);
+    }
     let mut problems = scene.into_problems();
     problems.extend(report.finish());
     problems.sort_by_key(|problem| problem.severity);

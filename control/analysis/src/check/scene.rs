@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use manx_calculation::import::{Cluster, Node, import, policy_name};
 use manx_objects::State;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{Kind, Object, ObjectKey, Pod, Workload};
 use manx_objects::problem::Problem;
 use manx_policy_compiler::model::{
-    LabelView, Labels, Model, NAMESPACE_PREFIX, NamedPort, ObjectName, Policy,
+    Family, LabelView, Labels, Model, NAMESPACE_PREFIX, NamedPort, ObjectName, Policy,
     SERVICE_ACCOUNT_PREFIX,
 };
 use manx_policy_compiler::selector::Selector;
@@ -25,6 +26,8 @@ pub(super) struct Scene<'a> {
     workloads: BTreeMap<ObjectName, (&'a ObjectKey, &'a Workload)>,
     /// The pods as they are written.
     written: BTreeMap<ObjectName, &'a Pod>,
+    /// The addresses that manifests give pods.
+    addresses: BTreeMap<ObjectName, Vec<IpNet>>,
     contents: &'a Contents,
     /// Whether the labels of something that a selector may match are not known.
     pub(super) in_doubt: bool,
@@ -33,7 +36,7 @@ pub(super) struct Scene<'a> {
 /// Something that a selector may match.
 pub(super) struct Member<'m> {
     kind: &'static str,
-    name: &'m str,
+    pub(super) name: &'m str,
     pub(super) labels: LabelView<'m>,
     pub(super) ports: Vec<&'m NamedPort>,
     pub(super) role: Role,
@@ -41,6 +44,8 @@ pub(super) struct Member<'m> {
     pub(super) workload: Option<(&'m ObjectKey, &'m Workload)>,
     /// The pod as it is written, if it is one.
     pub(super) pod: Option<&'m Pod>,
+    /// Its addresses, as far as they are known.
+    pub(super) nets: Vec<IpNet>,
 }
 
 impl Member<'_> {
@@ -95,6 +100,7 @@ impl<'a> Scene<'a> {
         let mut on_host = BTreeSet::new();
         let mut workloads = BTreeMap::new();
         let mut written = BTreeMap::new();
+        let mut addresses = BTreeMap::new();
         let mut in_doubt = false;
         for (number, (key, stored)) in (0_u128..).zip(&contents.objects) {
             let State::Valid(object) = &stored.state else {
@@ -111,8 +117,12 @@ impl<'a> Scene<'a> {
                 }
                 _ => continue,
             };
+            let name = ObjectName::new(&key.namespace, &key.name);
+            let known = pod.every_address();
             if pod.host_network {
-                on_host.insert(ObjectName::new(&key.namespace, &key.name));
+                on_host.insert(name);
+            } else if !known.is_empty() {
+                addresses.insert(name, known.into_iter().map(IpNet::from).collect());
             }
             written.insert(ObjectName::new(&key.namespace, &key.name), pod);
             let address = Ipv6Addr::from_bits(FIRST.to_bits() + number);
@@ -120,7 +130,8 @@ impl<'a> Scene<'a> {
             objects.insert(key, Stored { state, place: stored.place.clone() });
         }
         let contents_to_be = Contents { objects, in_sync: contents.in_sync, ..Contents::default() };
-        Self { cluster: import(&contents_to_be), on_host, workloads, written, contents, in_doubt }
+        let cluster = import(&contents_to_be);
+        Self { cluster, on_host, workloads, written, addresses, contents, in_doubt }
     }
 
     /// The import's own problems.
@@ -148,6 +159,16 @@ impl<'a> Scene<'a> {
         &self.cluster.model
     }
 
+    /// The families of the addresses that pods have or get; both if that is not known.
+    pub(super) fn families(&self) -> Vec<Family> {
+        let Cluster { nodes, pools, .. } = &self.cluster;
+        let nets = self.addresses.values().flatten();
+        let nets = nets.chain(nodes.values().flat_map(|node| &node.pod_cidrs));
+        let nets = nets.chain(pools.iter().map(|pool| &pool.cidr));
+        let known: BTreeSet<Family> = nets.map(|net| Family::from_address(net.addr())).collect();
+        if known.is_empty() { Family::ALL.to_vec() } else { known.into_iter().collect() }
+    }
+
     /// The policies that are evaluated, each with its object's key.
     pub(super) fn policies(&self) -> impl Iterator<Item = (&'a ObjectKey, &'a Object, &Policy)> {
         self.contents.objects.iter().filter_map(|(key, stored)| {
@@ -168,6 +189,7 @@ impl<'a> Scene<'a> {
             role: if self.on_host.contains(name) { Role::OnHost } else { Role::Endpoint },
             workload: self.workloads.get(name).copied(),
             pod: self.written.get(name).copied(),
+            nets: self.addresses.get(name).cloned().unwrap_or_default(),
         });
         let hosts = model.host_endpoints.iter().map(|(name, host)| Member {
             kind: Kind::HostEndpoint.name(),
@@ -177,6 +199,7 @@ impl<'a> Scene<'a> {
             role: Role::Endpoint,
             workload: None,
             pod: None,
+            nets: host.addresses.iter().copied().map(IpNet::from).collect(),
         });
         let sets = model.network_sets.iter().map(|(name, set)| Member {
             kind: if name.namespace.is_empty() {
@@ -190,6 +213,7 @@ impl<'a> Scene<'a> {
             role: Role::Set,
             workload: None,
             pod: None,
+            nets: set.nets.iter().copied().collect(),
         });
         pods.chain(hosts).chain(sets).collect()
     }

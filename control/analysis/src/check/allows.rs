@@ -1,0 +1,111 @@
+//! `Allow` of Calico's policies in the tier `default` before Kubernetes' policies, which are in this tier, too: what it
+//! allows these are not asked about.
+//!
+//! An Allow of what somebody listed, a few ports or a few peers, is meant as an exception. Reported is an Allow that
+//! opens most ports of a protocol to everyone, an address outside or a pod that nobody singled out, where Kubernetes'
+//! policies would have denied some of it.
+
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use manx_objects::code::Code;
+use manx_objects::object::{Kind, ObjectKey};
+use manx_policy_compiler::model::{Action, Direction};
+use manx_policy_compiler::packets::Packets;
+
+use super::cells::{Cells, Pair, RuleAt, Tally};
+use super::report::Report;
+
+/// Reports them.
+pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
+    cells.begin();
+    let Some(last) = cells.policies.iter().rposition(|it| it.key.kind == Kind::NetworkPolicy)
+    else {
+        return;
+    };
+    for (policy, placed) in cells.policies.iter().enumerate().take(last) {
+        let is_calico =
+            matches!(placed.key.kind, Kind::CalicoNetworkPolicy | Kind::GlobalNetworkPolicy);
+        if !is_calico || placed.policy.tier != "default" {
+            continue;
+        }
+        for direction in Direction::ALL {
+            let rules = placed.policy.rules(direction).unwrap_or_default();
+            let allows = rules.iter().filter(|rule| rule.action == Action::Allow);
+            let mut indexes: Vec<u32> = allows.map(|rule| rule.index).collect();
+            indexes.dedup();
+            for index in indexes {
+                let at = RuleAt { policy, direction, index };
+                let Some(skipped) = skipped(cells, at) else { continue };
+                let message = format!(
+                    "Allow decides in tier default, so {skipped}, which is in this tier, too, is not asked: what it denies is open to everyone, on most ports"
+                );
+                report.tell(
+                    placed.key,
+                    &(at.field() + ".action"),
+                    Code::AllowSkipsPolicies,
+                    message,
+                );
+            }
+        }
+    }
+}
+
+/// A policy of Kubernetes that denies some of what a rule opens to everyone before.
+fn skipped<'a>(cells: &Cells<'_, 'a>, at: RuleAt) -> Option<&'a ObjectKey> {
+    let mut done: HashSet<Rc<[usize]>> = HashSet::new();
+    for local in cells.locals(cells.policies[at.policy].policy) {
+        let list = cells.list(local);
+        let is_skipped = |it: &&usize| {
+            let placed = &cells.policies[**it];
+            **it > at.policy
+                && placed.key.kind == Kind::NetworkPolicy
+                && placed.policy.rules(at.direction).is_some()
+        };
+        let Some(first) = list.iter().find(is_skipped).copied() else { continue };
+        if !done.insert(Rc::clone(&list)) {
+            continue;
+        }
+        for family in cells.families.iter().copied() {
+            for peer in cells.strangers() {
+                let pair = Pair { local, peer, family };
+                let opened = opened(cells, at, &pair);
+                if opened.has_most_ports() && denies(cells, &list, first, at, &pair, opened) {
+                    return (!cells.is_spent()).then_some(cells.policies[first].key);
+                }
+            }
+        }
+    }
+    None
+}
+
+/// What a rule allows of a pair.
+fn opened(cells: &Cells<'_, '_>, at: RuleAt, pair: &Pair) -> Packets {
+    let mut all = Packets::default();
+    for rule in cells.rules(at) {
+        all.add(cells.matched(rule, at.direction, pair, true));
+    }
+    if all.has_most_ports() { cells.left(all, pair, at, &mut Tally::default()) } else { all }
+}
+
+/// Whether the policies of the tier from this one on do not allow all of some packets.
+fn denies(
+    cells: &Cells<'_, '_>,
+    list: &[usize],
+    from: usize,
+    at: RuleAt,
+    pair: &Pair,
+    mut packets: Packets,
+) -> bool {
+    for placed in list.iter().filter(|it| **it >= from).map(|it| &cells.policies[*it]) {
+        if placed.policy.tier != "default" {
+            break;
+        }
+        for rule in placed.policy.rules(at.direction).unwrap_or_default() {
+            if rule.action == Action::Allow {
+                packets.subtract(&cells.matched(rule, at.direction, pair, false));
+            }
+        }
+    }
+    !packets.is_empty()
+}

@@ -1,0 +1,252 @@
+//! Cells: the packets between two ends, and what the rules before a rule leave of them.
+//!
+//! Ends are those of the input and later ones (`ends`). The packets of a rule between two ends are the tables' own
+//! match sets. What is not known never takes a packet: an address that no manifest gives is in no net but those of all
+//! addresses, and a rule that excludes members takes nothing.
+//!
+//! The work is bounded. What is asked beyond the bound is not known ([`Cells::is_spent`]), and nothing may be reported
+//! of it.
+
+mod ends;
+mod walk;
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use manx_calculation::import::policy_name;
+use manx_objects::object::{Kind, ObjectKey};
+use manx_policy_compiler::model::{Direction, Family, NAMESPACE, Policy, Rule};
+use manx_policy_compiler::selector::{LabelSource, Selector};
+
+pub(super) use self::ends::Address;
+use self::ends::{End, EndKind};
+use super::scene::Scene;
+
+/// See the module.
+pub(super) struct Cells<'s, 'a> {
+    scene: &'s Scene<'a>,
+    /// The policies that are enforced, in the order of evaluation.
+    pub(super) policies: Vec<Placed<'s, 'a>>,
+    ends: Vec<End<'s>>,
+    /// Indexes of ends and of policies by the namespace that they are in, or that they require.
+    ends_in: HashMap<String, Vec<usize>>,
+    policies_in: HashMap<&'s str, Vec<usize>>,
+    policies_anywhere: Vec<usize>,
+    /// The selectors of policies that are not valid.
+    broken: Vec<&'s Selector>,
+    pub(super) families: Vec<Family>,
+    lists: RefCell<HashMap<usize, Rc<[usize]>>>,
+    /// The steps that are left.
+    steps: Cell<u64>,
+}
+
+/// A policy in its place.
+pub(super) struct Placed<'s, 'a> {
+    pub(super) key: &'a ObjectKey,
+    pub(super) policy: &'s Policy,
+}
+
+/// A rule of an object: the index of its policy, and its place there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct RuleAt {
+    pub(super) policy: usize,
+    pub(super) direction: Direction,
+    pub(super) index: u32,
+}
+
+/// A peer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Peer {
+    /// The index of the end that has the address, if one has it.
+    pub(super) end: Option<usize>,
+    pub(super) address: Address,
+}
+
+/// Two ends and a family.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pair {
+    /// The index of the local end.
+    pub(super) local: usize,
+    pub(super) peer: Peer,
+    pub(super) family: Family,
+}
+
+/// What takes a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Taker {
+    /// A rule.
+    Rule(RuleAt),
+    /// The end of the tier of this policy, which is the first of it that applies.
+    TierEnd(usize),
+}
+
+/// What took packets.
+#[derive(Debug, Clone)]
+pub(super) struct Tally {
+    /// In how many cells each took some.
+    pub(super) takers: BTreeMap<Taker, usize>,
+    /// Whether the same would be taken between all ends.
+    pub(super) general: bool,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self { takers: BTreeMap::new(), general: true }
+    }
+}
+
+/// The steps that all questions of a check together may take.
+const MOST_STEPS: u64 = 3_000_000;
+
+impl<'s, 'a> Cells<'s, 'a> {
+    /// `None` if there is no ordered policy, or if it is not known what selectors match.
+    pub(super) fn new(scene: &'s Scene<'a>) -> Option<Self> {
+        let model = scene.model();
+        let mut policies: Vec<_> = scene
+            .policies()
+            .filter(|(key, ..)| !key.kind.staged())
+            .map(|(key, _, policy)| Placed { key, policy })
+            .collect();
+        if scene.in_doubt || policies.iter().all(|it| it.key.kind == Kind::NetworkPolicy) {
+            return None;
+        }
+        policies.sort_by_cached_key(|Placed { key, policy }| {
+            let (missing, order, tier) = model.tier_sort_key(&policy.tier);
+            let tie = policy_name(key).map(|name| name.sort_key());
+            (missing, order, tier.to_owned(), policy.order, tie)
+        });
+        let namespaces = policies.iter().map(|it| it.key.namespace.as_str());
+        let namespaces = namespaces.chain(model.namespaces.keys().map(String::as_str));
+        let pods = model.endpoints.keys().map(|name| name.namespace.as_str());
+        let namespaces = namespaces.chain(pods).filter(|it| !it.is_empty()).collect();
+        let selectors = policies.iter().map(|it| it.policy).flat_map(selectors);
+        let ends = ends::all(scene, namespaces, selectors);
+        let mut cells = Self {
+            scene,
+            families: scene.families(),
+            ends_in: HashMap::new(),
+            policies_in: HashMap::new(),
+            policies_anywhere: Vec::new(),
+            broken: Vec::new(),
+            lists: RefCell::default(),
+            steps: Cell::new(MOST_STEPS),
+            policies,
+            ends,
+        };
+        for (name, policy) in &model.policies {
+            if policy.broken && !name.kind.staged() {
+                cells.broken.push(&policy.selector);
+            }
+        }
+        for (index, placed) in cells.policies.iter().enumerate() {
+            match placed.policy.selector.required_values(NAMESPACE) {
+                Some(all) => all
+                    .into_iter()
+                    .for_each(|it| cells.policies_in.entry(it).or_default().push(index)),
+                None => cells.policies_anywhere.push(index),
+            }
+        }
+        for (index, end) in cells.ends.iter().enumerate() {
+            let Some(namespace) = end.label(NAMESPACE) else { continue };
+            cells.ends_in.entry(namespace.to_owned()).or_default().push(index);
+        }
+        Some(cells)
+    }
+
+    /// Whether the bound of the work is reached. What was found is not known then.
+    pub(super) fn is_spent(&self) -> bool {
+        self.steps.get() == 0
+    }
+
+    /// Begins a check, which has its own bound.
+    pub(super) fn begin(&self) {
+        self.steps.set(MOST_STEPS);
+    }
+
+    /// Takes steps from the bound.
+    pub(super) fn spend(&self, steps: usize) {
+        self.steps.set(self.steps.get().saturating_sub(steps as u64));
+    }
+
+    /// The ends that a selector matches.
+    pub(super) fn ends_of<'c>(
+        &'c self,
+        selector: &'c Selector,
+    ) -> impl Iterator<Item = usize> + 'c {
+        let within = selector.required_values(NAMESPACE);
+        let everywhere = if within.is_none() { 0..self.ends.len() } else { 0..0 };
+        let within = within.into_iter().flatten();
+        let within = within.filter_map(|it| self.ends_in.get(it)).flatten().copied();
+        within.chain(everywhere).filter(|at| {
+            self.spend(1);
+            !self.is_spent() && selector.matches(&self.ends[*at])
+        })
+    }
+
+    /// The endpoints that a policy selects, without those that a policy selects that is not valid.
+    pub(super) fn locals<'c>(&'c self, policy: &'c Policy) -> impl Iterator<Item = usize> + 'c {
+        let is_closed = |end| self.broken.iter().any(|broken| broken.matches(end));
+        self.ends_of(&policy.selector).filter(move |at| {
+            let end = &self.ends[*at];
+            self.spend(self.broken.len());
+            end.kind != EndKind::Set && !is_closed(end)
+        })
+    }
+
+    /// The indexes of the policies that select an endpoint, ascending.
+    pub(super) fn list(&self, local: usize) -> Rc<[usize]> {
+        if let Some(known) = self.lists.borrow().get(&local) {
+            return Rc::clone(known);
+        }
+        let end = &self.ends[local];
+        let namespace = end.label(NAMESPACE).and_then(|it| self.policies_in.get(it));
+        let asked = namespace.into_iter().flatten().chain(&self.policies_anywhere).copied();
+        let selects = |at: &usize| {
+            self.spend(1);
+            !self.is_spent() && self.policies[*at].policy.selector.matches(end)
+        };
+        let mut list: Vec<usize> = asked.filter(selects).collect();
+        list.sort_unstable();
+        let list: Rc<[usize]> = list.into();
+        self.lists.borrow_mut().insert(local, Rc::clone(&list));
+        list
+    }
+
+    /// What messages call a peer.
+    pub(super) fn name(&self, peer: Peer) -> String {
+        match (peer.end, peer.address) {
+            (Some(end), _) => self.ends[end].name.clone(),
+            (None, Address::At(address)) => address.to_string(),
+            (None, _) => "an address outside".to_owned(),
+        }
+    }
+
+    /// The peers that no policy has singled out: an address outside, and a pod without labels in another namespace.
+    pub(super) fn strangers(&self) -> [Peer; 2] {
+        let outside = Peer { end: None, address: Address::Unnamed };
+        [outside, Peer { end: self.ends.len().checked_sub(1), address: Address::Unknown }]
+    }
+
+    /// The rules of an object's rule.
+    pub(super) fn rules(&self, at: RuleAt) -> impl Iterator<Item = &'s Rule> + use<'s> {
+        let policy = self.policies.get(at.policy).map(|placed| placed.policy);
+        let rules = policy.and_then(|policy| policy.rules(at.direction)).unwrap_or_default();
+        rules.iter().filter(move |rule| rule.index == at.index)
+    }
+}
+
+impl RuleAt {
+    /// The rule's field in its object.
+    pub(super) fn field(self) -> String {
+        format!("spec.{}[{}]", self.direction, self.index)
+    }
+}
+
+/// The selectors of a policy, of its subject and of its rules.
+fn selectors(policy: &Policy) -> impl Iterator<Item = &Selector> {
+    let rules = Direction::ALL.into_iter().filter_map(|it| policy.rules(it)).flatten();
+    let ends = rules.flat_map(|rule| [&rule.source, &rule.destination]);
+    let entities = ends.flat_map(|end| end.entities.iter().flatten());
+    entities.filter_map(|entity| entity.selector.as_ref()).chain([&policy.selector])
+}

@@ -1,0 +1,313 @@
+//! The walk over the rules before a rule.
+
+use std::cell::LazyCell;
+use std::collections::BTreeSet;
+use std::mem::take;
+use std::rc::Rc;
+
+use ipnet::IpNet;
+use manx_policy_compiler::model::{
+    Action, DefaultAction, Direction, Entity, Family, Hook, PortMatch, Rule, RuleEnd,
+};
+use manx_policy_compiler::packets::Packets;
+
+use super::ends::{Address, EndKind, around};
+use super::{Cells, Pair, Peer, Placed, RuleAt, Taker, Tally};
+
+impl Cells<'_, '_> {
+    /// The packets of a pair that an object's rule may match.
+    pub(in crate::check) fn possible(&self, at: RuleAt, pair: &Pair) -> Packets {
+        let mut all = Packets::default();
+        for rule in self.rules(at) {
+            all.add(self.matched(rule, at.direction, pair, false));
+        }
+        all
+    }
+
+    /// Whether it is the same between all ends that a rule matches at all, and what: what this pair has is all.
+    pub(in crate::check) fn is_same_for_all(
+        &self,
+        at: RuleAt,
+        pair: &Pair,
+        found: &Packets,
+    ) -> bool {
+        let mut all = Packets::default();
+        for rule in self.rules(at) {
+            if has_names(rule) {
+                return false;
+            }
+            all.add(Packets::matching(rule, pair.family, &[], &[]));
+        }
+        all == *found
+    }
+
+    /// The packets of a pair that a rule matches: for certain, or possibly.
+    pub(in crate::check) fn matched(
+        &self,
+        rule: &Rule,
+        direction: Direction,
+        pair: &Pair,
+        certain: bool,
+    ) -> Packets {
+        self.spend(1);
+        let local = Peer { end: Some(pair.local), address: Address::Unknown };
+        let (local_end, peer_end) = rule.ends(direction);
+        for (end, at) in [(peer_end, pair.peer), (local_end, local)] {
+            let names = end.not_ports.iter().any(|port| matches!(port, PortMatch::Named(_)));
+            if !self.end_holds(end, at, pair.family, certain) || (certain && names) {
+                return Packets::default();
+            }
+        }
+        let ports = |peer: Peer| peer.end.map_or(&[][..], |end| &*self.ends[end].ports);
+        let (source, destination) = match direction {
+            Direction::Ingress => (pair.peer, local),
+            Direction::Egress => (local, pair.peer),
+        };
+        Packets::matching(rule, pair.family, ports(source), ports(destination))
+    }
+
+    fn end_holds(&self, end: &RuleEnd, at: Peer, family: Family, certain: bool) -> bool {
+        let Some(entities) = &end.entities else { return true };
+        entities.iter().any(|entity| {
+            self.spend(1);
+            self.entity_holds(entity, at, family, certain)
+        })
+    }
+
+    fn entity_holds(&self, entity: &Entity, at: Peer, family: Family, certain: bool) -> bool {
+        let Entity { selector, not_selector, nets, not_nets, service } = entity;
+        let end = at.end.map(|end| &self.ends[end]);
+        if let Some(selector) = selector
+            && !end.is_some_and(|end| selector.matches(end))
+        {
+            return false;
+        }
+        // Another member may have the address, too.
+        if let Some(selector) = not_selector
+            && (certain || end.is_some_and(|end| selector.matches(end)))
+        {
+            return false;
+        }
+        let is_in = |net: &IpNet| at.address.is_in(net, family).unwrap_or(!certain);
+        let is_out = |net: &IpNet| !at.address.is_in(net, family).unwrap_or(certain);
+        !(certain && service.is_some())
+            && entity.allows_family(family)
+            && (nets.is_empty() || nets.iter().any(is_in))
+            && not_nets.iter().all(is_out)
+    }
+
+    /// What the rules before a rule leave of some packets of a pair; `tally` tells what took the others. `until` is a
+    /// rule of a policy that selects the local end; its index may be one that no rule has.
+    pub(in crate::check) fn left(
+        &self,
+        mut alive: Packets,
+        pair: &Pair,
+        until: RuleAt,
+        tally: &mut Tally,
+    ) -> Packets {
+        let target = &self.policies[until.policy];
+        let mut passed = Packets::default();
+        let mut tier: Option<usize> = None;
+        let list = self.list(pair.local);
+        for at in list.iter().copied().take_while(|at| *at <= until.policy) {
+            self.spend(1);
+            let placed = &self.policies[at];
+            let Some(rules) = placed.policy.rules(until.direction) else { continue };
+            if !self.counts(placed, target, pair.local) {
+                continue;
+            }
+            if let Some(first) = tier
+                && self.policies[first].policy.tier != placed.policy.tier
+            {
+                self.end_tier(first, &mut alive, &mut passed, tally);
+                tier = None;
+            }
+            if alive.is_empty() && passed.is_empty() {
+                break;
+            }
+            tier.get_or_insert(at);
+            let ends_here = placed.policy.tier == target.policy.tier;
+            for rule in rules {
+                if at == until.policy && rule.index >= until.index {
+                    break;
+                }
+                let general = is_general(rule, until.direction, pair.family);
+                tally.general &= general || ends_here || rule.action != Action::Pass;
+                if alive.is_empty() || rule.action == Action::Log {
+                    continue;
+                }
+                let matched = self.matched(rule, until.direction, pair, true);
+                let taken = alive.intersection(&matched);
+                self.spend(alive.pieces());
+                if taken.is_empty() {
+                    continue;
+                }
+                alive.subtract(&matched);
+                if rule.action == Action::Pass && !ends_here {
+                    passed.add(taken);
+                    continue;
+                }
+                tally.general &= general;
+                let by = RuleAt { policy: at, direction: until.direction, index: rule.index };
+                *tally.takers.entry(Taker::Rule(by)).or_default() += 1;
+            }
+        }
+        alive
+    }
+
+    fn end_tier(&self, first: usize, alive: &mut Packets, passed: &mut Packets, tally: &mut Tally) {
+        let tier = self.scene.model().tier(&self.policies[first].policy.tier);
+        match tier.default_action {
+            DefaultAction::Pass => alive.add(take(passed)),
+            DefaultAction::Deny => {
+                if !alive.is_empty() {
+                    *tally.takers.entry(Taker::TierEnd(first)).or_default() += 1;
+                }
+                *alive = take(passed);
+            }
+        }
+    }
+
+    /// Whether a policy applies wherever another one applies at the same endpoint: at host endpoints there are several
+    /// stages.
+    fn counts(&self, placed: &Placed<'_, '_>, target: &Placed<'_, '_>, local: usize) -> bool {
+        match placed.policy.hook {
+            Hook::Forward => true,
+            Hook::Endpoint => {
+                self.ends[local].kind == EndKind::Pod || target.policy.hook == Hook::Endpoint
+            }
+            Hook::PreDnat | Hook::Untracked => false,
+        }
+    }
+
+    /// The peers that a rule may match. They are enough: an address that nobody names, one at either side of every
+    /// bound of a net that the rules up to this one name, and the ends that the rule selects. An end that it does not
+    /// select by its labels has one of these addresses, and can only matter as the peer of a Pass before: then, or if
+    /// `every` is true, every end is among them.
+    pub(in crate::check) fn peers<'c>(
+        &'c self,
+        at: RuleAt,
+        local: usize,
+        family: Family,
+        every: bool,
+    ) -> impl Iterator<Item = Peer> + 'c {
+        let entities = move || {
+            let of = move |rule: &'c Rule| rule.ends(at.direction).1.entities.as_deref();
+            self.rules(at).map(of)
+        };
+        let by_address = entities()
+            .any(|all| all.is_none_or(|all| all.iter().any(|entity| entity.selector.is_none())));
+        let every = every || (by_address && self.members_matter(at, local));
+        let selected = entities().flatten().flatten().filter_map(|it| it.selector.as_ref());
+        let selected = selected.filter(move |_| !every).flat_map(|it| self.ends_of(it));
+        let all = if every { 0..self.ends.len() } else { 0..0 };
+        let nets = Rc::new(LazyCell::new(move || self.nets(at, local, family)));
+        let of_ends = Rc::clone(&nets);
+        let ends = selected.chain(all).flat_map(move |end| self.peers_at(end, family, &of_ends));
+        let points = std::iter::once_with(move || {
+            let points: BTreeSet<_> = nets.iter().flat_map(around).collect();
+            points.into_iter().map(|address| Peer { end: None, address: Address::At(address) })
+        });
+        let unnamed = std::iter::once(Peer { end: None, address: Address::Unnamed });
+        unnamed.chain(ends).chain(points.flatten()).inspect(move |_| self.spend(1))
+    }
+
+    /// Whether a rule that selects by address may match more of a peer, or be reached by more, because of the end that
+    /// has the address.
+    fn members_matter(&self, at: RuleAt, local: usize) -> bool {
+        let list = self.list(local);
+        let tier = &self.policies[at.policy].policy.tier;
+        let earlier = list.iter().map(|it| self.policies[*it].policy);
+        let earlier = earlier.take_while(|policy| policy.tier != *tier);
+        let mut rules = earlier.filter_map(|policy| policy.rules(at.direction)).flatten();
+        let is_member = |rule: &Rule| {
+            self.spend(1);
+            let entities = rule.ends(at.direction).1.entities.as_deref();
+            let by_member = |entity: &Entity| entity.selector.is_some();
+            rule.action == Action::Pass
+                && (has_names(rule) || entities.is_some_and(|all| all.iter().any(by_member)))
+        };
+        self.rules(at).any(has_names) || rules.any(is_member)
+    }
+
+    /// An end with each address that matters.
+    fn peers_at(&self, end: usize, family: Family, nets: &BTreeSet<IpNet>) -> Vec<Peer> {
+        let own = &self.ends[end].nets;
+        let of_family = |net: &&IpNet| Family::from_address(net.addr()) == family;
+        let mut addresses = BTreeSet::new();
+        for net in own.iter().filter(of_family) {
+            addresses.extend([net.network(), net.broadcast()]);
+            if net.prefix_len() < net.max_prefix_len() {
+                self.spend(nets.len());
+                let points = nets.iter().flat_map(around);
+                addresses.extend(points.filter(|address| net.contains(address)));
+            }
+        }
+        let at = |address| Peer { end: Some(end), address };
+        if addresses.is_empty() {
+            // An end without addresses may get any.
+            let unknown = own.is_empty() && self.ends[end].kind != EndKind::Set;
+            return if unknown { vec![at(Address::Unknown)] } else { Vec::new() };
+        }
+        addresses.into_iter().map(|address| at(Address::At(address))).collect()
+    }
+
+    /// The nets of a family that the rules up to this one name for peers.
+    fn nets(&self, until: RuleAt, local: usize, family: Family) -> BTreeSet<IpNet> {
+        let list = self.list(local);
+        let policies = list.iter().take_while(|at| **at <= until.policy);
+        let rules = policies.filter_map(|at| self.policies[*at].policy.rules(until.direction));
+        let mut nets = BTreeSet::new();
+        for rule in rules.flatten() {
+            let (_, peer) = rule.ends(until.direction);
+            for entity in peer.entities.iter().flatten() {
+                self.spend(1);
+                nets.extend(entity.nets.iter().chain(&entity.not_nets).map(IpNet::trunc));
+            }
+        }
+        nets.retain(|net| Family::from_address(net.addr()) == family);
+        self.spend(nets.len());
+        nets
+    }
+
+    /// Whether any rule before a rule, or the rule itself, asks for something of the local end.
+    pub(in crate::check) fn asks_of_local(&self, until: RuleAt, local: usize) -> bool {
+        let list = self.list(local);
+        let policies = list.iter().take_while(|at| **at <= until.policy);
+        let mut rules =
+            policies.filter_map(|at| self.policies[*at].policy.rules(until.direction)).flatten();
+        rules.any(|rule| {
+            self.spend(1);
+            rule.ends(until.direction).0.entities.is_some() || has_names(rule)
+        })
+    }
+
+    /// Whether an endpoint is a host's.
+    pub(in crate::check) fn is_host(&self, end: usize) -> bool {
+        self.ends[end].kind == EndKind::Host
+    }
+}
+
+/// Whether a rule matches the same between all ends.
+fn is_general(rule: &Rule, direction: Direction, family: Family) -> bool {
+    let (local, peer) = rule.ends(direction);
+    let every_address = |end: &RuleEnd| {
+        end.entities.as_ref().is_none_or(|entities| {
+            entities.iter().any(|Entity { selector, not_selector, nets, not_nets, service }| {
+                selector.is_none()
+                    && not_selector.is_none()
+                    && service.is_none()
+                    && not_nets.is_empty()
+                    && (nets.is_empty() || nets.contains(&family.everything()))
+            })
+        })
+    };
+    every_address(local) && every_address(peer) && !has_names(rule)
+}
+
+/// Whether a rule names ports by name.
+fn has_names(rule: &Rule) -> bool {
+    let ends = [&rule.source, &rule.destination].into_iter();
+    let mut ports = ends.flat_map(|end| end.ports.iter().chain(&end.not_ports));
+    ports.any(|port| matches!(port, PortMatch::Named(_)))
+}
