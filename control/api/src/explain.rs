@@ -56,7 +56,7 @@ impl fmt::Display for Explanation {
 }
 
 /// A packet whose family is not known yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PacketSpec {
     /// A protocol by number, and the destination port if there is one.
     Protocol(u8, Option<u16>),

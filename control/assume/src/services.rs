@@ -116,7 +116,7 @@ fn slices(
     key: &ObjectKey,
     service: &Service,
 ) -> Vec<(ObjectKey, EndpointSlice)> {
-    if service.selector.is_empty() {
+    if service.selector.is_empty() || service.external_name.is_some() {
         return Vec::new();
     }
     let mut groups: BTreeMap<(bool, Vec<(u8, u16)>), EndpointSlice> = BTreeMap::new();

@@ -2,6 +2,7 @@
 //! that pods have outside of their nodes' blocks. The worker's routes and the kernel's routes are both made from it, so
 //! they cannot disagree.
 
+mod longest;
 mod unrouted;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use self::longest::longest;
 use self::unrouted::lines;
 pub use self::unrouted::{Unroutables, Unrouted};
 use crate::block;
@@ -180,20 +182,11 @@ impl Topology {
             && *underlay == other.underlay
     }
 
-    /// The longest prefix that contains an address, and where it leads. It takes a few lookups, however many prefixes
-    /// there are: of two prefixes that both contain the address, the longer sorts after the shorter. So the last one up
-    /// to the address either contains it, or lies in every one that does, and these are no longer than what both have
-    /// in common.
+    /// The longest prefix that contains an address, and where it leads.
     pub fn route(&self, address: IpAddr) -> (IpNet, Route) {
-        let mut bound = IpNet::from(address);
-        while let Some((prefix, route)) = self.prefixes.range(..=bound).next_back() {
-            if prefix.contains(&address) {
-                return (*prefix, *route);
-            }
-            let Some(shorter) = common_prefix(*prefix, bound) else { break };
-            bound = shorter;
-        }
-        (address.into(), Route::World)
+        let address = IpNet::from(address);
+        let found = longest(&self.prefixes, address);
+        found.map_or((address, Route::World), |(prefix, route)| (prefix, *route))
     }
 
     /// Whether an address is of the world beyond the cluster. A pod that has it in no pool does not change that.
@@ -318,40 +311,41 @@ pub enum TopologyError {
     },
 }
 
-/// The longest prefix that contains two others. `None`: they are of two families.
-fn common_prefix(one: IpNet, other: IpNet) -> Option<IpNet> {
-    let most = one.prefix_len().min(other.prefix_len());
-    let (alike, address) = match (one.addr(), other.addr()) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => ((a.to_bits() ^ b.to_bits()).leading_zeros(), other),
-        (IpAddr::V6(a), IpAddr::V6(b)) => ((a.to_bits() ^ b.to_bits()).leading_zeros(), other),
-        _ => return None,
-    };
-    let length = most.min(alike as u8);
-    IpNet::new(address.addr(), length).ok().map(|net| net.trunc())
-}
-
 fn list(names: &[String], none: &str) -> String {
     if names.is_empty() { none.to_owned() } else { names.join(", ") }
 }
 
-/// The smallest pool that contains `block`.
-fn pool<'a>(cluster: &'a Cluster, block: &IpNet) -> Option<&'a Pool> {
-    let around = cluster.pools.iter().filter(|pool| pool.cidr.contains(block));
-    around.max_by_key(|pool| pool.cidr.prefix_len())
+/// The pools, as many blocks ask for theirs.
+struct Pools<'a> {
+    by_cidr: BTreeMap<IpNet, &'a Pool>,
+    /// Whether all pools are known.
+    are_known: bool,
+}
+
+impl<'a> Pools<'a> {
+    fn new(cluster: &'a Cluster) -> Self {
+        let by_cidr = cluster.pools.iter().map(|pool| (pool.cidr.trunc(), pool)).collect();
+        Self { by_cidr, are_known: cluster.invalid_pools.is_empty() }
+    }
+
+    /// The smallest pool that contains a block.
+    fn around(&self, block: &IpNet) -> Option<&'a Pool> {
+        longest(&self.by_cidr, block.trunc()).map(|(_, pool)| *pool)
+    }
 }
 
 /// How `remote`'s `block` is reached from `here`, as its pool says. A block outside all pools leads nowhere. Calico
 /// would send it unencapsulated; but then, if a pool is removed while its blocks are in use, the traffic of its tunnels
 /// would go over the bare underlay, and hosts there could send with its pods' addresses.
-fn route_to(cluster: &Cluster, here: &Node, remote: &Node, block: &IpNet) -> Route {
+fn route_to(pools: &Pools<'_>, here: &Node, remote: &Node, block: &IpNet) -> Route {
     let address = |v4: bool| remote.internal_ips.iter().copied().find(|ip| ip.is_ipv4() == v4);
     let Some(next_hop) = address(block.addr().is_ipv4()) else {
         return Route::Nowhere(Nowhere::NoAddress);
     };
-    if !cluster.invalid_pools.is_empty() {
+    if !pools.are_known {
         return Route::Nowhere(Nowhere::UnknownPools);
     }
-    let Some(pool) = pool(cluster, block) else { return Route::Nowhere(Nowhere::Unpooled) };
+    let Some(pool) = pools.around(block) else { return Route::Nowhere(Nowhere::Unpooled) };
     let encapsulate = match pool.mode {
         EncapsulationMode::Never => false,
         EncapsulationMode::Always => true,
@@ -392,20 +386,20 @@ fn contested(cluster: &Cluster, name: &str) -> Result<BTreeSet<IpNet>, TopologyE
 /// The nodes that send tunnel packets to `here`, the node `name`, which has the prefixes `own`: the destination's pool
 /// chooses the encapsulation, so one prefix stands for all of a pool and family.
 fn senders(
-    cluster: &Cluster,
+    (cluster, pools): (&Cluster, &Pools<'_>),
     name: &str,
     here: &Node,
     own: impl Iterator<Item = IpNet>,
 ) -> BTreeSet<Peer> {
     let by_pool = own.map(|prefix| {
-        let cidr = pool(cluster, &prefix).map(|pool| pool.cidr);
+        let cidr = pools.around(&prefix).map(|pool| pool.cidr);
         ((cidr, prefix.addr().is_ipv4()), prefix)
     });
     let own: BTreeMap<_, IpNet> = by_pool.collect();
     let others = cluster.nodes.iter().filter(|(other, _)| *other != name);
     others
         .flat_map(|(_, remote)| own.values().map(move |prefix| (remote, prefix)))
-        .filter_map(|(remote, prefix)| match route_to(cluster, remote, here, prefix) {
+        .filter_map(|(remote, prefix)| match route_to(pools, remote, here, prefix) {
             Route::Tunnel(to) => Some(Peer { address: underlay_address(remote)?, ..to }),
             Route::Local
             | Route::Node
@@ -438,7 +432,7 @@ impl Cluster {
 /// The routes of the borrowed addresses as seen from `here`, the node `name`, and those that have none to their pod. No
 /// pod takes an address of a node, or a reserved one.
 fn borrowed(
-    cluster: &Cluster,
+    (cluster, pools): (&Cluster, &Pools<'_>),
     name: &str,
     here: &Node,
     reserved: &Reserved,
@@ -456,7 +450,7 @@ fn borrowed(
             (None, Some(what)) => (None, Some(Unrouted::Reserved(*what))),
             (None, None) if **node == *name => (Some(Route::Local), None),
             (None, None) => {
-                let route = route_to(cluster, here, remote, &prefix);
+                let route = route_to(pools, here, remote, &prefix);
                 let is_unpooled = route == Route::Nowhere(Nowhere::Unpooled);
                 (Some(route), is_unpooled.then_some(Unrouted::Unpooled))
             }
@@ -499,6 +493,7 @@ pub fn closed_topology(
         return Err(TopologyError::NoBlock(name.to_owned()));
     }
     let contested = contested(cluster, name)?;
+    let pools_by_cidr = Pools::new(cluster);
     let tunnel_addresses: Vec<IpAddr> =
         here.pod_cidrs.iter().copied().filter_map(block::tunnel_address).collect();
     let others = || cluster.nodes.iter().filter(|(other, _)| *other != name);
@@ -513,18 +508,18 @@ pub fn closed_topology(
     let nodes_in_pools = with_nodes
         .flat_map(|pool| reported_within(&cluster.nodes, pool.cidr))
         .map(|(_, address)| (IpNet::from(address), Route::World));
-    let blocks_of_others =
-        remote_blocks().map(|(_, remote, block)| (*block, route_to(cluster, here, remote, block)));
+    let blocks_of_others = remote_blocks()
+        .map(|(_, remote, block)| (*block, route_to(&pools_by_cidr, here, remote, block)));
     let contested = contested.into_iter().map(|it| (it, Route::Nowhere(Nowhere::Contested)));
     let own_blocks = here.pod_cidrs.iter().map(|block| (*block, Route::Local));
-    let (borrowed, mut unrouted) = borrowed(cluster, name, here, reserved);
+    let (borrowed, mut unrouted) = borrowed((cluster, &pools_by_cidr), name, here, reserved);
     unrouted.extend(unheld(cluster));
     let unpooled_here =
-        borrowed.iter().map(|(prefix, _)| *prefix).filter(|it| pool(cluster, it).is_none());
+        borrowed.iter().map(|(prefix, _)| *prefix).filter(|it| pools_by_cidr.around(it).is_none());
     let of_no_pool = unpooled_here.collect();
     let borrowed_here = borrowed.iter().filter(|(_, route)| *route == Route::Local);
     let own = here.pod_cidrs.iter().chain(borrowed_here.map(|(prefix, _)| prefix)).copied();
-    let senders = senders(cluster, name, here, own);
+    let senders = senders((cluster, &pools_by_cidr), name, here, own);
     let own_addresses = here.internal_ips.iter().chain(&tunnel_addresses);
     let own_addresses = own_addresses.map(|ip| (IpNet::from(*ip), Route::Node));
     let masquerade = here.pod_cidrs.iter().copied().filter_map(block::masquerade_address);
@@ -534,7 +529,7 @@ pub fn closed_topology(
     let sources = sources.chain(own_addresses);
     let prefixes = sources.map(|(prefix, route)| (prefix.trunc(), route)).collect();
     let unpooled = remote_blocks()
-        .filter(|(.., block)| pool(cluster, block).is_none())
+        .filter(|(.., block)| pools_by_cidr.around(block).is_none())
         .map(|(name, _, block)| (block.trunc(), name.clone()))
         .collect();
     let vxlan_macs = cluster

@@ -22,14 +22,15 @@ const SERVICE_SPEC: &[&str] = &[
     "clusterIP",
     "clusterIPs",
     "externalIPs",
+    "externalName",
     "externalTrafficPolicy",
     "loadBalancerIP",
     "ports",
     "selector",
+    "type",
 ];
 const SERVICE_SPEC_IGNORED: &[&str] = &[
     "allocateLoadBalancerNodePorts",
-    "externalName",
     "healthCheckNodePort",
     "internalTrafficPolicy",
     "ipFamilies",
@@ -40,7 +41,6 @@ const SERVICE_SPEC_IGNORED: &[&str] = &[
     "sessionAffinity",
     "sessionAffinityConfig",
     "trafficDistribution",
-    "type",
 ];
 const ENDPOINT_IGNORED: &[&str] =
     &["conditions", "deprecatedTopology", "hints", "hostname", "nodeName", "targetRef", "zone"];
@@ -86,6 +86,13 @@ pub(super) fn service(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings)
         service.keeps_clients = keeps == Some(true);
         let cluster_ip = spec.field("clusterIP").map(|field| &field.node.value);
         service.headless = matches!(cluster_ip, Some(Value::String(text)) if text == "None");
+        let text = |key| match &spec.field(key)?.node.value {
+            Value::String(text) => Some(text.to_string()),
+            _ => None,
+        };
+        if text("type").as_deref() == Some("ExternalName") {
+            service.external_name = text("externalName");
+        }
         let one = |key, out: &mut Findings| spec.field(key).and_then(|field| single(&field, out));
         let several = |key, out: &mut Findings| {
             spec.field(key).map(|field| field.items(out, single)).unwrap_or_default()

@@ -1,6 +1,5 @@
 //! The order of tiers and of the policies in them.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::policies::Policy;
@@ -43,7 +42,9 @@ pub(super) fn arrange(objects: &BTreeMap<ObjectKey, Stored>, policies: &[Policy]
             let mut tier = define(objects, name);
             tier.policies =
                 (0..policies.len()).filter(|index| policies[*index].tier == name).collect();
-            tier.policies.sort_by(|a, b| compare(&policies[*a], &policies[*b]));
+            // By order, then by name: the second sort keeps the first one's order of equal ones.
+            tier.policies.sort_by_cached_key(|index| tie(&policies[*index].key));
+            tier.policies.sort_by(|a, b| policies[*a].order.total_cmp(&policies[*b].order));
             tier
         })
         .collect();
@@ -80,11 +81,7 @@ fn define(objects: &BTreeMap<ObjectKey, Stored>, name: &str) -> Tier {
     tier(None, true, false)
 }
 
-/// By order, then by "name/namespace/kind" with Calico's names of the kinds.
-fn compare(a: &Policy, b: &Policy) -> Ordering {
-    a.order.total_cmp(&b.order).then_with(|| tie(&a.key).cmp(&tie(&b.key)))
-}
-
+/// Orders policies of one order: "name/namespace/kind" with Calico's names of the kinds.
 fn tie(key: &ObjectKey) -> String {
     let kind = match key.kind {
         Kind::NetworkPolicy => "KubernetesNetworkPolicy",

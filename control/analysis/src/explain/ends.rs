@@ -6,27 +6,25 @@ use std::net::IpAddr;
 use manx_objects::State;
 use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, Object, ObjectKey};
-use manx_oracle::{Oracle, Party};
+use manx_oracle::Party;
 
+use super::parties::Parties;
+use super::services::service_of;
 use crate::pattern::{fits, is_pattern};
 
 /// What [`Explainer::ends`](super::Explainer::ends).
 pub(super) fn ends(
     text: &str,
     contents: &Contents,
-    oracle: &Oracle,
+    parties: &Parties<'_>,
 ) -> Result<Vec<String>, String> {
     if let Some(name) = text.strip_prefix("svc/") {
-        return of_service(name, contents, oracle);
+        return of_service(name, contents, parties);
     }
     if !is_pattern(text) {
         return Ok(vec![text.to_owned()]);
     }
-    let nodes = super::nodes(contents, |_| true).filter_map(|party| match party {
-        Party::Node { name, .. } => Some(format!("node/{name}")),
-        _ => None,
-    });
-    let all: BTreeSet<String> = oracle.pods().filter_map(pod).chain(nodes).collect();
+    let all: BTreeSet<String> = parties.names().collect();
     let fitting: Vec<String> = all.iter().filter(|name| fits(text, name)).cloned().collect();
     if fitting.is_empty() {
         let some: Vec<&str> = all.iter().take(3).map(String::as_str).collect();
@@ -35,18 +33,20 @@ pub(super) fn ends(
     Ok(fitting)
 }
 
-fn pod(party: Party) -> Option<String> {
-    match party {
-        Party::Pod { namespace, name, .. } => Some(format!("{namespace}/{name}")),
-        Party::Node { .. } | Party::Address(_) => None,
-    }
-}
-
 /// The endpoints of a service, as its slices have them.
-fn of_service(text: &str, contents: &Contents, oracle: &Oracle) -> Result<Vec<String>, String> {
+fn of_service(
+    text: &str,
+    contents: &Contents,
+    parties: &Parties<'_>,
+) -> Result<Vec<String>, String> {
     let Some((namespace, name)) = text.split_once('/') else {
         return Err(format!("svc/{text} is no service: expected svc/NAMESPACE/NAME"));
     };
+    if let Some((key, service)) = service_of(namespace, name, contents)
+        && let Some(external) = &service.external_name
+    {
+        return Err(only_a_name(&key, external));
+    }
     let mut addresses: BTreeSet<IpAddr> = BTreeSet::new();
     let key = |kind| ObjectKey { kind, namespace: namespace.to_owned(), name: name.to_owned() };
     let mut is_known = contents.objects.contains_key(&key(Kind::Service));
@@ -64,12 +64,33 @@ fn of_service(text: &str, contents: &Contents, oracle: &Oracle) -> Result<Vec<St
             "there is no Service or EndpointSlice of {namespace}/{name} in the manifests"
         ));
     }
-    let having = oracle.pods().filter(|party| addresses.contains(&party.address()));
-    let mut ends: BTreeSet<String> = having.filter_map(pod).collect();
-    let of_pods: BTreeSet<IpAddr> = oracle.pods().map(|party| party.address()).collect();
-    ends.extend(addresses.difference(&of_pods).map(IpAddr::to_string));
+    let mut ends = BTreeSet::new();
+    for address in addresses {
+        let pods = parties.having(address).iter().filter_map(|party| match party {
+            Party::Pod { namespace, name, .. } => Some(format!("{namespace}/{name}")),
+            Party::Node { .. } | Party::Address(_) => None,
+        });
+        let mut pods = pods.peekable();
+        if pods.peek().is_none() {
+            ends.insert(address.to_string());
+        }
+        ends.extend(pods);
+    }
     if ends.is_empty() {
         return Err(format!("the service {namespace}/{name} has no endpoint"));
     }
     Ok(ends.into_iter().collect())
+}
+
+/// What is said of a service that is only a name in DNS.
+fn only_a_name(service: &ObjectKey, external: &str) -> String {
+    let labels: Vec<&str> = external.trim_end_matches('.').split('.').collect();
+    let instead = match labels.as_slice() {
+        [name, namespace, "svc", ..] => format!("ask with svc/{namespace}/{name}, which it names"),
+        _ => "ask with an address that the name has, and write the rule with an ipBlock".to_owned(),
+    };
+    format!(
+        "{service} is of type ExternalName: DNS answers with the name {external}, and there is no address that policy \
+         sees; {instead}"
+    )
 }

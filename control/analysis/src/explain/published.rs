@@ -12,15 +12,15 @@ use std::net::IpAddr;
 
 use manx_api::explain::PacketSpec;
 use manx_calculation::block::masquerade_address;
-use manx_calculation::topology::{Reserved, Route, topology};
+use manx_calculation::topology::Route;
 use manx_objects::object::{Kind, Object, ObjectKey, Service};
 use manx_oracle::Party;
 
+use super::Explainer;
 use super::services::{Destinations, number, services};
-use super::{Explainer, nodes, parties, traversal};
 
 /// A connection that is asked about, in the form of requests.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Asked {
     /// Where it is opened.
     pub from: String,
@@ -77,8 +77,7 @@ impl Explainer<'_> {
             let asked = ends.into_iter().map(|(to, packet)| asked(from, &to, packet)).collect();
             return Ok(Connections { asked, notes });
         };
-        let client =
-            parties(from, self.contents, &self.oracle, &mut Vec::new())?.into_iter().next();
+        let client = self.parties.named(from, &mut Vec::new())?.into_iter().next();
         let is_pod = matches!(client, Some(Party::Pod { .. }));
         let clients_node = client.as_ref().and_then(|it| self.oracle.node(it)).map(str::to_owned);
         // An external address leads beyond the node only if that does not translate it.
@@ -131,13 +130,12 @@ impl Explainer<'_> {
         let address: Option<IpAddr> = to.parse().ok();
         let named = to.strip_prefix("node/").map(str::to_owned);
         let node = named.or_else(|| {
-            let mut all = nodes(self.contents, |_| true);
-            all.find_map(|party| match party {
-                Party::Node { name, address: has } if Some(has) == address => Some(name),
+            self.parties.having(address?).iter().find_map(|party| match party {
+                Party::Node { name, .. } => Some(name.clone()),
                 _ => None,
             })
         });
-        let external = address.filter(|it| !self.is_of_pod_or_node(*it));
+        let external = address.filter(|it| self.parties.having(*it).is_empty());
         services(self.contents).find_map(|(key, service)| {
             let is_external = external.is_some_and(|it| {
                 service.addresses.contains(&it) && !service.cluster_ips.contains(&it)
@@ -152,14 +150,14 @@ impl Explainer<'_> {
 
     /// The node of an end that is a pod.
     fn node_of(&self, end: &str) -> Option<String> {
-        let found = parties(end, self.contents, &self.oracle, &mut Vec::new()).ok()?;
+        let found = self.parties.named(end, &mut Vec::new()).ok()?;
         Some(self.oracle.node(found.first()?)?.to_owned())
     }
 
     /// The source address that the endpoint sees when this node masquerades the client. It is an address of Manx's
     /// interface if Manx carries the packets, else the node's own.
     fn masquerade(&self, node: &str, end: &str) -> Result<IpAddr, String> {
-        let to = parties(end, self.contents, &self.oracle, &mut Vec::new())?;
+        let to = self.parties.named(end, &mut Vec::new())?;
         let Some(to) = to.first().map(Party::address) else {
             return Err(format!("{end} has no address"));
         };
@@ -167,21 +165,21 @@ impl Explainer<'_> {
         let Some(Object::Node(object)) = self.contents.valid(&key) else {
             return Err(format!("there is no valid node {node} in the manifests"));
         };
-        let route = topology(&traversal::routed(self.contents), node, &Reserved::new())
-            .map_err(|error| format!("the routes of node {node} are not known: {error}"))?
-            .route(to)
-            .1;
+        let route = self.routes.route(node, to)?.map(|(_, route)| route);
         let of_family = |it: &IpAddr| it.is_ipv4() == to.is_ipv4();
         let by_manx =
             object.pod_cidrs.iter().copied().filter_map(masquerade_address).find(of_family);
         let own = object.internal_ips.iter().copied().find(of_family);
         let seen = match route {
-            Route::Direct(_) | Route::World => own,
-            Route::Local
-            | Route::Node
-            | Route::Masquerade
-            | Route::Tunnel(_)
-            | Route::Nowhere(_) => by_manx,
+            // A node without a block has no interface of Manx.
+            None | Some(Route::Direct(_) | Route::World) => own,
+            Some(
+                Route::Local
+                | Route::Node
+                | Route::Masquerade
+                | Route::Tunnel(_)
+                | Route::Nowhere(_),
+            ) => by_manx,
         };
         seen.ok_or_else(|| format!("node {node} has no address of the family of {to}"))
     }

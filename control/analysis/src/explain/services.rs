@@ -14,7 +14,7 @@ use manx_objects::object::{
     ContainerPort, Kind, Object, ObjectKey, PortNumber, Protocol, Service, ServicePort,
 };
 
-use super::{Explainer, nodes};
+use super::Explainer;
 
 /// Where a packet to a destination goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +39,10 @@ impl Explainer<'_> {
             },
         );
         let ends = self.ends(&text)?;
-        let of_service = service_of(&text, self.contents).filter(|(_, it)| !it.headless);
+        let named = text.strip_prefix("svc/").and_then(|name| name.split_once('/'));
+        let of_service = named
+            .and_then(|(namespace, name)| service_of(namespace, name, self.contents))
+            .filter(|(_, it)| !it.headless);
         let ends = match (of_service, packet) {
             (Some((key, service)), PacketSpec::Protocol(protocol, Some(port))) => {
                 let translated = translate(ends, (&key, service), (protocol, port), self.contents);
@@ -55,16 +58,11 @@ impl Explainer<'_> {
 
     /// The service that has a cluster IP. One that a pod or a node has, too, is theirs.
     fn having(&self, address: IpAddr) -> Option<&ObjectKey> {
-        if self.is_of_pod_or_node(address) {
+        if !self.parties.having(address).is_empty() {
             return None;
         }
         let mut services = services(self.contents);
         services.find(|(_, service)| service.cluster_ips.contains(&address)).map(|(key, _)| key)
-    }
-
-    pub(super) fn is_of_pod_or_node(&self, address: IpAddr) -> bool {
-        let mut all = self.oracle.pods().chain(nodes(self.contents, |_| true));
-        all.any(|party| party.address() == address)
     }
 }
 
@@ -76,9 +74,12 @@ pub(crate) fn services(contents: &Contents) -> impl Iterator<Item = (&ObjectKey,
     })
 }
 
-/// The service that `svc/NAMESPACE/NAME` names.
-fn service_of<'a>(text: &str, contents: &'a Contents) -> Option<(ObjectKey, &'a Service)> {
-    let (namespace, name) = text.strip_prefix("svc/")?.split_once('/')?;
+/// The valid service of this name.
+pub(super) fn service_of<'a>(
+    namespace: &str,
+    name: &str,
+    contents: &'a Contents,
+) -> Option<(ObjectKey, &'a Service)> {
     let (namespace, name) = (namespace.to_owned(), name.to_owned());
     let key = ObjectKey { kind: Kind::Service, namespace, name };
     match contents.valid(&key)? {

@@ -217,3 +217,43 @@ fn a_published_port_is_two_steps_and_the_second_is_of_whom_the_node_masquerades(
     192.0.2.1 to default/a 8080, 192.0.2.1 to default/c 8080; port 80 of Service default/web is port 8080 of its endpoints; 203.0.113.1 leads to Service default/web, whose externalTrafficPolicy is Local: the client's address is kept
     ");
 }
+
+#[test]
+fn a_service_that_is_only_a_name_says_what_to_ask_instead() {
+    let named = |name: &str| {
+        let service = format!(
+            "---\n{{apiVersion: v1, kind: Service, metadata: {{name: ext, namespace: hub}}, spec: {{type: ExternalName, externalName: {name}}}}}\n"
+        );
+        connections(&service, "default/a", "svc/hub/ext", 443)
+    };
+    insta::assert_snapshot!(named("hub.example.org"), @"Service hub/ext is of type ExternalName: DNS answers with the name hub.example.org, and there is no address that policy sees; ask with an address that the name has, and write the rule with an ipBlock");
+    insta::assert_snapshot!(named("web.default.svc.cluster.local"), @"Service hub/ext is of type ExternalName: DNS answers with the name web.default.svc.cluster.local, and there is no address that policy sees; ask with svc/default/web, which it names");
+}
+
+#[test]
+fn many_questions_are_answered_with_one_import_and_one_topology_of_each_node() {
+    let text = format!("{PODS}{NODES}{}", pool("four", "10.1.0.0/16", "ipipMode: Always"));
+    let contents = Contents::from_texts([("objects.yaml", text.as_str())]);
+    let assumed = BTreeMap::new();
+    let explainer = Explainer::new(&contents, &assumed, "eth0");
+    let request = |from: &str, to: &str, ipv6| ExplainRequest {
+        from: from.to_owned(),
+        to: to.to_owned(),
+        packet: PacketSpec::Protocol(6, Some(80)),
+        source_port: 49152,
+        ipv6,
+        uplink: None,
+        routes: true,
+    };
+    let seen = ["n1", "n2"].map(|node| explainer.routes.topology(node).unwrap().unwrap());
+    for (from, to) in [("a", "c"), ("c", "a"), ("a", "node/n2"), ("192.0.2.1", "c")] {
+        explainer.explain(&request(from, to, false)).unwrap();
+    }
+    explainer.connections("192.0.2.1", "c", PacketSpec::Protocol(6, Some(80))).unwrap();
+    for (node, seen) in ["n1", "n2"].iter().zip(seen) {
+        let known = explainer.routes.topology(node).unwrap().unwrap();
+        assert!(std::rc::Rc::ptr_eq(&known, &seen), "{node}");
+        // Here, in `seen`, and in what is kept.
+        assert_eq!(std::rc::Rc::strong_count(&known), 3, "{node}");
+    }
+}

@@ -9,11 +9,11 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use manx_calculation::import::{self, Cluster};
-use manx_calculation::topology::{Reserved, Route, TopologyError, topology};
-use manx_objects::contents::Contents;
-use manx_objects::object::Kind;
-use manx_oracle::{Crossing, Direction, Oracle, Packet, Party};
+use manx_calculation::topology::Route;
+use manx_oracle::{Crossing, Direction, Packet, Party};
+
+use super::Explainer;
+use super::routes::Routes;
 
 /// The name of the tunnels as an interface; no host endpoint can have it.
 const TUNNELS: &str = "its tunnels";
@@ -49,8 +49,7 @@ impl Traversal {
     /// The interfaces between two parties, if the nodes' uplink is called `uplink`. `Err` says why the routes are not
     /// known.
     pub(super) fn new(
-        contents: &Contents,
-        oracle: &Oracle,
+        Explainer { oracle, parties, routes, .. }: &Explainer<'_>,
         from: &Party,
         to: &Party,
         uplink: &str,
@@ -66,16 +65,15 @@ impl Traversal {
         if leaves == arrives {
             return Ok(traversal);
         }
-        let cluster = routed(contents);
         let is_placeless = |party: &Party, node: Option<&str>| {
             node.is_none() && matches!(party, Party::Pod { .. })
         };
         let there = leaves.filter(|_| !is_placeless(to, arrives));
         let there =
-            there.map(|node| NodeRoute::new(&cluster, node, traversal.to)).transpose()?.flatten();
+            there.map(|node| NodeRoute::new(routes, node, traversal.to)).transpose()?.flatten();
         let back = arrives.filter(|_| !is_placeless(from, leaves));
         let back =
-            back.map(|node| NodeRoute::new(&cluster, node, traversal.from)).transpose()?.flatten();
+            back.map(|node| NodeRoute::new(routes, node, traversal.from)).transpose()?.flatten();
         let is_between_pods =
             matches!((from, to), (Party::Pod { .. }, Party::Pod { .. })).then_some(());
         traversal.no_route = there
@@ -99,8 +97,7 @@ impl Traversal {
             | None => uplink,
         };
         let passed = |party: &Party, node: &str| {
-            let addresses = super::nodes(contents, |name| name == node);
-            let addresses = addresses.filter(|_| interface != TUNNELS);
+            let addresses = parties.node(node).iter().filter(|_| interface != TUNNELS);
             TraversedInterface {
                 node: node.to_owned(),
                 interface: interface.to_owned(),
@@ -140,15 +137,9 @@ impl Traversal {
 
 impl<'a> NodeRoute<'a> {
     /// The route of `node` to the other end. `None`: there is no such node, or it has no pods.
-    fn new(cluster: &Cluster, node: &'a str, other: IpAddr) -> Result<Option<Self>, String> {
-        match topology(cluster, node, &Reserved::new()) {
-            Ok(seen) => {
-                let (prefix, route) = seen.route(other);
-                Ok(Some(Self { node, other, prefix, route }))
-            }
-            Err(TopologyError::UnknownNode { .. } | TopologyError::NoBlock(_)) => Ok(None),
-            Err(error) => Err(format!("the routes of node {node} are not known: {error}")),
-        }
+    fn new(routes: &Routes<'_>, node: &'a str, other: IpAddr) -> Result<Option<Self>, String> {
+        let found = routes.route(node, other)?;
+        Ok(found.map(|(prefix, route)| Self { node, other, prefix, route }))
     }
 
     /// Why nothing goes there. Packets from there are refused, too, by the strict reverse-path check.
@@ -182,19 +173,5 @@ fn mismatch(there: &NodeRoute<'_>, back: &NodeRoute<'_>) -> Option<String> {
             back.other,
             how(back)
         )
-    })
-}
-
-/// The objects that routes are made of: the nodes, the pools, and pods with what decides whether they are endpoints.
-pub(super) fn routed(contents: &Contents) -> Cluster {
-    let of_routes = contents.objects.iter().filter(|(key, _)| {
-        let makes_endpoints =
-            matches!(key.kind, Kind::Pod | Kind::Namespace | Kind::ServiceAccount);
-        makes_endpoints || matches!(key.kind, Kind::Node | Kind::IpPool)
-    });
-    import::import(&Contents {
-        objects: of_routes.map(|(key, stored)| (key.clone(), stored.clone())).collect(),
-        in_sync: contents.in_sync,
-        ..Contents::default()
     })
 }

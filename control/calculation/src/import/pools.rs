@@ -53,6 +53,12 @@ fn overlapping<'a>(all: &'a [Written<'a>], are_dated: bool) -> (Pairs<'a>, Pairs
         one.contains(&other) || other.contains(&one)
     };
     let (mut later, mut doubtful) = (Vec::new(), Vec::new());
+    // Sorted, a pool that holds any other holds the next.
+    let mut sorted: Vec<IpNet> = all.iter().map(|it| it.pool.cidr.trunc()).collect();
+    sorted.sort_unstable();
+    if !sorted.windows(2).any(|pair| pair[0].contains(&pair[1])) {
+        return (later, doubtful);
+    }
     let mut standing: Vec<&Written<'_>> = Vec::new();
     let is_as_old = |one: &Written<'_>, other: &Written<'_>| {
         !are_dated || one.pool.created == other.pool.created

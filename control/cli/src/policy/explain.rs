@@ -1,6 +1,6 @@
 //! `manx policy explain`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -154,9 +154,10 @@ fn explain_by_manifests(explain: &Explain, completed: &Completed) -> Result<Answ
     let explainer = Explainer::new(contents, &assumed.addresses, UPLINK);
     let from = explainer.ends(&explain.from)?;
     let (mut asked, mut notes) = (Vec::new(), Vec::new());
+    let mut known = HashSet::new();
     for from in &from {
         let one = explainer.connections(from, &explain.to, explain.port)?;
-        asked.extend(one.asked.into_iter().filter(|it| !asked.contains(it)).collect::<Vec<_>>());
+        asked.extend(one.asked.into_iter().filter(|it| known.insert(it.clone())));
         notes.extend(one.notes.into_iter().filter(|it| !notes.contains(it)).collect::<Vec<_>>());
     }
     let ask = |Asked { from, to, packet, dropped }: &Asked| {

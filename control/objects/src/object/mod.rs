@@ -485,6 +485,8 @@ pub struct Service {
     pub keeps_clients: bool,
     /// `spec.clusterIP: None`: clients reach its endpoints at their own addresses and ports.
     pub headless: bool,
+    /// `spec.externalName` if `spec.type` is `ExternalName`: DNS answers with this name, and there are no endpoints.
+    pub external_name: Option<String>,
 }
 
 /// `spec.ports[]` of a service.

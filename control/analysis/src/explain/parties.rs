@@ -1,0 +1,175 @@
+//! The parties that texts name: pods, nodes and addresses.
+
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use manx_objects::State;
+use manx_objects::contents::Contents;
+use manx_objects::object::{Kind, Object, ObjectKey, Phase};
+use manx_oracle::{Oracle, Party};
+
+use crate::matrix::unnamed_addresses;
+
+/// Names an address that no object names.
+const OUTSIDE: &str = "outside";
+
+/// The pods that are endpoints and the valid nodes, found by name and by address.
+#[derive(Debug)]
+pub(super) struct Parties<'a> {
+    contents: &'a Contents,
+    /// By `NAMESPACE/NAME`; a party for each address.
+    pods: BTreeMap<String, Vec<Party>>,
+    /// By name; a party for each address. Nodes without an address are not included.
+    nodes: BTreeMap<String, Vec<Party>>,
+    by_address: BTreeMap<IpAddr, Vec<Party>>,
+    /// An address of each family that no object names, when it has been asked for.
+    outside: OnceCell<Vec<IpAddr>>,
+}
+
+impl<'a> Parties<'a> {
+    pub(super) fn new(contents: &'a Contents, oracle: &Oracle) -> Self {
+        let mut pods: BTreeMap<String, Vec<Party>> = BTreeMap::new();
+        let mut by_address: BTreeMap<IpAddr, Vec<Party>> = BTreeMap::new();
+        for party in oracle.pods() {
+            by_address.entry(party.address()).or_default().push(party.clone());
+            if let Party::Pod { namespace, name, .. } = &party {
+                pods.entry(format!("{namespace}/{name}")).or_default().push(party);
+            }
+        }
+        let mut nodes = BTreeMap::new();
+        for (key, _) in contents.of_kind(Kind::Node) {
+            let of_node = addresses_of_node(contents, key);
+            for party in &of_node {
+                by_address.entry(party.address()).or_default().push(party.clone());
+            }
+            if !of_node.is_empty() {
+                nodes.insert(key.name.clone(), of_node);
+            }
+        }
+        Self { contents, pods, nodes, by_address, outside: OnceCell::new() }
+    }
+
+    /// The names of all pods and nodes, in the form of requests.
+    pub(super) fn names(&self) -> impl Iterator<Item = String> {
+        let nodes = self.nodes.keys().map(|name| format!("node/{name}"));
+        self.pods.keys().cloned().chain(nodes)
+    }
+
+    /// A node, once for each of its addresses.
+    pub(super) fn node(&self, name: &str) -> &[Party] {
+        self.nodes.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// The pods and nodes that have an address.
+    pub(super) fn having(&self, address: IpAddr) -> &[Party] {
+        self.by_address.get(&address).map_or(&[], Vec::as_slice)
+    }
+
+    /// The parties that a text names: a pod or node, once for each of its addresses. An address names the pod or node
+    /// that has it; `outside` is an address of each family that no object names. A pod on the host's network is its
+    /// node, which `stand_ins` then says. `Err` says why the text names no party.
+    pub(super) fn named(
+        &self,
+        text: &str,
+        stand_ins: &mut Vec<String>,
+    ) -> Result<Vec<Party>, String> {
+        if text == OUTSIDE {
+            let outside = self.outside.get_or_init(|| unnamed_addresses(self.contents));
+            return if outside.is_empty() {
+                Err(format!("{OUTSIDE} is nowhere: the manifests name every address"))
+            } else {
+                Ok(outside.iter().copied().map(Party::Address).collect())
+            };
+        }
+        if let Ok(address) = text.parse::<IpAddr>() {
+            return match self.having(address) {
+                [] => Ok(vec![Party::Address(address)]),
+                [one] => Ok(vec![one.clone()]),
+                several => {
+                    let names: Vec<String> = several.iter().map(ToString::to_string).collect();
+                    let names = names.join(" and ");
+                    Err(format!("{address} belongs to {names}; name the one that is meant"))
+                }
+            };
+        }
+        if let Some(name) = text.strip_prefix("node/") {
+            return match self.node(name) {
+                [] => Err(format!("there is no node {name} with an InternalIP in the manifests")),
+                addresses => Ok(addresses.to_vec()),
+            };
+        }
+        let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
+        if let Some(of_pod) = self.pods.get(&format!("{namespace}/{name}")) {
+            return Ok(of_pod.clone());
+        }
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        let key = ObjectKey { kind: Kind::Pod, namespace, name };
+        if let Some(node) = host_of(&key, self.contents)
+            && let addresses @ [_, ..] = self.node(node)
+        {
+            stand_ins.push(format!("{key} is on its host's network: judged as node {node}"));
+            return Ok(addresses.to_vec());
+        }
+        Err(no_pod(&key, self.contents))
+    }
+}
+
+/// A valid node, once for each of its addresses.
+fn addresses_of_node(contents: &Contents, key: &ObjectKey) -> Vec<Party> {
+    let Some(Object::Node(node)) = contents.valid(key) else { return Vec::new() };
+    let mut addresses = node.internal_ips.clone();
+    addresses.extend(node.calico_address.map(|net| net.addr()));
+    addresses.sort();
+    addresses.dedup();
+    let party = |address| Party::Node { name: key.name.clone(), address };
+    addresses.into_iter().map(party).collect()
+}
+
+/// The node of a pod that is on its host's network.
+fn host_of<'a>(key: &ObjectKey, contents: &'a Contents) -> Option<&'a str> {
+    let State::Valid(object) = &contents.objects.get(key)?.state else { return None };
+    let Object::Pod(pod) = &**object else { return None };
+    pod.node_name.as_deref().filter(|_| pod.host_network)
+}
+
+/// Why a text that may name a pod names no party.
+fn no_pod(key: &ObjectKey, contents: &Contents) -> String {
+    let State::Valid(object) = (match contents.objects.get(key) {
+        None => {
+            return format!(
+                "{key} is not in the manifests; expected NAMESPACE/POD, POD of the namespace default, node/NAME, svc/NAMESPACE/NAME, outside or an address"
+            );
+        }
+        Some(stored) => &stored.state,
+    }) else {
+        return format!("{key} is not valid, so it is no endpoint and nothing passes");
+    };
+    let Object::Pod(pod) = &**object else { return format!("{key} is no endpoint") };
+    let is_invalid = |kind: Kind, namespace: &str, name: &str| {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        let stored = contents.objects.get(&ObjectKey { kind, namespace, name });
+        stored.is_some_and(|stored| matches!(stored.state, State::Invalid(_)))
+    };
+    let account = pod.service_account.as_deref().unwrap_or("default");
+    let why = match &pod.node_name {
+        _ if matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed)) => {
+            "it is finished, so its addresses are another's".to_owned()
+        }
+        Some(node) if pod.host_network => {
+            format!("it is on the network of node {node}, which has no InternalIP in the manifests")
+        }
+        None if pod.host_network => "it is on its host's network, and has no node".to_owned(),
+        _ if is_invalid(Kind::Namespace, "", &key.namespace) => {
+            format!("Namespace {} is not valid, so nothing passes its pods", key.namespace)
+        }
+        _ if is_invalid(Kind::ServiceAccount, &key.namespace, account) => {
+            format!(
+                "ServiceAccount {account} is not valid, so nothing passes the pods that run as it"
+            )
+        }
+        _ if pod.deleting => "it is being deleted and has released its addresses".to_owned(),
+        _ => "it has no address: status.podIPs is empty".to_owned(),
+    };
+    format!("{key} is no endpoint: {why}")
+}

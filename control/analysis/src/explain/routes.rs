@@ -1,0 +1,129 @@
+//! The routes of nodes, from the same topologies as the agents' routes. The objects are imported once, and the topology
+//! of each node is made once, because there may be as many questions as there are pairs of pods.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use ipnet::IpNet;
+
+use manx_calculation::import::{self, Cluster};
+use manx_calculation::topology::{Reserved, Route, Topology, TopologyError, topology};
+use manx_objects::contents::Contents;
+use manx_objects::object::Kind;
+
+/// About how many prefixes are kept, some hundred bytes each.
+const MOST_PREFIXES: usize = 1 << 20;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Routes<'a> {
+    contents: &'a Contents,
+    cluster: OnceCell<Cluster>,
+    kept: RefCell<Kept>,
+}
+
+/// The topologies of nodes that were asked for last; `None`: the node has no pods.
+#[derive(Debug, Default)]
+struct Kept {
+    by_node: BTreeMap<String, Option<Rc<Topology>>>,
+    prefixes: usize,
+}
+
+impl<'a> Routes<'a> {
+    pub(super) fn new(contents: &'a Contents) -> Self {
+        Self { contents, cluster: OnceCell::new(), kept: RefCell::default() }
+    }
+
+    /// Where an address leads from a node, and by which prefix. `None`: there is no such node, or it has no block for
+    /// pods. `Err` says why the routes are not known.
+    pub(super) fn route(
+        &self,
+        node: &str,
+        address: IpAddr,
+    ) -> Result<Option<(IpNet, Route)>, String> {
+        Ok(self.topology(node)?.map(|seen| seen.route(address)))
+    }
+
+    /// What a node's agent sees.
+    pub(super) fn topology(&self, node: &str) -> Result<Option<Rc<Topology>>, String> {
+        if let Some(known) = self.kept.borrow().by_node.get(node) {
+            return Ok(known.clone());
+        }
+        let made = match topology(self.cluster(), node, &Reserved::new()) {
+            Ok(made) => Some(Rc::new(made)),
+            Err(TopologyError::UnknownNode { .. } | TopologyError::NoBlock(_)) => None,
+            Err(error) => return Err(format!("the routes of node {node} are not known: {error}")),
+        };
+        self.kept.borrow_mut().keep(node, made.clone(), MOST_PREFIXES);
+        Ok(made)
+    }
+
+    /// The objects that routes are made of: the nodes, the pools, and pods with what decides whether they are endpoints.
+    fn cluster(&self) -> &Cluster {
+        self.cluster.get_or_init(|| {
+            let of_routes =
+                [Kind::Pod, Kind::Namespace, Kind::ServiceAccount, Kind::Node, Kind::IpPool];
+            let objects = of_routes.into_iter().flat_map(|kind| self.contents.of_kind(kind));
+            import::import(&Contents {
+                objects: objects.map(|(key, stored)| (key.clone(), stored.clone())).collect(),
+                in_sync: self.contents.in_sync,
+                ..Contents::default()
+            })
+        })
+    }
+}
+
+impl Kept {
+    /// Keeps one more. If they hold more than `most` prefixes, all others go.
+    fn keep(&mut self, node: &str, made: Option<Rc<Topology>>, most: usize) {
+        let prefixes = made.as_ref().map_or(0, |made| made.prefixes.len());
+        if self.prefixes + prefixes > most {
+            *self = Self::default();
+        }
+        self.prefixes += prefixes;
+        self.by_node.insert(node.to_owned(), made);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODES: &str = "
+{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.1.1.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.1.2.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: bare}, status: {addresses: [{type: InternalIP, address: 172.18.0.4}]}}
+---
+{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.1.0.0/16}}
+";
+
+    #[test]
+    fn objects_are_imported_once_and_each_topology_is_made_once() {
+        let contents = Contents::from_texts([("nodes.yaml", NODES)]);
+        let routes = Routes::new(&contents);
+        let seen = routes.topology("n1").unwrap().unwrap();
+        let imported = std::ptr::from_ref(routes.cluster());
+        assert_eq!(routes.route("n2", seen.addresses[0]).unwrap().unwrap().1, Route::World);
+        assert_eq!(routes.route("bare", seen.addresses[0]).unwrap(), None);
+        assert!(Rc::ptr_eq(&seen, &routes.topology("n1").unwrap().unwrap()));
+        assert!(std::ptr::eq(imported, routes.cluster()));
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let contents = Contents::from_texts([("nodes.yaml", NODES)]);
+        let routes = Routes::new(&contents);
+        let [n1, n2] = ["n1", "n2"].map(|node| routes.topology(node).unwrap());
+        let each = n1.as_ref().unwrap().prefixes.len();
+        let mut kept = Kept::default();
+        kept.keep("n1", n1.clone(), 2 * each);
+        kept.keep("n2", n2, 2 * each);
+        assert_eq!(kept.by_node.len(), 2);
+        kept.keep("n3", n1, 2 * each);
+        assert_eq!(kept.by_node.keys().collect::<Vec<_>>(), ["n3"]);
+    }
+}
