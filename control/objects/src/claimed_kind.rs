@@ -158,6 +158,7 @@ fn is_read(kind: Kind, version: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::code::Code;
+    use super::super::problem::Problem;
     use super::super::{State, read};
 
     /// The codes of a document's problems, and whether it closes.
@@ -167,7 +168,7 @@ mod tests {
         );
         let manifest = read("a.yaml", &format!("{text}---\n{text}")).unwrap();
         let closes = manifest.entries.iter().any(|it| matches!(it.state, State::Invalid(_)));
-        (manifest.problems.iter().map(|problem| problem.code()).collect(), closes)
+        (manifest.problems.iter().map(Problem::code).collect(), closes)
     }
 
     #[test]

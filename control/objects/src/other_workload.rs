@@ -1,4 +1,4 @@
-//! Workloads of kinds that are not read: Argo's Rollout, OpenShift's `DeploymentConfig`, Knative's Service.
+//! Workloads of kinds that are not read: Argo's Rollout, the `DeploymentConfig` of `OpenShift`, Knative's Service.
 //!
 //! What has `spec.template.metadata` is taken for one. If its template has no containers, it may make something else (a
 //! secret, a node), or pods of another kind (a virtual machine): it counts as idle. No pod is made of it, and a selector
