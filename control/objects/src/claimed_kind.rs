@@ -121,7 +121,7 @@ pub(super) fn is_another_vendors(kind: &str, version: &str) -> bool {
 /// Whether an API version is well-formed and cannot be meant as one that is read: its group has a dot, as every group has
 /// that is not Kubernetes' own, is of no domain of Kubernetes or Calico, and differs from each that is read by more than
 /// three letters.
-fn is_of_another_vendor(version: &str) -> bool {
+pub(super) fn is_of_another_vendor(version: &str) -> bool {
     /// A domain of Amazon's, which differs from Kubernetes' by three letters.
     const AMAZON: &str = ".k8s.aws";
     let Some((group, version)) = version.split_once('/') else { return false };

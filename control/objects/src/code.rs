@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::problem::Severity::{self, Error, Warning};
+use super::problem::Severity::{self, Error, Note, Warning};
 
 /// Defines [`Code`] from one table. A code's meaning is also its documentation.
 macro_rules! codes {
@@ -149,6 +149,8 @@ codes! {
         Some("remove it, or correct it");
     UnknownKind "unknown-kind" Warning
         "Objects of a file are of a kind that Manx does not read, and that is not one of Kubernetes' own." None;
+    KindOfAnotherProject "kind-of-another-project" Note
+        "Objects of a file are of another project's kind, which Manx does not read." None;
     RepeatedObject "repeated-object" Warning
         "An object is defined twice, with the same content." Some("keep one of them");
     UnsupportedRule "unsupported-rule" Warning
@@ -200,9 +202,9 @@ codes! {
     SelectorMatchesNothing "selector-matches-nothing" Warning
         "A selector matches no pod, host endpoint or network set of the input."
         Some("correct the selector, or the labels of what it is meant for; labels of namespaces are known only if the input has the Namespaces");
-    SelectorMayMatchSkipped "selector-may-match-skipped" Warning
+    SelectorMayMatchSkipped "selector-may-match-skipped" Note
         "A selector matches nothing of the input, but objects that are skipped may make pods that it matches."
-        Some("if an operator makes these pods, add them to the input (kubectl get pods -o yaml) or say --allow selector-may-match-skipped; if not, correct the selector");
+        Some("if an operator makes these pods, add them to the input (kubectl get pods -o yaml) to be certain; if not, correct the selector");
     OnlyHostNetwork "only-host-network" Warning
         "A selector matches only pods on their nodes' network, which no policy and no rule means."
         Some("policy knows these pods by their nodes' addresses only; if they are meant to be out of its reach, say --allow only-host-network");

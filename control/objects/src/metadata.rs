@@ -255,7 +255,7 @@ pub(super) fn annotation(
         let cause = Cause::Unexpected { found, expected: expected.to_owned() };
         match severity {
             Severity::Error => field.error(out, cause),
-            Severity::Warning => field.warning(out, cause),
+            Severity::Warning | Severity::Note => field.warning(out, cause),
         }
     }
 }

@@ -108,8 +108,8 @@ mod tests {
                 .replace("metadata: {labels", "data: {labels"),
         ] {
             assert_eq!(workloads(&text), [], "{text}");
-            let severities = read("a.yaml", &text).unwrap().problems;
-            assert!(severities.iter().all(|it| it.severity == Severity::Warning), "{text}");
+            let told = read("a.yaml", &text).unwrap().problems;
+            assert!(told.iter().all(|it| it.severity == Severity::Note), "{text}");
         }
     }
 
@@ -119,7 +119,7 @@ mod tests {
         let two = document("argoproj.io/v1alpha1", "Rollout", "app: db", PODS);
         let contents = Contents::from_texts([("a.yaml", one.as_str()), ("b.yaml", two.as_str())]);
         assert_eq!(contents.objects.len(), 1);
-        assert!(contents.problems.iter().all(|it| it.severity == Severity::Warning));
+        assert!(contents.problems.iter().all(|it| it.severity == Severity::Note));
         let misspelled = problems(&document("apps/v1", "Deploymnt", "app: web", PODS));
         assert!(misspelled.starts_with("error[unexpected-value]: kind: found"), "{misspelled}");
     }

@@ -20,6 +20,15 @@ pub enum Severity {
     Error,
     /// Something was ignored.
     Warning,
+    /// Nothing is wrong: the input has what only others read.
+    Note,
+}
+
+impl Severity {
+    /// That of the problem which says how many of this severity are not shown: there may be any among them.
+    pub(super) fn of_untold(self) -> Self {
+        self.min(Self::Warning)
+    }
 }
 
 /// A place in a file, or an API server.
@@ -235,6 +244,7 @@ impl fmt::Display for Problem {
         let severity = match self.severity {
             Severity::Error => "error",
             Severity::Warning => "warning",
+            Severity::Note => "note",
         };
         if self.field.is_empty() {
             writeln!(f, "{severity}[{}]: {}", self.code(), self.cause)?;
@@ -283,7 +293,7 @@ impl Problem {
     /// Says that an object has more problems than are reported.
     pub fn of_untold(key: &ObjectKey, place: &Place, severity: Severity, count: usize) -> Self {
         Self {
-            severity,
+            severity: severity.of_untold(),
             place: place.clone(),
             object: Some(key.clone()),
             field: String::new(),
@@ -331,6 +341,9 @@ impl Problem {
             Cause::UnknownField { .. } if warns => Code::IgnoredField,
             Cause::UnknownField { .. } => Code::UnknownField,
             Cause::Unsupported { .. } => Code::UnsupportedRule,
+            Cause::UnknownKind { .. } if self.severity == Severity::Note => {
+                Code::KindOfAnotherProject
+            }
             Cause::UnknownKind { .. } => Code::UnknownKind,
             Cause::UnsupportedPolicy { .. } => Code::UnsupportedPolicy,
             Cause::Duplicate { .. } => Code::DuplicateObject,
@@ -347,7 +360,7 @@ impl Problem {
             ),
             Cause::NotDone { help, .. } => Some(help),
             Cause::UnknownKind { help, .. } => *help,
-            _ if self.severity == Severity::Warning => self.code().help(),
+            _ if self.severity != Severity::Error => self.code().help(),
             _ => self.code().help().or_else(|| Some(self.object.as_ref()?.kind.when_invalid())),
         }
     }

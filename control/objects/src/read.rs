@@ -4,7 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::claimed_kind::{ClaimedKind, OF_ITSELF, holds_policies, is_another_vendors};
+use super::claimed_kind::{
+    ClaimedKind, OF_ITSELF, holds_policies, is_another_vendors, is_of_another_vendor,
+};
 use super::cursor::{Cursor, Finding, Findings, Tally};
 use super::decode::decode;
 use super::metadata;
@@ -133,6 +135,7 @@ impl Reader<'_> {
     fn finish(mut self) -> Manifest {
         for (severity, count) in self.reported.beyond(MAX_PROBLEMS) {
             let cause = Cause::Untold { count, of: "file" };
+            let severity = severity.of_untold();
             let problem = Problem { severity, ..Problem::of_file(self.file, cause) };
             self.manifest.problems.push(problem);
         }
@@ -316,9 +319,19 @@ impl Reader<'_> {
         let of_vendor = is_another_vendors(kind, api_version) && is_policy(kind);
         let help = settings::unread(kind, api_version).or(of_vendor.then_some(ANOTHER_VENDORS));
         let namespaces = BTreeSet::from([namespace]);
-        let (kind, api_version) = (kind.to_owned(), api_version.to_owned());
-        let cause = Cause::UnknownKind { kind, api_version, makes_pods, namespaces, help };
-        self.report_at(document, node, Severity::Warning, cause);
+        let cause = Cause::UnknownKind {
+            kind: kind.to_owned(),
+            api_version: api_version.to_owned(),
+            makes_pods,
+            namespaces,
+            help,
+        };
+        let severity = if of_vendor || !is_of_another_vendor(api_version) {
+            Severity::Warning
+        } else {
+            Severity::Note
+        };
+        self.report_at(document, node, severity, cause);
     }
 
     /// Reports a problem of a whole document.

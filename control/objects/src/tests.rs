@@ -418,7 +418,7 @@ fn a_policy_that_does_not_say_what_it_is_closes_all_that_it_may_be() {
     assert!(closing("metadata: {name: a}\n").is_empty());
     // Kinds of other projects with these names are not read.
     let knative = read("file.yaml", "apiVersion: serving.knative.dev/v1\nkind: Service\n").unwrap();
-    assert!(knative.entries.is_empty() && knative.problems[0].severity == Severity::Warning);
+    assert!(knative.entries.is_empty() && knative.problems[0].severity == Severity::Note);
 }
 
 #[test]
@@ -465,16 +465,16 @@ fn a_kind_that_is_spelled_nearly_like_one_that_is_read_is_that_one_and_not_valid
 }
 
 #[test]
-fn kinds_that_are_not_read_are_skipped_with_a_warning_and_policies_with_an_error() {
+fn kinds_that_are_not_read_are_skipped_with_a_word_and_policies_with_an_error() {
     for (version, kind, severity) in [
         ("projectcalico.org/v3", "BGPConfiguration", Some(Severity::Warning)),
         ("projectcalico.org/v3", "BGPPeer", Some(Severity::Warning)),
         ("projectcalico.org/v3", "IPReservation", Some(Severity::Warning)),
         ("crd.projectcalico.org/v1", "IPAMBlock", Some(Severity::Warning)),
         ("crd.projectcalico.org/v1", "ClusterInformation", Some(Severity::Warning)),
-        ("cert-manager.io/v1", "Certificate", Some(Severity::Warning)),
+        ("cert-manager.io/v1", "Certificate", Some(Severity::Note)),
         ("v1", "Something", Some(Severity::Warning)),
-        ("example.com/v1", "ConfigMap", Some(Severity::Warning)),
+        ("example.com/v1", "ConfigMap", Some(Severity::Note)),
         ("networking.k8s.io/v1", "Something", Some(Severity::Warning)),
         // What every cluster has.
         ("networking.k8s.io/v1", "Ingress", None),

@@ -30,7 +30,7 @@ pub struct Check {
     /// Exit with 2 for warnings, too
     #[arg(long)]
     pub strict: bool,
-    /// Leave out the warnings of this code (may be repeated)
+    /// Leave out the warnings or notes of this code (may be repeated)
     #[arg(long, value_name = "CODE", value_parser = allowable)]
     pub allow: Vec<Code>,
     #[command(flatten)]
@@ -53,8 +53,10 @@ pub enum Form {
 /// The code of this name, if it is a warning's.
 fn allowable(name: &str) -> Result<Code, String> {
     match Code::from_name(name) {
-        Some(code) if code.severity() == Severity::Warning => Ok(code),
-        Some(code) => Err(format!("{code} is an error, and only warnings can be allowed")),
+        Some(code) if code.severity() != Severity::Error => Ok(code),
+        Some(code) => {
+            Err(format!("{code} is an error, and only warnings and notes can be left out"))
+        }
         None => {
             Err("expected a code such as separate-peers, as in warning[separate-peers]".to_owned())
         }
@@ -110,6 +112,7 @@ struct Report {
     invalid: usize,
     errors: usize,
     warnings: usize,
+    notes: usize,
     problems: Vec<ProblemReport>,
 }
 
@@ -172,6 +175,7 @@ impl Report {
             invalid,
             errors: of(Severity::Error),
             warnings: of(Severity::Warning),
+            notes: of(Severity::Note),
             problems: problems.iter().map(ProblemReport::new).collect(),
         }
     }
@@ -209,12 +213,14 @@ impl Report {
             // Writing to a String cannot fail.
             let _ = write!(line, " ({})", kinds.join(", "));
         }
+        let notes = (self.notes > 0).then(|| format!(", {}", count(self.notes, "note")));
         let _ = writeln!(
             line,
-            ": {} invalid, {}, {}",
+            ": {} invalid, {}, {}{}",
             self.invalid,
             count(self.errors, "error"),
-            count(self.warnings, "warning")
+            count(self.warnings, "warning"),
+            notes.unwrap_or_default()
         );
         line
     }
@@ -239,6 +245,7 @@ impl ProblemReport {
             severity: match problem.severity {
                 Severity::Error => "error",
                 Severity::Warning => "warning",
+                Severity::Note => "note",
             },
             file: problem.place.file.to_string(),
             line: problem.place.at.map(|at| at.line),

@@ -269,7 +269,7 @@ fn event(
         "type": "Warning",
         "reason": match notice.severity {
             Severity::Error => "Invalid",
-            Severity::Warning => "PartlyIgnored",
+            Severity::Warning | Severity::Note => "PartlyIgnored",
         },
         "regarding": regarding,
         "note": notice.text,

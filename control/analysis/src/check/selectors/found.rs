@@ -30,8 +30,10 @@ pub(super) struct Found<'m> {
     /// The workloads and services with their own labels, which no selector sees.
     pub(super) labelled: Vec<(&'m ObjectKey, &'m Pairs)>,
     pub(super) skipped: Vec<SkippedKind<'m>>,
+    /// Whether the input is a piece of a cluster, as what a chart makes: it has neither a Node nor kube-system.
+    pub(super) is_piece: bool,
     matches: HashMap<Selector, Matches<'m>>,
-    reasons: HashMap<Key, (Code, String)>,
+    reasons: HashMap<Key, Option<(Code, String)>>,
     comparisons: usize,
 }
 
@@ -66,6 +68,7 @@ impl<'m> Found<'m> {
             by_namespace,
             labelled: labelled.collect(),
             skipped: skipped_kinds(scene.contents()),
+            is_piece: scene.nodes().is_empty() && !scene.namespaces().contains_key("kube-system"),
             matches: HashMap::new(),
             reasons: HashMap::new(),
             comparisons: 0,
@@ -125,8 +128,8 @@ impl<'m> Found<'m> {
             || (!asks_for_pods && endpoints().next().is_some())
     }
 
-    /// Why a selector matches nothing, and the code of the problem.
-    pub(super) fn why(&mut self, asked: Asked<'_>) -> (Code, String) {
+    /// Why a selector matches nothing, and the code of the problem. `None`: it may be meant for what the input lacks.
+    pub(super) fn why(&mut self, asked: Asked<'_>) -> Option<(Code, String)> {
         let of_cluster = asked.namespace.is_empty();
         let key = (asked.selector.clone(), asked.language, asked.subject, of_cluster);
         if let Some(reason) = self.reasons.get(&key) {
@@ -136,7 +139,8 @@ impl<'m> Found<'m> {
             + self.labelled.len()
             + self.scene.namespaces().len();
         let reason = if self.comparisons > MOST_COMPARISONS {
-            (Code::SelectorMatchesNothing, "nothing in the input fits all of it".to_owned())
+            let reason = "nothing in the input fits all of it".to_owned();
+            (!asked.looks_beyond(self)).then_some((Code::SelectorMatchesNothing, reason))
         } else {
             why(asked, self)
         };

@@ -7,7 +7,9 @@
 //! - `ports`: named ports.
 //!
 //! Nothing is reported of a selector without conditions: a policy for all pods of a namespace may be meant for later
-//! ones. Nor is anything if the input has no pods, or labels that are not known.
+//! ones. Nor is anything if the input has no pods, or labels that are not known. A piece of a cluster, as what a chart
+//! makes, names pods of namespaces that it does not have (DNS, monitoring): of these something is told only if something
+//! in the input is nearly what is meant.
 
 mod elsewhere;
 mod found;
@@ -121,6 +123,17 @@ impl<'s> Asked<'s> {
         !self.subject || role != Role::Set
     }
 
+    /// Whether it looks into namespaces that the input may lack: the input is a piece of a cluster, and the selector is not
+    /// for namespaces that the piece has, nor for what has none.
+    fn looks_beyond(self, found: &Found<'_>) -> bool {
+        let has = |name: &&str| found.scene.namespaces().contains_key(*name);
+        found.is_piece
+            && match self.selector.required_values(NAMESPACE) {
+                Some(names) => !names.iter().any(has),
+                None => !self.selector.conjuncts().contains(&&Selector::not_has(NAMESPACE)),
+            }
+    }
+
     /// Whether it has no conditions.
     fn is_bare(self) -> bool {
         self.selector.matches(&Bare(self.namespace))
@@ -162,7 +175,7 @@ impl<'s> Asked<'s> {
             );
             return is_sure.then(|| told((Code::SelectorMatchesNothing, reason)));
         }
-        found.has_what_is_meant(self.selector).then(|| told(found.why(self)))
+        found.has_what_is_meant(self.selector).then(|| found.why(self)).flatten().map(told)
     }
 
     /// What to say of the selector of a rule's peer.
@@ -182,7 +195,7 @@ impl<'s> Asked<'s> {
         if !found.has_what_is_meant(self.selector) {
             return None;
         }
-        let (code, why) = found.why(self);
+        let (code, why) = found.why(self)?;
         let of_input = if code == Code::SelectorMayMatchSkipped { " of the input" } else { "" };
         Some((code, format!("matches nothing{of_input}: {why}")))
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use manx_objects::code::Code;
+use manx_objects::edits_apart;
 use manx_policy_compiler::model::NAMESPACE;
 use manx_policy_compiler::selector::{LabelSource as _, Selector};
 
@@ -24,17 +25,17 @@ pub(super) struct Question<'q, 'm> {
     scope: Vec<&'m Member<'m>>,
 }
 
-/// The reason, and the code of the problem.
-pub(super) fn why(asked: Asked<'_>, found: &Found<'_>) -> (Code, String) {
+/// The reason, and the code of the problem. `None`: it may be meant for what the input lacks.
+pub(super) fn why(asked: Asked<'_>, found: &Found<'_>) -> Option<(Code, String)> {
     let question = Question::new(asked, found);
-    let reason = question.reason();
-    match makers(&question) {
+    let reason = question.reason()?;
+    Some(match makers(&question) {
         None => (Code::SelectorMatchesNothing, reason),
         Some(makers) => {
             let skipped = format!("objects that are skipped may make such pods: {makers}");
             (Code::SelectorMayMatchSkipped, format!("{reason}; {skipped}"))
         }
-    }
+    })
 }
 
 impl<'q, 'm> Question<'q, 'm> {
@@ -48,18 +49,26 @@ impl<'q, 'm> Question<'q, 'm> {
         Self { asked, found, place, rest, scope }
     }
 
-    fn reason(&self) -> String {
+    fn reason(&self) -> Option<String> {
+        let elsewhere = self.fits_elsewhere();
+        let missing: Vec<_> = self.rest.iter().copied().filter(|part| !self.has(*part)).collect();
+        // No selector of a rule means a pod on its node's network.
+        let near = self.scope.iter().filter(|member| member.role != Role::OnHost);
+        let nearest = Nearest::of(&self.rest, near.map(|member| (*member, &member.labels)));
+        if self.asked.looks_beyond(self.found)
+            && elsewhere.is_none()
+            && !nearest
+                .as_ref()
+                .is_some_and(|it| matches!(&it.lacking[..], [one] if one.whose() == Whose::Own))
+            && !missing.iter().any(|part| self.is_misspelled(*part))
+        {
+            return None;
+        }
         let here = self.here();
         let mut said = Vec::new();
-        let mut missing = Vec::new();
-        let elsewhere = self.fits_elsewhere();
         if self.scope.is_empty() {
             said.push(format!("there is no {} {here}", self.what()));
         } else {
-            missing.extend(self.rest.iter().copied().filter(|part| !self.has(*part)));
-            // No selector of a rule means a pod on its node's network.
-            let near = self.scope.iter().filter(|member| member.role != Role::OnHost);
-            let nearest = Nearest::of(&self.rest, near.map(|member| (*member, &member.labels)));
             said.push(match missing.first() {
                 Some(part) => self.nothing_has(*part, &here),
                 None => format!("no {} {here} fits all of it", self.what()),
@@ -76,9 +85,19 @@ impl<'q, 'm> Question<'q, 'm> {
         }
         said.extend(match elsewhere {
             Some(member) => Some(self.reach(member)),
+            None if self.scope.is_empty() => None,
             None => missing.iter().find_map(|part| self.other_place_of(*part)),
         });
-        said.join("; ")
+        Some(said.join("; "))
+    }
+
+    /// Whether a value that nothing has is spelled nearly like one that something has.
+    fn is_misspelled(&self, part: Part<'_>) -> bool {
+        let Some(label) = part.label() else { return false };
+        let there = self.scope.iter().filter_map(|member| member.labels.label(label.seen));
+        let there: BTreeSet<&str> = there.collect();
+        let is_near = |one: &str, other: &str| edits_apart(one, other) <= one.len() / 4;
+        label.values.iter().any(|one| there.iter().any(|other| is_near(one, other)))
     }
 
     /// Whether something where the selector looks matches a part.

@@ -114,6 +114,7 @@ fn the_catalogue_has_every_code_with_its_meaning_in_the_order_of_the_table() {
         let severity = match code.severity() {
             Severity::Error => "**Error.**",
             Severity::Warning => "**Warning.**",
+            Severity::Note => "**Note.**",
         };
         let words: Vec<&str> = section.split_whitespace().collect();
         let begins = format!("{severity} {}", code.meaning());
