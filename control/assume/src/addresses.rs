@@ -21,7 +21,7 @@ const PART_V6: u8 = 122;
 const MANY: usize = 1 << 16;
 
 /// Gives a block of each family to the nodes that have none: a free part of a pool of the input, or else of a range
-/// that the input does not name.
+/// that the input does not name. Where there is no such range, only pods that need an address miss it.
 pub(crate) fn assign_blocks(completion: &mut Completion<'_>) -> Result<(), Refusal> {
     let without = completion.nodes().filter(|(_, node)| node.pod_cidrs.is_empty());
     let without: Vec<String> = without.map(|(key, _)| key.name.clone()).collect();
@@ -30,9 +30,21 @@ pub(crate) fn assign_blocks(completion: &mut Completion<'_>) -> Result<(), Refus
     for v4 in families {
         let mut blocks = Blocks::new(completion, v4);
         for name in &without {
-            let block = blocks.next(&mut completion.space).ok_or(Refusal::NoRange("pods"))?;
+            let Some(block) = blocks.next(completion) else { break };
             given.entry(name).or_default().push(block);
         }
+    }
+    let mut lacking = needing(completion);
+    lacking.retain(|(_, node)| !given.contains_key(node.as_str()) && without.contains(node));
+    if !lacking.is_empty() {
+        let pods: Vec<String> = lacking.iter().map(|(pod, _)| pod.to_string()).collect();
+        return Err(Refusal::NoRange {
+            whom: format!(
+                "the pods without an address ({})",
+                list(pods.iter().map(String::as_str))
+            ),
+            what: "their status.podIPs, or spec.podCIDRs to their Nodes",
+        });
     }
     for (name, blocks) in &given {
         let fields = json!({ "spec": manifest::spec_of_node(blocks) });
@@ -69,18 +81,17 @@ impl Blocks {
         Self { v4, pools: pools.collect(), range: Vec::new() }
     }
 
-    fn next(&mut self, space: &mut Space) -> Option<IpNet> {
+    fn next(&mut self, completion: &mut Completion<'_>) -> Option<IpNet> {
         let (of_pool, of_range) = if self.v4 { (PART_V4, BLOCK_V4) } else { (PART_V6, BLOCK_V6) };
         while let Some(pool) = self.pools.first() {
-            if let Some(part) = space.free_part(*pool, of_pool) {
-                space.take_block(part);
+            if let Some(part) = completion.space.free_part(*pool, of_pool) {
+                completion.space.take_block(part);
                 return Some(part);
             }
             self.pools.remove(0);
         }
         if self.range.is_empty() {
-            let range = space.free_range(User::Pods, self.v4)?;
-            space.take_block(range);
+            let range = completion.take_range(User::Pods, self.v4)?;
             self.range = range.subnets(of_range).ok()?.take(256).collect();
             self.range.reverse();
         }
@@ -91,11 +102,7 @@ impl Blocks {
 /// Gives each pod that needs addresses and has none the next free one of each block of its node. The first two of a
 /// block are not a pod's: the network's, and the node's own.
 pub(crate) fn assign_addresses(completion: &mut Completion<'_>) {
-    let needing = completion
-        .pods()
-        .filter(|(_, pod)| !pod.host_network && !pod.deleting && pod.every_address().is_empty());
-    let needing: Vec<(ObjectKey, String)> =
-        needing.filter_map(|(key, pod)| Some((key.clone(), pod.node_name.clone()?))).collect();
+    let needing = needing(completion);
     let blocks: BTreeMap<String, Vec<IpNet>> =
         completion.nodes().map(|(key, node)| (key.name.clone(), node.pod_cidrs.clone())).collect();
     let mut cursors: BTreeMap<IpNet, Box<dyn Iterator<Item = IpAddr>>> = BTreeMap::new();
@@ -122,17 +129,17 @@ pub(crate) fn assign_addresses(completion: &mut Completion<'_>) {
         });
         completion.assumed.addresses.insert(key, given);
     }
-    let assumed = &completion.assumed.addresses;
-    if !assumed.is_empty() {
-        let names: Vec<String> = assumed
-            .iter()
-            .map(|(key, given)| format!("{}/{} {}", key.namespace, key.name, given[0]))
-            .collect();
-        completion.note(format!("no address: {}", list(names.iter().map(String::as_str))));
-    }
     for block in full {
         completion.note(format!("podCIDR {block} is full: some of its pods have no address of it"));
     }
+}
+
+/// The pods that need an address and have none, each with its node.
+fn needing(completion: &Completion<'_>) -> Vec<(ObjectKey, String)> {
+    let needing = completion
+        .pods()
+        .filter(|(_, pod)| !pod.host_network && !pod.deleting && pod.every_address().is_empty());
+    needing.filter_map(|(key, pod)| Some((key.clone(), pod.node_name.clone()?))).collect()
 }
 
 /// The addresses of a block that pods may have; last those that rules name apart from the others.

@@ -4,7 +4,8 @@
 //! `IPPool`, a chart has no Node. [`complete`] adds what a cluster's controllers would make (pods of workloads,
 //! endpoints of services), and makes up what only an administrator knows (nodes, pools, addresses). What the input has
 //! is never changed. What is made up collides with no address of the input, and with no net that a rule of the input
-//! names: a verdict about it is the verdict about any such pod or node.
+//! names: a verdict about it is the verdict about any such pod or node. If rules name all private ranges, it lies in one
+//! that no rule divides.
 //!
 //! Everything that was added is in [`Assumed`]: a line for people, and manifests that can be put beside the input.
 
@@ -22,14 +23,14 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use manx_objects::contents::{Contents, Stored};
-use manx_objects::object::{Node, Object, ObjectKey, Phase, Pod};
+use manx_objects::object::{Kind, Node, Object, ObjectKey, Phase, Pod};
 use manx_objects::problem::Place;
 use manx_objects::{State, few};
 use serde_json::Value as Json;
 
 pub use manifest::{MANAGER, merge};
 pub use services::endpoint_slices;
-use space::Space;
+use space::{Space, User};
 
 /// How many pods are made of a workload if nothing else is wanted.
 pub const REPLICAS: u32 = 2;
@@ -44,7 +45,8 @@ pub struct Options {
 /// What was added.
 #[derive(Debug, Clone, Default)]
 pub struct Assumed {
-    /// A line about each kind of thing that was added.
+    /// A line about each kind of thing that was added, but for [`Assumed::addresses`]: what is said of pods may say
+    /// which of their addresses are assumed ([`Assumed::note_of_addresses`]).
     pub notes: Vec<String>,
     /// Whole objects, and of objects of the input the fields that were added; to be applied with [`merge`].
     pub manifests: BTreeMap<ObjectKey, Json>,
@@ -57,6 +59,16 @@ impl Assumed {
     pub fn yaml(&self) -> String {
         self.manifests.values().map(manifest::yaml).collect()
     }
+
+    /// The line about the addresses of pods that had none. `None`: each had one.
+    pub fn note_of_addresses(&self) -> Option<String> {
+        let named = self.addresses.iter().filter_map(|(key, given)| {
+            Some(format!("{}/{} {}", key.namespace, key.name, given.first()?))
+        });
+        let named: Vec<String> = named.collect();
+        (!named.is_empty())
+            .then(|| format!("no address: {}", list(named.iter().map(String::as_str))))
+    }
 }
 
 /// Why manifests cannot be completed.
@@ -64,10 +76,15 @@ impl Assumed {
 pub enum Refusal {
     /// Every private range is in use.
     #[error(
-        "no private range is free for {0}: every one holds an address of the manifests, or a net that a rule names; add \
-         Nodes with spec.podCIDRs and an InternalIP, and pods with status.podIPs"
+        "no private range is free for {whom}: every one holds an address or block of the manifests, or a part of it is \
+         in a net that a rule names; add {what}"
     )]
-    NoRange(&'static str),
+    NoRange {
+        /// Who needs addresses, with the names.
+        whom: String,
+        /// What the manifests may say instead.
+        what: &'static str,
+    },
 }
 
 /// Adds what is missing. The same contents are always completed in the same way, and complete ones are left as they
@@ -112,10 +129,27 @@ impl Completion<'_> {
 
     /// The valid nodes.
     fn nodes(&self) -> impl Iterator<Item = (&ObjectKey, &Node)> {
-        self.valid().filter_map(|(key, object)| match object {
-            Object::Node(node) => Some((key, &**node)),
+        self.contents.of_kind(Kind::Node).filter_map(|(key, _)| match self.contents.valid(key) {
+            Some(Object::Node(node)) => Some((key, &**node)),
             _ => None,
         })
+    }
+
+    /// A range that holds nothing of the input, in use from now on. That a rule names it is told.
+    fn take_range(&mut self, user: User, v4: bool) -> Option<IpNet> {
+        let range = self.space.free_range(user, v4)?;
+        if let Some(net) = self.space.named_around(range) {
+            self.note(format!(
+                "every private range is in a net that a rule names: {range} is assumed for {}, and is in {net}, which a \
+                 rule names",
+                match user {
+                    User::Nodes => "Nodes",
+                    User::Pods => "pods",
+                }
+            ));
+        }
+        self.space.take_block(range);
+        Some(range)
     }
 
     /// The families in use, IPv4 first: `true` is IPv4. It is IPv4 if nothing tells.

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use manx_objects::object::{EncapsulationMode, IpPool, Kind, Object, ObjectKey};
 
+use crate::space::Space;
 use crate::{Completion, list};
 
 /// The shortest prefixes of a pool that holds several blocks, and the prefixes of a pool that holds several addresses.
@@ -24,17 +25,19 @@ pub(crate) fn make_pools(completion: &mut Completion<'_>) {
         return;
     }
     let mut made = Vec::new();
+    let mut number = 0;
     for v4 in [true, false] {
         let outside = outside_of_pools(completion, v4);
         let [shortest, of_addresses] = [SHORTEST, OF_ADDRESSES].map(|lens| lens[usize::from(!v4)]);
+        let around = Around { pools: pools(completion), space: &completion.space, nets: &outside };
         let common = common_net(&outside)
-            .filter(|net| net.prefix_len() >= shortest && may_be_pool(completion, *net, &outside));
+            .filter(|net| net.prefix_len() >= shortest && around.may_be_pool(*net));
         let nets = match common {
             Some(net) => vec![net],
-            None => grouped(completion, &outside, of_addresses),
+            None => around.grouped(of_addresses),
         };
         for net in nets {
-            let key = free_key(completion);
+            let key = free_key(completion, &mut number);
             let mode = if v4 { EncapsulationMode::Always } else { EncapsulationMode::Never };
             let pool = IpPool { cidr: net, ipip_mode: Some(mode), vxlan_mode: None, created: None };
             completion.add(key, Object::IpPool(Box::new(pool)));
@@ -47,16 +50,17 @@ pub(crate) fn make_pools(completion: &mut Completion<'_>) {
     }
 }
 
-/// The first name that no pool has: the input may hold the pools of an earlier completion.
-fn free_key(completion: &Completion<'_>) -> ObjectKey {
-    let key = |number| ObjectKey {
-        kind: Kind::IpPool,
-        namespace: String::new(),
-        name: format!("assumed-{number}"),
-    };
-    let mut keys = (1_usize..).map(key);
-    let free = |key: &ObjectKey| !completion.contents.objects.contains_key(key);
-    keys.find(free).unwrap_or_else(|| key(0))
+/// The first name after the one with this number that no pool has: the input may hold the pools of an earlier
+/// completion.
+fn free_key(completion: &Completion<'_>, number: &mut usize) -> ObjectKey {
+    loop {
+        *number += 1;
+        let name = format!("assumed-{number}");
+        let key = ObjectKey { kind: Kind::IpPool, namespace: String::new(), name };
+        if !completion.contents.objects.contains_key(&key) {
+            return key;
+        }
+    }
 }
 
 /// The blocks and pods' addresses of a family that lie in no pool and in no other of them.
@@ -78,18 +82,6 @@ fn outside_of_pools(completion: &Completion<'_>, v4: bool) -> Vec<IpNet> {
     all
 }
 
-/// The nets, and in place of those that are longer than `len` the nets of that length around them, where these may be
-/// pools.
-fn grouped(completion: &Completion<'_>, nets: &[IpNet], len: u8) -> Vec<IpNet> {
-    let around = |net: &IpNet| {
-        let around = IpNet::new(net.addr(), len.min(net.prefix_len())).map(|net| net.trunc());
-        around.ok().filter(|around| may_be_pool(completion, *around, nets)).unwrap_or(*net)
-    };
-    let mut grouped: Vec<IpNet> = nets.iter().map(around).collect();
-    grouped.dedup();
-    grouped
-}
-
 fn pools(completion: &Completion<'_>) -> Vec<IpNet> {
     let pools = completion.valid().filter_map(|(_, object)| match object {
         Object::IpPool(pool) => Some(pool.cidr),
@@ -107,10 +99,36 @@ fn common_net(nets: &[IpNet]) -> Option<IpNet> {
     Some(common.trunc())
 }
 
-/// Whether a net overlaps no pool and holds no address of the input but those of `pods`.
-fn may_be_pool(completion: &Completion<'_>, net: IpNet, pods: &[IpNet]) -> bool {
-    let overlaps = |pool: &IpNet| pool.contains(&net) || net.contains(pool);
-    let is_pods = |address: &IpAddr| pods.iter().any(|net| net.contains(address));
-    !pools(completion).iter().any(overlaps)
-        && completion.space.addresses_in(net).all(|address| is_pods(&address))
+/// What decides whether a net around some of the blocks and addresses that lie in no pool may be a pool.
+struct Around<'a> {
+    pools: Vec<IpNet>,
+    space: &'a Space,
+    /// The blocks and addresses, in order. None overlaps another.
+    nets: &'a [IpNet],
+}
+
+impl Around<'_> {
+    /// The nets, and in place of those that are longer than `len` the nets of that length around them, where these may
+    /// be pools.
+    fn grouped(&self, len: u8) -> Vec<IpNet> {
+        let around = |net: &IpNet| {
+            let around = IpNet::new(net.addr(), len.min(net.prefix_len())).map(|net| net.trunc());
+            around.ok().filter(|around| self.may_be_pool(*around)).unwrap_or(*net)
+        };
+        let mut grouped: Vec<IpNet> = self.nets.iter().map(around).collect();
+        grouped.dedup();
+        grouped
+    }
+
+    /// Whether a net overlaps no pool and holds no address of the input but those of `nets`.
+    fn may_be_pool(&self, net: IpNet) -> bool {
+        let overlaps = |pool: &IpNet| pool.contains(&net) || net.contains(pool);
+        !self.pools.iter().any(overlaps)
+            && self.space.addresses_in(net).all(|address| self.holds(address))
+    }
+
+    fn holds(&self, address: IpAddr) -> bool {
+        let after = self.nets.partition_point(|net| net.network() <= address);
+        after.checked_sub(1).is_some_and(|at| self.nets[at].contains(&address))
+    }
 }

@@ -77,9 +77,13 @@ fn give_addresses(completion: &mut Completion<'_>) -> Result<(), Refusal> {
     }
     let mut ranges = Vec::new();
     for v4 in completion.families() {
-        let range =
-            completion.space.free_range(User::Nodes, v4).ok_or(Refusal::NoRange("nodes"))?;
-        completion.space.take_block(range);
+        let range = completion.take_range(User::Nodes, v4).ok_or_else(|| Refusal::NoRange {
+            whom: format!(
+                "the Nodes without an InternalIP ({})",
+                list(unknown.iter().map(String::as_str))
+            ),
+            what: "an address of type InternalIP to their status.addresses",
+        })?;
         ranges.push(range);
     }
     for (index, name) in unknown.iter().enumerate() {

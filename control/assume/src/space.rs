@@ -19,6 +19,18 @@ struct Named {
     except: Vec<IpNet>,
 }
 
+impl Named {
+    /// Whether it means no address of a range.
+    fn leaves_out(&self, range: IpNet) -> bool {
+        !overlap(self.net, range) || self.except.iter().any(|except| except.contains(&range))
+    }
+
+    /// Whether it means every address of a range.
+    fn means_all_of(&self, range: IpNet) -> bool {
+        self.net.contains(&range) && !self.except.iter().any(|except| overlap(*except, range))
+    }
+}
+
 /// Who gets addresses of a range.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum User {
@@ -72,10 +84,24 @@ impl Space {
     }
 
     /// The first private range that holds nothing that the input names. If a rule names everything, no range is free of
-    /// it, and such rules are disregarded.
+    /// it, and such rules are disregarded. If rules name all private ranges, any pod or node has an address that they
+    /// mean: then the first range that no rule divides.
     pub(crate) fn free_range(&self, user: User, v4: bool) -> Option<IpNet> {
-        let smallest = |smallest: u8| ranges(user, v4).find(|range| self.is_free(*range, smallest));
-        smallest(0).or_else(|| smallest(1))
+        let first = |may_lie_in: &dyn Fn(&Named, IpNet) -> bool| {
+            let mut free = ranges(user, v4).filter(|range| self.is_unused(*range));
+            free.find(|range| self.named.iter().all(|named| may_lie_in(named, *range)))
+        };
+        first(&|named, range| named.leaves_out(range))
+            .or_else(|| {
+                first(&|named, range| named.net.prefix_len() == 0 || named.leaves_out(range))
+            })
+            .or_else(|| first(&|named, range| named.means_all_of(range) || named.leaves_out(range)))
+    }
+
+    /// A net, smaller than all addresses, that a rule names and that holds all of a range.
+    pub(crate) fn named_around(&self, range: IpNet) -> Option<IpNet> {
+        let smaller = self.named.iter().filter(|named| named.net.prefix_len() > 0);
+        smaller.filter(|named| named.means_all_of(range)).map(|named| named.net).next()
     }
 
     /// The first part of `outer` with this prefix length that holds no address and no smaller net. What names all of
@@ -97,16 +123,10 @@ impl Space {
         self.addresses.range(net.network()..=net.broadcast()).copied()
     }
 
-    /// Whether `range` is free: no object has an address in it, and no net of a rule with a prefix of `smallest` bits
-    /// or more means one.
-    fn is_free(&self, range: IpNet, smallest: u8) -> bool {
+    /// Whether no object has an address or a block in a range.
+    fn is_unused(&self, range: IpNet) -> bool {
         self.addresses_in(range).next().is_none()
             && !self.blocks.iter().any(|block| overlap(*block, range))
-            && self.named.iter().all(|Named { net, except }| {
-                net.prefix_len() < smallest
-                    || !overlap(*net, range)
-                    || except.iter().any(|except| except.contains(&range))
-            })
     }
 
     fn add(&mut self, object: &Object) {

@@ -272,10 +272,83 @@ fn addresses_lie_outside_of_what_rules_name() {
     let outside = "{ipBlock: {cidr: 0.0.0.0/0, except: [10.0.0.0/8, 172.16.0.0/12]}}";
     assert_eq!(block_of(outside), "10.244.0.0/24");
     assert_eq!(block_of("{ipBlock: {cidr: 0.0.0.0/0}}"), "10.244.0.0/24");
-    let nearly_all = "{ipBlock: {cidr: 0.0.0.0/1}}, {ipBlock: {cidr: 128.0.0.0/1}}";
-    let mut contents = Contents::from_texts([("i", &*(pod("a", "", "") + &policy(nearly_all)))]);
-    let refused = complete(&mut contents, Options::default()).unwrap_err().to_string();
-    assert!(refused.contains("add Nodes with spec.podCIDRs"), "{refused}");
+}
+
+/// A policy with these blocks.
+fn naming(blocks: &[String]) -> String {
+    let blocks: Vec<String> =
+        blocks.iter().map(|cidr| format!("{{ipBlock: {{cidr: '{cidr}'}}}}")).collect();
+    format!(
+        "---\n{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: p}}, spec: {{podSelector: {{}}, ingress: [{{from: [{}]}}]}}}}\n",
+        blocks.join(", ")
+    )
+}
+
+/// A part of each private range of IPv4.
+fn parts_of_all_ranges() -> Vec<String> {
+    let of = |first: u8, seconds: std::ops::Range<u16>| {
+        seconds.map(move |second| format!("{first}.{second}.7.0/24"))
+    };
+    of(10, 0..256)
+        .chain(of(172, 16..32))
+        .chain(of(192, 168..169))
+        .chain(of(100, 64..128))
+        .chain(of(198, 18..20))
+        .collect()
+}
+
+#[test]
+fn if_rules_name_all_private_ranges_one_that_none_divides_is_taken_and_it_is_told() {
+    let halves = ["0.0.0.0/1".to_owned(), "128.0.0.0/1".to_owned()];
+    let (contents, assumed) = completed(&(pod("a", "", "") + &naming(&halves)));
+    assert_eq!(nodes(&contents)["node-1"].pod_cidrs[0].to_string(), "10.244.0.0/24");
+    let told = "every private range is in a net that a rule names: 10.244.0.0/16 is assumed for pods, and is in \
+                0.0.0.0/1, which a rule names";
+    assert!(assumed.notes.iter().any(|note| note == told), "{:?}", assumed.notes);
+    let private =
+        ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "198.18.0.0/15"];
+    let divided = ["10.244.9.0/24", "10.42.9.1/32"];
+    let all: Vec<String> = private.iter().chain(&divided).map(ToString::to_string).collect();
+    let (contents, _) = completed(&(pod("a", "", "") + &naming(&all)));
+    assert_eq!(nodes(&contents)["node-1"].pod_cidrs[0].to_string(), "10.255.0.0/24");
+    let node = "{apiVersion: v1, kind: Node, metadata: {name: m}, status: {addresses: [{type: InternalIP, address: '2001:db8::1'}]}}\n";
+    let (contents, _) = completed(&format!(
+        "{node}{}{}",
+        pod("a", ", nodeName: m", ""),
+        naming(&["fc00::/7".to_owned()])
+    ));
+    assert_eq!(nodes(&contents)["m"].pod_cidrs[0].to_string(), "fd00:10:244::/64");
+}
+
+#[test]
+fn only_what_lacks_an_address_needs_a_range() {
+    let node = "{apiVersion: v1, kind: Node, metadata: {name: m}, status: {addresses: [{type: InternalIP, address: 192.0.2.1}]}}\n";
+    let rules = naming(&parts_of_all_ranges());
+    let having = format!("{node}{}{rules}", pod("a", ", nodeName: m", "podIP: 10.8.1.4"));
+    let (contents, assumed) = completed(&having);
+    assert!(nodes(&contents)["m"].pod_cidrs.is_empty() && assumed.addresses.is_empty());
+    let refused = |text: &str| {
+        let mut contents = Contents::from_texts([("i", text)]);
+        complete(&mut contents, Options::default()).unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused(&format!("{having}{}", pod("b", ", nodeName: m", ""))),
+        "no private range is free for the pods without an address (Pod default/b): every one holds an address or block \
+         of the manifests, or a part of it is in a net that a rule names; add their status.podIPs, or spec.podCIDRs to \
+         their Nodes"
+    );
+    let told = refused(&format!("{}{rules}", pod("b", ", nodeName: other", "podIP: 10.8.1.4")));
+    assert!(
+        told.starts_with("no private range is free for the Nodes without an InternalIP (other): "),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_service_that_is_a_name_has_no_endpoints() {
+    let service = "---\n{apiVersion: v1, kind: Service, metadata: {name: hub, namespace: shop}, spec: {type: ExternalName, externalName: hub.example.org, selector: {app: web}}}\n";
+    let (contents, _) = completed(&(workload("Deployment", "web", "") + service));
+    assert_eq!(contents.of_kind(Kind::EndpointSlice).count(), 0);
 }
 
 #[test]
