@@ -4,6 +4,7 @@
 //! `notes`.
 
 mod csv;
+mod graph;
 mod html;
 mod json;
 mod markdown;

@@ -1,6 +1,6 @@
 //! The forms, and what they say of one small shop.
 
-use super::svg::Graph;
+use super::graph::{Graph, MOST_LETTERS};
 use super::*;
 use crate::policy::live::Live;
 use manx_objects::contents::Contents;
@@ -148,6 +148,111 @@ fn names_of_files_are_no_markup() {
     assert!(markdown.contains("&lt;img src=x onerror=alert(1)>\\|\\`\\*\\_\".yaml"), "{markdown}");
 }
 
+/// A rectangle of a picture: its left, upper, right and lower side.
+type Rectangle = [usize; 4];
+
+/// The rectangles of a class.
+fn rectangles(svg: &str, class: &str) -> Vec<Rectangle> {
+    let begin = format!("<rect class=\"{class}\"");
+    let tags = svg.split(&begin).skip(1);
+    tags.map(|tag| {
+        let [x, y, width, height] = ["x", "y", "width", "height"].map(|name| {
+            let value = tag.split(&format!(" {name}=\"")).nth(1).unwrap();
+            value.split('"').next().unwrap().parse::<usize>().unwrap()
+        });
+        [x, y, x + width, y + height]
+    })
+    .collect()
+}
+
+fn is_inside(inner: Rectangle, outer: Rectangle) -> bool {
+    inner[0] > outer[0] && inner[1] > outer[1] && inner[2] < outer[2] && inner[3] < outer[3]
+}
+
+fn overlap(all: &[Rectangle]) -> bool {
+    let mut pairs =
+        all.iter().enumerate().flat_map(|(at, a)| all[..at].iter().map(move |b| (a, b)));
+    pairs.any(|(a, b)| a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3])
+}
+
+/// The namespaces of the frames.
+fn frames(svg: &str) -> Vec<&str> {
+    let names = svg.split("<g><title>").filter(|part| part.contains("<rect class=\"frame\""));
+    names.map(|part| part.split('<').next().unwrap()).collect()
+}
+
+/// All that is written in a picture.
+fn lines(svg: &str) -> Vec<&str> {
+    let texts = svg.split("<text ").skip(1);
+    texts.map(|text| text.split(['>', '<']).nth(1).unwrap()).collect()
+}
+
+#[test]
+fn namespaces_are_frames_that_hold_their_boxes() {
+    let of_shop = ["kube-system", "shop"].map(str::to_owned).to_vec();
+    let of_many: Vec<String> = (0..8).map(|number| format!("ns{number}")).collect();
+    for (text, namespaces) in [(SHOP.to_owned(), of_shop), (two_hundred_pods(), of_many)] {
+        let svg = of(&asked(Form::Svg), "shop.yaml", &text).unwrap();
+        // One on the side of the sources, one on the side of the destinations.
+        let namespaces = namespaces.iter().map(String::as_str).chain(["nodes and outside"]);
+        let expected: Vec<&str> = namespaces.flat_map(|name| [name, name]).collect();
+        assert_eq!(frames(&svg), expected);
+        let (frames, boxes) = (rectangles(&svg, "frame"), rectangles(&svg, "box"));
+        assert!(!overlap(&frames), "{frames:?}");
+        assert!(!overlap(&boxes), "{boxes:?}");
+        for placed in &boxes {
+            let around = frames.iter().filter(|frame| is_inside(*placed, **frame)).count();
+            assert_eq!(around, 1, "{placed:?} of {frames:?}");
+        }
+        // A namespace begins at one height on both sides.
+        assert!(frames.chunks(2).all(|pair| pair[0][1] == pair[1][1]), "{frames:?}");
+        // The frame has the namespace, so the box has not.
+        let named = |line: &&str| line.starts_with("shop/") || line.starts_with("ns0/");
+        assert_eq!(lines(&svg).into_iter().find(named), None);
+    }
+}
+
+#[test]
+fn what_holds_for_everybody_is_said_once() {
+    let silent = "
+---
+{apiVersion: v1, kind: Pod, metadata: {name: silent, namespace: shop, labels: {app: silent}}, spec: {nodeName: n1, containers: [{name: c}]}, status: {podIPs: [{ip: 10.1.1.20}]}}
+---
+{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: silent, namespace: shop}, spec: {podSelector: {matchLabels: {app: silent}}, policyTypes: [Egress]}}
+";
+    let svg = of(&asked(Form::Svg), "shop.yaml", &(SHOP.to_owned() + silent)).unwrap();
+    for (source, line) in
+        [("its own node", "\u{25b8} everyone: all"), ("silent", "\u{25b8} nothing")]
+    {
+        let lines = format!(">{source}</text>\n<text x=\"38\" ");
+        let after = svg.split(&lines).nth(1).unwrap();
+        assert!(after.split('>').nth(1).unwrap().starts_with(line), "{source} in {svg}");
+        assert_eq!(svg.matches(line).count(), 1, "{source} in {svg}");
+        assert!(!svg.contains(&format!("{source} -&gt;")), "{source} in {svg}");
+    }
+    // Without exceptions each destination says it, and there is nothing to draw.
+    let open: Vec<&str> = SHOP.split("---\n").filter(|it| !it.contains("NetworkPolicy")).collect();
+    let svg = of(&asked(Form::Svg), "shop.yaml", &open.join("---\n")).unwrap();
+    assert!(!svg.contains("<path") && !svg.contains('\u{25b8}'), "{svg}");
+}
+
+#[test]
+fn a_long_name_is_shortened_in_the_middle_and_whole_on_hover() {
+    let pod = "a-pod-".repeat(12) + "end";
+    let namespace = "a-team-".repeat(8) + "end";
+    let text = SHOP.replace("name: dns,", &format!("name: {pod},"));
+    let text = text.replace("kube-system", &namespace);
+    let svg = of(&asked(Form::Svg), "shop.yaml", &text).unwrap();
+    assert!(svg.contains(&format!("<g><title>{namespace}</title><rect class=\"frame\"")), "{svg}");
+    assert!(svg.contains(&format!("<g><title>{pod}</title><rect class=\"box\"")), "{svg}");
+    let texts = lines(&svg);
+    for end in ["-pod-end", "-team-end"] {
+        assert!(texts.iter().any(|it| it.contains('\u{2026}') && it.ends_with(end)), "{svg}");
+    }
+    // What is said below the picture breaks where it is too long.
+    assert!(texts.iter().all(|it| it.chars().count() <= 100 || it.contains(&pod)), "{svg}");
+}
+
 #[test]
 fn the_graph_of_two_hundred_pods_is_legible() {
     let text = two_hundred_pods();
@@ -157,13 +262,37 @@ fn the_graph_of_two_hundred_pods_is_legible() {
     let filter = Filter::default();
     let view = View::new(&matrix, &filter);
     let graph = Graph::new(&Shown { matrix: &matrix, view, why: false, notes: Vec::new() });
-    assert!(graph.is_legible(), "{graph:#?}");
+    let boxes = graph.sources.iter().chain(&graph.destinations);
+    let mut lines = boxes.flat_map(|it| &it.lines);
+    assert!(lines.all(|line| line.chars().count() <= MOST_LETTERS), "{graph:#?}");
     // Forty workloads are forty boxes on either side, and each destination has an edge from the app beside it and from
     // the namespace that may reach all: not the 1,600 of a complete graph.
     assert!(graph.edges.len() < 300, "{}", graph.edges.len());
-    assert!(graph.height() < 6000, "{}", graph.height());
+    assert!(graph.height < 6000, "{}", graph.height);
     let svg = of(&asked(Form::Svg), "big.yaml", &text).unwrap();
     assert_eq!(svg.matches("<path").count(), graph.edges.len());
+}
+
+#[test]
+fn a_graph_with_too_many_edges_says_how_many_it_leaves_out() {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    for namespace in 0..50 {
+        for role in ["client", "server"] {
+            let _ = write!(
+                text,
+                "{{apiVersion: v1, kind: Pod, metadata: {{name: {role}, namespace: ns{namespace}, labels: {{role: {role}}}}}, spec: {{containers: [{{name: c}}]}}}}\n---\n"
+            );
+        }
+        let _ = write!(
+            text,
+            "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: p, namespace: ns{namespace}}}, spec: {{podSelector: {{matchLabels: {{role: server}}}}, \
+             ingress: [{{from: [{{namespaceSelector: {{}}, podSelector: {{matchLabels: {{role: client}}}}}}], ports: [{{port: 80}}]}}]}}}}\n---\n"
+        );
+    }
+    let svg = of(&asked(Form::Svg), "many.yaml", &text).unwrap();
+    assert_eq!(svg.matches("<path").count(), 2_000);
+    assert!(svg.contains(">500 edges are left out. Choose fewer with --namespace"), "{svg}");
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn write_line(text: &mut String, shown: &Shown<'_>, whys: &Whys, line: &Line, de
 }
 
 /// A text in lines of at most [`WIDTH`] columns, if its words allow.
-fn wrap(text: &str, first: &str, next: &str) -> String {
+pub(super) fn wrap(text: &str, first: &str, next: &str) -> String {
     let mut lines = String::new();
     let (mut line, mut width, mut empty) = (first.to_owned(), first.chars().count(), true);
     for word in text.split(' ') {
