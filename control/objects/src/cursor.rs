@@ -406,7 +406,7 @@ fn similar<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
 }
 
 /// The number of bytes to insert, remove or replace to turn one text into the other, ignoring case (Levenshtein).
-pub fn edits_apart(a: &str, b: &str) -> usize {
+pub(super) fn edits_apart(a: &str, b: &str) -> usize {
     let (a, b) = (a.to_ascii_lowercase().into_bytes(), b.to_ascii_lowercase().into_bytes());
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.iter().enumerate() {

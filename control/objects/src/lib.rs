@@ -52,7 +52,7 @@ mod unrelated;
 mod workload;
 pub mod yaml;
 
-pub use cursor::{Tally, edits_apart};
+pub use cursor::Tally;
 pub use few::few;
 pub use locate::locate;
 pub use namespace::NAMESPACE_NAME;

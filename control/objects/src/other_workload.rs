@@ -86,8 +86,13 @@ mod tests {
             assert_eq!(workload.template.labels.get("app").unwrap(), "web");
             assert_eq!(workload.template.containers[0][0].port, 80);
             assert!(!workload.idle && workload.replicas == Some(3), "{kind}");
+            let code = if version.contains('.') {
+                "note[kind-of-another-project]"
+            } else {
+                "warning[unknown-kind]"
+            };
             let told = format!(
-                "warning[unknown-kind]: {kind} ({version}) is not a kind that Manx reads; it is assumed that each of this \
+                "{code}: {kind} ({version}) is not a kind that Manx reads; it is assumed that each of this \
                  file makes the pods of its spec.template\n"
             );
             assert!(problems(&text).starts_with(&told), "{}", problems(&text));

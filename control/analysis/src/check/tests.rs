@@ -13,6 +13,9 @@ use manx_objects::problem::Severity;
 
 use super::problems;
 
+/// What a whole cluster has, and what only a part of one has not.
+const WHOLE: &str = "---\n{apiVersion: v1, kind: Namespace, metadata: {name: kube-system}}\n";
+
 /// The problems, one per line, without places.
 pub(super) fn told(text: &str) -> String {
     let contents = Contents::from_texts([("all.yaml", text)]);
@@ -49,7 +52,8 @@ pub(super) fn global(spec: &str) -> String {
 
 #[test]
 fn a_selector_that_matches_nothing_says_which_label_is_missing() {
-    let pods = pod("shop", "web", "app: web, tier: front", "") + &pod("far", "db", "app: db", "");
+    let pods =
+        pod("shop", "web", "app: web, tier: front", "") + &pod("far", "db", "app: db", "") + WHOLE;
     let of = |spec: &str| told(&(pods.clone() + &policy("shop", spec)));
     insta::assert_snapshot!(of("podSelector: {matchLabels: {app: db}}"), @"selector-matches-nothing: NetworkPolicy shop/p: spec.podSelector: selects nothing, so the policy has no effect: no pod in namespace shop has the label app=db (its values there: web); pod far/db fits, and a policy selects in its own namespace only");
     insta::assert_snapshot!(of("podSelector: {matchExpressions: [{key: role, operator: Exists}]}"), @"selector-matches-nothing: NetworkPolicy shop/p: spec.podSelector: selects nothing, so the policy has no effect: no pod in namespace shop has the label role");

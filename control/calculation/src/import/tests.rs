@@ -23,7 +23,13 @@ fn cluster(text: &str) -> Cluster {
 /// The import of what is as it should be; what is only probably not meant is meant here.
 fn clean(text: &str) -> Cluster {
     let cluster = cluster(text);
-    let meant = [Code::HostBits, Code::RulesWithoutType, Code::SettingWithoutEffect];
+    let meant = [
+        Code::EmptyCondition,
+        Code::EmptyWithoutType,
+        Code::HostBits,
+        Code::RulesWithoutType,
+        Code::SettingWithoutEffect,
+    ];
     let problem = cluster.problems.iter().find(|problem| !meant.contains(&problem.code()));
     assert!(problem.is_none(), "{}", problem.unwrap());
     cluster

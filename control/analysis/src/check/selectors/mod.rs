@@ -123,11 +123,12 @@ impl<'s> Asked<'s> {
         !self.subject || role != Role::Set
     }
 
-    /// Whether it looks into namespaces that the input may lack: the input is a piece of a cluster, and the selector is not
-    /// for namespaces that the piece has, nor for what has none.
+    /// Whether a peer's selector looks into namespaces that the input may lack: the input is a piece of a cluster, and the
+    /// selector is not for namespaces that the piece has, nor for what has none.
     fn looks_beyond(self, found: &Found<'_>) -> bool {
         let has = |name: &&str| found.scene.namespaces().contains_key(*name);
         found.is_piece
+            && !self.subject
             && match self.selector.required_values(NAMESPACE) {
                 Some(names) => !names.iter().any(has),
                 None => !self.selector.conjuncts().contains(&&Selector::not_has(NAMESPACE)),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use manx_objects::NAMESPACE_NAME;
 use manx_objects::contents::Contents;
+use manx_objects::object::{Controller, Kind};
 use manx_objects::problem::Cause;
 use manx_policy_compiler::model::{LabelView, Labels};
 
@@ -63,13 +64,19 @@ pub(super) struct SkippedKind<'m> {
     namespaces: BTreeSet<&'m str>,
 }
 
-/// The kinds of the input that are skipped and of which pods may be made.
+/// The kinds of the input that are skipped and of which pods may be made. The pods of a kind that counts as a workload are
+/// known.
 pub(super) fn skipped_kinds(contents: &Contents) -> Vec<SkippedKind<'_>> {
+    let workloads = contents.of_kind(Kind::Workload(Controller::Other));
+    let workloads: BTreeSet<String> = workloads.map(|(key, _)| key.as_owner().kind).collect();
     let mut kinds: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
     for problem in &contents.problems {
         let Cause::UnknownKind { kind, api_version, namespaces, .. } = &problem.cause else {
             continue;
         };
+        if workloads.contains(kind) {
+            continue;
+        }
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
         let known = WITHOUT_PODS.iter().find(|(name, _)| *name == group);
         if known.is_some_and(|(_, kinds)| kinds.is_none_or(|all| all.contains(&kind.as_str()))) {

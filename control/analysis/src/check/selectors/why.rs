@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use manx_objects::code::Code;
-use manx_objects::edits_apart;
 use manx_policy_compiler::model::NAMESPACE;
 use manx_policy_compiler::selector::{LabelSource as _, Selector};
 
@@ -60,7 +59,6 @@ impl<'q, 'm> Question<'q, 'm> {
             && !nearest
                 .as_ref()
                 .is_some_and(|it| matches!(&it.lacking[..], [one] if one.whose() == Whose::Own))
-            && !missing.iter().any(|part| self.is_misspelled(*part))
         {
             return None;
         }
@@ -89,15 +87,6 @@ impl<'q, 'm> Question<'q, 'm> {
             None => missing.iter().find_map(|part| self.other_place_of(*part)),
         });
         Some(said.join("; "))
-    }
-
-    /// Whether a value that nothing has is spelled nearly like one that something has.
-    fn is_misspelled(&self, part: Part<'_>) -> bool {
-        let Some(label) = part.label() else { return false };
-        let there = self.scope.iter().filter_map(|member| member.labels.label(label.seen));
-        let there: BTreeSet<&str> = there.collect();
-        let is_near = |one: &str, other: &str| edits_apart(one, other) <= one.len() / 4;
-        label.values.iter().any(|one| there.iter().any(|other| is_near(one, other)))
     }
 
     /// Whether something where the selector looks matches a part.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{global, pod, policy, told};
+use super::{WHOLE, global, pod, policy, told};
 
 const TIER: &str = "---\n{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: t}, spec: {order: 1, defaultAction: ACTION}}\n";
 
@@ -83,19 +83,21 @@ fn without_pods_a_policy_that_only_denies_is_told_if_no_other_may_be_about_the_s
     let denies = global(&format!("selector: app == 'web', types: [Egress], egress: [{DENY}]"));
     assert!(told(&denies).starts_with("only-denies: GlobalNetworkPolicy g: spec.egress"));
     let other = policy("shop", "podSelector: {}, egress: [{}]");
-    assert_eq!(told(&(denies + &other)), "");
+    assert!(!told(&(denies + &other)).contains("only-denies"));
     let namespaced = |namespace: &str| {
         format!(
             "---\n{{apiVersion: projectcalico.org/v3, kind: NetworkPolicy, metadata: {{name: c, namespace: {namespace}}}, spec: {{types: [Egress], egress: [{DENY}]}}}}\n"
         )
     };
-    assert_eq!(told(&(namespaced("shop") + &other)), "");
+    assert!(!told(&(namespaced("shop") + &other)).contains("only-denies"));
     assert!(told(&(namespaced("far") + &other)).starts_with("only-denies"));
 }
 
 #[test]
 fn a_rule_whose_own_side_fits_no_endpoint_of_its_policy_matches_nothing() {
-    let of = |rules: &str| told(&(pods() + &global(&format!("selector: app == 'web', {rules}"))));
+    let of = |rules: &str| {
+        told(&(pods() + WHOLE + &global(&format!("selector: app == 'web', {rules}"))))
+    };
     insta::assert_snapshot!(of("ingress: [{action: Allow}, {action: Allow, destination: {selector: app == 'db'}}]"), @"own-side-matches-nothing: GlobalNetworkPolicy g: spec.ingress[1].destination: the rule matches nothing: in an ingress rule the destination is an endpoint of the policy's own, and none of these fits; the peer is the source");
     insta::assert_snapshot!(of("egress: [{action: Allow, source: {notSelector: has(app)}}]"), @"own-side-matches-nothing: GlobalNetworkPolicy g: spec.egress[0].source: the rule matches nothing: in an egress rule the source is an endpoint of the policy's own, and none of these fits; the peer is the destination");
     for fine in [
@@ -165,13 +167,13 @@ fn a_net_of_services_only_matches_nothing_that_is_meant() {
     }
     let calico = |rule: &str| {
         told(
-            &(served() + &global(&format!("selector: all(), egress: [{{action: Allow}}, {rule}]"))),
+            &(served() + &global(&format!("selector: all(), egress: [{rule}, {{action: Allow}}]"))),
         )
     };
     assert_eq!(calico("{action: Allow, destination: {nets: [10.96.0.7/32]}}"), "");
     let denied = "{action: Deny, destination: {nets: [192.0.2.0/24, 10.96.0.7/32]}}";
     assert!(
-        calico(denied).starts_with("service-address: GlobalNetworkPolicy g: spec.egress[1].destination.nets[1]: holds only 10.96.0.7, the address of Service shop/web"),
+        calico(denied).starts_with("service-address: GlobalNetworkPolicy g: spec.egress[0].destination.nets[1]: holds only 10.96.0.7, the address of Service shop/web"),
         "{}", calico(denied)
     );
     let named = "{action: Deny, destination: {nets: [10.96.0.7/32]}}, {action: Deny, destination: {services: {name: web, namespace: shop}}}";

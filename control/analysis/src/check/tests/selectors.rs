@@ -1,6 +1,6 @@
 //! Why a selector matches nothing, and what the messages say to do about it.
 
-use super::{global, pod, policy, told};
+use super::{WHOLE, global, pod, policy, told};
 
 fn namespace(name: &str, labels: &str) -> String {
     format!(
@@ -61,8 +61,9 @@ fn a_policy_that_fits_only_network_sets_selects_nothing() {
         // It names no label of the set: it may be for host endpoints that Calico makes.
         global("selector: '!has(projectcalico.org/namespace)'") + &sets + &web,
         calico("shop", "selector: all()") + &set("shop", "bad: 'yes'"),
-        global("selector: all(), ingress: [{action: Deny, source: {selector: bad == 'yes'}}]")
-            + &sets
+        global(
+            "selector: all(), ingress: [{action: Deny, source: {selector: bad == 'yes'}}, {action: Allow}]",
+        ) + &sets
             + &web,
     ] {
         assert_eq!(told(&fine), "", "{fine}");
@@ -133,7 +134,7 @@ fn what_fits_elsewhere_is_named_with_what_reaches_it() {
 
 #[test]
 fn a_label_of_a_namespace_is_none_of_its_pods_and_the_other_way_round() {
-    let input = namespace("shop", "team: a") + &pod("shop", "web", "app: web", "");
+    let input = namespace("shop", "team: a") + &pod("shop", "web", "app: web", "") + WHOLE;
     let of = |more: &str| told(&(input.clone() + more));
     insta::assert_snapshot!(of(&from("{podSelector: {matchLabels: {team: a}}}")), @"selector-matches-nothing: NetworkPolicy shop/p: spec.ingress[0].from[0]: matches nothing: no pod in namespace shop has the label team=a; namespace shop has it, and only a namespaceSelector looks at labels of namespaces");
     insta::assert_snapshot!(of(&policy("shop", "podSelector: {matchLabels: {team: a}}")), @"selector-matches-nothing: NetworkPolicy shop/p: spec.podSelector: selects nothing, so the policy has no effect: no pod in namespace shop has the label team=a; namespace shop has it, and a podSelector looks at labels of pods only");
@@ -199,12 +200,13 @@ fn pods_that_an_operator_may_make_are_told_with_a_code_of_their_own() {
         assert!(of(&made).starts_with(code), "{made}: {}", of(&made));
     }
     let anywhere = from("{namespaceSelector: {}, podSelector: {matchLabels: {app: db}}}")
-        + &pod("shop", "web", "", "");
+        + &pod("shop", "web", "", "")
+        + WHOLE;
     assert!(
         told(&(anywhere + &custom("Thanos", "far"))).contains("Thanos (monitoring.coreos.com)")
     );
     let of_team =
-        from("{namespaceSelector: {matchLabels: {team: a}}}") + &pod("shop", "web", "", "");
+        from("{namespaceSelector: {matchLabels: {team: a}}}") + &pod("shop", "web", "", "") + WHOLE;
     let of_team =
         |team: &str| told(&(of_team.clone() + &namespace("far", team) + &custom("Thanos", "far")));
     assert!(of_team("team: a").starts_with("selector-may-match-skipped"));
