@@ -1,8 +1,8 @@
 //! Rules of ordered policies that no packet reaches: whatever they match, something before them takes.
 //!
 //! It is exact for the ends of the input, and for later pods without labels: see `cells`. Nothing is reported of
-//! Kubernetes' NetworkPolicies, whose rules only add to each other; of staged policies, which are not enforced; of a
-//! rule that repeats what an earlier policy does anyway; and of a baseline that NetworkPolicies replace, which is what
+//! Kubernetes' policies, whose rules only add to each other; of staged policies, which are not enforced; of a
+//! rule that repeats what an earlier policy does anyway; and of a baseline that these replace, which is what
 //! it is for.
 
 use std::collections::{BTreeMap, HashSet};
