@@ -73,6 +73,7 @@ impl Packets {
     }
 
     /// The packets that are in both sets.
+    #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         let both = |table: usize| {
             let (one, other) = (&self.0[table], &other.0[table]);

@@ -7,7 +7,7 @@ use manx_objects::code::Code;
 use manx_objects::object::Kind;
 use manx_policy_compiler::model::{Action, Direction, Protocol, Rule, Transport};
 
-use super::cells::{Cells, Pair, Peer, RuleAt, Tally};
+use super::cells::{Cells, Pair, Peer, Placed, RuleAt, Tally};
 use super::report::Report;
 
 /// A packet that two rules decide differently.
@@ -47,6 +47,21 @@ pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
             report.tell(key, "spec.priority", Code::ConflictingPriority, conflict.text(cells));
         }
     }
+}
+
+/// Whether Kubernetes leaves open which of two policies decides.
+pub(super) fn leaves_open(one: &Placed<'_, '_>, other: &Placed<'_, '_>) -> bool {
+    is_cluster_wide(one)
+        && is_cluster_wide(other)
+        && one.policy.tier == other.policy.tier
+        && one.policy.order == other.policy.order
+}
+
+fn is_cluster_wide(placed: &Placed<'_, '_>) -> bool {
+    matches!(
+        placed.key.kind,
+        Kind::ClusterNetworkPolicy | Kind::AdminNetworkPolicy | Kind::BaselineAdminNetworkPolicy
+    )
 }
 
 fn conflict(cells: &Cells<'_, '_>, first: usize, second: usize) -> Option<Conflict> {

@@ -1,9 +1,9 @@
 //! Rules of ordered policies that no packet reaches: whatever they match, something before them takes.
 //!
 //! It is exact for the ends of the input, and for later pods without labels: see `cells`. Nothing is reported of
-//! Kubernetes' NetworkPolicies, whose rules only add to each other; of staged policies, which are not enforced; of a
-//! rule that repeats what an earlier policy does anyway; and of a baseline that NetworkPolicies replace, which is what
-//! it is for.
+//! Kubernetes' policies, whose rules only add to each other; of staged policies, which are not enforced; of a
+//! rule that repeats what an earlier policy does anyway; of a baseline that these replace, which is what
+//! it is for; and of two policies of one priority, see `priorities`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -13,6 +13,7 @@ use manx_objects::object::{Kind, ObjectKey};
 use manx_policy_compiler::model::{Action, Direction, Family, Hook, Rule};
 
 use super::cells::{Cells, Pair, RuleAt, Taker, Tally};
+use super::priorities::leaves_open;
 use super::report::Report;
 
 /// Reports them.
@@ -113,6 +114,12 @@ fn is_worth_telling(cells: &Cells<'_, '_>, at: RuleAt, tally: &Tally) -> bool {
     };
     let of = |taker: &Taker| &cells.policies[policy(taker)];
     let mut takers = tally.takers.keys();
+    let is_open = |taker: &Taker| {
+        policy(taker) != at.policy && leaves_open(of(taker), &cells.policies[at.policy])
+    };
+    if takers.clone().any(is_open) {
+        return false;
+    }
     if of_tier(cells, at) == "kube-baseline" {
         return takers.all(|taker| of(taker).key.kind != Kind::NetworkPolicy);
     }

@@ -273,6 +273,9 @@ fn policies_of_one_priority_that_decide_a_packet_differently_are_told_with_the_p
     ] {
         assert_eq!(of(5, &fine), "", "{fine}");
     }
+    // One cause, one problem.
+    let all = of(5, &rule("Allow", "start: 80, end: 90"));
+    assert!(all.starts_with("conflicting") && all.lines().count() == 1, "{all}");
     let other_priority = of(6, &rule("Allow", "start: 80, end: 200"));
     assert!(!other_priority.contains("conflicting"), "{other_priority}");
     // What a policy before both decides is not in doubt.
