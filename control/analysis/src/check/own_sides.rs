@@ -47,7 +47,6 @@ fn never(policy: &Policy, direction: Direction, selected: &mut Selected<'_>) -> 
         }
         let members = selected.members;
         let own = selected.find(&policy.selector)?;
-        selected.spend(own.len())?;
         let mut endpoints = own.iter().filter(|it| members[**it].role == Role::Endpoint).peekable();
         // At a host endpoint the own side of forwarded traffic is somebody else.
         let forwards = |it: &&usize| members[**it].pod.is_none() && policy.hook != Hook::Endpoint;

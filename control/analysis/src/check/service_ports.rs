@@ -77,6 +77,7 @@ fn translated<'a>(contents: &'a Contents, selected: &mut Selected<'_>) -> Option
     let mut reached = BTreeSet::new();
     for (key, service) in services(contents).filter(|(_, service)| !service.headless) {
         let pods = selected.behind(&key.namespace, &service.selector)?;
+        selected.spend(pods.len() * service.ports.len())?;
         for (member, port) in pods.iter().flat_map(|it| service.ports.iter().map(move |p| (*it, p)))
         {
             let Some(pod) = selected.members[member].pod else { continue };
@@ -137,7 +138,6 @@ fn pods(
     }
     if direction == Direction::Ingress {
         let own = selected.find(&policy.selector)?;
-        selected.spend(own.len())?;
         let own = own.iter().copied().filter(|it| selected.members[*it].role == Role::Endpoint);
         let is_meant = |it: &usize| pods.as_ref().is_none_or(|those| those.contains(it));
         pods = Some(own.filter(is_meant).collect());

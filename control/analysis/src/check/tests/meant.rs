@@ -1,8 +1,46 @@
 //! Policies that do something else than their author meant: each is told, and what is like it and right is not.
 
 use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
 
-use super::{WHOLE, global, pod, policy, told};
+use manx_objects::code::Code;
+use manx_objects::contents::Contents;
+
+use super::{WHOLE, global, pod, policy, problems, told};
+
+#[test]
+fn clusters_whose_policies_are_meant_as_they_are_have_none_of_these() {
+    let told_of = [
+        Code::OwnSideMatchesNothing,
+        Code::ServiceAddress,
+        Code::ServicePort,
+        Code::EmptyCondition,
+        Code::OnlyDenies,
+        Code::SeparateRules,
+        Code::EmptyWithoutType,
+    ];
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    let folders = ["shop", "dumps/yaml", "dumps/json", "dumps/per-kind", "dumps/cluster-info/shop"];
+    let rigs = fs::read_dir(fixtures.join("rigs")).unwrap().map(|rig| rig.unwrap().path());
+    let mut policies = 0;
+    for folder in rigs.chain(folders.map(|folder| fixtures.join(folder))) {
+        let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path());
+        let files =
+            files.filter(|path| path.extension().is_some_and(|it| it == "yaml" || it == "json"));
+        let texts: Vec<(String, String)> = files
+            .map(|path| (path.display().to_string(), fs::read_to_string(&path).unwrap()))
+            .collect();
+        let texts = texts.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+        let contents = Contents::from_texts(texts);
+        policies += contents.objects.keys().filter(|key| key.kind.enforced_policy()).count();
+        let mut found = problems(&contents);
+        found.extend(contents.problems.iter().cloned());
+        found.retain(|problem| told_of.contains(&problem.code()));
+        assert_eq!(found, [], "{}", folder.display());
+    }
+    assert!(policies > 50, "{policies}");
+}
 
 const TIER: &str = "---\n{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: t}, spec: {order: 1, defaultAction: ACTION}}\n";
 
