@@ -1,4 +1,14 @@
-//! Patterns of names: `*` stands for any text, `?` for one character.
+//! Patterns of names: `*` stands for any text, `?` for one character. Nets and addresses are patterns, too.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+/// The net that a text is, without host bits; of an address the net of this one.
+pub(crate) fn net(text: &str) -> Option<IpNet> {
+    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
+    text.parse::<IpNet>().ok().map(|net| net.trunc()).or_else(address)
+}
 
 /// Whether a text is a pattern and not a name.
 pub(crate) fn is_pattern(text: &str) -> bool {

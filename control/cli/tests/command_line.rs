@@ -50,6 +50,33 @@ fn doctor_ends_with_what_it_says_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn that_an_address_is_assumed_is_said_once_and_json_is_alone_on_its_stream() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("web.yaml");
+    let web = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}, spec: {replicas: 1, template: {spec: {containers: [{name: c}]}}}}";
+    fs::write(&file, web).unwrap();
+    let path = file.to_str().unwrap();
+    let explain = ["policy", "explain", "--from", "web-1", "--to", "192.0.2.1", "--port", "tcp/80"];
+    let matrix = ["policy", "matrix"];
+    let prove = ["policy", "prove"];
+    for command in [&explain[..], &matrix, &prove] {
+        let output = manx(&[command, &[path]].concat());
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(0), "{command:?}: {err}");
+        assert_eq!(out.matches("o address in the manifests, assumed:").count(), 1, "{out}");
+        assert!(!err.contains("no address"), "{err}");
+        assert!(err.contains("assumed: no Node object: node-1, node-2\n"), "{err}");
+        let output = manx(&[command, &["--output", "json", path]].concat());
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(json.to_string().contains("default/web-1"), "{json}");
+        assert!(!text(&output.stderr).contains("no address"));
+    }
+    let output = manx(&[&matrix[..], &["--output", "csv", path]].concat());
+    assert!(!text(&output.stdout).contains("assumed"));
+    assert_eq!(text(&output.stderr).matches("No address in the manifests, assumed:").count(), 1);
+}
+
+#[test]
 fn a_wrong_usage_is_2_and_help_is_0() {
     for wrong in [&["fly"][..], &[], &["status", "--output", "xml"], &["capture", "web"], &["node"]]
     {

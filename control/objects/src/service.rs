@@ -87,7 +87,7 @@ pub(super) fn service(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings)
         let cluster_ip = spec.field("clusterIP").map(|field| &field.node.value);
         service.headless = matches!(cluster_ip, Some(Value::String(text)) if text == "None");
         let text = |key| match &spec.field(key)?.node.value {
-            Value::String(text) => Some(text.to_string()),
+            Value::String(text) => Some(text.clone()),
             _ => None,
         };
         if text("type").as_deref() == Some("ExternalName") {

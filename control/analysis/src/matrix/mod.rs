@@ -20,8 +20,10 @@ mod services;
 mod view;
 mod why;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+
+use ipnet::IpNet;
 
 use manx_calculation::import::{Cluster, import};
 use manx_objects::contents::Contents;
@@ -36,7 +38,7 @@ use groups::{Group, NodeKind};
 use outside::Outside;
 use why::Places;
 
-pub use outside::MOST_NETS;
+pub use outside::{MOST_ASKED_NETS, MOST_NETS};
 pub use parties::{LeftOut, Party, PartyKind};
 pub use services::{KINDS, Keys, OF_ICMP, OF_OTHERS, Services, packet};
 pub use view::{Block, Filter, Line, View, fold};
@@ -54,10 +56,13 @@ pub struct Matrix {
     pub left_out: Vec<LeftOut>,
     /// How many pods are in it.
     pub pods: usize,
-    /// How many different nets policies name, if they are too many to be parties ([`MOST_NETS`]).
+    /// How many different nets policies name, if they are too many to be parties ([`MOST_NETS`]). Then those that were
+    /// asked for are parties.
     pub too_many_nets: Option<usize>,
     /// Whether a host endpoint exists, whose policy is not in the matrix.
     pub has_host_endpoints: bool,
+    /// The parties of each net that was asked for.
+    asked: BTreeMap<IpNet, BTreeSet<usize>>,
     groups: Vec<Group>,
     node_kinds: Vec<NodeKind>,
     cells: Cells,
@@ -83,12 +88,18 @@ pub fn unnamed_addresses(contents: &Contents) -> Vec<IpAddr> {
 impl Matrix {
     /// The matrix of these objects.
     pub fn new(contents: &Contents) -> Self {
+        Self::with_nets(contents, &[])
+    }
+
+    /// The matrix of these objects. It knows which of its parties hold or overlap these nets
+    /// ([`Matrix::parties_of`]), and has them even where nets are too many to be parties.
+    pub fn with_nets(contents: &Contents, asked: &[IpNet]) -> Self {
         let mut cluster: Cluster = import(contents);
         let pods: BTreeSet<LocalName> = cluster.model.endpoints.keys().cloned().collect();
         let image = Compiler::with_budget(BUDGET).compile(&cluster.model, &pods);
         let (node_kinds, kind_of_node) = groups::node_kinds(&image, &mut cluster, contents);
         let (mut groups, grouped) = groups::group_pods(&image, &cluster, &kind_of_node);
-        let mut outside = Outside::new(&image, &cluster, contents);
+        let mut outside = Outside::new(&image, &cluster, contents, asked);
         for family in Family::ALL {
             if !groups.iter().any(|group| group.ends[family as usize].is_some()) {
                 outside.forget(family);
@@ -96,7 +107,14 @@ impl Matrix {
         }
         let mut parties = parties::of_pods(contents, grouped);
         parties::add_nodes(&mut parties, &mut groups, &node_kinds);
-        parties::add_outside(&mut parties, &mut groups, &outside);
+        let mut asked = parties::add_outside(&mut parties, &mut groups, &outside);
+        for (net, of_net) in &mut asked {
+            let address = Some(net.addr()).filter(|_| net.prefix_len() == net.max_prefix_len());
+            let having = address.map(|it| parties::having(&parties, &cluster, it));
+            if let Some(having) = having.filter(|having| !having.is_empty()) {
+                *of_net = having;
+            }
+        }
         let cells = Cells::new(&image, &groups, &node_kinds);
         Self {
             left_out: parties::left_out(contents, &cluster),
@@ -104,6 +122,7 @@ impl Matrix {
             too_many_nets: outside.too_many,
             has_host_endpoints: !cluster.model.host_endpoints.is_empty(),
             places: Places::new(contents),
+            asked,
             parties,
             groups,
             node_kinds,
@@ -111,6 +130,12 @@ impl Matrix {
             image,
             cluster,
         }
+    }
+
+    /// The parties of a net that was asked for: those outside of the cluster that hold or overlap it; of a single
+    /// address the pod or node that has it, if one has.
+    pub fn parties_of(&self, net: IpNet) -> impl Iterator<Item = usize> {
+        self.asked.get(&net).into_iter().flatten().copied()
     }
 
     /// What passes from one party to another. `None`: there is no such pair (a pod and itself, two ends of which none

@@ -1,6 +1,7 @@
 //! Addresses that are no pod's and no node's: each net that a policy or a network set names, and the rest of the world.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::net::IpAddr;
 use std::ops::Bound;
 
@@ -18,9 +19,28 @@ use super::groups::End;
 /// The most nets that become parties.
 pub const MOST_NETS: usize = 24;
 
+/// The most nets that become parties because somebody asked for them.
+pub const MOST_ASKED_NETS: usize = 400;
+
 /// Addresses of no network (RFC 5737, RFC 3849): the first choice for one that no object names.
 const DOCUMENTATION: [&str; 5] =
     ["203.0.113.1", "198.51.100.1", "192.0.2.1", "2001:db8::1", "2001:db8:ffff::1"];
+
+/// Nets without hosts that send packets: all that are neither global nor private unicast addresses (RFC 6890).
+const NO_HOSTS: [&str; 12] = [
+    "0.0.0.0/8",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "224.0.0.0/3",
+    "::/3",
+    "4000::/2",
+    "8000::/2",
+    "c000::/3",
+    "e000::/4",
+    "f000::/5",
+    "f800::/6",
+    "fe00::/7",
+];
 
 /// Addresses outside that policy tells apart from all others.
 #[derive(Debug, Default)]
@@ -30,12 +50,39 @@ pub(super) struct Outside {
     /// Nets, in each case with an address of theirs that is in no smaller net and no object's. Nets of one class stand
     /// together. A net of the class of the rest is not among them.
     pub(super) nets: Vec<(Vec<IpNet>, End)>,
-    /// How many of these there are, if they are too many.
+    /// How many of these there are, if they are too many: then `nets` has those that were asked for.
     pub(super) too_many: Option<usize>,
+    /// Where the addresses of each net are that was asked for.
+    pub(super) asked: BTreeMap<IpNet, Held>,
+}
+
+/// Where the addresses of a net are that are no object's.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// Indexes of [`Outside::nets`].
+    pub(super) nets: BTreeSet<usize>,
+    /// Whether some are in [`Outside::rest`].
+    pub(super) rest: bool,
+}
+
+impl Held {
+    /// Adds a place: the index of nets, or the rest.
+    fn add(&mut self, place: Option<usize>) {
+        match place {
+            Some(net) => _ = self.nets.insert(net),
+            None => self.rest = true,
+        }
+    }
 }
 
 impl Outside {
-    pub(super) fn new(image: &Image, cluster: &Cluster, contents: &Contents) -> Self {
+    /// `asked` are nets that somebody asks for, without host bits.
+    pub(super) fn new(
+        image: &Image,
+        cluster: &Cluster,
+        contents: &Contents,
+        asked: &[IpNet],
+    ) -> Self {
         let named = named_nets(cluster);
         let of_objects = of_objects(cluster, contents);
         let all: BTreeSet<IpNet> = named.union(&of_objects).copied().collect();
@@ -44,34 +91,69 @@ impl Outside {
             let address = unnamed(family, &all);
             outside.rest[family as usize] = address.map(|address| End::new(image, address, None));
         }
-        let mut by_class: BTreeMap<(Family, Option<u32>), usize> = BTreeMap::new();
+        let class = |end: &End| (end.family(), image.class_of(end.identity));
+        // By family and class, the index of nets; the rest has none.
+        let rest = outside.rest.iter().flatten().map(|end| (class(end), None));
+        let mut by_class: BTreeMap<_, Option<usize>> = rest.collect();
+        let mut places: BTreeMap<IpNet, Option<usize>> = BTreeMap::new();
         // What is an object's address is no net outside: a policy's `nodes` are named as nets of one address.
         for net in named.difference(&of_objects).filter(|net| net.prefix_len() > 0) {
             let Some(address) = free(*net, &all) else { continue };
             let end = End::new(image, address, None);
-            let class = |end: &End| image.class_of(end.identity);
-            let rest = outside.rest[end.family() as usize];
-            if rest.is_some_and(|rest| class(&rest) == class(&end)) {
-                continue;
-            }
             let next = outside.nets.len();
-            let at = *by_class.entry((end.family(), class(&end))).or_insert(next);
+            let place = *by_class.entry(class(&end)).or_insert(Some(next));
+            places.insert(*net, place);
+            let Some(at) = place else { continue };
             if at == next {
                 outside.nets.push((Vec::new(), end));
             }
             outside.nets[at].0.push(*net);
         }
-        if outside.nets.len() > MOST_NETS {
-            outside.too_many = Some(outside.nets.len());
-            outside.nets.clear();
+        for net in asked {
+            let held = outside.asked.entry(*net).or_default();
+            let within = places.range(net..).take_while(|(inner, _)| net.contains(*inner));
+            within.for_each(|(_, place)| held.add(*place));
+            let around = free(*net, &all).map(|address| End::new(image, address, None));
+            if let Some(place) = around.and_then(|end| by_class.get(&class(&end))) {
+                held.add(*place);
+            }
         }
+        outside.limit();
         outside
+    }
+
+    /// Leaves nets out if they are too many.
+    fn limit(&mut self) {
+        if self.nets.len() <= MOST_NETS {
+            return;
+        }
+        self.too_many = Some(self.nets.len());
+        let mut wanted: BTreeSet<usize> =
+            self.asked.values().flat_map(|held| held.nets.iter().copied()).collect();
+        if wanted.len() > MOST_ASKED_NETS {
+            wanted.clear();
+        }
+        self.retain(|index, _| wanted.contains(&index));
     }
 
     /// Leaves out a family that no pod has.
     pub(super) fn forget(&mut self, family: Family) {
         self.rest[family as usize] = None;
-        self.nets.retain(|(_, end)| end.family() != family);
+        self.asked.retain(|net, _| Family::from_address(net.addr()) != family);
+        self.retain(|_, end| end.family() != family);
+    }
+
+    fn retain(&mut self, is_kept: impl Fn(usize, &End) -> bool) {
+        let mut numbers = BTreeMap::new();
+        for (index, (nets, end)) in mem::take(&mut self.nets).into_iter().enumerate() {
+            if is_kept(index, &end) {
+                numbers.insert(index, self.nets.len());
+                self.nets.push((nets, end));
+            }
+        }
+        for held in self.asked.values_mut() {
+            held.nets = held.nets.iter().filter_map(|net| numbers.get(net).copied()).collect();
+        }
     }
 }
 
@@ -124,13 +206,16 @@ fn of_objects(cluster: &Cluster, contents: &Contents) -> BTreeSet<IpNet> {
     addresses.into_iter().map(IpNet::from).chain(blocks).collect()
 }
 
-/// An address that is in none of these nets, apart from those that contain every address.
+/// An address that a host can have and that is in none of these nets, apart from those that contain every address.
 fn unnamed(family: Family, nets: &BTreeSet<IpNet>) -> Option<IpAddr> {
     let documentation = DOCUMENTATION.iter().filter_map(|text| text.parse::<IpAddr>().ok());
     let mut documentation = documentation.filter(|it| Family::from_address(*it) == family);
     let is_free =
         |address: &IpAddr| !nets.iter().any(|net| net.prefix_len() > 0 && net.contains(address));
-    documentation.find(is_free).or_else(|| free(family.everything(), nets))
+    documentation.find(is_free).or_else(|| {
+        let no_hosts = NO_HOSTS.iter().filter_map(|text| text.parse::<IpNet>().ok());
+        free(family.everything(), &nets.iter().copied().chain(no_hosts).collect())
+    })
 }
 
 /// An address of a net that is in no smaller one of these.
@@ -214,6 +299,17 @@ mod tests {
         assert_eq!(of(&["0.0.0.0/0", "10.0.0.0/8"]), "203.0.113.1");
         assert_eq!(of(&["203.0.0.0/16", "198.51.100.1/32"]), "192.0.2.1");
         assert_eq!(of(&["128.0.0.0/1", "0.0.0.0/2"]), "64.0.0.0");
+        let documentation = ["192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24"];
+        assert_eq!(of(&documentation), "1.0.0.0", "an address that a host can have");
+        assert_eq!(of(&[&documentation[..], &["0.0.0.0/2"]].concat()), "64.0.0.0");
+        let of_v6 = unnamed(Family::V6, &nets(&["2001:db8::/32"])).unwrap();
+        assert_eq!(of_v6.to_string(), "2000::");
+        let of_v6 = unnamed(Family::V6, &nets(&["2000::/3"])).unwrap();
+        assert_eq!(of_v6.to_string(), "fc00::");
+        assert_eq!(
+            unnamed(Family::V4, &nets(&["0.0.0.0/2", "64.0.0.0/2", "128.0.0.0/2", "192.0.0.0/3"])),
+            None
+        );
         assert_eq!(unnamed(Family::V4, &nets(&["0.0.0.0/1", "128.0.0.0/1"])), None);
     }
 }

@@ -1,6 +1,6 @@
 //! Parties: the rows and columns that people see.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -169,8 +169,13 @@ pub(super) fn add_nodes(parties: &mut Vec<Party>, groups: &mut Vec<Group>, nodes
     }
 }
 
-/// Adds the nets and the rest of the world.
-pub(super) fn add_outside(parties: &mut Vec<Party>, groups: &mut Vec<Group>, outside: &Outside) {
+/// Adds the nets and the rest of the world. Returns the parties of each net that was asked for.
+pub(super) fn add_outside(
+    parties: &mut Vec<Party>,
+    groups: &mut Vec<Group>,
+    outside: &Outside,
+) -> BTreeMap<IpNet, BTreeSet<usize>> {
+    let first = parties.len();
     let mut add = |kind, ends| {
         parties.push(Party { kind, pods: Vec::new(), group: groups.len() });
         groups.push(Group { place: Place::Outside, ends });
@@ -183,6 +188,28 @@ pub(super) fn add_outside(parties: &mut Vec<Party>, groups: &mut Vec<Group>, out
     if !addresses.is_empty() {
         add(PartyKind::Outside(addresses), outside.rest);
     }
+    let rest = first + outside.nets.len();
+    let asked = outside.asked.iter().map(|(net, held)| {
+        let nets = held.nets.iter().map(|index| first + index);
+        (*net, nets.chain(held.rest.then_some(rest)).collect())
+    });
+    asked.collect()
+}
+
+/// The parties of the pods and nodes that have an address.
+pub(super) fn having(parties: &[Party], cluster: &Cluster, address: IpAddr) -> BTreeSet<usize> {
+    let has = |pod: &ObjectName| {
+        cluster.model.endpoints.get(pod).is_some_and(|pod| pod.addresses.contains(&address))
+    };
+    let is_of_node = |name: &String| {
+        cluster.nodes.get(name).is_some_and(|node| node.addresses.contains(&address))
+    };
+    let is_it = |party: &Party| match &party.kind {
+        PartyKind::Pod(_, Some(own)) => *own == address,
+        PartyKind::Nodes(names) => names.iter().any(is_of_node),
+        _ => party.pods.iter().any(has),
+    };
+    parties.iter().enumerate().filter(|(_, party)| is_it(party)).map(|(index, _)| index).collect()
 }
 
 /// The pods that are no endpoints.

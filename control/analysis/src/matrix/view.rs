@@ -1,21 +1,29 @@
 //! What of a matrix is shown: the parties that a filter lets through, with equal rows joined.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use ipnet::IpNet;
 use manx_policy_compiler::model::Family;
 
 use super::{Cell, Matrix, Whys};
-use crate::pattern::fits;
+use crate::pattern::{fits, net};
 
 /// Which pairs are shown. An empty list is every party.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Patterns of sources.
+    /// Patterns of sources. A net or an address stands for the parties that hold or overlap it.
     pub from: Vec<String>,
     /// Patterns of destinations.
     pub to: Vec<String>,
     /// Namespaces; one end is in one of them.
     pub namespaces: Vec<String>,
+}
+
+impl Filter {
+    /// The nets and addresses among the patterns: what [`Matrix::with_nets`] must know.
+    pub fn nets(&self) -> Vec<IpNet> {
+        self.from.iter().chain(&self.to).filter_map(|pattern| net(pattern)).collect()
+    }
 }
 
 /// The sources and destinations that are shown, and what is shown of each pair.
@@ -56,10 +64,13 @@ impl<'a> View<'a> {
     /// What the filter shows of the matrix.
     pub fn new(matrix: &'a Matrix, filter: &'a Filter) -> Self {
         let shown = |patterns: &[String]| -> Vec<usize> {
+            let nets = patterns.iter().filter_map(|pattern| net(pattern));
+            let of_nets: BTreeSet<usize> = nets.flat_map(|net| matrix.parties_of(net)).collect();
             let parties = matrix.parties.iter().enumerate();
-            let parties = parties.filter(|(_, party)| {
+            let parties = parties.filter(|(index, party)| {
                 let names = || party.names();
                 patterns.is_empty()
+                    || of_nets.contains(index)
                     || names().iter().any(|name| patterns.iter().any(|it| fits(it, name)))
             });
             parties.map(|(index, _)| index).collect()

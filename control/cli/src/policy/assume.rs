@@ -42,7 +42,8 @@ impl Assume {
         Options { replicas: self.replicas }
     }
 
-    /// Completes contents, and says on standard error what was assumed. `None`: this was all that is wanted.
+    /// Completes contents, and says on standard error what was assumed. Which addresses of pods are assumed is left to
+    /// the answer: it names those that it is about. `None`: this was all that is wanted.
     pub(super) fn complete(&self, contents: Contents) -> Result<Option<Completed>, Error> {
         let completed = Completed::new(contents, self.replicas)
             .map_err(|refusal| Error::Invalid(refusal.to_string()))?;

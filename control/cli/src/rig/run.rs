@@ -39,7 +39,8 @@ pub(super) fn run(settings: &Run) -> Result<(), Error> {
         return print(&input.assumed.yaml());
     }
     let mut screen = Screen::new();
-    for note in &input.assumed.notes {
+    let of_addresses = input.assumed.note_of_addresses();
+    for note in input.assumed.notes.iter().chain(&of_addresses) {
         screen.note(&format!("assumed: {note}"));
     }
     for warning in &input.warnings {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::shown::Shown;
 use crate::Error;
 use crate::output;
-use manx_analysis::matrix::{Keys, Matrix, Party, PartyKind, Services};
+use manx_analysis::matrix::{Keys, LeftOut, Matrix, Party, PartyKind, Services};
 
 /// The output.
 #[derive(Serialize)]
@@ -19,15 +19,31 @@ struct Report<'a> {
     /// What cells refer to.
     services: Vec<ServicesReport>,
     cells: Vec<CellReport>,
+    left_out: Vec<LeftOutReport>,
     notes: &'a [String],
 }
 
+/// A party. Its name names few of its members; they are all in the list of their kind.
 #[derive(Serialize)]
 struct PartyReport {
     name: String,
     kind: &'static str,
     namespace: String,
     pods: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    nodes: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    nets: Vec<String>,
+    /// What was asked about, for an address that no object names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    addresses: Vec<String>,
+}
+
+/// A pod that is no party.
+#[derive(Serialize)]
+struct LeftOutReport {
+    pod: String,
+    why: &'static str,
 }
 
 /// Ranges with both ends.
@@ -88,6 +104,7 @@ pub(super) fn render(shown: &Shown<'_>) -> Result<String, Error> {
         parties: matrix.parties.iter().map(PartyReport::new).collect(),
         services,
         cells,
+        left_out: matrix.left_out.iter().map(LeftOutReport::new).collect(),
         notes: &shown.notes,
     };
     output::versioned_json(&report)
@@ -95,19 +112,42 @@ pub(super) fn render(shown: &Shown<'_>) -> Result<String, Error> {
 
 impl PartyReport {
     fn new(party: &Party) -> Self {
-        Self {
-            name: party.to_string(),
-            kind: match party.kind {
-                PartyKind::Workload { .. } => "workload",
-                PartyKind::Pod(..) => "pod",
-                PartyKind::OwnNode => "own-node",
-                PartyKind::Nodes(_) => "nodes",
-                PartyKind::Nets(_) => "nets",
-                PartyKind::Outside(_) => "outside",
-            },
-            namespace: party.namespace().to_owned(),
-            pods: party.pods.iter().map(ToString::to_string).collect(),
+        fn texts<T: ToString>(all: &[T]) -> Vec<String> {
+            all.iter().map(T::to_string).collect()
         }
+        let mut report = Self {
+            name: party.to_string(),
+            kind: "",
+            namespace: party.namespace().to_owned(),
+            pods: texts(&party.pods),
+            nodes: Vec::new(),
+            nets: Vec::new(),
+            addresses: Vec::new(),
+        };
+        report.kind = match &party.kind {
+            PartyKind::Workload { .. } => "workload",
+            PartyKind::Pod(..) => "pod",
+            PartyKind::OwnNode => "own-node",
+            PartyKind::Nodes(nodes) => {
+                report.nodes.clone_from(nodes);
+                "nodes"
+            }
+            PartyKind::Nets(nets) => {
+                report.nets = texts(nets);
+                "nets"
+            }
+            PartyKind::Outside(addresses) => {
+                report.addresses = texts(addresses);
+                "outside"
+            }
+        };
+        report
+    }
+}
+
+impl LeftOutReport {
+    fn new(left_out: &LeftOut) -> Self {
+        Self { pod: left_out.pod.to_string(), why: left_out.why }
     }
 }
 

@@ -29,8 +29,8 @@ use manx_analysis::matrix::{Filter, Matrix, View};
 /// The settings of `manx policy matrix`.
 #[derive(Debug, Clone, Args)]
 pub struct MatrixOf {
-    /// Only these sources: NAMESPACE/POD, NAMESPACE/WORKLOAD, node, node/NAME, outside or a net; * and ? stand for
-    /// any text and any character. May be repeated
+    /// Only these sources: NAMESPACE/POD, NAMESPACE/WORKLOAD, node, node/NAME, outside, or a net or address (who outside
+    /// holds or overlaps it); * and ? stand for any text and any character. May be repeated
     #[arg(long, value_name = "PATTERN")]
     pub from: Vec<String>,
     /// Only these destinations, in the same form. May be repeated
@@ -89,16 +89,15 @@ pub fn run(asked: &MatrixOf) -> Result<(), Error> {
 /// The text and the notes, which every form but CSV holds.
 fn render(asked: &MatrixOf, completed: &Completed) -> Result<(String, Vec<String>), Error> {
     let Completed { contents, assumed } = completed;
-    let matrix = Matrix::new(contents);
     let filter = Filter {
         from: asked.from.clone(),
         to: asked.to.clone(),
         namespaces: asked.namespace.clone(),
     };
+    let matrix = Matrix::with_nets(contents, &filter.nets());
     let view = View::new(&matrix, &filter);
     if matrix.pods == 0 {
-        let message = "nothing to show: there is no pod in the manifests; name the ones that hold pods or workloads";
-        return Err(Error::Invalid(message.to_owned()));
+        return Err(Error::Invalid(notes::no_pods(&matrix, contents)));
     }
     for (empty, option) in [
         (view.sources.is_empty(), "--from and --namespace"),
@@ -106,7 +105,7 @@ fn render(asked: &MatrixOf, completed: &Completed) -> Result<(String, Vec<String
     ] {
         if empty {
             return Err(Error::Invalid(format!(
-                "no party fits {option}; expected NAMESPACE/POD, NAMESPACE/WORKLOAD, node, outside or a net, such as {}",
+                "no party fits {option}; expected NAMESPACE/POD, NAMESPACE/WORKLOAD, node, outside, a net or an address, such as {}",
                 matrix
                     .parties
                     .iter()

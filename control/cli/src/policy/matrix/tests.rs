@@ -1,6 +1,12 @@
 //! The forms, and what they say of one small shop.
 
+<<<<<<< HEAD
 use super::graph::{Graph, MOST_LETTERS};
+=======
+mod nets;
+
+use super::svg::Graph;
+>>>>>>> w-ask
 use super::*;
 use crate::policy::live::Live;
 use manx_objects::contents::Contents;
@@ -130,7 +136,7 @@ fn a_namespace_keeps_the_pairs_with_an_end_in_it() {
 #[test]
 fn who_fits_no_pattern_is_told_what_is_expected() {
     let wrong = MatrixOf { from: texts(&["nobody"]), ..asked(Form::Text) };
-    insta::assert_snapshot!(of(&wrong, "shop.yaml", SHOP).unwrap_err(), @"no party fits --from and --namespace; expected NAMESPACE/POD, NAMESPACE/WORKLOAD, node, outside or a net, such as kube-system/dns, shop/api, shop/db");
+    insta::assert_snapshot!(of(&wrong, "shop.yaml", SHOP).unwrap_err(), @"no party fits --from and --namespace; expected NAMESPACE/POD, NAMESPACE/WORKLOAD, node, outside, a net or an address, such as kube-system/dns, shop/api, shop/db");
     let empty = of(&asked(Form::Text), "none.yaml", "").unwrap_err();
     assert!(empty.starts_with("nothing to show: there is no pod"), "{empty}");
 }
