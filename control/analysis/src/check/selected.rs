@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use manx_objects::object::Pairs;
+use manx_objects::object::{ObjectKey, Pairs, Workload};
 use manx_policy_compiler::model::{
     Entity, KUBERNETES, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, SERVICE_ACCOUNT,
     SERVICE_ACCOUNT_PREFIX,
@@ -22,6 +22,8 @@ pub(super) struct Selected<'m> {
     pub(super) members: &'m [Member<'m>],
     /// The members by each of their labels.
     labelled: HashMap<(&'m str, &'m str), Vec<usize>>,
+    /// One of each kind of workload: what its controller gives its pods.
+    workloads: Vec<(&'m ObjectKey, &'m Workload)>,
     found: HashMap<Selector, Rc<[usize]>>,
     left: usize,
 }
@@ -42,7 +44,12 @@ impl<'m> Selected<'m> {
                 }
             }
         }
-        Self { members, labelled, found: HashMap::new(), left: MOST }
+        let workloads = members.iter().filter_map(|member| member.workload);
+        // Of those that number their pods and of those that do not.
+        let workloads: HashMap<_, _> =
+            workloads.map(|it| ((it.0.kind, it.1.numbers.is_some()), it)).collect();
+        let workloads = workloads.into_values().collect();
+        Self { members, labelled, workloads, found: HashMap::new(), left: MOST }
     }
 
     /// Whether the input has anything to which policy applies.
@@ -66,17 +73,14 @@ impl<'m> Selected<'m> {
         let members = self.members;
         let matches = |index: &usize| {
             let member = &members[*index];
-            member.role != Role::OnHost && selector.matches(&member.labels)
+            member.role != Role::OnHost && member.fits(selector)
         };
-        let found: Rc<[usize]> = match self.having_required(selector) {
-            Some(having) => {
-                self.spend(having.len())?;
-                having.into_iter().filter(matches).collect()
-            }
-            None => {
-                self.spend(members.len())?;
-                (0..members.len()).filter(matches).collect()
-            }
+        let found: Rc<[usize]> = if let Some(having) = self.having_required(selector) {
+            self.spend(having.len())?;
+            having.into_iter().filter(matches).collect()
+        } else {
+            self.spend(members.len())?;
+            (0..members.len()).filter(matches).collect()
         };
         self.found.insert(selector.clone(), Rc::clone(&found));
         Some(found)
@@ -88,13 +92,18 @@ impl<'m> Selected<'m> {
         let having =
             |(key, values): (&'s str, Option<Vec<&'s str>>)| -> Option<Vec<&'s Vec<usize>>> {
                 let lists = values?.into_iter().map(|value| self.labelled.get(&(key, value)));
-                is_own(key).then(|| lists.flatten().collect())
+                (is_own(key) && !self.may_be_given(key)).then(|| lists.flatten().collect())
             };
         let required = selector.required_labels().into_iter().filter_map(having);
         let rarest = required.min_by_key(|lists| lists.iter().map(|it| it.len()).sum::<usize>())?;
         let mut all: Vec<usize> = rarest.into_iter().flatten().copied().collect();
         all.sort_unstable();
         Some(all)
+    }
+
+    /// Whether a controller may give its pods this label.
+    fn may_be_given(&self, key: &str) -> bool {
+        self.workloads.iter().any(|(of, workload)| workload.may_give(of, key, None))
     }
 
     /// The members that an end of a rule selects. Its nets are not asked.

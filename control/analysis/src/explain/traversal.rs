@@ -101,7 +101,7 @@ impl Traversal {
             TraversedInterface {
                 node: node.to_owned(),
                 interface: interface.to_owned(),
-                addresses: addresses.map(|party| party.address()).collect(),
+                addresses: addresses.map(Party::address).collect(),
                 forwarded: matches!(party, Party::Pod { .. }),
             }
         };

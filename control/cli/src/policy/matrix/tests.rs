@@ -1,12 +1,8 @@
 //! The forms, and what they say of one small shop.
 
-<<<<<<< HEAD
-use super::graph::{Graph, MOST_LETTERS};
-=======
 mod nets;
 
-use super::svg::Graph;
->>>>>>> w-ask
+use super::graph::{Graph, MOST_LETTERS};
 use super::*;
 use crate::policy::live::Live;
 use manx_objects::contents::Contents;

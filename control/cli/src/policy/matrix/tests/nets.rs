@@ -120,9 +120,10 @@ fn json_has_the_whole_of_each_list() {
         "{ipBlock: {cidr: 192.0.2.0/26}}, {ipBlock: {cidr: 198.51.100.0/24}}, {ipBlock: {cidr: 203.0.113.0/28}}, \
          {ipBlock: {cidr: 203.0.113.64/28}}, {ipBlock: {cidr: 203.0.113.128/28}}",
     );
-    let nodes: String = (3..9)
+    let nodes = (3..9)
         .map(|number| format!("---\n{{apiVersion: v1, kind: Node, metadata: {{name: n{number}}}, spec: {{podCIDR: 10.244.{number}.0/24}}, status: {{addresses: [{{type: InternalIP, address: 172.18.0.{number}}}]}}}}\n"))
-        .collect();
+        .collect::<Vec<_>>()
+        .concat();
     let done = "---\n{apiVersion: v1, kind: Pod, metadata: {name: done, namespace: shop}, spec: {nodeName: n1, containers: [{name: c}]}, status: {phase: Succeeded}}\n";
     let json = of(&asked(Form::Json), "nets.yaml", &format!("{sets}{nodes}{done}")).unwrap();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
