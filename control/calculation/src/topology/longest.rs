@@ -48,12 +48,13 @@ mod tests {
             prefixes in prop::collection::btree_set((any::<u8>(), 20_u8..=32), 0..30),
             of in (any::<u8>(), 22_u8..=32),
         ) {
-            let prefixes: BTreeMap<IpNet, ()> =
-                prefixes.into_iter().map(|it| (net(it), ())).collect();
+            let prefixes: BTreeMap<IpNet, u8> =
+                prefixes.into_iter().map(|it| (net(it), net(it).prefix_len())).collect();
             let of = net(of);
             let around = prefixes.keys().filter(|prefix| prefix.contains(&of));
             let expected = around.max_by_key(|prefix| prefix.prefix_len()).copied();
-            prop_assert_eq!(longest(&prefixes, of).map(|(prefix, _)| prefix), expected);
+            let found = longest(&prefixes, of).map(|(prefix, length)| (prefix, *length));
+            prop_assert_eq!(found, expected.map(|prefix| (prefix, prefix.prefix_len())));
         }
     }
 }

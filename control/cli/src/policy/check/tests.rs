@@ -265,3 +265,27 @@ fn ordinary_rigs_have_no_warning_but_of_what_they_are_about() {
     assert_eq!(told, [""; 0]);
     assert!(seen > 5, "{seen}");
 }
+
+/// The output of a chart, the output of an overlay, a shop, and dumps of a cluster.
+#[test]
+fn what_is_usual_and_right_passes_a_strict_check() {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
+    let mut told = Vec::new();
+    for name in [
+        "usual/helm.yaml",
+        "usual/kustomize.yaml",
+        "shop",
+        "dumps/yaml",
+        "dumps/json",
+        "dumps/per-kind",
+        "dumps/raw",
+        "dumps/cluster-info",
+    ] {
+        let read = read_with_texts([fixtures.join(name).as_path()], true);
+        assert!(read.contents.objects.keys().any(|key| key.kind.enforced_policy()), "{name}");
+        let mut problems = problems(&read);
+        problems.retain(|problem| problem.severity != Severity::Note);
+        told.extend(problems.iter().map(|problem| format!("{name}: {problem}")));
+    }
+    assert_eq!(told, [""; 0]);
+}
