@@ -218,7 +218,7 @@ fn sarif_has_a_rule_for_each_result_and_a_region_for_each_place() {
     for rule in rules {
         assert!(rule["shortDescription"]["text"].is_string(), "{rule}");
         let level = rule["defaultConfiguration"]["level"].as_str().unwrap();
-        assert!(["error", "warning"].contains(&level), "{rule}");
+        assert!(["error", "warning", "note"].contains(&level), "{rule}");
     }
     let results = run["results"].as_array().unwrap();
     assert_eq!(results.len(), problems.len());
