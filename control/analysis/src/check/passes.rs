@@ -31,12 +31,14 @@ pub(super) fn check<'a>(scene: &Scene<'a>, report: &mut Report<'a>) {
                     && other.rules(direction).is_some()
                     && comes_first((key, policy), (of, other))
             };
-            if policy.rules(direction).is_none() {
+            let passes = rules.iter().enumerate();
+            let mut passes =
+                passes.filter(|(_, rule)| rule.action == calico::Action::Pass).peekable();
+            if policy.rules(direction).is_none() || passes.peek().is_none() {
                 continue;
             }
             let Some((skipped, _)) = kubernetes.iter().find(is_skipped) else { continue };
-            let passes = rules.iter().enumerate();
-            for (index, _) in passes.filter(|(_, rule)| rule.action == calico::Action::Pass) {
+            for (index, _) in passes {
                 let message = format!(
                     "Pass goes on after tier default, so {skipped}, which is in this tier, too, is not asked: what no later tier denies, the namespace's profile allows"
                 );
