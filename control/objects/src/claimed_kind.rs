@@ -119,8 +119,8 @@ pub(super) fn is_another_vendors(kind: &str, version: &str) -> bool {
 }
 
 /// Whether an API version is well-formed and cannot be meant as one that is read: its group has a dot, as every group has
-/// that is not Kubernetes' own, is of no domain of Kubernetes or Calico, and differs from each that is read by more than
-/// three letters.
+/// that is not Kubernetes' own, does not say Kubernetes, Calico or networking, and differs from each that is read by more than
+/// three letters, with and without its last part.
 pub(super) fn is_of_another_vendor(version: &str) -> bool {
     /// A domain of Amazon's, which differs from Kubernetes' by three letters.
     const AMAZON: &str = ".k8s.aws";
@@ -131,11 +131,16 @@ pub(super) fn is_of_another_vendor(version: &str) -> bool {
     if group.ends_with(AMAZON) {
         return true;
     }
-    let is_ours = ["k8s.io", "kubernetes.io"].iter().any(|domain| group.ends_with(domain))
-        || group.contains("calico");
+    let is_ours = group.ends_with("k8s.io")
+        || ["kubernetes", "networking.", "calico"].iter().any(|part| group.contains(part));
     let versions = Kind::ALL.into_iter().flat_map(Kind::api_versions);
     let mut groups = versions.filter_map(|version| Some(version.split_once('/')?.0));
-    !is_ours && !groups.any(|known| edits_apart(group, known) <= 3)
+    // The end of a domain is what is most easily mistaken: `.com`, `.oi`.
+    let name = |group: &str| group.rsplit_once('.').map_or("", |(name, _)| name).to_owned();
+    let is_near = |known: &str| {
+        edits_apart(group, known) <= 3 || edits_apart(&name(group), &name(known)) <= 3
+    };
+    !is_ours && !groups.any(is_near)
 }
 
 /// Whether a text is a version of an API: `v1`, `v1alpha2`.
@@ -180,7 +185,7 @@ mod tests {
             ("crd.antrea.io/v1beta1", "Tier"),
             ("k8s.ovn.org/v1", "AdminNetworkPolicy"),
             ("yangtse.cni.huawei.com/v1", "NetworkPolicy"),
-            ("networking.example.com/v1", "GlobalNetworkPolicy"),
+            ("firewall.example.com/v1", "GlobalNetworkPolicy"),
             ("example.com/v2beta1", "StagedNetworkPolicy"),
             ("example.com/v1", "HostEndpoint"),
             ("example.com/v1", "NetworkSet"),

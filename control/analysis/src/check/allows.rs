@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use manx_objects::code::Code;
 use manx_objects::object::{Kind, ObjectKey};
-use manx_policy_compiler::model::{Action, Direction};
+use manx_policy_compiler::model::{Action, Direction, Hook};
 use manx_policy_compiler::packets::Packets;
 
 use super::cells::{Cells, Pair, RuleAt, Tally};
@@ -26,7 +26,9 @@ pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
     for (policy, placed) in cells.policies.iter().enumerate().take(last) {
         let is_calico =
             matches!(placed.key.kind, Kind::CalicoNetworkPolicy | Kind::GlobalNetworkPolicy);
-        if !is_calico || placed.policy.tier != "default" {
+        // Other hooks come before connections are tracked, and at no pod.
+        let is_asked = matches!(placed.policy.hook, Hook::Endpoint);
+        if !is_calico || !is_asked || placed.policy.tier != "default" {
             continue;
         }
         for direction in Direction::ALL {
@@ -56,6 +58,10 @@ fn skipped<'a>(cells: &Cells<'_, 'a>, at: RuleAt) -> Option<&'a ObjectKey> {
     let mut done: HashSet<Rc<[usize]>> = HashSet::new();
     for local in cells.locals(cells.policies[at.policy].policy) {
         let list = cells.list(local);
+        cells.spend(list.len());
+        if cells.is_spent() {
+            return None;
+        }
         let is_skipped = |it: &&usize| {
             let placed = &cells.policies[**it];
             **it > at.policy

@@ -107,7 +107,13 @@ fn at_local(
     for family in cells.families.iter().copied() {
         for peer in cells.peers(second, local, family, true) {
             let pair = Pair { local, peer, family };
+            if cells.is_spent() {
+                return None;
+            }
             let mut packets = cells.matched(rule, direction, &pair, true);
+            if packets.is_empty() {
+                continue;
+            }
             // What its own policy decides before it, and what policies before both do.
             let own = cells.policies[second.policy].policy.rules(direction).unwrap_or_default();
             for before in own.iter().take_while(|it| it.index < second.index) {

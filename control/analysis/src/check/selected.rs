@@ -20,8 +20,10 @@ const MOST: usize = 3_000_000;
 /// See the module. Every answer is `None` when [`MOST`] is used up.
 pub(super) struct Selected<'m> {
     pub(super) members: &'m [Member<'m>],
-    /// The members by each of their labels.
-    labelled: HashMap<(&'m str, &'m str), Vec<usize>>,
+    /// The members by each of their own labels; made at first use.
+    labelled: Option<HashMap<(&'m str, &'m str), Vec<usize>>>,
+    /// The members that have labels of profiles, too: these may have any label.
+    inheriting: Vec<usize>,
     /// One of each kind of workload: what its controller gives its pods.
     workloads: Vec<(&'m ObjectKey, &'m Workload)>,
     found: HashMap<Selector, Rc<[usize]>>,
@@ -30,26 +32,13 @@ pub(super) struct Selected<'m> {
 
 impl<'m> Selected<'m> {
     pub(super) fn new(members: &'m [Member<'m>]) -> Self {
-        let mut labelled: HashMap<_, Vec<usize>> = HashMap::new();
-        for (index, member) in members.iter().enumerate() {
-            let view = &member.labels;
-            let inherited = view.inherited.iter().flat_map(|labels| labels.keys());
-            let keys = view.own.keys().chain(inherited).map(String::as_str).chain([NAMESPACE]);
-            for key in keys {
-                if let Some(value) = view.label(key) {
-                    let those = labelled.entry((key, value)).or_default();
-                    if those.last() != Some(&index) {
-                        those.push(index);
-                    }
-                }
-            }
-        }
         let workloads = members.iter().filter_map(|member| member.workload);
         // Of those that number their pods and of those that do not.
         let workloads: HashMap<_, _> =
             workloads.map(|it| ((it.0.kind, it.1.numbers.is_some()), it)).collect();
         let workloads = workloads.into_values().collect();
-        Self { members, labelled, workloads, found: HashMap::new(), left: MOST }
+        let (labelled, inheriting) = (None, Vec::new());
+        Self { members, labelled, inheriting, workloads, found: HashMap::new(), left: MOST }
     }
 
     /// Whether the input has anything to which policy applies.
@@ -75,6 +64,7 @@ impl<'m> Selected<'m> {
             let member = &members[*index];
             member.role != Role::OnHost && member.fits(selector)
         };
+        self.index();
         let found: Rc<[usize]> = if let Some(having) = self.having_required(selector) {
             self.spend(having.len())?;
             having.into_iter().filter(matches).collect()
@@ -86,17 +76,42 @@ impl<'m> Selected<'m> {
         Some(found)
     }
 
+    fn index(&mut self) {
+        if self.labelled.is_some() {
+            return;
+        }
+        let mut labelled: HashMap<_, Vec<usize>> = HashMap::new();
+        for (index, member) in self.members.iter().enumerate() {
+            let view = &member.labels;
+            if !view.inherited.is_empty() {
+                self.inheriting.push(index);
+                continue;
+            }
+            for key in view.own.keys().map(String::as_str).chain([NAMESPACE]) {
+                if let Some(value) = view.label(key) {
+                    let those = labelled.entry((key, value)).or_default();
+                    if those.last() != Some(&index) {
+                        those.push(index);
+                    }
+                }
+            }
+        }
+        self.labelled = Some(labelled);
+    }
+
     /// The members with a label that the selector requires, in order; `None` if it requires none. Of several such labels
     /// the rarest is taken.
     fn having_required<'s>(&'s self, selector: &'s Selector) -> Option<Vec<usize>> {
         let having =
             |(key, values): (&'s str, Option<Vec<&'s str>>)| -> Option<Vec<&'s Vec<usize>>> {
-                let lists = values?.into_iter().map(|value| self.labelled.get(&(key, value)));
+                let labelled = self.labelled.as_ref()?;
+                let lists = values?.into_iter().map(|value| labelled.get(&(key, value)));
                 (is_own(key) && !self.may_be_given(key)).then(|| lists.flatten().collect())
             };
         let required = selector.required_labels().into_iter().filter_map(having);
         let rarest = required.min_by_key(|lists| lists.iter().map(|it| it.len()).sum::<usize>())?;
-        let mut all: Vec<usize> = rarest.into_iter().flatten().copied().collect();
+        let rarest = rarest.into_iter().flatten();
+        let mut all: Vec<usize> = rarest.chain(&self.inheriting).copied().collect();
         all.sort_unstable();
         Some(all)
     }

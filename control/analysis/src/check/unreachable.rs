@@ -60,6 +60,10 @@ fn unreachable(cells: &Cells<'_, '_>, at: RuleAt) -> Option<Tally> {
     let mut done: HashSet<(Rc<[usize]>, bool)> = HashSet::new();
     for local in cells.locals(cells.policies[at.policy].policy) {
         let key = (cells.list(local), cells.is_host(local));
+        cells.spend(key.0.len());
+        if cells.is_spent() {
+            return None;
+        }
         if done.contains(&key) {
             continue;
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use manx_objects::contents::{fingerprint, fingerprint_of_text};
-use manx_objects::object::ObjectKey;
+use manx_objects::object::{Controller, Kind, ObjectKey};
 use manx_objects::problem::{Cause, Problem, Severity};
 use manx_objects::yaml::MAX_BYTES;
 use manx_objects::{Entry, Manifest, few};
@@ -82,11 +82,13 @@ struct Version {
 }
 
 impl Version {
-    /// The objects that it has, without placeholders: a placeholder may come from a partial save, so it cannot get
-    /// lost.
+    /// The objects that it has and that agents heed, without placeholders: a placeholder may come from a partial save, so
+    /// it cannot get lost.
     fn keys(&self) -> BTreeSet<&ObjectKey> {
         let entries = self.manifest.entries.iter();
-        entries.filter(|entry| entry.identified).map(|entry| &entry.key).collect()
+        let is_other = |key: &ObjectKey| key.kind == Kind::Workload(Controller::Other);
+        let entries = entries.filter(|entry| entry.identified && !is_other(&entry.key));
+        entries.map(|entry| &entry.key).collect()
     }
 
     /// Why `newer` may be a partial save; `None` if it is not in doubt.

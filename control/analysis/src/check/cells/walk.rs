@@ -239,6 +239,9 @@ impl Cells<'_, '_> {
             addresses.extend([net.network(), net.broadcast()]);
             if net.prefix_len() < net.max_prefix_len() {
                 self.spend(nets.len());
+                if self.is_spent() {
+                    return Vec::new();
+                }
                 let points = nets.iter().flat_map(around);
                 addresses.extend(points.filter(|address| net.contains(address)));
             }

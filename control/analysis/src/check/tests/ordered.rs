@@ -17,8 +17,7 @@ use super::{pod, policy, problems};
 /// What is told of the order of policies.
 fn told(text: &str) -> String {
     let all = super::told(text);
-    let lines = all.lines().filter(|line| !line.starts_with("only-denies"));
-    lines.map(|line| format!("{line}\n")).collect()
+    all.split_inclusive('\n').filter(|line| !line.starts_with("only-denies")).collect()
 }
 
 /// A `GlobalNetworkPolicy` of the tier `default`.
