@@ -274,7 +274,7 @@ fn what_is_usual_and_right_passes_a_strict_check() {
     for name in [
         "usual/helm.yaml",
         "usual/kustomize.yaml",
-        "shop",
+        "shop/cluster.yaml",
         "dumps/yaml",
         "dumps/json",
         "dumps/per-kind",
