@@ -285,6 +285,8 @@ fn what_is_usual_and_right_passes_a_strict_check() {
         assert!(read.contents.objects.keys().any(|key| key.kind.enforced_policy()), "{name}");
         let mut problems = problems(&read);
         problems.retain(|problem| problem.severity != Severity::Note);
+        // What the walk through the shop is about.
+        problems.retain(|it| name != "shop/cluster.yaml" || it.code() != Code::PassSkipsPolicies);
         told.extend(problems.iter().map(|problem| format!("{name}: {problem}")));
     }
     assert_eq!(told, [""; 0]);
