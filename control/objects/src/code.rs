@@ -254,7 +254,7 @@ codes! {
         "A podSelector and a namespaceSelector are two peers, of which one is enough."
         Some("if both must hold, write them as one item: remove the second dash; if either is enough, say --allow separate-peers");
     SeparateRules "separate-rules" Warning
-        "A rule with peers only stands before a rule with ports only, of which one is enough."
+        "A rule that has only peers stands before a rule that has only ports; each of them allows by itself."
         Some("if both must hold, write them as one rule: remove the second dash; if either is enough, say --allow separate-rules");
     RulesWithoutType "rules-without-type" Warning
         "A policy has rules of a direction that its policyTypes (Calico: types) do not name: they have no effect."

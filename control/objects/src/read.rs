@@ -276,8 +276,8 @@ impl Reader<'_> {
         flaws: &[Flaw],
     ) {
         let is_vendors = is_another_vendors(kind, api_version);
-        // An ignored policy would let traffic pass that its author believes denied, so this is an error. Who has another
-        // vendor's kind has the vendor's agents enforce it.
+        // An ignored policy would let traffic pass that its author believes denied, so this is an error. The vendor's own
+        // agents enforce another vendor's kind.
         let of_policies = kind.contains("Policy") && holds_policies(api_version);
         if (kind.contains("NetworkPolicy") && !is_vendors) || of_policies {
             let (kind, api_version) = (kind.to_owned(), api_version.to_owned());

@@ -216,7 +216,7 @@ impl Selector {
         }
     }
 
-    /// The selectors of which this one is the conjunction; none of them is a conjunction itself. `all()` has none.
+    /// The parts of this selector: it matches what all of them match. No part is a conjunction itself. `all()` has none.
     pub fn conjuncts(&self) -> Vec<&Self> {
         match &*self.0 {
             Node::All => Vec::new(),

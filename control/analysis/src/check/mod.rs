@@ -47,13 +47,7 @@ use self::selected::Selected;
 pub fn problems(contents: &Contents) -> Vec<Problem> {
     let scene = Scene::new(contents);
     let mut report = Report::new(contents);
-    references::check(contents, &mut report);
-    // What a name without a definition leads to is not reported again.
-    selectors::check(&scene, &mut report);
-    node_peers::check(contents, &scene, &mut report);
-    addresses::check(contents, &mut report);
-    passes::check(&scene, &mut report);
-    over_members(contents, &scene, &mut report);
+    check_one_by_one(contents, &scene, &mut report);
     if let Some(cells) = Cells::new(&scene) {
         unreachable::check(&cells, &mut report);
         allows::check(&cells, &mut report);
@@ -65,12 +59,18 @@ pub fn problems(contents: &Contents) -> Vec<Problem> {
     problems
 }
 
-/// What needs to know which members selectors match.
-fn over_members<'a>(contents: &'a Contents, scene: &Scene<'a>, report: &mut Report<'a>) {
+/// The checks that need no cells.
+fn check_one_by_one<'a>(contents: &'a Contents, scene: &Scene<'a>, report: &mut Report<'a>) {
+    let members = scene.members();
+    references::check(contents, report);
+    // What a name without a definition leads to is not reported again.
+    selectors::check(scene, &members, report);
+    node_peers::check(contents, scene, report);
+    addresses::check(contents, report);
+    passes::check(scene, report);
     if scene.in_doubt {
         return;
     }
-    let members = scene.members();
     let mut selected = Selected::new(&members);
     own_sides::check(scene, &mut selected, report);
     only_denies::check(contents, scene, &mut selected, report);

@@ -10,7 +10,7 @@ const LISTED: usize = 5;
 /// The number of parts that a message lists of what an object lacks.
 const LACKS: usize = 3;
 
-/// One of the selectors of which a selector is the conjunction.
+/// One part of a selector. What matches all parts matches the selector, and nothing else does.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part<'s>(pub(super) &'s Selector);
 
@@ -45,7 +45,7 @@ pub(super) struct Wanted<'s> {
     pub(super) seen: &'s str,
     /// The key, as its object has it.
     pub(super) key: &'s str,
-    /// The values, one of which it must have; none if any will do.
+    /// The label must have one of these values; if there are none, any value will do.
     pub(super) values: Vec<&'s str>,
 }
 

@@ -22,20 +22,11 @@ struct Conflict {
 /// Reports each policy that contradicts one before it, once.
 pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
     cells.begin();
-    let is_cluster = |at: &usize| {
-        matches!(
-            cells.policies[*at].key.kind,
-            Kind::ClusterNetworkPolicy
-                | Kind::AdminNetworkPolicy
-                | Kind::BaselineAdminNetworkPolicy
-        )
-    };
+    let is_cluster = |at: &usize| is_cluster_wide(&cells.policies[*at]);
     let all: Vec<usize> = (0..cells.policies.len()).filter(is_cluster).collect();
-    let place = |at: usize| {
-        let policy = cells.policies[at].policy;
-        (&policy.tier, policy.order)
-    };
-    for group in all.chunk_by(|one, other| place(*one) == place(*other)) {
+    let are_alike =
+        |one: &usize, other: &usize| leaves_open(&cells.policies[*one], &cells.policies[*other]);
+    for group in all.chunk_by(are_alike) {
         for (number, second) in group.iter().enumerate() {
             let before = group.iter().take(number);
             let found = before.copied().find_map(|first| conflict(cells, first, *second));

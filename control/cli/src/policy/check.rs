@@ -50,7 +50,7 @@ pub enum Form {
     Sarif,
 }
 
-/// The code of this name, if it is a warning's.
+/// The code of this name, if it is a warning's or a note's.
 fn allowable(name: &str) -> Result<Code, String> {
     match Code::from_name(name) {
         Some(code) if code.severity() != Severity::Error => Ok(code),

@@ -4,7 +4,7 @@
 //! meant for it, too. If the input has no pods at all, there is for each selector a pod with just the labels that the
 //! selector requires.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
@@ -53,7 +53,7 @@ impl LabelSource for End<'_> {
     fn label(&self, key: &str) -> Option<&str> {
         match &self.view {
             View::Member(view) => view.label(key),
-            View::Minimal(labels) => labels.get(key).map(String::as_str),
+            View::Minimal(labels) => labels.label(key),
         }
     }
 }
@@ -134,16 +134,8 @@ fn minimal_labels(selector: &Selector, model: &Model) -> Vec<Labels> {
         labels.insert(ORCHESTRATOR.to_owned(), KUBERNETES.to_owned());
         labels.entry(SERVICE_ACCOUNT.to_owned()).or_insert_with(|| "default".to_owned());
     }
-    all.retain(|labels| selector.matches(&Minimal(labels)));
+    all.retain(|labels| selector.matches(labels));
     all
-}
-
-struct Minimal<'l>(&'l BTreeMap<String, String>);
-
-impl LabelSource for Minimal<'_> {
-    fn label(&self, key: &str) -> Option<&str> {
-        self.0.get(key).map(String::as_str)
-    }
 }
 
 /// The address of a peer.

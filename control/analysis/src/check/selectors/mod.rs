@@ -3,7 +3,7 @@
 //! - `found`: what selectors match, and what is known of the input.
 //! - `why`: what nothing has that a selector asks for, and what comes nearest.
 //! - `elsewhere`: where there is what it asks for, and what reaches it there.
-//! - `skipped`: the kinds that are not read, of which pods may be made that it matches.
+//! - `skipped`: the kinds that are not read. An operator may make pods of them, and the selector may match these.
 //! - `ports`: named ports.
 //!
 //! Nothing is reported of a selector without conditions: a policy for all pods of a namespace may be meant for later
@@ -29,15 +29,14 @@ use manx_policy_compiler::selector::{LabelSource, Selector};
 use self::found::Found;
 use super::parts::Part;
 use super::report::Report;
-use super::scene::{Role, Scene};
+use super::scene::{Member, Role, Scene};
 
 /// Reports them, of each policy whose own namespace and names are defined.
-pub(super) fn check<'a>(scene: &Scene<'a>, report: &mut Report<'a>) {
+pub(super) fn check<'a>(scene: &Scene<'a>, members: &[Member<'_>], report: &mut Report<'a>) {
     if scene.in_doubt {
         return;
     }
-    let members = scene.members();
-    let mut found = Found::new(scene, &members);
+    let mut found = Found::new(scene, members);
     for (key, object, policy) in scene.policies() {
         if report.has_told(key, "metadata.namespace") {
             continue;
@@ -55,7 +54,7 @@ pub(super) fn check<'a>(scene: &Scene<'a>, report: &mut Report<'a>) {
                 if last.replace(rule.index) != Some(rule.index) {
                     at.peers(&mut found, report);
                 }
-                at.ports(&members, report);
+                at.ports(members, report);
             }
         }
     }

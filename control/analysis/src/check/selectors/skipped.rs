@@ -1,4 +1,4 @@
-//! Kinds that Manx does not read, of which an operator may make pods: `Prometheus`, `Kafka`, a database's `Cluster`.
+//! Kinds that Manx does not read. An operator may make pods of them: `Prometheus`, `Kafka`, a database's `Cluster`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,8 +14,8 @@ use crate::check::parts::{Whose, listed};
 /// A kind that is named, or every kind of the group.
 type Kinds = Option<&'static [&'static str]>;
 
-/// Kinds that are often beside policies and of which nobody makes pods, by API group. A kind that is missing here only
-/// changes the code of the problem and its message.
+/// Kinds that are often beside policies, by API group. Nobody makes pods of them. A kind that is missing here only changes
+/// the code of the problem and its message.
 const WITHOUT_PODS: &[(&str, Kinds)] = &[
     ("autoscaling.k8s.io", None),
     ("bitnami.com", Some(&["SealedSecret"])),
@@ -56,7 +56,7 @@ const WITHOUT_PODS: &[(&str, Kinds)] = &[
     ("traefik.io", None),
 ];
 
-/// A kind of which an operator may make pods.
+/// A kind that is not read. An operator may make pods of its objects.
 pub(super) struct SkippedKind<'m> {
     kind: &'m str,
     group: &'m str,
@@ -64,8 +64,8 @@ pub(super) struct SkippedKind<'m> {
     namespaces: BTreeSet<&'m str>,
 }
 
-/// The kinds of the input that are skipped and of which pods may be made. The pods of a kind that counts as a workload are
-/// known.
+/// The skipped kinds of the input that an operator may make pods of. A kind that counts as a workload is left out: its pods
+/// are known.
 pub(super) fn skipped_kinds(contents: &Contents) -> Vec<SkippedKind<'_>> {
     let workloads = contents.of_kind(Kind::Workload(Controller::Other));
     let workloads: BTreeSet<String> = workloads.map(|(key, _)| key.as_owner().kind).collect();
@@ -89,8 +89,7 @@ pub(super) fn skipped_kinds(contents: &Contents) -> Vec<SkippedKind<'_>> {
     kinds.into_iter().map(skipped).collect()
 }
 
-/// The skipped kinds of which pods may be made that a selector matches, for a message. `None`: there are none where it
-/// looks.
+/// The skipped kinds whose pods a selector may match, for a message. `None`: there are none where it looks.
 pub(super) fn makers(question: &Question<'_, '_>) -> Option<String> {
     let found = question.found;
     let places = found.scene.namespaces();

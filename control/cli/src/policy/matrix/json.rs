@@ -34,7 +34,7 @@ struct PartyReport {
     nodes: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     nets: Vec<String>,
-    /// What was asked about, for an address that no object names.
+    /// The address that stands for all addresses that no object names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     addresses: Vec<String>,
 }
