@@ -108,6 +108,9 @@ codes! {
         "An object or a file has more errors than are shown." None;
     FurtherWarnings "further-warnings" Warning
         "An object or a file has more warnings than are shown." None;
+    NotAllChecked "not-all-checked" Note
+        "The input is too large to compare everything with everything: problems may be missing."
+        Some("check parts of the input, each with the pods and namespaces that its policies are about");
 
     // Objects that are not valid.
     DuplicateKey "duplicate-key" Error

@@ -17,7 +17,7 @@ const SMALL: usize = 16;
 /// The documents of a text that is JSON objects or lists and white space: one, or several as in JSON Lines. A key that
 /// occurs twice is a flaw.
 pub(super) fn parse(text: &str) -> Option<Vec<Document>> {
-    let mut reader = Reader { rest: text, line: 1, column: 1, nodes: 0, flaws: Vec::new() };
+    let mut reader = Reader { rest: text, line: 1, column: 1, ..Reader::default() };
     let mut documents = Vec::new();
     reader.skip_space();
     while reader.rest.starts_with(['{', '[']) {
@@ -29,12 +29,17 @@ pub(super) fn parse(text: &str) -> Option<Vec<Document>> {
     (reader.rest.is_empty() && !documents.is_empty()).then_some(documents)
 }
 
+#[derive(Default)]
 struct Reader<'a> {
     rest: &'a str,
     line: usize,
     column: usize,
     nodes: usize,
     flaws: Vec<Flaw>,
+    /// The entries and items of the objects and lists that are being read, the innermost last: each gets a vector of just
+    /// its length at its end.
+    entries: Vec<Entry>,
+    items: Vec<Node>,
 }
 
 impl<'a> Reader<'a> {
@@ -102,13 +107,13 @@ impl<'a> Reader<'a> {
     }
 
     fn object(&mut self, depth: usize) -> Option<Vec<Entry>> {
-        let mut entries: Vec<Entry> = Vec::new();
+        let begin = self.entries.len();
         // Where each key is; only for a large object, as a small one is looked through faster.
         let mut keys: HashMap<String, Position> = HashMap::new();
         self.take(1);
         self.skip_space();
         if self.takes("}") {
-            return Some(entries);
+            return Some(Vec::new());
         }
         loop {
             self.count()?;
@@ -120,6 +125,7 @@ impl<'a> Reader<'a> {
             }
             self.skip_space();
             let node = self.value(depth + 1)?;
+            let entries = &self.entries[begin..];
             if entries.len() == SMALL {
                 keys.extend(entries.iter().map(|entry| (entry.key.clone(), entry.at)));
             }
@@ -135,11 +141,11 @@ impl<'a> Reader<'a> {
                 if entries.len() >= SMALL {
                     keys.insert(key.clone(), at);
                 }
-                entries.push(Entry { key, at, node });
+                self.entries.push(Entry { key, at, node });
             }
             self.skip_space();
             if self.takes("}") {
-                return Some(entries);
+                return Some(self.entries.split_off(begin));
             }
             if !self.takes(",") {
                 return None;
@@ -149,17 +155,18 @@ impl<'a> Reader<'a> {
     }
 
     fn list(&mut self, depth: usize) -> Option<Vec<Node>> {
-        let mut nodes = Vec::new();
+        let begin = self.items.len();
         self.take(1);
         self.skip_space();
         if self.takes("]") {
-            return Some(nodes);
+            return Some(Vec::new());
         }
         loop {
-            nodes.push(self.value(depth + 1)?);
+            let item = self.value(depth + 1)?;
+            self.items.push(item);
             self.skip_space();
             if self.takes("]") {
-                return Some(nodes);
+                return Some(self.items.split_off(begin));
             }
             if !self.takes(",") {
                 return None;

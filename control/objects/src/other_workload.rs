@@ -10,9 +10,12 @@ use super::object::{Controller, Kind, ObjectKey, Pairs, Workload};
 use super::pod;
 use super::tree::{Node, Value};
 
-/// The workload that a document of a kind that is not read stands for, under the name `KIND/NAME`. Nothing is reported
-/// of it, because its kind's fields are not known.
-pub(super) fn decode(node: &Node, kind: &str) -> Option<(ObjectKey, Workload)> {
+/// The workload that a document of a kind that is not read stands for, under the name `KIND.GROUP/NAME`, as in kubectl.
+/// Nothing is reported of it, because its kind's fields are not known.
+pub(super) fn decode(
+    node: &Node,
+    (kind, api_version): (&str, &str),
+) -> Option<(ObjectKey, Workload)> {
     let root = Cursor::root(node);
     let spec = root.field("spec")?;
     let template = spec.field("template")?;
@@ -23,7 +26,9 @@ pub(super) fn decode(node: &Node, kind: &str) -> Option<(ObjectKey, Workload)> {
         return None;
     }
     let key = metadata::identity(&root, Kind::Workload(Controller::Other))?;
-    let key = ObjectKey { name: format!("{kind}/{}", key.name), ..key };
+    let group = api_version.split_once('/').map(|(group, _)| format!(".{group}"));
+    let name = format!("{kind}{}/{}", group.unwrap_or_default(), key.name);
+    let key = ObjectKey { name, ..key };
     let mut unsaid = Findings::default();
     let template_of_pods = pod::template(&spec, true, &mut unsaid)?;
     let containers = template.field("spec").and_then(|spec| {
@@ -82,7 +87,8 @@ mod tests {
         ] {
             let text = document(version, kind, "app: web", PODS);
             let [(key, workload)] = &workloads(&text)[..] else { panic!("{text}") };
-            assert_eq!(*key, format!("Workload shop/{kind}/web"));
+            let (group, _) = version.split_once('/').unwrap();
+            assert_eq!(*key, format!("Workload shop/{kind}.{group}/web"));
             assert_eq!(workload.template.labels.get("app").unwrap(), "web");
             assert_eq!(workload.template.containers[0][0].port, 80);
             assert!(!workload.idle && workload.replicas == Some(3), "{kind}");

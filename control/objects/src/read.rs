@@ -285,7 +285,8 @@ impl Reader<'_> {
             self.report_at(document, node, Severity::Error, cause);
             return;
         }
-        let workload = other_workload::decode(node, kind).filter(|_| flaws.is_empty());
+        let workload =
+            other_workload::decode(node, (kind, api_version)).filter(|_| flaws.is_empty());
         let makes_pods = workload.as_ref().is_some_and(|(_, workload)| !workload.idle);
         if let Some((key, workload)) = workload {
             let state = State::Valid(Arc::new(Object::Workload(Box::new(workload))));
@@ -397,7 +398,7 @@ impl Reader<'_> {
         state: State,
     ) {
         let place = Place { file: Arc::clone(self.file), document, at: Some(node.at) };
-        let age = Age::of(node);
+        let age = Age::read(node);
         let uid = age.as_ref().map(|age| Arc::clone(&age.uid));
         let entry = Entry { key: key.clone(), identified, place: Arc::new(place), uid, state };
         let entries = &mut self.manifest.entries;

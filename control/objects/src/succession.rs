@@ -30,7 +30,7 @@ pub(super) enum Succession {
 
 impl Age {
     /// `None` if the object has no `uid`: no API server has seen it.
-    pub(super) fn of(node: &Node) -> Option<Self> {
+    pub(super) fn read(node: &Node) -> Option<Self> {
         let text = |key| match &node.get("metadata")?.get(key)?.value {
             Value::String(text) if !text.is_empty() => Some(text.as_str()),
             _ => None,

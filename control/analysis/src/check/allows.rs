@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use manx_objects::code::Code;
 use manx_objects::object::{Kind, ObjectKey};
-use manx_policy_compiler::model::{Action, Direction, Hook};
+use manx_policy_compiler::model::{Action, Direction, Family, Hook};
 use manx_policy_compiler::packets::Packets;
 
 use super::cells::{Cells, Pair, RuleAt, Tally};
@@ -18,7 +18,6 @@ use super::report::Report;
 
 /// Reports them.
 pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
-    cells.begin();
     let Some(last) = cells.policies.iter().rposition(|it| it.key.kind == Kind::NetworkPolicy)
     else {
         return;
@@ -55,7 +54,15 @@ pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
 
 /// A policy of Kubernetes that denies some of what a rule opens to everyone before.
 fn skipped<'a>(cells: &Cells<'_, 'a>, at: RuleAt) -> Option<&'a ObjectKey> {
-    let mut done: HashSet<Rc<[usize]>> = HashSet::new();
+    let opens_most = |family: &Family| {
+        let mut all = Packets::default();
+        cells.rules(at).for_each(|rule| all.add(Packets::matching(rule, *family, &[], &[])));
+        all.has_most_ports()
+    };
+    if !cells.families.iter().any(opens_most) {
+        return None;
+    }
+    let mut done: HashSet<*const [usize]> = HashSet::new();
     for local in cells.locals(cells.policies[at.policy].policy) {
         let list = cells.list(local);
         cells.spend(list.len());
@@ -69,7 +76,7 @@ fn skipped<'a>(cells: &Cells<'_, 'a>, at: RuleAt) -> Option<&'a ObjectKey> {
                 && placed.policy.rules(at.direction).is_some()
         };
         let Some(first) = list.iter().find(is_skipped).copied() else { continue };
-        if !done.insert(Rc::clone(&list)) {
+        if !done.insert(Rc::as_ptr(&list)) {
             continue;
         }
         for family in cells.families.iter().copied() {

@@ -18,6 +18,7 @@
 mod addresses;
 mod allows;
 mod cells;
+mod fields;
 mod node_peers;
 mod only_denies;
 mod own_sides;
@@ -35,6 +36,7 @@ mod service_ports;
 mod tests;
 mod unreachable;
 
+use manx_objects::code::Code;
 use manx_objects::contents::Contents;
 use manx_objects::problem::Problem;
 
@@ -43,15 +45,39 @@ use self::report::Report;
 use self::scene::Scene;
 use self::selected::Selected;
 
+/// A check of what selectors match, and a code of what it finds.
+type OfSelected = for<'a, 'm> fn(&'m Scene<'a>, &mut Selected<'m>, &mut Report<'a>);
+
+const OF_SELECTED: [(Code, OfSelected); 5] = [
+    (Code::SelectorMatchesNothing, selectors::check),
+    (Code::OwnSideMatchesNothing, own_sides::check),
+    (Code::OnlyDenies, only_denies::check),
+    (Code::ServiceAddress, service_addresses::check),
+    (Code::ServicePort, service_ports::check),
+];
+
+/// A check of what rules decide between two ends.
+type OfCells = for<'c, 'a> fn(&Cells<'c, 'a>, &mut Report<'a>);
+
+const OF_CELLS: [(Code, OfCells); 3] = [
+    (Code::UnreachableRule, unreachable::check),
+    (Code::AllowSkipsPolicies, allows::check),
+    (Code::ConflictingPriority, priorities::check),
+];
+
 /// The problems of all objects together, errors first.
 pub fn problems(contents: &Contents) -> Vec<Problem> {
     let scene = Scene::new(contents);
     let mut report = Report::new(contents);
-    check_one_by_one(contents, &scene, &mut report);
-    if let Some(cells) = Cells::new(&scene) {
-        unreachable::check(&cells, &mut report);
-        allows::check(&cells, &mut report);
-        priorities::check(&cells, &mut report);
+    // What a name without a definition leads to is not reported again.
+    references::check(contents, &mut report);
+    node_peers::check(contents, &scene, &mut report);
+    addresses::check(contents, &mut report);
+    passes::check(&scene, &mut report);
+    // What selectors match is not known while labels are not.
+    if !scene.in_doubt {
+        check_selected(&scene, &mut report);
+        check_cells(&scene, &mut report);
     }
     let mut problems = scene.into_problems();
     problems.extend(report.finish());
@@ -59,21 +85,25 @@ pub fn problems(contents: &Contents) -> Vec<Problem> {
     problems
 }
 
-/// The checks that need no cells.
-fn check_one_by_one<'a>(contents: &'a Contents, scene: &Scene<'a>, report: &mut Report<'a>) {
+fn check_selected<'a>(scene: &Scene<'a>, report: &mut Report<'a>) {
     let members = scene.members();
-    references::check(contents, report);
-    // What a name without a definition leads to is not reported again.
-    selectors::check(scene, &members, report);
-    node_peers::check(contents, scene, report);
-    addresses::check(contents, report);
-    passes::check(scene, report);
-    if scene.in_doubt {
-        return;
-    }
     let mut selected = Selected::new(&members);
-    own_sides::check(scene, &mut selected, report);
-    only_denies::check(contents, scene, &mut selected, report);
-    service_addresses::check(contents, scene, &mut selected, report);
-    service_ports::check(contents, scene, &mut selected, report);
+    for (code, check) in OF_SELECTED {
+        selected.begin();
+        check(scene, &mut selected, report);
+        if selected.is_spent() {
+            report.leave_out(code);
+        }
+    }
+}
+
+fn check_cells<'a>(scene: &Scene<'a>, report: &mut Report<'a>) {
+    let Some(cells) = Cells::new(scene) else { return };
+    for (code, check) in OF_CELLS {
+        cells.begin();
+        check(&cells, report);
+        if cells.is_spent() {
+            report.leave_out(code);
+        }
+    }
 }

@@ -65,7 +65,7 @@ fn why_none(labels: &LabelSelector, nodes: &BTreeMap<String, Node>) -> Option<St
             if there.is_empty() { there } else { format!(" (the values of Nodes: {there})") };
         return Some(format!("no Node has the label {label}{wanted}{there}"));
     }
-    let nearest = Nearest::of(
+    let nearest = Nearest::among(
         &Part::all(&selector),
         nodes.iter().map(|(name, node)| (name.as_str(), &node.labels)),
     );

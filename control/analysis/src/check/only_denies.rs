@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, HashSet};
 
 use manx_objects::State;
 use manx_objects::code::Code;
-use manx_objects::contents::Contents;
 use manx_objects::object::calico::{Action, Rule};
 use manx_objects::object::{Object, ObjectKey};
 use manx_policy_compiler::model::{self, DefaultAction, Direction, Entity, Hook, Policy, RuleEnd};
@@ -17,13 +16,8 @@ use super::scene::{Role, Scene};
 use super::selected::Selected;
 
 /// Reports each such policy, for each direction. While a policy is not valid, it is not known what it would have allowed.
-pub(super) fn check<'a>(
-    contents: &'a Contents,
-    scene: &Scene<'a>,
-    selected: &mut Selected<'_>,
-    report: &mut Report<'a>,
-) {
-    let mut objects = contents.objects.iter();
+pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: &mut Report<'a>) {
+    let mut objects = scene.contents().objects.iter();
     if objects.any(|(key, it)| key.kind.enforced_policy() && matches!(it.state, State::Invalid(_)))
     {
         return;

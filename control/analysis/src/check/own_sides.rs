@@ -7,6 +7,7 @@ use manx_objects::code::Code;
 use manx_objects::object::Object;
 use manx_policy_compiler::model::{Direction, Hook, Policy};
 
+use super::fields::{RuleFields, Side};
 use super::report::Report;
 use super::scene::{Role, Scene};
 use super::selected::Selected;
@@ -18,17 +19,15 @@ pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: 
             continue;
         }
         for direction in Direction::ALL {
-            let (side, peer) = match direction {
-                Direction::Ingress => ("destination", "source"),
-                Direction::Egress => ("source", "destination"),
-            };
+            let side = Side::own(direction);
+            let [own, peer] = [side, side.other()].map(Side::name);
             for index in never(policy, direction, selected).unwrap_or_default() {
-                let field = format!("spec.{direction}[{index}].{side}");
+                let field = RuleFields { key, object, direction, index }.peer(side, 0);
                 if report.has_told(key, &field) {
                     continue;
                 }
                 let message = format!(
-                    "the rule matches nothing: in an {direction} rule the {side} is an endpoint of the policy's own, and none of these fits; the peer is the {peer}"
+                    "the rule matches nothing: in an {direction} rule the {own} is an endpoint of the policy's own, and none of these fits; the peer is the {peer}"
                 );
                 report.tell(key, &field, Code::OwnSideMatchesNothing, message);
             }

@@ -26,7 +26,7 @@ pub(super) enum Whose {
 
 impl Whose {
     /// Whose label a key means, and the key without the prefix that says so.
-    fn of(key: &str) -> (Self, &str) {
+    fn from_key(key: &str) -> (Self, &str) {
         if let Some(key) = key.strip_prefix(NAMESPACE_PREFIX) {
             (Self::Namespace, key)
         } else if let Some(key) = key.strip_prefix(SERVICE_ACCOUNT_PREFIX) {
@@ -73,7 +73,7 @@ impl<'s> Part<'s> {
 
     /// Whose labels it is about.
     pub(super) fn whose(self) -> Whose {
-        self.0.keys().first().map_or(Whose::Own, |key| Whose::of(key).0)
+        self.0.keys().first().map_or(Whose::Own, |key| Whose::from_key(key).0)
     }
 
     /// The label that it asks for, if it asks for one and nothing else.
@@ -87,7 +87,7 @@ impl<'s> Part<'s> {
                     || matches!(values, [one] if *self.0 == Selector::equals(seen, *one))
             }
         };
-        let (key, values) = (Whose::of(seen).1, values.unwrap_or_default());
+        let (key, values) = (Whose::from_key(seen).1, values.unwrap_or_default());
         is_it.then_some(Wanted { seen, key, values })
     }
 
@@ -150,7 +150,7 @@ pub(super) struct Nearest<'o, 's, M, L> {
 
 impl<'o, 's, M, L: LabelSource> Nearest<'o, 's, M, L> {
     /// The first of the objects that match the most parts. `None`: none matches any.
-    pub(super) fn of(
+    pub(super) fn among(
         parts: &[Part<'s>],
         objects: impl Iterator<Item = (M, &'o L)>,
     ) -> Option<Self> {

@@ -21,7 +21,6 @@ struct Conflict {
 
 /// Reports each policy that contradicts one before it, once.
 pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
-    cells.begin();
     let is_cluster = |at: &usize| is_cluster_wide(&cells.policies[*at]);
     let all: Vec<usize> = (0..cells.policies.len()).filter(is_cluster).collect();
     let are_alike =

@@ -12,11 +12,13 @@ use manx_objects::problem::{Cause, MOST_OF_OBJECT, Place, Problem};
 pub(super) struct Report<'a> {
     contents: &'a Contents,
     problems: BTreeMap<&'a ObjectKey, (Vec<Problem>, Tally)>,
+    /// A code of each check that has left something out.
+    left_out: Vec<Code>,
 }
 
 impl<'a> Report<'a> {
     pub(super) fn new(contents: &'a Contents) -> Self {
-        Self { contents, problems: BTreeMap::new() }
+        Self { contents, problems: BTreeMap::new(), left_out: Vec::new() }
     }
 
     /// Reports a problem at a field of an object.
@@ -36,6 +38,11 @@ impl<'a> Report<'a> {
         });
     }
 
+    /// Reports that a check reached its bound.
+    pub(super) fn leave_out(&mut self, code: Code) {
+        self.left_out.push(code);
+    }
+
     /// Whether a problem was reported at a field of an object, or below it.
     pub(super) fn has_told(&self, key: &ObjectKey, field: &str) -> bool {
         let problems = self.problems.get(key).map_or(&[][..], |(problems, _)| problems);
@@ -49,7 +56,7 @@ impl<'a> Report<'a> {
 
     /// All of them, in the order of their objects.
     pub(super) fn finish(self) -> Vec<Problem> {
-        let mut all = Vec::new();
+        let mut all: Vec<Problem> = self.of_bounds().into_iter().collect();
         for (key, (problems, tally)) in self.problems {
             all.extend(problems);
             let place = self.contents.objects.get(key).map(|stored| &stored.place);
@@ -59,5 +66,24 @@ impl<'a> Report<'a> {
             }));
         }
         all
+    }
+
+    /// Says which checks reached their bounds, if any did.
+    fn of_bounds(&self) -> Option<Problem> {
+        let mut objects = self.contents.objects.iter();
+        let (_, first) = objects.find(|(key, _)| key.kind.enforced_policy())?;
+        let codes: Vec<String> = self.left_out.iter().map(Code::to_string).collect();
+        let message = format!(
+            "the input is too large to compare everything with everything, so not all are reported of {}",
+            codes.join(", ")
+        );
+        (!codes.is_empty()).then(|| Problem {
+            severity: Code::NotAllChecked.severity(),
+            place: Place { document: 0, at: None, ..Place::clone(&first.place) },
+            object: None,
+            field: String::new(),
+            cause: Cause::told(Code::NotAllChecked, message),
+            line: None,
+        })
     }
 }

@@ -29,6 +29,8 @@ pub(super) struct Scene<'a> {
     /// The addresses that manifests give pods.
     addresses: BTreeMap<ObjectName, Vec<IpNet>>,
     contents: &'a Contents,
+    /// The policies that are evaluated, each with its object.
+    policies: Vec<(&'a ObjectKey, &'a Object, Arc<Policy>)>,
     /// Whether the labels of something that a selector may match are not known.
     pub(super) in_doubt: bool,
 }
@@ -131,7 +133,13 @@ impl<'a> Scene<'a> {
         }
         let contents_to_be = Contents { objects, in_sync: contents.in_sync, ..Contents::default() };
         let cluster = import(&contents_to_be);
-        Self { cluster, on_host, workloads, written, addresses, contents, in_doubt }
+        let policies = contents.objects.iter().filter_map(|(key, stored)| {
+            let State::Valid(object) = &stored.state else { return None };
+            let policy = cluster.model.policies.get(&policy_name(key)?)?;
+            (!policy.broken).then(|| (key, &**object, Arc::clone(policy)))
+        });
+        let policies = policies.collect();
+        Self { cluster, on_host, workloads, written, addresses, contents, policies, in_doubt }
     }
 
     /// The import's own problems.
@@ -171,11 +179,7 @@ impl<'a> Scene<'a> {
 
     /// The policies that are evaluated, each with its object's key.
     pub(super) fn policies(&self) -> impl Iterator<Item = (&'a ObjectKey, &'a Object, &Policy)> {
-        self.contents.objects.iter().filter_map(|(key, stored)| {
-            let State::Valid(object) = &stored.state else { return None };
-            let policy = self.cluster.model.policies.get(&policy_name(key)?)?;
-            (!policy.broken).then_some((key, &**object, &**policy))
-        })
+        self.policies.iter().map(|(key, object, policy)| (*key, *object, &**policy))
     }
 
     /// Everything that a selector may match, pods first.

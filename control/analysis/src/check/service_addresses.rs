@@ -11,10 +11,10 @@ use ipnet::IpNet;
 use manx_objects::State;
 use manx_objects::code::Code;
 use manx_objects::contents::Contents;
-use manx_objects::object::cluster::{ClusterMatch, ClusterPeer};
-use manx_objects::object::{Kind, Object, ObjectKey, Pairs, Peer, Service};
-use manx_policy_compiler::model::{Direction, Entity, Hook, ObjectName, Policy, Rule, RuleEnd};
+use manx_objects::object::{Kind, Object, ObjectKey, Pairs, Service};
+use manx_policy_compiler::model::{Direction, Entity, Hook, ObjectName, Policy, Rule};
 
+use super::fields::{RuleFields, Side};
 use super::report::Report;
 use super::scene::Scene;
 use super::selected::Selected;
@@ -30,12 +30,8 @@ const NARROW: [u8; 2] = [24, 112];
 const LOCAL_DNS: (&str, &str) = ("k8s-app", "node-local-dns");
 
 /// Reports each such net.
-pub(super) fn check<'a>(
-    contents: &'a Contents,
-    scene: &Scene<'a>,
-    selected: &mut Selected<'_>,
-    report: &mut Report<'a>,
-) {
+pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: &mut Report<'a>) {
+    let contents = scene.contents();
     let is_known = |kind| matches!(kind, Kind::Node | Kind::Service | Kind::EndpointSlice);
     let mut objects = contents.objects.iter();
     if objects.any(|(key, it)| is_known(key.kind) && matches!(it.state, State::Invalid(_))) {
@@ -54,7 +50,8 @@ pub(super) fn check<'a>(
             for rule in policy.rules(direction).unwrap_or_default() {
                 for (side, net) in nets(rule) {
                     let Some((holds, service)) = known.held(net) else { continue };
-                    let Some(field) = field(object, direction, rule.index, side, net) else {
+                    let fields = RuleFields { key, object, direction, index: rule.index };
+                    let Some(field) = fields.net(side, net) else {
                         continue;
                     };
                     if report.has_told(key, &field)
@@ -221,74 +218,12 @@ fn range(first: IpAddr, last: IpAddr) -> Option<IpNet> {
     Some(net)
 }
 
-/// A side of a rule.
-#[derive(Debug, Clone, Copy)]
-enum Side {
-    Source,
-    Destination,
-}
-
-impl Side {
-    fn of(self, rule: &Rule) -> &RuleEnd {
-        match self {
-            Self::Source => &rule.source,
-            Self::Destination => &rule.destination,
-        }
-    }
-}
-
 /// The nets of a rule.
 fn nets(rule: &Rule) -> impl Iterator<Item = (Side, IpNet)> {
-    [Side::Source, Side::Destination].into_iter().flat_map(move |side| {
+    Side::ALL.into_iter().flat_map(move |side| {
         let entities = side.of(rule).entities.iter().flatten();
         entities.flat_map(move |entity| entity.nets.iter().map(move |net| (side, *net)))
     })
-}
-
-/// Where a net is written.
-fn field(
-    object: &Object,
-    direction: Direction,
-    index: u32,
-    side: Side,
-    net: IpNet,
-) -> Option<String> {
-    let rule = format!("spec.{direction}[{index}]");
-    let index = usize::try_from(index).ok()?;
-    let ingress = direction == Direction::Ingress;
-    let peers = if ingress { "from" } else { "to" };
-    match object {
-        Object::NetworkPolicy(policy) => {
-            let rules = if ingress { &policy.ingress } else { &policy.egress };
-            let is_it = |peer: &Peer| matches!(peer, Peer::IpBlock(it) if it.cidr.trunc() == net);
-            let at = rules.as_ref()?.get(index)?.peers.as_ref()?.iter().position(is_it)?;
-            Some(format!("{rule}.{peers}[{at}].ipBlock.cidr"))
-        }
-        Object::CalicoPolicy(policy) => {
-            let rules = if ingress { &policy.ingress } else { &policy.egress };
-            let of = rules.get(index)?;
-            let (name, side) = match side {
-                Side::Source => ("source", &of.source),
-                Side::Destination => ("destination", &of.destination),
-            };
-            let at = side.nets.iter().position(|it| *it == net)?;
-            Some(format!("{rule}.{name}.nets[{at}]"))
-        }
-        Object::ClusterNetworkPolicy(policy) => {
-            let rules = if ingress { &policy.ingress } else { &policy.egress };
-            let ClusterMatch::Of { peers: all, .. } = &rules.get(index)?.matches else {
-                return None;
-            };
-            let in_peer = |peer: &ClusterPeer| match peer {
-                ClusterPeer::Networks(nets) => nets.iter().position(|it| it.trunc() == net),
-                ClusterPeer::Pods(_) | ClusterPeer::Nodes(_) => None,
-            };
-            let (at, within) =
-                all.iter().enumerate().find_map(|(at, peer)| Some((at, in_peer(peer)?)))?;
-            Some(format!("{rule}.{peers}[{at}].networks[{within}]"))
-        }
-        _ => None,
-    }
 }
 
 /// What to write in place of a Service's address.

@@ -8,13 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use manx_objects::code::Code;
 use manx_objects::contents::Contents;
-use manx_objects::object::calico;
-use manx_objects::object::cluster::{ClusterMatch, ClusterProtocol};
-use manx_objects::object::{ContainerPort, Kind, Object, ObjectKey, Pod, PortNumber, ServicePort};
-use manx_policy_compiler::model::{Direction, Entity, Policy, PortMatch, Rule};
+use manx_objects::object::{ContainerPort, ObjectKey, Pod, PortNumber, ServicePort};
+use manx_policy_compiler::model::{Direction, Entity, Hook, Policy, PortMatch, Rule};
 
+use super::fields::{RuleFields, Side};
 use super::report::Report;
-use super::scene::{Role, Scene};
+use super::scene::Scene;
 use super::selected::Selected;
 use crate::explain::{number, services};
 
@@ -28,18 +27,18 @@ type Target<'a> = (&'a ObjectKey, u16);
 type Translated<'a> = BTreeMap<Port, BTreeMap<usize, Target<'a>>>;
 
 /// Reports each such port.
-pub(super) fn check<'a>(
-    contents: &'a Contents,
-    scene: &Scene<'a>,
-    selected: &mut Selected<'_>,
-    report: &mut Report<'a>,
-) {
-    let Some(translated) = translated(contents, selected) else { return };
+pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: &mut Report<'a>) {
+    let Some(translated) = translated(scene.contents(), selected) else { return };
     for (key, object, policy) in scene.policies() {
+        // These see the port that the client has written.
+        if matches!(policy.hook, Hook::PreDnat | Hook::Untracked) {
+            continue;
+        }
         for direction in Direction::ALL {
             for rule in policy.rules(direction).unwrap_or_default() {
                 let Some(protocol) = rule.protocol else { continue };
-                for port in rule.destination.ports.iter().filter_map(single) {
+                for written in &rule.destination.ports {
+                    let Some(port) = single(written) else { continue };
                     let Some(behind) = translated.get(&(protocol, port)) else { continue };
                     let Some(pods) = pods(policy, direction, rule, selected) else { continue };
                     let targets: Option<BTreeMap<_, _>> = pods
@@ -52,7 +51,8 @@ pub(super) fn check<'a>(
                     if is_reached(others, rule, &targets, selected) != Some(false) {
                         continue;
                     }
-                    let field = field(key, object, direction, rule.index, (protocol, port));
+                    let fields = RuleFields { key, object, direction, index: rule.index };
+                    let field = fields.port(Side::Destination, rule.protocol, written);
                     let message = format!(
                         "matches nothing: only {service} has port {port}, and policy sees the port of the pods behind it: {target}"
                     );
@@ -71,11 +71,12 @@ fn single(port: &PortMatch) -> Option<u16> {
     }
 }
 
-/// See [`Translated`]. Clients reach a headless service at its pods' own ports.
+/// See [`Translated`]. Clients reach a headless service at its pods' own ports: it translates none, and says that its
+/// pods have them.
 fn translated<'a>(contents: &'a Contents, selected: &mut Selected<'_>) -> Option<Translated<'a>> {
     let mut translated = Translated::new();
     let mut reached = BTreeSet::new();
-    for (key, service) in services(contents).filter(|(_, service)| !service.headless) {
+    for (key, service) in services(contents) {
         let pods = selected.behind(&key.namespace, &service.selector)?;
         selected.spend(pods.len() * service.ports.len())?;
         for (member, port) in pods.iter().flat_map(|it| service.ports.iter().map(move |p| (*it, p)))
@@ -84,6 +85,9 @@ fn translated<'a>(contents: &'a Contents, selected: &mut Selected<'_>) -> Option
             let Some(target) = target(port, pod) else { continue };
             let protocol = number(port.protocol);
             reached.insert((member, (protocol, target)));
+            if service.headless {
+                continue;
+            }
             for number in [port.port].into_iter().chain(port.node_port) {
                 if number != target && ports(pod).all(|it| it.port != number) {
                     let of_port = translated.entry((protocol, number)).or_default();
@@ -121,28 +125,16 @@ fn pods(
     direction: Direction,
     rule: &Rule,
     selected: &mut Selected<'_>,
-) -> Option<Vec<usize>> {
-    let only_selects = |entity: &Entity| entity.nets.is_empty() && entity.service.is_none();
-    let entities = rule.destination.entities.as_deref();
-    if !entities.unwrap_or_default().iter().all(only_selects) {
-        return None;
+) -> Option<BTreeSet<usize>> {
+    let only_selects = |entity: &Entity| {
+        entity.selector.is_some() && entity.nets.is_empty() && entity.service.is_none()
+    };
+    match &rule.destination.entities {
+        None if direction == Direction::Egress => return None,
+        Some(entities) if !entities.iter().all(only_selects) => return None,
+        _ => {}
     }
-    let mut pods: Option<BTreeSet<usize>> = None;
-    if let Some(entities) = entities {
-        let mut those = BTreeSet::new();
-        for entity in entities {
-            entity.selector.as_ref()?;
-            those.extend(selected.of_entity(entity)?);
-        }
-        pods = Some(those);
-    }
-    if direction == Direction::Ingress {
-        let own = selected.find(&policy.selector)?;
-        let own = own.iter().copied().filter(|it| selected.members[*it].role == Role::Endpoint);
-        let is_meant = |it: &usize| pods.as_ref().is_none_or(|those| those.contains(it));
-        pods = Some(own.filter(is_meant).collect());
-    }
-    Some(pods?.into_iter().collect())
+    selected.at_side(policy, direction, rule, Side::Destination)
 }
 
 /// Whether a rule with the same action is about one of the pods' own ports, too. Of each port there is one of its pods.
@@ -166,56 +158,4 @@ fn is_reached(
             && other.protocol.is_none_or(|protocol| Some(protocol) == rule.protocol)
             && other.destination.ports.iter().any(is_target)
     }))
-}
-
-/// Where a port is written.
-fn field(
-    key: &ObjectKey,
-    object: &Object,
-    direction: Direction,
-    index: u32,
-    (protocol, wanted): Port,
-) -> String {
-    let rule = format!("spec.{direction}[{index}]");
-    let ingress = direction == Direction::Ingress;
-    let index = index as usize;
-    let (list, at) = match object {
-        Object::NetworkPolicy(policy) => {
-            let rules = if ingress { &policy.ingress } else { &policy.egress };
-            let ports = rules.as_deref().and_then(|rules| rules.get(index)?.ports.as_deref());
-            let is_it = PortNumber::Number { port: wanted, end: None };
-            let at = ports.and_then(|ports| {
-                ports.iter().position(|it| {
-                    number(it.protocol) == protocol && it.port.as_ref() == Some(&is_it)
-                })
-            });
-            ("ports", at)
-        }
-        Object::CalicoPolicy(policy) => {
-            let rules = if ingress { &policy.ingress } else { &policy.egress };
-            let is_it = calico::Port::Range(wanted, wanted);
-            let ports = rules.get(index).map(|rule| &rule.destination.ports);
-            ("destination.ports", ports.and_then(|all| all.iter().position(|it| *it == is_it)))
-        }
-        Object::ClusterNetworkPolicy(policy) => {
-            let rules = if ingress { &policy.ingress } else { &policy.egress };
-            let protocols = rules.get(index).and_then(|rule| match &rule.matches {
-                ClusterMatch::Of { protocols, .. } => protocols.as_deref(),
-                ClusterMatch::Unsupported => None,
-            });
-            let is_it = |it: &ClusterProtocol| match it {
-                ClusterProtocol::Ports { protocol: of, ports } => {
-                    number(Some(*of)) == protocol && *ports == Some((wanted, wanted))
-                }
-                ClusterProtocol::Named(_) => false,
-            };
-            let list = if key.kind == Kind::ClusterNetworkPolicy { "protocols" } else { "ports" };
-            (list, protocols.and_then(|all| all.iter().position(is_it)))
-        }
-        _ => ("", None),
-    };
-    match at {
-        Some(at) => format!("{rule}.{list}[{at}]"),
-        None => rule,
-    }
 }

@@ -25,7 +25,7 @@ pub(super) fn told(text: &str) -> String {
     let all = errors.cloned().chain(problems(&contents));
     // Every valid host endpoint has this one.
     for problem in all.filter(|problem| problem.code() != Code::HostPolicyNotEnforced) {
-        let object = problem.object.as_ref().unwrap();
+        let object = problem.object.as_ref().map_or("input".to_owned(), ToString::to_string);
         writeln!(lines, "{}: {object}: {}: {}", problem.code(), problem.field, problem.cause)
             .unwrap();
     }
@@ -242,8 +242,8 @@ fn nodes_of_a_cluster_wide_policy_that_fit_no_node_are_told_and_other_peers_keep
     insta::assert_snapshot!(of("{nodes: {matchLabels: {zone: b, disk: ssd}}}"), @"nodes-match-nothing: ClusterNetworkPolicy c: spec.egress[0].to[0].nodes: matches nothing: no Node fits all of it; without zone=b Node n1 fits; it has zone=a");
     insta::assert_snapshot!(of("{nodes: {matchLabels: {zone: b}}}"), @"nodes-match-nothing: ClusterNetworkPolicy c: spec.egress[0].to[0].nodes: matches nothing: Node n2 has these labels and no address");
     insta::assert_snapshot!(of("{nodes: {matchLabels: {zone: c}}}, {pods: {namespaceSelector: {}, podSelector: {matchLabels: {app: wbe}}}}"), @r"
-    selector-matches-nothing: ClusterNetworkPolicy c: spec.egress[0].to[1]: matches nothing: no pod in the input has the label app=wbe (its values there: web)
     nodes-match-nothing: ClusterNetworkPolicy c: spec.egress[0].to[0].nodes: matches nothing: no Node has the label zone=c (the values of Nodes: a, b)
+    selector-matches-nothing: ClusterNetworkPolicy c: spec.egress[0].to[1]: matches nothing: no pod in the input has the label app=wbe (its values there: web)
     ");
     for fine in ["{nodes: {}}", "{nodes: {matchLabels: {zone: a}}}"] {
         assert_eq!(of(fine), "", "{fine}");

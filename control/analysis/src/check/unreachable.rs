@@ -18,7 +18,6 @@ use super::report::Report;
 
 /// Reports them.
 pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
-    cells.begin();
     for (policy, placed) in cells.policies.iter().enumerate() {
         let is_ordered = placed.key.kind != Kind::NetworkPolicy
             && matches!(placed.policy.hook, Hook::Endpoint | Hook::Forward);
@@ -57,10 +56,9 @@ fn unreachable(cells: &Cells<'_, '_>, at: RuleAt) -> Option<Tally> {
     }
     let mut tally = Tally::default();
     // Endpoints with the same policies are asked once, if no rule asks which of them it is.
-    let mut done: HashSet<(Rc<[usize]>, bool)> = HashSet::new();
+    let mut done: HashSet<(*const [usize], bool)> = HashSet::new();
     for local in cells.locals(cells.policies[at.policy].policy) {
-        let key = (cells.list(local), cells.is_host(local));
-        cells.spend(key.0.len());
+        let key = (Rc::as_ptr(&cells.list(local)), cells.is_host(local));
         if cells.is_spent() {
             return None;
         }
@@ -95,6 +93,9 @@ fn taken(
         let matched = cells.possible(at, &pair);
         if matched.is_empty() {
             continue;
+        }
+        if cells.leaves_some(&matched, &pair, at) {
+            return None;
         }
         let mut of_pair = Tally::default();
         let left = cells.left(matched.clone(), &pair, at, &mut of_pair);

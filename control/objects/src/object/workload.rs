@@ -184,7 +184,9 @@ impl ObjectKey {
     /// Kind and name, as the pods of a workload name their owner.
     pub fn as_owner(&self) -> Owner {
         let (kind, name) = match self.name.split_once('/') {
-            Some(of_other) if self.kind == Kind::Workload(Controller::Other) => of_other,
+            Some((kind, name)) if self.kind == Kind::Workload(Controller::Other) => {
+                (kind.split('.').next().unwrap_or(kind), name)
+            }
             _ => (self.kind.name(), self.name.as_str()),
         };
         Owner { kind: kind.to_owned(), name: name.to_owned() }

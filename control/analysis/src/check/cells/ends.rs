@@ -74,13 +74,7 @@ pub(super) fn all<'s>(
             Role::Endpoint if member.labels.pod => EndKind::Pod,
             Role::Endpoint => EndKind::Host,
         };
-        let (namespace, name) = (member.namespace().unwrap_or_default(), member.name);
-        let name = match kind {
-            EndKind::Pod => format!("pod {namespace}/{name}"),
-            EndKind::Host => format!("host endpoint {name}"),
-            EndKind::Set if namespace.is_empty() => format!("network set {name}"),
-            EndKind::Set => format!("network set {namespace}/{name}"),
-        };
+        let name = member.title();
         let view = View::Member(member.labels);
         all.push(End { view, ports: member.ports, kind, nets: member.nets, name });
     }
@@ -139,7 +133,7 @@ fn minimal_labels(selector: &Selector, model: &Model) -> Vec<Labels> {
 }
 
 /// The address of a peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::check) enum Address {
     /// In no net that anybody names, unless it is a net of all addresses.
     Unnamed,

@@ -11,7 +11,7 @@ mod ends;
 mod walk;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 use manx_calculation::import::policy_name;
@@ -21,6 +21,7 @@ use manx_policy_compiler::selector::{LabelSource, Selector};
 
 pub(super) use self::ends::Address;
 use self::ends::{End, EndKind};
+use self::walk::Walk;
 use super::scene::Scene;
 
 /// See the module.
@@ -37,6 +38,9 @@ pub(super) struct Cells<'s, 'a> {
     broken: Vec<&'s Selector>,
     pub(super) families: Vec<Family>,
     lists: RefCell<HashMap<usize, Rc<[usize]>>>,
+    /// Those that differ.
+    distinct: RefCell<HashSet<Rc<[usize]>>>,
+    walks: RefCell<HashMap<(Pair, Direction), Walk>>,
     /// The steps that are left.
     steps: Cell<u64>,
 }
@@ -56,7 +60,7 @@ pub(super) struct RuleAt {
 }
 
 /// A peer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Peer {
     /// The index of the end that has the address, if one has it.
     pub(super) end: Option<usize>,
@@ -64,7 +68,7 @@ pub(super) struct Peer {
 }
 
 /// Two ends and a family.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Pair {
     /// The index of the local end.
     pub(super) local: usize,
@@ -97,7 +101,7 @@ impl Default for Tally {
 }
 
 /// The steps that all questions of a check together may take.
-const MOST_STEPS: u64 = 3_000_000;
+const MOST_STEPS: u64 = 5_000_000;
 
 impl<'s, 'a> Cells<'s, 'a> {
     /// `None` if there is no ordered policy, or if it is not known what selectors match.
@@ -130,6 +134,8 @@ impl<'s, 'a> Cells<'s, 'a> {
             policies_anywhere: Vec::new(),
             broken: Vec::new(),
             lists: RefCell::default(),
+            distinct: RefCell::default(),
+            walks: RefCell::default(),
             steps: Cell::new(MOST_STEPS),
             policies,
             ends,
@@ -162,6 +168,7 @@ impl<'s, 'a> Cells<'s, 'a> {
     /// Begins a check, which has its own bound.
     pub(super) fn begin(&self) {
         self.steps.set(MOST_STEPS);
+        self.walks.borrow_mut().clear();
     }
 
     /// Takes steps from the bound.
@@ -194,7 +201,7 @@ impl<'s, 'a> Cells<'s, 'a> {
         })
     }
 
-    /// The indexes of the policies that select an endpoint, ascending.
+    /// The indexes of the policies that select an endpoint, ascending. Endpoints with the same policies share a list.
     pub(super) fn list(&self, local: usize) -> Rc<[usize]> {
         if let Some(known) = self.lists.borrow().get(&local) {
             return Rc::clone(known);
@@ -208,7 +215,13 @@ impl<'s, 'a> Cells<'s, 'a> {
         };
         let mut list: Vec<usize> = asked.filter(selects).collect();
         list.sort_unstable();
-        let list: Rc<[usize]> = list.into();
+        let mut distinct = self.distinct.borrow_mut();
+        let known = distinct.get(&list[..]).map(Rc::clone);
+        let list = known.unwrap_or_else(|| {
+            let list: Rc<[usize]> = list.into();
+            distinct.insert(Rc::clone(&list));
+            list
+        });
         self.lists.borrow_mut().insert(local, Rc::clone(&list));
         list
     }

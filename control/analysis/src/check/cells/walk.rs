@@ -3,6 +3,7 @@
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::mem::take;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use ipnet::IpNet;
@@ -13,6 +14,32 @@ use manx_policy_compiler::packets::Packets;
 
 use super::ends::{Address, EndKind, around};
 use super::{Cells, Pair, Peer, Placed, RuleAt, Taker, Tally};
+
+/// What it costs in memory to keep a walk, in steps.
+const WALK: usize = 32;
+
+/// A walk over the rules at an endpoint, in the order of evaluation, and where it stands. Of each packet it says what it
+/// would say of the packet alone.
+#[derive(Default)]
+pub(super) struct Walk {
+    /// The packets that no rule has taken, and those that rules of the tier have passed to the next one.
+    alive: Packets,
+    passed: Packets,
+    /// The first policy of the tier in which it is.
+    tier: Option<usize>,
+    /// The next policy, as its place in the endpoint's list, and the place of its next rule.
+    at: usize,
+    rule: usize,
+    /// The rule before which it stands.
+    until: Option<RuleAt>,
+}
+
+impl Walk {
+    /// Whether no packet is left.
+    fn is_over(&self) -> bool {
+        self.alive.is_empty() && self.passed.is_empty()
+    }
+}
 
 impl Cells<'_, '_> {
     /// The packets of a pair that an object's rule may match.
@@ -100,72 +127,122 @@ impl Cells<'_, '_> {
     /// rule of a policy that selects the local end; its index may be one that no rule has.
     pub(in crate::check) fn left(
         &self,
-        mut alive: Packets,
+        packets: Packets,
         pair: &Pair,
         until: RuleAt,
         tally: &mut Tally,
     ) -> Packets {
-        let target = &self.policies[until.policy];
-        let mut passed = Packets::default();
-        let mut tier: Option<usize> = None;
-        let list = self.list(pair.local);
-        for at in list.iter().copied().take_while(|at| *at <= until.policy) {
-            self.spend(1);
-            let placed = &self.policies[at];
-            let Some(rules) = placed.policy.rules(until.direction) else { continue };
-            if !self.counts(placed, target, pair.local) {
-                continue;
-            }
-            if let Some(first) = tier
-                && self.policies[first].policy.tier != placed.policy.tier
-            {
-                self.end_tier(first, &mut alive, &mut passed, tally);
-                tier = None;
-            }
-            if alive.is_empty() && passed.is_empty() {
-                break;
-            }
-            tier.get_or_insert(at);
-            let ends_here = placed.policy.tier == target.policy.tier;
-            for rule in rules {
-                if at == until.policy && rule.index >= until.index {
-                    break;
-                }
-                let general = is_general(rule, until.direction, pair.family);
-                tally.general &= general || ends_here || rule.action != Action::Pass;
-                if alive.is_empty() || rule.action == Action::Log {
-                    continue;
-                }
-                let matched = self.matched(rule, until.direction, pair, true);
-                let taken = alive.intersection(&matched);
-                self.spend(alive.pieces());
-                if taken.is_empty() {
-                    continue;
-                }
-                alive.subtract(&matched);
-                if rule.action == Action::Pass && !ends_here {
-                    passed.add(taken);
-                    continue;
-                }
-                tally.general &= general;
-                let by = RuleAt { policy: at, direction: until.direction, index: rule.index };
-                *tally.takers.entry(Taker::Rule(by)).or_default() += 1;
-            }
-        }
-        alive
+        let mut walk = Walk { alive: packets, ..Walk::default() };
+        self.walk(&mut walk, pair, until, tally);
+        walk.alive
     }
 
-    fn end_tier(&self, first: usize, alive: &mut Packets, passed: &mut Packets, tally: &mut Tally) {
-        let tier = self.scene.model().tier(&self.policies[first].policy.tier);
-        match tier.default_action {
-            DefaultAction::Pass => alive.add(take(passed)),
-            DefaultAction::Deny => {
-                if !alive.is_empty() {
-                    *tally.takers.entry(Taker::TierEnd(first)).or_default() += 1;
+    /// Whether it is certain that the rules before a rule leave some of these packets. It costs little if the rules are
+    /// asked in the order of evaluation: the walk of each pair goes on where it stands.
+    pub(in crate::check) fn leaves_some(
+        &self,
+        packets: &Packets,
+        pair: &Pair,
+        until: RuleAt,
+    ) -> bool {
+        // Which policies count at a host endpoint depends on the rule, and few rules have a point in common.
+        let is_point = pair.peer.end.is_none() && pair.peer.address != Address::Unnamed;
+        if self.is_host(pair.local) || is_point {
+            return false;
+        }
+        let mut walks = self.walks.borrow_mut();
+        let walk = walks.entry((*pair, until.direction)).or_default();
+        if walk.until.is_none_or(|it| it > until) {
+            let every = Rule::every_packet(0, Action::Allow);
+            let alive = Packets::matching(&every, pair.family, &[], &[]);
+            self.spend(WALK + alive.pieces());
+            *walk = Walk { alive, ..Walk::default() };
+        }
+        walk.until = Some(until);
+        self.walk(walk, pair, until, &mut Tally::default());
+        !walk.alive.intersection(packets).is_empty()
+    }
+
+    /// Goes on with a walk.
+    fn walk(&self, walk: &mut Walk, pair: &Pair, until: RuleAt, tally: &mut Tally) {
+        let target = &self.policies[until.policy];
+        let list = self.list(pair.local);
+        while let Some(at) = list.get(walk.at).copied().filter(|at| *at <= until.policy) {
+            self.spend(1);
+            let placed = &self.policies[at];
+            if self.counts(placed, target, pair.local)
+                && let Some(rules) = placed.policy.rules(until.direction)
+            {
+                self.enter_tier(at, walk, tally);
+                let ends_here = placed.policy.tier == target.policy.tier;
+                for rule in &rules[walk.rule..] {
+                    if (at == until.policy && rule.index >= until.index) || walk.is_over() {
+                        return;
+                    }
+                    walk.rule += 1;
+                    self.apply(rule, (at, ends_here), walk, (pair, until.direction), tally);
                 }
-                *alive = take(passed);
+            }
+            if at == until.policy {
+                return;
+            }
+            walk.at += 1;
+            walk.rule = 0;
+        }
+    }
+
+    /// Takes from a walk what a rule of a policy takes.
+    fn apply(
+        &self,
+        rule: &Rule,
+        (policy, ends_here): (usize, bool),
+        walk: &mut Walk,
+        (pair, direction): (&Pair, Direction),
+        tally: &mut Tally,
+    ) {
+        let general = is_general(rule, direction, pair.family);
+        tally.general &= general || ends_here || rule.action != Action::Pass;
+        if walk.alive.is_empty() || rule.action == Action::Log {
+            return;
+        }
+        let matched = self.matched(rule, direction, pair, true);
+        if matched.is_empty() {
+            return;
+        }
+        let taken = walk.alive.intersection(&matched);
+        self.spend(walk.alive.pieces());
+        if taken.is_empty() {
+            return;
+        }
+        walk.alive.subtract(&matched);
+        if rule.action == Action::Pass {
+            walk.passed.add(taken);
+            if !ends_here {
+                return;
             }
         }
+        tally.general &= general;
+        let by = RuleAt { policy, direction, index: rule.index };
+        *tally.takers.entry(Taker::Rule(by)).or_default() += 1;
+    }
+
+    /// Ends the tier in which a walk is, if a policy is in another one.
+    fn enter_tier(&self, policy: usize, walk: &mut Walk, tally: &mut Tally) {
+        let first = *walk.tier.get_or_insert(policy);
+        let tier = &self.policies[first].policy.tier;
+        if *tier == self.policies[policy].policy.tier {
+            return;
+        }
+        match self.scene.model().tier(tier).default_action {
+            DefaultAction::Pass => walk.alive.add(take(&mut walk.passed)),
+            DefaultAction::Deny => {
+                if !walk.alive.is_empty() {
+                    *tally.takers.entry(Taker::TierEnd(first)).or_default() += 1;
+                }
+                walk.alive = take(&mut walk.passed);
+            }
+        }
+        walk.tier = Some(policy);
     }
 
     /// Whether a policy applies wherever another one applies at the same endpoint: at host endpoints there are several
@@ -205,11 +282,23 @@ impl Cells<'_, '_> {
         let of_ends = Rc::clone(&nets);
         let ends = selected.chain(all).flat_map(move |end| self.peers_at(end, family, &of_ends));
         let points = std::iter::once_with(move || {
-            let points: BTreeSet<_> = nets.iter().flat_map(around).collect();
+            let points = nets.iter().flat_map(around);
+            let points: BTreeSet<_> = points.filter(|it| self.names(at, *it)).collect();
             points.into_iter().map(|address| Peer { end: None, address: Address::At(address) })
         });
         let unnamed = std::iter::once(Peer { end: None, address: Address::Unnamed });
         unnamed.chain(ends).chain(points.flatten()).inspect(move |_| self.spend(1))
+    }
+
+    /// Whether a rule's nets, if it has any, hold an address of a peer.
+    fn names(&self, at: RuleAt, address: IpAddr) -> bool {
+        let holds = |entity: &Entity| {
+            entity.nets.is_empty() || entity.nets.iter().any(|net| net.contains(&address))
+        };
+        self.rules(at).any(|rule| {
+            let entities = rule.ends(at.direction).1.entities.as_deref();
+            entities.is_none_or(|all| all.iter().any(holds))
+        })
     }
 
     /// Whether a rule that selects by address may match more of a peer, or be reached by more, because of the end that

@@ -24,7 +24,7 @@ impl<'m> Question<'_, 'm> {
         };
         let may_be =
             |member: &&Member<'_>| member.role != Role::OnHost && self.asked.may_mean(member.role);
-        self.found.members.iter().filter(may_be).find(fits)
+        self.found.members().iter().filter(may_be).find(fits)
     }
 
     /// Says what reaches a member that fits all but where it is.
@@ -97,7 +97,7 @@ impl<'m> Question<'_, 'm> {
             let by_name = language.by_name(name);
             return Some(format!("namespace {name} is selected by {by_name}"));
         }
-        let mut pods = self.found.members.iter().filter(|member| member.labels.pod);
+        let mut pods = self.found.members().iter().filter(|member| member.labels.pod);
         let member = pods.find(|pod| part.0.matches(&OfNamespace(pod.labels.own)))?;
         let field = language.of_pods();
         Some(format!("{} has it, and only a {field} looks at labels of pods", member.title()))

@@ -1,4 +1,4 @@
-//! What selectors match, and why they match nothing; each is looked up once.
+//! What selectors match for certain or perhaps, and why they match nothing; each is asked once.
 
 use std::collections::HashMap;
 
@@ -12,6 +12,7 @@ use super::skipped::{SkippedKind, skipped_kinds};
 use super::why::why;
 use super::{Asked, Language};
 use crate::check::scene::{Member, Role, Scene};
+use crate::check::selected::Selected;
 
 /// How many comparisons of a part with a member are spent on reasons: enough for every selector of all but very large
 /// inputs in which almost nothing fits.
@@ -22,11 +23,9 @@ const MOST_COMPARISONS: usize = 3_000_000;
 type Key = (Selector, Language, bool, bool);
 
 /// See the module.
-pub(super) struct Found<'m> {
+pub(super) struct Found<'f, 'm> {
     pub(super) scene: &'m Scene<'m>,
-    pub(super) members: &'m [Member<'m>],
-    /// The members that have a namespace, by it.
-    by_namespace: HashMap<&'m str, Vec<&'m Member<'m>>>,
+    pub(super) selected: &'f mut Selected<'m>,
     /// The workloads and services with their own labels, which no selector sees.
     pub(super) labelled: Vec<(&'m ObjectKey, &'m Pairs)>,
     pub(super) skipped: Vec<SkippedKind<'m>>,
@@ -37,7 +36,7 @@ pub(super) struct Found<'m> {
     comparisons: usize,
 }
 
-/// What a selector matches: whether an endpoint, and the first others if not.
+/// What a selector matches: whether an endpoint, and the first of the others.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Matches<'m> {
     pub(super) endpoint: bool,
@@ -45,14 +44,8 @@ pub(super) struct Matches<'m> {
     pub(super) set: Option<&'m Member<'m>>,
 }
 
-impl<'m> Found<'m> {
-    pub(super) fn new(scene: &'m Scene<'m>, members: &'m [Member<'m>]) -> Self {
-        let mut by_namespace: HashMap<&str, Vec<&Member<'_>>> = HashMap::new();
-        for member in members {
-            if let Some(namespace) = member.namespace() {
-                by_namespace.entry(namespace).or_default().push(member);
-            }
-        }
+impl<'f, 'm> Found<'f, 'm> {
+    pub(super) fn new(scene: &'m Scene<'m>, selected: &'f mut Selected<'m>) -> Self {
         let labelled = scene.contents().objects.iter().filter_map(|(key, stored)| {
             let State::Valid(object) = &stored.state else { return None };
             let labels = match &**object {
@@ -64,8 +57,7 @@ impl<'m> Found<'m> {
         });
         Self {
             scene,
-            members,
-            by_namespace,
+            selected,
             labelled: labelled.collect(),
             skipped: skipped_kinds(scene.contents()),
             is_piece: scene.nodes().is_empty() && !scene.namespaces().contains_key("kube-system"),
@@ -76,50 +68,42 @@ impl<'m> Found<'m> {
     }
 
     /// The members that a selector may match by the namespaces that it requires.
-    pub(super) fn candidates<'f>(
-        &'f self,
-        selector: &'f Selector,
-    ) -> Box<dyn Iterator<Item = &'m Member<'m>> + 'f> {
+    pub(super) fn candidates<'s>(
+        &'s self,
+        selector: &'s Selector,
+    ) -> Box<dyn Iterator<Item = &'m Member<'m>> + 's> {
         match selector.required_values(NAMESPACE) {
-            None => Box::new(self.members.iter()),
-            Some(namespaces) => {
-                let each = namespaces.into_iter().filter_map(|name| self.by_namespace.get(name));
-                Box::new(each.flatten().copied())
-            }
+            None => Box::new(self.members().iter()),
+            Some(namespaces) => Box::new(self.selected.within(namespaces)),
         }
     }
 
-    /// What a selector matches.
-    pub(super) fn find(&mut self, selector: &Selector) -> Matches<'m> {
+    pub(super) fn members(&self) -> &'m [Member<'m>] {
+        self.selected.members
+    }
+
+    /// What a selector matches. `None`: it is not known, see [`Selected`].
+    pub(super) fn find(&mut self, selector: &Selector) -> Option<Matches<'m>> {
         if let Some(found) = self.matches.get(selector) {
-            return *found;
+            return Some(*found);
         }
-        let mut found = self.search(selector, |member| selector.matches(&member.labels));
-        if !found.endpoint {
-            found = self.search(selector, |member| member.fits(selector));
-        }
+        let all = self.selected.find(selector)?;
+        let first = |role| {
+            let mut those = all.iter().map(|it| &self.members()[*it]);
+            those.find(|member| member.role == role)
+        };
+        let found = Matches {
+            endpoint: first(Role::Endpoint).is_some(),
+            on_host: first(Role::OnHost),
+            set: first(Role::Set),
+        };
         self.matches.insert(selector.clone(), found);
-        found
-    }
-
-    fn search(&self, selector: &Selector, fits: impl Fn(&Member<'_>) -> bool) -> Matches<'m> {
-        let mut found = Matches::default();
-        for member in self.candidates(selector).filter(|member| fits(member)) {
-            match member.role {
-                Role::Endpoint => {
-                    found.endpoint = true;
-                    break;
-                }
-                Role::OnHost => found.on_host = found.on_host.or(Some(member)),
-                Role::Set => found.set = found.set.or(Some(member)),
-            }
-        }
-        found
+        Some(found)
     }
 
     /// Whether the input has anything of what a selector is meant for. A selector of pods says nothing without pods.
     pub(super) fn has_what_is_meant(&self, selector: &Selector) -> bool {
-        let endpoints = || self.members.iter().filter(|member| member.role != Role::Set);
+        let endpoints = || self.members().iter().filter(|member| member.role != Role::Set);
         let only_pods = |key: &str| {
             [NAMESPACE, ORCHESTRATOR].contains(&key) || key.starts_with(NAMESPACE_PREFIX)
         };
@@ -135,7 +119,7 @@ impl<'m> Found<'m> {
         if let Some(reason) = self.reasons.get(&key) {
             return reason.clone();
         }
-        self.comparisons += self.members.len() * (asked.selector.conjuncts().len() + 1)
+        self.comparisons += self.members().len() * (asked.selector.conjuncts().len() + 1)
             + self.labelled.len()
             + self.scene.namespaces().len();
         let reason = if self.comparisons > MOST_COMPARISONS {

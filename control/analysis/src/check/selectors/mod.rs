@@ -27,21 +27,24 @@ use manx_policy_compiler::model::{
 use manx_policy_compiler::selector::{LabelSource, Selector};
 
 use self::found::Found;
+use super::fields::{RuleFields, Side};
 use super::parts::Part;
 use super::report::Report;
-use super::scene::{Member, Role, Scene};
+use super::scene::{Role, Scene};
+use super::selected::Selected;
 
 /// Reports them, of each policy whose own namespace and names are defined.
-pub(super) fn check<'a>(scene: &Scene<'a>, members: &[Member<'_>], report: &mut Report<'a>) {
-    if scene.in_doubt {
-        return;
-    }
-    let mut found = Found::new(scene, members);
+pub(super) fn check<'a, 'm>(
+    scene: &'m Scene<'a>,
+    selected: &mut Selected<'m>,
+    report: &mut Report<'a>,
+) {
+    let mut found = Found::new(scene, selected);
     for (key, object, policy) in scene.policies() {
         if report.has_told(key, "metadata.namespace") {
             continue;
         }
-        let asked = Asked::of(key, object, &policy.selector, true);
+        let asked = Asked::new(key, object, &policy.selector, true);
         if let Some((code, message)) = asked.of_subject(&mut found) {
             report.tell(key, subject_field(object), code, message);
             continue;
@@ -49,12 +52,13 @@ pub(super) fn check<'a>(scene: &Scene<'a>, members: &[Member<'_>], report: &mut 
         for direction in [Direction::Ingress, Direction::Egress] {
             let mut last = None;
             for rule in policy.rules(direction).unwrap_or_default() {
-                let at = Place { key, object, policy, direction, rule };
+                let fields = RuleFields { key, object, direction, index: rule.index };
+                let at = Place { fields, policy, rule };
                 // A rule for several protocols is several rules with the same peers.
                 if last.replace(rule.index) != Some(rule.index) {
                     at.peers(&mut found, report);
                 }
-                at.ports(members, report);
+                at.ports(found.selected, report);
             }
         }
     }
@@ -108,7 +112,7 @@ struct Asked<'s> {
 }
 
 impl<'s> Asked<'s> {
-    fn of(key: &'s ObjectKey, object: &Object, selector: &'s Selector, subject: bool) -> Self {
+    fn new(key: &'s ObjectKey, object: &Object, selector: &'s Selector, subject: bool) -> Self {
         let language = match object {
             Object::NetworkPolicy(_) => Language::Kubernetes,
             Object::ClusterNetworkPolicy(_) => Language::Cluster,
@@ -124,7 +128,7 @@ impl<'s> Asked<'s> {
 
     /// Whether a peer's selector looks into namespaces that the input may lack: the input is a piece of a cluster, and the
     /// selector is not for namespaces that the piece has, nor for what has none.
-    fn looks_beyond(self, found: &Found<'_>) -> bool {
+    fn looks_beyond(self, found: &Found<'_, '_>) -> bool {
         let has = |name: &&str| found.scene.namespaces().contains_key(*name);
         found.is_piece
             && !self.subject
@@ -140,8 +144,8 @@ impl<'s> Asked<'s> {
     }
 
     /// What to say of a policy's own selector.
-    fn of_subject(self, found: &mut Found<'_>) -> Option<(Code, String)> {
-        let matches = found.find(self.selector);
+    fn of_subject(self, found: &mut Found<'_, '_>) -> Option<(Code, String)> {
+        let matches = found.find(self.selector)?;
         if matches.endpoint {
             return None;
         }
@@ -179,8 +183,8 @@ impl<'s> Asked<'s> {
     }
 
     /// What to say of the selector of a rule's peer.
-    fn of_peer(self, found: &mut Found<'_>) -> Option<(Code, String)> {
-        let matches = found.find(self.selector);
+    fn of_peer(self, found: &mut Found<'_, '_>) -> Option<(Code, String)> {
+        let matches = found.find(self.selector)?;
         if matches.endpoint || matches.set.is_some() || self.is_bare() {
             return None;
         }
@@ -234,38 +238,24 @@ fn subject_field(object: &Object) -> &'static str {
 /// A rule of a policy.
 #[derive(Clone, Copy)]
 struct Place<'p, 'a> {
-    key: &'a ObjectKey,
-    object: &'p Object,
+    fields: RuleFields<'a>,
     policy: &'p Policy,
-    direction: Direction,
     rule: &'p Rule,
 }
 
 impl<'a> Place<'_, 'a> {
-    /// The rule's field.
-    fn field(&self) -> String {
-        let list = match self.direction {
-            Direction::Ingress => "ingress",
-            Direction::Egress => "egress",
-        };
-        format!("spec.{list}[{}]", self.rule.index)
-    }
-
-    /// The rule's ends, each with the field that Calico calls it.
-    fn ends(&self) -> [(&'static str, &RuleEnd); 2] {
-        [("source", &self.rule.source), ("destination", &self.rule.destination)]
-    }
-
-    fn peers(&self, found: &mut Found<'_>, report: &mut Report<'a>) {
-        for (side, end) in self.ends() {
+    fn peers(&self, found: &mut Found<'_, '_>, report: &mut Report<'a>) {
+        let RuleFields { key, object, .. } = self.fields;
+        for side in Side::ALL {
+            let end = side.of(self.rule);
             for (index, entity) in end.entities.iter().flatten().enumerate() {
                 let Some(selector) = &entity.selector else { continue };
-                let field = self.peer_field(side, self.written_at(end, index));
-                let asked = Asked::of(self.key, self.object, selector, false);
-                if !report.has_told(self.key, &field)
+                let field = self.fields.peer(side, self.written_at(end, index));
+                let asked = Asked::new(key, object, selector, false);
+                if !report.has_told(key, &field)
                     && let Some((code, message)) = asked.of_peer(found)
                 {
-                    report.tell(self.key, &field, code, message);
+                    report.tell(key, &field, code, message);
                 }
             }
         }
@@ -274,22 +264,11 @@ impl<'a> Place<'_, 'a> {
     /// The index in the policy of a peer with a selector. In cluster-wide policies it may be another one than in the
     /// model, where `nodes` that fit no Node are left out.
     fn written_at(&self, end: &RuleEnd, index: usize) -> usize {
-        let Object::ClusterNetworkPolicy(wire) = self.object else { return index };
-        let rules = if self.direction == Direction::Ingress { &wire.ingress } else { &wire.egress };
-        let rule = rules.get(self.rule.index as usize).map(|rule| &rule.matches);
+        let rule = self.fields.cluster().map(|rule| &rule.matches);
         let Some(ClusterMatch::Of { peers, .. }) = rule else { return index };
         let before = end.entities.iter().flatten().take(index);
         let before = before.filter(|entity| entity.selector.is_some()).count();
         let pods = (0..).zip(peers).filter(|(_, peer)| matches!(peer, ClusterPeer::Pods(_)));
         pods.map(|(at, _)| at).nth(before).unwrap_or(index)
-    }
-
-    fn peer_field(&self, side: &str, index: usize) -> String {
-        let rule = self.field();
-        match (self.object, self.direction) {
-            (Object::CalicoPolicy(_), _) => format!("{rule}.{side}"),
-            (_, Direction::Ingress) => format!("{rule}.from[{index}]"),
-            (_, Direction::Egress) => format!("{rule}.to[{index}]"),
-        }
     }
 }

@@ -3,57 +3,54 @@
 use std::collections::BTreeSet;
 
 use manx_objects::code::Code;
-use manx_objects::object::calico::{self, EntityRule};
-use manx_objects::object::cluster::{ClusterMatch, ClusterProtocol};
-use manx_objects::object::{Kind, Object, Port, PortNumber, Protocol};
-use manx_policy_compiler::model::{Direction, PortMatch, RuleEnd};
+use manx_policy_compiler::model::PortMatch;
 
 use super::Place;
+use crate::check::fields::Side;
 use crate::check::parts::listed;
 use crate::check::report::Report;
-use crate::check::scene::{Member, Role};
+use crate::check::scene::Role;
+use crate::check::selected::Selected;
 
 impl<'a> Place<'_, 'a> {
-    pub(super) fn ports(&self, members: &[Member<'_>], report: &mut Report<'a>) {
-        for (side, end) in self.ends() {
-            for port in &end.ports {
+    pub(super) fn ports(&self, selected: &mut Selected<'_>, report: &mut Report<'a>) {
+        let (key, protocol) = (self.fields.key, self.rule.protocol);
+        for side in Side::ALL {
+            for port in &side.of(self.rule).ports {
                 let PortMatch::Named(name) = port else { continue };
-                let Some(there) = self.other_names(side, end, name, members) else { continue };
-                let field = self.port_field(side, name);
-                if report.has_told(self.key, &field) {
+                let field = self.fields.port(side, protocol, port);
+                if report.has_told(key, &field) {
                     continue;
                 }
+                let Some(there) = self.other_names(side, name, selected) else { continue };
                 let there = if there.is_empty() {
                     "they have no named ports".to_owned()
                 } else {
                     format!("they have {}", listed(there, ", "))
                 };
+                let of_protocol = protocol.map(|it| format!(" of {}", title(it)));
                 let message = format!(
                     "no container of the pods that this rule is about has a port named {name}{}, so it matches nothing by it: {there}",
-                    self.rule
-                        .protocol
-                        .map(|it| format!(" of {}", protocol(it)))
-                        .unwrap_or_default()
+                    of_protocol.unwrap_or_default()
                 );
-                report.tell(self.key, &field, Code::NoSuchPort, message);
+                report.tell(key, &field, Code::NoSuchPort, message);
             }
         }
     }
 
-    /// The names of the ports at one end of the rule, if `wanted` is not one of them and there is something at that
-    /// end.
+    /// The names of the ports at one side of the rule, if `wanted` is not one of them and there is something at that
+    /// side. Nets and services are not asked: addresses may be unknown.
     fn other_names(
         &self,
-        side: &str,
-        end: &RuleEnd,
+        side: Side,
         wanted: &str,
-        members: &[Member<'_>],
+        selected: &mut Selected<'_>,
     ) -> Option<BTreeSet<String>> {
-        let local = (side == "destination") == (self.direction == Direction::Ingress);
+        let there = selected.at_side(self.policy, self.fields.direction, self.rule, side)?;
         let mut is_empty = true;
         let mut names = BTreeSet::new();
-        for member in members.iter().filter(|member| member.role == Role::Endpoint) {
-            if (local && !member.fits(&self.policy.selector)) || !may_be(member, end) {
+        for member in there.into_iter().map(|it| &selected.members[it]) {
+            if member.role != Role::Endpoint {
                 continue;
             }
             is_empty = false;
@@ -62,73 +59,16 @@ impl<'a> Place<'_, 'a> {
                 if port.name == wanted && self.rule.protocol.is_none_or(|it| it == number) {
                     return None;
                 }
-                names.insert(format!("{} ({})", port.name, protocol(number)));
+                names.insert(format!("{} ({})", port.name, title(number)));
             }
         }
         (!is_empty).then_some(names)
     }
-
-    fn port_field(&self, side: &str, name: &str) -> String {
-        let rule = self.field();
-        let index = self.rule.index as usize;
-        let ingress = self.direction == Direction::Ingress;
-        let (list, at) = match self.object {
-            Object::NetworkPolicy(wire) => {
-                let rules = if ingress { &wire.ingress } else { &wire.egress };
-                let ports = rules.as_deref().and_then(|rules| rules.get(index)?.ports.as_deref());
-                let is_it = |port: &Port| {
-                    let protocol = match port.protocol {
-                        None | Some(Protocol::Tcp) => 6,
-                        Some(Protocol::Udp) => 17,
-                        Some(Protocol::Sctp) => 132,
-                    };
-                    self.rule.protocol == Some(protocol)
-                        && matches!(&port.port, Some(PortNumber::Name(of)) if of == name)
-                };
-                ("ports".to_owned(), ports.and_then(|ports| ports.iter().position(is_it)))
-            }
-            Object::ClusterNetworkPolicy(wire) => {
-                let rules = if ingress { &wire.ingress } else { &wire.egress };
-                let protocols = rules.get(index).and_then(|rule| match &rule.matches {
-                    ClusterMatch::Of { protocols, .. } => protocols.as_deref(),
-                    ClusterMatch::Unsupported => None,
-                });
-                let is_it =
-                    |it: &ClusterProtocol| matches!(it, ClusterProtocol::Named(of) if of == name);
-                let list =
-                    if self.key.kind == Kind::ClusterNetworkPolicy { "protocols" } else { "ports" };
-                (list.to_owned(), protocols.and_then(|all| all.iter().position(is_it)))
-            }
-            Object::CalicoPolicy(wire) => {
-                let rules = if ingress { &wire.ingress } else { &wire.egress };
-                let end = |rule: &calico::Rule| -> EntityRule {
-                    if side == "source" { rule.source.clone() } else { rule.destination.clone() }
-                };
-                let ports = rules.get(index).map(|rule| end(rule).ports).unwrap_or_default();
-                let at = ports.iter().position(|it| *it == calico::Port::Name(name.to_owned()));
-                (format!("{side}.ports"), at)
-            }
-            _ => (String::new(), None),
-        };
-        match at {
-            Some(at) => format!("{rule}.{list}[{at}]"),
-            None => rule,
-        }
-    }
 }
 
-/// Whether an end of a rule may mean a member. Nets and services are not asked: addresses may be unknown.
-fn may_be(member: &Member<'_>, end: &RuleEnd) -> bool {
-    end.entities.as_ref().is_none_or(|entities| {
-        entities.iter().any(|entity| {
-            entity.selector.as_ref().is_none_or(|selector| member.fits(selector))
-                && !entity.not_selector.as_ref().is_some_and(|it| it.matches(&member.labels))
-        })
-    })
-}
-
-fn protocol(number: u8) -> String {
-    match number {
+/// The name of a protocol.
+fn title(protocol: u8) -> String {
+    match protocol {
         6 => "TCP".to_owned(),
         17 => "UDP".to_owned(),
         132 => "SCTP".to_owned(),

@@ -68,16 +68,17 @@ pub(super) struct SkippedKind<'m> {
 /// are known.
 pub(super) fn skipped_kinds(contents: &Contents) -> Vec<SkippedKind<'_>> {
     let workloads = contents.of_kind(Kind::Workload(Controller::Other));
-    let workloads: BTreeSet<String> = workloads.map(|(key, _)| key.as_owner().kind).collect();
+    let of_group = workloads.filter_map(|(key, _)| Some(key.name.split_once('/')?.0));
+    let workloads: BTreeSet<&str> = of_group.collect();
     let mut kinds: BTreeMap<(&str, &str), BTreeSet<&str>> = BTreeMap::new();
     for problem in &contents.problems {
         let Cause::UnknownKind { kind, api_version, namespaces, .. } = &problem.cause else {
             continue;
         };
-        if workloads.contains(kind) {
+        let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
+        if workloads.contains(&*format!("{kind}.{group}")) {
             continue;
         }
-        let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
         let known = WITHOUT_PODS.iter().find(|(name, _)| *name == group);
         if known.is_some_and(|(_, kinds)| kinds.is_none_or(|all| all.contains(&kind.as_str()))) {
             continue;

@@ -15,7 +15,7 @@ use crate::check::scene::{Member, Role};
 /// A selector that matches nothing, taken apart.
 pub(super) struct Question<'q, 'm> {
     pub(super) asked: Asked<'q>,
-    pub(super) found: &'q Found<'m>,
+    pub(super) found: &'q Found<'q, 'm>,
     /// The parts that say where it looks: in which namespace, and whether for pods only.
     pub(super) place: Vec<Part<'q>>,
     /// The other parts.
@@ -25,7 +25,7 @@ pub(super) struct Question<'q, 'm> {
 }
 
 /// The reason, and the code of the problem. `None`: it may be meant for what the input lacks.
-pub(super) fn why(asked: Asked<'_>, found: &Found<'_>) -> Option<(Code, String)> {
+pub(super) fn why(asked: Asked<'_>, found: &Found<'_, '_>) -> Option<(Code, String)> {
     let question = Question::new(asked, found);
     let reason = question.reason()?;
     Some(match makers(&question) {
@@ -38,7 +38,7 @@ pub(super) fn why(asked: Asked<'_>, found: &Found<'_>) -> Option<(Code, String)>
 }
 
 impl<'q, 'm> Question<'q, 'm> {
-    fn new(asked: Asked<'q>, found: &'q Found<'m>) -> Self {
+    fn new(asked: Asked<'q>, found: &'q Found<'q, 'm>) -> Self {
         let (place, rest): (Vec<_>, Vec<_>) =
             Part::all(asked.selector).into_iter().partition(|part| part.is_of_place());
         let scope = found.candidates(asked.selector).filter(|member| {
@@ -53,7 +53,7 @@ impl<'q, 'm> Question<'q, 'm> {
         let missing: Vec<_> = self.rest.iter().copied().filter(|part| !self.has(*part)).collect();
         // No selector of a rule means a pod on its node's network.
         let near = self.scope.iter().filter(|member| member.role != Role::OnHost);
-        let nearest = Nearest::of(&self.rest, near.map(|member| (*member, &member.labels)));
+        let nearest = Nearest::among(&self.rest, near.map(|member| (*member, &member.labels)));
         if self.asked.looks_beyond(self.found)
             && elsewhere.is_none()
             && !nearest

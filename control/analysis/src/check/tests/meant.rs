@@ -274,6 +274,10 @@ fn a_port_that_only_a_service_has_matches_nothing() {
     assert_eq!(told(&both), "");
     let headless = pods(http) + &mapped.replace("selector", "clusterIP: None, selector");
     assert_eq!(told(&(headless + &policy("shop", &to(selected, "{port: 80}")))), "");
+    // A headless one beside it says that the pods have the port.
+    let own = service("own", "clusterIP: None, selector: {app: web}, ports: [{port: 80}]");
+    let beside = pods(http) + &mapped + &own + &policy("shop", &to(selected, "{port: 80}"));
+    assert_eq!(told(&beside), "");
     let calico = global(
         "selector: all(), egress: [{action: Deny, protocol: TCP, destination: {selector: app == 'web', ports: [80]}}, {action: Allow}]",
     );

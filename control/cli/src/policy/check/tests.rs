@@ -153,6 +153,7 @@ fn each_example_of_the_catalogue_produces_its_code_and_no_other_warning() {
         Code::ShrunkFile,
         Code::FurtherErrors,
         Code::FurtherWarnings,
+        Code::NotAllChecked,
     ];
     assert_eq!(without, elsewhere, "the next test produces these");
 }
@@ -201,6 +202,16 @@ fn the_codes_of_files_and_of_very_many_problems_are_produced() {
     )
     .unwrap();
     assert!(codes(&[&file]).contains(&Code::FurtherErrors));
+
+    let many = |at: u32| {
+        let [high, low] = [at / 256, at % 256];
+        let rule = format!("{{action: Deny, source: {{nets: [10.0.{high}.{low}/32]}}}}");
+        format!(
+            "{{apiVersion: projectcalico.org/v3, kind: GlobalNetworkPolicy, metadata: {{name: p{at}}}, spec: {{order: {at}, selector: all(), ingress: [{rule}, {{action: Pass}}]}}}}\n---\n"
+        )
+    };
+    fs::write(&file, (0..2500).map(many).collect::<String>()).unwrap();
+    assert!(codes(&[&file]).contains(&Code::NotAllChecked));
 }
 
 #[test]

@@ -1,0 +1,199 @@
+//! Where the parts of a rule are written in its object.
+//!
+//! The model has several rules for one that is written (one for each protocol) and no list as it was written, so a part is
+//! looked up in the object by what it is. A part that is not found is told of the rule.
+
+use ipnet::IpNet;
+use manx_objects::object::cluster::{ClusterMatch, ClusterPeer, ClusterProtocol, ClusterRule};
+use manx_objects::object::{Kind, Object, ObjectKey, Peer, PortNumber, calico};
+use manx_policy_compiler::model::{Direction, PortMatch, Rule, RuleEnd};
+
+use crate::explain::number;
+
+/// A rule of an object.
+#[derive(Clone, Copy)]
+pub(super) struct RuleFields<'o> {
+    pub(super) key: &'o ObjectKey,
+    pub(super) object: &'o Object,
+    pub(super) direction: Direction,
+    pub(super) index: u32,
+}
+
+/// A side of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Source,
+    Destination,
+}
+
+impl Side {
+    pub(super) const ALL: [Self; 2] = [Self::Source, Self::Destination];
+
+    /// The side that is an endpoint of the policy's own.
+    pub(super) const fn own(direction: Direction) -> Self {
+        match direction {
+            Direction::Ingress => Self::Destination,
+            Direction::Egress => Self::Source,
+        }
+    }
+
+    pub(super) const fn other(self) -> Self {
+        match self {
+            Self::Source => Self::Destination,
+            Self::Destination => Self::Source,
+        }
+    }
+
+    pub(super) const fn of(self, rule: &Rule) -> &RuleEnd {
+        match self {
+            Self::Source => &rule.source,
+            Self::Destination => &rule.destination,
+        }
+    }
+
+    /// What Calico calls it.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Destination => "destination",
+        }
+    }
+}
+
+impl<'o> RuleFields<'o> {
+    /// The whole rule.
+    pub(super) fn rule(&self) -> String {
+        format!("spec.{}[{}]", self.direction, self.index)
+    }
+
+    /// A side, or the peer with this index in it.
+    pub(super) fn peer(&self, side: Side, at: usize) -> String {
+        let rule = self.rule();
+        match self.object {
+            Object::CalicoPolicy(_) => format!("{rule}.{}", side.name()),
+            _ => format!("{rule}.{}[{at}]", self.peers()),
+        }
+    }
+
+    /// A net of a side.
+    pub(super) fn net(&self, side: Side, net: IpNet) -> Option<String> {
+        let rule = self.rule();
+        match self.object {
+            Object::NetworkPolicy(_) => {
+                let is_it =
+                    |peer: &Peer| matches!(peer, Peer::IpBlock(it) if it.cidr.trunc() == net);
+                let at = self.kubernetes()?.peers.as_ref()?.iter().position(is_it)?;
+                Some(format!("{rule}.{}[{at}].ipBlock.cidr", self.peers()))
+            }
+            Object::CalicoPolicy(_) => {
+                let at = self.calico(side)?.nets.iter().position(|it| *it == net)?;
+                Some(format!("{rule}.{}.nets[{at}]", side.name()))
+            }
+            Object::ClusterNetworkPolicy(_) => {
+                let in_peer = |peer: &ClusterPeer| match peer {
+                    ClusterPeer::Networks(nets) => nets.iter().position(|it| it.trunc() == net),
+                    ClusterPeer::Pods(_) | ClusterPeer::Nodes(_) => None,
+                };
+                let ClusterMatch::Of { peers, .. } = &self.cluster()?.matches else { return None };
+                let mut peers = peers.iter().enumerate();
+                let (at, within) = peers.find_map(|(at, peer)| Some((at, in_peer(peer)?)))?;
+                Some(format!("{rule}.{}[{at}].networks[{within}]", self.peers()))
+            }
+            _ => None,
+        }
+    }
+
+    /// A port of a side, of a protocol.
+    pub(super) fn port(&self, side: Side, protocol: Option<u8>, port: &PortMatch) -> String {
+        let rule = self.rule();
+        match self.port_in_list(side, protocol, port) {
+            Some((list, at)) => format!("{rule}.{list}[{at}]"),
+            None => rule,
+        }
+    }
+
+    fn port_in_list(
+        &self,
+        side: Side,
+        protocol: Option<u8>,
+        port: &PortMatch,
+    ) -> Option<(String, usize)> {
+        match self.object {
+            Object::NetworkPolicy(_) => {
+                let is_it = |it: &manx_objects::object::Port| {
+                    let is_number = |wire: &PortNumber| match (wire, port) {
+                        (PortNumber::Name(wire), PortMatch::Named(name)) => wire == name,
+                        (PortNumber::Number { port, end }, PortMatch::Range { first, last }) => {
+                            port == first && end.unwrap_or(*port) == *last
+                        }
+                        _ => false,
+                    };
+                    protocol == Some(number(it.protocol)) && it.port.as_ref().is_some_and(is_number)
+                };
+                let at = self.kubernetes()?.ports.as_ref()?.iter().position(is_it)?;
+                Some(("ports".to_owned(), at))
+            }
+            Object::ClusterNetworkPolicy(_) => {
+                let is_it = |it: &ClusterProtocol| match (it, port) {
+                    (ClusterProtocol::Named(wire), PortMatch::Named(name)) => wire == name,
+                    (
+                        ClusterProtocol::Ports { protocol: of, ports },
+                        PortMatch::Range { first, last },
+                    ) => protocol == Some(number(Some(*of))) && *ports == Some((*first, *last)),
+                    _ => false,
+                };
+                let ClusterMatch::Of { protocols, .. } = &self.cluster()?.matches else {
+                    return None;
+                };
+                let at = protocols.as_ref()?.iter().position(is_it)?;
+                let is_newest = self.key.kind == Kind::ClusterNetworkPolicy;
+                Some((if is_newest { "protocols" } else { "ports" }.to_owned(), at))
+            }
+            Object::CalicoPolicy(_) => {
+                let wanted = match port {
+                    PortMatch::Named(name) => calico::Port::Name(name.clone()),
+                    PortMatch::Range { first, last } => calico::Port::Range(*first, *last),
+                };
+                let at = self.calico(side)?.ports.iter().position(|it| *it == wanted)?;
+                Some((format!("{}.ports", side.name()), at))
+            }
+            _ => None,
+        }
+    }
+
+    /// The list of peers of Kubernetes' policies.
+    const fn peers(&self) -> &'static str {
+        match self.direction {
+            Direction::Ingress => "from",
+            Direction::Egress => "to",
+        }
+    }
+
+    fn kubernetes(&self) -> Option<&'o manx_objects::object::Rule> {
+        let Object::NetworkPolicy(policy) = self.object else { return None };
+        let rules = self.list(&policy.ingress, &policy.egress).as_deref()?;
+        rules.get(self.index as usize)
+    }
+
+    fn calico(&self, side: Side) -> Option<&'o calico::EntityRule> {
+        let Object::CalicoPolicy(policy) = self.object else { return None };
+        let rule = self.list(&policy.ingress, &policy.egress).get(self.index as usize)?;
+        Some(match side {
+            Side::Source => &rule.source,
+            Side::Destination => &rule.destination,
+        })
+    }
+
+    /// The rule of a cluster-wide policy.
+    pub(super) fn cluster(&self) -> Option<&'o ClusterRule> {
+        let Object::ClusterNetworkPolicy(policy) = self.object else { return None };
+        self.list(&policy.ingress, &policy.egress).get(self.index as usize)
+    }
+
+    const fn list<T: ?Sized>(&self, ingress: &'o T, egress: &'o T) -> &'o T {
+        match self.direction {
+            Direction::Ingress => ingress,
+            Direction::Egress => egress,
+        }
+    }
+}
