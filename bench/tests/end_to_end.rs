@@ -200,6 +200,7 @@ fn what_can_be_measured_is_listed_each_row_once() {
         "cluster",
         "change",
         "matrix",
+        "check",
     ] {
         assert!(rows.contains(&row), "{row} in {stdout}");
     }

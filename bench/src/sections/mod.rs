@@ -10,7 +10,8 @@
 //! - [`policy_scale`]: what compiling, changing and looking up large policy costs;
 //! - [`policy_size`]: what policies cost that are made to cost much, by their length;
 //! - [`change`]: what a change of one object costs the control thread;
-//! - [`matrix`]: what it costs to tell who reaches whom in a whole cluster.
+//! - [`matrix`]: what it costs to tell who reaches whom in a whole cluster;
+//! - [`questions`]: what it costs to check a large cluster's policies, and to explain connections by them.
 
 pub mod attach;
 pub mod change;
@@ -19,6 +20,7 @@ pub mod matrix;
 pub mod pipeline;
 pub mod policy_scale;
 pub mod policy_size;
+pub mod questions;
 pub mod side_by_side;
 
 use std::thread;
@@ -38,7 +40,7 @@ pub struct Section {
 }
 
 /// All sections, in the order of measuring.
-pub const SECTIONS: [Section; 8] = [
+pub const SECTIONS: [Section; 9] = [
     Section {
         name: "side-by-side",
         description: "Manx beside others, on real devices, in turn",
@@ -86,6 +88,12 @@ pub const SECTIONS: [Section; 8] = [
         description: "who reaches whom in a whole cluster",
         rows: matrix::rows,
         measure: matrix::measure,
+    },
+    Section {
+        name: "questions",
+        description: "checking a large cluster's policies, and explaining connections by them",
+        rows: questions::rows,
+        measure: questions::measure,
     },
 ];
 

@@ -36,8 +36,8 @@ struct Reader<'a> {
     column: usize,
     nodes: usize,
     flaws: Vec<Flaw>,
-    /// The entries and items of the objects and lists that are being read, the innermost last: each gets a vector of just
-    /// its length at its end.
+    /// The entries and items of the objects and lists that are being read, the innermost last. Where one ends, its part is
+    /// split off: its vector has no spare capacity.
     entries: Vec<Entry>,
     items: Vec<Node>,
 }

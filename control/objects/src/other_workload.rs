@@ -6,12 +6,12 @@
 
 use super::cursor::{Cursor, Findings};
 use super::metadata;
-use super::object::{Controller, Kind, ObjectKey, Pairs, Workload};
+use super::object::{Controller, Kind, ObjectKey, Pairs, Workload, kind_and_group};
 use super::pod;
 use super::tree::{Node, Value};
 
-/// The workload that a document of a kind that is not read stands for, under the name `KIND.GROUP/NAME`, as in kubectl.
-/// Nothing is reported of it, because its kind's fields are not known.
+/// The workload that a document of a kind that is not read stands for, under the name `KIND.GROUP/NAME`. Nothing is
+/// reported of it, because its kind's fields are not known.
 pub(super) fn decode(
     node: &Node,
     (kind, api_version): (&str, &str),
@@ -26,8 +26,7 @@ pub(super) fn decode(
         return None;
     }
     let key = metadata::identity(&root, Kind::Workload(Controller::Other))?;
-    let group = api_version.split_once('/').map(|(group, _)| format!(".{group}"));
-    let name = format!("{kind}{}/{}", group.unwrap_or_default(), key.name);
+    let name = format!("{}/{}", kind_and_group(kind, api_version), key.name);
     let key = ObjectKey { name, ..key };
     let mut unsaid = Findings::default();
     let template_of_pods = pod::template(&spec, true, &mut unsaid)?;

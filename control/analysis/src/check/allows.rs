@@ -6,7 +6,6 @@
 //! policies would have denied some of it.
 
 use std::collections::HashSet;
-use std::rc::Rc;
 
 use manx_objects::code::Code;
 use manx_objects::object::{Kind, ObjectKey};
@@ -62,7 +61,7 @@ fn skipped<'a>(cells: &Cells<'_, 'a>, at: RuleAt) -> Option<&'a ObjectKey> {
     if !cells.families.iter().any(opens_most) {
         return None;
     }
-    let mut done: HashSet<*const [usize]> = HashSet::new();
+    let mut done: HashSet<usize> = HashSet::new();
     for local in cells.locals(cells.policies[at.policy].policy) {
         let list = cells.list(local);
         cells.spend(list.len());
@@ -76,7 +75,7 @@ fn skipped<'a>(cells: &Cells<'_, 'a>, at: RuleAt) -> Option<&'a ObjectKey> {
                 && placed.policy.rules(at.direction).is_some()
         };
         let Some(first) = list.iter().find(is_skipped).copied() else { continue };
-        if !done.insert(Rc::as_ptr(&list)) {
+        if !done.insert(cells.list_number(local)) {
             continue;
         }
         for family in cells.families.iter().copied() {

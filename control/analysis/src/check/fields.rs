@@ -1,7 +1,7 @@
 //! Where the parts of a rule are written in its object.
 //!
 //! The model has several rules for one that is written (one for each protocol) and no list as it was written, so a part is
-//! looked up in the object by what it is. A part that is not found is told of the rule.
+//! looked up in the object by what it is.
 
 use ipnet::IpNet;
 use manx_objects::object::cluster::{ClusterMatch, ClusterPeer, ClusterProtocol, ClusterRule};
@@ -9,6 +9,11 @@ use manx_objects::object::{Kind, Object, ObjectKey, Peer, PortNumber, calico};
 use manx_policy_compiler::model::{Direction, PortMatch, Rule, RuleEnd};
 
 use crate::explain::number;
+
+/// The field of a rule.
+pub(super) fn rule_field(direction: Direction, index: u32) -> String {
+    format!("spec.{direction}[{index}]")
+}
 
 /// A rule of an object.
 #[derive(Clone, Copy)]
@@ -63,19 +68,37 @@ impl Side {
 impl<'o> RuleFields<'o> {
     /// The whole rule.
     pub(super) fn rule(&self) -> String {
-        format!("spec.{}[{}]", self.direction, self.index)
+        rule_field(self.direction, self.index)
     }
 
-    /// A side, or the peer with this index in it.
-    pub(super) fn peer(&self, side: Side, at: usize) -> String {
-        let rule = self.rule();
+    /// A side of a rule of Calico.
+    pub(super) fn side(&self, side: Side) -> String {
+        format!("{}.{}", self.rule(), side.name())
+    }
+
+    /// The peer of an entity with a selector, which is the one with this index in its end.
+    pub(super) fn peer(&self, side: Side, end: &RuleEnd, index: usize) -> String {
         match self.object {
-            Object::CalicoPolicy(_) => format!("{rule}.{}", side.name()),
-            _ => format!("{rule}.{}[{at}]", self.peers()),
+            Object::CalicoPolicy(_) => self.side(side),
+            _ => {
+                let at = self.written_at(end, index);
+                format!("{}.{}[{at}]", self.rule(), self.peers())
+            }
         }
     }
 
-    /// A net of a side.
+    /// The index in the policy of a peer with a selector. In cluster-wide policies it may be another one than in the
+    /// model, where `nodes` that fit no Node are left out.
+    fn written_at(&self, end: &RuleEnd, index: usize) -> usize {
+        let rule = self.cluster().map(|rule| &rule.matches);
+        let Some(ClusterMatch::Of { peers, .. }) = rule else { return index };
+        let before = end.entities.iter().flatten().take(index);
+        let before = before.filter(|entity| entity.selector.is_some()).count();
+        let pods = (0..).zip(peers).filter(|(_, peer)| matches!(peer, ClusterPeer::Pods(_)));
+        pods.map(|(at, _)| at).nth(before).unwrap_or(index)
+    }
+
+    /// A net of a side. `None`: it is not written, but follows from something else, as a Node's address.
     pub(super) fn net(&self, side: Side, net: IpNet) -> Option<String> {
         let rule = self.rule();
         match self.object {
@@ -103,7 +126,7 @@ impl<'o> RuleFields<'o> {
         }
     }
 
-    /// A port of a side, of a protocol.
+    /// A port of a side, of a protocol; if it is not written like this, the rule.
     pub(super) fn port(&self, side: Side, protocol: Option<u8>, port: &PortMatch) -> String {
         let rule = self.rule();
         match self.port_in_list(side, protocol, port) {
@@ -184,8 +207,7 @@ impl<'o> RuleFields<'o> {
         })
     }
 
-    /// The rule of a cluster-wide policy.
-    pub(super) fn cluster(&self) -> Option<&'o ClusterRule> {
+    fn cluster(&self) -> Option<&'o ClusterRule> {
         let Object::ClusterNetworkPolicy(policy) = self.object else { return None };
         self.list(&policy.ingress, &policy.egress).get(self.index as usize)
     }

@@ -45,20 +45,30 @@ use self::report::Report;
 use self::scene::Scene;
 use self::selected::Selected;
 
-/// A check of what selectors match, and a code of what it finds.
+/// A check of what selectors match.
 type OfSelected = for<'a, 'm> fn(&'m Scene<'a>, &mut Selected<'m>, &mut Report<'a>);
 
-const OF_SELECTED: [(Code, OfSelected); 5] = [
-    (Code::SelectorMatchesNothing, selectors::check),
-    (Code::OwnSideMatchesNothing, own_sides::check),
-    (Code::OnlyDenies, only_denies::check),
-    (Code::ServiceAddress, service_addresses::check),
-    (Code::ServicePort, service_ports::check),
+/// These checks, each with the codes of what it finds.
+const OF_SELECTED: [(&[Code], OfSelected); 5] = [
+    (
+        &[
+            Code::SelectorMatchesNothing,
+            Code::SelectorMayMatchSkipped,
+            Code::OnlyHostNetwork,
+            Code::NoSuchPort,
+        ],
+        selectors::check,
+    ),
+    (&[Code::OwnSideMatchesNothing], own_sides::check),
+    (&[Code::OnlyDenies], only_denies::check),
+    (&[Code::ServiceAddress], service_addresses::check),
+    (&[Code::ServicePort], service_ports::check),
 ];
 
 /// A check of what rules decide between two ends.
 type OfCells = for<'c, 'a> fn(&Cells<'c, 'a>, &mut Report<'a>);
 
+/// These checks, each with the code of what it finds.
 const OF_CELLS: [(Code, OfCells); 3] = [
     (Code::UnreachableRule, unreachable::check),
     (Code::AllowSkipsPolicies, allows::check),
@@ -88,11 +98,11 @@ pub fn problems(contents: &Contents) -> Vec<Problem> {
 fn check_selected<'a>(scene: &Scene<'a>, report: &mut Report<'a>) {
     let members = scene.members();
     let mut selected = Selected::new(&members);
-    for (code, check) in OF_SELECTED {
+    for (codes, check) in OF_SELECTED {
         selected.begin();
         check(scene, &mut selected, report);
-        if selected.is_spent() {
-            report.leave_out(code);
+        if selected.is_incomplete() {
+            report.leave_out(codes);
         }
     }
 }
@@ -103,7 +113,7 @@ fn check_cells<'a>(scene: &Scene<'a>, report: &mut Report<'a>) {
         cells.begin();
         check(&cells, report);
         if cells.is_spent() {
-            report.leave_out(code);
+            report.leave_out(&[code]);
         }
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: 
             let side = Side::own(direction);
             let [own, peer] = [side, side.other()].map(Side::name);
             for index in never(policy, direction, selected).unwrap_or_default() {
-                let field = RuleFields { key, object, direction, index }.peer(side, 0);
+                let field = RuleFields { key, object, direction, index }.side(side);
                 if report.has_told(key, &field) {
                     continue;
                 }

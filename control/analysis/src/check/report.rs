@@ -12,7 +12,7 @@ use manx_objects::problem::{Cause, MOST_OF_OBJECT, Place, Problem};
 pub(super) struct Report<'a> {
     contents: &'a Contents,
     problems: BTreeMap<&'a ObjectKey, (Vec<Problem>, Tally)>,
-    /// A code of each check that has left something out.
+    /// The codes of the checks that have left something out.
     left_out: Vec<Code>,
 }
 
@@ -38,9 +38,9 @@ impl<'a> Report<'a> {
         });
     }
 
-    /// Reports that a check reached its bound.
-    pub(super) fn leave_out(&mut self, code: Code) {
-        self.left_out.push(code);
+    /// Reports that a check which finds these reached its bound.
+    pub(super) fn leave_out(&mut self, codes: &[Code]) {
+        self.left_out.extend(codes);
     }
 
     /// Whether a problem was reported at a field of an object, or below it.
@@ -56,7 +56,7 @@ impl<'a> Report<'a> {
 
     /// All of them, in the order of their objects.
     pub(super) fn finish(self) -> Vec<Problem> {
-        let mut all: Vec<Problem> = self.of_bounds().into_iter().collect();
+        let mut all: Vec<Problem> = self.bounds_note().into_iter().collect();
         for (key, (problems, tally)) in self.problems {
             all.extend(problems);
             let place = self.contents.objects.get(key).map(|stored| &stored.place);
@@ -69,9 +69,11 @@ impl<'a> Report<'a> {
     }
 
     /// Says which checks reached their bounds, if any did.
-    fn of_bounds(&self) -> Option<Problem> {
-        let mut objects = self.contents.objects.iter();
-        let (_, first) = objects.find(|(key, _)| key.kind.enforced_policy())?;
+    fn bounds_note(&self) -> Option<Problem> {
+        // It is about no object; a policy's file is where one looks first.
+        let objects = &self.contents.objects;
+        let policy = objects.iter().find(|(key, _)| key.kind.enforced_policy());
+        let (_, first) = policy.or_else(|| objects.iter().next())?;
         let codes: Vec<String> = self.left_out.iter().map(Code::to_string).collect();
         let message = format!(
             "the input is too large to compare everything with everything, so not all are reported of {}",

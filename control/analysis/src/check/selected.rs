@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
-use manx_objects::object::{ObjectKey, Pairs, Workload};
+use manx_objects::object::{Controller, Kind, ObjectKey, Pairs, Workload};
 use manx_policy_compiler::model::{
     Direction, Entity, KUBERNETES, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, Policy, Rule,
     SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX,
@@ -17,38 +17,59 @@ use super::scene::{Member, Role};
 /// The number of times that a check may look at a member.
 const MOST_LOOKS: usize = 3_000_000;
 
-/// See the module. A check has a bound of [`MOST_LOOKS`]; when it is used up, every answer is `None`.
+/// The kind of what is made by a kind that is not read. Its pods may have any label beside those of its template.
+const OTHER: Kind = Kind::Workload(Controller::Other);
+
+/// See the module. A check has a bound of [`MOST_LOOKS`]; what would exceed it is not answered (`None`).
 pub(super) struct Selected<'m> {
     pub(super) members: &'m [Member<'m>],
-    /// The members by each of their own labels, and by their namespaces.
+    /// The members by each of their own labels, of their namespaces' labels, and by their namespaces.
     labelled: ByLabel<'m>,
-    /// The members that have labels of profiles, too: these may have any label.
-    inheriting: Vec<usize>,
+    /// The members that may have any label: those with labels of profiles, and what another project's kind makes.
+    of_any_label: Vec<usize>,
     /// One of each kind of workload: what its controller gives its pods.
     workloads: Vec<(&'m ObjectKey, &'m Workload)>,
     found: HashMap<Selector, Rc<[usize]>>,
     left: usize,
+    /// Whether anything was not answered.
+    incomplete: bool,
 }
 
 impl<'m> Selected<'m> {
     pub(super) fn new(members: &'m [Member<'m>]) -> Self {
         let workloads = members.iter().filter_map(|member| member.workload);
         // Of those that number their pods and of those that do not.
-        let workloads: HashMap<_, _> =
-            workloads.map(|it| ((it.0.kind, it.1.numbers.is_some()), it)).collect();
+        let workloads: HashMap<_, _> = workloads
+            .filter(|(key, _)| key.kind != OTHER)
+            .map(|it| ((it.0.kind, it.1.numbers.is_some()), it))
+            .collect();
         let workloads = workloads.into_values().collect();
-        let (labelled, inheriting) = by_label(members);
-        Self { members, labelled, inheriting, workloads, found: HashMap::new(), left: MOST_LOOKS }
+        let (labelled, of_any_label) = by_label(members);
+        Self {
+            members,
+            labelled,
+            of_any_label,
+            workloads,
+            found: HashMap::new(),
+            left: MOST_LOOKS,
+            incomplete: false,
+        }
     }
 
     /// Begins a check, which has its own bound.
     pub(super) fn begin(&mut self) {
         self.left = MOST_LOOKS;
+        self.incomplete = false;
     }
 
-    /// Whether the bound is used up: not everything was looked at.
-    pub(super) fn is_spent(&self) -> bool {
-        self.left == 0
+    /// Whether something was left out of the check.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.incomplete
+    }
+
+    /// Notes that something is left out.
+    pub(super) fn leave_out(&mut self) {
+        self.incomplete = true;
     }
 
     /// Whether the input has anything to which policy applies.
@@ -56,10 +77,12 @@ impl<'m> Selected<'m> {
         self.members.iter().any(|member| member.role == Role::Endpoint)
     }
 
-    /// Counts work that a look-up leads to.
+    /// Counts looks. `None`: they would exceed the bound, and must not be made.
     pub(super) fn spend(&mut self, looks: usize) -> Option<()> {
-        self.left = self.left.saturating_sub(looks);
-        (self.left > 0).then_some(())
+        let left = self.left.checked_sub(looks);
+        self.incomplete |= left.is_none();
+        self.left = left?;
+        Some(())
     }
 
     /// The members that a selector matches, pods on their nodes' network among them.
@@ -87,20 +110,24 @@ impl<'m> Selected<'m> {
     fn having_required<'s>(&'s self, selector: &'s Selector) -> Option<Vec<usize>> {
         let having =
             |(key, values): (&'s str, Option<Vec<&'s str>>)| -> Option<Vec<&'s Vec<usize>>> {
-                let lists = values?.into_iter().map(|value| self.labelled.get(&(key, value)));
-                (is_own(key) && !self.may_be_given(key)).then(|| lists.flatten().collect())
+                let of_key = self.labelled.get(key);
+                let of_value = |value| of_key.and_then(|values| values.get(value));
+                let lists = values?.into_iter().filter_map(of_value);
+                (is_indexed(key) && !self.may_be_given(key)).then(|| lists.collect())
             };
         let required = selector.required_labels().into_iter().filter_map(having);
         let rarest = required.min_by_key(|lists| lists.iter().map(|it| it.len()).sum::<usize>())?;
         let rarest = rarest.into_iter().flatten();
-        let mut all: Vec<usize> = rarest.chain(&self.inheriting).copied().collect();
+        let mut all: Vec<usize> = rarest.chain(&self.of_any_label).copied().collect();
         all.sort_unstable();
+        all.dedup();
         Some(all)
     }
 
     /// Whether a controller may give its pods this label.
     fn may_be_given(&self, key: &str) -> bool {
-        self.workloads.iter().any(|(of, workload)| workload.may_give(of, key, None))
+        let is_own = key != NAMESPACE && !key.starts_with(NAMESPACE_PREFIX);
+        is_own && self.workloads.iter().any(|(of, workload)| workload.may_give(of, key, None))
     }
 
     /// The members of some namespaces.
@@ -108,20 +135,22 @@ impl<'m> Selected<'m> {
         &'s self,
         namespaces: Vec<&'s str>,
     ) -> impl Iterator<Item = &'m Member<'m>> + 's {
-        let lists = namespaces.into_iter().filter_map(|it| self.labelled.get(&(NAMESPACE, it)));
+        let of_key = self.labelled.get(NAMESPACE);
+        let lists = namespaces.into_iter().filter_map(move |it| of_key?.get(it));
         lists.flatten().map(|it| &self.members[*it])
     }
 
-    /// The members that an end of a rule selects. Its nets are not asked.
+    /// The members that an entity of a rule may select. Its nets are not asked.
     pub(super) fn of_entity(&mut self, entity: &Entity) -> Option<Vec<usize>> {
         let all = self.find(&entity.selector.clone().unwrap_or_else(Selector::all))?;
-        let excluded = match &entity.not_selector {
-            Some(selector) => self.find(selector)?,
-            None => Rc::from([]),
-        };
         self.spend(all.len())?;
-        let seen = all.iter().copied().filter(|it| self.members[*it].role != Role::OnHost);
-        Some(seen.filter(|it| excluded.binary_search(it).is_err()).collect())
+        let may_be = |it: &usize| {
+            let Member { role, labels, .. } = &self.members[*it];
+            // What a controller adds may keep a pod out of a notSelector, so only what is certain excludes.
+            *role != Role::OnHost
+                && !entity.not_selector.as_ref().is_some_and(|it| it.matches(labels))
+        };
+        Some(all.iter().copied().filter(may_be).collect())
     }
 
     /// The members that may be at a side of a rule, as far as labels tell.
@@ -132,19 +161,23 @@ impl<'m> Selected<'m> {
         rule: &Rule,
         side: Side,
     ) -> Option<BTreeSet<usize>> {
-        let every = [Entity::default()];
-        let mut all = BTreeSet::new();
-        for entity in side.of(rule).entities.as_deref().unwrap_or(&every) {
-            all.extend(self.of_entity(entity)?);
-        }
-        if side == Side::own(direction) {
+        let is_own = side == Side::own(direction);
+        let may_be: BTreeSet<usize> = if is_own {
             let own = self.find(&policy.selector)?;
-            let is_own = |it: &usize| {
-                self.members[*it].role == Role::Endpoint && own.binary_search(it).is_ok()
-            };
-            all.retain(is_own);
+            self.spend(own.len())?;
+            let is_endpoint = |it: &usize| self.members[*it].role == Role::Endpoint;
+            own.iter().copied().filter(is_endpoint).collect()
+        } else if side.of(rule).entities.is_none() {
+            self.of_entity(&Entity::default())?.into_iter().collect()
+        } else {
+            BTreeSet::new()
+        };
+        let Some(entities) = &side.of(rule).entities else { return Some(may_be) };
+        let mut selected = BTreeSet::new();
+        for entity in entities {
+            selected.extend(self.of_entity(entity)?);
         }
-        Some(all)
+        Some(if is_own { &selected & &may_be } else { selected })
     }
 
     /// The pods behind a Service, by its selector.
@@ -159,33 +192,35 @@ impl<'m> Selected<'m> {
     }
 }
 
-type ByLabel<'m> = HashMap<(&'m str, &'m str), Vec<usize>>;
+/// Members by key and value, as selectors see them.
+type ByLabel<'m> = HashMap<String, HashMap<&'m str, Vec<usize>>>;
 
 /// The members by their labels, and those that may have any.
 fn by_label<'m>(members: &'m [Member<'m>]) -> (ByLabel<'m>, Vec<usize>) {
-    let (mut labelled, mut inheriting) = (ByLabel::new(), Vec::new());
+    let (mut labelled, mut of_any_label) = (ByLabel::new(), Vec::new());
     for (index, member) in members.iter().enumerate() {
         let view = &member.labels;
-        if !view.inherited.is_empty() {
-            inheriting.push(index);
-            continue;
+        if !view.inherited.is_empty() || member.workload.is_some_and(|(key, _)| key.kind == OTHER) {
+            of_any_label.push(index);
         }
-        for key in view.own.keys().map(String::as_str).chain([NAMESPACE]) {
-            if let Some(value) = view.label(key) {
-                let those = labelled.entry((key, value)).or_default();
+        let of_namespace = view.namespace.iter().flat_map(|(_, labels)| labels.keys());
+        let of_namespace = of_namespace.map(|key| NAMESPACE_PREFIX.to_owned() + key);
+        let own = view.own.keys().cloned().chain([NAMESPACE.to_owned()]);
+        for key in own.chain(of_namespace) {
+            if let Some(value) = view.label(&key) {
+                let those = labelled.entry(key).or_default().entry(value).or_default();
                 if those.last() != Some(&index) {
                     those.push(index);
                 }
             }
         }
     }
-    (labelled, inheriting)
+    (labelled, of_any_label)
 }
 
-/// Whether a label is a member's own, or its namespace.
-fn is_own(key: &str) -> bool {
-    ![ORCHESTRATOR, SERVICE_ACCOUNT].contains(&key)
-        && ![NAMESPACE_PREFIX, SERVICE_ACCOUNT_PREFIX].iter().any(|it| key.starts_with(it))
+/// Whether members are found by this label: what an account and the orchestrator give is not looked up.
+fn is_indexed(key: &str) -> bool {
+    ![ORCHESTRATOR, SERVICE_ACCOUNT].contains(&key) && !key.starts_with(SERVICE_ACCOUNT_PREFIX)
 }
 
 #[cfg(test)]
@@ -201,6 +236,10 @@ mod tests {
 {apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, labels: {app: web, tier: front}}}
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: forged, namespace: far, labels: {app: web, pcns.team: a, projectcalico.org/namespace: shop}}}
+---
+{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: db, namespace: shop}, spec: {replicas: 2, template: {metadata: {labels: {app: db}}, spec: {containers: [{name: c}]}}}}
+---
+{apiVersion: argoproj.io/v1alpha1, kind: Rollout, metadata: {name: api, namespace: far}, spec: {template: {metadata: {labels: {app: api}}, spec: {containers: [{name: c}]}}}}
 ---
 {apiVersion: v1, kind: Pod, metadata: {name: host, namespace: shop, labels: {app: web}}, spec: {hostNetwork: true}}
 ---
@@ -229,10 +268,17 @@ mod tests {
             "edge == 'yes'",
             "!has(tier)",
             "app == 'none'",
+            "app == 'db'",
+            "app == 'api'",
+            "app == 'api' && projectcalico.org/namespace == 'far'",
+            "rollouts-pod-template-hash == 'abc'",
+            "statefulset.kubernetes.io/pod-name == 'db-0'",
+            "statefulset.kubernetes.io/pod-name == 'db-0' && app == 'db'",
+            "pcns.kubernetes.io/metadata.name == 'far'",
         ] {
             let selector = Selector::parse(text).unwrap();
             let one_by_one: Vec<usize> =
-                (0..members.len()).filter(|it| selector.matches(&members[*it].labels)).collect();
+                (0..members.len()).filter(|it| members[*it].fits(&selector)).collect();
             assert_eq!(&*selected.find(&selector).unwrap(), &one_by_one[..], "{text}");
         }
     }
@@ -242,10 +288,11 @@ mod tests {
         let contents = Contents::from_texts([("all.yaml", TEXT)]);
         let scene = Scene::new(&contents);
         let members = scene.members();
-        let mut selected = Selected { left: 2 * members.len() + 1, ..Selected::new(&members) };
+        let mut selected = Selected { left: 2 * members.len(), ..Selected::new(&members) };
         assert!(selected.find(&Selector::all()).is_some());
         assert!(selected.find(&Selector::all()).is_some());
-        assert!(selected.find(&Selector::all()).is_none());
+        assert!(!selected.is_incomplete());
+        assert!(selected.find(&Selector::all()).is_none() && selected.is_incomplete());
         assert!(selected.find(&Selector::has("app")).is_none());
     }
 }

@@ -6,7 +6,6 @@
 //! it is for; and of two policies of one priority, see `priorities`.
 
 use std::collections::{BTreeMap, HashSet};
-use std::rc::Rc;
 
 use manx_objects::code::Code;
 use manx_objects::object::{Kind, ObjectKey};
@@ -56,9 +55,9 @@ fn unreachable(cells: &Cells<'_, '_>, at: RuleAt) -> Option<Tally> {
     }
     let mut tally = Tally::default();
     // Endpoints with the same policies are asked once, if no rule asks which of them it is.
-    let mut done: HashSet<(*const [usize], bool)> = HashSet::new();
+    let mut done: HashSet<(usize, bool)> = HashSet::new();
     for local in cells.locals(cells.policies[at.policy].policy) {
-        let key = (Rc::as_ptr(&cells.list(local)), cells.is_host(local));
+        let key = (cells.list_number(local), cells.is_host(local));
         if cells.is_spent() {
             return None;
         }

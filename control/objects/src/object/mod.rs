@@ -18,7 +18,7 @@ use ipnet::IpNet;
 pub use cluster::ClusterNetworkPolicy;
 pub use created::Created;
 pub use pairs::{Pairs, PairsIter};
-pub use workload::{Controller, Numbers, Workload};
+pub use workload::{Controller, Numbers, Workload, kind_and_group};
 
 /// The API versions of Calico's kinds.
 const CALICO: &[&str] = &["projectcalico.org/v3", "crd.projectcalico.org/v1"];

@@ -180,6 +180,14 @@ fn given(key: &ObjectKey) -> &'static [(&'static str, Given)] {
     }
 }
 
+/// What a workload of another project's kind is called before its name: `KIND.GROUP`, or `KIND` without a group.
+pub fn kind_and_group(kind: &str, api_version: &str) -> String {
+    match api_version.split_once('/') {
+        Some((group, _)) => format!("{kind}.{group}"),
+        None => kind.to_owned(),
+    }
+}
+
 impl ObjectKey {
     /// Kind and name, as the pods of a workload name their owner.
     pub fn as_owner(&self) -> Owner {

@@ -4,14 +4,14 @@
 //! match sets. What is not known never takes a packet: an address that no manifest gives is in no net but those of all
 //! addresses, and a rule that excludes members takes nothing.
 //!
-//! The work is bounded. What is asked beyond the bound is not known ([`Cells::is_spent`]), and nothing may be reported
-//! of it.
+//! The work is bounded. A question that was begun within the bound and not ended ([`Cells::is_spent`]) has no answer, and
+//! nothing may be reported of it.
 
 mod ends;
 mod walk;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use manx_calculation::import::policy_name;
@@ -22,6 +22,7 @@ use manx_policy_compiler::selector::{LabelSource, Selector};
 pub(super) use self::ends::Address;
 use self::ends::{End, EndKind};
 use self::walk::Walk;
+use super::fields::rule_field;
 use super::scene::Scene;
 
 /// See the module.
@@ -37,9 +38,9 @@ pub(super) struct Cells<'s, 'a> {
     /// The selectors of policies that are not valid.
     broken: Vec<&'s Selector>,
     pub(super) families: Vec<Family>,
-    lists: RefCell<HashMap<usize, Rc<[usize]>>>,
-    /// Those that differ.
-    distinct: RefCell<HashSet<Rc<[usize]>>>,
+    /// The policies of each endpoint that was asked for, and the number of this list among the distinct ones.
+    lists: RefCell<HashMap<usize, (usize, Rc<[usize]>)>>,
+    distinct: RefCell<HashMap<Rc<[usize]>, usize>>,
     walks: RefCell<HashMap<(Pair, Direction), Walk>>,
     /// The steps that are left.
     steps: Cell<u64>,
@@ -104,7 +105,7 @@ impl Default for Tally {
 const MOST_STEPS: u64 = 5_000_000;
 
 impl<'s, 'a> Cells<'s, 'a> {
-    /// `None` if there is no ordered policy, or if it is not known what selectors match.
+    /// `None` if there is no ordered policy.
     pub(super) fn new(scene: &'s Scene<'a>) -> Option<Self> {
         let model = scene.model();
         let mut policies: Vec<_> = scene
@@ -112,7 +113,7 @@ impl<'s, 'a> Cells<'s, 'a> {
             .filter(|(key, ..)| !key.kind.staged())
             .map(|(key, _, policy)| Placed { key, policy })
             .collect();
-        if scene.in_doubt || policies.iter().all(|it| it.key.kind == Kind::NetworkPolicy) {
+        if policies.iter().all(|it| it.key.kind == Kind::NetworkPolicy) {
             return None;
         }
         policies.sort_by_cached_key(|Placed { key, policy }| {
@@ -160,7 +161,7 @@ impl<'s, 'a> Cells<'s, 'a> {
         Some(cells)
     }
 
-    /// Whether the bound of the work is reached. What was found is not known then.
+    /// Whether the bound of the work is reached. What was asked last has no answer then.
     pub(super) fn is_spent(&self) -> bool {
         self.steps.get() == 0
     }
@@ -201,10 +202,19 @@ impl<'s, 'a> Cells<'s, 'a> {
         })
     }
 
-    /// The indexes of the policies that select an endpoint, ascending. Endpoints with the same policies share a list.
+    /// The indexes of the policies that select an endpoint, ascending.
     pub(super) fn list(&self, local: usize) -> Rc<[usize]> {
-        if let Some(known) = self.lists.borrow().get(&local) {
-            return Rc::clone(known);
+        self.numbered_list(local).1
+    }
+
+    /// A number of that list, which endpoints with the same policies share.
+    pub(super) fn list_number(&self, local: usize) -> usize {
+        self.numbered_list(local).0
+    }
+
+    fn numbered_list(&self, local: usize) -> (usize, Rc<[usize]>) {
+        if let Some((number, list)) = self.lists.borrow().get(&local) {
+            return (*number, Rc::clone(list));
         }
         let end = &self.ends[local];
         let namespace = end.label(NAMESPACE).and_then(|it| self.policies_in.get(it));
@@ -214,16 +224,21 @@ impl<'s, 'a> Cells<'s, 'a> {
             !self.is_spent() && self.policies[*at].policy.selector.matches(end)
         };
         let mut list: Vec<usize> = asked.filter(selects).collect();
+        if self.is_spent() {
+            // It is not whole, and must not be found by the next check.
+            return (usize::MAX, list.into());
+        }
         list.sort_unstable();
         let mut distinct = self.distinct.borrow_mut();
-        let known = distinct.get(&list[..]).map(Rc::clone);
-        let list = known.unwrap_or_else(|| {
-            let list: Rc<[usize]> = list.into();
-            distinct.insert(Rc::clone(&list));
-            list
+        let known =
+            distinct.get_key_value(&list[..]).map(|(list, number)| (*number, Rc::clone(list)));
+        let numbered = known.unwrap_or_else(|| {
+            let (number, list) = (distinct.len(), Rc::<[usize]>::from(list));
+            distinct.insert(Rc::clone(&list), number);
+            (number, list)
         });
-        self.lists.borrow_mut().insert(local, Rc::clone(&list));
-        list
+        self.lists.borrow_mut().insert(local, numbered.clone());
+        numbered
     }
 
     /// What messages call a peer.
@@ -252,7 +267,7 @@ impl<'s, 'a> Cells<'s, 'a> {
 impl RuleAt {
     /// The rule's field in its object.
     pub(super) fn field(self) -> String {
-        format!("spec.{}[{}]", self.direction, self.index)
+        rule_field(self.direction, self.index)
     }
 }
 

@@ -3,7 +3,6 @@
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::mem::take;
-use std::net::IpAddr;
 use std::rc::Rc;
 
 use ipnet::IpNet;
@@ -15,11 +14,11 @@ use manx_policy_compiler::packets::Packets;
 use super::ends::{Address, EndKind, around};
 use super::{Cells, Pair, Peer, Placed, RuleAt, Taker, Tally};
 
-/// What it costs in memory to keep a walk, in steps.
-const WALK: usize = 32;
+/// The steps that are charged for each walk that is kept: they bound the memory.
+const STEPS_OF_WALK: usize = 32;
 
-/// A walk over the rules at an endpoint, in the order of evaluation, and where it stands. Of each packet it says what it
-/// would say of the packet alone.
+/// A walk over the rules at an endpoint, in the order of evaluation, and where it stands. Each packet is decided
+/// independently of the others.
 #[derive(Default)]
 pub(super) struct Walk {
     /// The packets that no rule has taken, and those that rules of the tier have passed to the next one.
@@ -28,8 +27,8 @@ pub(super) struct Walk {
     /// The first policy of the tier in which it is.
     tier: Option<usize>,
     /// The next policy, as its place in the endpoint's list, and the place of its next rule.
-    at: usize,
-    rule: usize,
+    next_policy: usize,
+    next_rule: usize,
     /// The rule before which it stands.
     until: Option<RuleAt>,
 }
@@ -137,17 +136,17 @@ impl Cells<'_, '_> {
         walk.alive
     }
 
-    /// Whether it is certain that the rules before a rule leave some of these packets. It costs little if the rules are
-    /// asked in the order of evaluation: the walk of each pair goes on where it stands.
+    /// Whether it is found at little cost that the rules before a rule leave some of these packets: if the rules are asked
+    /// in the order of evaluation, the walk of each pair goes on where it stands. If not, [`Cells::left`] knows.
     pub(in crate::check) fn leaves_some(
         &self,
         packets: &Packets,
         pair: &Pair,
         until: RuleAt,
     ) -> bool {
-        // Which policies count at a host endpoint depends on the rule, and few rules have a point in common.
-        let is_point = pair.peer.end.is_none() && pair.peer.address != Address::Unnamed;
-        if self.is_host(pair.local) || is_point {
+        // Which policies count at a host endpoint depends on the rule. A single address outside is asked of few rules.
+        let is_single = pair.peer.end.is_none() && pair.peer.address != Address::Unnamed;
+        if self.is_host(pair.local) || is_single {
             return false;
         }
         let mut walks = self.walks.borrow_mut();
@@ -155,7 +154,7 @@ impl Cells<'_, '_> {
         if walk.until.is_none_or(|it| it > until) {
             let every = Rule::every_packet(0, Action::Allow);
             let alive = Packets::matching(&every, pair.family, &[], &[]);
-            self.spend(WALK + alive.pieces());
+            self.spend(STEPS_OF_WALK + alive.pieces());
             *walk = Walk { alive, ..Walk::default() };
         }
         walk.until = Some(until);
@@ -167,7 +166,7 @@ impl Cells<'_, '_> {
     fn walk(&self, walk: &mut Walk, pair: &Pair, until: RuleAt, tally: &mut Tally) {
         let target = &self.policies[until.policy];
         let list = self.list(pair.local);
-        while let Some(at) = list.get(walk.at).copied().filter(|at| *at <= until.policy) {
+        while let Some(at) = list.get(walk.next_policy).copied().filter(|at| *at <= until.policy) {
             self.spend(1);
             let placed = &self.policies[at];
             if self.counts(placed, target, pair.local)
@@ -175,19 +174,19 @@ impl Cells<'_, '_> {
             {
                 self.enter_tier(at, walk, tally);
                 let ends_here = placed.policy.tier == target.policy.tier;
-                for rule in &rules[walk.rule..] {
+                for rule in &rules[walk.next_rule..] {
                     if (at == until.policy && rule.index >= until.index) || walk.is_over() {
                         return;
                     }
-                    walk.rule += 1;
+                    walk.next_rule += 1;
                     self.apply(rule, (at, ends_here), walk, (pair, until.direction), tally);
                 }
             }
             if at == until.policy {
                 return;
             }
-            walk.at += 1;
-            walk.rule = 0;
+            walk.next_policy += 1;
+            walk.next_rule = 0;
         }
     }
 
@@ -282,23 +281,11 @@ impl Cells<'_, '_> {
         let of_ends = Rc::clone(&nets);
         let ends = selected.chain(all).flat_map(move |end| self.peers_at(end, family, &of_ends));
         let points = std::iter::once_with(move || {
-            let points = nets.iter().flat_map(around);
-            let points: BTreeSet<_> = points.filter(|it| self.names(at, *it)).collect();
+            let points: BTreeSet<_> = nets.iter().flat_map(around).collect();
             points.into_iter().map(|address| Peer { end: None, address: Address::At(address) })
         });
         let unnamed = std::iter::once(Peer { end: None, address: Address::Unnamed });
         unnamed.chain(ends).chain(points.flatten()).inspect(move |_| self.spend(1))
-    }
-
-    /// Whether a rule's nets, if it has any, hold an address of a peer.
-    fn names(&self, at: RuleAt, address: IpAddr) -> bool {
-        let holds = |entity: &Entity| {
-            entity.nets.is_empty() || entity.nets.iter().any(|net| net.contains(&address))
-        };
-        self.rules(at).any(|rule| {
-            let entities = rule.ends(at.direction).1.entities.as_deref();
-            entities.is_none_or(|all| all.iter().any(holds))
-        })
     }
 
     /// Whether a rule that selects by address may match more of a peer, or be reached by more, because of the end that
@@ -344,22 +331,42 @@ impl Cells<'_, '_> {
         addresses.into_iter().map(|address| at(Address::At(address))).collect()
     }
 
-    /// The nets of a family that the rules up to this one name for peers.
+    /// The nets of a family that the rules up to this one name for peers, without those in which the rule itself matches
+    /// nothing.
     fn nets(&self, until: RuleAt, local: usize, family: Family) -> BTreeSet<IpNet> {
         let list = self.list(local);
         let policies = list.iter().take_while(|at| **at <= until.policy);
         let rules = policies.filter_map(|at| self.policies[*at].policy.rules(until.direction));
+        let own = self.few_nets(until);
+        let matters = |net: &IpNet| {
+            let overlaps = |it: &IpNet| it.contains(net) || net.contains(it);
+            Family::from_address(net.addr()) == family
+                && own.as_ref().is_none_or(|own| own.iter().any(overlaps))
+        };
         let mut nets = BTreeSet::new();
         for rule in rules.flatten() {
             let (_, peer) = rule.ends(until.direction);
             for entity in peer.entities.iter().flatten() {
                 self.spend(1);
-                nets.extend(entity.nets.iter().chain(&entity.not_nets).map(IpNet::trunc));
+                let all = entity.nets.iter().chain(&entity.not_nets).map(IpNet::trunc);
+                nets.extend(all.filter(matters));
             }
         }
-        nets.retain(|net| Family::from_address(net.addr()) == family);
         self.spend(nets.len());
         nets
+    }
+
+    /// The nets of a rule's peers; `None` if it matches others, too, or has many.
+    fn few_nets(&self, at: RuleAt) -> Option<Vec<IpNet>> {
+        const FEW: usize = 8;
+        let mut nets = Vec::new();
+        for rule in self.rules(at) {
+            for entity in rule.ends(at.direction).1.entities.as_ref()? {
+                let few = !entity.nets.is_empty() && nets.len() + entity.nets.len() <= FEW;
+                nets.extend(few.then_some(&entity.nets)?);
+            }
+        }
+        Some(nets)
     }
 
     /// Whether any rule before a rule, or the rule itself, asks for something of the local end.

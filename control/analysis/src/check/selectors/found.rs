@@ -1,4 +1,4 @@
-//! What selectors match for certain or perhaps, and why they match nothing; each is asked once.
+//! What selectors may match, and why they match nothing; each is asked once.
 
 use std::collections::HashMap;
 
@@ -124,7 +124,11 @@ impl<'f, 'm> Found<'f, 'm> {
             + self.scene.namespaces().len();
         let reason = if self.comparisons > MOST_COMPARISONS {
             let reason = "nothing in the input fits all of it".to_owned();
-            (!asked.looks_beyond(self)).then_some((Code::SelectorMatchesNothing, reason))
+            let is_meant = !asked.looks_beyond(self);
+            if !is_meant {
+                self.selected.leave_out();
+            }
+            is_meant.then_some((Code::SelectorMatchesNothing, reason))
         } else {
             why(asked, self)
         };

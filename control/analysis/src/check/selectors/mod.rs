@@ -19,10 +19,9 @@ mod why;
 
 use manx_objects::NAMESPACE_NAME;
 use manx_objects::code::Code;
-use manx_objects::object::cluster::{ClusterMatch, ClusterPeer};
 use manx_objects::object::{Object, ObjectKey, calico};
 use manx_policy_compiler::model::{
-    Direction, KUBERNETES, NAMESPACE, ORCHESTRATOR, Policy, Rule, RuleEnd, SERVICE_ACCOUNT,
+    Direction, KUBERNETES, NAMESPACE, ORCHESTRATOR, Policy, Rule, SERVICE_ACCOUNT,
 };
 use manx_policy_compiler::selector::{LabelSource, Selector};
 
@@ -250,7 +249,7 @@ impl<'a> Place<'_, 'a> {
             let end = side.of(self.rule);
             for (index, entity) in end.entities.iter().flatten().enumerate() {
                 let Some(selector) = &entity.selector else { continue };
-                let field = self.fields.peer(side, self.written_at(end, index));
+                let field = self.fields.peer(side, end, index);
                 let asked = Asked::new(key, object, selector, false);
                 if !report.has_told(key, &field)
                     && let Some((code, message)) = asked.of_peer(found)
@@ -259,16 +258,5 @@ impl<'a> Place<'_, 'a> {
                 }
             }
         }
-    }
-
-    /// The index in the policy of a peer with a selector. In cluster-wide policies it may be another one than in the
-    /// model, where `nodes` that fit no Node are left out.
-    fn written_at(&self, end: &RuleEnd, index: usize) -> usize {
-        let rule = self.fields.cluster().map(|rule| &rule.matches);
-        let Some(ClusterMatch::Of { peers, .. }) = rule else { return index };
-        let before = end.entities.iter().flatten().take(index);
-        let before = before.filter(|entity| entity.selector.is_some()).count();
-        let pods = (0..).zip(peers).filter(|(_, peer)| matches!(peer, ClusterPeer::Pods(_)));
-        pods.map(|(at, _)| at).nth(before).unwrap_or(index)
     }
 }

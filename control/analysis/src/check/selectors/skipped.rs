@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use manx_objects::NAMESPACE_NAME;
 use manx_objects::contents::Contents;
-use manx_objects::object::{Controller, Kind};
+use manx_objects::object::{Controller, Kind, kind_and_group};
 use manx_objects::problem::Cause;
 use manx_policy_compiler::model::{LabelView, Labels};
 
@@ -76,7 +76,7 @@ pub(super) fn skipped_kinds(contents: &Contents) -> Vec<SkippedKind<'_>> {
             continue;
         };
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
-        if workloads.contains(&*format!("{kind}.{group}")) {
+        if workloads.contains(&*kind_and_group(kind, api_version)) {
             continue;
         }
         let known = WITHOUT_PODS.iter().find(|(name, _)| *name == group);

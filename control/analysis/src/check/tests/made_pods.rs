@@ -74,6 +74,7 @@ fn a_workload_of_a_kind_that_is_not_read_is_in_its_namespace_and_may_have_any_fu
     for (version, kind) in [
         ("argoproj.io/v1alpha1", "Rollout"),
         ("apps.openshift.io/v1", "DeploymentConfig"),
+        ("v1", "DeploymentConfig"),
         ("serving.knative.dev/v1", "Service"),
         ("kubevirt.io/v1", "VirtualMachine"),
     ] {
@@ -89,6 +90,23 @@ fn a_workload_of_a_kind_that_is_not_read_is_in_its_namespace_and_may_have_any_fu
         assert_eq!(of("serving.knative.dev/service: web"), "", "{kind}");
         assert!(of("app: wbe").starts_with("selector-matches-nothing"), "{kind}");
     }
+}
+
+#[test]
+fn a_label_that_a_pod_may_have_keeps_it_out_of_no_rule() {
+    let rollout = "
+{apiVersion: argoproj.io/v1alpha1, kind: Rollout, metadata: {name: web, namespace: s}, spec: {template: {metadata: {labels: {app: web}}, spec: {containers: [{name: c, ports: [{name: http, containerPort: 80}]}]}}}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: s}, spec: {containers: [{name: c, ports: [{name: pg, containerPort: 5432}]}]}}
+";
+    let of = |port: &str| {
+        let rule = format!(
+            "{{action: Allow, protocol: TCP, destination: {{notSelector: has(quarantine), ports: [{port}]}}}}"
+        );
+        told(&format!("{rollout}{}", global(&format!("selector: all(), ingress: [{rule}]"))))
+    };
+    assert_eq!(of("http"), "");
+    assert!(of("htpp").starts_with("no-such-port"));
 }
 
 #[test]
