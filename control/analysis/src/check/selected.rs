@@ -1,12 +1,13 @@
 //! Which members a selector matches. Each selector is looked up once, among the members that have a label which it
 //! requires.
 
-use std::collections::{BTreeSet, HashMap};
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 use manx_objects::object::{Controller, Kind, ObjectKey, Pairs, Workload};
 use manx_policy_compiler::model::{
-    Direction, Entity, KUBERNETES, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, Policy, Rule,
+    Direction, Entity, KUBERNETES, Labels, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, Policy, Rule,
     SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX,
 };
 use manx_policy_compiler::selector::{LabelSource as _, Selector};
@@ -17,16 +18,17 @@ use super::scene::{Member, Role};
 /// The number of times that a check may look at a member.
 const MOST_LOOKS: usize = 3_000_000;
 
+/// The label that stands for the name of a namespace.
+const NAME: &str = "projectcalico.org/name";
+
 /// The kind of what is made by a kind that is not read. Its pods may have any label beside those of its template.
 const OTHER: Kind = Kind::Workload(Controller::Other);
 
 /// See the module. A check has a bound of [`MOST_LOOKS`]; what would exceed it is not answered (`None`).
 pub(super) struct Selected<'m> {
     pub(super) members: &'m [Member<'m>],
-    /// The members by each of their own labels, of their namespaces' labels, and by their namespaces.
-    labelled: ByLabel<'m>,
-    /// The members that may have any label: those with labels of profiles, and what another project's kind makes.
-    of_any_label: Vec<usize>,
+    /// The members by labels; made at first use.
+    index: OnceCell<Index<'m>>,
     /// One of each kind of workload: what its controller gives its pods.
     workloads: Vec<(&'m ObjectKey, &'m Workload)>,
     found: HashMap<Selector, Rc<[usize]>>,
@@ -44,11 +46,9 @@ impl<'m> Selected<'m> {
             .map(|it| ((it.0.kind, it.1.numbers.is_some()), it))
             .collect();
         let workloads = workloads.into_values().collect();
-        let (labelled, of_any_label) = by_label(members);
         Self {
             members,
-            labelled,
-            of_any_label,
+            index: OnceCell::new(),
             workloads,
             found: HashMap::new(),
             left: MOST_LOOKS,
@@ -108,20 +108,23 @@ impl<'m> Selected<'m> {
     /// The members with a label that the selector requires, in order; `None` if it requires none. Of several such labels
     /// the rarest is taken.
     fn having_required<'s>(&'s self, selector: &'s Selector) -> Option<Vec<usize>> {
+        let index = self.index();
         let having =
             |(key, values): (&'s str, Option<Vec<&'s str>>)| -> Option<Vec<&'s Vec<usize>>> {
-                let of_key = self.labelled.get(key);
-                let of_value = |value| of_key.and_then(|values| values.get(value));
-                let lists = values?.into_iter().filter_map(of_value);
+                let lists = values?.into_iter().flat_map(|value| index.having(key, value));
                 (is_indexed(key) && !self.may_be_given(key)).then(|| lists.collect())
             };
         let required = selector.required_labels().into_iter().filter_map(having);
         let rarest = required.min_by_key(|lists| lists.iter().map(|it| it.len()).sum::<usize>())?;
         let rarest = rarest.into_iter().flatten();
-        let mut all: Vec<usize> = rarest.chain(&self.of_any_label).copied().collect();
+        let mut all: Vec<usize> = rarest.chain(&index.of_any_label).copied().collect();
         all.sort_unstable();
         all.dedup();
         Some(all)
+    }
+
+    fn index(&self) -> &Index<'m> {
+        self.index.get_or_init(|| Index::new(self.members))
     }
 
     /// Whether a controller may give its pods this label.
@@ -135,8 +138,8 @@ impl<'m> Selected<'m> {
         &'s self,
         namespaces: Vec<&'s str>,
     ) -> impl Iterator<Item = &'m Member<'m>> + 's {
-        let of_key = self.labelled.get(NAMESPACE);
-        let lists = namespaces.into_iter().filter_map(move |it| of_key?.get(it));
+        let index = self.index();
+        let lists = namespaces.into_iter().flat_map(|it| index.having(NAMESPACE, it));
         lists.flatten().map(|it| &self.members[*it])
     }
 
@@ -192,35 +195,61 @@ impl<'m> Selected<'m> {
     }
 }
 
-/// Members by key and value, as selectors see them.
-type ByLabel<'m> = HashMap<String, HashMap<&'m str, Vec<usize>>>;
+/// The members by what selectors require.
+struct Index<'m> {
+    /// By key and value of their own labels, and by their namespaces.
+    labelled: HashMap<(&'m str, &'m str), Vec<usize>>,
+    /// The namespaces by key and value of their labels.
+    namespaces: HashMap<(&'m str, &'m str), BTreeSet<&'m str>>,
+    /// Those that may have any label: with labels of profiles, and what another project's kind makes.
+    of_any_label: Vec<usize>,
+}
 
-/// The members by their labels, and those that may have any.
-fn by_label<'m>(members: &'m [Member<'m>]) -> (ByLabel<'m>, Vec<usize>) {
-    let (mut labelled, mut of_any_label) = (ByLabel::new(), Vec::new());
-    for (index, member) in members.iter().enumerate() {
-        let view = &member.labels;
-        if !view.inherited.is_empty() || member.workload.is_some_and(|(key, _)| key.kind == OTHER) {
-            of_any_label.push(index);
-        }
-        let of_namespace = view.namespace.iter().flat_map(|(_, labels)| labels.keys());
-        let of_namespace = of_namespace.map(|key| NAMESPACE_PREFIX.to_owned() + key);
-        let own = view.own.keys().cloned().chain([NAMESPACE.to_owned()]);
-        for key in own.chain(of_namespace) {
-            if let Some(value) = view.label(&key) {
-                let those = labelled.entry(key).or_default().entry(value).or_default();
-                if those.last() != Some(&index) {
-                    those.push(index);
+impl<'m> Index<'m> {
+    fn new(members: &'m [Member<'m>]) -> Self {
+        let (mut labelled, mut of_any_label) = (HashMap::<_, Vec<usize>>::new(), Vec::new());
+        let mut of_namespaces: BTreeMap<&str, &Labels> = BTreeMap::new();
+        for (number, member) in members.iter().enumerate() {
+            let view = &member.labels;
+            of_namespaces.extend(view.namespace);
+            let of_other = member.workload.is_some_and(|(key, _)| key.kind == OTHER);
+            if of_other || !view.inherited.is_empty() {
+                of_any_label.push(number);
+            }
+            for key in view.own.keys().map(String::as_str).chain([NAMESPACE]) {
+                if let Some(value) = view.label(key) {
+                    let those = labelled.entry((key, value)).or_default();
+                    if those.last() != Some(&number) {
+                        those.push(number);
+                    }
                 }
             }
         }
+        let mut namespaces: HashMap<_, BTreeSet<&str>> = HashMap::new();
+        for (name, labels) in of_namespaces {
+            for (key, value) in labels {
+                namespaces.entry((key.as_str(), value.as_str())).or_default().insert(name);
+            }
+        }
+        Self { labelled, namespaces, of_any_label }
     }
-    (labelled, of_any_label)
+
+    /// The members that have a label, as selectors see it.
+    fn having<'s>(&'s self, key: &'s str, value: &'s str) -> Vec<&'s Vec<usize>> {
+        let Some(key) = key.strip_prefix(NAMESPACE_PREFIX) else {
+            return self.labelled.get(&(key, value)).into_iter().collect();
+        };
+        let namespaces = self.namespaces.get(&(key, value)).into_iter().flatten();
+        namespaces.filter_map(|name| self.labelled.get(&(NAMESPACE, *name))).collect()
+    }
 }
 
-/// Whether members are found by this label: what an account and the orchestrator give is not looked up.
+/// Whether members are found by this label: what an account and the orchestrator give is not looked up, nor what stands
+/// for a namespace's name.
 fn is_indexed(key: &str) -> bool {
-    ![ORCHESTRATOR, SERVICE_ACCOUNT].contains(&key) && !key.starts_with(SERVICE_ACCOUNT_PREFIX)
+    ![ORCHESTRATOR, SERVICE_ACCOUNT].contains(&key)
+        && !key.starts_with(SERVICE_ACCOUNT_PREFIX)
+        && key.strip_prefix(NAMESPACE_PREFIX) != Some(NAME)
 }
 
 #[cfg(test)]
@@ -275,6 +304,7 @@ mod tests {
             "statefulset.kubernetes.io/pod-name == 'db-0'",
             "statefulset.kubernetes.io/pod-name == 'db-0' && app == 'db'",
             "pcns.kubernetes.io/metadata.name == 'far'",
+            "pcns.projectcalico.org/name == 'far'",
         ] {
             let selector = Selector::parse(text).unwrap();
             let one_by_one: Vec<usize> =

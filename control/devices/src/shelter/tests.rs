@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use manx_dataplane::port::PacketIo;
 use manx_dataplane::port::packet::{PacketPort, Receipt};
@@ -222,14 +222,14 @@ fn a_host_end_goes_and_comes_back_as_it_was() {
         let was = Cluster::link(&cluster.node, HOST_END);
         let pair = cluster.take_in();
         assert_eq!(pair, Pair { index: was.index, attachment: Some(attachment()) });
-        assert_same(&before, &cluster.seen(), "the stand-in", plugin);
+        assert_same(&before, &cluster, "the stand-in", plugin);
         assert_eq!(cluster.reach(SHORT), [false; 2], "{plugin:?}: nobody carries anything");
         let wire = cluster.carry(&pair);
         assert_eq!(cluster.reach(LONG), [true; 2], "{plugin:?}: through the shelter");
         drop(wire);
         assert_eq!(cluster.reach(SHORT), [false; 2], "{plugin:?}: nobody any more");
         cluster.shelter.give_back(&cluster.node, &pair).unwrap();
-        assert_same(&before, &cluster.seen(), "back again", plugin);
+        assert_same(&before, &cluster, "back again", plugin);
         let is = Cluster::link(&cluster.node, HOST_END);
         assert_eq!((is.mac, is.veth_peer), (was.mac, was.veth_peer), "the same device");
         assert_eq!(cluster.reach(LONG), [true; 2], "{plugin:?}");
@@ -237,13 +237,20 @@ fn a_host_end_goes_and_comes_back_as_it_was() {
     }
 }
 
-fn assert_same(before: &[String], now: &[String], when: &str, plugin: Plugin) {
-    let missing: Vec<_> = before.iter().filter(|line| !now.contains(line)).collect();
-    let new: Vec<_> = now.iter().filter(|line| !before.contains(line)).collect();
-    assert!(
-        missing.is_empty() && new.is_empty(),
-        "{plugin:?}, {when}: lost {missing:#?}, new {new:#?}"
-    );
+/// What is seen of a cluster is what was. The kernel sets the carrier of a new link a moment later, so this is waited for.
+fn assert_same(before: &[String], cluster: &Cluster, when: &str, plugin: Plugin) {
+    const SETTLES: Duration = Duration::from_secs(5);
+    let start = Instant::now();
+    loop {
+        let now = cluster.seen();
+        let missing: Vec<_> = before.iter().filter(|line| !now.contains(line)).collect();
+        let new: Vec<_> = now.iter().filter(|line| !before.contains(line)).collect();
+        if missing.is_empty() && new.is_empty() {
+            return;
+        }
+        assert!(start.elapsed() < SETTLES, "{plugin:?}, {when}: lost {missing:#?}, new {new:#?}");
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Whether a host end lies in the shelter and the pod and the node do not reach each other.
@@ -265,11 +272,12 @@ fn a_move_that_fails_midway_leaves_no_way_open() {
     for plugin in [Plugin::Ptp, Plugin::Bridge] {
         let cluster = Cluster::new(plugin);
         let [_, found] = host_end(&cluster.node, &cluster.pod, "eth0").unwrap();
+        assert_eq!(cluster.reach(LONG), [true; 2], "{plugin:?}: the links are up");
         let before = cluster.seen();
         let long = AttachmentId { interface: "x".repeat(ALIAS_MAX), ..attachment() };
         let error = cluster.shelter.take_in(&cluster.node, &found, &long).unwrap_err();
         assert!(error.to_string().contains("255 bytes"), "{error}");
-        assert_same(&before, &cluster.seen(), "before the move", plugin);
+        assert_same(&before, &cluster, "before the move", plugin);
         // The stand-in cannot be made.
         let taken = format!(
             "link add {PREFIX}{} index 90000 type veth peer name other index 90001",
