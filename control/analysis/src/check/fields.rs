@@ -78,13 +78,10 @@ impl<'o> RuleFields<'o> {
 
     /// The peer of an entity with a selector, which is the one with this index in its end.
     pub(super) fn peer(&self, side: Side, end: &RuleEnd, index: usize) -> String {
-        match self.object {
-            Object::CalicoPolicy(_) => self.side(side),
-            _ => {
-                let at = self.written_at(end, index);
-                format!("{}.{}[{at}]", self.rule(), self.peers())
-            }
+        if matches!(self.object, Object::CalicoPolicy(_)) {
+            return self.side(side);
         }
+        format!("{}.{}[{}]", self.rule(), self.peers(), self.written_at(end, index))
     }
 
     /// The index in the policy of a peer with a selector. In cluster-wide policies it may be another one than in the

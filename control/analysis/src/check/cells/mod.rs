@@ -38,13 +38,16 @@ pub(super) struct Cells<'s, 'a> {
     /// The selectors of policies that are not valid.
     broken: Vec<&'s Selector>,
     pub(super) families: Vec<Family>,
-    /// The policies of each endpoint that was asked for, and the number of this list among the distinct ones.
-    lists: RefCell<HashMap<usize, (usize, Rc<[usize]>)>>,
+    /// The policies of each endpoint that was asked for.
+    lists: RefCell<HashMap<usize, NumberedList>>,
     distinct: RefCell<HashMap<Rc<[usize]>, usize>>,
     walks: RefCell<HashMap<(Pair, Direction), Walk>>,
     /// The steps that are left.
     steps: Cell<u64>,
 }
+
+/// A list of policies, and its number among the distinct ones.
+type NumberedList = (usize, Rc<[usize]>);
 
 /// A policy in its place.
 pub(super) struct Placed<'s, 'a> {
@@ -212,7 +215,7 @@ impl<'s, 'a> Cells<'s, 'a> {
         self.numbered_list(local).0
     }
 
-    fn numbered_list(&self, local: usize) -> (usize, Rc<[usize]>) {
+    fn numbered_list(&self, local: usize) -> NumberedList {
         if let Some((number, list)) = self.lists.borrow().get(&local) {
             return (*number, Rc::clone(list));
         }
