@@ -199,8 +199,10 @@ impl Cells<'_, '_> {
         (pair, direction): (&Pair, Direction),
         tally: &mut Tally,
     ) {
-        let general = is_general(rule, direction, pair.family);
-        tally.general &= general || ends_here || rule.action != Action::Pass;
+        let is_general = || is_general(rule, direction, pair.family);
+        if rule.action == Action::Pass && !ends_here {
+            tally.general &= is_general();
+        }
         if walk.alive.is_empty() || rule.action == Action::Log {
             return;
         }
@@ -220,7 +222,7 @@ impl Cells<'_, '_> {
                 return;
             }
         }
-        tally.general &= general;
+        tally.general &= is_general();
         let by = RuleAt { policy, direction, index: rule.index };
         *tally.takers.entry(Taker::Rule(by)).or_default() += 1;
     }
@@ -280,12 +282,16 @@ impl Cells<'_, '_> {
         let nets = Rc::new(LazyCell::new(move || self.nets(at, local, family)));
         let of_ends = Rc::clone(&nets);
         let ends = selected.chain(all).flat_map(move |end| self.peers_at(end, family, &of_ends));
+        // Its own nets come first: they decide most rules, and ask for nothing of the others.
+        let own = self.few_nets(at).into_iter().flatten();
+        let own = own.filter(move |net| Family::from_address(net.addr()) == family);
+        let own = own.map(|net| Peer { end: None, address: Address::At(net.network()) });
         let points = std::iter::once_with(move || {
             let points: BTreeSet<_> = nets.iter().flat_map(around).collect();
             points.into_iter().map(|address| Peer { end: None, address: Address::At(address) })
         });
         let unnamed = std::iter::once(Peer { end: None, address: Address::Unnamed });
-        unnamed.chain(ends).chain(points.flatten()).inspect(move |_| self.spend(1))
+        unnamed.chain(ends).chain(own).chain(points.flatten()).inspect(move |_| self.spend(1))
     }
 
     /// Whether a rule that selects by address may match more of a peer, or be reached by more, because of the end that
@@ -307,7 +313,12 @@ impl Cells<'_, '_> {
     }
 
     /// An end with each address that matters.
-    fn peers_at(&self, end: usize, family: Family, nets: &BTreeSet<IpNet>) -> Vec<Peer> {
+    fn peers_at(
+        &self,
+        end: usize,
+        family: Family,
+        nets: &LazyCell<BTreeSet<IpNet>, impl FnOnce() -> BTreeSet<IpNet>>,
+    ) -> Vec<Peer> {
         let own = &self.ends[end].nets;
         let of_family = |net: &&IpNet| Family::from_address(net.addr()) == family;
         let mut addresses = BTreeSet::new();
