@@ -7,18 +7,17 @@ use std::time::{Duration, Instant};
 use manx_analysis::matrix::{Filter, Matrix, View};
 use manx_objects::contents::Contents;
 
+use super::steps::{Steps, StepsRow};
 use crate::error::{Error, Failure};
-use crate::report::figures::Figure;
-use crate::report::goal::Goal;
-use crate::report::statistics::Summary;
 use crate::run::{ListedRow, Run, Settings};
 
-const NAME: &str = "matrix";
-const DESCRIPTION: &str = "who reaches whom among 5,000 pods with 1,000 policies";
-/// About how long it takes.
-const ESTIMATE: Duration = Duration::from_secs(6);
-/// How often it is made.
-const TIMES: usize = 5;
+const ROW: StepsRow = StepsRow {
+    name: "matrix",
+    section: "The matrix",
+    description: "who reaches whom among 5,000 pods with 1,000 policies",
+    estimate: Duration::from_secs(6),
+    goal: Duration::from_secs(2),
+};
 
 const NAMESPACES: usize = 50;
 const POLICIES: usize = 20;
@@ -29,63 +28,35 @@ const NODES: usize = 20;
 
 /// The row of this section.
 pub fn rows(_: &Settings) -> Vec<ListedRow> {
-    vec![ListedRow { name: NAME, description: DESCRIPTION.to_owned(), estimate: ESTIMATE }]
+    vec![ROW.listed()]
 }
 
 /// Measures it.
 pub fn measure(run: &mut Run) -> Result<(), Error> {
-    run.progress.begin(&format!("{NAME}: {DESCRIPTION}"));
-    match measure_all() {
-        Ok(figures) => {
-            for figure in figures {
-                run.add_figure(figure)?;
-            }
-        }
-        Err(error) => run.add_missing(NAME, error.to_string(), true)?,
-    }
-    run.progress.step(format!("{NAME}: done"), ESTIMATE);
-    Ok(())
+    let text = manifests();
+    ROW.measure(run, || who_reaches_whom(&text))
 }
 
-fn measure_all() -> Result<Vec<Figure>, Failure> {
-    let text = manifests();
-    let mut times: [Vec<f64>; 4] = Default::default();
-    for _ in 0..TIMES {
-        let start = Instant::now();
-        let contents = Contents::from_texts([("cluster.yaml", text.as_str())]);
-        let read = start.elapsed();
-        if !contents.problems.is_empty() {
-            let problems = &contents.problems;
-            return Err(format!("the manifests are not as they should be: {problems:?}").into());
-        }
-        let matrix = Matrix::new(&contents);
-        let made = start.elapsed();
-        let filter = Filter::default();
-        let (blocks, _) = View::new(&matrix, &filter).blocks(false);
-        let all = start.elapsed();
-        if blocks.len() < WORKLOADS || matrix.pods != NAMESPACES * WORKLOADS * PODS {
-            let (pods, found) = (matrix.pods, blocks.len());
-            return Err(format!("{pods} pods in {found} different rows: not the cluster").into());
-        }
-        let [read, made, all] = [read, made, all].map(|time| time.as_secs_f64() * 1e3);
-        for (times, step) in times.iter_mut().zip([read, made - read, all - made, all]) {
-            times.push(step);
-        }
+fn who_reaches_whom(text: &str) -> Result<Steps, Failure> {
+    let start = Instant::now();
+    let contents = Contents::from_texts([("cluster.yaml", text)]);
+    let read = start.elapsed();
+    if !contents.problems.is_empty() {
+        let problems = &contents.problems;
+        return Err(format!("the manifests are not as they should be: {problems:?}").into());
     }
-    let whats = ["read", "every pair", "equal rows put together", "in all"];
-    let figures = whats.into_iter().zip(&times).filter_map(|(what, times)| {
-        Some(Figure {
-            row: NAME,
-            head: format!("The matrix: {DESCRIPTION}"),
-            what: what.to_owned(),
-            unit: "ms",
-            beside: None,
-            manx: Summary::from_values(times)?,
-            ratio: None,
-            goal: (what == "in all").then_some(Goal::AtMost(2_000.0)),
-        })
-    });
-    Ok(figures.collect())
+    let start = Instant::now();
+    let matrix = Matrix::new(&contents);
+    let made = start.elapsed();
+    let start = Instant::now();
+    let filter = Filter::default();
+    let (blocks, _) = View::new(&matrix, &filter).blocks(false);
+    let grouped = start.elapsed();
+    if blocks.len() < WORKLOADS || matrix.pods != NAMESPACES * WORKLOADS * PODS {
+        let (pods, found) = (matrix.pods, blocks.len());
+        return Err(format!("{pods} pods in {found} different rows: not the cluster").into());
+    }
+    Ok(vec![("read", read), ("every pair", made), ("equal rows put together", grouped)])
 }
 
 /// The objects: in each namespace 20 workloads of 5 pods, a deny for all of them, and policies that let in the next

@@ -22,6 +22,7 @@ pub mod policy_scale;
 pub mod policy_size;
 pub mod questions;
 pub mod side_by_side;
+mod steps;
 
 use std::thread;
 

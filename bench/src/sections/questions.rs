@@ -9,14 +9,11 @@ use manx_analysis::explain::Explainer;
 use manx_api::explain::{ExplainRequest, PacketSpec};
 use manx_objects::contents::Contents;
 
+use super::steps::{Steps, StepsRow};
 use crate::error::{Error, Failure};
-use crate::report::figures::Figure;
-use crate::report::goal::Goal;
-use crate::report::statistics::Summary;
 use crate::run::{ListedRow, Run, Settings};
 
-/// How often each is asked.
-const TIMES: usize = 5;
+const SECTION: &str = "Questions";
 
 const NAMESPACES: usize = 70;
 const NODES: usize = 20;
@@ -28,52 +25,61 @@ const ORDERS: usize = 100;
 const PATTERN: &str = "n0/p?";
 const PAIRS: usize = 90;
 
-/// What each step of an answer took.
-type Steps = Vec<(&'static str, Duration)>;
-
-/// What a row asks of which cluster.
+/// A question, and the cluster that it is asked about.
 struct Question {
-    row: &'static str,
-    description: &'static str,
-    /// In milliseconds.
-    goal: f64,
+    row: StepsRow,
     /// How many of 100 policies are Calico's, with an order.
     ordered: usize,
     /// Whether the nodes have podCIDRs, and the cluster a pool.
     blocks: bool,
-    /// Asks it, and returns what each step took.
     ask: fn(&str) -> Result<Steps, Failure>,
 }
 
 const QUESTIONS: [Question; 4] = [
     Question {
-        row: "check",
-        description: "the check of 14,000 NetworkPolicies and 1,450 pods",
-        goal: 1_000.0,
+        row: StepsRow {
+            name: "check",
+            section: SECTION,
+            description: "the check of 14,000 NetworkPolicies and 1,450 pods",
+            estimate: Duration::from_secs(5),
+            goal: Duration::from_secs(1),
+        },
         ordered: 0,
         blocks: true,
         ask: check_all,
     },
     Question {
-        row: "check-ordered",
-        description: "the same, and half of them are Calico's, of distinct ports and nets",
-        goal: 1_000.0,
+        row: StepsRow {
+            name: "check-ordered",
+            section: SECTION,
+            description: "the same, and half of them are Calico's, of distinct ports and nets",
+            estimate: Duration::from_secs(5),
+            goal: Duration::from_secs(1),
+        },
         ordered: 50,
         blocks: true,
         ask: check_all,
     },
     Question {
-        row: "explain",
-        description: "90 connections explained by 14,000 NetworkPolicies",
-        goal: 2_000.0,
+        row: StepsRow {
+            name: "explain",
+            section: SECTION,
+            description: "90 connections explained by 14,000 NetworkPolicies",
+            estimate: Duration::from_secs(10),
+            goal: Duration::from_secs(2),
+        },
         ordered: 0,
         blocks: true,
         ask: explain_pattern,
     },
     Question {
-        row: "explain-bare",
-        description: "the same without podCIDRs and pools",
-        goal: 2_000.0,
+        row: StepsRow {
+            name: "explain-bare",
+            section: SECTION,
+            description: "the same without podCIDRs and pools",
+            estimate: Duration::from_secs(10),
+            goal: Duration::from_secs(2),
+        },
         ordered: 0,
         blocks: false,
         ask: explain_pattern,
@@ -82,67 +88,18 @@ const QUESTIONS: [Question; 4] = [
 
 /// The rows of this section.
 pub fn rows(_: &Settings) -> Vec<ListedRow> {
-    let row = |question: &Question| ListedRow {
-        name: question.row,
-        description: question.description.to_owned(),
-        estimate: estimate(question),
-    };
-    QUESTIONS.iter().map(row).collect()
-}
-
-/// About how long a row takes.
-fn estimate(question: &Question) -> Duration {
-    Duration::from_secs_f64(TIMES as f64 * question.goal / 1e3)
+    QUESTIONS.iter().map(|question| question.row.listed()).collect()
 }
 
 /// Measures them.
 pub fn measure(run: &mut Run) -> Result<(), Error> {
-    for question in &QUESTIONS {
-        let Question { row, description, .. } = question;
-        if !run.wants(row) {
-            continue;
+    for Question { row, ordered, blocks, ask } in &QUESTIONS {
+        if run.wants(row.name) {
+            let text = dump(*ordered, *blocks);
+            row.measure(run, || ask(&text))?;
         }
-        run.progress.begin(&format!("{row}: {description}"));
-        match figures(question) {
-            Ok(figures) => {
-                for figure in figures {
-                    run.add_figure(figure)?;
-                }
-            }
-            Err(error) => run.add_missing(row, error.to_string(), true)?,
-        }
-        run.progress.step(format!("{row}: done"), estimate(question));
     }
     Ok(())
-}
-
-fn figures(question: &Question) -> Result<Vec<Figure>, Failure> {
-    let text = dump(question.ordered, question.blocks);
-    let mut times: Vec<(&'static str, Vec<f64>)> = Vec::new();
-    for _ in 0..TIMES {
-        let mut steps = (question.ask)(&text)?;
-        steps.push(("in all", steps.iter().map(|(_, time)| *time).sum()));
-        for (what, time) in steps {
-            let time = time.as_secs_f64() * 1e3;
-            match times.iter_mut().find(|(of, _)| *of == what) {
-                Some((_, times)) => times.push(time),
-                None => times.push((what, vec![time])),
-            }
-        }
-    }
-    let figures = times.into_iter().filter_map(|(what, times)| {
-        Some(Figure {
-            row: question.row,
-            head: format!("Questions: {}", question.description),
-            what: what.to_owned(),
-            unit: "ms",
-            beside: None,
-            manx: Summary::from_values(&times)?,
-            ratio: None,
-            goal: (what == "in all").then_some(Goal::AtMost(question.goal)),
-        })
-    });
-    Ok(figures.collect())
 }
 
 fn check_all(text: &str) -> Result<Steps, Failure> {

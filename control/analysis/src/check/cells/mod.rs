@@ -164,7 +164,7 @@ impl<'s, 'a> Cells<'s, 'a> {
         Some(cells)
     }
 
-    /// Whether the bound of the work is reached. What was asked last has no answer then.
+    /// Whether the steps are used up. If so, the last question has no answer.
     pub(super) fn is_spent(&self) -> bool {
         self.steps.get() == 0
     }

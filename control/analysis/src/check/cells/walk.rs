@@ -3,6 +3,7 @@
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::mem::take;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use ipnet::IpNet;
@@ -284,14 +285,17 @@ impl Cells<'_, '_> {
         let ends = selected.chain(all).flat_map(move |end| self.peers_at(end, family, &of_ends));
         // Its own nets come first: they decide most rules, and ask for nothing of the others.
         let own = self.few_nets(at).into_iter().flatten();
-        let own = own.filter(move |net| Family::from_address(net.addr()) == family);
-        let own = own.map(|net| Peer { end: None, address: Address::At(net.network()) });
-        let points = std::iter::once_with(move || {
-            let points: BTreeSet<_> = nets.iter().flat_map(around).collect();
-            points.into_iter().map(|address| Peer { end: None, address: Address::At(address) })
+        let own = own.filter(|net| Family::from_address(net.addr()) == family);
+        let own: BTreeSet<IpAddr> = own.map(|net| net.network()).collect();
+        let asked = own.clone();
+        let others = std::iter::once_with(move || {
+            let points: BTreeSet<IpAddr> = nets.iter().flat_map(around).collect();
+            points.into_iter().filter(move |address| !asked.contains(address))
         });
+        let points = own.into_iter().chain(others.flatten());
+        let points = points.map(|address| Peer { end: None, address: Address::At(address) });
         let unnamed = std::iter::once(Peer { end: None, address: Address::Unnamed });
-        unnamed.chain(ends).chain(own).chain(points.flatten()).inspect(move |_| self.spend(1))
+        unnamed.chain(ends).chain(points).inspect(move |_| self.spend(1))
     }
 
     /// Whether a rule that selects by address may match more of a peer, or be reached by more, because of the end that

@@ -1,0 +1,91 @@
+//! Rows that are one answer in several steps: each step is timed, and all of them together.
+
+use std::time::Duration;
+
+use crate::error::{Error, Failure};
+use crate::report::figures::Figure;
+use crate::report::goal::Goal;
+use crate::report::statistics::Summary;
+use crate::run::{ListedRow, Run};
+
+/// How often it is answered.
+const TIMES: usize = 5;
+
+/// What each step of an answer took.
+pub(super) type Steps = Vec<(&'static str, Duration)>;
+
+/// Such a row.
+#[derive(Clone, Copy)]
+pub(super) struct StepsRow {
+    pub(super) name: &'static str,
+    /// What its section is called above its figures.
+    pub(super) section: &'static str,
+    pub(super) description: &'static str,
+    /// About how long it takes to measure.
+    pub(super) estimate: Duration,
+    /// What all steps together may take.
+    pub(super) goal: Duration,
+}
+
+impl StepsRow {
+    /// As it is listed.
+    pub(super) fn listed(&self) -> ListedRow {
+        ListedRow {
+            name: self.name,
+            description: self.description.to_owned(),
+            estimate: self.estimate,
+        }
+    }
+
+    /// Measures it.
+    pub(super) fn measure(
+        &self,
+        run: &mut Run,
+        answer: impl FnMut() -> Result<Steps, Failure>,
+    ) -> Result<(), Error> {
+        let Self { name, description, .. } = self;
+        run.progress.begin(&format!("{name}: {description}"));
+        match self.figures(answer) {
+            Ok(figures) => {
+                for figure in figures {
+                    run.add_figure(figure)?;
+                }
+            }
+            Err(error) => run.add_missing(name, error.to_string(), true)?,
+        }
+        run.progress.step(format!("{name}: done"), self.estimate);
+        Ok(())
+    }
+
+    fn figures(
+        &self,
+        mut answer: impl FnMut() -> Result<Steps, Failure>,
+    ) -> Result<Vec<Figure>, Failure> {
+        let mut times: Vec<(&'static str, Vec<f64>)> = Vec::new();
+        for _ in 0..TIMES {
+            let mut steps = answer()?;
+            steps.push(("in all", steps.iter().map(|(_, time)| *time).sum()));
+            for (what, time) in steps {
+                let time = time.as_secs_f64() * 1e3;
+                match times.iter_mut().find(|(of, _)| *of == what) {
+                    Some((_, times)) => times.push(time),
+                    None => times.push((what, vec![time])),
+                }
+            }
+        }
+        let goal = Goal::AtMost(self.goal.as_secs_f64() * 1e3);
+        let figures = times.into_iter().filter_map(|(what, times)| {
+            Some(Figure {
+                row: self.name,
+                head: format!("{}: {}", self.section, self.description),
+                what: what.to_owned(),
+                unit: "ms",
+                beside: None,
+                manx: Summary::from_values(&times)?,
+                ratio: None,
+                goal: (what == "in all").then_some(goal),
+            })
+        });
+        Ok(figures.collect())
+    }
+}
