@@ -30,4 +30,6 @@ cluster exec n1 -- "$work/live" "$MANX_CLUSTER_DIR/pki/admin.kubeconfig" live cl
 say "what the agent of n1 says"
 cluster exec n1 -- curl -sS http://127.0.0.1:9091/metrics | grep -e '^manx_change_to_workers' -e '^manx_publish' \
     -e '^manx_cluster' -e '^manx_policy_rows'
-cluster exec n1 -- sh -c 'grep -e VmRSS -e VmHWM "/proc/$(pgrep -x manx)/status"'
+# Process 1 of its container starts it as /proc/self/exe, and has its name.
+cluster exec n1 -- sh -c \
+    'grep -e VmRSS -e VmHWM "/proc/$(pgrep -n -f "^manx node .*--supervised-")/status"'
