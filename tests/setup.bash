@@ -1,0 +1,68 @@
+# What the tests and .ci/run need of the machine: root installs what is missing, an ordinary user is told. To be sourced, by
+# bash, in the repository's folder.
+
+# What is not tested for want of something, a line each; and what puts the machine back as it was, at the end.
+not_run=() cleanups=()
+
+can_tun() { { : <>/dev/net/tun; } 2>/dev/null; }
+is_root() { [ "$(id -u)" -eq 0 ]; }
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# What the build and the tests call, and the packages that hold it. Without most of them less is tested, but something is.
+tools() {
+    local missing=() pair
+    for pair in cc:build-essential curl:curl timeout:coreutils unshare:util-linux setpriv:util-linux \
+        ip:iproute2 ethtool:ethtool tshark:tshark nft:nftables iptables-legacy-restore:iptables chromium:chromium \
+        strip:binutils podman:podman runc:runc containerd:containerd conntrack:conntrack promtool:prometheus go:golang-go \
+        busybox:busybox-static nc.openbsd:netcat-openbsd /usr/lib/cni/portmap:containernetworking-plugins; do
+        has "${pair%%:*}" || missing+=("${pair##*:}")
+    done
+    if [ ${#missing[@]} -eq 0 ]; then
+        echo "all there"
+    elif is_root && has apt-get; then
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}"
+    else
+        not_run+=("what needs these packages, which root installs: apt-get install ${missing[*]}")
+        echo "${not_run[-1]}"
+        has cc && has timeout && has unshare && has ip
+    fi
+}
+
+# A Rust toolchain, if there is none; the one that is there is used as it is.
+toolchain() {
+    if ! has cargo && [ -f "${CARGO_HOME:-$HOME/.cargo}/env" ]; then
+        # shellcheck disable=SC1091
+        . "${CARGO_HOME:-$HOME/.cargo}/env"
+    fi
+    if ! has cargo; then
+        curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
+            sh -s -- -y --no-modify-path --profile minimal -c rustfmt -c clippy || return 1
+        # shellcheck disable=SC1091
+        . "${CARGO_HOME:-$HOME/.cargo}/env"
+    fi
+    if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
+        rustup component add rustfmt clippy || return 1
+    fi
+    cargo --version
+}
+
+# Ubuntu from 23.10 on empties user namespaces of programs without a profile. Root lifts that for the run.
+allow_user_namespaces() {
+    local switch=/proc/sys/kernel/apparmor_restrict_unprivileged_userns
+    if [ -e "$switch" ] && [ "$(cat "$switch")" = 1 ]; then
+        if is_root && echo 0 >"$switch" 2>/dev/null; then
+            cleanups+=("echo 1 >$switch")
+            echo "AppArmor's restriction of user namespaces is lifted until the end of this run"
+        else
+            echo "AppArmor restricts user namespaces here; root lifts it: sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+        fi
+    fi
+}
+
+# The runtime of the CNI plugin's tests: from its Go module, into a folder that stays.
+install_cnitool() {
+    local folder=${XDG_CACHE_HOME:-$HOME/.cache}/manx-ci/bin
+    export PATH=$folder:$PATH
+    if ! has cnitool && has go; then GOBIN=$folder go install github.com/containernetworking/cni/cnitool@v1.3.0; fi
+}
