@@ -313,7 +313,7 @@ mod tests {
         drop(go_on);
         held.read_until(b"host");
 
-        assert!(worker.commands().send(Command::Detach(PORT)));
+        assert!(worker.commands().send(Command::Detach(PORT, None)));
         let mut late = Growing::start(&worker);
         assert_eq!(late.pieces.blocking_recv(), None);
         // And that of the port that had begun.

@@ -21,7 +21,6 @@ mod uplink;
 mod verify;
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
@@ -96,41 +95,34 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     }
     let (requests, mut inbox) = mpsc::channel(16);
     tokio::spawn(server.run(requests));
-    let mut datastore = tokio::select! {
+    let (mut inputs, mut view) = tokio::select! {
         opened = start::open(settings, &mut inbox, &observer.health) => opened?,
         _ = terminate.recv() => return Ok(()),
     };
     let netlink = Netlink::open()?;
-    let addresses = &datastore.topology.addresses;
+    let addresses = &view.topology.addresses;
     let uplink = match &settings.uplink {
         Some(name) => uplink::find(&netlink, name).await?,
         None => uplink::find_by_address(&netlink, &settings.name, addresses).await?,
     };
-    datastore.uplink.clone_from(&uplink.name);
+    view.uplink.clone_from(&uplink.name);
     if settings.network == settings::Network::Manx {
         doctor::no_ipip_module()?;
     }
-    let server_host = datastore.source.server_host().map(str::to_owned);
+    let server_host = inputs.source.server_host().map(str::to_owned);
     let found = reserved::Found::look(&netlink, server_host.as_deref(), reserved::FIRST_LOOK).await;
     let addresses = own_addresses::read(&netlink).await?;
-    datastore.reserve(found.reserved());
-    datastore.set_own_addresses(addresses.clone());
-    if let Err(error) = datastore.place() {
-        tracing::error!(%error, "the node cannot be placed anew");
-    }
-    if settings.services == settings::Services::KubeProxy {
-        datastore.refresh_services();
-    }
+    inputs.set_reserved(found.reserved());
+    inputs.set_own_addresses(addresses.clone());
     let (reserve, reserved) = watch::channel(found.reserved());
     tokio::spawn(reserved::watch(Netlink::open()?, server_host, found, reserve));
     let (own, own_addresses) = watch::channel(addresses);
     tokio::spawn(own_addresses::watch(Netlink::open()?, own));
-    let (mut agent, completed) = Agent::start(settings, datastore, &uplink, &observer).await?;
+    let (mut agent, completed) = Agent::start(settings, (inputs, view), &uplink, &observer).await?;
 
-    let (peers, wanted) = watch::channel(agent.datastore.ipip_peers());
     let (found, next_hops) = watch::channel(uplink::NextHops::new());
     if settings.packet_socket {
-        tokio::spawn(uplink::watch_next_hops(netlink, uplink.index, wanted, found));
+        tokio::spawn(uplink::watch_next_hops(netlink, uplink.index, agent.peers(), found));
     }
     tracing::info!(
         node = settings.name,
@@ -140,22 +132,14 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     );
     tracing::info!("{kept}");
     (settings.tell_ready)();
-    agent.datastore.tell_network_up();
-    let mut sources = EventSources {
-        terminate,
-        inbox,
-        completed,
-        peers,
-        next_hops,
-        own_addresses,
-        reserved,
-        observer,
-    };
+    agent.tell_network_up();
+    let mut sources =
+        EventSources { terminate, inbox, completed, next_hops, own_addresses, reserved, observer };
     let ended = run_control_loop(&mut agent, &mut sources).await;
     tracing::info!(node = settings.name, "stopping");
     if ended.is_ok() {
         // Meanwhile packets are judged, and `sources` keeps the socket: the next agent speaks after this one.
-        agent.datastore.tell_network_down().await;
+        agent.tell_network_down().await;
     }
     // The next agent finds the last state's file free when it has the socket.
     drop(agent);
@@ -168,8 +152,6 @@ struct EventSources {
     terminate: Signal,
     inbox: mpsc::Receiver<PendingRequest>,
     completed: mpsc::UnboundedReceiver<Completed<Done>>,
-    /// The peers whose next hops the follower looks for.
-    peers: watch::Sender<BTreeSet<Ipv4Addr>>,
     next_hops: watch::Receiver<uplink::NextHops>,
     /// The addresses that are the node's own.
     own_addresses: watch::Receiver<BTreeSet<IpNet>>,
@@ -184,40 +166,41 @@ async fn run_control_loop(agent: &mut Agent, sources: &mut EventSources) -> Resu
     let mut tick = tokio::time::interval(TICK);
     let mut ended = Vec::new();
     loop {
-        tokio::select! {
-            _ = sources.terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
-            Some(request) = sources.inbox.recv() => agent.handle(request),
-            // One publication is for all that have ended until now.
-            _ = sources.completed.recv_many(&mut ended, usize::MAX) => agent.commit(ended.drain(..)),
-            changes = agent.datastore.source.next() => {
-                if agent.apply(&changes) {
-                    sources.peers.send_replace(agent.datastore.ipip_peers());
+        if !agent.begin_ready() {
+            tokio::select! {
+                _ = sources.terminate.recv() => return Ok(()),
+                _ = interrupt.recv() => return Ok(()),
+                Some(request) = sources.inbox.recv() => agent.handle(request),
+                // All that have ended until now are settled together.
+                _ = sources.completed.recv_many(&mut ended, usize::MAX) => {
+                    agent.commit(ended.drain(..));
                 }
-            },
-            Ok(()) = sources.next_hops.changed() => {
-                let hops = sources.next_hops.borrow_and_update().clone();
-                agent.set_next_hops(hops);
-            }
-            Ok(()) = sources.own_addresses.changed() => {
-                let addresses = sources.own_addresses.borrow_and_update().clone();
-                agent.set_own_addresses(addresses);
-            }
-            Ok(()) = sources.reserved.changed() => {
-                let reserved = sources.reserved.borrow_and_update().clone();
-                agent.set_reserved(reserved);
-            }
-            Some(question) = sources.observer.questions.recv() => {
-                // A client that went away no longer waits.
-                if !question.is_closed() {
-                    let _ = question.send(agent.figures());
+                changes = agent.inputs.source.next() => agent.inputs.note(changes),
+                Ok(()) = sources.next_hops.changed() => {
+                    let hops = sources.next_hops.borrow_and_update().clone();
+                    agent.inputs.set_next_hops(hops);
                 }
-            }
-            _ = tick.tick() => {
-                let now = Instant::now();
-                agent.tick(now)?;
-                sources.observer.health.send_modify(|health| agent.tell_health(health, now));
+                Ok(()) = sources.own_addresses.changed() => {
+                    let addresses = sources.own_addresses.borrow_and_update().clone();
+                    agent.inputs.set_own_addresses(addresses);
+                }
+                Ok(()) = sources.reserved.changed() => {
+                    let reserved = sources.reserved.borrow_and_update().clone();
+                    agent.inputs.set_reserved(reserved);
+                }
+                Some(question) = sources.observer.questions.recv() => {
+                    // A client that went away no longer waits.
+                    if !question.is_closed() {
+                        let _ = question.send(agent.figures());
+                    }
+                }
+                _ = tick.tick() => {
+                    let now = Instant::now();
+                    agent.tick(now)?;
+                    sources.observer.health.send_modify(|health| agent.tell_health(health, now));
+                }
             }
         }
+        agent.settle(Instant::now());
     }
 }

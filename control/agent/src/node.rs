@@ -1,54 +1,63 @@
-//! The agent's state in three parts, and what each event does to them. One thread owns it; nothing in it is shared or
-//! locked.
+//! The agent: inputs → [`settle`](Agent::settle) → outputs. One thread owns it; nothing in it is shared or locked.
 //!
-//! - [`Datastore`]: the objects, and what they mean for this node. It knows no other part.
-//! - [`Dataplane`]: workers, ports, and the tables that it makes of the datastore and of the pods that are attached.
-//! - [`Attachments`]: the pods of this node, their addresses and devices, and device work under way. It knows no other
-//!   part.
+//! - [`Inputs`]: what the sources have told, and what of it is not settled yet.
+//! - [`Attachments`]: the pods of this node, their addresses and devices, and device work under way: the input that the
+//!   agent itself makes.
+//! - [`View`]: what the inputs mean for this node.
+//! - [`Calculated`]: the tables in use, and what they were calculated of.
+//! - [`Dataplane`]: workers and ports, and what they report.
 //!
-//! What takes more than one part is here, in `pods`, in `succession`, in `status` and in `figures`.
+//! Each event of the control loop writes into the first two, and what follows for the others is settled after it. `status`
+//! and `figures` read all of it.
 
 mod attachments;
+mod calculated;
 mod dataplane;
-mod datastore;
 mod figures;
+mod inputs;
 mod pods;
 mod ports;
+mod settle;
 mod status;
 mod succession;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::net::Ipv4Addr;
 use std::time::Instant;
 
-use ipnet::IpNet;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 pub(super) use self::attachments::Done;
 use self::attachments::{AttachRequest, Attachments, Maker, PodRequest};
+use self::calculated::Calculated;
 use self::dataplane::Dataplane;
-pub(super) use self::datastore::Datastore;
-use self::datastore::are_api_servers_in;
+pub(super) use self::inputs::Inputs;
+use self::settle::{Settled, settle};
+pub(super) use self::view::View;
 use super::device_work::Completed;
 use super::error::Error;
 use super::holding::Legacy;
 use super::server::{Outcome, PendingRequest};
 use super::settings::{Network, Settings};
-use super::uplink::{self, NextHops};
+use super::uplink;
 use manx_api::explain::ExplainRequest;
 use manx_api::{Call, ErrorKind, Failure, Reply};
-use manx_calculation::calc::NextStep;
-use manx_calculation::topology::Reserved;
 use manx_dataplane::flow::FlowRecordFile;
 use manx_linux::netlink;
-use manx_objects::contents::Changes;
 use manx_observe::Observer;
 use manx_observe::served::Served;
 
 /// The agent.
 pub(super) struct Agent {
-    pub(super) datastore: Datastore,
-    dataplane: Dataplane,
+    pub(super) inputs: Inputs,
+    pub(super) view: View,
     attachments: Attachments,
+    calculated: Calculated,
+    dataplane: Dataplane,
+    /// The nodes to which there is an IPIP tunnel: somebody looks for the next hops to them.
+    peers: watch::Sender<BTreeSet<Ipv4Addr>>,
     started: Instant,
     /// What the agent cannot go on after.
     failed: Option<Error>,
@@ -60,13 +69,13 @@ pub(super) struct Agent {
 
 impl Agent {
     /// Starts the workers and makes the node's own ports on the uplink, and attaches the pods of the last agent; then
-    /// what the datastore says is in force. Workers begin when they have tables, flows and all ports: before that, a
-    /// packet would be judged without one of these. If the datastore has not been read whole they begin without tables,
+    /// what the inputs say is in force. Workers begin when they have tables, flows and all ports: before that, a
+    /// packet would be judged without one of these. If the objects have not been read whole they begin without tables,
     /// and drop what comes.
     /// Returns the receiver of device work that has ended, too.
     pub(super) async fn start(
         settings: &Settings,
-        datastore: Datastore,
+        (inputs, view): (Inputs, View),
         uplink: &netlink::Link,
         observer: &Observer,
     ) -> Result<(Self, mpsc::UnboundedReceiver<Completed<Done>>), Error> {
@@ -75,113 +84,88 @@ impl Agent {
             Network::Manx => uplink::open(uplink, settings.packet_socket, workers)?,
             Network::OtherPlugin => uplink::unused(workers)?,
         };
-        let blocks = &datastore.topology.blocks;
-        let (attachments, own, completed) = Attachments::open(settings, blocks, uplink)?;
+        let (attachments, own, completed) =
+            Attachments::open(settings, &view.topology.blocks, uplink)?;
         let latencies = observer.latencies.clone();
-        let dataplane = Dataplane::start(settings, tunnels, own, uplink.mtu, latencies)?;
-        let started = Instant::now();
+        let (dataplane, own) =
+            Dataplane::start(settings, tunnels, own, uplink.mtu, latencies.clone())?;
+        let calculated =
+            Calculated::new(own, settings.connections, settings.verify_tables, latencies);
         let Legacy { devices, flows } = attachments.resume().await;
-        let (failed, legacy, served) = (None, Some(flows), observer.served.clone());
-        let mut agent = Self { datastore, dataplane, attachments, started, failed, legacy, served };
+        let mut agent = Self {
+            inputs,
+            view,
+            attachments,
+            calculated,
+            dataplane,
+            peers: watch::Sender::default(),
+            started: Instant::now(),
+            failed: None,
+            legacy: Some(flows),
+            served: observer.served.clone(),
+        };
         let taken = agent.take_over(devices);
         agent.attachments.forget_others();
-        agent.apply_topology();
-        agent.publish();
+        agent.settle(Instant::now());
         agent.serve(taken)?;
         agent.dataplane.ports.workers.begin();
         Ok((agent, completed))
     }
 
-    /// Applies what has changed in the datastore. Returns whether the topology may have changed.
-    pub(super) fn apply(&mut self, changes: &Changes) -> bool {
-        let before = self.dataplane.tables.version;
-        let changed = self.apply_changes(changes);
-        self.dataplane.note_change(self.datastore.source.changed(), before);
-        self.retry_early(Instant::now());
-        changed
+    /// The nodes to which there is an IPIP tunnel, now and later.
+    pub(super) fn peers(&self) -> watch::Receiver<BTreeSet<Ipv4Addr>> {
+        self.peers.subscribe()
     }
 
-    pub(super) fn apply_changes(&mut self, changes: &Changes) -> bool {
-        let next = self.dataplane.apply_delta(&mut self.datastore, changes);
-        let needs_tables = match next {
-            NextStep::Nothing(_) | NextStep::Tables if are_api_servers_in(changes) => true,
-            NextStep::Nothing(_) | NextStep::Tables => {
-                let services = self.datastore.follow_services(changes, false);
-                if services || matches!(next, NextStep::Tables) {
-                    self.publish();
-                }
-                return false;
+    /// Begins the requests that have waited and wait no longer. Returns whether there were any.
+    pub(super) fn begin_ready(&mut self) -> bool {
+        let ready = mem::take(&mut self.attachments.ready);
+        let any = !ready.is_empty();
+        for request in ready.into_iter().filter(|request| !request.is_abandoned()) {
+            self.submit(request);
+        }
+        any
+    }
+
+    /// Does all that follows from what has changed, and tells whoever waits for it. The control loop calls this once a
+    /// turn, after the event.
+    pub(super) fn settle(&mut self, now: Instant) {
+        let before = self.calculated.tables.version;
+        let Self { inputs, view, attachments, calculated, dataplane, .. } = self;
+        let settled = settle(
+            inputs,
+            view,
+            calculated,
+            &attachments.locals(),
+            |view| attachments.reconcile_host(&view.host()),
+            |view| dataplane.open_vxlan(view),
+        );
+        let Settled { placed, tables, received } = settled;
+        if let Some(tables) = tables {
+            if let Some(flows) = self.legacy.take() {
+                self.restore(flows, &tables);
             }
-            NextStep::Routes { tables, .. } => tables,
-            NextStep::Import => {
-                self.datastore.import();
-                true
-            }
-        };
-        if let Err(error) = self.datastore.place() {
-            tracing::error!(%error, "the node cannot be placed; the routes stay as they were");
+            self.dataplane.ports.workers.publish(&tables);
         }
-        self.apply_topology();
-        let needs_tables = self.datastore.follow_services(changes, true) || needs_tables;
-        let locals = self.attachments.locals();
-        if needs_tables || !self.dataplane.change_routes(&self.datastore, &locals) {
-            self.publish();
+        if let Some(received) = received {
+            self.dataplane.note_change(received, before, self.calculated.tables.version);
         }
-        true
-    }
-
-    /// Brings the node's own routes and tunnels up to date with the topology.
-    fn apply_topology(&mut self) {
-        self.dataplane.open_vxlan(&self.datastore);
-        self.attachments.reconcile_host(&self.datastore.host());
-    }
-
-    fn publish(&mut self) {
-        let tables = self.dataplane.calculate(&self.datastore, &self.attachments.locals());
-        let Some(tables) = tables else { return };
-        if let Some(flows) = self.legacy.take() {
-            self.restore(flows, &tables);
+        self.look_for_early(now);
+        self.attachments.send_replies();
+        self.end_detached();
+        if placed {
+            let peers = self.view.ipip_peers();
+            self.peers.send_if_modified(|known| mem::replace(known, peers) != *known);
         }
-        self.dataplane.publish(tables);
-    }
-
-    /// Sets the next hops of the peers.
-    pub(super) fn set_next_hops(&mut self, next_hops: NextHops) {
-        self.dataplane.underlay.next_hops = next_hops;
-        self.publish();
-    }
-
-    /// Sets the addresses that are no pod's.
-    pub(super) fn set_reserved(&mut self, reserved: Reserved) {
-        self.datastore.reserve(reserved);
-        self.place_anew();
-    }
-
-    /// Sets the addresses that are the node's own.
-    pub(super) fn set_own_addresses(&mut self, addresses: BTreeSet<IpNet>) {
-        if self.datastore.set_own_addresses(addresses) {
-            self.place_anew();
-        }
-    }
-
-    fn place_anew(&mut self) {
-        if let Err(error) = self.datastore.place() {
-            tracing::error!(%error, "the node cannot be placed; the routes stay as they were");
-        }
-        self.apply_topology();
-        self.publish();
     }
 
     /// Reads the workers' reports, and retries what has failed. `Err`: the agent cannot go on.
     pub(super) fn tick(&mut self, now: Instant) -> Result<(), Error> {
         self.read_reports();
-        self.datastore.look_for_account();
-        self.retry_early(now);
+        self.inputs.look_for_account();
         self.dataplane.ports.restore_devices(now);
-        if self.dataplane.vxlan_fault.message().is_some()
-            && self.dataplane.open_vxlan(&self.datastore)
-        {
-            self.publish();
+        if self.dataplane.vxlan_fault.message().is_some() {
+            self.inputs.retry_socket();
         }
         match self.failed.take() {
             Some(error) => Err(error),
@@ -191,7 +175,9 @@ impl Agent {
     }
 
     fn read_reports(&mut self) {
-        while let Some((port, error)) = self.dataplane.read_reports() {
+        let Self { dataplane, calculated, .. } = self;
+        let lost = dataplane.read_reports(&mut calculated.calculation);
+        for (port, error) in lost {
             self.handle_lost_port(port, error);
         }
     }
@@ -220,7 +206,7 @@ impl Agent {
             }
             Call::Attachments => Outcome::Reply(Ok(Reply::Attachments(self.list_attachments()))),
             Call::Ready => Outcome::Reply(self.check_ready().map(|()| Reply::Ready)),
-            Call::Removed => Outcome::Reply(Ok(Reply::Removed(self.datastore.is_removed()))),
+            Call::Removed => Outcome::Reply(Ok(Reply::Removed(self.is_removed()))),
             Call::Status => Outcome::Reply(Ok(Reply::Status(Box::new(self.status())))),
             Call::Explain(request) => self.explain(request),
             Call::Denials => {
@@ -231,7 +217,7 @@ impl Agent {
                 self.read_reports();
                 Outcome::Reply(Ok(Reply::Flows(Box::new(self.flows(point)))))
             }
-            Call::Capture(what) => self.dataplane.capture(&what, &self.datastore.node),
+            Call::Capture(what) => self.dataplane.capture(&what, &self.view.node),
         };
         // A client that went away no longer waits.
         let _ = answer.send(outcome);
@@ -239,13 +225,35 @@ impl Agent {
 
     /// By the objects that the agent has loaded, on a thread of its own: there may be very many of them.
     fn explain(&self, request: ExplainRequest) -> Outcome {
-        let (contents, uplink) = (self.datastore.source.shared(), self.datastore.uplink.clone());
+        let (contents, uplink) = (self.inputs.source.shared(), self.view.uplink.clone());
         Outcome::Later(Box::new(move || {
             let answer =
                 manx_analysis::explain::explain(&request, &contents, &BTreeMap::new(), &uplink);
             let invalid = |message| Failure { kind: ErrorKind::Invalid, message };
             answer.map(|it| Reply::Explained(Box::new(it))).map_err(invalid)
         }))
+    }
+}
+
+impl Agent {
+    /// Whether Manx is gone from the cluster: its service account was deleted.
+    pub(super) fn is_removed(&self) -> bool {
+        self.view.cluster.in_sync && self.inputs.is_account_deleted()
+    }
+
+    /// Tells the cluster that this node's pods have a network, where that is Manx's.
+    pub(crate) fn tell_network_up(&self) {
+        if self.attachments.network() == Network::Manx {
+            self.inputs.source.tell_network_up();
+        }
+    }
+
+    /// Tells the cluster that this node's pods have none any more, a second at most. Where Manx is gone from the cluster,
+    /// another plugin may come that never tells that there is one.
+    pub(crate) async fn tell_network_down(&self) {
+        if self.attachments.network() == Network::Manx && !self.is_removed() {
+            self.inputs.source.tell_network_down().await;
+        }
     }
 }
 

@@ -123,7 +123,7 @@ mod tests {
             // What is not obeyed yet is reported later.
             meant.insert(id);
             let last = publish();
-            commands.send(Command::Detach(id)).unwrap();
+            commands.send(Command::Detach(id, None)).unwrap();
             ids.rest(id, last);
             if round % 100 == 0 {
                 assert!(worker.run_commands(Duration::ZERO));

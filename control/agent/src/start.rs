@@ -10,7 +10,7 @@ use manx_linux::socket::{self, SocketLock};
 use manx_observe::health::Health;
 
 use crate::error::Error;
-use crate::node::Datastore;
+use crate::node::{Inputs, View};
 use crate::server::{Outcome, PendingRequest, Server};
 use crate::settings::Settings;
 
@@ -46,11 +46,15 @@ pub(crate) async fn open(
     settings: &Settings,
     inbox: &mut mpsc::Receiver<PendingRequest>,
     health: &watch::Sender<Health>,
-) -> Result<Datastore, Error> {
+) -> Result<(Inputs, View), Error> {
     let told = |waits: &Waits| {
         health.send_replace(Health::Starting(Some(sentence(waits))));
     };
-    let opened = Datastore::open(settings, told);
+    let opened = async {
+        let mut inputs = Inputs::open(settings, told).await?;
+        let view = View::open(settings, &mut inputs)?;
+        Ok((inputs, view))
+    };
     tokio::pin!(opened);
     loop {
         tokio::select! {

@@ -139,6 +139,15 @@ impl Source {
         }
     }
 
+    /// Reads a directory at once, and does not wait for its watcher. Returns how the contents differ.
+    #[cfg(feature = "testing")]
+    pub fn refresh(&mut self) -> Option<Changes> {
+        match self {
+            Self::Directory(directory) => directory.store.refresh(),
+            Self::ApiServer(_) => None,
+        }
+    }
+
     /// Waits for the next change, and returns it. [`Source::contents`] has it then. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Changes {
         match self {

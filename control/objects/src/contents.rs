@@ -45,6 +45,22 @@ pub enum Changes {
     Everything,
 }
 
+impl Changes {
+    /// These and the `later` ones as one change: how the last contents differ from the first.
+    #[must_use]
+    pub fn then(self, later: Self) -> Self {
+        match (self, later) {
+            (Self::Objects(mut all), Self::Objects(later)) => {
+                for (key, before) in later {
+                    all.entry(key).or_insert(before);
+                }
+                Self::Objects(all)
+            }
+            (Self::Everything, _) | (_, Self::Everything) => Self::Everything,
+        }
+    }
+}
+
 /// An object and where it is defined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
@@ -304,4 +320,30 @@ fn remains(state: State) -> Invalid {
         _ => Invalid::default(),
     };
     Invalid { subject: object.subject(), ..known }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_changes_are_one_with_what_was_there_before_both() {
+        let pod = |name: &str, label: &str| {
+            let text = format!(
+                "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, labels: {{app: {label}}}}}, spec: {{containers: []}}}}"
+            );
+            Contents::from_texts([("pod.yaml", text.as_str())]).objects
+        };
+        let change = |before: &BTreeMap<ObjectKey, Stored>, after: &BTreeMap<ObjectKey, Stored>| {
+            let keys = before.keys().chain(after.keys());
+            Changes::Objects(keys.map(|key| (key.clone(), before.get(key).cloned())).collect())
+        };
+        let [first, second] = ["web", "db"].map(|label| pod("a", label));
+        let other = pod("b", "web");
+        let both = change(&first, &second).then(change(&second, &other));
+        assert_eq!(both, change(&first, &other));
+        for (earlier, later) in [(both.clone(), Changes::Everything), (Changes::Everything, both)] {
+            assert_eq!(earlier.then(later), Changes::Everything);
+        }
+    }
 }

@@ -11,9 +11,12 @@ use crate::port::PacketIo;
 /// How many ports are closed at the same time. All of them wait for the same cores.
 const AT_ONCE: usize = 32;
 
+/// A port, and what is dropped after it: somebody may wait for that.
+type Port = (Box<dyn PacketIo>, Option<Sender<()>>);
+
 /// Where ports go to be closed. By default the caller closes them.
 #[derive(Clone, Default)]
-pub(super) struct Closer(Option<Sender<Box<dyn PacketIo>>>);
+pub(super) struct Closer(Option<Sender<Port>>);
 
 /// The thread, which ends when no [`Closer`] leads to it any more and all ports are closed. Dropping it waits for that.
 pub(super) struct Closing(Option<JoinHandle<()>>);
@@ -27,8 +30,9 @@ impl Closer {
         Ok((Self(Some(sender)), Closing(Some(thread))))
     }
 
-    /// Has a port closed.
-    pub(super) fn close(&self, port: Box<dyn PacketIo>) {
+    /// Has a port closed, and then `told` dropped.
+    pub(super) fn close(&self, port: Box<dyn PacketIo>, told: Option<Sender<()>>) {
+        let port = (port, told);
         match &self.0 {
             // A thread that is gone gives the port back, and it is closed here.
             Some(thread) => drop(thread.send(port)),
@@ -46,7 +50,7 @@ impl Drop for Closing {
     }
 }
 
-fn close_all(ports: &Receiver<Box<dyn PacketIo>>) {
+fn close_all(ports: &Receiver<Port>) {
     while let Ok(first) = ports.recv() {
         thread::scope(|scope| {
             for port in ports.try_iter().take(AT_ONCE - 1) {

@@ -21,8 +21,8 @@ pub enum Command {
     Publish(Arc<Tables>),
     /// Serve a port. Packets that come by it are dropped until tables name it.
     Attach(PortId, Box<dyn PacketIo>, Arc<PortCounters>),
-    /// Detach a port.
-    Detach(PortId),
+    /// Detach a port. The sender is dropped when it is closed.
+    Detach(PortId, Option<Sender<()>>),
     /// Put a wrapper round a port, or remove it.
     Wrap(PortId, Wrap),
     /// Send a copy of up to this many flows.

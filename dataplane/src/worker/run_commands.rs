@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam::channel::TryRecvError;
+use crossbeam::channel::{Sender, TryRecvError};
 
 use super::clock::POLL_EVERY;
 use super::commands::{Command, Restoration, Wrap};
@@ -36,8 +36,8 @@ impl Worker {
                     self.report(Report::Retired(old, Instant::now()));
                 }
                 Ok(Command::Attach(id, io, counters)) => self.attach(id, io, counters),
-                Ok(Command::Detach(id)) => {
-                    self.detach(id);
+                Ok(Command::Detach(id, told)) => {
+                    self.detach(id, told);
                 }
                 Ok(Command::Wrap(id, wrap)) => self.wrap(id, wrap),
                 Ok(Command::Restore(pass, all)) => {
@@ -93,11 +93,11 @@ impl Worker {
         Some(slot)
     }
 
-    /// Detaches a port. False: there is none.
-    pub(super) fn detach(&mut self, id: PortId) -> bool {
+    /// Detaches a port, and drops `told` when it is closed. False: there is none.
+    pub(super) fn detach(&mut self, id: PortId, told: Option<Sender<()>>) -> bool {
         self.lost.retain(|(lost, _)| *lost != id);
         let Some(slot) = self.stop_serving(id) else { return false };
-        self.closer.close(slot.io);
+        self.closer.close(slot.io, told);
         true
     }
 

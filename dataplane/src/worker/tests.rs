@@ -96,7 +96,7 @@ fn trouble_with_epoll_is_reported_once_a_second() {
         for _ in 0..50 {
             let counters = Arc::new(PortCounters::default());
             commands.send(Command::Attach(PortId(0), noise(), counters)).unwrap();
-            commands.send(Command::Detach(PortId(0))).unwrap();
+            commands.send(Command::Detach(PortId(0), None)).unwrap();
         }
         assert!(worker.run_commands(Duration::from_secs(second)));
         reports.try_iter().filter(|report| matches!(report, Report::PollFailed(_))).count()
@@ -436,7 +436,7 @@ fn a_mapped_port_is_polled_while_it_talks_and_watched_while_it_is_quiet() {
     assert!((10..=20).contains(&told), "epoll says that it is readable: {told}");
     talks.store(true, Relaxed);
     assert!(hundred_turns(1003) > 90, "it talks again");
-    commands.send(Command::Detach(PortId(0))).unwrap();
+    commands.send(Command::Detach(PortId(0), None)).unwrap();
     assert!(worker.run_commands(Duration::ZERO));
     assert!(reports.try_recv().is_err(), "epoll knew what it was to forget");
 }
@@ -546,7 +546,7 @@ fn epoll_tells_of_a_wrapped_port_whether_it_was_mapped_or_not() {
         writer.write_all(b"!").unwrap();
         turns();
         assert!(asked.load(Relaxed) > before, "epoll did not tell, mapped: {mapped}");
-        commands.send(Command::Detach(PortId(0))).unwrap();
+        commands.send(Command::Detach(PortId(0), None)).unwrap();
         assert!(worker.run_commands(Duration::ZERO));
         assert!(reports.try_recv().is_err(), "epoll knew what it was to forget");
     }
@@ -726,7 +726,7 @@ fn a_port_that_is_slow_to_close_holds_up_no_other_and_is_closed_in_the_end() {
         pipes.push(pipe);
     }
     for id in 0..2 {
-        assert!(workers.send_all(|| Command::Detach(PortId(id))));
+        assert!(workers.send_all(|| Command::Detach(PortId(id), None)));
     }
     let (asks, is_asked) = unbounded();
     let received = move |_: &mut Pool, _: &mut Vec<Packet>, _: usize| {

@@ -101,7 +101,7 @@ pub struct Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         let ports = std::mem::take(&mut self.ports);
-        ports.into_all().for_each(|port| self.closer.close(port));
+        ports.into_all().for_each(|port| self.closer.close(port, None));
     }
 }
 
@@ -251,7 +251,7 @@ impl Worker {
         found += self.process_handoffs(HANDOFFS_A_TURN, LONG_TURN);
         while let Some((id, error)) = self.lost.pop() {
             // A port may have failed more than once in the turn.
-            if self.detach(id) {
+            if self.detach(id, None) {
                 self.report(Report::PortLost(id, error));
             }
         }

@@ -32,7 +32,7 @@ impl World {
         });
         let Some((port, own)) = found else { return Ok(()) };
         let at = &mut self.fabric.nodes[node];
-        at.send_command(|| Command::Detach(port));
+        at.send_command(|| Command::Detach(port, None));
         at.attach(port, Capabilities::default());
         let buffers = self.settings.sizes.buffers;
         let (bytes, offload) = writer::super_packet_of(own, buffers, 500);

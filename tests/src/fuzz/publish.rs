@@ -139,7 +139,7 @@ impl World {
         // First collects the packets that the device has already sent.
         self.collect(node, coverage);
         self.devices[node].remove(&port);
-        self.fabric.nodes[node].send_command(|| Command::Detach(port));
+        self.fabric.nodes[node].send_command(|| Command::Detach(port, None));
         self.node_batches[node].is_incomplete = true;
     }
 

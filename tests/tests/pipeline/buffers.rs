@@ -138,7 +138,7 @@ fn every_buffer_comes_back_and_every_packet_is_forwarded_or_dropped_once() {
 fn crowded(room: usize) -> (Fabric, PortId, PortId) {
     let (mut fabric, a, b) = shop::fabric();
     let node = &mut fabric.nodes[0];
-    node.send_command(|| Command::Detach(b));
+    node.send_command(|| Command::Detach(b, None));
     node.attach_with(b, Capabilities::ALL, room);
     (fabric, a, b)
 }

@@ -289,7 +289,7 @@ fn a_detached_port_takes_nothing_and_a_new_one_in_its_place_works() {
     let mut fabric = Fabric::new(&open_cluster());
     let (_, b) = fabric.port("shop/b");
     let (_, a) = fabric.port("shop/a");
-    fabric.nodes[0].send_command(|| Command::Detach(b));
+    fabric.nodes[0].send_command(|| Command::Detach(b, None));
     is_dropped(&mut fabric, 0, a, &a_to_b(), DropReason::TransmitRefused);
     fabric.nodes[0].attach(b, Capabilities::ALL);
     assert_eq!(fabric.send("shop/a", &a_to_b()).len(), 1);

@@ -268,7 +268,7 @@ fn whoever_gets_a_pods_index_gets_none_of_its_fragments() {
     let (_, b) = fabric.port("shop/b");
     let pieces = cut(&datagram(Tuple::new(A, B, UDP, 53), 2000), 700);
     assert_eq!(fabric.send("shop/a", &pieces[0]).len(), 1);
-    fabric.nodes[0].send_command(|| Command::Detach(b));
+    fabric.nodes[0].send_command(|| Command::Detach(b, None));
     fabric.nodes[0].locals.remove(&ObjectName::new("shop", "b"));
     fabric.apply(
         &(pod("shop/a", 0, "{app: a}", &[A]) + &pod("shop/c", 0, "{app: c}", &["10.1.0.3"])),

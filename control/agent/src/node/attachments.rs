@@ -9,13 +9,14 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crossbeam::channel::Receiver;
 use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::tables::PortId;
 use manx_policy_compiler::model::ObjectName;
 use tokio::sync::{mpsc, oneshot};
 
-use super::datastore::Datastore;
 use super::ports::PodPorts;
+use super::view::View;
 use crate::device_work::{Completed, DeviceWork};
 use crate::error::Error;
 use crate::holding::{Holding, Legacy};
@@ -45,6 +46,9 @@ pub(super) fn object_name(PodName { namespace, name }: &PodName) -> ObjectName {
 
 /// How long the devices of the last agent may take. A path may lead to a mount that does not answer.
 const RESUMING: Duration = Duration::from_secs(5);
+
+/// How long the removal of a pod's device waits until workers have closed its queues.
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// Takes the reply to a request. A client that went away has closed it.
 pub(crate) type Caller = oneshot::Sender<Outcome>;
@@ -109,8 +113,7 @@ impl PodRequest {
 
 /// The state of a pod that this node has something of.
 enum Pod {
-    /// It is attached or detached: a thread makes or removes its device. The requests wait for that, in order of
-    /// arrival.
+    /// It is being attached or detached. The requests wait for that, in order of arrival.
     UnderWay(VecDeque<PodRequest>),
     /// It has a port, and the tables name it.
     Attached(AttachedPod),
@@ -129,6 +132,12 @@ pub(super) struct EarlyAttachment {
 pub(crate) struct AttachedPod {
     pub(super) device: PodDevice,
     pub(super) local: Local,
+}
+
+impl AttachedPod {
+    fn has_port(&self, port: PortId) -> bool {
+        self.local.port == port || self.local.host.as_ref().is_some_and(|it| it.port == port)
+    }
 }
 
 /// A pod with addresses, and without a device yet.
@@ -162,6 +171,12 @@ pub(crate) struct Attachments {
     pods: BTreeMap<ObjectName, Pod>,
     /// Attachments that wait for their pods' objects.
     pub(super) early: Vec<EarlyAttachment>,
+    /// Requests that have waited and wait no longer: the next turn of the control loop is theirs.
+    pub(super) ready: Vec<PodRequest>,
+    /// Pods that are to be detached when new tables do not name them.
+    pub(super) gone: Vec<(ObjectName, AttachedPod, Departure)>,
+    /// Replies that are sent when what they tell is in force.
+    replies: Vec<Answered>,
     addresses: ipam::store::Store,
     work: DeviceWork<Done>,
     pub(super) holding: Arc<Holding>,
@@ -235,13 +250,14 @@ impl Attachments {
         };
         let own = OwnDevices { host: host.own, forwarded: host.forwarded, service };
         let (work, completed) = DeviceWork::new(Arc::clone(&namespace));
-        let pods = BTreeMap::new();
-        let early = Vec::new();
         let (holding, refused) = (Arc::new(Holding::new(&settings.socket)), BTreeMap::new());
         tokio::spawn(Arc::clone(&holding).watch());
         let attachments = Self {
-            pods,
-            early,
+            pods: BTreeMap::new(),
+            early: Vec::new(),
+            ready: Vec::new(),
+            gone: Vec::new(),
+            replies: Vec::new(),
             addresses,
             work,
             holding,
@@ -294,9 +310,12 @@ impl Attachments {
 
     /// The attached pod that has this port.
     pub(super) fn pod_at(&self, port: PortId) -> Option<ObjectName> {
-        let is_host_side = |local: &Local| local.host.as_ref().is_some_and(|it| it.port == port);
-        let has = |local: &Local| local.port == port || is_host_side(local);
-        self.attached().find(|(_, pod)| has(&pod.local)).map(|(name, _)| name.clone())
+        self.attached().find(|(_, pod)| pod.has_port(port)).map(|(name, _)| name.clone())
+    }
+
+    /// Whether this port is a pod's that is being detached.
+    pub(super) fn is_of_gone(&self, port: PortId) -> bool {
+        self.gone.iter().any(|(_, pod, _)| pod.has_port(port))
     }
 
     /// Has a request wait for what is under way for its pod. `Err`: nothing is.
@@ -340,11 +359,8 @@ impl Attachments {
     }
 
     /// The pods of this node that another plugin has connected and that this agent does not carry.
-    pub(super) fn not_judged<'a>(
-        &'a self,
-        datastore: &'a Datastore,
-    ) -> impl Iterator<Item = PodName> + 'a {
-        let all = (self.network == Network::OtherPlugin).then(|| datastore.pods_here());
+    pub(super) fn not_judged<'a>(&'a self, view: &'a View) -> impl Iterator<Item = PodName> + 'a {
+        let all = (self.network == Network::OtherPlugin).then(|| view.pods_here());
         let others = all.into_iter().flatten().filter(|name| !self.pods.contains_key(name));
         others.map(pod_name).filter(|pod| !self.refused.contains_key(pod))
     }
@@ -422,12 +438,26 @@ impl Attachments {
     }
 
     /// Has a thread remove a pod's device. If that hangs, the device goes with its queues, which the workers have given
-    /// up.
-    pub(super) fn start_removal(&mut self, name: &ObjectName, device: PodDevice, then: Departure) {
-        self.pods.insert(name.clone(), Pod::UnderWay(VecDeque::new()));
+    /// up. `closed` ends when they have closed them: a TUN or TAP device goes with its last queue, and whoever detaches a
+    /// pod expects that it is gone then.
+    pub(super) fn start_removal(
+        &mut self,
+        name: &ObjectName,
+        device: PodDevice,
+        closed: Vec<Receiver<()>>,
+        then: Departure,
+    ) {
+        self.pods.entry(name.clone()).or_insert_with(|| Pod::UnderWay(VecDeque::new()));
         let pod = pod_name(name);
         let holding = Arc::clone(&self.holding);
         let remove = move |namespace: &AgentNamespace| {
+            if device.device().is_tuntap() {
+                let until = Instant::now() + CLOSING;
+                for queues in &closed {
+                    // Nothing is sent: it ends.
+                    let _ = queues.recv_deadline(until);
+                }
+            }
             holding.release(&pod);
             if let Err(error) = device.detach(namespace) {
                 tracing::warn!(%pod, %error, "the pod's interface could not be removed");
@@ -436,11 +466,10 @@ impl Attachments {
         self.work.start_bounded(name.clone(), remove, Done::Removed(then));
     }
 
-    /// The work for a pod has ended. Returns the requests that waited for it.
-    pub(super) fn end_work(&mut self, name: &ObjectName) -> VecDeque<PodRequest> {
-        match self.pods.remove(name) {
-            Some(Pod::UnderWay(waiting)) => waiting,
-            Some(Pod::Attached(_)) | None => VecDeque::new(),
+    /// The work for a pod has ended: the requests that waited for it are ready.
+    pub(super) fn end_work(&mut self, name: &ObjectName) {
+        if let Some(Pod::UnderWay(waiting)) = self.pods.remove(name) {
+            self.ready.extend(waiting);
         }
     }
 
@@ -460,11 +489,32 @@ impl Attachments {
         self.pods.insert(name, Pod::Attached(AttachedPod { device, local }));
     }
 
-    /// Takes an attached pod out. Its device and its port are the caller's to remove.
-    pub(super) fn remove(&mut self, name: &ObjectName) -> Option<AttachedPod> {
-        self.find(name)?;
-        let Some(Pod::Attached(pod)) = self.pods.remove(name) else { return None };
-        Some(pod)
+    /// Takes an attached pod out; its device and its port go when no tables name it. `Err`: it is not attached.
+    pub(super) fn take_out(&mut self, name: &ObjectName, then: Departure) -> Result<(), Departure> {
+        match self.pods.remove(name) {
+            Some(Pod::Attached(pod)) => {
+                self.pods.insert(name.clone(), Pod::UnderWay(VecDeque::new()));
+                self.gone.push((name.clone(), pod, then));
+                Ok(())
+            }
+            other => {
+                self.pods.extend(other.map(|pod| (name.clone(), pod)));
+                Err(then)
+            }
+        }
+    }
+
+    /// Has a reply sent when all that is unsettled is settled.
+    pub(super) fn reply(&mut self, caller: Caller, response: Response) {
+        self.replies.push((caller, response));
+    }
+
+    /// Sends the replies.
+    pub(super) fn send_replies(&mut self) {
+        for (caller, response) in self.replies.drain(..) {
+            // A client that went away no longer waits.
+            let _ = caller.send(Outcome::Reply(response));
+        }
     }
 
     /// The addresses of a pod: those that the request names, or else the next in turn.

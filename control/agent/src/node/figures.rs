@@ -22,37 +22,37 @@ impl Agent {
             *health = Health::Running(Running::new(now));
         }
         let Health::Running(running) = health else { return };
-        let Self { datastore, dataplane, .. } = self;
+        let Self { inputs, view, dataplane, calculated, .. } = self;
         let workers = dataplane.ports.workers.iter();
         running.turn(now, workers.map(|worker| worker.counters().turns.read()));
-        running.published = datastore.cluster.in_sync && dataplane.tables.version > 0;
-        running.stale = datastore.source.stale().map(|stale| (stale.since, stale.reason));
-        running.refuted = dataplane.is_refuted();
+        running.published = view.cluster.in_sync && calculated.tables.version > 0;
+        running.stale = inputs.source.stale().map(|stale| (stale.since, stale.reason));
+        running.refuted = calculated.is_refuted();
     }
 
     /// The agent's figures now.
     pub(crate) fn figures(&mut self) -> Observation {
         let ports = self.dataplane.ports.traffic();
-        let Self { datastore, dataplane, attachments, .. } = &*self;
-        let (contents, model) = (datastore.source.contents(), &datastore.cluster.model);
+        let Self { inputs, view, dataplane, calculated, attachments, .. } = &*self;
+        let (contents, model) = (inputs.contents(), &view.cluster.model);
         let mut objects = BTreeMap::new();
         for (key, stored) in &contents.objects {
             let valid = matches!(stored.state, State::Valid(_));
             *objects.entry((group(key.kind), key.kind.name(), valid)).or_default() += 1;
         }
         let problems = |severity| {
-            datastore.cluster.problems.iter().filter(|it| it.severity == severity).count() as u64
+            view.cluster.problems.iter().filter(|it| it.severity == severity).count() as u64
         };
-        let enforced = |(_, pod): &(_, &AttachedPod)| is_enforced(&dataplane.tables, &pod.local);
+        let enforced = |(_, pod): &(_, &AttachedPod)| is_enforced(&calculated.tables, &pod.local);
         let (attached, enforced) =
             (attachments.attached().count(), attachments.attached().filter(enforced).count());
         let blocks = attachments.leases().usage();
-        let calculation = &dataplane.calculation;
+        let calculation = &calculated.calculation;
         let workers = &dataplane.ports.workers;
         Observation {
             started: SystemTime::now() - self.started.elapsed(),
-            in_sync: datastore.cluster.in_sync,
-            stale_since: datastore.source.stale().map(|stale| stale.since),
+            in_sync: view.cluster.in_sync,
+            stale_since: inputs.source.stale().map(|stale| stale.since),
             objects,
             errors: problems(Severity::Error),
             warnings: problems(Severity::Warning),
@@ -60,20 +60,20 @@ impl Agent {
             known_policies: model.policies.len() as u64,
             enforced: enforced as u64,
             unenforced: (attached - enforced) as u64,
-            not_judged: attachments.not_judged(datastore).count() as u64,
+            not_judged: attachments.not_judged(view).count() as u64,
             leases: attachments.leases().leases().count() as u64,
             blocks: blocks
                 .map(|(net, used, left)| BlockUse { net: net.to_string(), used, left })
                 .collect(),
-            tables: dataplane.tables.version,
-            pods_in_place: dataplane.changed_in_place,
-            routes_in_place: dataplane.routes_changed_in_place,
-            refuted: dataplane.is_refuted(),
-            policy: policy(&dataplane.tables.image),
+            tables: calculated.tables.version,
+            pods_in_place: calculated.changed_in_place,
+            routes_in_place: calculated.routes_changed_in_place,
+            refuted: calculated.is_refuted(),
+            policy: policy(&calculated.tables.image),
             ports,
             workers: workers.iter().map(worker).collect(),
             flow_capacity: Dataplane::flow_capacity() as u64,
-            rules: current_rules(dataplane).filter(|rule| rule.packets > 0).collect(),
+            rules: current_rules(self).filter(|rule| rule.packets > 0).collect(),
             former: [Verdict::Allow, Verdict::Deny].map(|verdict| calculation.former(verdict)),
             denied_flows: dataplane.denials.noted(),
             unreported_flows: workers.sum(|counters| counters.reports_lost.read()),

@@ -2,11 +2,10 @@
 //!
 //! Attaching has three steps. The control loop reserves an address; a thread that may block makes the device
 //! ([`DeviceWork`](crate::device_work::DeviceWork)), or the caller makes it and hands its queues over; the control loop
-//! commits: it takes the device as a port and
-//! publishes tables that name the pod. The caller gets its reply after that, so the pod's policy is in force; if the
-//! tables were refuted (`--verify-tables`), nothing passes the pod. Detaching goes the other way round. Work for many
-//! pods runs at once; requests for one pod run one after the other, in order of arrival. What fails leaves nothing:
-//! neither a device nor an address.
+//! takes the device as a port, and settles: tables name the pod. The caller gets its reply after that, so the pod's policy
+//! is in force; if the tables were refuted (`--verify-tables`), nothing passes the pod. Detaching goes the other way round.
+//! Work for many pods runs at once; requests for one pod run one after the other, in order of arrival. What fails leaves
+//! nothing: neither a device nor an address.
 
 use std::net::IpAddr;
 use std::panic::resume_unwind;
@@ -20,16 +19,14 @@ use nix::errno::Errno;
 
 use super::Agent;
 use super::attachments::{
-    Answered, AttachRequest, AttachedPod, Caller, Departure, Done, EarlyAttachment, Made, Maker,
-    PodRequest, Reserved, object_name, pod_name,
+    AttachRequest, AttachedPod, Caller, Departure, Done, EarlyAttachment, Made, Maker, PodRequest,
+    Reserved, object_name, pod_name,
 };
-use super::datastore;
 use crate::device_work::Completed;
 use crate::error::Error;
 use crate::ipam;
-use crate::server::Outcome;
 use crate::settings::Network;
-use manx_api::{self as api, Attach, Attached, AttachmentId, ErrorKind, Failure, Response};
+use manx_api::{self as api, Attach, Attached, AttachmentId, ErrorKind, Failure};
 use manx_devices::pod_device::PodDevice;
 use manx_objects::object::Kind;
 
@@ -48,13 +45,13 @@ impl Agent {
             Err(PodRequest::Attach(request, caller)) => self.begin_attach(name, *request, caller),
             Err(PodRequest::Detach(detach, caller)) => {
                 self.give_up_early(&name, detach.id.as_ref());
-                let reply_to = Some((caller, Ok(api::Reply::Detached)));
+                let reply = Some((caller, Ok(api::Reply::Detached)));
                 // A pod that started again has another sandbox under the same name. The end of the former one comes
                 // late.
                 let is_other = detach.id.is_some()
                     && detach.id.as_ref() != self.attachments.leases().id(&detach.pod);
                 let release = (!is_other).then_some(detach.pod);
-                let departure = Departure { release, reply: reply_to };
+                let departure = Departure { release, reply };
                 if is_other {
                     return self.depart(departure);
                 }
@@ -69,38 +66,43 @@ impl Agent {
         let AttachRequest { attach, netns, maker } = &request;
         let refused = self.refuse_second_interface(attach);
         if let Some(message) = refused.or_else(|| self.refuse_maker(&request)) {
-            return reply(caller, Err(Failure { kind: ErrorKind::Invalid, message }));
+            let failure = Failure { kind: ErrorKind::Invalid, message };
+            return self.attachments.reply(caller, Err(failure));
         }
         if let Some(AttachedPod { device, local }) = self.attachments.find(&name) {
             if device.is(&attach.netns, *netns, &attach.interface) {
                 let found = attached(device, local.addresses.clone());
-                let reserved = self.attachments.reserve(attach, &self.datastore.others(&name));
+                let others = self.view.others(&self.inputs, &name);
+                let reserved = self.attachments.reserve(attach, &others);
                 let refused = |error: ipam::store::Error| failure(error.kind(), &error);
-                return reply(caller, reserved.map(|_| found).map_err(refused));
+                return self.attachments.reply(caller, reserved.map(|_| found).map_err(refused));
             }
             let departure = Departure { release: Some(attach.pod.clone()), reply: None };
             self.begin_detach(&name, departure);
             return self.submit(PodRequest::Attach(Box::new(request), caller));
         }
-        if self.datastore.may_come(&name) {
-            let is_behind = self.datastore.source.is_behind(Kind::Pod);
+        if self.inputs.may_come(&name) {
+            let is_behind = self.inputs.source.is_behind(Kind::Pod);
             let until = Instant::now() + if is_behind { PATIENCE_BEHIND } else { PATIENCE };
             return self.attachments.early.push(EarlyAttachment { name, request, caller, until });
         }
-        if let Some(holder) = self.datastore.holder(&name, &attach.addresses) {
-            return reply(caller, Err(failure(ErrorKind::Invalid, &holder)));
+        if let Some(holder) = self.view.holder(&self.inputs, &name, &attach.addresses) {
+            return self.attachments.reply(caller, Err(failure(ErrorKind::Invalid, &holder)));
         }
-        let addresses = match self.attachments.reserve(attach, &self.datastore.others(&name)) {
+        let others = self.view.others(&self.inputs, &name);
+        let addresses = match self.attachments.reserve(attach, &others) {
             Ok(addresses) => addresses,
-            Err(error) => return reply(caller, Err(failure(error.kind(), &error))),
+            Err(error) => {
+                return self.attachments.reply(caller, Err(failure(error.kind(), &error)));
+            }
         };
-        self.assign(&name, Some(addresses.clone()));
+        self.inputs.assign(&name, Some(addresses.clone()));
         let mtu = match &attach.made {
             Some(made) => made.mtu,
-            None => self.attachments.pod_mtu(&self.datastore.topology),
+            None => self.attachments.pod_mtu(&self.view.topology),
         };
         // Where there is VXLAN, a pod's super-packets have as many segments as its socket sends at once.
-        let segments = self.datastore.has_vxlan().then(|| vxlan::segments_at_once(mtu));
+        let segments = self.view.has_vxlan().then(|| vxlan::segments_at_once(mtu));
         let is_callers = *maker == Maker::Caller
             && (attach.made.is_some() || self.attachments.device(attach).is_tuntap());
         let netns = netns.filter(|_| is_callers);
@@ -153,33 +155,28 @@ impl Agent {
         let is_gone = |early: &EarlyAttachment| {
             early.name == *name && (id.is_none() || early.request.attach.id().as_ref() == id)
         };
-        for early in self.attachments.early.extract_if(.., |early| is_gone(early)) {
+        let gone: Vec<_> = self.attachments.early.extract_if(.., |early| is_gone(early)).collect();
+        for early in gone {
             let message = format!("Pod {name} was detached before its object was known");
-            reply(early.caller, Err(Failure { kind: ErrorKind::Unknown, message }));
+            let failure = Failure { kind: ErrorKind::Unknown, message };
+            self.attachments.reply(early.caller, Err(failure));
         }
     }
 
-    /// Lets the pod's object have the addresses that the pod has here, or no longer: policy knows it by that.
-    fn assign(&mut self, name: &ObjectName, addresses: Option<Vec<IpAddr>>) {
-        if let Some(changes) = self.datastore.source.assign(datastore::key(name), addresses) {
-            self.apply_changes(&changes);
-        }
-    }
-
-    /// Goes on with attachments whose pods are known now, and gives up those that have waited for too long.
-    pub(super) fn retry_early(&mut self, now: Instant) {
+    /// Attachments whose pods are known now go on in the next turn; those that have waited for too long are given up.
+    pub(super) fn look_for_early(&mut self, now: Instant) {
         for EarlyAttachment { name, request, caller, until } in
             mem::take(&mut self.attachments.early)
         {
             if caller.is_closed() {
                 continue;
             }
-            if !self.datastore.may_come(&name) {
-                self.submit(PodRequest::Attach(Box::new(request), caller));
+            if !self.inputs.may_come(&name) {
+                self.attachments.ready.push(PodRequest::Attach(Box::new(request), caller));
             } else if now < until {
                 self.attachments.early.push(EarlyAttachment { name, request, caller, until });
             } else {
-                let why = match self.datastore.source.stale() {
+                let why = match self.inputs.source.stale() {
                     Some(stale) => stale.reason,
                     None => {
                         "found no such object at the API server, expected the pod that is attached"
@@ -187,30 +184,44 @@ impl Agent {
                     }
                 };
                 let message = format!("Pod {name} is not known yet: {why}");
-                reply(caller, Err(Failure { kind: ErrorKind::Unknown, message }));
+                let failure = Failure { kind: ErrorKind::Unknown, message };
+                self.attachments.reply(caller, Err(failure));
             }
         }
     }
 
     /// First nothing leads to the pod, then its port goes, then its device, on a thread; the address may be another
-    /// pod's only after that.
+    /// pod's only after that. [`Agent::end_detached`] goes on when tables no longer name it.
     fn begin_detach(&mut self, name: &ObjectName, departure: Departure) {
-        let Some(gone) = self.attachments.remove(name) else { return self.depart(departure) };
-        self.publish();
-        let host_side = gone.local.host.map(|it| it.port);
-        for port in [Some(gone.local.port), host_side].into_iter().flatten() {
-            self.dataplane.ports.detach(port, self.dataplane.tables.version);
+        match self.attachments.take_out(name, departure) {
+            Ok(()) => self.inputs.note_pods(),
+            Err(departure) => self.depart(departure),
         }
-        if departure.release.is_some() {
-            tracing::info!(pod = %name, "detached");
+    }
+
+    /// Takes the ports of pods that are to be detached from the workers, and has their devices removed. The last tables do
+    /// not name these pods, if they could be made.
+    pub(super) fn end_detached(&mut self) {
+        for (name, AttachedPod { device, local }, departure) in
+            mem::take(&mut self.attachments.gone)
+        {
+            let ports = [Some(local.port), local.host.map(|it| it.port)].into_iter().flatten();
+            let version = self.calculated.tables.version;
+            let closed = ports.map(|port| self.dataplane.ports.detach(port, version)).collect();
+            if departure.release.is_some() {
+                tracing::info!(pod = %name, "detached");
+            }
+            self.attachments.start_removal(&name, device, closed, departure);
         }
-        self.attachments.start_removal(name, gone.device, departure);
     }
 
     /// The workers have lost a port. A pod's namespace that goes takes the device along: that is how most pods end. The
     /// pod keeps its addresses until it is detached, and may be attached anew; but another plugin's pod may also have
     /// been given back. Losing a port of the node itself ends the agent.
     pub(super) fn handle_lost_port(&mut self, port: PortId, error: io::Error) {
+        if self.attachments.is_of_gone(port) {
+            return;
+        }
         let Some(name) = self.dataplane.ports.name(port) else { return };
         let Some(pod) = self.attachments.pod_at(port) else {
             self.failed = Some(Error::NodePortLost { port: name.to_owned(), source: error });
@@ -228,48 +239,34 @@ impl Agent {
         self.begin_detach(&pod, Departure { release, reply: None });
     }
 
-    /// The last step, for all whose device work has ended: one publication names all that are attached now, and then
-    /// the callers get their replies.
+    /// Device work has ended: pods are attached, and get their replies when tables name them, or are gone.
     pub(crate) fn commit(&mut self, completed: impl IntoIterator<Item = Completed<Done>>) {
-        let (mut replies, mut requests) = (Vec::new(), Vec::new());
         for Completed { pod, result } in completed {
             // An agent that does not know what has become of a device ends.
             let done = result.unwrap_or_else(|panic| resume_unwind(panic));
-            requests.extend(self.attachments.end_work(&pod));
+            self.attachments.end_work(&pod);
             match done {
-                Done::Made(reserved, made) => replies.extend(self.adopt(pod, *reserved, made)),
+                Done::Made(reserved, made) => self.adopt(pod, *reserved, made),
                 Done::Removed(departure) => self.depart(departure),
             }
-        }
-        if !replies.is_empty() {
-            self.publish();
-        }
-        for (caller, response) in replies {
-            reply(caller, response);
-        }
-        for request in requests.into_iter().filter(|request| !request.is_abandoned()) {
-            self.submit(request);
         }
     }
 
     /// Takes a device that was made as a port, and its pod as an endpoint. Where there is no port, the device goes
-    /// first, and the caller is told then. A device that no caller waits for any more goes, too. Returns the reply of a
-    /// pod that is attached.
-    fn adopt(&mut self, name: ObjectName, reserved: Reserved, made: Made) -> Option<Answered> {
+    /// first, and the caller is told then. A device that no caller waits for any more goes, too.
+    fn adopt(&mut self, name: ObjectName, reserved: Reserved, made: Made) {
         let Reserved { attach: Attach { pod, .. }, caller, addresses, .. } = reserved;
         let (device, open) = match made {
             Ok(made) => made,
             Err(error) => {
                 let reply = Some((caller, Err(failure(error.kind(), &error))));
-                self.depart(Departure { release: Some(pod), reply });
-                return None;
+                return self.depart(Departure { release: Some(pod), reply });
             }
         };
         if caller.is_closed() {
             tracing::info!(%pod, "the caller that attached it has gone; its device goes, too");
             let departure = Departure { release: Some(pod), reply: None };
-            self.attachments.start_removal(&name, device, departure);
-            return None;
+            return self.attachments.start_removal(&name, device, Vec::new(), departure);
         }
         let all = &mut self.dataplane.ports;
         let ports = all.reserve_pod(&open).and_then(|ports| {
@@ -281,25 +278,26 @@ impl Agent {
             Err(error) => {
                 let reply = Some((caller, Err(failure(ErrorKind::Internal, &error))));
                 let departure = Departure { release: Some(pod), reply };
-                self.attachments.start_removal(&name, device, departure);
-                return None;
+                return self.attachments.start_removal(&name, device, Vec::new(), departure);
             }
         };
         tracing::info!(%pod, ?addresses, device = ?device.device(), "attached");
         let response = Ok(attached(&device, addresses.clone()));
         self.attachments.insert(name, device, ports, addresses);
-        Some((caller, response))
+        self.inputs.note_pods();
+        self.attachments.reply(caller, response);
     }
 
     /// The device is gone, or there was none. A caller whose pod's addresses stay taken is told, and may try again.
     fn depart(&mut self, Departure { release, reply: to }: Departure) {
         let released = release.map_or(Ok(()), |pod| {
-            self.assign(&object_name(&pod), None);
+            self.inputs.assign(&object_name(&pod), None);
             self.attachments.release(&pod)
         });
         if let Some((caller, response)) = to {
             let released = released.map_err(|error| failure(error.kind(), &error));
-            reply(caller, response.and_then(|response| released.map(|()| response)));
+            let response = response.and_then(|response| released.map(|()| response));
+            self.attachments.reply(caller, response);
         }
     }
 }
@@ -317,9 +315,4 @@ fn attached(device: &PodDevice, addresses: Vec<IpAddr>) -> api::Reply {
 
 fn failure(kind: ErrorKind, error: &impl ToString) -> Failure {
     Failure { kind, message: error.to_string() }
-}
-
-fn reply(caller: Caller, response: Response) {
-    // A client that went away no longer waits.
-    let _ = caller.send(Outcome::Reply(response));
 }

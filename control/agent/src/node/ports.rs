@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crossbeam::channel::Receiver;
 use manx_dataplane::counters::{Counter, PortCounters};
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::port::tuntap::Settings;
@@ -117,13 +118,16 @@ impl Ports {
         Ok(())
     }
 
-    /// Takes a port from the workers, which the last tables, of this version, do not name.
-    pub(super) fn detach(&mut self, id: PortId, version: u64) {
-        self.workers.send_all(|| Command::Detach(id));
+    /// Takes a port from the workers, which the last tables, of this version, do not name. What is returned ends when
+    /// the queues that workers still served are closed.
+    pub(super) fn detach(&mut self, id: PortId, version: u64) -> Receiver<()> {
+        let (told, closed) = crossbeam::channel::bounded(0);
+        self.workers.send_all(|| Command::Detach(id, Some(told.clone())));
         let port = self.attached.remove(&id);
         self.leaving.extend(port.map(|port| (kind(&port.name), port.counters)));
         self.fold();
         self.ids.rest(id, version);
+        closed
     }
 
     /// Adds up what ports have counted that no worker serves any more.

@@ -15,16 +15,16 @@ use manx_policy_compiler::model::{self, Direction, Noted, ObjectName, Verdict};
 
 use super::Agent;
 use super::attachments::{AttachedPod, object_name, pod_name};
-use super::dataplane::Dataplane;
-use super::datastore::Datastore;
+use super::inputs::Inputs;
 use super::ports::Port;
+use super::view::View;
 use crate::verify::Verifier;
 use manx_api::{
     Attach, Attachment, AttachmentId, EndpointStatus, ErrorKind, Failure, FlowStatus, Flows,
     MAX_FLOWS, NotedCount, PodName, PolicyStatus, PortStatus, RouteStatus, RuleCount, Status,
     WorkerStatus,
 };
-use manx_calculation::calc::Local;
+use manx_calculation::calc::{Calculation, Local};
 use manx_datastore::api_server::Stale;
 use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, Object};
@@ -37,30 +37,30 @@ const ANSWER: Duration = Duration::from_millis(500);
 impl Agent {
     /// The whole status.
     pub(super) fn status(&self) -> Status {
-        let Self { datastore, dataplane, .. } = self;
-        let verification = dataplane.verifier.as_ref().map(Verifier::verification);
+        let Self { inputs, view, dataplane, calculated, .. } = self;
+        let verification = calculated.verifier.as_ref().map(Verifier::verification);
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            node: datastore.node.clone(),
+            node: view.node.clone(),
             uptime_s: self.started.elapsed().as_secs(),
-            in_sync: datastore.cluster.in_sync,
-            stale: stale(datastore),
-            datastore: format!("{:016x}", datastore.source.contents().fingerprint),
-            tables: dataplane.tables.version,
-            changed_in_place: dataplane.changed_in_place,
-            routes_changed_in_place: dataplane.routes_changed_in_place,
+            in_sync: view.cluster.in_sync,
+            stale: stale(inputs),
+            datastore: format!("{:016x}", inputs.contents().fingerprint),
+            tables: calculated.tables.version,
+            changed_in_place: calculated.changed_in_place,
+            routes_changed_in_place: calculated.routes_changed_in_place,
             invalid: invalid(self),
             warnings: warnings(self),
-            known_endpoints: datastore.cluster.model.endpoints.len(),
-            known_policies: datastore.cluster.model.policies.len(),
+            known_endpoints: view.cluster.model.endpoints.len(),
+            known_policies: view.cluster.model.policies.len(),
             endpoints: endpoints(self),
             routes: routes(self),
             ports: dataplane.ports.attached.values().map(port_status).collect(),
             workers: dataplane.ports.workers.iter().map(worker).collect(),
-            flows: flows(dataplane, since_boot().as_secs()),
-            rules: rules(dataplane),
-            noted: noted(dataplane),
-            policy: policy(&dataplane.tables.image),
+            flows: flows(self, since_boot().as_secs()),
+            rules: rules(self),
+            noted: noted(self),
+            policy: policy(&calculated.tables.image),
             verification: verification.cloned().unwrap_or_default(),
         }
     }
@@ -75,7 +75,8 @@ impl Agent {
                 addresses: addresses.to_vec(),
                 device: attached.map(|it| it.device.device()),
                 mac: attached.and_then(|it| it.device.mac()),
-                enforced: attached.is_some_and(|it| is_enforced(&self.dataplane.tables, &it.local)),
+                enforced: attached
+                    .is_some_and(|it| is_enforced(&self.calculated.tables, &it.local)),
             }
         };
         // Those that wait for the pod's object have nothing yet, and may be detached.
@@ -89,7 +90,7 @@ impl Agent {
 
     /// Whether a pod could be attached now: the objects are known, and there is an address for it.
     pub(super) fn check_ready(&self) -> Result<(), Failure> {
-        if !self.datastore.cluster.in_sync {
+        if !self.view.cluster.in_sync {
             let message = "the datastore has not been read completely: nothing passes a pod until it is; `manx status` shows what is wrong";
             return Err(Failure { kind: ErrorKind::Internal, message: message.to_owned() });
         }
@@ -101,7 +102,7 @@ impl Agent {
     pub(super) fn flows(&self, point: Option<u64>) -> Flows {
         let denied = self.dataplane.denials.noted();
         let (denials, forgotten) = self.dataplane.denials.since(point.unwrap_or(denied));
-        let flows = flows(&self.dataplane, since_boot().as_secs());
+        let flows = flows(self, since_boot().as_secs());
         let sum = |read: fn(&WorkerCounters) -> &Counter| {
             self.dataplane.ports.workers.iter().map(|worker| read(worker.counters()).read()).sum()
         };
@@ -124,8 +125,9 @@ pub(super) fn policy(image: &Image) -> PolicyStatus {
 }
 
 /// What was met on the way to what decided, and how often.
-fn noted(Dataplane { calculation, ports, .. }: &Dataplane) -> Vec<NotedCount> {
-    let noted = calculation.noted(|slot| ports.workers.rule_count(slot)).into_iter();
+fn noted(Agent { calculated, dataplane, .. }: &Agent) -> Vec<NotedCount> {
+    let ports = &dataplane.ports;
+    let noted = calculated.calculation.noted(|slot| ports.workers.rule_count(slot)).into_iter();
     let one = |(met, packets): (&Noted, u64)| NotedCount {
         rule: met.to_string(),
         action: format!("{:?}", met.action()).to_lowercase(),
@@ -135,36 +137,36 @@ fn noted(Dataplane { calculation, ports, .. }: &Dataplane) -> Vec<NotedCount> {
     noted.filter(|(_, packets)| *packets > 0).map(one).collect()
 }
 
-fn stale(datastore: &Datastore) -> Option<manx_api::Stale> {
-    let Stale { since, reason } = datastore.source.stale()?;
+fn stale(inputs: &Inputs) -> Option<manx_api::Stale> {
+    let Stale { since, reason } = inputs.source.stale()?;
     let of_epoch = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let ago = since.elapsed().unwrap_or_default();
     Some(manx_api::Stale { since: of_epoch.as_secs(), for_s: ago.as_secs(), reason })
 }
 
-fn summaries(datastore: &Datastore, severity: Severity) -> impl Iterator<Item = String> {
-    let problems = datastore.cluster.problems.iter();
+fn summaries(view: &View, severity: Severity) -> impl Iterator<Item = String> {
+    let problems = view.cluster.problems.iter();
     problems.filter(move |problem| problem.severity == severity).map(Problem::summary)
 }
 
-fn invalid(Agent { datastore, dataplane, .. }: &Agent) -> Vec<String> {
+fn invalid(Agent { view, dataplane, .. }: &Agent) -> Vec<String> {
     let vxlan = dataplane.vxlan_fault.message().map(str::to_owned);
-    let problems = summaries(datastore, Severity::Error).chain(datastore.topology.problems());
+    let problems = summaries(view, Severity::Error).chain(view.topology.problems());
     problems.chain(vxlan).collect()
 }
 
-fn warnings(Agent { datastore, dataplane, attachments, served, .. }: &Agent) -> Vec<String> {
+fn warnings(Agent { inputs, view, calculated, attachments, served, .. }: &Agent) -> Vec<String> {
     let refused = attachments.refused.iter().map(|(pod, reason)| {
         format!("pod {pod}: its interface was not taken over from the last agent: {reason}; nothing passes until the pod is made anew")
     });
-    summaries(datastore, Severity::Warning)
-        .chain(annotations_not_done(datastore.source.contents(), &datastore.node))
-        .chain(datastore.source.warnings())
+    summaries(view, Severity::Warning)
+        .chain(annotations_not_done(inputs.contents(), &view.node))
+        .chain(inputs.source.warnings())
         .chain(attachments.holding.problem())
         .chain(served.problems())
-        .chain(left_out(dataplane))
+        .chain(left_out(&calculated.calculation))
         .chain(refused)
-        .chain(attachments.not_judged(datastore).map(|pod| {
+        .chain(attachments.not_judged(view).map(|pod| {
             format!(
                 "pod {pod}: another plugin connected it, and this agent does not have its link. A pod from before Manx is not judged; \
                  one that Manx had, before agent and holder ended, is closed. Make the pod anew"
@@ -174,7 +176,7 @@ fn warnings(Agent { datastore, dataplane, attachments, served, .. }: &Agent) -> 
 }
 
 /// The pods that have no tables because of what the policies of their namespaces ask.
-fn left_out(Dataplane { calculation, .. }: &Dataplane) -> Option<String> {
+fn left_out(calculation: &Calculation) -> Option<String> {
     const NAMED: usize = 3;
     let pods: Vec<String> = calculation.left_out().iter().map(ToString::to_string).collect();
     (!pods.is_empty()).then(|| {
@@ -216,8 +218,8 @@ fn annotations_not_done(contents: &Contents, node: &str) -> Vec<String> {
     pods.into_iter().map(line).collect()
 }
 
-fn endpoints(Agent { dataplane, attachments, .. }: &Agent) -> Vec<EndpointStatus> {
-    let (tables, image) = (&dataplane.tables, &dataplane.tables.image);
+fn endpoints(Agent { calculated, dataplane, attachments, .. }: &Agent) -> Vec<EndpointStatus> {
+    let (tables, image) = (&calculated.tables, &calculated.tables.image);
     let one = |(name, AttachedPod { device, local }): (&ObjectName, &AttachedPod)| {
         let policies = |direction| {
             let chain = image.chain(name, direction).and_then(|chain| image.describe(chain));
@@ -244,13 +246,13 @@ pub(super) fn is_enforced(tables: &Tables, local: &Local) -> bool {
     tables.endpoint(local.index).is_some_and(|endpoint| endpoint.attachment == local.attachment)
 }
 
-fn routes(Agent { dataplane, attachments, .. }: &Agent) -> Vec<RouteStatus> {
+fn routes(Agent { calculated, dataplane, attachments, .. }: &Agent) -> Vec<RouteStatus> {
     let endpoint = |index: u32| {
         let owner = attachments.attached().find(|(_, pod)| pod.local.index == index);
         owner.map_or_else(|| "no endpoint".to_owned(), |(name, _)| format!("pod {name}"))
     };
     let tunnel = |index: u32| {
-        let tunnel = dataplane.tables.tunnel(index);
+        let tunnel = calculated.tables.tunnel(index);
         let Some(tunnel) = tunnel else { return "no tunnel".to_owned() };
         let by = dataplane.ports.name(tunnel.link.port).unwrap_or_default();
         let kind = match tunnel.outer.encapsulation() {
@@ -270,7 +272,7 @@ fn routes(Agent { dataplane, attachments, .. }: &Agent) -> Vec<RouteStatus> {
     };
     let one =
         |(prefix, to): &(_, NextHop)| RouteStatus { prefix: format!("{prefix}"), via: via(*to) };
-    dataplane.routes.iter().map(one).collect()
+    calculated.routes.iter().map(one).collect()
 }
 
 fn port_status(port: &Port) -> PortStatus {
@@ -302,9 +304,9 @@ pub(super) fn worker(worker: &Handle) -> WorkerStatus {
 }
 
 /// Copies from the workers; none of one that does not answer in time (it looks for commands once a turn).
-fn flows(Dataplane { calculation, ports, .. }: &Dataplane, now: u64) -> Vec<FlowStatus> {
-    let workers = &ports.workers;
-    let rule = |slot: u32| calculation.reason(slot).map(ToString::to_string);
+fn flows(Agent { calculated, dataplane, .. }: &Agent, now: u64) -> Vec<FlowStatus> {
+    let workers = &dataplane.ports.workers;
+    let rule = |slot: u32| calculated.calculation.reason(slot).map(ToString::to_string);
     let (reply, flows) = crossbeam::channel::bounded(workers.len());
     workers.flows(MAX_FLOWS, &reply);
     let deadline = Instant::now() + ANSWER;
@@ -332,19 +334,19 @@ fn flows(Dataplane { calculation, ports, .. }: &Dataplane, now: u64) -> Vec<Flow
 }
 
 /// Rules and what they have counted; what is no longer there is summed up.
-fn rules(dataplane: &Dataplane) -> Vec<RuleCount> {
-    let calculation = &dataplane.calculation;
+fn rules(agent: &Agent) -> Vec<RuleCount> {
+    let calculation = &agent.calculated.calculation;
     let former = [Verdict::Allow, Verdict::Deny].map(|verdict| {
         rule_count("rules that are gone".to_owned(), verdict, calculation.former(verdict))
     });
-    current_rules(dataplane).chain(former).filter(|rule| rule.packets > 0).collect()
+    current_rules(agent).chain(former).filter(|rule| rule.packets > 0).collect()
 }
 
 /// The rules that are there. A rule may come more than once.
 pub(super) fn current_rules(
-    Dataplane { calculation, ports, .. }: &Dataplane,
+    Agent { calculated, dataplane, .. }: &Agent,
 ) -> impl Iterator<Item = RuleCount> {
-    let counts = calculation.counts(|slot| ports.workers.rule_count(slot));
+    let counts = calculated.calculation.counts(|slot| dataplane.ports.workers.rule_count(slot));
     counts.map(|(reason, packets)| rule_count(reason.to_string(), reason.verdict(), packets))
 }
 

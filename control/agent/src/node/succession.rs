@@ -18,7 +18,6 @@ use manx_dataplane::tables::Tables;
 
 use super::Agent;
 use super::attachments::object_name;
-use super::datastore;
 use super::ports::PodPorts;
 use crate::error::Error;
 use crate::holding::{Refused, Resumed};
@@ -33,23 +32,13 @@ pub(super) struct TakenOver {
 }
 
 impl Agent {
-    /// Attaches the pods. Publication follows, and then [`Agent::serve`] of what this returns.
+    /// Attaches the pods. [`Agent::settle`] follows, and then [`Agent::serve`] of what this returns.
     pub(super) fn take_over(&mut self, kept: Vec<Result<Resumed, Refused>>) -> Vec<TakenOver> {
-        let (mut is_known, mut all) = (true, Vec::new());
+        let mut all = Vec::new();
         for one in kept {
-            let taken = one.and_then(|resumed| self.take_over_one(resumed));
-            match taken {
-                Ok((taken, has_object)) => {
-                    is_known &= has_object;
-                    all.push(taken);
-                }
+            match one.and_then(|resumed| self.take_over_one(resumed)) {
+                Ok(taken) => all.push(taken),
                 Err(refused) => self.let_go(refused),
-            }
-        }
-        if !is_known {
-            self.datastore.import();
-            if let Err(error) = self.datastore.place() {
-                tracing::error!(%error, "the node cannot be placed; the routes stay as they were");
             }
         }
         all
@@ -97,8 +86,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Returns whether the pod's object has its addresses already, too.
-    fn take_over_one(&mut self, resumed: Resumed) -> Result<(TakenOver, bool), Refused> {
+    fn take_over_one(&mut self, resumed: Resumed) -> Result<TakenOver, Refused> {
         let Resumed { held, queues, device, open } = resumed;
         let (pod, addresses) = (held.attach.pod.clone(), held.attach.addresses.clone());
         let refused = |reason| Refused {
@@ -114,8 +102,9 @@ impl Agent {
         let name = object_name(&pod);
         self.attachments.holding.insert(held, queues);
         self.attachments.insert(name.clone(), device, ports, addresses.clone());
-        let changes = self.datastore.source.assign(datastore::key(&name), Some(addresses));
-        Ok((taken, changes.is_none()))
+        self.inputs.assign(&name, Some(addresses));
+        self.inputs.note_pods();
+        Ok(taken)
     }
 
     /// Compares an attachment with the pod's lease.

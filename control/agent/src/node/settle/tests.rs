@@ -1,0 +1,465 @@
+//! Any order and any batches of the same changes lead to the state that all of them at once lead to, from nothing.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+
+use ipnet::IpNet;
+use manx_dataplane::tables::{Connections, Link, NextHop, Role, Tunnel};
+use manx_dataplane::wire::address::Address;
+use manx_policy_compiler::model::ObjectName;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::*;
+use crate::node::calculated::OwnPorts;
+use crate::settings::{Network, Services};
+use manx_calculation::calc::{Local, Underlay, encapsulation};
+use manx_calculation::import::Overlay;
+use manx_calculation::topology::{Desired, ReservedFor};
+use manx_datastore::Source;
+use manx_observe::latency::Latencies;
+
+/// Without it the node has no place.
+const NODE: &str = "{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.1.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}";
+
+/// Objects, each in several versions.
+const OBJECTS: &[(&str, &[&str])] = &[
+    (
+        "pool",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: a}, spec: {cidr: 10.0.0.0/14, ipipMode: Always}}",
+            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: a}, spec: {cidr: 10.0.0.0/14, vxlanMode: Always}}",
+            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: a}, spec: {cidr: 10.0.0.0/14}}",
+        ],
+    ),
+    (
+        "pool-2",
+        &[
+            "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: b}, spec: {cidr: 10.9.0.0/16, ipipMode: Always}}",
+        ],
+    ),
+    (
+        "node-2",
+        &[
+            "{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.2.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}",
+            "{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.3.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}]}}",
+        ],
+    ),
+    (
+        "node-3",
+        &[
+            "{apiVersion: v1, kind: Node, metadata: {name: n3}, spec: {podCIDR: 10.2.0.0/25}, status: {addresses: [{type: InternalIP, address: 172.18.0.4}]}}",
+        ],
+    ),
+    (
+        "namespace",
+        &[
+            "{apiVersion: v1, kind: Namespace, metadata: {name: a, labels: {team: x}}}",
+            "{apiVersion: v1, kind: Namespace, metadata: {name: a}}",
+        ],
+    ),
+    (
+        "policy",
+        &[
+            "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p, namespace: a}, spec: {podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {app: web}}}]}]}}",
+            "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p, namespace: a}, spec: {podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {team: x}}}]}], egress: [{to: [{ipBlock: {cidr: 10.9.0.0/16}}]}]}}",
+            "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p, namespace: a}, spec: {podSelector: {}, ingress: [{ports: [{port: 99999}]}]}}",
+        ],
+    ),
+    (
+        "here-0",
+        &[
+            "{apiVersion: v1, kind: Pod, metadata: {name: p0, namespace: a, labels: {app: web}}, spec: {nodeName: n1, containers: [{name: c}]}, status: {podIP: 10.1.0.2}}",
+            "{apiVersion: v1, kind: Pod, metadata: {name: p0, namespace: a}, spec: {nodeName: n1, containers: [{name: c}]}, status: {podIP: 10.1.0.2}}",
+            "{apiVersion: v1, kind: Pod, metadata: {name: p0, namespace: a}, spec: {nodeName: n1, containers: [{name: c}]}, status: {phase: Pending}}",
+        ],
+    ),
+    (
+        "here-1",
+        &[
+            "{apiVersion: v1, kind: Pod, metadata: {name: p1, namespace: a}, spec: {nodeName: n1, containers: [{name: c}]}, status: {podIP: 10.9.0.1}}",
+            "{apiVersion: v1, kind: Pod, metadata: {name: p1, namespace: a, labels: {app: web}}, spec: {nodeName: n1, containers: [{name: c}]}, status: {podIP: 10.1.0.3}}",
+        ],
+    ),
+    (
+        "there",
+        &[
+            "{apiVersion: v1, kind: Pod, metadata: {name: q, namespace: a, labels: {app: web}}, spec: {nodeName: n2, containers: [{name: c}]}, status: {podIP: 10.2.0.9}}",
+            "{apiVersion: v1, kind: Pod, metadata: {name: q, namespace: a}, spec: {nodeName: n2, containers: [{name: c}]}, status: {podIP: 10.9.0.7}}",
+            "{apiVersion: v1, kind: Pod, metadata: {name: q, namespace: a, labels: {app: web}}, spec: {nodeName: n2, containers: [{name: c}]}, status: {podIP: 172.17.0.1}}",
+            "{apiVersion: v1, kind: Pod, metadata: {name: q, namespace: a}, spec: {nodeName: n2, containers: [{name: c}]}, status: {podIP: 10.9.9.9}}",
+            // The node's own: of its tunnel, and that by which it masquerades.
+            "{apiVersion: v1, kind: Pod, metadata: {name: q, namespace: a, labels: {app: web}}, spec: {nodeName: n2, containers: [{name: c}]}, status: {podIPs: [{ip: 10.1.0.1}, {ip: 10.1.0.0}]}}",
+        ],
+    ),
+    (
+        "service",
+        &[
+            "{apiVersion: v1, kind: Service, metadata: {name: s, namespace: a}, spec: {clusterIP: 10.96.0.9, ports: [{port: 80}]}}",
+            "{apiVersion: v1, kind: Service, metadata: {name: s, namespace: a}, spec: {clusterIP: 10.1.0.9, ports: [{port: 80}]}}",
+        ],
+    ),
+    (
+        "slice",
+        &[
+            "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: s-1, namespace: a, labels: {kubernetes.io/service-name: s}}, addressType: IPv4, endpoints: [{addresses: [172.18.0.3]}], ports: [{port: 80, protocol: TCP}]}",
+            "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: s-1, namespace: a, labels: {kubernetes.io/service-name: s}}, addressType: IPv4, endpoints: [{addresses: [10.1.0.2]}], ports: [{port: 80, protocol: TCP}]}",
+        ],
+    ),
+    (
+        "api-server",
+        &[
+            "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: kubernetes, namespace: default, labels: {kubernetes.io/service-name: kubernetes}}, addressType: IPv4, endpoints: [{addresses: [172.18.0.9]}]}",
+            "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: kubernetes, namespace: default, labels: {kubernetes.io/service-name: kubernetes}}, addressType: IPv4, endpoints: [{addresses: [10.9.0.7]}]}",
+        ],
+    ),
+];
+
+const OWN: &[&[&str]] = &[
+    &[],
+    &["172.18.0.2/32", "10.1.0.1/32"],
+    &["172.18.0.2/32", "172.17.0.1/32", "10.96.0.9/32"],
+    &["127.0.0.0/8", "10.9.0.1/32"],
+];
+
+const RESERVED: &[&[(&str, ReservedFor)]] = &[
+    &[],
+    &[("10.9.0.7", ReservedFor::Gateway)],
+    &[("10.9.0.1", ReservedFor::DnsServer), ("10.2.0.9", ReservedFor::Gateway)],
+];
+
+const NEXT_HOPS: &[&[([u8; 4], u8)]] =
+    &[&[], &[([172, 18, 0, 3], 1)], &[([172, 18, 0, 3], 2), ([172, 18, 0, 4], 3)]];
+
+/// What routes may lead to.
+const ADDRESSES: &[&str] = &[
+    "10.1.0.0",
+    "10.1.0.1",
+    "10.1.0.2",
+    "10.1.0.3",
+    "10.1.0.9",
+    "10.2.0.1",
+    "10.2.0.9",
+    "10.2.0.200",
+    "10.3.0.9",
+    "10.9.0.1",
+    "10.9.0.7",
+    "10.9.9.9",
+    "10.96.0.9",
+    "127.0.0.1",
+    "172.17.0.1",
+    "172.18.0.2",
+    "172.18.0.3",
+    "172.18.0.9",
+    "198.51.100.1",
+    "fd00::1",
+];
+
+/// The addresses that the agent has given pods of this node, by the pod.
+const HERE: &[(&str, &[&str])] = &[("p0", &["10.1.0.2"]), ("p1", &["10.1.0.3", "10.9.0.1"])];
+
+/// What a source tells.
+#[derive(Debug, Clone)]
+enum Event {
+    /// An object is this version now, or gone.
+    Object(&'static str, Option<&'static str>),
+    Own(&'static [&'static str]),
+    Reserved(&'static [(&'static str, ReservedFor)]),
+    NextHops(&'static [([u8; 4], u8)]),
+    /// A pod of this node is attached, or not.
+    Pod(usize, bool),
+    /// VXLAN's socket can be opened, or not.
+    Socket(bool),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let object = prop::sample::select(OBJECTS).prop_flat_map(|(name, texts)| {
+        let text = prop::option::weighted(0.8, prop::sample::select(texts));
+        text.prop_map(move |text| Event::Object(name, text))
+    });
+    let pod = (0..HERE.len(), prop::bool::weighted(0.7));
+    prop_oneof![
+        6 => object,
+        1 => prop::sample::select(OWN).prop_map(Event::Own),
+        1 => prop::sample::select(RESERVED).prop_map(Event::Reserved),
+        1 => prop::sample::select(NEXT_HOPS).prop_map(Event::NextHops),
+        2 => pod.prop_map(|(pod, there)| Event::Pod(pod, there)),
+        1 => any::<bool>().prop_map(Event::Socket),
+    ]
+}
+
+/// A node without devices.
+struct Node {
+    inputs: Inputs,
+    view: View,
+    calculated: Calculated,
+    locals: BTreeMap<ObjectName, Local>,
+    opens_sockets: bool,
+    /// What it was last told to be.
+    host_network: Option<Desired>,
+}
+
+impl Node {
+    fn new(directory: &Path, verify_tables: bool) -> Self {
+        let port = |number| Link::native(PortId(number), 1500);
+        let underlay = Underlay {
+            mtu: 1500,
+            raw: PortId(2),
+            packet_socket: Some((PortId(3), [2; 6])),
+            next_hops: BTreeMap::new(),
+            vxlan: None,
+        };
+        let own = OwnPorts { host: port(0), forwarded: None, service: Some(port(1)), underlay };
+        Self {
+            inputs: Inputs::new(Source::open_directory(directory)),
+            view: View::new("n1", Network::Manx, Services::KubeProxy),
+            calculated: Calculated::new(
+                own,
+                Connections::default(),
+                verify_tables,
+                Latencies::default(),
+            ),
+            locals: BTreeMap::new(),
+            opens_sockets: false,
+            host_network: None,
+        }
+    }
+
+    fn happen(&mut self, directory: &Path, event: &Event) {
+        match event {
+            Event::Object(name, text) => {
+                write(directory, name, *text);
+                self.inputs.source.refresh().into_iter().for_each(|it| self.inputs.note(it));
+            }
+            Event::Own(own) => self.inputs.set_own_addresses(nets(own)),
+            Event::Reserved(all) => {
+                let all = all.iter().map(|(address, what)| (address.parse().unwrap(), *what));
+                self.inputs.set_reserved(all.collect());
+            }
+            Event::NextHops(all) => {
+                let all = all.iter().map(|(node, mac)| (Ipv4Addr::from(*node), [*mac; 6]));
+                self.inputs.set_next_hops(all.collect());
+            }
+            Event::Pod(pod, there) => {
+                let (name, addresses) = HERE[*pod];
+                let (name, number) = (ObjectName::new("a", name), *pod as u16);
+                if *there {
+                    let addresses: Vec<IpAddr> =
+                        addresses.iter().map(|it| it.parse().unwrap()).collect();
+                    let local = Local {
+                        index: number.into(),
+                        attachment: 1 + u32::from(number),
+                        port: PortId(10 + number),
+                        host: None,
+                        addresses,
+                        mtu: 1450,
+                    };
+                    self.locals.insert(name, local);
+                } else {
+                    self.locals.remove(&name);
+                }
+                self.inputs.note_pods();
+            }
+            Event::Socket(opens) => {
+                self.opens_sockets = *opens;
+                self.inputs.retry_socket();
+            }
+        }
+    }
+
+    fn settle(&mut self) -> Settled {
+        let Self { inputs, view, calculated, locals, opens_sockets, host_network } = self;
+        let open = |view: &View| (view.has_vxlan() && *opens_sockets).then_some(PortId(4));
+        let follow = |view: &View| *host_network = Some(view.host());
+        settle(inputs, view, calculated, &locals.iter().collect(), follow, open)
+    }
+
+    /// All that packets and users can tell of it, in words that do not depend on the way here: tunnels keep the indexes
+    /// that they had first.
+    fn state(&self) -> BTreeMap<String, String> {
+        let Self { view, calculated, locals, .. } = self;
+        let tables = &calculated.tables;
+        let via = |next_hop: NextHop| match next_hop {
+            NextHop::Tunnel(index) => tables.tunnel(index).map_or_else(
+                || "a tunnel without a socket".to_owned(),
+                |Tunnel { remote, outer, link: Link { port, mtu, .. } }| {
+                    format!("{remote} {outer:?} {port:?} {mtu}")
+                },
+            ),
+            other => format!("{other:?}"),
+        };
+        let mut state = BTreeMap::new();
+        for (net, next_hop) in &calculated.routes {
+            state.insert(format!("route {net}"), via(*next_hop));
+        }
+        for address in ADDRESSES.iter().map(|address| address.parse::<IpAddr>().unwrap()) {
+            let looked_up = tables.next_hop(Address::from(address));
+            state.insert(format!("next hop of {address}"), via(looked_up));
+        }
+        for (name, local) in locals {
+            let endpoint = tables.endpoint(local.index).map(|it| (it.attachment, it.link));
+            state.insert(format!("endpoint {name}"), format!("{endpoint:?}"));
+        }
+        for port in 0..16 {
+            let role = tables.role(PortId(port));
+            state.insert(format!("port {port}"), format!("{role:?}"));
+        }
+        let senders = ["172.18.0.3", "172.18.0.4"].map(|node| {
+            let node = node.parse().unwrap();
+            let kinds = [Overlay::Ipip, Overlay::Vxlan].map(encapsulation);
+            kinds.map(|kind| tables.peers.tunnel(node, kind).map(NextHop::Tunnel).map(via))
+        });
+        let services = view.services.as_ref().map(|it| (&it.addresses, &it.hosts));
+        let hosts = tables.service.as_ref().map(|it| &it.hosts);
+        for (name, what) in [
+            ("policy", format!("{:016x}", tables.image.canonical_hash())),
+            ("topology", format!("{:?}", view.topology)),
+            ("own addresses", format!("{:?}", view.own_addresses)),
+            ("services", format!("{services:?}, in tables {hosts:?}")),
+            ("host network", format!("{:?}", self.host_network)),
+            ("senders", format!("{senders:?}")),
+        ] {
+            state.insert(name.to_owned(), what);
+        }
+        state
+    }
+}
+
+fn nets(all: &[&str]) -> BTreeSet<IpNet> {
+    all.iter().map(|net| net.parse().unwrap()).collect()
+}
+
+fn write(directory: &Path, name: &str, text: Option<&str>) {
+    let path = directory.join(format!("{name}.yaml"));
+    let Some(text) = text else {
+        // What is not there need not be removed.
+        let _ = fs::remove_file(path);
+        return;
+    };
+    let temporary = directory.join(".temporary");
+    // All of one length: a shorter one might be half of a save.
+    fs::write(&temporary, format!("{text:400}")).unwrap();
+    fs::rename(temporary, path).unwrap();
+}
+
+#[test]
+fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _entered = runtime.enter();
+    let [published, in_place, nothing, tunnels] = [const { Cell::new(0) }; 4];
+    let begin = OBJECTS.iter().map(|(_, texts)| prop::option::weighted(0.7, 0..texts.len()));
+    let begin = begin.collect::<Vec<_>>();
+    let batches = vec(prop_oneof![1 => vec(event(), 1), 1 => vec(event(), 2..6)], 1..16);
+    let config = Config { cases: 96, failure_persistence: None, ..Config::default() };
+    let verify = prop::bool::weighted(0.25);
+    let run = |(begin, batches, verify): (Vec<Option<usize>>, Vec<Vec<Event>>, bool)| {
+        let directory = tempfile::tempdir().unwrap();
+        write(directory.path(), "node-1", Some(NODE));
+        for ((name, texts), at) in OBJECTS.iter().zip(begin) {
+            write(directory.path(), name, at.map(|at| texts[at]));
+        }
+        let mut node = Node::new(directory.path(), verify);
+        node.settle();
+        // By what they are of: the last one counts.
+        let mut last = BTreeMap::new();
+        for batch in &batches {
+            let routes = node.calculated.routes_changed_in_place;
+            for event in batch {
+                node.happen(directory.path(), event);
+                let of = match event {
+                    // Files stay, and so do sockets.
+                    Event::Object(..) | Event::Socket(_) => continue,
+                    Event::Own(_) => "own".to_owned(),
+                    Event::Reserved(_) => "reserved".to_owned(),
+                    Event::NextHops(_) => "next hops".to_owned(),
+                    Event::Pod(pod, _) => format!("pod {pod}"),
+                };
+                last.insert(of, event.clone());
+            }
+            let settled = node.settle();
+            let what = match settled.tables {
+                Some(_) => &published,
+                None if node.calculated.routes_changed_in_place > routes => &in_place,
+                None => &nothing,
+            };
+            what.set(what.get() + 1);
+            let mut fresh = Node::new(directory.path(), verify);
+            // A socket stays open, or is not.
+            fresh.calculated.own.underlay.vxlan = node.calculated.own.underlay.vxlan;
+            for event in last.values() {
+                fresh.happen(directory.path(), event);
+            }
+            fresh.settle();
+            prop_assert_eq!(node.state(), fresh.state());
+            let is_open = node.calculated.own.underlay.vxlan.is_some();
+            prop_assert!(is_open || !node.view.has_vxlan() || !node.opens_sockets);
+            let Calculated { changed_in_place, routes_changed_in_place, .. } = node.calculated;
+            prop_assert!(!verify || changed_in_place + routes_changed_in_place == 0);
+            let is_tunnel = |(_, via): &(_, NextHop)| matches!(via, NextHop::Tunnel(_));
+            tunnels.set(tunnels.get() + u32::from(node.calculated.routes.iter().any(is_tunnel)));
+        }
+        // There is nothing left to do.
+        let settled = node.settle();
+        prop_assert!(!settled.placed && settled.tables.is_none());
+        Ok(())
+    };
+    TestRunner::new(config).run(&(begin, batches, verify), run).unwrap();
+    let counts = [&published, &in_place, &nothing, &tunnels].map(Cell::get);
+    let least = counts[..3].iter().sum::<u32>() / 100;
+    assert!(counts.iter().all(|count| *count > least), "not every way is taken: {counts:?}");
+}
+
+#[test]
+fn objects_that_are_not_read_whole_lead_to_no_tables() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _entered = runtime.enter();
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), "node-1", Some(NODE));
+    write(directory.path(), "broken", Some("{"));
+    let mut node = Node::new(directory.path(), false);
+    assert!(node.settle().tables.is_none());
+    assert_eq!(node.calculated.tables.role(PortId(0)), Role::Closed);
+    node.happen(directory.path(), &Event::Object("broken", None));
+    assert!(node.settle().tables.is_some());
+    assert_eq!(node.calculated.tables.role(PortId(0)), Role::Host);
+}
+
+/// A node with pod `q`, which has the address, and what this event does to the reasons why addresses lead to no pod.
+fn unrouted(version_of_q: usize, event: (&'static str, usize)) -> [Vec<String>; 2] {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _entered = runtime.enter();
+    let text = |name: &str, at: usize| OBJECTS.iter().find(|it| it.0 == name).unwrap().1[at];
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), "node-1", Some(NODE));
+    let q = ("there", version_of_q);
+    let all = ["pool", "pool-2", "node-2", "namespace", "api-server"].map(|name| (name, 0));
+    for (name, at) in all.into_iter().chain([q]) {
+        write(directory.path(), name, Some(text(name, at)));
+    }
+    let mut node = Node::new(directory.path(), false);
+    node.settle();
+    let reasons =
+        |node: &Node| node.view.topology.unrouted.values().map(|it| format!("{it:?}")).collect();
+    let before = reasons(&node);
+    let (name, at) = event;
+    node.happen(directory.path(), &Event::Object(name, Some(text(name, at))));
+    node.settle();
+    [before, reasons(&node)]
+}
+
+#[test]
+fn an_api_server_takes_its_address_from_a_pod() {
+    let [before, after] = unrouted(1, ("api-server", 1));
+    assert_eq!(before, [""; 0]);
+    assert_eq!(after, ["Reserved(ApiServer)"]);
+}
+
+#[test]
+fn the_nodes_own_addresses_are_no_pods_before_its_kernel_has_them() {
+    let own = ["Reserved(Interface)", "IsOfNode(\"n1\")"];
+    assert_eq!(unrouted(4, ("service", 0)), [own, own]);
+}
