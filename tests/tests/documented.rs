@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use manx_calculation::topology::RouteSource;
+
 /// The targets of a text's links, as they are written.
 fn links(text: &str) -> Vec<&str> {
     text.split("](").skip(1).filter_map(|after| after.split(')').next()).collect()
@@ -86,6 +88,17 @@ fn every_file_that_the_documentation_links_to_is_there() {
         }
     }
     assert!(seen > 20, "{seen} links");
+}
+
+#[test]
+fn the_sources_of_routes_are_documented_in_their_order() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let page = fs::read_to_string(root.join("docs/agent.md")).unwrap();
+    let (_, table) = page.split_once("| source | its routes |\n|---|---|\n").unwrap();
+    let rows = table.lines().map_while(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let documented: Vec<&str> = rows.collect();
+    assert_eq!(documented, RouteSource::ALL.map(RouteSource::name));
+    assert!(RouteSource::ALL.is_sorted());
 }
 
 /// The documents of a manifest, without the words before them.

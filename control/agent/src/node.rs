@@ -17,6 +17,7 @@ mod figures;
 mod inputs;
 mod pods;
 mod ports;
+mod routes;
 mod settle;
 mod status;
 mod succession;
@@ -208,6 +209,9 @@ impl Agent {
             Call::Ready => Outcome::Reply(self.check_ready().map(|()| Reply::Ready)),
             Call::Removed => Outcome::Reply(Ok(Reply::Removed(self.is_removed()))),
             Call::Status => Outcome::Reply(Ok(Reply::Status(Box::new(self.status())))),
+            Call::Routes => {
+                Outcome::Reply(self.list_routes().map(|it| Reply::Routes(Box::new(it))))
+            }
             Call::Explain(request) => self.explain(request),
             Call::Denials => {
                 self.read_reports();

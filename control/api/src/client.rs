@@ -13,7 +13,7 @@ use nix::unistd::geteuid;
 use crate::explain::{ExplainRequest, Explanation};
 use crate::{
     self as api, Attach, Attached, Attachment, Call, Capture, Denial, Detach, ErrorKind, Failure,
-    Flows, Reply, Request, Reservation, Response, Status, descriptors,
+    Flows, Reply, Request, Reservation, Response, Routes, Status, descriptors,
 };
 
 /// How long an agent may take to answer.
@@ -229,6 +229,14 @@ impl Client {
         }
     }
 
+    /// [`Call::Routes`].
+    pub fn routes(&mut self) -> Result<Routes, Error> {
+        match self.call(Call::Routes)? {
+            Reply::Routes(routes) => Ok(*routes),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
     /// [`Call::Explain`].
     pub fn explain(&mut self, request: ExplainRequest) -> Result<Explanation, Error> {
         match self.call(Call::Explain(request))? {
@@ -283,6 +291,7 @@ impl Client {
             Reply::Ready => "ready",
             Reply::Removed(_) => "removed",
             Reply::Status(_) => "status",
+            Reply::Routes(_) => "routes",
             Reply::Explained(_) => "explained",
             Reply::Denials(_) => "denials",
             Reply::Flows(_) => "flows",

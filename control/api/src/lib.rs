@@ -99,6 +99,8 @@ pub enum Call {
     Removed,
     /// Everything that `manx status` shows.
     Status,
+    /// Where each prefix leads, by which source, and what other sources say.
+    Routes,
     /// Explain whether a connection passes by the objects that the agent has loaded, and what decides.
     Explain(ExplainRequest),
     /// The last denied flows, oldest first (a bounded buffer).
@@ -270,6 +272,8 @@ pub enum Reply {
     Removed(bool),
     /// The reply to [`Call::Status`].
     Status(Box<Status>),
+    /// The reply to [`Call::Routes`].
+    Routes(Box<Routes>),
     /// The reply to [`Call::Explain`].
     Explained(Box<Explanation>),
     /// The reply to [`Call::Denials`].
@@ -558,6 +562,34 @@ pub struct RouteStatus {
     pub prefix: String,
     /// Where it leads, e.g. `pod default/web`, `tunnel 172.18.0.3 (node-2)`, `host`, `unreachable`.
     pub via: String,
+}
+
+/// The routes of all sources.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Routes {
+    /// The node.
+    pub node: String,
+    /// By prefix. Of one prefix the last one is used.
+    pub routes: Vec<SourceRoute>,
+}
+
+/// What one source says of a prefix.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceRoute {
+    /// The prefix.
+    pub prefix: String,
+    /// The source, e.g. `own block`, `block of a node`, `attached pod`.
+    pub source: String,
+    /// The object that says so, e.g. `node n2`, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<String>,
+    /// Where it leads, e.g. `pod default/web`, `IPIP to 172.18.0.3 by uplink-raw`, `host`, `nowhere`.
+    pub via: String,
+    /// Why it leads nowhere, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Whether it is used: no later source has a route for the same prefix.
+    pub used: bool,
 }
 
 /// One port.

@@ -3,6 +3,8 @@
 //! they cannot disagree.
 
 mod longest;
+mod seen;
+mod source;
 mod unrouted;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,12 +14,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use self::longest::longest;
+use self::seen::{Seen, underlay_address, unheld};
+pub use self::source::{RouteSource, routes};
 use self::unrouted::lines;
 pub use self::unrouted::{Unroutables, Unrouted};
-use crate::block;
-use crate::import::{Cluster, Node, Overlap, Overlay, Pool, reported_within};
+use crate::import::{Cluster, Node, Overlay};
 use crate::interfaces::Interfaces;
-use manx_objects::object::EncapsulationMode;
 
 /// All addresses.
 const WORLD: [IpNet; 2] = [
@@ -32,7 +34,7 @@ pub enum Route {
     Local,
     /// An address of this node itself.
     Node,
-    /// An address of this node by which it masquerades others ([`block::masquerade_address`]): a destination like the
+    /// An address of this node by which it masquerades others ([`masquerade_address`](crate::block::masquerade_address)): a destination like the
     /// node's own, and a source of which nothing is known.
     Masquerade,
     /// Another node's block or borrowed address, unencapsulated, by that node's address.
@@ -80,6 +82,19 @@ impl fmt::Display for Nowhere {
     }
 }
 
+/// One source's route for a prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contribution {
+    /// The prefix.
+    pub prefix: IpNet,
+    /// The source.
+    pub source: RouteSource,
+    /// The object that says so: a node, a pool or a pod.
+    pub object: Option<String>,
+    /// Where the prefix leads by it.
+    pub route: Route,
+}
+
 /// The far end of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer {
@@ -125,7 +140,7 @@ pub struct Topology {
     pub prefixes: BTreeMap<IpNet, Route>,
     /// This node's blocks, from which its pods get addresses.
     pub blocks: Vec<IpNet>,
-    /// The node's own address of each block ([`block::tunnel_address`]), for its traffic to remote pods.
+    /// The node's own address of each block ([`tunnel_address`](crate::block::tunnel_address)), for its traffic to remote pods.
     pub tunnel_addresses: Vec<IpAddr>,
     /// The node's own addresses, by which a host endpoint with `expectedIPs` finds the uplink.
     pub addresses: Vec<IpAddr>,
@@ -315,158 +330,6 @@ fn list(names: &[String], none: &str) -> String {
     if names.is_empty() { none.to_owned() } else { names.join(", ") }
 }
 
-/// The pools, as many blocks ask for theirs.
-struct Pools<'a> {
-    by_cidr: BTreeMap<IpNet, &'a Pool>,
-    /// Whether all pools are known.
-    are_known: bool,
-}
-
-impl<'a> Pools<'a> {
-    fn new(cluster: &'a Cluster) -> Self {
-        let by_cidr = cluster.pools.iter().map(|pool| (pool.cidr.trunc(), pool)).collect();
-        Self { by_cidr, are_known: cluster.invalid_pools.is_empty() }
-    }
-
-    /// The smallest pool that contains a block.
-    fn around(&self, block: &IpNet) -> Option<&'a Pool> {
-        longest(&self.by_cidr, block.trunc()).map(|(_, pool)| *pool)
-    }
-}
-
-/// How `remote`'s `block` is reached from `here`, as its pool says. A block outside all pools leads nowhere. Calico
-/// would send it unencapsulated; but then, if a pool is removed while its blocks are in use, the traffic of its tunnels
-/// would go over the bare underlay, and hosts there could send with its pods' addresses.
-fn route_to(pools: &Pools<'_>, here: &Node, remote: &Node, block: &IpNet) -> Route {
-    let address = |v4: bool| remote.internal_ips.iter().copied().find(|ip| ip.is_ipv4() == v4);
-    let Some(next_hop) = address(block.addr().is_ipv4()) else {
-        return Route::Nowhere(Nowhere::NoAddress);
-    };
-    if !pools.are_known {
-        return Route::Nowhere(Nowhere::UnknownPools);
-    }
-    let Some(pool) = pools.around(block) else { return Route::Nowhere(Nowhere::Unpooled) };
-    let encapsulate = match pool.mode {
-        EncapsulationMode::Never => false,
-        EncapsulationMode::Always => true,
-        EncapsulationMode::CrossSubnet => {
-            !here.subnet.is_some_and(|subnet| subnet.contains(&next_hop))
-        }
-    };
-    match next_hop {
-        IpAddr::V4(address) if encapsulate => {
-            Route::Tunnel(Peer { address, overlay: pool.overlay })
-        }
-        // Manx has no VXLAN for IPv6, and the traffic must not go without a tunnel.
-        IpAddr::V6(_) if encapsulate => Route::Nowhere(Nowhere::NoTunnel),
-        direct => Route::Direct(direct),
-    }
-}
-
-/// The blocks that two other nodes claim: neither gets them. This node's own blocks are not included: a claim to these
-/// is an error.
-fn contested(cluster: &Cluster, name: &str) -> Result<BTreeSet<IpNet>, TopologyError> {
-    let mut contested = BTreeSet::new();
-    for Overlap { outer, inner } in &cluster.overlaps {
-        for (own, other) in [(outer, inner), (inner, outer)] {
-            if own.0 == name {
-                return Err(TopologyError::BlockClaimed {
-                    name: name.to_owned(),
-                    own: own.1,
-                    claimant: other.0.clone(),
-                    other: other.1,
-                });
-            }
-            contested.insert(own.1);
-        }
-    }
-    Ok(contested)
-}
-
-/// The nodes that send tunnel packets to `here`, the node `name`, which has the prefixes `own`: the destination's pool
-/// chooses the encapsulation, so one prefix stands for all of a pool and family.
-fn senders(
-    (cluster, pools): (&Cluster, &Pools<'_>),
-    name: &str,
-    here: &Node,
-    own: impl Iterator<Item = IpNet>,
-) -> BTreeSet<Peer> {
-    let by_pool = own.map(|prefix| {
-        let cidr = pools.around(&prefix).map(|pool| pool.cidr);
-        ((cidr, prefix.addr().is_ipv4()), prefix)
-    });
-    let own: BTreeMap<_, IpNet> = by_pool.collect();
-    let others = cluster.nodes.iter().filter(|(other, _)| *other != name);
-    others
-        .flat_map(|(_, remote)| own.values().map(move |prefix| (remote, prefix)))
-        .filter_map(|(remote, prefix)| match route_to(pools, remote, here, prefix) {
-            Route::Tunnel(to) => Some(Peer { address: underlay_address(remote)?, ..to }),
-            Route::Local
-            | Route::Node
-            | Route::Masquerade
-            | Route::Direct(_)
-            | Route::Nowhere(_)
-            | Route::World => None,
-        })
-        .collect()
-}
-
-/// The address to which other nodes send a node's tunnel packets.
-fn underlay_address(node: &Node) -> Option<Ipv4Addr> {
-    node.internal_ips.iter().find_map(|ip| match ip {
-        IpAddr::V4(v4) => Some(*v4),
-        IpAddr::V6(_) => None,
-    })
-}
-
-impl Cluster {
-    /// All addresses of the nodes ([`Node::addresses`]), with the nodes' names.
-    pub fn node_addresses(&self) -> BTreeMap<IpAddr, &str> {
-        let of_nodes = self.nodes.iter().flat_map(|(name, node)| {
-            node.addresses.iter().map(move |address| (*address, name.as_str()))
-        });
-        of_nodes.collect()
-    }
-}
-
-/// The routes of the borrowed addresses as seen from `here`, the node `name`, and those that have none to their pod. No
-/// pod takes an address of a node, or a reserved one.
-fn borrowed(
-    (cluster, pools): (&Cluster, &Pools<'_>),
-    name: &str,
-    here: &Node,
-    reserved: &Reserved,
-) -> (Vec<(IpNet, Route)>, Unroutables) {
-    let (mut routes, mut unrouted) = (Vec::new(), Unroutables::new());
-    if cluster.borrowed.is_empty() {
-        return (routes, unrouted);
-    }
-    let of_nodes = cluster.node_addresses();
-    for (address, (pod, node)) in &cluster.borrowed {
-        let prefix = IpNet::from(*address);
-        let Some(remote) = cluster.nodes.get(&**node) else { continue };
-        let (route, why) = match (of_nodes.get(address), reserved.get(address)) {
-            (Some(node), _) => (None, Some(Unrouted::IsOfNode((*node).to_owned()))),
-            (None, Some(what)) => (None, Some(Unrouted::Reserved(*what))),
-            (None, None) if **node == *name => (Some(Route::Local), None),
-            (None, None) => {
-                let route = route_to(pools, here, remote, &prefix);
-                let is_unpooled = route == Route::Nowhere(Nowhere::Unpooled);
-                (Some(route), is_unpooled.then_some(Unrouted::Unpooled))
-            }
-        };
-        routes.extend(route.map(|route| (prefix, route)));
-        unrouted.extend(why.map(|why| ((*address, pod.clone()), why)));
-    }
-    (routes, unrouted)
-}
-
-/// The addresses that pods name and do not have.
-fn unheld(cluster: &Cluster) -> Unroutables {
-    let unheld = cluster.unheld().into_iter();
-    unheld.map(|(of, why)| (of, Unrouted::Unheld(why))).collect()
-}
-
 /// The topology as seen from node `name`.
 pub fn topology(
     cluster: &Cluster,
@@ -488,81 +351,65 @@ pub fn closed_topology(
     name: &str,
     reserved: &Reserved,
 ) -> Result<Topology, TopologyError> {
-    let here = node(cluster, name)?;
-    if here.pod_cidrs.is_empty() {
-        return Err(TopologyError::NoBlock(name.to_owned()));
-    }
-    let contested = contested(cluster, name)?;
-    let pools_by_cidr = Pools::new(cluster);
-    let tunnel_addresses: Vec<IpAddr> =
-        here.pod_cidrs.iter().copied().filter_map(block::tunnel_address).collect();
-    let others = || cluster.nodes.iter().filter(|(other, _)| *other != name);
-    let remote_blocks =
-        || others().flat_map(|(name, node)| node.pod_cidrs.iter().map(move |it| (name, node, it)));
-    // The sources of routes. If two have a route for one prefix, the later source counts. A longer prefix always wins.
-    let world = WORLD.map(|prefix| (prefix, Route::World));
-    let unclaimed =
-        |pool: &Pool| if pool.holds_nodes { Nowhere::HoldsNodes } else { Nowhere::Unclaimed };
-    let pools = cluster.pools.iter().map(|pool| (pool.cidr, Route::Nowhere(unclaimed(pool))));
-    let with_nodes = cluster.pools.iter().filter(|pool| pool.holds_nodes);
-    let nodes_in_pools = with_nodes
-        .flat_map(|pool| reported_within(&cluster.nodes, pool.cidr))
-        .map(|(_, address)| (IpNet::from(address), Route::World));
-    let blocks_of_others = remote_blocks()
-        .map(|(_, remote, block)| (*block, route_to(&pools_by_cidr, here, remote, block)));
-    let contested = contested.into_iter().map(|it| (it, Route::Nowhere(Nowhere::Contested)));
-    let own_blocks = here.pod_cidrs.iter().map(|block| (*block, Route::Local));
-    let (borrowed, mut unrouted) = borrowed((cluster, &pools_by_cidr), name, here, reserved);
+    let seen = Seen::new(cluster, name, reserved)?;
+    let mut unrouted = seen.unrouted();
     unrouted.extend(unheld(cluster));
-    let unpooled_here =
-        borrowed.iter().map(|(prefix, _)| *prefix).filter(|it| pools_by_cidr.around(it).is_none());
-    let of_no_pool = unpooled_here.collect();
-    let borrowed_here = borrowed.iter().filter(|(_, route)| *route == Route::Local);
-    let own = here.pod_cidrs.iter().chain(borrowed_here.map(|(prefix, _)| prefix)).copied();
-    let senders = senders((cluster, &pools_by_cidr), name, here, own);
-    let own_addresses = here.internal_ips.iter().chain(&tunnel_addresses);
-    let own_addresses = own_addresses.map(|ip| (IpNet::from(*ip), Route::Node));
-    let masquerade = here.pod_cidrs.iter().copied().filter_map(block::masquerade_address);
-    let masquerade = masquerade.map(|ip| (IpNet::from(ip), Route::Masquerade));
-    let sources = world.into_iter().chain(pools).chain(nodes_in_pools).chain(blocks_of_others);
-    let sources = sources.chain(contested).chain(own_blocks).chain(borrowed).chain(masquerade);
-    let sources = sources.chain(own_addresses);
-    let prefixes = sources.map(|(prefix, route)| (prefix.trunc(), route)).collect();
-    let unpooled = remote_blocks()
-        .filter(|(.., block)| pools_by_cidr.around(block).is_none())
-        .map(|(name, _, block)| (block.trunc(), name.clone()))
-        .collect();
+    let here = seen.here;
     let vxlan_macs = cluster
         .nodes
         .values()
         .filter_map(|node| Some((underlay_address(node)?, node.vxlan_mac)))
         .collect();
     Ok(Topology {
-        prefixes,
+        prefixes: routes(seen.routes().map(|it| (it.prefix, it.source, it.route))),
         blocks: here.pod_cidrs.clone(),
-        tunnel_addresses,
+        tunnel_addresses: seen.tunnel_addresses().collect(),
         addresses: here.internal_ips.clone(),
         underlay: underlay_address(here),
-        senders,
+        senders: seen.senders(),
         vxlan_macs,
-        unpooled,
-        of_no_pool,
+        unpooled: seen.unpooled(),
+        of_no_pool: seen.of_no_pool(),
         unrouted,
     })
+}
+
+/// The routes of all sources as seen from node `name`, in the order of the sources: what [`Topology::prefixes`] is made
+/// of.
+pub fn contributions(
+    cluster: &Cluster,
+    name: &str,
+    reserved: &Reserved,
+) -> Result<Vec<Contribution>, TopologyError> {
+    let seen = Seen::new(cluster, name, reserved)?;
+    let mut all: Vec<_> = seen.routes().map(Contribution::from).collect();
+    all.sort_by_key(|it| (it.prefix, it.source));
+    Ok(all)
 }
 
 /// The same where another CNI plugin connects the pods: all but the node itself and its attached pods is the world's, and
 /// no block or pool matters.
 pub fn policy_only(cluster: &Cluster, name: &str) -> Result<Topology, TopologyError> {
     let here = node(cluster, name)?;
-    let world = WORLD.map(|prefix| (prefix, Route::World));
-    let own = here.internal_ips.iter().map(|ip| (IpNet::from(*ip), Route::Node));
+    let all = policy_only_contributions(cluster, name)?;
     Ok(Topology {
-        prefixes: world.into_iter().chain(own).collect(),
+        prefixes: routes(all.into_iter().map(|it| (it.prefix, it.source, it.route))),
         addresses: here.internal_ips.clone(),
         unrouted: unheld(cluster),
         ..Topology::default()
     })
+}
+
+/// What [`contributions`] is to [`topology`].
+pub fn policy_only_contributions(
+    cluster: &Cluster,
+    name: &str,
+) -> Result<Vec<Contribution>, TopologyError> {
+    let route = |prefix, source, route| Contribution { prefix, source, object: None, route };
+    let world = WORLD.map(|prefix| route(prefix, RouteSource::World, Route::World));
+    let own = node(cluster, name)?.internal_ips.iter();
+    let own = own.map(|ip| route(IpNet::from(*ip), RouteSource::NodeAddress, Route::Node));
+    Ok(world.into_iter().chain(own).collect())
 }
 
 fn node<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a Node, TopologyError> {

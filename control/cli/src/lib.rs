@@ -20,6 +20,7 @@ pub mod output;
 pub mod policy;
 pub mod pool;
 pub mod rig;
+pub mod routes;
 pub mod socket;
 pub mod status;
 pub mod supervise;
@@ -58,6 +59,8 @@ pub enum Command {
     Pool(pool::Pool),
     /// Show what an agent does: endpoints, routes, ports, drops, workers, rules
     Status(status::Status),
+    /// List where each prefix leads, by which source, and what other sources say
+    Routes(routes::Routes),
     /// Ask whether an agent is alive or ready, for probes
     Health(health::Health),
     /// Record the packets of one port of an agent
@@ -129,6 +132,7 @@ fn run(command: Command) -> Result<(), Error> {
         Command::Node(node) => node::run(&node),
         Command::Pool(pool) => pool::run(&pool),
         Command::Status(status) => status::run(&status),
+        Command::Routes(routes) => routes::run(&routes),
         Command::Health(health) => health::run(&health),
         Command::Capture(capture) => capture::run(&capture),
         Command::Bench(bench) => bench::run(&bench),

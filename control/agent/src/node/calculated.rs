@@ -13,6 +13,7 @@ use super::view::View;
 use crate::verify::Verifier;
 use manx_api::Verification;
 use manx_calculation::calc::{self, Calculation, Local, NextStep, Underlay};
+use manx_calculation::topology::RouteSource;
 use manx_objects::contents::Changes;
 use manx_observe::latency::Latencies;
 
@@ -132,6 +133,15 @@ impl Calculated {
             self.routes = routes;
         }
         stored
+    }
+
+    /// The routes that only the node itself knows, with their sources.
+    pub(super) fn own_routes(
+        &mut self,
+        view: &View,
+        locals: &Locals<'_>,
+    ) -> Vec<(IpNet, RouteSource, NextHop)> {
+        Calculation::own_routes(&self.calculation_of(view, locals).1)
     }
 
     /// What makes the tables, and what it makes them of.

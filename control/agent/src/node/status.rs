@@ -246,7 +246,17 @@ pub(super) fn is_enforced(tables: &Tables, local: &Local) -> bool {
     tables.endpoint(local.index).is_some_and(|endpoint| endpoint.attachment == local.attachment)
 }
 
-fn routes(Agent { calculated, dataplane, attachments, .. }: &Agent) -> Vec<RouteStatus> {
+fn routes(agent: &Agent) -> Vec<RouteStatus> {
+    let one = |(prefix, to): &(_, NextHop)| RouteStatus {
+        prefix: format!("{prefix}"),
+        via: leads_to(agent, *to),
+    };
+    agent.calculated.routes.iter().map(one).collect()
+}
+
+/// Where a next hop of the tables in use leads.
+pub(super) fn leads_to(agent: &Agent, next_hop: NextHop) -> String {
+    let Agent { calculated, dataplane, attachments, .. } = agent;
     let endpoint = |index: u32| {
         let owner = attachments.attached().find(|(_, pod)| pod.local.index == index);
         owner.map_or_else(|| "no endpoint".to_owned(), |(name, _)| format!("pod {name}"))
@@ -261,7 +271,7 @@ fn routes(Agent { calculated, dataplane, attachments, .. }: &Agent) -> Vec<Route
         };
         format!("{kind} to {} by {by}", tunnel.remote)
     };
-    let via = |via: NextHop| match via {
+    match next_hop {
         NextHop::NoRoute => "nowhere".to_owned(),
         NextHop::Unreachable => "unreachable".to_owned(),
         NextHop::Node => "node".to_owned(),
@@ -269,10 +279,7 @@ fn routes(Agent { calculated, dataplane, attachments, .. }: &Agent) -> Vec<Route
         NextHop::Service | NextHop::Translated => "service".to_owned(),
         NextHop::Endpoint(index) => endpoint(index),
         NextHop::Tunnel(index) => tunnel(index),
-    };
-    let one =
-        |(prefix, to): &(_, NextHop)| RouteStatus { prefix: format!("{prefix}"), via: via(*to) };
-    calculated.routes.iter().map(one).collect()
+    }
 }
 
 fn port_status(port: &Port) -> PortStatus {

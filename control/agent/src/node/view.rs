@@ -12,7 +12,9 @@ use crate::own_addresses::is_own;
 use crate::settings::{self, Network, Settings};
 use manx_calculation::import::{Cluster, Overlay, import_for};
 use manx_calculation::services::Services;
-use manx_calculation::topology::{self, Desired, Reserved, ReservedFor, Topology, TopologyError};
+use manx_calculation::topology::{
+    self, Contribution, Desired, Reserved, ReservedFor, Topology, TopologyError,
+};
 use manx_objects::contents::Changes;
 use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::Problem;
@@ -139,6 +141,20 @@ impl View {
             return Ok(placed);
         }
         self.topology_with(&self.reserved(inputs, &own))
+    }
+
+    /// The routes of all sources that objects tell of.
+    pub(super) fn contributions(
+        &self,
+        inputs: &Inputs,
+    ) -> Result<Vec<Contribution>, TopologyError> {
+        match self.network {
+            Network::Manx => {
+                let reserved = self.reserved(inputs, &self.own_addresses);
+                topology::contributions(&self.cluster, &self.node, &reserved)
+            }
+            Network::OtherPlugin => topology::policy_only_contributions(&self.cluster, &self.node),
+        }
     }
 
     fn topology_with(&self, reserved: &Reserved) -> Result<Placed, TopologyError> {

@@ -70,6 +70,7 @@ fn answer(call: Call) -> Option<Outcome> {
         }
         Call::Attachments => Some(Outcome::Reply(Ok(Reply::Attachments(vec![])))),
         Call::Ready => Some(Outcome::Reply(Ok(Reply::Ready))),
+        Call::Routes => Some(failed(ErrorKind::Internal, "no routes")),
         Call::Removed => Some(Outcome::Reply(Ok(Reply::Removed(false)))),
         Call::Status => None,
     }
@@ -242,7 +243,7 @@ fn what_is_no_request_is_told_why_and_the_connection_goes_on() {
     }
     insta::assert_snapshot!(told.join("\n"), @r"
     Version: the request speaks version 9 of the agent's protocol, this agent (manx 0.1.0) speaks version 3: use the manx that the agent was started from
-    Invalid: a message that does not parse: unknown variant `fly`, expected one of `attach`, `reserve`, `hand-over`, `detach`, `attachments`, `ready`, `removed`, `status`, `explain`, `denials`, `flows`, `capture` at line 1 column 25
+    Invalid: a message that does not parse: unknown variant `fly`, expected one of `attach`, `reserve`, `hand-over`, `detach`, `attachments`, `ready`, `removed`, `status`, `routes`, `explain`, `denials`, `flows`, `capture` at line 1 column 25
     Invalid: a message that does not parse: expected ident at line 1 column 2
     Denials([])
     ");

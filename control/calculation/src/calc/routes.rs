@@ -17,7 +17,7 @@ use manx_policy_compiler::prefix_map::PrefixMap;
 
 use super::{Inputs, Underlay, VNI, encapsulation};
 use crate::import::Overlay;
-use crate::topology::{Peer, Route, Topology};
+use crate::topology::{self, Peer, Route, RouteSource, Topology};
 
 /// Routes are stored by the /24.
 const BLOCK: u8 = 24;
@@ -169,14 +169,35 @@ impl RouteTables {
             }
             Route::Nowhere(_) => NextHop::NoRoute,
         };
-        let mut routes: BTreeMap<_, _> =
-            inputs.topology.prefixes.iter().map(|(net, route)| (net.trunc(), via(route))).collect();
-        routes.extend(inputs.own_addresses.iter().map(|net| (*net, NextHop::Node)));
-        let services = services(inputs).iter();
-        routes.extend(services.map(|address| (IpNet::from(*address), NextHop::Service)));
-        routes.extend(attached.iter().map(|(address, via)| (IpNet::from(*address), *via)));
-        routes
+        // Whichever sources won there, all of them come before those of the node itself.
+        let of_cluster = inputs.topology.prefixes.iter();
+        let of_cluster = of_cluster.map(|(net, route)| (*net, RouteSource::World, via(route)));
+        topology::routes(of_cluster.chain(of_node(inputs, attached)))
     }
+}
+
+/// The routes that only the node itself knows.
+fn of_node<'a>(
+    inputs: &Inputs<'a>,
+    attached: &'a [(IpAddr, NextHop)],
+) -> impl Iterator<Item = (IpNet, RouteSource, NextHop)> + use<'a> {
+    let kernel = inputs.own_addresses.iter();
+    let kernel = kernel.map(|net| (*net, RouteSource::KernelAddress, NextHop::Node));
+    let services = services(inputs).iter();
+    let services = services.map(|it| (IpNet::from(*it), RouteSource::Service, NextHop::Service));
+    let attached = attached.iter().map(|(address, via)| {
+        let source = match via {
+            NextHop::Endpoint(_) => RouteSource::Pod,
+            _ => RouteSource::Gateway,
+        };
+        (IpNet::from(*address), source, *via)
+    });
+    kernel.chain(services).chain(attached)
+}
+
+/// The routes that only the node itself knows, and from which source: they count more than those of the topology.
+pub(super) fn own_routes(inputs: &Inputs<'_>) -> Vec<(IpNet, RouteSource, NextHop)> {
+    of_node(inputs, &attached(inputs)).collect()
 }
 
 fn services<'a>(inputs: &Inputs<'a>) -> &'a BTreeSet<IpAddr> {

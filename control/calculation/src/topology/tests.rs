@@ -6,6 +6,9 @@ use manx_policy_compiler::model::{HostEndpoint, Interface, ObjectName};
 use proptest::prelude::*;
 
 use super::*;
+use crate::block;
+use crate::import::Pool;
+use manx_objects::object::EncapsulationMode;
 
 fn node(ip: &str, subnet: &str, block: &str) -> Node {
     let (ip, block) = (ip.parse().unwrap(), block.parse().unwrap());

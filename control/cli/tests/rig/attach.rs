@@ -134,3 +134,33 @@ fn an_agent_stops_although_device_work_hangs() {
         }
     });
 }
+
+#[test]
+fn the_routes_that_are_used_are_those_of_the_tables() {
+    let Some(bench) = Bench::new() else { return };
+    bench.keep_open(&[]);
+    let asked = |command: &[&str]| {
+        json(&bench.manx(&[command, &["-o", "json", "--socket", &bench.socket(0)]].concat()))
+    };
+    let all = asked(&["routes"])["routes"].take();
+    let text = |route: &Value, field: &str| route[field].as_str().unwrap().to_owned();
+    let used = all.as_array().unwrap().iter().filter(|route| route["used"] == true);
+    let used: BTreeSet<String> = used.map(|route| text(route, "prefix")).collect();
+    let tables = asked(&["status"])["routes"].take();
+    let tables: BTreeSet<String> =
+        tables.as_array().unwrap().iter().map(|route| text(route, "prefix")).collect();
+    assert_eq!(used, tables);
+    // One of each kind that a rig has.
+    let sources: BTreeSet<String> =
+        all.as_array().unwrap().iter().map(|route| text(route, "source")).collect();
+    for source in ["world", "pool", "block of a node", "own block", "attached pod"] {
+        assert!(sources.contains(source), "{source}: {sources:?}");
+    }
+    let other =
+        all.as_array().unwrap().iter().find(|it| it["source"] == "block of a node").unwrap();
+    assert!(text(other, "via").starts_with("IPIP to "), "{other}");
+    assert!(text(other, "object").starts_with("node "), "{other}");
+    let address = text(other, "prefix").replace(".0/24", ".9");
+    let found = asked(&["routes", &address])["routes"].take();
+    assert_eq!(found.as_array().unwrap(), std::slice::from_ref(other));
+}

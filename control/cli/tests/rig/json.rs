@@ -58,6 +58,7 @@ fn every_field_of_every_output_is_documented() {
             ]),
         ),
         ("status", bench.manx(&["status", "-o", "json", "--socket", &bench.socket(0)])),
+        ("routes", bench.manx(&["routes", "-o", "json", "--socket", &bench.socket(0)])),
         ("status of a rig", bench.manx(&["status", "-o", "json", "--rig", "demo"])),
         ("rig list", bench.manx(&["rig", "list", "-o", "json"])),
         ("rig status", bench.manx(&["rig", "status", "-o", "json"])),

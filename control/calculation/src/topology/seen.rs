@@ -1,0 +1,298 @@
+//! A cluster as one node sees it: what each source of routes says, and what follows from that.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::longest::longest;
+use super::{
+    Contribution, Nowhere, Peer, Reserved, Route, RouteSource, TopologyError, Unroutables,
+    Unrouted, WORLD, node,
+};
+use crate::block;
+use crate::import::{Cluster, Node, Overlap, Pool, reported_within};
+use manx_objects::object::EncapsulationMode;
+use manx_policy_compiler::model::ObjectName;
+
+/// One source's route for a prefix.
+pub(super) struct SourceRoute<'a> {
+    pub(super) prefix: IpNet,
+    pub(super) source: RouteSource,
+    object: Option<Named<'a>>,
+    pub(super) route: Route,
+}
+
+/// Which object says so.
+#[derive(Clone, Copy)]
+enum Named<'a> {
+    Node(&'a str),
+    Pod(&'a ObjectName),
+}
+
+impl From<SourceRoute<'_>> for Contribution {
+    fn from(SourceRoute { prefix, source, object, route }: SourceRoute<'_>) -> Self {
+        let object = object.map(|it| match it {
+            Named::Node(name) => format!("node {name}"),
+            Named::Pod(name) => format!("pod {name}"),
+        });
+        Self { prefix: prefix.trunc(), source, object, route }
+    }
+}
+
+/// See the module.
+pub(super) struct Seen<'a> {
+    cluster: &'a Cluster,
+    /// The node's name.
+    name: &'a str,
+    pub(super) here: &'a Node,
+    pools: Pools<'a>,
+    contested: BTreeSet<IpNet>,
+    borrowed: Vec<BorrowedAddress<'a>>,
+}
+
+/// An address that a pod has outside of its node's blocks.
+struct BorrowedAddress<'a> {
+    address: IpAddr,
+    pod: &'a ObjectName,
+    /// `None`: it leads to no pod.
+    route: Option<Route>,
+    unrouted: Option<Unrouted>,
+}
+
+impl<'a> Seen<'a> {
+    pub(super) fn new(
+        cluster: &'a Cluster,
+        name: &'a str,
+        reserved: &Reserved,
+    ) -> Result<Self, TopologyError> {
+        let here = node(cluster, name)?;
+        if here.pod_cidrs.is_empty() {
+            return Err(TopologyError::NoBlock(name.to_owned()));
+        }
+        let (contested, pools) = (contested(cluster, name)?, Pools::new(cluster));
+        let borrowed = borrowed((cluster, &pools), name, here, reserved);
+        Ok(Self { cluster, name, here, pools, contested, borrowed })
+    }
+
+    /// The routes of all sources.
+    pub(super) fn routes(&self) -> impl Iterator<Item = SourceRoute<'_>> {
+        let Self { cluster, name, here, pools, contested, borrowed } = self;
+        let route = |prefix, source, object, route| SourceRoute { prefix, source, object, route };
+        let world = WORLD.map(|it| route(it, RouteSource::World, None, Route::World));
+        let of_pools = cluster.pools.iter().map(move |pool| {
+            let why = if pool.holds_nodes { Nowhere::HoldsNodes } else { Nowhere::Unclaimed };
+            route(pool.cidr, RouteSource::Pool, None, Route::Nowhere(why))
+        });
+        let with_nodes = cluster.pools.iter().filter(|pool| pool.holds_nodes);
+        let in_pools = with_nodes.flat_map(|pool| reported_within(&cluster.nodes, pool.cidr));
+        let in_pools = in_pools.map(move |(node, address)| {
+            let node = Some(Named::Node(node));
+            route(IpNet::from(address), RouteSource::NodeInPool, node, Route::World)
+        });
+        let of_nodes = self.blocks_of_others().map(move |(name, remote, block)| {
+            let to = route_to(pools, here, remote, block);
+            route(*block, RouteSource::NodeBlock, Some(Named::Node(name)), to)
+        });
+        let contested = contested.iter().map(move |block| {
+            route(*block, RouteSource::ContestedBlock, None, Route::Nowhere(Nowhere::Contested))
+        });
+        let this = Some(Named::Node(name));
+        let own = here.pod_cidrs.iter();
+        let own = own.map(move |block| route(*block, RouteSource::OwnBlock, this, Route::Local));
+        let borrowed = borrowed.iter().filter_map(move |it| {
+            let (prefix, pod) = (IpNet::from(it.address), Some(Named::Pod(it.pod)));
+            Some(route(prefix, RouteSource::BorrowedAddress, pod, it.route?))
+        });
+        let masquerade = here.pod_cidrs.iter().copied().filter_map(block::masquerade_address);
+        let masquerade = masquerade.map(move |address| {
+            let prefix = IpNet::from(address);
+            route(prefix, RouteSource::MasqueradeAddress, this, Route::Masquerade)
+        });
+        let addresses = here.internal_ips.iter().copied().chain(self.tunnel_addresses());
+        let addresses = addresses.map(move |address| {
+            route(IpNet::from(address), RouteSource::NodeAddress, this, Route::Node)
+        });
+        let of_cluster = world.into_iter().chain(of_pools).chain(in_pools).chain(of_nodes);
+        of_cluster.chain(contested).chain(own).chain(borrowed).chain(masquerade).chain(addresses)
+    }
+
+    /// The node's own address of each of its blocks.
+    pub(super) fn tunnel_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.here.pod_cidrs.iter().copied().filter_map(block::tunnel_address)
+    }
+
+    fn blocks_of_others(&self) -> impl Iterator<Item = (&'a str, &'a Node, &'a IpNet)> {
+        let others = self.cluster.nodes.iter().filter(|(other, _)| *other != self.name);
+        others.flat_map(|(name, node)| node.pod_cidrs.iter().map(move |it| (&**name, node, it)))
+    }
+
+    /// Other nodes' blocks that lie in no pool, with the nodes.
+    pub(super) fn unpooled(&self) -> BTreeMap<IpNet, String> {
+        let unpooled = self.blocks_of_others();
+        let unpooled = unpooled.filter(|(.., block)| self.pools.around(block).is_none());
+        unpooled.map(|(name, _, block)| (block.trunc(), name.to_owned())).collect()
+    }
+
+    /// Borrowed addresses that lie in no pool.
+    pub(super) fn of_no_pool(&self) -> BTreeSet<IpNet> {
+        let routed = self.borrowed.iter().filter(|it| it.route.is_some());
+        let prefixes = routed.map(|it| IpNet::from(it.address));
+        prefixes.filter(|it| self.pools.around(it).is_none()).collect()
+    }
+
+    /// The borrowed addresses that do not lead to their pods.
+    pub(super) fn unrouted(&self) -> Unroutables {
+        let unrouted = self.borrowed.iter();
+        let unrouted =
+            unrouted.filter_map(|it| Some(((it.address, it.pod.clone()), it.unrouted.clone()?)));
+        unrouted.collect()
+    }
+
+    /// The nodes that send tunnel packets here. The destination's pool chooses the encapsulation, so one prefix stands for
+    /// all of a pool and family.
+    pub(super) fn senders(&self) -> BTreeSet<Peer> {
+        let borrowed = self.borrowed.iter().filter(|it| it.route == Some(Route::Local));
+        let borrowed = borrowed.map(|it| IpNet::from(it.address));
+        let own = self.here.pod_cidrs.iter().copied().chain(borrowed);
+        let by_pool = own.map(|prefix| {
+            let cidr = self.pools.around(&prefix).map(|pool| pool.cidr);
+            ((cidr, prefix.addr().is_ipv4()), prefix)
+        });
+        let own: BTreeMap<_, IpNet> = by_pool.collect();
+        let others = self.cluster.nodes.iter().filter(|(other, _)| *other != self.name);
+        others
+            .flat_map(|(_, remote)| own.values().map(move |prefix| (remote, prefix)))
+            .filter_map(|(remote, prefix)| match route_to(&self.pools, remote, self.here, prefix) {
+                Route::Tunnel(to) => Some(Peer { address: underlay_address(remote)?, ..to }),
+                Route::Local
+                | Route::Node
+                | Route::Masquerade
+                | Route::Direct(_)
+                | Route::Nowhere(_)
+                | Route::World => None,
+            })
+            .collect()
+    }
+}
+
+/// The pools, as many blocks ask for theirs.
+struct Pools<'a> {
+    by_cidr: BTreeMap<IpNet, &'a Pool>,
+    /// Whether all pools are known.
+    are_known: bool,
+}
+
+impl<'a> Pools<'a> {
+    fn new(cluster: &'a Cluster) -> Self {
+        let by_cidr = cluster.pools.iter().map(|pool| (pool.cidr.trunc(), pool)).collect();
+        Self { by_cidr, are_known: cluster.invalid_pools.is_empty() }
+    }
+
+    /// The smallest pool that contains a block.
+    fn around(&self, block: &IpNet) -> Option<&'a Pool> {
+        longest(&self.by_cidr, block.trunc()).map(|(_, pool)| *pool)
+    }
+}
+
+/// How `remote`'s `block` is reached from `here`, as its pool says. A block outside all pools leads nowhere. Calico
+/// would send it unencapsulated; but then, if a pool is removed while its blocks are in use, the traffic of its tunnels
+/// would go over the bare underlay, and hosts there could send with its pods' addresses.
+fn route_to(pools: &Pools<'_>, here: &Node, remote: &Node, block: &IpNet) -> Route {
+    let address = |v4: bool| remote.internal_ips.iter().copied().find(|ip| ip.is_ipv4() == v4);
+    let Some(next_hop) = address(block.addr().is_ipv4()) else {
+        return Route::Nowhere(Nowhere::NoAddress);
+    };
+    if !pools.are_known {
+        return Route::Nowhere(Nowhere::UnknownPools);
+    }
+    let Some(pool) = pools.around(block) else { return Route::Nowhere(Nowhere::Unpooled) };
+    let encapsulate = match pool.mode {
+        EncapsulationMode::Never => false,
+        EncapsulationMode::Always => true,
+        EncapsulationMode::CrossSubnet => {
+            !here.subnet.is_some_and(|subnet| subnet.contains(&next_hop))
+        }
+    };
+    match next_hop {
+        IpAddr::V4(address) if encapsulate => {
+            Route::Tunnel(Peer { address, overlay: pool.overlay })
+        }
+        // Manx has no VXLAN for IPv6, and the traffic must not go without a tunnel.
+        IpAddr::V6(_) if encapsulate => Route::Nowhere(Nowhere::NoTunnel),
+        direct => Route::Direct(direct),
+    }
+}
+
+/// The blocks that two other nodes claim: neither gets them. This node's own blocks are not included: a claim to these
+/// is an error.
+fn contested(cluster: &Cluster, name: &str) -> Result<BTreeSet<IpNet>, TopologyError> {
+    let mut contested = BTreeSet::new();
+    for Overlap { outer, inner } in &cluster.overlaps {
+        for (own, other) in [(outer, inner), (inner, outer)] {
+            if own.0 == name {
+                return Err(TopologyError::BlockClaimed {
+                    name: name.to_owned(),
+                    own: own.1,
+                    claimant: other.0.clone(),
+                    other: other.1,
+                });
+            }
+            contested.insert(own.1);
+        }
+    }
+    Ok(contested)
+}
+
+/// The address to which other nodes send a node's tunnel packets.
+pub(super) fn underlay_address(node: &Node) -> Option<Ipv4Addr> {
+    node.internal_ips.iter().find_map(|ip| match ip {
+        IpAddr::V4(v4) => Some(*v4),
+        IpAddr::V6(_) => None,
+    })
+}
+
+impl Cluster {
+    /// All addresses of the nodes ([`Node::addresses`]), with the nodes' names.
+    pub fn node_addresses(&self) -> BTreeMap<IpAddr, &str> {
+        let of_nodes = self.nodes.iter().flat_map(|(name, node)| {
+            node.addresses.iter().map(move |address| (*address, name.as_str()))
+        });
+        of_nodes.collect()
+    }
+}
+
+/// The borrowed addresses as seen from `here`, the node `name`. No pod takes an address of a node, or a reserved one.
+fn borrowed<'a>(
+    (cluster, pools): (&'a Cluster, &Pools<'_>),
+    name: &str,
+    here: &Node,
+    reserved: &Reserved,
+) -> Vec<BorrowedAddress<'a>> {
+    if cluster.borrowed.is_empty() {
+        return Vec::new();
+    }
+    let of_nodes = cluster.node_addresses();
+    let one = |(address, (pod, node)): (&IpAddr, &'a (ObjectName, Arc<str>))| -> Option<BorrowedAddress<'a>> {
+        let remote = cluster.nodes.get(&**node)?;
+        let (route, unrouted) = match (of_nodes.get(address), reserved.get(address)) {
+            (Some(node), _) => (None, Some(Unrouted::IsOfNode((*node).to_owned()))),
+            (None, Some(what)) => (None, Some(Unrouted::Reserved(*what))),
+            (None, None) if **node == *name => (Some(Route::Local), None),
+            (None, None) => {
+                let route = route_to(pools, here, remote, &IpNet::from(*address));
+                let is_unpooled = route == Route::Nowhere(Nowhere::Unpooled);
+                (Some(route), is_unpooled.then_some(Unrouted::Unpooled))
+            }
+        };
+        Some(BorrowedAddress { address: *address, pod, route, unrouted })
+    };
+    cluster.borrowed.iter().filter_map(one).collect()
+}
+
+/// The addresses that pods name and do not have.
+pub(super) fn unheld(cluster: &Cluster) -> Unroutables {
+    let unheld = cluster.unheld().into_iter();
+    unheld.map(|(of, why)| (of, Unrouted::Unheld(why))).collect()
+}

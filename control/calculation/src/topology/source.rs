@@ -1,0 +1,107 @@
+//! Where routes come from, and which of several for one prefix counts.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+
+/// A source of routes. Of several that have a route for one prefix the last in this order counts. A longer prefix always
+/// wins over a shorter one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RouteSource {
+    /// Everything that nothing else names.
+    World,
+    /// An IPPool: what no node has of it leads nowhere.
+    Pool,
+    /// An address of a node that lies in a pool.
+    NodeInPool,
+    /// The block of another node.
+    NodeBlock,
+    /// A block that two nodes claim.
+    ContestedBlock,
+    /// A block of this node.
+    OwnBlock,
+    /// An address that a pod has outside of its node's blocks.
+    BorrowedAddress,
+    /// The address of a block by which this node masquerades others.
+    MasqueradeAddress,
+    /// An address of this node by its Node object, or of one of its tunnels.
+    NodeAddress,
+    /// An address that the node's kernel has.
+    KernelAddress,
+    /// A service address that the node translates.
+    Service,
+    /// The node's own end of the link of a pod that another plugin has connected.
+    Gateway,
+    /// The address of a pod that is attached here.
+    Pod,
+}
+
+impl RouteSource {
+    /// All of them, in order.
+    pub const ALL: [Self; 13] = [
+        Self::World,
+        Self::Pool,
+        Self::NodeInPool,
+        Self::NodeBlock,
+        Self::ContestedBlock,
+        Self::OwnBlock,
+        Self::BorrowedAddress,
+        Self::MasqueradeAddress,
+        Self::NodeAddress,
+        Self::KernelAddress,
+        Self::Service,
+        Self::Gateway,
+        Self::Pod,
+    ];
+
+    /// Its name, as users see it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::World => "world",
+            Self::Pool => "pool",
+            Self::NodeInPool => "node in a pool",
+            Self::NodeBlock => "block of a node",
+            Self::ContestedBlock => "block of two nodes",
+            Self::OwnBlock => "own block",
+            Self::BorrowedAddress => "borrowed address",
+            Self::MasqueradeAddress => "masquerade address",
+            Self::NodeAddress => "address of this node",
+            Self::KernelAddress => "address of an interface",
+            Self::Service => "service",
+            Self::Gateway => "gateway of a pod",
+            Self::Pod => "attached pod",
+        }
+    }
+}
+
+/// The route of each prefix that counts: that of the last source, and of one source the last that it has.
+pub fn routes<R>(of: impl IntoIterator<Item = (IpNet, RouteSource, R)>) -> BTreeMap<IpNet, R> {
+    let mut best: BTreeMap<IpNet, (RouteSource, R)> = BTreeMap::new();
+    for (prefix, source, route) in of {
+        let prefix = prefix.trunc();
+        if best.get(&prefix).is_none_or(|(other, _)| *other <= source) {
+            best.insert(prefix, (source, route));
+        }
+    }
+    best.into_iter().map(|(prefix, (_, route))| (prefix, route)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_source_counts_in_whatever_order_they_come() {
+        let net = |text: &str| text.parse::<IpNet>().unwrap();
+        let all = [
+            (net("10.1.2.3/24"), RouteSource::OwnBlock, 1),
+            (net("10.1.2.0/24"), RouteSource::Pool, 2),
+            (net("10.1.0.0/16"), RouteSource::Pool, 3),
+            (net("10.1.0.0/16"), RouteSource::Pool, 4),
+        ];
+        let expected = BTreeMap::from([(net("10.1.2.0/24"), 1), (net("10.1.0.0/16"), 4)]);
+        assert_eq!(routes(all), expected);
+        let [own, pool, first, second] = all;
+        assert_eq!(routes([first, second, pool, own]), expected);
+    }
+}
