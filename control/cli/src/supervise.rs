@@ -23,7 +23,7 @@ use manx_dataplane::sys::capabilities;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::prctl::set_pdeathsig;
+use nix::sys::prctl::{set_name, set_pdeathsig};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -217,6 +217,8 @@ fn was_ready(agent: Child) -> bool {
 pub fn obey(supervisor: i32) -> Result<(), Error> {
     SigSet::empty().thread_set_mask().map_err(failed("signals"))?;
     set_pdeathsig(Signal::SIGTERM).map_err(failed("PR_SET_PDEATHSIG"))?;
+    // It was started as /proc/self/exe, and `top` would call it exe.
+    set_name(c"manx").map_err(failed("PR_SET_NAME"))?;
     if getppid() == Pid::from_raw(supervisor) {
         return Ok(());
     }

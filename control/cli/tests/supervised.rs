@@ -187,6 +187,7 @@ fn an_agent_that_is_killed_ten_times_in_a_row_is_started_again_at_once() {
     // ptrace(2) takes all that the traced process may have in effect.
     let [own, of_agent] = [supervisor, last].map(|pid| capabilities(pid, "CapPrm"));
     assert!(of_agent != 0 && of_agent & !own == 0 && own != of_agent, "{own:x} {of_agent:x}");
+    assert_eq!(fs::read_to_string(format!("/proc/{last}/comm")).unwrap(), "manx\n");
     // It tells the agent what it is told, and ends as the agent does.
     let mut outside = outside;
     end(supervisor, Signal::SIGTERM);
