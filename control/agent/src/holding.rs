@@ -46,7 +46,7 @@ struct Entries {
 
 /// What the last agent has left.
 #[derive(Default)]
-pub(crate) struct Legacy {
+pub(crate) struct LastAgent {
     pub(crate) devices: Vec<Result<Resumed, Refused>>,
     /// The records of its flows, by worker.
     pub(crate) flows: BTreeMap<usize, FlowRecordFile>,
@@ -75,13 +75,13 @@ impl Holding {
     }
 
     /// Takes over what the last agent has left, as far as its devices are like `pattern`. May block.
-    pub(crate) fn resume(&self, pattern: &DeviceSpec<'_>) -> Legacy {
+    pub(crate) fn resume(&self, pattern: &DeviceSpec<'_>) -> LastAgent {
         match Client::connect(&self.path).and_then(|mut holder| holder.entries()) {
-            Ok(entries) => Legacy::from_entries(entries, pattern),
-            Err(Error::NoHolder { .. }) => Legacy::default(),
+            Ok(entries) => LastAgent::from_entries(entries, pattern),
+            Err(Error::NoHolder { .. }) => LastAgent::default(),
             Err(error) => {
                 tracing::error!(%error, "pods of the last agent have to be attached anew");
-                Legacy::default()
+                LastAgent::default()
             }
         }
     }
@@ -210,7 +210,7 @@ impl Entries {
     }
 }
 
-impl Legacy {
+impl LastAgent {
     fn from_entries(entries: Vec<Kept>, pattern: &DeviceSpec<'_>) -> Self {
         let (mut devices, mut flows) = (Vec::new(), BTreeMap::new());
         for Kept { name, note, descriptors } in entries {

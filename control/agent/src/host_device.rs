@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use ipnet::IpNet;
 
-use manx_calculation::topology::{Desired, HostRoute};
+use manx_calculation::topology::{HostNetwork, HostRoute};
 use manx_devices::device::{self, AgentNamespace, CreatedDevice, DeviceSpec, Error, OpenDevice};
 use manx_linux::netlink::{self, Address, MAIN, Netlink, OWN_TABLE, Refusal, Route};
 use manx_linux::netns::{self, sysctl};
@@ -121,7 +121,7 @@ impl HostDevice {
 
     /// Makes the node's addresses on its interfaces and its routes to pods what they shall be, and touches no others.
     /// Doing it again changes nothing.
-    pub fn reconcile(&self, desired: &Desired) -> Result<Reconciled, Error> {
+    pub fn reconcile(&self, desired: &HostNetwork) -> Result<Reconciled, Error> {
         Ok(netlink::in_netns(&self.netns, async |netlink| {
             // Beside another plugin Manx cannot tell by a source whether the node sends or somebody beyond it. It
             // cannot refuse the source later either, because the node's NAT gives it to others' packets. So the kernel
@@ -147,7 +147,7 @@ impl HostDevice {
         })?)
     }
 
-    fn refusals(&self, desired: &Desired) -> BTreeSet<Refusal> {
+    fn refusals(&self, desired: &HostNetwork) -> BTreeSet<Refusal> {
         let refusal = |address: &IpAddr| match address {
             IpAddr::V4(_) => None,
             IpAddr::V6(source) => Some(Refusal { interface: self.uplink.clone(), source: *source }),
@@ -203,7 +203,7 @@ struct Ways {
 }
 
 impl Ways {
-    async fn find(netlink: &Netlink, desired: &Desired) -> Result<Self, netlink::Error> {
+    async fn find(netlink: &Netlink, desired: &HostNetwork) -> Result<Self, netlink::Error> {
         let mut ways = Self::default();
         // Many prefixes lead to few nodes.
         let mut next_hops = BTreeMap::new();

@@ -17,10 +17,10 @@ mod figures;
 mod inputs;
 mod pods;
 mod ports;
+mod restart;
 mod routes;
 mod settle;
 mod status;
-mod succession;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ use self::settle::{Settled, settle};
 pub(super) use self::view::View;
 use super::device_work::Completed;
 use super::error::Error;
-use super::holding::Legacy;
+use super::holding::LastAgent;
 use super::server::{Outcome, PendingRequest};
 use super::settings::{Network, Settings};
 use super::uplink;
@@ -63,7 +63,7 @@ pub(super) struct Agent {
     /// What the agent cannot go on after.
     failed: Option<Error>,
     /// Records of flows of the last agent, by its workers, until there are tables to judge them by.
-    legacy: Option<BTreeMap<usize, FlowRecordFile>>,
+    last_flows: Option<BTreeMap<usize, FlowRecordFile>>,
     /// Which pages of health and metrics are served.
     served: Served,
 }
@@ -92,7 +92,7 @@ impl Agent {
             Dataplane::start(settings, tunnels, own, uplink.mtu, latencies.clone())?;
         let calculated =
             Calculated::new(own, settings.connections, settings.verify_tables, latencies);
-        let Legacy { devices, flows } = attachments.resume().await;
+        let LastAgent { devices, flows } = attachments.resume().await;
         let mut agent = Self {
             inputs,
             view,
@@ -102,7 +102,7 @@ impl Agent {
             peers: watch::Sender::default(),
             started: Instant::now(),
             failed: None,
-            legacy: Some(flows),
+            last_flows: Some(flows),
             served: observer.served.clone(),
         };
         let taken = agent.take_over(devices);
@@ -143,7 +143,7 @@ impl Agent {
         );
         let Settled { placed, tables, received } = settled;
         if let Some(tables) = tables {
-            if let Some(flows) = self.legacy.take() {
+            if let Some(flows) = self.last_flows.take() {
                 self.restore(flows, &tables);
             }
             self.dataplane.ports.workers.publish(&tables);

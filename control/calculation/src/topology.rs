@@ -122,7 +122,7 @@ pub enum HostRoute {
 
 /// The desired state of the node's namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Desired {
+pub struct HostNetwork {
     /// The node's tunnel addresses.
     pub addresses: Vec<IpAddr>,
     /// The addresses by which it masquerades others.
@@ -258,7 +258,7 @@ impl Topology {
     }
 
     /// What the node's own namespace must look like.
-    pub fn host(&self) -> Desired {
+    pub fn host(&self) -> HostNetwork {
         let source = |block: &IpNet| {
             self.tunnel_addresses.iter().copied().find(|ip| ip.is_ipv4() == block.addr().is_ipv4())
         };
@@ -275,7 +275,7 @@ impl Topology {
             matches!(route, Route::Node | Route::Masquerade).then_some(prefix.addr())
         };
         let in_pools = self.prefixes.iter().filter(|(prefix, _)| !self.of_no_pool.contains(prefix));
-        Desired {
+        HostNetwork {
             addresses: self.tunnel_addresses.clone(),
             masquerade_addresses: self.masquerade_addresses().collect(),
             blocks: in_pools.filter_map(way).collect(),

@@ -47,7 +47,7 @@ fn the_node_reaches_pods_by_the_host_port_and_its_routes_are_reconciled() {
         let [v4, v6] = ["10.7.0.1", "fd07::1"].map(|text| text.parse::<IpAddr>().unwrap());
         let net = |text: &str| text.parse::<IpNet>().unwrap();
         let second = "172.18.0.3".parse().unwrap();
-        let mut desired = Desired {
+        let mut desired = HostNetwork {
             addresses: vec![v4, v6],
             masquerade_addresses: vec!["10.7.0.0".parse().unwrap()],
             blocks: vec![

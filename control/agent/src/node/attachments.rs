@@ -19,7 +19,7 @@ use super::ports::PodPorts;
 use super::view::View;
 use crate::device_work::{Completed, DeviceWork};
 use crate::error::Error;
-use crate::holding::{Holding, Legacy};
+use crate::holding::{Holding, LastAgent};
 use crate::host_device::{self, HostDevice};
 use crate::ipam;
 use crate::server::{Handover, Outcome};
@@ -27,7 +27,7 @@ use crate::service_device::ServiceDevice;
 use crate::settings::{Network, Services, Settings};
 use manx_api::{Attach, Detach, Device, PodName, Reservation, Response};
 use manx_calculation::calc::{self, HostSide, Local};
-use manx_calculation::topology::{Desired, Topology};
+use manx_calculation::topology::{HostNetwork, Topology};
 use manx_devices::device::{self, AgentNamespace, DeviceSpec, OpenDevice};
 use manx_devices::holder::Held;
 use manx_devices::pod_device::{self, PodDevice};
@@ -273,18 +273,18 @@ impl Attachments {
     }
 
     /// What the last agent has left.
-    pub(super) async fn resume(&self) -> Legacy {
+    pub(super) async fn resume(&self) -> LastAgent {
         let (holding, pattern) = (Arc::clone(&self.holding), self.pattern);
         let resuming = tokio::task::spawn_blocking(move || holding.resume(&pattern));
         match tokio::time::timeout(RESUMING, resuming).await {
-            Ok(Ok(legacy)) => legacy,
+            Ok(Ok(last)) => last,
             Ok(Err(error)) => resume_unwind(error.into_panic()),
             Err(_) => {
                 tracing::error!(
                     "the devices of the last agent cannot be examined within {} s: pods have to be attached anew",
                     RESUMING.as_secs()
                 );
-                Legacy::default()
+                LastAgent::default()
             }
         }
     }
@@ -559,7 +559,7 @@ impl Attachments {
     }
 
     /// Makes the node's own addresses and routes what they have to be.
-    pub(super) fn reconcile_host(&self, desired: &Desired) {
+    pub(super) fn reconcile_host(&self, desired: &HostNetwork) {
         let reconciled = self.host_device.reconcile(desired).inspect_err(
             |error| tracing::error!(%error, "the node's own routes are not as they should be"),
         );

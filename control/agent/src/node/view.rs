@@ -13,7 +13,7 @@ use crate::settings::{self, Network, Settings};
 use manx_calculation::import::{Cluster, Overlay, import_for};
 use manx_calculation::services::Services;
 use manx_calculation::topology::{
-    self, Contribution, Desired, Reserved, ReservedFor, Topology, TopologyError,
+    self, Contribution, HostNetwork, Reserved, ReservedFor, Topology, TopologyError,
 };
 use manx_objects::contents::Changes;
 use manx_objects::object::{Kind, ObjectKey};
@@ -25,7 +25,7 @@ use manx_policy_compiler::model::ObjectName;
 #[error(
     "address {address} is that of {holder} in the datastore: name another, or correct that object"
 )]
-pub(super) struct Holder {
+pub(super) struct TakenAddress {
     address: IpAddr,
     holder: String,
 }
@@ -56,7 +56,7 @@ type Placed = (Topology, Option<TopologyError>);
 
 /// The addresses that are the node's own: what its kernel says, and those of Manx's interfaces.
 fn own_addresses(inputs: &Inputs, topology: &Topology) -> BTreeSet<IpNet> {
-    let Desired { addresses, masquerade_addresses, .. } = topology.host();
+    let HostNetwork { addresses, masquerade_addresses, .. } = topology.host();
     let own = addresses.into_iter().chain(masquerade_addresses).map(IpNet::from);
     own.chain(inputs.own_addresses().iter().copied()).collect()
 }
@@ -172,7 +172,7 @@ impl View {
     }
 
     /// What the node's own namespace must look like. No host beyond the uplink has an address that is the node's own.
-    pub(super) fn host(&self) -> Desired {
+    pub(super) fn host(&self) -> HostNetwork {
         let mut desired = self.topology.host();
         desired.own.extend(self.own_addresses.iter().map(IpNet::addr));
         desired
@@ -225,10 +225,10 @@ impl View {
         inputs: &Inputs,
         pod: &ObjectName,
         addresses: &[IpAddr],
-    ) -> Option<Holder> {
+    ) -> Option<TakenAddress> {
         let others = self.taken(inputs, pod, |address| addresses.contains(&address));
         let (address, holder) = others.into_iter().next()?;
-        Some(Holder { address, holder })
+        Some(TakenAddress { address, holder })
     }
 
     /// The addresses in this node's blocks that others have, and who: of nodes, of pods as kubelet has reported them,

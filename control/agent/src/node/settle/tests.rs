@@ -19,7 +19,7 @@ use crate::node::calculated::OwnPorts;
 use crate::settings::{Network, Services};
 use manx_calculation::calc::{Local, Underlay, encapsulation};
 use manx_calculation::import::Overlay;
-use manx_calculation::topology::{Desired, ReservedFor};
+use manx_calculation::topology::{HostNetwork, ReservedFor};
 use manx_datastore::Source;
 use manx_observe::latency::Latencies;
 
@@ -200,7 +200,7 @@ struct Node {
     locals: BTreeMap<ObjectName, Local>,
     opens_sockets: bool,
     /// What it was last told to be.
-    host_network: Option<Desired>,
+    host_network: Option<HostNetwork>,
 }
 
 impl Node {
