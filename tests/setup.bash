@@ -4,6 +4,9 @@
 # What is not tested for want of something, a line each; and what puts the machine back as it was, at the end.
 not_run=() cleanups=()
 
+# Where an ordinary user's shell does not look.
+export PATH=$PATH:/usr/sbin:/sbin
+
 can_tun() { { : <>/dev/net/tun; } 2>/dev/null; }
 is_root() { [ "$(id -u)" -eq 0 ]; }
 has() { command -v "$1" >/dev/null 2>&1; }
@@ -19,14 +22,21 @@ tools() {
     done
     if [ ${#missing[@]} -eq 0 ]; then
         echo "all there"
+        return
     elif is_root && has apt-get; then
         export DEBIAN_FRONTEND=noninteractive
-        apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}"
+        apt-get update -qq
+        # One that this system lacks must not cost the others.
+        apt-get install -y -qq --no-install-recommends "${missing[@]}" ||
+            for pair in "${missing[@]}"; do
+                apt-get install -y -qq --no-install-recommends "$pair" ||
+                    not_run+=("what needs the package $pair, which could not be installed")
+            done
     else
         not_run+=("what needs these packages, which root installs: apt-get install ${missing[*]}")
         echo "${not_run[-1]}"
-        has cc && has timeout && has unshare && has ip
     fi
+    has cc && has timeout && has unshare && has ip
 }
 
 # A Rust toolchain, if there is none; the one that is there is used as it is.
@@ -40,9 +50,6 @@ toolchain() {
             sh -s -- -y --no-modify-path --profile minimal -c rustfmt -c clippy || return 1
         # shellcheck disable=SC1091
         . "${CARGO_HOME:-$HOME/.cargo}/env"
-    fi
-    if ! cargo fmt --version >/dev/null 2>&1 || ! cargo clippy --version >/dev/null 2>&1; then
-        rustup component add rustfmt clippy || return 1
     fi
     cargo --version
 }

@@ -28,6 +28,14 @@ pub enum Encapsulation {
 }
 
 impl Encapsulation {
+    /// Its name, as users see it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ipip => "IPIP",
+            Self::Vxlan { .. } => "VXLAN",
+        }
+    }
+
     /// Bytes in front of the inner packet, with an outer IPv4 header without options.
     pub const fn header_len(self) -> usize {
         match self {

@@ -99,6 +99,7 @@ fn the_sources_of_routes_are_documented_in_their_order() {
     let documented: Vec<&str> = rows.collect();
     assert_eq!(documented, RouteSource::ALL.map(RouteSource::name));
     assert!(RouteSource::ALL.is_sorted());
+    assert!(RouteSource::LAST_OF_CLUSTER < RouteSource::KernelAddress);
 }
 
 /// The documents of a manifest, without the words before them.

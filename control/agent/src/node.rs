@@ -209,8 +209,8 @@ impl Agent {
             Call::Ready => Outcome::Reply(self.check_ready().map(|()| Reply::Ready)),
             Call::Removed => Outcome::Reply(Ok(Reply::Removed(self.is_removed()))),
             Call::Status => Outcome::Reply(Ok(Reply::Status(Box::new(self.status())))),
-            Call::Routes => {
-                Outcome::Reply(self.list_routes().map(|it| Reply::Routes(Box::new(it))))
+            Call::Routes(around) => {
+                Outcome::Reply(self.list_routes(around).map(|it| Reply::Routes(Box::new(it))))
             }
             Call::Explain(request) => self.explain(request),
             Call::Denials => {

@@ -1,6 +1,7 @@
 //! A client of the agent's socket. It blocks: the command line and the rig make one call at a time.
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -230,8 +231,8 @@ impl Client {
     }
 
     /// [`Call::Routes`].
-    pub fn routes(&mut self) -> Result<Routes, Error> {
-        match self.call(Call::Routes)? {
+    pub fn routes(&mut self, around: Option<IpAddr>) -> Result<Routes, Error> {
+        match self.call(Call::Routes(around))? {
             Reply::Routes(routes) => Ok(*routes),
             other => Err(self.unexpected(&other)),
         }

@@ -99,8 +99,9 @@ pub enum Call {
     Removed,
     /// Everything that `manx status` shows.
     Status,
-    /// Where each prefix leads, by which source, and what other sources say.
-    Routes,
+    /// Where each prefix leads, by which source, and what other sources say; with an address only for the longest prefix
+    /// that contains it.
+    Routes(Option<IpAddr>),
     /// Explain whether a connection passes by the objects that the agent has loaded, and what decides.
     Explain(ExplainRequest),
     /// The last denied flows, oldest first (a bounded buffer).
@@ -569,7 +570,7 @@ pub struct RouteStatus {
 pub struct Routes {
     /// The node.
     pub node: String,
-    /// By prefix. Of one prefix the last one is used.
+    /// By prefix, and for one prefix by source: the used one comes last.
     pub routes: Vec<SourceRoute>,
 }
 
@@ -585,7 +586,7 @@ pub struct SourceRoute {
     pub object: Option<String>,
     /// Where it leads, e.g. `pod default/web`, `IPIP to 172.18.0.3 by uplink-raw`, `host`, `nowhere`.
     pub via: String,
-    /// Why it leads nowhere, if it does.
+    /// Why it leads nowhere, if it does, or why its tunnel does not work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Whether it is used: no later source has a route for the same prefix.

@@ -14,7 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use self::longest::longest;
-use self::seen::{Seen, underlay_address, unheld};
+use self::seen::{ClusterView, underlay_address, unheld};
 pub use self::source::{RouteSource, routes};
 use self::unrouted::lines;
 pub use self::unrouted::{Unroutables, Unrouted};
@@ -34,8 +34,9 @@ pub enum Route {
     Local,
     /// An address of this node itself.
     Node,
-    /// An address of this node by which it masquerades others ([`masquerade_address`](crate::block::masquerade_address)): a destination like the
-    /// node's own, and a source of which nothing is known.
+    /// An address of this node by which it masquerades others
+    /// ([`masquerade_address`](crate::block::masquerade_address)): a destination like the node's own, and a source of which
+    /// nothing is known.
     Masquerade,
     /// Another node's block or borrowed address, unencapsulated, by that node's address.
     Direct(IpAddr),
@@ -89,7 +90,7 @@ pub struct Contribution {
     pub prefix: IpNet,
     /// The source.
     pub source: RouteSource,
-    /// The object that says so: a node, a pool or a pod.
+    /// The object that says so: a node or a pod.
     pub object: Option<String>,
     /// Where the prefix leads by it.
     pub route: Route,
@@ -351,7 +352,7 @@ pub fn closed_topology(
     name: &str,
     reserved: &Reserved,
 ) -> Result<Topology, TopologyError> {
-    let seen = Seen::new(cluster, name, reserved)?;
+    let seen = ClusterView::new(cluster, name, reserved)?;
     let mut unrouted = seen.unrouted();
     unrouted.extend(unheld(cluster));
     let here = seen.here;
@@ -381,7 +382,7 @@ pub fn contributions(
     name: &str,
     reserved: &Reserved,
 ) -> Result<Vec<Contribution>, TopologyError> {
-    let seen = Seen::new(cluster, name, reserved)?;
+    let seen = ClusterView::new(cluster, name, reserved)?;
     let mut all: Vec<_> = seen.routes().map(Contribution::from).collect();
     all.sort_by_key(|it| (it.prefix, it.source));
     Ok(all)
@@ -405,10 +406,12 @@ pub fn policy_only_contributions(
     cluster: &Cluster,
     name: &str,
 ) -> Result<Vec<Contribution>, TopologyError> {
-    let route = |prefix, source, route| Contribution { prefix, source, object: None, route };
-    let world = WORLD.map(|prefix| route(prefix, RouteSource::World, Route::World));
-    let own = node(cluster, name)?.internal_ips.iter();
-    let own = own.map(|ip| route(IpNet::from(*ip), RouteSource::NodeAddress, Route::Node));
+    let route = |prefix, source, object, route| Contribution { prefix, source, object, route };
+    let world = WORLD.map(|prefix| route(prefix, RouteSource::World, None, Route::World));
+    let own = node(cluster, name)?.internal_ips.iter().map(|ip| {
+        let this = Some(format!("node {name}"));
+        route(IpNet::from(*ip), RouteSource::NodeAddress, this, Route::Node)
+    });
     Ok(world.into_iter().chain(own).collect())
 }
 

@@ -4,7 +4,6 @@ use std::net::IpAddr;
 
 use clap::Args;
 use comfy_table::Cell;
-use ipnet::IpNet;
 use manx_api::SourceRoute;
 
 use super::Error;
@@ -27,25 +26,11 @@ pub struct Routes {
 
 /// Prints where each prefix leads, by which source, and what other sources say.
 pub fn run(routes: &Routes) -> Result<(), Error> {
-    let mut found = routes.socket.connect(|_| None)?.routes()?;
-    if let Some(address) = routes.address {
-        found.routes = around(found.routes, address);
-    }
+    let found = routes.socket.connect(|_| None)?.routes(routes.address)?;
     match routes.output {
         Output::Text => output::print(&render(&found.routes)),
         Output::Json => output::print_json(&found),
     }
-}
-
-/// The routes of the longest prefix that contains an address.
-fn around(mut routes: Vec<SourceRoute>, address: IpAddr) -> Vec<SourceRoute> {
-    let length = |route: &SourceRoute| {
-        let prefix: IpNet = route.prefix.parse().ok()?;
-        prefix.contains(&address).then(|| prefix.prefix_len())
-    };
-    let longest = routes.iter().filter_map(length).max();
-    routes.retain(|route| longest.is_some() && length(route) == longest);
-    routes
 }
 
 fn render(routes: &[SourceRoute]) -> String {
@@ -79,26 +64,6 @@ mod tests {
             reason: None,
             used,
         }
-    }
-
-    #[test]
-    fn an_address_is_looked_up_by_its_longest_prefix() {
-        let all = [
-            route("0.0.0.0/0", "world", true),
-            route("10.1.0.0/16", "pool", true),
-            route("10.1.2.0/24", "pool", false),
-            route("10.1.2.0/24", "own block", true),
-            route("::/0", "world", true),
-        ];
-        let found = |address: &str| {
-            let found = around(all.to_vec(), address.parse().unwrap());
-            found.into_iter().map(|it| (it.prefix, it.source)).collect::<Vec<_>>()
-        };
-        let pair = |prefix: &str, source: &str| (prefix.to_owned(), source.to_owned());
-        let own = [pair("10.1.2.0/24", "pool"), pair("10.1.2.0/24", "own block")];
-        assert_eq!(found("10.1.2.3"), own);
-        assert_eq!(found("10.1.3.3"), [pair("10.1.0.0/16", "pool")]);
-        assert_eq!(found("fd00::1"), [pair("::/0", "world")]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What `manx routes` shows: what each source says of each prefix, and which of them is used.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use manx_dataplane::tables::NextHop;
@@ -8,72 +9,95 @@ use manx_dataplane::tables::NextHop;
 use super::Agent;
 use super::status::leads_to;
 use manx_api::{ErrorKind, Failure, Routes, SourceRoute};
-use manx_calculation::import::Overlay;
+use manx_calculation::calc::encapsulation;
 use manx_calculation::topology::{Contribution, Peer, Route, RouteSource};
 
 impl Agent {
-    /// The routes of all sources, in order.
-    pub(super) fn list_routes(&mut self) -> Result<Routes, Failure> {
-        let own = self.calculated.own_routes(&self.view, &self.attachments.locals());
-        let of_objects = self.view.contributions(&self.inputs).map_err(|error| {
-            let message = format!(
-                "the node cannot be placed, and keeps the routes that it had, which `manx status` lists: {error}"
-            );
+    /// The routes of all sources, in order; with an address those of the longest prefix that contains it.
+    pub(super) fn list_routes(&mut self, around: Option<IpAddr>) -> Result<Routes, Failure> {
+        let refuse = |why: String| {
+            let message = format!("{why}; `manx status` lists the routes that are in force");
             Failure { kind: ErrorKind::Internal, message }
-        })?;
-        let in_use: BTreeMap<IpNet, NextHop> = self.calculated.routes.iter().copied().collect();
-        let of_objects = of_objects.iter().map(|it| {
-            let via = in_use.get(&it.prefix).copied();
-            ((it.prefix, it.source), self.of_object(it, via))
-        });
-        let own = own.into_iter().map(|(prefix, source, via)| {
-            let route = SourceRoute {
-                prefix: prefix.to_string(),
-                source: source.name().to_owned(),
-                object: None,
-                via: leads_to(self, via),
-                reason: None,
-                used: false,
-            };
-            ((prefix.trunc(), source), route)
-        });
-        let mut all: Vec<((IpNet, RouteSource), SourceRoute)> = of_objects.chain(own).collect();
-        all.sort_by_key(|(order, _)| *order);
-        for at in 0..all.len() {
-            let next = all.get(at + 1).map(|((prefix, _), _)| *prefix);
-            all[at].1.used = next != Some(all[at].0.0);
+        };
+        if !self.view.cluster.in_sync || self.calculated.is_refuted() {
+            return Err(refuse("the tables in use are not those of the objects".to_owned()));
         }
-        let routes = all.into_iter().map(|(_, route)| route).collect();
-        Ok(Routes { node: self.view.node.clone(), routes })
+        let of_objects = self.view.contributions(&self.inputs).map_err(|error| {
+            refuse(format!("the node cannot be placed, and keeps the routes that it had: {error}"))
+        })?;
+        let own = self.calculated.own_routes(&self.view, &self.attachments.locals());
+        let own = own.into_iter().map(|(prefix, source, via)| Said {
+            prefix: prefix.trunc(),
+            source,
+            object: None,
+            via: Via::Own(via),
+        });
+        let of_objects = of_objects.into_iter().map(|it| {
+            let Contribution { prefix, source, object, route } = it;
+            Said { prefix, source, object, via: Via::Object(route) }
+        });
+        let mut all: Vec<Said> = of_objects.chain(own).collect();
+        if let Some(address) = around {
+            let containing = all.iter().map(|it| it.prefix).filter(|it| it.contains(&address));
+            let longest = containing.max_by_key(IpNet::prefix_len);
+            all.retain(|it| Some(it.prefix) == longest);
+        }
+        all.sort_by_key(|it| (it.prefix, it.source));
+        let in_use: BTreeMap<IpNet, NextHop> = self.calculated.routes.iter().copied().collect();
+        let routes = all.iter().enumerate().map(|(at, said)| {
+            let is_last = all.get(at + 1).is_none_or(|next| next.prefix != said.prefix);
+            self.described(said, in_use.get(&said.prefix).filter(|_| is_last).copied())
+        });
+        Ok(Routes { node: self.view.node.clone(), routes: routes.collect() })
     }
 
-    /// `in_use`: where the prefix leads by the tables in use.
-    fn of_object(&self, route: &Contribution, in_use: Option<NextHop>) -> SourceRoute {
-        let Contribution { prefix, source, object, route } = route;
-        let (via, reason) = match (route, in_use) {
-            (Route::Tunnel(_), Some(next_hop @ NextHop::Tunnel(_))) => {
-                (leads_to(self, next_hop), None)
+    /// `used`: where the prefix leads by the tables in use, if this route is used.
+    fn described(&self, said: &Said, used: Option<NextHop>) -> SourceRoute {
+        let (via, reason) = match &said.via {
+            Via::Own(next_hop) => (leads_to(self, *next_hop), None),
+            Via::Object(Route::Tunnel(Peer { address, overlay })) => {
+                let kind = encapsulation(*overlay).name();
+                match used {
+                    Some(NextHop::Tunnel(index))
+                        if self.calculated.tables.tunnel(index).is_some() =>
+                    {
+                        (leads_to(self, NextHop::Tunnel(index)), None)
+                    }
+                    Some(_) => {
+                        let reason = self.dataplane.vxlan_fault.message();
+                        let reason = reason.unwrap_or("the tunnel has no socket yet");
+                        (format!("{kind} to {address}"), Some(reason.to_owned()))
+                    }
+                    None => (format!("{kind} to {address}"), None),
+                }
             }
-            (Route::Tunnel(Peer { address, overlay }), _) => {
-                let kind = match overlay {
-                    Overlay::Ipip => "IPIP",
-                    Overlay::Vxlan => "VXLAN",
-                };
-                (format!("{kind} to {address}"), None)
-            }
-            (Route::Local, _) => ("unreachable, but for its pods".to_owned(), None),
-            (Route::Node | Route::Masquerade, _) => ("node".to_owned(), None),
-            (Route::Direct(address), _) => (format!("host, by {address}"), None),
-            (Route::Nowhere(why), _) => ("nowhere".to_owned(), Some(format!("it {why}"))),
-            (Route::World, _) => ("host".to_owned(), None),
+            Via::Object(Route::Local) => ("unreachable, but for its pods".to_owned(), None),
+            Via::Object(Route::Node | Route::Masquerade) => ("node".to_owned(), None),
+            Via::Object(Route::Direct(address)) => (format!("host, by {address}"), None),
+            Via::Object(Route::Nowhere(why)) => ("nowhere".to_owned(), Some(format!("it {why}"))),
+            Via::Object(Route::World) => ("host".to_owned(), None),
         };
         SourceRoute {
-            prefix: prefix.to_string(),
-            source: source.name().to_owned(),
-            object: object.clone(),
+            prefix: said.prefix.to_string(),
+            source: said.source.name().to_owned(),
+            object: said.object.clone(),
             via,
             reason,
-            used: false,
+            used: used.is_some(),
         }
     }
+}
+
+/// What a source says of a prefix.
+struct Said {
+    prefix: IpNet,
+    source: RouteSource,
+    object: Option<String>,
+    via: Via,
+}
+
+/// Where a prefix leads, by objects or by what the node itself knows.
+enum Via {
+    Object(Route),
+    Own(NextHop),
 }

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use manx_dataplane::counters::{Counter, WorkerCounters};
-use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::flow::{self, FlowDirection, FlowEntry};
 use manx_dataplane::sys::clock::since_boot;
 use manx_dataplane::tables::{NextHop, Tables};
@@ -265,11 +264,7 @@ pub(super) fn leads_to(agent: &Agent, next_hop: NextHop) -> String {
         let tunnel = calculated.tables.tunnel(index);
         let Some(tunnel) = tunnel else { return "no tunnel".to_owned() };
         let by = dataplane.ports.name(tunnel.link.port).unwrap_or_default();
-        let kind = match tunnel.outer.encapsulation() {
-            Encapsulation::Ipip => "IPIP",
-            Encapsulation::Vxlan { .. } => "VXLAN",
-        };
-        format!("{kind} to {} by {by}", tunnel.remote)
+        format!("{} to {} by {by}", tunnel.outer.encapsulation().name(), tunnel.remote)
     };
     match next_hop {
         NextHop::NoRoute => "nowhere".to_owned(),

@@ -149,6 +149,9 @@ impl View {
         inputs: &Inputs,
     ) -> Result<Vec<Contribution>, TopologyError> {
         match self.network {
+            Network::Manx if !self.is_closed && !self.cluster.invalid_pools.is_empty() => {
+                Err(TopologyError::InvalidPool(self.cluster.invalid_pools.clone()))
+            }
             Network::Manx => {
                 let reserved = self.reserved(inputs, &self.own_addresses);
                 topology::contributions(&self.cluster, &self.node, &reserved)
@@ -362,6 +365,7 @@ mod tests {
         let bridge: IpNet = "172.17.0.1/32".parse().unwrap();
         inputs.set_own_addresses([bridge].into());
         assert!(matches!(view.place(&inputs), Err(TopologyError::InvalidPool(_))));
+        assert!(matches!(view.contributions(&inputs), Err(TopologyError::InvalidPool(_))));
         assert!(view.own_addresses.contains(&bridge));
         assert!(view.own_addresses.contains(&"10.244.1.1/32".parse().unwrap()));
         assert!(view.holder(&inputs, &ObjectName::new("shop", "web"), &[bridge.addr()]).is_some());

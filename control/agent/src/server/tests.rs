@@ -70,7 +70,7 @@ fn answer(call: Call) -> Option<Outcome> {
         }
         Call::Attachments => Some(Outcome::Reply(Ok(Reply::Attachments(vec![])))),
         Call::Ready => Some(Outcome::Reply(Ok(Reply::Ready))),
-        Call::Routes => Some(failed(ErrorKind::Internal, "no routes")),
+        Call::Routes(_) => Some(failed(ErrorKind::Internal, "no routes")),
         Call::Removed => Some(Outcome::Reply(Ok(Reply::Removed(false)))),
         Call::Status => None,
     }

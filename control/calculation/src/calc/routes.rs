@@ -148,11 +148,7 @@ impl RouteTables {
 
     fn tunnel_index(&self, peer: Peer) -> Option<u32> {
         let node = self.nodes.get(&peer.address)?;
-        let which = match peer.overlay {
-            Overlay::Ipip => 0,
-            Overlay::Vxlan => 1,
-        };
-        Some(node * TUNNELS_OF_A_NODE + which)
+        Some(node * TUNNELS_OF_A_NODE + peer.overlay as u32)
     }
 
     fn routes(
@@ -169,9 +165,9 @@ impl RouteTables {
             }
             Route::Nowhere(_) => NextHop::NoRoute,
         };
-        // Whichever sources won there, all of them come before those of the node itself.
         let of_cluster = inputs.topology.prefixes.iter();
-        let of_cluster = of_cluster.map(|(net, route)| (*net, RouteSource::World, via(route)));
+        let of_cluster =
+            of_cluster.map(|(net, route)| (*net, RouteSource::LAST_OF_CLUSTER, via(route)));
         topology::routes(of_cluster.chain(of_node(inputs, attached)))
     }
 }

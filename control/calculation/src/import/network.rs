@@ -35,14 +35,14 @@ impl Node {
     }
 }
 
-/// An encapsulation that pools can ask for.
+/// An encapsulation that pools can ask for. Of the tunnels to one node each has a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Overlay {
     /// IPIP.
     #[default]
-    Ipip,
+    Ipip = 0,
     /// VXLAN.
-    Vxlan,
+    Vxlan = 1,
 }
 
 /// A pool of pod addresses.

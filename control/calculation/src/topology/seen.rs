@@ -41,8 +41,8 @@ impl From<SourceRoute<'_>> for Contribution {
     }
 }
 
-/// See the module.
-pub(super) struct Seen<'a> {
+/// A cluster as one node sees it.
+pub(super) struct ClusterView<'a> {
     cluster: &'a Cluster,
     /// The node's name.
     name: &'a str,
@@ -61,7 +61,7 @@ struct BorrowedAddress<'a> {
     unrouted: Option<Unrouted>,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> ClusterView<'a> {
     pub(super) fn new(
         cluster: &'a Cluster,
         name: &'a str,

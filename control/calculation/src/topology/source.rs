@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 
-/// A source of routes. Of several that have a route for one prefix the last in this order counts. A longer prefix always
-/// wins over a shorter one.
+/// A source of routes. If several sources have a route for one prefix, the last source in this order counts. A longer
+/// prefix always wins over a shorter one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RouteSource {
     /// Everything that nothing else names.
@@ -37,6 +37,10 @@ pub enum RouteSource {
 }
 
 impl RouteSource {
+    /// The last of those that objects tell of, and that all nodes see alike. Behind it come those that only the node itself
+    /// knows.
+    pub const LAST_OF_CLUSTER: Self = Self::NodeAddress;
+
     /// All of them, in order.
     pub const ALL: [Self; 13] = [
         Self::World,
@@ -76,14 +80,11 @@ impl RouteSource {
 
 /// The route of each prefix that counts: that of the last source, and of one source the last that it has.
 pub fn routes<R>(of: impl IntoIterator<Item = (IpNet, RouteSource, R)>) -> BTreeMap<IpNet, R> {
-    let mut best: BTreeMap<IpNet, (RouteSource, R)> = BTreeMap::new();
-    for (prefix, source, route) in of {
-        let prefix = prefix.trunc();
-        if best.get(&prefix).is_none_or(|(other, _)| *other <= source) {
-            best.insert(prefix, (source, route));
-        }
-    }
-    best.into_iter().map(|(prefix, (_, route))| (prefix, route)).collect()
+    let mut all: Vec<_> =
+        of.into_iter().map(|(prefix, source, route)| (prefix.trunc(), source, route)).collect();
+    all.sort_by_key(|(prefix, source, _)| (*prefix, *source));
+    // The last one of a prefix stays.
+    all.into_iter().map(|(prefix, _, route)| (prefix, route)).collect()
 }
 
 #[cfg(test)]

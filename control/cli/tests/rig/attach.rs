@@ -144,11 +144,16 @@ fn the_routes_that_are_used_are_those_of_the_tables() {
     };
     let all = asked(&["routes"])["routes"].take();
     let text = |route: &Value, field: &str| route[field].as_str().unwrap().to_owned();
+    // What a pod's prefix leads to if no pod has the address, and by which node the host goes, is said of routes alone.
+    let plain = |via: String| match via.split_once(',') {
+        Some((first, _)) => first.to_owned(),
+        None => via,
+    };
     let used = all.as_array().unwrap().iter().filter(|route| route["used"] == true);
-    let used: BTreeSet<String> = used.map(|route| text(route, "prefix")).collect();
+    let used: Vec<_> = used.map(|it| (text(it, "prefix"), plain(text(it, "via")))).collect();
     let tables = asked(&["status"])["routes"].take();
-    let tables: BTreeSet<String> =
-        tables.as_array().unwrap().iter().map(|route| text(route, "prefix")).collect();
+    let tables = tables.as_array().unwrap().iter();
+    let tables: Vec<_> = tables.map(|it| (text(it, "prefix"), text(it, "via"))).collect();
     assert_eq!(used, tables);
     // One of each kind that a rig has.
     let sources: BTreeSet<String> =
