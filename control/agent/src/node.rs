@@ -128,8 +128,8 @@ impl Agent {
         any
     }
 
-    /// Does all that follows from what has changed, and tells whoever waits for it. The control loop calls this once a
-    /// turn, after the event.
+    /// Does all that follows from the last changes, and sends the replies that wait for it. The control loop calls this once
+    /// a turn, after the event.
     pub(super) fn settle(&mut self, now: Instant) {
         let before = self.calculated.tables.version;
         let Self { inputs, view, attachments, calculated, dataplane, .. } = self;
@@ -237,9 +237,7 @@ impl Agent {
             answer.map(|it| Reply::Explained(Box::new(it))).map_err(invalid)
         }))
     }
-}
 
-impl Agent {
     /// Whether Manx is gone from the cluster: its service account was deleted.
     pub(super) fn is_removed(&self) -> bool {
         self.view.cluster.in_sync && self.inputs.is_account_deleted()

@@ -25,10 +25,11 @@ use manx_policy_compiler::resolve::Stage;
 use crate::import::{Cluster, Overlay};
 use crate::interfaces::Interfaces;
 use crate::services::Services;
-use crate::topology::{RouteSource, Topology};
+use crate::topology::Topology;
 
 pub use delta::NextStep;
 use routes::RouteTables;
+pub use routes::own_routes;
 
 /// The VXLAN network of Calico's nodes (`FelixConfiguration`, `vxlanVNI`, by default).
 const VNI: u32 = 4096;
@@ -302,12 +303,6 @@ impl Calculation {
     /// The local endpoints that the last tables leave out: [`Compiler::left_out`].
     pub fn left_out(&self) -> &BTreeSet<ObjectName> {
         self.compiler.left_out()
-    }
-
-    /// The routes of these inputs that only the node itself knows, with their sources, which come after those of the
-    /// topology.
-    pub fn own_routes(inputs: &Inputs<'_>) -> Vec<(IpNet, RouteSource, NextHop)> {
-        routes::own_routes(inputs)
     }
 
     /// The routes of the last tables.

@@ -48,6 +48,21 @@ pub enum Route {
     World,
 }
 
+impl Route {
+    /// The far end of the tunnel that it leads through, if it does.
+    pub const fn tunnel(self) -> Option<Peer> {
+        match self {
+            Self::Tunnel(peer) => Some(peer),
+            Self::Local
+            | Self::Node
+            | Self::Masquerade
+            | Self::Direct(_)
+            | Self::Nowhere(_)
+            | Self::World => None,
+        }
+    }
+}
+
 /// Why a prefix leads nowhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nowhere {
@@ -225,16 +240,7 @@ impl Topology {
 
     /// The far ends of the tunnels by which packets leave, in order.
     pub fn receivers(&self) -> BTreeSet<Peer> {
-        let tunnel = |route: &Route| match route {
-            Route::Tunnel(peer) => Some(*peer),
-            Route::Local
-            | Route::Node
-            | Route::Masquerade
-            | Route::Direct(_)
-            | Route::Nowhere(_)
-            | Route::World => None,
-        };
-        self.prefixes.values().filter_map(tunnel).collect()
+        self.prefixes.values().filter_map(|route| route.tunnel()).collect()
     }
 
     /// The far ends of all tunnels, in order.
@@ -375,17 +381,14 @@ pub fn closed_topology(
     })
 }
 
-/// The routes of all sources as seen from node `name`, in the order of the sources: what [`Topology::prefixes`] is made
-/// of.
+/// The routes of all sources as seen from node `name`: what [`Topology::prefixes`] is made of.
 pub fn contributions(
     cluster: &Cluster,
     name: &str,
     reserved: &Reserved,
 ) -> Result<Vec<Contribution>, TopologyError> {
     let seen = ClusterView::new(cluster, name, reserved)?;
-    let mut all: Vec<_> = seen.routes().map(Contribution::from).collect();
-    all.sort_by_key(|it| (it.prefix, it.source));
-    Ok(all)
+    Ok(seen.routes().map(Contribution::from).collect())
 }
 
 /// The same where another CNI plugin connects the pods: all but the node itself and its attached pods is the world's, and

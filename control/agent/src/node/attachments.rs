@@ -438,8 +438,8 @@ impl Attachments {
     }
 
     /// Has a thread remove a pod's device. If that hangs, the device goes with its queues, which the workers have given
-    /// up. `closed` ends when they have closed them: a TUN or TAP device goes with its last queue, and whoever detaches a
-    /// pod expects that it is gone then.
+    /// up. `closed` ends when they have closed them. A TUN or TAP device goes with its last queue, and it has to be gone
+    /// before the reply.
     pub(super) fn start_removal(
         &mut self,
         name: &ObjectName,
@@ -491,17 +491,14 @@ impl Attachments {
 
     /// Takes an attached pod out; its device and its port go when no tables name it. `Err`: it is not attached.
     pub(super) fn take_out(&mut self, name: &ObjectName, then: Departure) -> Result<(), Departure> {
-        match self.pods.remove(name) {
-            Some(Pod::Attached(pod)) => {
-                self.pods.insert(name.clone(), Pod::UnderWay(VecDeque::new()));
-                self.gone.push((name.clone(), pod, then));
-                Ok(())
-            }
-            other => {
-                self.pods.extend(other.map(|pod| (name.clone(), pod)));
-                Err(then)
-            }
+        if self.find(name).is_none() {
+            return Err(then);
         }
+        let before = self.pods.insert(name.clone(), Pod::UnderWay(VecDeque::new()));
+        if let Some(Pod::Attached(pod)) = before {
+            self.gone.push((name.clone(), pod, then));
+        }
+        Ok(())
     }
 
     /// Has a reply sent when all that is unsettled is settled.

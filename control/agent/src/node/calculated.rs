@@ -141,7 +141,7 @@ impl Calculated {
         view: &View,
         locals: &Locals<'_>,
     ) -> Vec<(IpNet, RouteSource, NextHop)> {
-        Calculation::own_routes(&self.calculation_of(view, locals).1)
+        calc::own_routes(&self.calculation_of(view, locals).1)
     }
 
     /// What makes the tables, and what it makes them of.

@@ -115,17 +115,14 @@ impl View {
     /// own addresses are what its kernel says in any case. Where there is no topology yet, pools that are not valid cost
     /// the ways to other nodes' pods, and not the start.
     pub(super) fn place(&mut self, inputs: &Inputs) -> Result<(), TopologyError> {
-        let placed = self.placed(inputs);
-        if let Ok((topology, closed)) = &placed {
-            if let Some(error) = closed {
+        let placed = self.placed(inputs).map(|(topology, closed)| {
+            if let Some(error) = &closed {
                 tracing::error!(%error, "no pod of another node is reached until then");
             }
             let known: BTreeSet<String> = self.topology.problems().collect();
             for problem in topology.problems().filter(|problem| !known.contains(problem)) {
                 tracing::error!(problem, "topology");
             }
-        }
-        let placed = placed.map(|(topology, closed)| {
             (self.topology, self.is_closed) = (topology, closed.is_some());
         });
         self.own_addresses = own_addresses(inputs, &self.topology);
@@ -222,7 +219,8 @@ impl View {
     }
 
     /// Why a pod may not have these addresses: one is reserved or a node's, or kubelet has reported it of another pod.
-    /// The pod could send from it, and would be taken for that one. What an annotation names is nobody's.
+    /// The pod could send from such an address, and would be judged as the one that has it. An address that only an
+    /// annotation names belongs to nobody.
     pub(super) fn holder(
         &self,
         inputs: &Inputs,

@@ -191,8 +191,8 @@ fn of_node<'a>(
     kernel.chain(services).chain(attached)
 }
 
-/// The routes that only the node itself knows, and from which source: they count more than those of the topology.
-pub(super) fn own_routes(inputs: &Inputs<'_>) -> Vec<(IpNet, RouteSource, NextHop)> {
+/// The routes of these inputs that only the node itself knows, with their sources, which come after those of the topology.
+pub fn own_routes(inputs: &Inputs<'_>) -> Vec<(IpNet, RouteSource, NextHop)> {
     of_node(inputs, &attached(inputs)).collect()
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 
 use ipnet::IpNet;
 
@@ -164,14 +163,9 @@ impl<'a> ClusterView<'a> {
         let others = self.cluster.nodes.iter().filter(|(other, _)| *other != self.name);
         others
             .flat_map(|(_, remote)| own.values().map(move |prefix| (remote, prefix)))
-            .filter_map(|(remote, prefix)| match route_to(&self.pools, remote, self.here, prefix) {
-                Route::Tunnel(to) => Some(Peer { address: underlay_address(remote)?, ..to }),
-                Route::Local
-                | Route::Node
-                | Route::Masquerade
-                | Route::Direct(_)
-                | Route::Nowhere(_)
-                | Route::World => None,
+            .filter_map(|(remote, prefix)| {
+                let to = route_to(&self.pools, remote, self.here, prefix).tunnel()?;
+                Some(Peer { address: underlay_address(remote)?, ..to })
             })
             .collect()
     }
@@ -274,8 +268,9 @@ fn borrowed<'a>(
         return Vec::new();
     }
     let of_nodes = cluster.node_addresses();
-    let one = |(address, (pod, node)): (&IpAddr, &'a (ObjectName, Arc<str>))| -> Option<BorrowedAddress<'a>> {
-        let remote = cluster.nodes.get(&**node)?;
+    let mut all = Vec::new();
+    for (address, (pod, node)) in &cluster.borrowed {
+        let Some(remote) = cluster.nodes.get(&**node) else { continue };
         let (route, unrouted) = match (of_nodes.get(address), reserved.get(address)) {
             (Some(node), _) => (None, Some(Unrouted::IsOfNode((*node).to_owned()))),
             (None, Some(what)) => (None, Some(Unrouted::Reserved(*what))),
@@ -286,9 +281,9 @@ fn borrowed<'a>(
                 (Some(route), is_unpooled.then_some(Unrouted::Unpooled))
             }
         };
-        Some(BorrowedAddress { address: *address, pod, route, unrouted })
-    };
-    cluster.borrowed.iter().filter_map(one).collect()
+        all.push(BorrowedAddress { address: *address, pod, route, unrouted });
+    }
+    all
 }
 
 /// The addresses that pods name and do not have.
