@@ -1,22 +1,28 @@
-//! Which local endpoints are compiled, if the policies of all together are true of too much: an address of each of many
-//! sets, or a pod of each of many selectors. The endpoints of a namespace stay or go together, and the namespaces that
-//! ask least come first, so what others ask costs a namespace nothing that asks little. The node's own endpoints always
-//! stay. An endpoint that is left out gets no tables: nothing passes for it.
+//! Which local endpoints are compiled, if the policies of all together are true of too much (an address of each of many
+//! sets, or a pod of each of many selectors) or have too many rules. The endpoints of a namespace stay or go together,
+//! and the namespaces that ask least come first, so what others ask costs a namespace nothing that asks little. The
+//! node's own endpoints always stay. An endpoint that is left out gets no tables: nothing passes for it.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::{Mark, Model};
 use crate::peers::{Members, Weights, most_truths};
-use crate::resolve::{LocalName, PolicyOrder, ResolveCache, Terms, resolve};
+use crate::resolve::{LocalName, PolicyOrder, ResolveCache, Resolved, Terms, resolve};
 
 /// Weights may add up to one part of this many of the truths that may be counted: a truth of an address may count three
 /// times, as that of a member, of its surroundings and of itself.
 pub(crate) const SHARE: usize = 3;
 
+/// The policies of all namespaces together may have this [price](crate::resolve::Resolved::prices): a compilation from
+/// nothing takes about a second.
+const MOST_PRICE: usize = 2 << 20;
+
 /// The namespaces that are closed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Admission {
+    /// The price that the policies of all namespaces may have together.
+    pub(crate) most_price: usize,
     closed: BTreeSet<String>,
     /// The local endpoints of these.
     pub(crate) left_out: BTreeSet<LocalName>,
@@ -39,7 +45,19 @@ impl State {
     }
 }
 
+impl Default for Admission {
+    fn default() -> Self {
+        let (closed, left_out) = Default::default();
+        Self { most_price: MOST_PRICE, closed, left_out, decided: None }
+    }
+}
+
 impl Admission {
+    /// Whether policies have a higher price than they may.
+    pub(crate) fn is_too_dear(&self, resolved: &Resolved) -> bool {
+        resolved.prices().into_values().sum::<usize>() > self.most_price
+    }
+
     /// Those that are compiled.
     pub(crate) fn admitted<'l>(
         &mut self,
@@ -64,13 +82,28 @@ impl Admission {
 
     /// Decides who is left out, by one part of `share` of what may be counted.
     pub(crate) fn decide(&mut self, model: &Model, local: &BTreeSet<LocalName>, share: usize) {
-        self.closed = closed(model, local, share);
+        self.closed = closed(model, local, [most_truths(model) / share, self.most_price]);
         self.decided = Some(State::new(model, local));
     }
 }
 
+/// What the policies of a namespace ask.
+struct Asking<'n> {
+    /// The part of what all may ask.
+    part: f64,
+    namespace: &'n str,
+    terms: Terms,
+    /// The weights of the predicates and port sets among these.
+    each: [Vec<usize>; 2],
+    price: usize,
+}
+
 /// See the module.
-fn closed(model: &Model, local: &BTreeSet<LocalName>, share: usize) -> BTreeSet<String> {
+fn closed(
+    model: &Model,
+    local: &BTreeSet<LocalName>,
+    [mut truths_left, mut price_left]: [usize; 2],
+) -> BTreeSet<String> {
     let (mut cache, mut order) = (ResolveCache::default(), PolicyOrder::default());
     let resolved = resolve(model, local, &mut cache, &mut order, false);
     let members = Members::from_model(model);
@@ -85,28 +118,35 @@ fn closed(model: &Model, local: &BTreeSet<LocalName>, share: usize) -> BTreeSet<
         }
         asked.sort();
     }
+    let prices = resolved.prices();
     let weighed = asked.into_iter().map(|(namespace, terms)| {
+        let price = prices.get(namespace).copied().unwrap_or_default();
         let each = weights.of_terms(&terms, &cache.vocabulary);
         let sum = each.iter().flatten().sum::<usize>();
-        (sum, namespace, terms, each)
+        // What it takes of the one bound or of the other.
+        let part = (sum as f64 / truths_left as f64).max(price as f64 / price_left as f64);
+        Asking { part, namespace, terms, each, price }
     });
-    let mut namespaces: Vec<_> = weighed.collect();
-    namespaces.sort_by_key(|(sum, namespace, ..)| (!namespace.is_empty(), *sum));
+    let mut namespaces: Vec<Asking<'_>> = weighed.collect();
+    namespaces.sort_by(|a, b| {
+        let own_first = b.namespace.is_empty().cmp(&a.namespace.is_empty());
+        own_first.then(a.part.total_cmp(&b.part))
+    });
 
-    let mut left = most_truths(model) / share;
     let mut paid = Terms::default();
     let mut closed = BTreeSet::new();
-    for (_, namespace, terms, [of_predicates, of_port_sets]) in namespaces {
+    for Asking { namespace, terms, each: [of_predicates, of_port_sets], price, .. } in namespaces {
         let predicates = terms.predicates.iter().zip(of_predicates);
         let predicates = predicates.filter(|(it, _)| paid.predicates.binary_search(it).is_err());
         let port_sets = terms.port_sets.iter().zip(of_port_sets);
         let port_sets = port_sets.filter(|(it, _)| paid.port_sets.binary_search(it).is_err());
         let sum: usize = predicates.chain(port_sets).map(|(_, weight)| weight).sum();
-        if sum > left && !namespace.is_empty() {
+        if (sum > truths_left || price > price_left) && !namespace.is_empty() {
             closed.insert(namespace.to_owned());
             continue;
         }
-        left = left.saturating_sub(sum);
+        truths_left = truths_left.saturating_sub(sum);
+        price_left = price_left.saturating_sub(price);
         paid.extend(&terms);
         paid.sort();
     }

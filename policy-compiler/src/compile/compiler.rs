@@ -10,8 +10,9 @@
 //! each predicate that a rule names of peers and each predicate of a row, and four million; all chains of a node no more
 //! than four times those of the largest ([`Compiler::looks`] counts them).
 //!
-//! The compiler also counts how often a predicate is true of a member or of an address. This number has a bound. When the
-//! policies of a node exceed it, some namespaces get no tables for their local endpoints ([`Compiler::left_out`]).
+//! The compiler also counts how often a predicate is true of a member or of an address, and the rules of policies that
+//! have a namespace. Both numbers have a bound. When the policies of a node exceed one, some namespaces get no tables for
+//! their local endpoints ([`Compiler::left_out`]).
 //!
 //! **Memory and time.** A chain whose rows exceed the budget of bytes or of looks is evaluated rule by rule: slower,
 //! with the same verdicts. [`Counts::linear`](crate::image::Counts) is the number of such chains. The chains that cost
@@ -50,7 +51,7 @@ pub struct Compiler {
     serial: u64,
     basis: Option<Basis>,
     order: PolicyOrder,
-    admission: Admission,
+    pub(crate) admission: Admission,
 }
 
 /// A basis may grow by this many classes plus as many as it has.
@@ -160,6 +161,9 @@ impl Compiler {
         basis.apply_local_delta(model, local, &mut delta)?;
         basis.apply_set_delta(model, &mut delta)?;
         let resolved = resolve(model, local, &mut basis.cache, &mut self.order, true);
+        if self.admission.is_too_dear(&resolved) {
+            return Err(Rebuild);
+        }
         let vocabulary = &basis.cache.vocabulary;
         let of_peers = TermsInUse::of_peers(&resolved, vocabulary);
         let in_use = TermsInUse::of_either_end(&resolved, vocabulary);
@@ -204,6 +208,9 @@ impl Compiler {
             (members, of_sets)
         };
         let (resolved, holders) = join(is_large, policies, holders);
+        if self.admission.is_too_dear(&resolved) {
+            return Err(TooMany);
+        }
         let in_use = TermsInUse::of_either_end(&resolved, &cache.vocabulary);
         self.interner.forget_if_sparse(self.used);
         self.tables.forget();

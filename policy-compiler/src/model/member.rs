@@ -133,6 +133,13 @@ pub struct LabelView<'m> {
 }
 
 impl<'m> LabelView<'m> {
+    /// The labels of the member and of its profiles. A key may have several values; the first is the one that is seen,
+    /// unless the key is reserved.
+    pub(crate) fn own_labels(&self) -> impl Iterator<Item = (&'m str, &'m str)> {
+        let inherited = self.inherited.iter().flat_map(|labels| labels.iter());
+        self.own.iter().chain(inherited).map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+
     /// The value of a label; `None` where it is absent.
     pub(crate) fn value(&self, key: &str) -> Option<&'m str> {
         if let Some(key) = key.strip_prefix(NAMESPACE_PREFIX) {

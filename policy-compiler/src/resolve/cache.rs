@@ -146,6 +146,7 @@ impl ResolveCache {
             name: Arc::clone(name),
             policy: Arc::clone(policy),
             terms: terms_of(&steps),
+            size: steps.iter().map(Step::size).sum(),
             isolated: Arc::new(Reason::Isolated(direction, (**name).clone()).into()),
             tier_end,
             steps: steps.into(),

@@ -38,6 +38,12 @@ impl ResolvedEnd {
         of_entities.flat_map(|ports| ports.iter()).chain(&*self.not_ports)
     }
 
+    /// Its alternatives and what each of them names of an address.
+    pub(crate) fn size(&self) -> usize {
+        let each = self.entities.iter().map(|it| 1 + it.wanted.len() + it.unwanted.len());
+        each.sum()
+    }
+
     /// How many port ranges and port sets it names.
     pub(crate) fn port_ranges(&self) -> usize {
         self.ports().count()

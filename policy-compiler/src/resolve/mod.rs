@@ -12,6 +12,8 @@ mod matching;
 mod order;
 mod policy_rules;
 mod predicate;
+mod price;
+mod required_label;
 mod resolver;
 mod revision;
 mod rule;

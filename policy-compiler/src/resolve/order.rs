@@ -10,7 +10,8 @@ use std::sync::Arc;
 use ahash::{AHashMap, AHashSet};
 
 use super::list::LocalName;
-use crate::model::{Direction, Mark, Model, Order, Policy, PolicyName, Tier};
+use super::required_label::ByRequiredLabel;
+use crate::model::{Direction, LabelView, Mark, Model, Order, Policy, PolicyName, Tier};
 use crate::selector::{LabelSource, NAMESPACE};
 
 /// A policy and its name.
@@ -29,10 +30,10 @@ pub(crate) struct PolicyOrder {
     mark: Option<Mark>,
     /// Counts refreshes.
     pub(super) turn: u64,
-    /// The policies that require a namespace, by namespace and in order.
-    by_namespace: AHashMap<String, Vec<Arc<OrderedPolicy>>>,
-    /// The policies that require no namespace, in order.
-    anywhere: Vec<Arc<OrderedPolicy>>,
+    /// The policies that require a namespace, by namespace.
+    by_namespace: AHashMap<String, ByRequiredLabel<Arc<OrderedPolicy>>>,
+    /// The policies that require no namespace.
+    anywhere: ByRequiredLabel<Arc<OrderedPolicy>>,
 }
 
 /// More changes than these are not applied one by one, because each moves the policies behind it: the order is made
@@ -161,7 +162,8 @@ impl PolicyOrder {
         }
         self.mark = Some(model.policies.mark());
         if is_first {
-            for list in self.by_namespace.values_mut().chain([&mut self.anywhere]) {
+            let all = self.by_namespace.values_mut().chain([&mut self.anywhere]);
+            for list in all.flat_map(ByRequiredLabel::lists_mut) {
                 list.sort_unstable_by(|a, b| a.cmp(b));
             }
             return None;
@@ -208,14 +210,11 @@ impl PolicyOrder {
     fn lists(&mut self, policy: &Policy, mut each: impl FnMut(&mut Vec<Arc<OrderedPolicy>>)) {
         let Self { namespaces, by_namespace, anywhere, .. } = self;
         let Some(wanted) = policy.selector.required_values(NAMESPACE) else {
-            return each(anywhere);
+            return anywhere.edit(&policy.selector, each);
         };
         for namespace in wanted.into_iter().filter(|it| namespaces.contains(*it)) {
-            if let Some(list) = by_namespace.get_mut(namespace) {
-                each(list);
-            } else {
-                each(by_namespace.entry(namespace.to_owned()).or_default());
-            }
+            let here = by_namespace.entry(namespace.to_owned()).or_default();
+            here.edit(&policy.selector, &mut each);
         }
     }
 
@@ -253,22 +252,15 @@ impl PolicyOrder {
         placed
     }
 
-    /// The policies that select a member, in order.
-    pub(super) fn selecting(&self, view: &impl LabelSource) -> Vec<Arc<OrderedPolicy>> {
-        let of_namespace = view.label(NAMESPACE).and_then(|name| self.by_namespace.get(name));
-        let mut here = of_namespace.map(Vec::as_slice).unwrap_or_default().iter().peekable();
-        let mut anywhere = self.anywhere.iter().peekable();
-        let mut selecting = Vec::new();
-        loop {
-            let first = match (here.peek(), anywhere.peek()) {
-                (Some(a), Some(b)) if OrderedPolicy::cmp(a, b) == Ordering::Less => here.next(),
-                (_, Some(_)) => anywhere.next(),
-                _ => here.next(),
-            };
-            let Some(placed) = first else { return selecting };
-            if placed.policy.selector.matches(view) {
-                selecting.push(Arc::clone(placed));
-            }
-        }
+    /// The policies that select an endpoint, in order.
+    pub(super) fn selecting(&self, view: &LabelView<'_>) -> Vec<Arc<OrderedPolicy>> {
+        let of_namespace = view.value(NAMESPACE).and_then(|name| self.by_namespace.get(name));
+        let places = of_namespace.into_iter().chain([&self.anywhere]);
+        let candidates = places.flat_map(|place| place.candidates(view));
+        let selecting = candidates.filter(|it| it.policy.selector.matches(view));
+        let mut selecting: Vec<_> = selecting.map(Arc::clone).collect();
+        selecting.sort_by(|a, b| OrderedPolicy::cmp(a, b));
+        selecting.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        selecting
     }
 }

@@ -15,6 +15,8 @@ pub(crate) struct PolicyRules {
     pub(super) steps: Box<[Step]>,
     /// The terms that they use of the local end and of the peer.
     pub(super) terms: [Terms; 2],
+    /// The rules, and what they name of both ends.
+    pub(super) size: usize,
     /// The decision after its tier's last rule, if the policy is the first enforced one of the tier and the tier denies
     /// at its end.
     pub(super) isolated: Arc<Decision>,

@@ -30,6 +30,13 @@ pub struct Step {
     pub outcome: Outcome,
 }
 
+impl Step {
+    /// The rule, and what it names of both ends.
+    pub(super) fn size(&self) -> usize {
+        1 + self.rule.local.size() + self.rule.peer.size()
+    }
+}
+
 /// The rules of a list in order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Steps {

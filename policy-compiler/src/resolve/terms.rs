@@ -32,6 +32,11 @@ impl Terms {
         }
     }
 
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.predicates.is_empty() && self.port_sets.is_empty()
+    }
+
     /// Adds the terms of another.
     pub(crate) fn extend(&mut self, other: &Self) {
         self.predicates.extend_from_slice(&other.predicates);

@@ -149,10 +149,7 @@ impl PlannedChain<'_> {
     /// Rules, what they name of peers, and the predicates of the rows.
     pub(crate) fn size(&self) -> usize {
         let steps = self.list.steps.steps.iter();
-        let named = steps.map(|step| {
-            let entities = step.rule.peer.entities.iter();
-            1 + entities.map(|it| 1 + it.wanted.len() + it.unwanted.len()).sum::<usize>()
-        });
+        let named = steps.map(|step| 1 + step.rule.peer.size());
         named.sum::<usize>() + self.rows.len() + self.cells.parts().predicates.len()
     }
 

@@ -28,3 +28,10 @@ pub const NAMESPACE_PREFIX: &str = "pcns.";
 
 /// The prefix of the keys of the service account's labels.
 pub const SERVICE_ACCOUNT_PREFIX: &str = "pcsa.";
+
+/// Whether a key is one of these: no label that an object has itself is seen under it.
+pub(crate) fn is_reserved(key: &str) -> bool {
+    let prefixes = [NAMESPACE_PREFIX, SERVICE_ACCOUNT_PREFIX];
+    [NAMESPACE, ORCHESTRATOR, SERVICE_ACCOUNT].contains(&key)
+        || prefixes.iter().any(|prefix| key.starts_with(prefix))
+}

@@ -24,6 +24,7 @@ mod tests;
 
 pub use expression::Selector;
 pub(crate) use expression::{Comparison, Node};
+pub(crate) use labels::is_reserved;
 pub use labels::{
     KUBERNETES, LabelSource, Labels, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, SERVICE_ACCOUNT,
     SERVICE_ACCOUNT_PREFIX,

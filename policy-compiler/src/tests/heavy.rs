@@ -318,6 +318,55 @@ fn a_network_set_that_overlaps_many_costs_its_namespace_its_tables() {
 }
 
 #[test]
+fn rules_that_cost_too_much_close_their_namespace_and_its_neighbour_pays_nothing() {
+    let from = |rule: Rule, nets_of: u32| {
+        let each = |at: u32| nets(&format!("{}/32", Ipv4Addr::from_bits(0x0100_0000 + (at << 8))));
+        let source = RuleEnd { entities: Some((0..nets_of).map(each).collect()), ..rule.source };
+        Rule { source, ..rule }
+    };
+    let of = |policy: Draft, nets_of| {
+        Cluster::new()
+            .pod("a/a", "", "10.0.0.1")
+            .pod("z/z", "", "10.0.0.2")
+            .policy(kubernetes("z/small").ingress([from(allow().tcp("80"), 1)]))
+            .policy(policy.ingress([from(allow().tcp("80"), nets_of)]))
+    };
+    let tenant = |rules| of(kubernetes("a/heavy"), rules);
+    let mut compiler = Compiler::new();
+    compiler.admission.most_price = 10_000;
+    let few = tenant(500);
+    let local = few.all();
+    let is_open = |image: &Image, pod| image.chain(&name(pod), Direction::Ingress).is_some();
+    let image = compiler.compile(&few.model, &local);
+    assert!(is_open(&image, "a/a") && compiler.left_out().is_empty());
+
+    let many = tenant(600);
+    let image = compiler.compile(&many.model, &local);
+    assert_eq!(*compiler.left_out(), [name("a/a")].into());
+    assert!(!is_open(&image, "a/a"));
+    let of_neighbour = [name("z/z")].into();
+    crate::check::prove(&many.model, &of_neighbour, &image).unwrap();
+    let alone = Compiler::new().compile(&many.model, &of_neighbour);
+    assert_eq!(image.canonical_hash(), alone.canonical_hash());
+
+    // A node's own pods have a price each where a rule asks for the name of a port of theirs.
+    compiler.compile(&few.model, &local);
+    assert!(compiler.left_out().is_empty());
+    let mut named = tenant(200).pod("a/b", "", "10.0.0.3");
+    let local = named.all();
+    compiler.compile(&named.model, &local);
+    assert!(compiler.left_out().is_empty());
+    named = named.policy(kubernetes("a/heavy").ingress([from(allow().tcp("http"), 550)]));
+    compiler.compile(&named.model, &local);
+    assert_eq!(*compiler.left_out(), [name("a/a"), name("a/b")].into());
+
+    // What the cluster's administrator writes has no price.
+    let of_all = of(global("heavy"), 600);
+    compiler.compile(&of_all.model, &of_all.all());
+    assert!(compiler.left_out().is_empty());
+}
+
+#[test]
 fn addresses_that_others_name_close_no_namespace_and_never_the_nodes_own_endpoints() {
     // The policies of `a` exceed the bound. It also has 40 network sets with 5,000 addresses each, and selects half of them.
     let mut cluster = overlaps(6_000).host("eth0", "host=", "172.18.0.2", "");

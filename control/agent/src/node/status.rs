@@ -180,8 +180,9 @@ fn left_out(calculation: &Calculation) -> Option<String> {
     let pods: Vec<String> = calculation.left_out().iter().map(ToString::to_string).collect();
     (!pods.is_empty()).then(|| {
         format!(
-            "pod {}: the policies of these namespaces name selectors and network sets that hold for more pods and addresses \
-             than this node compiles; nothing passes for these pods: use fewer or narrower ones (docs/security.md)",
+            "pod {}: the policies of these namespaces have more rules, or selectors and network sets that hold for more pods \
+             and addresses, than this node compiles; nothing passes for these pods: use fewer or narrower ones \
+             (docs/security.md)",
             few(pods, NAMED)
         )
     })
