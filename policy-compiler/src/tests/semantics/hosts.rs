@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::model::*;
+use crate::resolve::Stage;
 use crate::tests::build::*;
 
 fn host() -> Cluster {
@@ -324,6 +325,17 @@ fn host_endpoints_inherit_the_labels_of_their_profiles_an_earlier_ones_first() {
          shop/web < 192.0.2.10 tcp 80 = allow: shop/web ingress[0]
          shop/web < 192.0.2.11 tcp 80 = deny: isolated by shop/web for ingress, no rule allows",
     );
+}
+
+#[test]
+fn a_policy_selects_once_what_has_one_of_its_values_itself_and_another_by_a_profile() {
+    let cluster = host()
+        .profile("one", "zone=x", [], [])
+        .host("eth0", "zone=y", "192.0.2.10", "one")
+        .policy(global("p").selects("zone in {'x', 'y'}").ingress([allow()]));
+    let image = cluster.image();
+    let chain = image.chain_at(&name("/eth0"), Stage::Host, Direction::Ingress).unwrap();
+    assert_eq!(image.describe(chain).unwrap().list.policies.len(), 1);
 }
 
 #[test]
