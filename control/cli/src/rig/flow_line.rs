@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::watch::{Decided, Ends};
 use crate::Error;
 use crate::output::{self, Output};
-use manx_rig::setup::State;
+use manx_rig::world::setup::State;
 
 /// What policy says of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

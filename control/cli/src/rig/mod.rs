@@ -20,12 +20,12 @@ use super::node::{PodDevice, UplinkMode, parse_workers};
 use super::output::{self, Output};
 use super::policy::assume::Assume;
 use manx_rig::caller::CallError;
-use manx_rig::event::Fault;
-use manx_rig::live::InputError;
-use manx_rig::plan::PlanError;
-use manx_rig::policy_word::PolicyWord;
-use manx_rig::template;
-use manx_rig::workdir::WorkdirError;
+use manx_rig::plan::error::PlanError;
+use manx_rig::plan::input::InputError;
+use manx_rig::plan::policy_word::PolicyWord;
+use manx_rig::plan::template;
+use manx_rig::world::fault::Fault;
+use manx_rig::world::workdir::WorkdirError;
 
 /// `manx rig ...`.
 #[derive(Debug, Args)]

@@ -11,10 +11,10 @@ use serde::Serialize;
 use super::{Error, Named, Shown};
 use crate::chosen_rig::{chosen, chosen_to_change, state};
 use crate::output::{self, Output};
-use manx_rig::agent::{AgentEnd, AgentState};
 use manx_rig::caller;
-use manx_rig::setup::{HostPodState, NodeState, PodState, State};
-use manx_rig::workdir::{self, Workdir};
+use manx_rig::world::agent::{AgentEnd, AgentState};
+use manx_rig::world::setup::{HostPodState, NodeState, PodState, State};
+use manx_rig::world::workdir::{self, Workdir};
 
 #[derive(Serialize)]
 struct List {

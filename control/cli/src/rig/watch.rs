@@ -15,7 +15,7 @@ use crate::output::{self, Output};
 use manx_api::client::Client;
 use manx_api::{Denial, FlowStatus, Flows};
 use manx_policy_compiler::model::Protocol;
-use manx_rig::setup::{NodeState, State};
+use manx_rig::world::setup::{NodeState, State};
 
 /// The interval at which the agents are asked.
 const AGAIN: Duration = Duration::from_millis(250);
