@@ -3,7 +3,8 @@
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use super::{Error, Logs};
+use super::settings::Logs;
+use crate::Error;
 use crate::chosen_rig::{chosen, state};
 use crate::output;
 use manx_rig::world::bounded_log::{LogReader, NewLines};

@@ -6,7 +6,8 @@ use std::path::Path;
 use clap::ValueEnum;
 
 use super::screen::Screen;
-use super::{Apply, Delete, Error, Exec, Run};
+use super::settings::{Apply, Delete, Exec, Run};
+use crate::Error;
 use crate::chosen_rig::{chosen_to_change, state};
 use crate::node::PodDevice;
 use crate::output::{Output, is_coloured, print, print_json};

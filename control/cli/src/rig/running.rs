@@ -8,7 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use humantime::{format_duration, format_rfc3339_seconds};
 use serde::Serialize;
 
-use super::{Error, Named, Shown};
+use super::settings::{Named, Shown};
+use crate::Error;
 use crate::chosen_rig::{chosen, chosen_to_change, state};
 use crate::output::{self, Output};
 use manx_rig::caller;
