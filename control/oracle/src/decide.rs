@@ -1,6 +1,5 @@
 //! The search: invalid policies first, then tier by tier, then the profiles.
 
-use super::by_namespace::Placed;
 use super::direction::Direction;
 use super::members::Role;
 use super::oracle::Oracle;
@@ -8,6 +7,7 @@ use super::place::Chain;
 use super::policies::Policy;
 use super::profiles::Profile;
 use super::rules::{Flow, Mismatch, Rule};
+use super::selecting::Placed;
 use super::tiers::Tier;
 use super::verdict::{RuleName, Verdict, VerdictReason};
 use manx_objects::object::calico::Action;

@@ -6,7 +6,6 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::by_namespace::Placed;
 use super::decide::{Outcome, Watch};
 use super::direction::Direction;
 use super::matching::in_net;
@@ -16,6 +15,7 @@ use super::packet::Packet;
 use super::place::Place;
 use super::profiles::Profile;
 use super::rules::{Flow, Occupants, Rule};
+use super::selecting::Placed;
 use super::staged::{Collector, Staged};
 use super::verdict::{Verdict, VerdictReason};
 use manx_objects::object::ObjectKey;

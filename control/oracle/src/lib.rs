@@ -11,9 +11,9 @@
 //! - `addresses`, `address_owner`, `members`: which member has an address, and the labels that selectors see.
 //!   `services`: the endpoints of services. `set`: members that a rule or a policy means.
 //! - `rules`, `prepare`: which term of a rule a packet does not fit; rules as they were written.
-//! - `policies`, `tiers`, `by_namespace`, `profiles`, `hosts`: which policies there are, in which order, and what applies
+//! - `policies`, `tiers`, `selecting`, `profiles`, `hosts`: which policies there are, in which order, and what applies
 //!   without one. `place`: which of them apply where.
-//! - `oracle`: all of these of one cluster. `selecting`: the policies that select an endpoint.
+//! - `oracle`: all of these of one cluster.
 //! - `decide`: the search. `judge`: the search at both ends of a connection. `enforcement`: the search at one end alone.
 //!   `address_class`: what it looks at there. `host`: the search at a node's interface. [`verdict`]: the results.
 //!   [`explain`], [`interface`], `staged`: the steps of the search.
@@ -25,7 +25,6 @@ mod address_class;
 mod address_owner;
 mod addresses;
 mod built_in;
-mod by_namespace;
 mod crossing;
 mod decide;
 mod direction;

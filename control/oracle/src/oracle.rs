@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::by_namespace::ByNamespace;
 use super::hosts::Hosts;
 use super::members::{Members, Role};
 use super::party::Party;
@@ -11,6 +10,7 @@ use super::policies::{self, Policy};
 use super::prepare::Preparer;
 use super::profiles::Profiles;
 use super::rules::Occupants;
+use super::selecting::{ByNamespace, Placed};
 use super::services::Services;
 use super::tiers::{self, Tier};
 use manx_objects::contents::Stored;
@@ -60,5 +60,23 @@ impl Oracle {
     pub(super) fn endpoint(&self, party: &Party) -> Option<usize> {
         let Party::Pod { namespace, name, address } = party else { return None };
         self.members.pod(namespace, name, *address)
+    }
+
+    /// The policies that select an endpoint, tier by tier, in the order of each tier.
+    pub(super) fn selecting(&self, endpoint: usize) -> Vec<Placed> {
+        let member = &self.members.list[endpoint];
+        let may_select = self.by_namespace.of(member);
+        let mut selecting: Vec<Placed> =
+            may_select.filter(|it| self.policies[it.policy].subject.has(member)).collect();
+        selecting.sort_unstable();
+        selecting
+    }
+
+    /// Those policies that deny the endpoint everything because they cannot be evaluated, in the order of their names.
+    pub(super) fn broken(&self, selecting: &[Placed]) -> Vec<usize> {
+        let mut broken: Vec<usize> = selecting.iter().map(|it| it.policy).collect();
+        broken.retain(|policy| self.policies[*policy].broken.is_some());
+        broken.sort_unstable();
+        broken
     }
 }

@@ -213,8 +213,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::plan::input::{self, Input};
     use crate::plan::addresses::addresses;
+    use crate::plan::input::{self, Input};
     use crate::plan::make::plan;
     use crate::plan::objects::Objects;
     use crate::plan::settings::Settings;
