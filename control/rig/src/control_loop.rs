@@ -26,7 +26,7 @@ use crate::world::workdir::Workdir;
 use manx_oracle::Oracle;
 
 /// Receives the events of a rig.
-pub type Events = mpsc::UnboundedSender<Event>;
+type Events = mpsc::UnboundedSender<Event>;
 
 /// A cluster, and what the last run found.
 struct Rig {

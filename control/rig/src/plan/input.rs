@@ -50,7 +50,7 @@ pub enum InputError {
 }
 
 impl InputError {
-    /// What is wrong with this path.
+    /// An error of the file or directory at this path.
     pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::File { path: path.to_owned(), source }
     }

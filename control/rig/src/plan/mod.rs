@@ -1,5 +1,5 @@
-//! What was asked: the input of a rig, what users name in it, and the plan that is [made](make) of it. Nothing is built
-//! here.
+//! What was asked: the input of a rig, what users name in it, and the plan that is [made](Plan::make) of it. Nothing is
+//! built here.
 //!
 //! Nodes whose `InternalIP`s share a subnet are on one segment (a bridge). If there are several segments, a router
 //! connects them. An outside host, which is not part of the cluster, is on the first segment.
@@ -17,7 +17,7 @@ pub mod error;
 mod host_pods;
 pub mod input;
 pub(crate) mod make;
-pub mod objects;
+pub(crate) mod objects;
 pub mod policy_word;
 pub mod port;
 pub mod prober;
