@@ -1,6 +1,6 @@
 //! The search step by step at a node's interface: each place where host endpoint policy applies, and its result.
 //!
-//! It is the search of [`super::host`] with an observer that writes the steps down. Enforced is what a node enforces
+//! It is the search of [`Oracle::judge_host`] with an observer that writes the steps down. Enforced is what a node enforces
 //! whose uplink is also the kernel's: `applyOnForward` policies judge forwarded traffic, and the other host endpoint
 //! policies are not enforced.
 

@@ -1,5 +1,5 @@
-//! A prober's process: it is in the prober's network namespace, serves its ports, and runs commands ([`Command`]
-//! lines), many at once. It reports the result of each ([`ProberEvent`] lines). Both go over its stdin, which is a
+//! A prober's process: it is in the prober's network namespace, serves its ports, and runs commands (`Command`
+//! lines), many at once. It reports the result of each (`ProberEvent` lines). Both go over its stdin, which is a
 //! socket; the process ends when the socket closes.
 
 mod echo;
