@@ -8,9 +8,9 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use clap::{Args, CommandFactory as _};
+use clap::Args;
 
-use super::{Error, Manx, output};
+use super::{Error, output};
 
 /// The program.
 const PROGRAM: &str = "manx-bench";
@@ -24,8 +24,8 @@ pub struct Bench {
     arguments: Vec<OsString>,
 }
 
-/// Replaces this process by the program, with its arguments.
-pub fn run(bench: &Bench) -> Result<(), Error> {
+/// Replaces this process by the program, with its arguments. The help of `manx` is printed where the program is absent.
+pub fn run(bench: &Bench, mut manx: clap::Command) -> Result<(), Error> {
     let own = env::current_exe()
         .map_err(|error| Error::Failed(format!("the folder of manx is not known: {error}")))?;
     let program = own.with_file_name(PROGRAM);
@@ -34,7 +34,6 @@ pub fn run(bench: &Bench) -> Result<(), Error> {
         return Err(Error::Failed(format!("{} cannot be started: {error}", program.display())));
     }
     if bench.arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
-        let mut manx = Manx::command();
         let help = manx.find_subcommand_mut("bench").map(clap::Command::render_long_help);
         output::print(&help.map_or_else(String::new, |help| help.to_string()))?;
         return output::print(&format!("\n{}\n", absent(&program)));

@@ -15,7 +15,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use super::Error;
 use super::socket::Socket;
 use manx_linux::private;
-use manx_rig::setup::{NodeState, State};
+use manx_rig::world::setup::{NodeState, State};
 
 /// Block type of a packet (pcapng, section 4.3, "Enhanced Packet Block").
 const PACKET_BLOCK: u32 = 6;

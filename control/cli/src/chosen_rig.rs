@@ -2,8 +2,8 @@
 
 use super::Error;
 use manx_linux::private;
-use manx_rig::setup::State;
-use manx_rig::workdir::{self, Workdir, WorkdirError};
+use manx_rig::world::setup::State;
+use manx_rig::world::workdir::{self, Workdir, WorkdirError};
 
 /// The rig that has to be changed or ended. Root's rigs belong to everybody who is root here, so root has to name the
 /// rig: otherwise one person could end another's rig.

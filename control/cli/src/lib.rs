@@ -48,7 +48,7 @@ pub struct Manx {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Build a whole cluster on this machine and check its traffic against its policies
-    Rig(rig::Rig),
+    Rig(rig::settings::Rig),
     /// Tell what policies do, without a cluster
     Policy(policy::Policy),
     /// Run the node agent
@@ -135,7 +135,7 @@ fn run(command: Command) -> Result<(), Error> {
         Command::Routes(routes) => routes::run(&routes),
         Command::Health(health) => health::run(&health),
         Command::Capture(capture) => capture::run(&capture),
-        Command::Bench(bench) => bench::run(&bench),
+        Command::Bench(bench) => bench::run(&bench, Manx::command()),
         Command::Doctor(doctor) => doctor::run(&doctor),
         Command::Version => output::print(&version()),
         Command::Completions { shell } => {

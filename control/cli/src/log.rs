@@ -2,11 +2,19 @@
 
 use std::io;
 
+use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 
-use super::node::LogFormat;
-
 const DEFAULT: &str = "info,kube_client=off";
+
+/// Form of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object a line
+    Json,
+}
 
 /// Starts the log. `MANX_LOG_FILTER` says what is logged, e.g. `debug` or `info,manx_datastore=debug` (the directives
 /// of `tracing_subscriber::EnvFilter`); the default is `info`, and nothing of the library that speaks with API servers: its

@@ -10,8 +10,9 @@ use manx_dataplane::tables::{self, Connections};
 use manx_dataplane::worker::Polling;
 
 use super::datastore::DatastoreOptions;
+use super::log::{self, LogFormat};
 use super::observed::{self, ObserveOptions};
-use super::{Error, log, socket, supervise};
+use super::{Error, socket, supervise};
 use manx_agent::pod_device::Preference;
 use manx_agent::settings::Network;
 use manx_api::Device;
@@ -183,15 +184,6 @@ pub enum Established {
     Judge,
     /// It lives until it ends by itself, as with Calico
     Keep,
-}
-
-/// Form of the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// Lines for people
-    Text,
-    /// One JSON object a line
-    Json,
 }
 
 /// Runs the agent until it is told to stop, or the supervisor that does so.

@@ -6,7 +6,7 @@ use ipnet::Ipv4Net;
 use super::Error;
 use super::datastore::ServerOptions;
 use super::log;
-use super::node::LogFormat;
+use super::log::LogFormat;
 use super::output;
 use manx_datastore::api_server::{DefaultPool, make_first_pool};
 

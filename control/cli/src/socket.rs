@@ -8,7 +8,7 @@ use clap::Args;
 use super::{Error, chosen_rig};
 use manx_api::client::Client;
 use manx_linux::private;
-use manx_rig::setup::{NodeState, State};
+use manx_rig::world::setup::{NodeState, State};
 
 /// The agent's socket.
 #[derive(Debug, Clone, Default, Args)]

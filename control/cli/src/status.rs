@@ -13,7 +13,7 @@ use super::Error;
 use super::output::{self, Output, table};
 use super::socket::Socket;
 use manx_api::client::Client;
-use manx_rig::setup::State;
+use manx_rig::world::setup::State;
 
 /// The settings of `manx status`.
 #[derive(Debug, Clone, Args)]

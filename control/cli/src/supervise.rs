@@ -31,7 +31,7 @@ use nix::unistd::{Pid, getppid};
 
 use super::Error;
 use super::error::{ENVIRONMENT, INVALID};
-use manx_rig::supervisor::this_program;
+use manx_rig::world::supervisor::this_program;
 
 /// How many starts in a row may fail without a pause.
 const FREE: u32 = 3;

@@ -10,20 +10,10 @@ use serde_json::{Map, Value};
 use crate::error::{Code, Error};
 use crate::parameters::{NAME_FORM, is_name};
 use crate::success::Success;
+use crate::version::{self, VERSIONS};
 
-/// The versions of the specification that the plugin speaks, oldest first.
-pub(crate) const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
-/// The newest of them.
-const NEWEST: &str = VERSIONS[VERSIONS.len() - 1];
 /// Where the agent listens on a node whose configuration does not say it.
 pub(crate) const SOCKET: &str = "/run/manx/node.sock";
-
-/// The version that an answer has: that of the input, if it has one that is known.
-pub(crate) fn spoken_version(input: &[u8]) -> String {
-    let parsed: Option<Value> = serde_json::from_slice(input).ok();
-    let found = parsed.as_ref().and_then(|it| it.get("cniVersion")?.as_str());
-    found.filter(|found| VERSIONS.contains(found)).unwrap_or(NEWEST).to_owned()
-}
 
 /// An attachment that the runtime still has.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
@@ -97,8 +87,7 @@ impl Config {
         let Raw { cni_version, name, socket, device_type, policy_only, dns, prev_result, .. } = raw;
         let version = cni_version.unwrap_or_default();
         if !VERSIONS.contains(&version.as_str()) {
-            let text =
-                format!("`cniVersion` is {version:?}: expected one of {}", crate::versions());
+            let text = format!("`cniVersion` is {version:?}: expected one of {}", version::all());
             return Err(Error::new(Code::Version, text));
         }
         if !is_name(&name) {
@@ -126,6 +115,14 @@ impl Config {
             runtime,
             others,
         })
+    }
+
+    /// What the plugins before this one have made, with what the configuration adds to the result.
+    pub(crate) fn made_before(&self) -> Success {
+        let mut made = self.previous.clone().unwrap_or_default();
+        made.version.clone_from(&self.version);
+        made.dns.extend(self.dns.clone());
+        made
     }
 
     /// Reads what the configuration wants of an attachment. What cannot be done is an error, and never left out in
@@ -295,13 +292,5 @@ mod tests {
         let error = Config::parse(b"{").unwrap_err();
         texts.push(format!("{}: {error}", error.code as u32));
         insta::assert_snapshot!(texts.join("\n"));
-    }
-
-    #[test]
-    fn an_answer_speaks_the_version_of_the_input_if_that_is_known() {
-        assert_eq!(spoken_version(br#"{"cniVersion":"0.4.0"}"#), "0.4.0");
-        for other in ["", "{", r#"{"cniVersion":"9.9.9"}"#, r#"{"cniVersion":4}"#] {
-            assert_eq!(spoken_version(other.as_bytes()), "1.1.0");
-        }
     }
 }

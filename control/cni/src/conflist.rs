@@ -5,9 +5,10 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::config::VERSIONS;
-use crate::install::NAME;
+use crate::version::VERSIONS;
 
+/// The program's name, which is the plugin's type.
+pub(crate) const NAME: &str = "manx-cni";
 /// The field that says who wrote a configuration. Runtimes pass over fields that they do not know.
 const MARK: (&str, &str) = ("writtenBy", "manx-cni install");
 

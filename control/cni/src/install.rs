@@ -12,14 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::config::SOCKET;
-use crate::conflist::{self, Conflist};
+use crate::conflist::{self, Conflist, NAME};
 use crate::elf;
 use crate::hold;
 use crate::policy_only::{self, Returned};
 use manx_api::client::{self, Client};
 
-/// The program's name, which is the plugin's type.
-pub(crate) const NAME: &str = "manx-cni";
 /// Where runtimes look for programs by default.
 const BIN_DIR: &str = "/opt/cni/bin";
 /// Where they look for configurations.

@@ -3,11 +3,13 @@
 //!
 //! The layers, in order:
 //! - [`error`]: CNI's error codes.
+//! - [`version`]: the versions of the specification.
 //! - [`parameters`]: what the runtime says by environment variables.
 //! - [`config`]: what it says on standard input.
 //! - [`success`]: the result of an ADD.
 //! - [`namespace`]: what a pod's namespace has, for CHECK.
 //! - [`hold`]: a process that keeps pods' devices while there is no agent.
+//! - [`agent`]: what several verbs ask of the agent.
 //! - [`policy_only`]: what a verb does behind another plugin that connects the pod.
 //! - [`verbs`]: the verbs, each a call or two to the agent.
 //! - [`conflist`]: the network configurations that the installer writes.
@@ -16,6 +18,7 @@
 //!
 //! It keeps no state: addresses and devices are the agent's. It has one thread, because CHECK enters the pod's namespace.
 
+mod agent;
 mod config;
 mod conflist;
 mod elf;
@@ -27,12 +30,13 @@ mod parameters;
 mod policy_only;
 mod success;
 mod verbs;
+mod version;
 
 use std::env;
 use std::io::{Read as _, Write as _, stderr, stdin, stdout};
 use std::process::ExitCode;
 
-use crate::config::{Config, VERSIONS};
+use crate::config::Config;
 use crate::error::{Code, Error};
 use crate::parameters::{Parameters, Verb};
 
@@ -54,7 +58,7 @@ fn main() -> ExitCode {
     };
     let (text, status) = match answer {
         Ok(text) => (text, ExitCode::SUCCESS),
-        Err(error) => (error.to_json(&config::spoken_version(&input)), ExitCode::FAILURE),
+        Err(error) => (error.to_json(&version::spoken(&input)), ExitCode::FAILURE),
     };
     match stdout().write_all(text.as_bytes()) {
         Ok(()) => status,
@@ -70,7 +74,7 @@ fn main() -> ExitCode {
 fn run(input: &[u8]) -> Result<String, Error> {
     let verb = Verb::read(&|name| env::var(name).ok())?;
     if verb == Verb::Version {
-        return Ok(verbs::version(&config::spoken_version(input)));
+        return Ok(verbs::version(&version::spoken(input)));
     }
     let config = Config::parse(input)?;
     if !verb.is_in(&config.version) {
@@ -88,9 +92,4 @@ fn run(input: &[u8]) -> Result<String, Error> {
         (Verb::Gc, _) => verbs::gc(&config),
         _ => verbs::status(&config),
     }
-}
-
-/// The versions of the specification, as text.
-fn versions() -> String {
-    VERSIONS.join(", ")
 }

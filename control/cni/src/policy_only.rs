@@ -15,11 +15,11 @@ use manx_devices::shelter::{self, GivenBack, Lock, Pair, Shelter};
 use manx_linux::netlink::{self, Link};
 use manx_linux::netns::{self, sysctl};
 
+use crate::agent::{attached_as, connect, detach_all, ensure_holder, id};
 use crate::config::Config;
 use crate::error::{Code, Error};
 use crate::parameters::Container;
 use crate::success::Success;
-use crate::verbs::{attached_as, connect, detach_all, ensure_holder, id, to_json};
 
 /// What [`give_all_back`] has done.
 #[derive(Debug, Default)]
@@ -127,7 +127,7 @@ pub(crate) fn add(config: &Config, container: &Container, netns: &Path) -> Resul
     if client.reserve(attach, of_pod.as_fd())?.is_ok() {
         hand_over(config, client, &node, &host_end, &attachment)?;
     }
-    to_json(&previous.in_version(&config.version))
+    previous.in_version(&config.version).to_json()
 }
 
 /// What the other plugin has made of the interface, and its addresses.

@@ -7,7 +7,7 @@ use manx_api::{Attached, gateway};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::config::Config;
+use crate::error::{Code, Error};
 
 /// What a chain of plugins has made so far. Fields that only other plugins know are handed on.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -105,44 +105,43 @@ impl Success {
         Self { version: version.to_owned(), ..self.clone() }
     }
 
-    /// What the plugins before this one have made, and what the agent has made.
+    /// This, and what the agent has made.
     ///
     /// A pod's interface has no net of its own: each address is alone (/32, /128). The gateway is what Calico's pods have.
     /// The kernel's routes name it, but on a TUN device they lead to the device.
-    pub(crate) fn extended(
-        config: &Config,
-        netns: &Path,
-        interface: &str,
-        made: &Attached,
-    ) -> Self {
-        let mut all = config.previous.clone().unwrap_or_default();
-        all.version.clone_from(&config.version);
-        all.dns.extend(config.dns.clone());
-        let index = all.interfaces.len();
-        all.interfaces.push(Interface {
+    pub(crate) fn extended(mut self, netns: &Path, interface: &str, made: &Attached) -> Self {
+        let index = self.interfaces.len();
+        self.interfaces.push(Interface {
             name: interface.to_owned(),
             mac: made.mac.map(mac_text),
-            mtu: (config.version == "1.1.0").then_some(made.mtu),
+            mtu: (self.version == "1.1.0").then_some(made.mtu),
             sandbox: Some(netns.display().to_string()),
             ..Interface::default()
         });
         for address in &made.addresses {
             let (family, length) = if address.is_ipv4() { ("4", 32) } else { ("6", 128) };
             let gateway = gateway(*address);
-            all.ips.push(Ip {
-                version: (config.version == "0.4.0").then(|| family.to_owned()),
+            self.ips.push(Ip {
+                version: (self.version == "0.4.0").then(|| family.to_owned()),
                 address: format!("{address}/{length}"),
                 gateway: Some(gateway),
                 interface: Some(index),
                 ..Ip::default()
             });
-            all.routes.push(Route {
+            self.routes.push(Route {
                 destination: default_route(address.is_ipv4()).to_owned(),
                 gateway: made.device.is_ethernet().then_some(gateway),
                 ..Route::default()
             });
         }
-        all
+        self
+    }
+
+    /// What goes to standard output.
+    pub(crate) fn to_json(&self) -> Result<String, Error> {
+        let text = serde_json::to_string_pretty(self)
+            .map_err(|error| Error::new(Code::Internal, format!("the result: {error}")))?;
+        Ok(text + "\n")
     }
 }
 
@@ -157,6 +156,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::config::Config;
 
     fn config(version: &str, more: &Value) -> Config {
         let mut all = json!({"cniVersion": version, "name": "pods", "type": "manx-cni"});
@@ -168,7 +168,7 @@ mod tests {
         let addresses = ["10.244.1.2", "fd00::2"].map(|it| it.parse().unwrap()).to_vec();
         let mac = device.is_ethernet().then_some([0x0a, 0x58, 10, 244, 1, 2]);
         let made = Attached { addresses, device, mtu: 1480, mac };
-        let all = Success::extended(config, Path::new("/run/netns/a"), "eth0", &made);
+        let all = config.made_before().extended(Path::new("/run/netns/a"), "eth0", &made);
         assert_eq!(
             all.addresses_of(all.find(Path::new("/run/netns/a"), "eth0").unwrap()).count(),
             2

@@ -9,44 +9,26 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use manx_api::client::{self, Client};
-use manx_api::{Attach, Attached, Attachment, AttachmentId, Detach, ErrorKind, Sandbox};
+use manx_api::{Attach, Attached, Attachment, AttachmentId, Detach, ErrorKind};
 use manx_dataplane::worker::Polling;
 use manx_devices::device::{self, DeviceSpec};
 use manx_devices::pod_device;
 use manx_linux::{netlink, netns};
 use serde_json::json;
 
-use crate::config::{Config, VERSIONS};
+use crate::agent::{attached_as, connect, detach_all, ensure_holder, id};
+use crate::config::Config;
 use crate::error::{Code, Error};
-use crate::hold;
 use crate::namespace;
 use crate::parameters::Container;
 use crate::policy_only;
 use crate::success::{Success, default_route, mac_text};
+use crate::version::VERSIONS;
 
 /// How long CHECK waits for a pod's object ("a reasonable convergence delay").
 const SETTLED: Duration = Duration::from_secs(2);
 /// How often it looks.
 const LOOK: Duration = Duration::from_millis(50);
-
-pub(crate) fn connect(config: &Config) -> Result<Client, Error> {
-    Client::connect(&config.socket).map_err(|error| match error {
-        client::Error::NoAgent { path, source } => {
-            let text = format!(
-                "no agent listens at {} ({source}): see whether the node's Manx pod runs; the network configuration's `socket` names the \
-                 agent's socket",
-                path.display()
-            );
-            Error::new(Code::TryAgain, text)
-        }
-        other => other.into(),
-    })
-}
-
-pub(crate) fn id(config: &Config, Container { id, interface, .. }: &Container) -> AttachmentId {
-    let sandbox = Sandbox { network: config.network.clone(), container: id.clone() };
-    AttachmentId { sandbox, interface: interface.clone() }
-}
 
 fn netns_of(container: &Container) -> Result<&Path, Error> {
     let missing = || Error::new(Code::Environment, "CNI_NETNS: it is not set");
@@ -81,7 +63,7 @@ pub(crate) fn add(config: &Config, container: &Container) -> Result<String, Erro
         ..Attach::new(pod.clone(), netns, interface)
     };
     let made = attach_with_device(config, attach)?;
-    to_json(&Success::extended(config, netns, interface, &made))
+    config.made_before().extended(netns, interface, &made).to_json()
 }
 
 /// A TUN or TAP device is made here, where the pod's namespace may be entered, and its queues go to the agent: so the
@@ -130,20 +112,6 @@ fn has_interface(netns: &OwnedFd, interface: &str) -> Result<bool, Error> {
     Ok(found.is_some())
 }
 
-/// A pod without a holder has its network until the agent ends.
-pub(crate) fn ensure_holder(config: &Config) {
-    if let Err(error) = hold::ensure(&config.socket) {
-        let text = "manx-cni: when the agent ends, the pod has no network until it is made anew";
-        let _ = writeln!(stderr(), "{text}: {error}");
-    }
-}
-
-pub(crate) fn to_json(success: &Success) -> Result<String, Error> {
-    let text = serde_json::to_string_pretty(success)
-        .map_err(|error| Error::new(Code::Internal, format!("the result: {error}")))?;
-    Ok(text + "\n")
-}
-
 /// DEL: the agent takes the interface and the addresses away, if they are still this container's.
 pub(crate) fn del(config: &Config, container: &Container) -> Result<String, Error> {
     let gone = id(config, container);
@@ -187,21 +155,6 @@ pub(crate) fn gc(config: &Config) -> Result<String, Error> {
     let stale = attached_as(&mut client, is_stale)?;
     detach_all(&mut client, stale)?;
     Ok(String::new())
-}
-
-/// What the agent has by such an id.
-pub(crate) fn attached_as(
-    client: &mut Client,
-    is_wanted: impl Fn(&AttachmentId) -> bool,
-) -> Result<Vec<Detach>, Error> {
-    let all = client.attachments()?.into_iter();
-    let wanted = all.filter(|it| it.id.as_ref().is_some_and(&is_wanted));
-    Ok(wanted.map(|Attachment { pod, id, .. }| Detach { pod, id }).collect())
-}
-
-/// Detaches these. One that fails holds up no other.
-pub(crate) fn detach_all(client: &mut Client, all: Vec<Detach>) -> Result<(), Error> {
-    Error::of_all(all.into_iter().map(|it| client.detach(it)))
 }
 
 /// CHECK: the agent has the pod and its policy is in force, and the pod's namespace has what `prevResult` says.

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use super::problem::Severity::{self, Error, Note, Warning};
+use super::severity::Severity::{self, Error, Note, Warning};
 
 /// Defines [`Code`] from one table. A code's meaning is also its documentation.
 macro_rules! codes {

@@ -14,9 +14,10 @@ use std::mem;
 use std::sync::Arc;
 
 use crate::cursor::Tally;
+use crate::invalid::Invalid;
 use crate::object::{Controller, Kind, Object, ObjectKey, Owner, Pairs, Service};
 use crate::problem::{Cause, MOST_OF_OBJECT, Place, Problem, Severity};
-use crate::read::{Entry, Invalid, State, read};
+use crate::read::{Entry, State, read};
 use crate::tree::shown;
 
 /// All objects at one moment.

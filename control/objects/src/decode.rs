@@ -1,9 +1,9 @@
 //! The decoder of each kind.
 
 use super::cursor::{Cursor, Findings};
+use super::invalid::Invalid;
 use super::metadata::Metadata;
 use super::object::{Kind, Object, Subject};
-use super::read::Invalid;
 use super::{calico, cluster, endpoints, namespace, network_policy, node, pod, service, workload};
 
 /// Decodes the object as far as it can be read, and returns what is known about it if it is not valid.

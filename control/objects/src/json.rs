@@ -1,15 +1,16 @@
 //! Reads JSON (RFC 8259) into a [`tree`](super::tree), with the position of every value.
 //!
 //! This reader is stricter than YAML's flow style, which contains all of JSON except long keys, tabs and surrogate
-//! escapes. It returns `None` for a text that is not JSON or that exceeds the limits of [`yaml`](super::yaml); the YAML
+//! escapes. It returns `None` for a text that is not JSON or that exceeds the limits of a [`tree`](super::tree); the YAML
 //! reader then reads the text or reports its errors. Law: if both readers accept a text, they read the same from it.
 
 use std::collections::HashMap;
 use std::mem;
 
 use super::scalar;
-use super::tree::{Document, Entry, Flaw, FlawKind, Node, Position, Value, shown};
-use super::yaml::{MAX_DEPTH, MAX_NODES};
+use super::tree::{
+    Document, Entry, Flaw, FlawKind, MAX_DEPTH, MAX_NODES, Node, Position, Value, shown,
+};
 
 /// An object with fewer keys than these is looked through for a key.
 const SMALL: usize = 16;

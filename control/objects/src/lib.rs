@@ -26,6 +26,7 @@ mod decode;
 mod endpoints;
 mod few;
 mod intent;
+mod invalid;
 mod json;
 mod label_selector;
 mod locate;
@@ -41,6 +42,7 @@ mod read;
 pub mod scalar;
 mod service;
 pub mod settings;
+mod severity;
 mod succession;
 mod syntax;
 #[cfg(test)]
@@ -54,6 +56,7 @@ pub mod yaml;
 
 pub use cursor::Tally;
 pub use few::few;
+pub use invalid::Invalid;
 pub use locate::locate;
 pub use namespace::NAMESPACE_NAME;
-pub use read::{Entry, Invalid, Manifest, State, read};
+pub use read::{Entry, Manifest, State, read};

@@ -8,28 +8,11 @@ use manx_policy_compiler::selector::SelectorError;
 
 use super::code::Code;
 use super::object::ObjectKey;
+pub use super::severity::Severity;
 use super::tree::{FlawKind, Position};
 
 /// The number of problems of one severity that are reported for an object, in the reader and in the import.
 pub const MOST_OF_OBJECT: usize = 100;
-
-/// How bad a [`Problem`] is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// Something does not take effect as it was written.
-    Error,
-    /// Something was ignored.
-    Warning,
-    /// Nothing is wrong: the input has what only others read.
-    Note,
-}
-
-impl Severity {
-    /// That of the problem which says how many of this severity are not shown: there may be any among them.
-    pub(super) fn of_untold(self) -> Self {
-        self.min(Self::Warning)
-    }
-}
 
 /// A place in a file, or an API server.
 #[derive(Debug, Clone, PartialEq, Eq)]

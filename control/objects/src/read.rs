@@ -1,7 +1,6 @@
 //! Reads all objects of one file.
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::claimed_kind::{
@@ -9,8 +8,9 @@ use super::claimed_kind::{
 };
 use super::cursor::{Cursor, Finding, Findings, Tally};
 use super::decode::decode;
+use super::invalid::Invalid;
 use super::metadata;
-use super::object::{Kind, Object, ObjectKey, Pairs, Pod, Subject};
+use super::object::{Kind, Object, ObjectKey};
 use super::other_workload;
 use super::problem::{Cause, Place, Problem, Severity};
 use super::settings;
@@ -61,29 +61,6 @@ pub enum State {
     Valid(Arc<Object>),
     /// The object is not valid; its problems say why.
     Invalid(Box<Invalid>),
-}
-
-/// What is known about an object that is not valid.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Invalid {
-    /// For a policy: the endpoints that it selects, if these could be read.
-    pub subject: Option<Subject>,
-    /// For a network set: its labels, if they could be read.
-    pub labels: Option<Pairs>,
-    /// For a pod: the addresses that could be read of its status.
-    pub reported: BTreeSet<IpAddr>,
-    /// For a pod: the addresses that could be read of its annotations. Everybody who may change the pod may write
-    /// these.
-    pub annotated: BTreeSet<IpAddr>,
-}
-
-impl Invalid {
-    /// What is known of a pod.
-    pub(super) fn of_pod(pod: &Pod) -> Self {
-        let reported: BTreeSet<IpAddr> = pod.reported_addresses().collect();
-        let annotated = pod.every_address().difference(&reported).copied().collect();
-        Self { reported, annotated, ..Self::default() }
-    }
 }
 
 /// Reads `text`, the content of the file `file`. `Err`: it is not YAML or JSON, and no part of it can be used.

@@ -8,7 +8,7 @@ use super::object::{
     PolicyType, Port, PortNumber, Protocol, Subject,
 };
 use super::problem::Severity;
-use super::tree::{Node, Value};
+use super::tree::{MAX_DEPTH, Node, Value};
 use super::{Entry, Manifest, State, read, yaml};
 
 /// Every problem of a text, as users see it.
@@ -108,9 +108,9 @@ fn aliases_repeat_and_merge_keys_fill_in_what_is_absent() {
 
 #[test]
 fn depth_is_bounded() {
-    let deep = "[".repeat(yaml::MAX_DEPTH + 1);
+    let deep = "[".repeat(MAX_DEPTH + 1);
     assert!(matches!(yaml::parse(&deep), Err(yaml::SyntaxError::TooDeep { .. })));
-    let fits = format!("{}{}", "[".repeat(yaml::MAX_DEPTH), "]".repeat(yaml::MAX_DEPTH));
+    let fits = format!("{}{}", "[".repeat(MAX_DEPTH), "]".repeat(MAX_DEPTH));
     assert!(yaml::parse(&fits).is_ok());
     assert!(yaml::parse("a: &a [*a]\n").is_err());
 }

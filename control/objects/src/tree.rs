@@ -18,6 +18,11 @@ impl fmt::Display for Position {
     }
 }
 
+/// The most levels of nested lists and mappings.
+pub const MAX_DEPTH: usize = 64;
+/// The most values in a file.
+pub const MAX_NODES: usize = 16 << 20;
+
 /// A value and where it begins.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {

@@ -12,14 +12,12 @@ use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, Tag};
 
 use super::json;
 use super::scalar;
-use super::tree::{Document, Entry, Flaw, FlawKind, Node, Position, Value, shown};
+use super::tree::{
+    Document, Entry, Flaw, FlawKind, MAX_DEPTH, MAX_NODES, Node, Position, Value, shown,
+};
 
 /// The most bytes of a file.
 pub const MAX_BYTES: usize = 256 << 20;
-/// The most levels of nested lists and mappings.
-pub const MAX_DEPTH: usize = 64;
-/// The most values in a file.
-pub const MAX_NODES: usize = 16 << 20;
 /// The bytes as JSON that the anchors and aliases of a file may repeat in addition to its own length. kubectl's parser
 /// limits the values that come from aliases, in a short document to 400,000 (goyaml, `allowedAliasRatio`); a limit in
 /// bytes also covers long texts.

@@ -10,13 +10,14 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::Oracle;
-use super::enforcement::{EnforcementPoint, Place};
+use super::direction::Direction;
+use super::enforcement::EnforcementPoint;
 use super::members::Member;
-use super::prepare::Set;
-use super::rules::{ClusterPeer, Direction, Entity, KubernetesPeer, Occupants, Rule, Terms};
+use super::oracle::Oracle;
+use super::place::Place;
+use super::rules::{ClusterPeer, Entity, KubernetesPeer, Occupants, Rule, Terms};
 use super::services::ServiceMembers;
-use manx_objects::object::Pairs;
+use super::set::Set;
 use manx_objects::object::calico::{self, EntityRule};
 use manx_objects::object::cluster::ClusterProtocol;
 use manx_objects::object::{self, PortNumber};
@@ -391,7 +392,3 @@ impl RuleScan<'_> {
 fn within(nets: &[IpNet], address: IpAddr) -> bool {
     nets.iter().any(|net| super::matching::in_net(*net, address))
 }
-
-/// What a selector, a port name or any other term can see of a member.
-pub(super) type Content<'m> =
-    (u8, Option<&'m str>, [&'m Pairs; 3], Option<&'m str>, &'m BTreeSet<(String, u8, u16)>);

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::members::{addresses, node_addresses};
+use super::addresses::{addresses, node_addresses};
 use manx_objects::State;
 use manx_objects::contents::Stored;
 use manx_objects::object::{Node, Object, ObjectKey, Pod};

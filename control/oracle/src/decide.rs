@@ -1,44 +1,17 @@
 //! The search: invalid policies first, then tier by tier, then the profiles.
 
-use super::Oracle;
+use super::direction::Direction;
 use super::members::Role;
-use super::policies::{Hook, Policy};
+use super::oracle::Oracle;
+use super::place::Chain;
+use super::policies::Policy;
 use super::profiles::Profile;
-use super::rules::{Direction, Flow, Mismatch, Rule};
+use super::rules::{Flow, Mismatch, Rule};
 use super::selecting::Placed;
 use super::tiers::Tier;
 use super::verdict::{RuleName, Verdict, VerdictReason};
 use manx_objects::object::calico::Action;
 use manx_objects::object::{Kind, ObjectKey};
-
-/// Which policies apply, and what follows the last tier.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Chain {
-    /// At a pod, and for the traffic of the host's own processes. The profiles follow.
-    Endpoint,
-    /// For traffic that a host endpoint forwards.
-    Forward,
-    /// Before destination NAT.
-    PreDnat,
-    /// Before connection tracking.
-    Untracked,
-}
-
-impl Chain {
-    pub(super) fn asks(self, hook: Hook) -> bool {
-        match self {
-            Self::Endpoint => matches!(hook, Hook::Normal | Hook::Forward),
-            Self::Forward => hook == Hook::Forward,
-            Self::PreDnat => hook == Hook::PreDnat,
-            Self::Untracked => hook == Hook::Untracked,
-        }
-    }
-
-    /// Whether a tier whose default action is Deny denies. It does not if the packet is judged again later.
-    fn ends_tiers(self) -> bool {
-        matches!(self, Self::Endpoint | Self::Forward)
-    }
-}
 
 /// An observer of the search, step by step. It changes nothing.
 pub(super) trait Watch {

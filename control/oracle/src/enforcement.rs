@@ -6,48 +6,20 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use super::decide::{Chain, Outcome, Watch};
+use super::decide::{Outcome, Watch};
+use super::direction::Direction;
 use super::matching::in_net;
 use super::members::Role;
+use super::oracle::Oracle;
+use super::packet::Packet;
+use super::place::Place;
 use super::profiles::Profile;
-use super::rules::{Direction, Flow, Occupants, Rule};
+use super::rules::{Flow, Occupants, Rule};
 use super::selecting::Placed;
 use super::staged::{Collector, Staged};
 use super::verdict::{Verdict, VerdictReason};
-use super::{Oracle, Packet};
 use manx_objects::object::ObjectKey;
 use manx_objects::object::calico::Failsafe;
-
-/// Where policy is evaluated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
-    /// At a pod.
-    Pod,
-    /// At a host endpoint, for traffic of the host's own processes.
-    Host,
-    /// At a host endpoint, for forwarded traffic.
-    Forward,
-    /// At a host endpoint, before destination NAT.
-    PreDnat,
-    /// At a host endpoint, before connection tracking.
-    Untracked,
-}
-
-impl Place {
-    pub(super) const fn chain(self) -> Chain {
-        match self {
-            Self::Pod | Self::Host => Chain::Endpoint,
-            Self::Forward => Chain::Forward,
-            Self::PreDnat => Chain::PreDnat,
-            Self::Untracked => Chain::Untracked,
-        }
-    }
-
-    /// Whether failsafe ports pass here.
-    pub(super) const fn has_failsafe(self) -> bool {
-        matches!(self, Self::Host | Self::PreDnat | Self::Untracked)
-    }
-}
 
 /// An endpoint at a place and in a direction.
 #[derive(Debug, Clone)]

@@ -6,14 +6,17 @@ use manx_api::trace::{
     DecidingRule, PolicySteps, RuleStep, SideTrace, TierSteps, Trace, UnusablePolicy,
 };
 
+use super::crossing::Crossing;
 use super::decide::Watch;
-use super::host::Crossing;
+use super::direction::Direction;
+use super::oracle::Oracle;
+use super::packet::Packet;
+use super::party::{Party, is_same_pod};
 use super::policies::Policy;
-use super::rules::{Direction, Mismatch, Rule};
+use super::rules::{Mismatch, Rule};
 use super::tiers::Tier;
 use super::verdict::{RuleName, Verdict, VerdictReason, name};
 use super::words::term;
-use super::{Oracle, Packet, Party};
 use manx_objects::object::ObjectKey;
 
 impl Oracle {
@@ -62,7 +65,7 @@ impl Oracle {
     ) -> SideTrace {
         let mut writer = Writer::new(direction);
         // Traffic of a pod to itself is not judged.
-        let verdict = if super::is_same_pod(local, peer) {
+        let verdict = if is_same_pod(local, peer) {
             Verdict::from(VerdictReason::Itself)
         } else {
             self.side(direction, local, peer, packet, &mut writer)

@@ -13,181 +13,19 @@
 //! deny before every hook, except for what a failsafe port lets pass. Forwarded traffic to a pod is also judged by the
 //! pod's policies; [`Oracle::judge`] does that.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::decide::{Chain, Outcome, Watch};
-use super::enforcement::Place;
+use super::crossing::Crossing;
+use super::decide::{Outcome, Watch};
+use super::direction::Direction;
 use super::members::{Member, Role};
+use super::oracle::Oracle;
+use super::packet::Packet;
+use super::place::{Chain, Place};
 use super::policies::Policy;
-use super::rules::{Direction, Flow};
+use super::rules::Flow;
 use super::verdict::{RuleName, Verdict, VerdictReason};
-use super::{Oracle, Packet};
-use crate::matching::in_net;
-use manx_objects::State;
-use manx_objects::contents::Stored;
-use manx_objects::object::calico::{EndpointToHost, Failsafe, FelixConfiguration};
-use manx_objects::object::{Kind, Object, ObjectKey};
-
-/// A packet that passes an interface of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Crossing<'a> {
-    /// The node.
-    pub node: &'a str,
-    /// The interface's name.
-    pub interface: &'a str,
-    /// The interface's addresses; a host endpoint without an interface name is found by them.
-    pub addresses: &'a [IpAddr],
-    /// Ingress comes in by the interface, egress goes out.
-    pub direction: Direction,
-    /// Whether it is neither from nor for a process of the node.
-    pub forwarded: bool,
-    /// The source address.
-    pub source: IpAddr,
-    /// The destination address, after destination NAT.
-    pub destination: IpAddr,
-    /// What the packet shows, after destination NAT.
-    pub packet: Packet,
-    /// Destination and ports before destination NAT, if they differ.
-    pub original: Option<(IpAddr, Packet)>,
-}
-
-/// Calico's failsafe ports: inbound and outbound. Source: Felix' configuration, `FailsafeInboundHostPorts`.
-const FAILSAFE: [&[(u8, u16)]; 2] = [
-    &[
-        (6, 22),
-        (6, 179),
-        (6, 2379),
-        (6, 2380),
-        (6, 5473),
-        (6, 6443),
-        (6, 6666),
-        (6, 6667),
-        (17, 68),
-    ],
-    &[
-        (6, 179),
-        (6, 2379),
-        (6, 2380),
-        (6, 5473),
-        (6, 6443),
-        (6, 6666),
-        (6, 6667),
-        (17, 53),
-        (17, 67),
-    ],
-];
-
-/// Felix' configuration for hosts, and the host endpoints that are not valid.
-#[derive(Debug, Default)]
-pub(super) struct Hosts {
-    /// By name: `default`, and `node.<name>`, whose fields take precedence.
-    configurations: BTreeMap<String, FelixConfiguration>,
-    /// The names of those that are not valid.
-    broken_configurations: Vec<String>,
-    pub(super) broken_endpoints: Vec<String>,
-}
-
-impl Hosts {
-    pub(super) fn new(objects: &BTreeMap<ObjectKey, Stored>) -> Self {
-        let mut hosts = Self::default();
-        for (key, stored) in objects {
-            match (&stored.state, key.kind) {
-                (State::Valid(object), _) => {
-                    if let Object::FelixConfiguration(wire) = &**object {
-                        hosts.configurations.insert(key.name.clone(), (**wire).clone());
-                    }
-                }
-                (State::Invalid(_), Kind::FelixConfiguration) => {
-                    hosts.broken_configurations.push(key.name.clone());
-                }
-                (State::Invalid(_), Kind::HostEndpoint) => {
-                    hosts.broken_endpoints.push(key.name.clone());
-                }
-                (State::Invalid(_), _) => {}
-            }
-        }
-        hosts
-    }
-
-    /// A setting from the node's own configuration, then from the default one.
-    fn setting<T>(
-        &self,
-        node: &str,
-        field: impl Fn(&FelixConfiguration) -> Option<T>,
-    ) -> Option<T> {
-        [format!("node.{node}"), "default".to_owned()]
-            .iter()
-            .find_map(|name| self.configurations.get(name).and_then(&field))
-    }
-
-    /// Whether a node accepts its own pods' packets. It does unless the configuration says otherwise or is not valid.
-    pub(super) fn accepts_pods(&self, node: &str) -> bool {
-        let broken = |name: &String| name == "default" || name.strip_prefix("node.") == Some(node);
-        if self.broken_configurations.iter().any(broken) {
-            return false;
-        }
-        self.setting(node, |felix| felix.endpoint_to_host) != Some(EndpointToHost::Drop)
-    }
-
-    /// The failsafe ports of a node.
-    pub(super) fn failsafe(&self, node: &str, direction: Direction) -> Vec<Failsafe> {
-        let (listed, ours) = match direction {
-            Direction::Ingress => {
-                (self.setting(node, |felix| felix.failsafe_inbound.clone()), FAILSAFE[0])
-            }
-            Direction::Egress => {
-                (self.setting(node, |felix| felix.failsafe_outbound.clone()), FAILSAFE[1])
-            }
-        };
-        let ours = ours.iter().map(|(protocol, port)| Failsafe {
-            protocol: *protocol,
-            port: *port,
-            net: None,
-        });
-        listed.unwrap_or_else(|| ours.collect())
-    }
-
-    /// Whether it is for a failsafe port: the destination's, with a peer for which the port is kept open. A
-    /// configuration that is not valid closes none of Calico's own.
-    fn is_failsafe(
-        &self,
-        crossing: &Crossing<'_>,
-        (destination, packet): (IpAddr, Packet),
-    ) -> bool {
-        let Some((_, port)) = packet.ports() else { return false };
-        let peer = match crossing.direction {
-            Direction::Ingress => crossing.source,
-            Direction::Egress => destination,
-        };
-        self.failsafe(crossing.node, crossing.direction).iter().any(|safe| {
-            safe.protocol == packet.protocol
-                && safe.port == port
-                && safe.net.is_none_or(|net| in_net(net, peer))
-        })
-    }
-}
-
-impl Crossing<'_> {
-    /// The places where it is judged, in order.
-    pub(super) fn places(&self) -> [Place; 3] {
-        let last = if self.forwarded { Place::Forward } else { Place::Host };
-        [Place::Untracked, Place::PreDnat, last]
-    }
-
-    /// Destination and ports as policy sees them last.
-    fn last(&self) -> (IpAddr, Packet) {
-        (self.destination, self.packet)
-    }
-
-    /// Destination and ports before destination NAT, which comes before egress.
-    fn first(&self) -> (IpAddr, Packet) {
-        match self.original {
-            Some(original) if self.direction == Direction::Ingress => original,
-            _ => self.last(),
-        }
-    }
-}
+use manx_objects::object::Kind;
 
 impl Oracle {
     /// Whether a packet passes an interface if all host endpoint policy is enforced. Not for replies.

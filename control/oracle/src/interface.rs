@@ -1,18 +1,19 @@
 //! The search step by step at a node's interface: each place where host endpoint policy applies, and its result.
 //!
-//! It is the search of [`super::host`] with an observer that writes the steps down. Enforced is what a node enforces
+//! It is the search of [`Oracle::judge_host`] with an observer that writes the steps down. Enforced is what a node enforces
 //! whose uplink is also the kernel's: `applyOnForward` policies judge forwarded traffic, and the other host endpoint
 //! policies are not enforced.
 
 use manx_api::trace::{InterfaceTrace, SideTrace, StageTrace};
 
-use super::enforcement::Place;
+use super::crossing::Crossing;
 use super::explain::Writer;
-use super::host::Crossing;
-use super::members::Role;
+use super::members::{Member, Role};
+use super::oracle::Oracle;
+use super::party::Party;
+use super::place::Place;
 use super::staged::{Collector, Staged};
 use super::verdict::Verdict;
-use super::{Oracle, Party};
 
 impl Oracle {
     /// Explains what [`Oracle::judge_host`] and [`Oracle::judge_shared`] do, and what staged policies would have done
@@ -66,7 +67,7 @@ impl Oracle {
 
     /// Whether some host endpoint is this node's, or may be.
     fn has_host_endpoints(&self, node: &str) -> bool {
-        let is_its = |member: &super::members::Member| {
+        let is_its = |member: &Member| {
             member.role == Role::HostEndpoint && member.node.as_deref() == Some(node)
         };
         !self.hosts.broken_endpoints.is_empty() || self.members.list.iter().any(is_its)

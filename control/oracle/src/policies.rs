@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::built_in::{self, BUILT_IN};
+use super::direction::Direction;
 use super::members::{Member, Role};
-use super::prepare::{Preparer, Set, Unknown};
-use super::rules::{Direction, Rule};
-use super::tiers::{self, BUILT_IN};
+use super::prepare::{Preparer, Unknown};
+use super::rules::Rule;
+use super::set::Set;
 use manx_objects::State;
 use manx_objects::contents::Stored;
 use manx_objects::object::calico::StagedAction;
@@ -58,7 +60,7 @@ impl Policy {
     fn empty(key: &ObjectKey, subject: Set) -> Self {
         Self {
             key: key.clone(),
-            tier: tiers::DEFAULT.to_owned(),
+            tier: built_in::DEFAULT.to_owned(),
             order: f64::INFINITY,
             subject,
             ingress: None,
@@ -153,8 +155,8 @@ fn cluster(
     };
     let mut policy = Policy::empty(key, subject);
     policy.tier = match wire.tier {
-        ClusterTier::Admin => tiers::KUBE_ADMIN.to_owned(),
-        ClusterTier::Baseline => tiers::KUBE_BASELINE.to_owned(),
+        ClusterTier::Admin => built_in::KUBE_ADMIN.to_owned(),
+        ClusterTier::Baseline => built_in::KUBE_BASELINE.to_owned(),
     };
     policy.order = f64::from(wire.priority);
     policy.ingress = rules(&wire.ingress);
@@ -189,7 +191,7 @@ fn calico(key: &ObjectKey, wire: &calico::Policy, preparer: &Preparer<'_>) -> Op
         (Ok(ingress), Ok(egress)) => (policy.ingress, policy.egress) = (ingress, egress),
         (Err(unknown), _) | (_, Err(unknown)) => policy.broken = Some(unknown.0),
     }
-    policy.tier = wire.tier.clone().unwrap_or_else(|| tiers::DEFAULT.to_owned());
+    policy.tier = wire.tier.clone().unwrap_or_else(|| built_in::DEFAULT.to_owned());
     policy.order = wire.order.map_or(f64::INFINITY, calico::Order::value);
     policy.hook = match (wire.do_not_track, wire.pre_dnat, wire.apply_on_forward) {
         (true, ..) => Hook::Untracked,

@@ -1,13 +1,12 @@
 //! Parses selectors once: the members that a rule or a policy means, as sets.
 
-use std::fmt;
-
 use ipnet::IpNet;
 
 use super::members::{Member, Members, Role};
 use super::rules::{CalicoTerms, ClusterPeer, Entity, KubernetesPeer, Rule, Terms};
 use super::selector::{self, Language, Selector};
 use super::services::Services;
+use super::set::Set;
 use manx_objects::object::calico::{self, Action, EntityRule};
 use manx_objects::object::cluster::{self, ClusterAction, ClusterMatch};
 use manx_objects::object::{self, Peer};
@@ -15,35 +14,6 @@ use manx_objects::object::{self, Peer};
 /// What a rule matches is not known; the text says why.
 #[derive(Debug)]
 pub(super) struct Unknown(pub(super) String);
-
-/// A set of members, as a function. It is called for one member at a time and caches nothing: a cluster has many
-/// members and many policies, and a judgement is about few of either.
-pub(super) struct Set {
-    /// The namespace that contains all of them, if there is one.
-    pub(super) within: Option<String>,
-    takes: Box<dyn Fn(&Member) -> bool + Send + Sync>,
-}
-
-impl Set {
-    /// The members for which `takes` is true, within a namespace if one is given.
-    pub(super) fn new(
-        within: Option<&str>,
-        takes: impl Fn(&Member) -> bool + Send + Sync + 'static,
-    ) -> Self {
-        Self { within: within.map(str::to_owned), takes: Box::new(takes) }
-    }
-
-    /// Whether a member is among them.
-    pub(super) fn has(&self, member: &Member) -> bool {
-        (self.within.is_none() || self.within == member.namespace) && (self.takes)(member)
-    }
-}
-
-impl fmt::Debug for Set {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Set").field("within", &self.within).finish_non_exhaustive()
-    }
-}
 
 /// Makes sets of members.
 #[derive(Debug)]

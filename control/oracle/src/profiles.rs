@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::direction::Direction;
 use super::prepare::Preparer;
-use super::rules::{Direction, Rule};
+use super::rules::Rule;
 use manx_objects::State;
 use manx_objects::contents::Stored;
 use manx_objects::object::{Kind, Object, ObjectKey};

@@ -6,44 +6,19 @@
 //! Whether a selector matches is a property of the *address*: one holder of it fits everything that the rule says about
 //! the end (selector, namespace, service account, and a named port), and no holder fits what the rule excludes.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::direction::Direction;
 use super::matching::{in_block, in_net, protocol_number};
 use super::members::Member;
 use super::packet::{Packet, has_ports, is_of_family};
-use super::prepare::Set;
 use super::services::ServiceMembers;
+use super::set::Set;
 use manx_objects::object::calico::{self, Action, EntityRule};
 use manx_objects::object::cluster::{self, ClusterProtocol};
 use manx_objects::object::{self, IpBlock, PortNumber};
-
-/// Into the endpoint or out of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Direction {
-    /// The endpoint is the destination.
-    Ingress,
-    /// The endpoint is the source.
-    Egress,
-}
-
-impl Direction {
-    /// `ingress` or `egress`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ingress => "ingress",
-            Self::Egress => "egress",
-        }
-    }
-}
-
-impl fmt::Display for Direction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// Which end of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

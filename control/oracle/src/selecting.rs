@@ -1,11 +1,11 @@
-//! Finds the policies that select an endpoint.
+//! The policies that may select an endpoint, by the namespace to which their subjects are limited.
 //!
 //! A policy whose subject is limited to a namespace is tried only for members of that namespace: a cluster has many
 //! policies, and few of them can select one endpoint.
 
 use std::collections::HashMap;
 
-use super::Oracle;
+use super::members::Member;
 use super::policies::Policy;
 use super::tiers::Tier;
 
@@ -35,27 +35,11 @@ impl ByNamespace {
         }
         all
     }
-}
 
-impl Oracle {
-    /// The policies that select an endpoint, tier by tier, in the order of each tier.
-    pub(super) fn selecting(&self, endpoint: usize) -> Vec<Placed> {
-        let member = &self.members.list[endpoint];
-        let everywhere = self.by_namespace.0.get(&None);
-        let here =
-            member.namespace.as_ref().and_then(|_| self.by_namespace.0.get(&member.namespace));
-        let may_select = everywhere.into_iter().chain(here).flatten().copied();
-        let mut selecting: Vec<Placed> =
-            may_select.filter(|it| self.policies[it.policy].subject.has(member)).collect();
-        selecting.sort_unstable();
-        selecting
-    }
-
-    /// Those policies that deny the endpoint everything because they cannot be evaluated, in the order of their names.
-    pub(super) fn broken(&self, selecting: &[Placed]) -> Vec<usize> {
-        let mut broken: Vec<usize> = selecting.iter().map(|it| it.policy).collect();
-        broken.retain(|policy| self.policies[*policy].broken.is_some());
-        broken.sort_unstable();
-        broken
+    /// The policies that may select a member.
+    pub(super) fn of(&self, member: &Member) -> impl Iterator<Item = Placed> {
+        let everywhere = self.0.get(&None);
+        let here = member.namespace.as_ref().and_then(|_| self.0.get(&member.namespace));
+        everywhere.into_iter().chain(here).flatten().copied()
     }
 }

@@ -3,10 +3,13 @@
 use std::fmt;
 
 use super::decide::Watch;
+use super::direction::Direction;
+use super::oracle::Oracle;
+use super::packet::Packet;
+use super::party::{Party, is_same_pod};
 use super::policies::Policy;
-use super::rules::{Direction, Mismatch, Rule};
+use super::rules::{Mismatch, Rule};
 use super::verdict::{RuleName, name};
-use super::{Oracle, Packet, Party};
 use manx_objects::object::ObjectKey;
 use manx_objects::object::calico::Action;
 
@@ -36,7 +39,7 @@ impl Oracle {
     /// that decided is included.
     pub fn staged(&self, from: &Party, to: &Party, packet: Packet) -> Vec<Staged> {
         let mut found = Vec::new();
-        if super::is_same_pod(from, to) {
+        if is_same_pod(from, to) {
             return found;
         }
         for (direction, local, peer) in

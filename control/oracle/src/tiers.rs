@@ -2,22 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::built_in::BUILT_IN;
 use super::policies::Policy;
 use manx_objects::State;
 use manx_objects::contents::Stored;
 use manx_objects::object::calico::{Action, Order};
 use manx_objects::object::{Kind, Object, ObjectKey};
-
-pub(super) const KUBE_ADMIN: &str = "kube-admin";
-pub(super) const DEFAULT: &str = "default";
-pub(super) const KUBE_BASELINE: &str = "kube-baseline";
-
-/// Name, order, and whether its end passes to the next tier. No object changes these tiers.
-pub(super) const BUILT_IN: [(&str, f64, bool); 3] = [
-    (KUBE_ADMIN, 1_000.0, true),
-    (DEFAULT, 1_000_000.0, false),
-    (KUBE_BASELINE, 10_000_000.0, true),
-];
 
 /// A tier that has policies.
 #[derive(Debug)]

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::rules::Direction;
+use super::built_in::DEFAULT;
+use super::direction::Direction;
 use manx_objects::object::{Kind, ObjectKey};
 
 /// A rule of a policy or profile.
@@ -180,7 +181,7 @@ impl fmt::Display for VerdictReason {
             Self::Rule { rule, allowed } => {
                 write!(f, "{} by {rule}", if *allowed { "allowed" } else { "denied" })
             }
-            Self::TierEnd { tier, policies } if tier == super::tiers::DEFAULT => {
+            Self::TierEnd { tier, policies } if tier == DEFAULT => {
                 write!(f, "isolated by {}, and no rule allows it", names(policies))
             }
             Self::TierEnd { tier, policies } => {

@@ -1,6 +1,7 @@
 //! The terms of rules, in the words of their APIs.
 
-use super::rules::{Direction, Mismatch, PacketEnd, Rule, Terms};
+use super::direction::Direction;
+use super::rules::{Mismatch, PacketEnd, Rule, Terms};
 use manx_objects::object::calico::{self, EntityRule};
 use manx_objects::object::cluster::{ClusterPeer, ClusterProtocol};
 use manx_objects::object::{self, LabelSelector, Operator, Peer, PortNumber};

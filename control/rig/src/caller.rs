@@ -5,11 +5,12 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, ChildStdin, Stdio};
 use std::time::Duration;
 
-use super::agent::AgentState;
-use super::event::{Event, Fault, Request};
-use super::report::Report;
-use super::supervisor::{Bounds, KEEP, this_program};
-use super::workdir::{Workdir, WorkdirLock};
+use crate::report::Report;
+use crate::report::event::{Event, Request};
+use crate::world::agent::AgentState;
+use crate::world::fault::Fault;
+use crate::world::supervisor::{Bounds, KEEP, this_program};
+use crate::world::workdir::{Workdir, WorkdirLock};
 
 /// How long a rig may take to end.
 const GONE: Duration = Duration::from_secs(5);

@@ -1,7 +1,6 @@
-//! The life of the cluster's process: it builds the rig, reports that, and then answers requests on
-//! the rig's socket.
+//! The life of the cluster's process: it builds the rig, reports that, and then answers requests on the
+//! rig's socket.
 
-use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::io::{self, Write as _};
 use std::os::unix::fs::PermissionsExt;
@@ -12,29 +11,28 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Mutex, mpsc};
 
-use super::agent::Agent;
-use super::changes;
-use super::check::{self, Finding};
-use super::cluster::{Cluster, ClusterError};
-use super::crossings::Crossings;
-use super::event::{Event, Request};
-use super::export;
-use super::live::Objects;
-use super::matrix;
-use super::measure;
-use super::policy_ports::PolicyPorts;
-use super::policy_word::PolicyWord;
-use super::prober::Prober;
-use super::report::{self, ProberReport, Report};
-use super::setup::Setup;
-use super::workdir::Workdir;
-use manx_api::PodName;
-use manx_objects::contents::Contents;
-use manx_objects::object::{Kind, ObjectKey};
+use crate::plan::objects::Objects;
+use crate::plan::policy_word::PolicyWord;
+use crate::report::event::{Event, Request};
+use crate::report::{self, Report, changes, export, probers};
+use crate::traffic::check::{self, Finding};
+use crate::traffic::crossings::Crossings;
+use crate::traffic::policy_ports::PolicyPorts;
+use crate::traffic::{matrix, measure};
+use crate::world::agent::Agent;
+use crate::world::cluster::{Cluster, ClusterError};
+use crate::world::setup::Setup;
+use crate::world::workdir::Workdir;
 use manx_oracle::Oracle;
 
 /// Receives the events of a rig.
-pub type Events = mpsc::UnboundedSender<Event>;
+type Events = mpsc::UnboundedSender<Event>;
+
+/// A cluster, and what the last run found.
+struct Rig {
+    cluster: Cluster,
+    last: Option<Vec<Finding>>,
+}
 
 /// The whole life of the process. It ends only on request or if building fails.
 pub fn run(workdir: Workdir) -> io::Result<()> {
@@ -51,7 +49,7 @@ async fn run_control_loop(workdir: Workdir) -> io::Result<()> {
     })
     .await;
     let cluster = match built {
-        Ok(cluster) => Arc::new(Mutex::new(cluster)),
+        Ok(cluster) => cluster,
         Err(error) => {
             let exports = Setup::read(&workdir).map(|setup| setup.exports).ok();
             let logs = exports.and_then(|exports| export::export_logs(&workdir, &exports).ok()?);
@@ -62,14 +60,15 @@ async fn run_control_loop(workdir: Workdir) -> io::Result<()> {
     };
     let listener = UnixListener::bind(&socket)?;
     std::fs::set_permissions(&socket, Permissions::from_mode(0o600))?;
-    let agents = cluster.lock().await.agents.clone();
+    let agents = cluster.agents.clone();
+    let rig = Arc::new(Mutex::new(Rig { cluster, last: None }));
     emit(&Event::Ready);
     loop {
         let (stream, _) = listener.accept().await?;
-        let (cluster, agents) = (cluster.clone(), agents.clone());
+        let (rig, agents) = (rig.clone(), agents.clone());
         tokio::spawn(async move {
             // A caller that disconnects does not affect others.
-            let _ = handle_request(stream, &cluster, &agents).await;
+            let _ = handle_request(stream, &rig, &agents).await;
         });
     }
 }
@@ -90,7 +89,7 @@ fn failed(error: &ClusterError) -> Event {
 /// Handles one request and sends the events that answer it.
 async fn handle_request(
     stream: UnixStream,
-    cluster: &Mutex<Cluster>,
+    rig: &Mutex<Rig>,
     agents: &[Arc<Agent>],
 ) -> io::Result<()> {
     let (read_half, mut write_half) = stream.into_split();
@@ -119,26 +118,26 @@ async fn handle_request(
                 drop(events.send(Event::Agents(states)));
             }
             Request::Check => {
-                let mut cluster = cluster.lock().await;
-                probe(&mut cluster, &events).await;
+                let mut rig = rig.lock().await;
+                probe(&mut rig, &events).await;
             }
             Request::Apply(objects) => {
-                let mut cluster = cluster.lock().await;
-                match cluster.apply(Objects::from_json(&objects)).await {
-                    Ok(()) => probe(&mut cluster, &events).await,
+                let mut rig = rig.lock().await;
+                match rig.cluster.apply(Objects::from_json(&objects)).await {
+                    Ok(()) => probe(&mut rig, &events).await,
                     Err(error) => drop(events.send(failed(&error))),
                 }
             }
             Request::Delete(words) => {
                 // Parsing cannot fail.
                 let words: Vec<PolicyWord> = words.iter().flat_map(|word| word.parse()).collect();
-                let mut cluster = cluster.lock().await;
-                match cluster.delete(&words).await {
+                let mut rig = rig.lock().await;
+                match rig.cluster.delete(&words).await {
                     Ok(keys) => {
                         for key in keys {
                             let _ = events.send(Event::Note(format!("deleted {key}")));
                         }
-                        probe(&mut cluster, &events).await;
+                        probe(&mut rig, &events).await;
                     }
                     Err(error) => drop(events.send(failed(&error))),
                 }
@@ -152,7 +151,7 @@ async fn handle_request(
 }
 
 /// Probes everything, compares, also with the run before, and reports.
-async fn probe(cluster: &mut Cluster, events: &Events) {
+async fn probe(Rig { cluster, last }: &mut Rig, events: &Events) {
     let start = Instant::now();
     let contents = cluster.contents();
     let oracle = Oracle::new(&contents.objects);
@@ -181,12 +180,12 @@ async fn probe(cluster: &mut Cluster, events: &Events) {
             Err(error) => return drop(events.send(failed(&error.into()))),
         }
     }
-    let last = cluster.last.replace(probes.clone());
+    let before = last.replace(probes.clone());
     let mut report = Report {
         rig: cluster.workdir.name().to_owned(),
         as_expected: probes.iter().all(Finding::as_expected),
-        probers: probers(cluster, &contents),
-        changes: last.map(|last| changes::changes(&last, &probes)),
+        probers: probers::describe(cluster, &contents),
+        changes: before.map(|before| changes::changes(&before, &probes)),
         probes,
         rules: report::rules(&statuses),
         drops: report::drops(&statuses),
@@ -205,25 +204,4 @@ async fn probe(cluster: &mut Cluster, events: &Events) {
         }
     }
     let _ = events.send(Event::Report(Box::new(report)));
-}
-
-fn probers(cluster: &Cluster, contents: &Contents) -> BTreeMap<Prober, ProberReport> {
-    let entries = cluster.addresses.iter().map(|(prober, addresses)| {
-        let addresses = addresses.clone();
-        let Prober::Pod(pod) = prober else {
-            let report = ProberReport { addresses, node: None, workload: None, device: None };
-            return (prober.clone(), report);
-        };
-        let PodName { namespace, name } = pod.clone();
-        let workload = contents.workload(&ObjectKey { kind: Kind::Pod, namespace, name });
-        let report = ProberReport {
-            addresses,
-            node: cluster.plan.node_of(pod).cloned(),
-            workload: workload
-                .map(|owner| format!("{}/{} {}", pod.namespace, owner.kind, owner.name)),
-            device: cluster.attached.get(pod).map(|attached| attached.device),
-        };
-        (prober.clone(), report)
-    });
-    entries.collect()
 }

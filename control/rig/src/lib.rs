@@ -1,46 +1,24 @@
 //! The rig: a whole cluster on one machine, run by an ordinary user, and the traffic that checks it.
 //!
-//! A [`plan`] is made of the objects ([`live`]). A chain of processes ([`supervisor`]) provides namespaces that vanish
-//! with it. Inside, the [`cluster`] builds the [`underlay`], starts an [`agent`] for each node and a process for each
-//! [`prober`], and attaches the pods through the agents' sockets. Every pair of probers is probed ([`check`]), and the
-//! results are compared with what the oracle expects of the same objects ([`matrix`]). The [`caller`] prints the
-//! [`report`], in which what is equal stands together ([`truth`]).
+//! Four floors, each of which imports only those above it in this list:
 //!
-//! Pods on the host's network are their node ([`host_pods`]). No pod is probed from itself, because that traffic never
-//! leaves its namespace.
+//! 1. [`plan`]: what was asked. A [`plan::Plan`] is made of the objects.
+//! 2. [`world`]: what is set up and lived in. A chain of processes ([`world::supervisor`]) provides namespaces that vanish
+//!    with it. Inside, the cluster builds the [`world::underlay`], starts an [`world::agent`] for each node and a process
+//!    for each [`plan::prober`], and attaches the pods through the agents' sockets.
+//! 3. `traffic`: what is asked of whom. Every pair of probers is probed, and the results are compared with what the oracle
+//!    expects of the same objects.
+//! 4. [`report`]: what came of it, in which what is equal stands together.
+//!
+//! The [`control_loop`] of the cluster's process goes through them for each request of a [`caller`], who prints the
+//! report.
+//!
+//! Pods on the host's network are their node ([`plan::HostPod`]). No pod is probed from itself, because that traffic
+//! never leaves its namespace.
 
-pub mod agent;
-pub mod bounded_log;
 pub mod caller;
-pub mod changes;
-pub mod check;
-pub mod cluster;
-pub mod command;
 pub mod control_loop;
-mod crossings;
-pub mod deletion;
-pub mod enter;
-pub mod event;
-pub mod export;
-pub mod host_pods;
-pub mod live;
-pub mod matrix;
-pub mod measure;
-pub mod more_ports;
 pub mod plan;
-pub mod policy_ports;
-pub mod policy_word;
-pub mod prober;
-pub mod prober_process;
-pub mod render;
 pub mod report;
-pub mod service;
-pub mod settings;
-pub mod setup;
-pub mod slices;
-pub mod supervisor;
-pub mod template;
-pub mod truth;
-mod truth_text;
-pub mod underlay;
-pub mod workdir;
+mod traffic;
+pub mod world;

@@ -12,9 +12,9 @@ use manx_objects::State;
 use manx_objects::contents::Contents;
 use manx_objects::object::Object;
 use manx_oracle::{Oracle, Packet, Party};
-use manx_rig::live::{self, Input};
 use manx_rig::plan::Plan;
-use manx_rig::{cluster, plan, slices};
+use manx_rig::plan::input::{self, Input};
+use manx_rig::world::slices;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
@@ -110,10 +110,9 @@ fn the_oracle_says_of_the_rig_what_it_says_of_the_input() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("input.yaml");
         fs::write(&file, &text).unwrap();
-        let input = live::read(&file, false, Options::default()).unwrap();
+        let input = input::read(&file, false, Options::default()).unwrap();
         let completed = input.objects.contents();
-        let pods = cluster::pods(&completed, &input.settings).unwrap();
-        let Ok(plan) = plan::plan(&cluster::nodes(&completed), &pods, &input.settings) else {
+        let Ok(plan) = Plan::make(&completed, &input.settings) else {
             refused.set(refused.get() + 1);
             return Ok(());
         };

@@ -347,8 +347,13 @@ const WITHOUT_LOOPS: &[&str] = &[
     "bench",
     "control/agent",
     "control/api",
+    "control/cli",
+    "control/cni",
     "control/datastore",
+    "control/objects",
     "control/observe",
+    "control/oracle",
+    "control/rig",
     "dataplane",
     "policy-compiler",
 ];

@@ -19,7 +19,7 @@ use manx_objects::contents::Contents;
 use manx_objects::object::Kind;
 use manx_objects::problem::{Cause, Problem, Severity};
 use manx_objects::{State, locate};
-use manx_rig::settings;
+use manx_rig::plan::settings::file::FILE;
 
 /// The settings of `manx policy check`.
 #[derive(Debug, Clone, Args)]
@@ -100,7 +100,7 @@ fn problems(read: &Read) -> Vec<Problem> {
 /// Whether a problem is that a rig's settings are no object.
 fn is_of_rig(problem: &Problem) -> bool {
     let file = Path::new(&*problem.place.file).file_name();
-    problem.code() == Code::SkippedDocument && file.is_some_and(|name| name == settings::FILE)
+    problem.code() == Code::SkippedDocument && file.is_some_and(|name| name == FILE)
 }
 
 /// The output.

@@ -19,7 +19,7 @@ use manx_analysis::explain::{Asked, Explainer};
 use manx_api::explain::{ExplainRequest, Explanation, PacketSpec};
 use manx_datastore::read_paths;
 use manx_oracle::Packet;
-use manx_rig::setup::{NodeState, State};
+use manx_rig::world::setup::{NodeState, State};
 
 /// The name of a node's uplink if none is given.
 const UPLINK: &str = "eth0";

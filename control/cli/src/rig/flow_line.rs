@@ -6,18 +6,10 @@ use std::net::IpAddr;
 use humantime::format_rfc3339_millis;
 use serde::Serialize;
 
-use super::watch::{Decided, Ends};
+use super::flow::{Decided, Ends, Verdict};
 use crate::Error;
 use crate::output::{self, Output};
-use manx_rig::setup::State;
-
-/// What policy says of a flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Verdict {
-    Allowed,
-    Denied,
-}
+use manx_rig::world::setup::State;
 
 /// The names of a rig's parties by their addresses.
 #[derive(Default)]

@@ -10,12 +10,13 @@ use manx_policy_compiler::model::Protocol;
 
 use super::Error;
 use manx_rig::control_loop;
-use manx_rig::enter;
-use manx_rig::event::{Event, Fault};
-use manx_rig::plan::Port;
-use manx_rig::prober_process;
-use manx_rig::supervisor::{self, Bounds, SuperviseError};
-use manx_rig::workdir::Workdir;
+use manx_rig::plan::port::Port;
+use manx_rig::report::event::Event;
+use manx_rig::world::enter;
+use manx_rig::world::fault::Fault;
+use manx_rig::world::prober_process;
+use manx_rig::world::supervisor::{self, Bounds, SuperviseError};
+use manx_rig::world::workdir::Workdir;
 
 /// The rig's processes.
 #[derive(Debug, Subcommand)]

@@ -3,12 +3,13 @@
 use std::io::{self, Write as _};
 use std::time::Duration;
 
-use super::{Error, Logs};
+use super::settings::Logs;
+use crate::Error;
 use crate::chosen_rig::{chosen, state};
 use crate::output;
-use manx_rig::bounded_log::{LogReader, NewLines};
-use manx_rig::setup::State;
-use manx_rig::workdir::Workdir;
+use manx_rig::world::bounded_log::{LogReader, NewLines};
+use manx_rig::world::setup::State;
+use manx_rig::world::workdir::Workdir;
 
 /// The interval at which a log is read again.
 const AGAIN: Duration = Duration::from_millis(200);

@@ -1,228 +1,25 @@
 //! `manx rig`: the commands of the rig.
 
+mod flow;
 mod flow_line;
 mod internal;
 mod logs;
 mod run;
 mod running;
 mod screen;
+pub mod settings;
 mod watch;
 
-use std::ffi::OsString;
-use std::path::PathBuf;
-use std::time::Duration;
-
-use clap::{Args, Subcommand};
-
 pub use self::internal::{Internal, run_internal};
+use self::settings::{Command, Rig};
 use super::Error;
-use super::node::{PodDevice, UplinkMode, parse_workers};
-use super::output::{self, Output};
-use super::policy::assume::Assume;
+use super::output;
 use manx_rig::caller::CallError;
-use manx_rig::event::Fault;
-use manx_rig::live::InputError;
-use manx_rig::plan::PlanError;
-use manx_rig::policy_word::PolicyWord;
-use manx_rig::template;
-use manx_rig::workdir::WorkdirError;
-
-/// `manx rig ...`.
-#[derive(Debug, Args)]
-pub struct Rig {
-    /// The command, with its settings.
-    #[command(subcommand)]
-    pub command: Command,
-}
-
-/// The rig's commands.
-#[derive(Debug, Subcommand)]
-pub enum Command {
-    /// Build a cluster from manifests, probe it, and compare with what its policies say
-    Run(Run),
-    /// Run a command in a pod, on a node (node/NAME) or on the outside host (outside) of a rig left running
-    Exec(Exec),
-    /// Apply manifests to a rig left running, and probe it again
-    Apply(Apply),
-    /// Delete objects from a rig left running, and probe it again
-    ///
-    /// All or none: if one of them is not there, nothing is deleted.
-    Delete(Delete),
-    /// List the rigs that run, and which of their agents have ended
-    List {
-        /// Form of the list
-        #[arg(long, short, value_enum, default_value_t = Output::Text)]
-        output: Output,
-    },
-    /// Show the nodes, pods and addresses of a rig left running, and which agents have ended
-    Status(Shown),
-    /// Print the agents' logs
-    Logs(Logs),
-    /// Show allowed and denied flows as they come, with the rules that decided
-    Watch(Watch),
-    /// End a rig
-    ///
-    /// A user's rigs are seen and ended by that user. Root's are those of everybody who is root here: there the rig has
-    /// to be named.
-    Down(Named),
-    /// Write a small commented rig into a directory
-    Init {
-        /// The directory
-        directory: PathBuf,
-    },
-}
-
-/// The settings of `manx rig run`.
-#[derive(Debug, Args)]
-pub struct Run {
-    /// Directory of manifests, and perhaps rig.yaml; or a file of manifests; - is standard input
-    #[arg(value_name = "DIR|FILE")]
-    pub input: PathBuf,
-    /// Enter subdirectories, too
-    #[arg(long, short = 'R')]
-    pub recursive: bool,
-    #[command(flatten)]
-    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
-    pub assume: Assume,
-    /// The rig's name; the directory's or file's if absent
-    #[arg(long)]
-    pub name: Option<String>,
-    /// Leave the rig running
-    #[arg(long)]
-    pub keep: bool,
-    /// How long a rig that is left running may live, e.g. 30m
-    #[arg(long, default_value = "1h", value_parser = parse_duration)]
-    pub ttl: Duration,
-    /// How long building and probing may take
-    #[arg(long, default_value = "15m", value_parser = parse_duration)]
-    pub timeout: Duration,
-    /// Hide a policy (NAME, NAMESPACE/NAME, or with its KIND/ before it) from the agents, not from the oracle: the rig
-    /// must then fail
-    #[arg(long, value_name = "POLICY")]
-    pub sabotage: Vec<PolicyWord>,
-    /// How pods are attached
-    #[arg(long, value_enum, default_value_t = PodDevice::Auto)]
-    pub pod_device: PodDevice,
-    /// How tunnel packets reach the uplink
-    #[arg(long, value_enum, default_value_t = UplinkMode::Packet)]
-    pub uplink_mode: UplinkMode,
-    /// Workers of each node
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = parse_workers)]
-    pub workers: usize,
-    /// Do not measure throughput and latency
-    #[arg(long)]
-    pub no_samples: bool,
-    /// Form of the report
-    #[arg(long, short, value_enum, default_value_t = Output::Text)]
-    pub output: Output,
-}
-
-/// The settings of `manx rig exec`.
-#[derive(Debug, Args)]
-pub struct Exec {
-    /// NAMESPACE/POD, POD, node/NAME or outside
-    pub party: String,
-    /// The rig; may be left out where only one runs (not by root for exec, apply, delete and down)
-    #[arg(long)]
-    pub rig: Option<String>,
-    /// The command
-    #[arg(last = true, required = true, value_name = "CMD")]
-    pub command: Vec<OsString>,
-}
-
-/// The settings of `manx rig apply`.
-#[derive(Debug, Args)]
-pub struct Apply {
-    /// Manifests; directories of them; - is standard input
-    #[arg(required = true, value_name = "DIR|FILE")]
-    pub files: Vec<PathBuf>,
-    /// The rig; may be left out where only one runs (not by root for exec, apply, delete and down)
-    #[arg(long)]
-    pub rig: Option<String>,
-    /// Print the whole truth table, too, after what changed in it
-    #[arg(long)]
-    pub table: bool,
-    /// Form of the report
-    #[arg(long, short, value_enum, default_value_t = Output::Text)]
-    pub output: Output,
-}
-
-/// The settings of `manx rig delete`.
-#[derive(Debug, Args)]
-pub struct Delete {
-    /// Manifests whose objects go (- is standard input), or KIND/NAME, KIND/NAMESPACE/NAME
-    #[arg(required = true, value_name = "FILE|KIND/NAME")]
-    pub what: Vec<String>,
-    /// The rig; may be left out where only one runs (not by root)
-    #[arg(long)]
-    pub rig: Option<String>,
-    /// Print the whole truth table, too, after what changed in it
-    #[arg(long)]
-    pub table: bool,
-    /// Form of the report
-    #[arg(long, short, value_enum, default_value_t = Output::Text)]
-    pub output: Output,
-}
-
-/// A rig by name.
-#[derive(Debug, Args)]
-pub struct Named {
-    /// The rig; may be left out where only one runs (not by root for exec, apply, delete and down)
-    pub rig: Option<String>,
-}
-
-/// The settings of `manx rig logs`.
-#[derive(Debug, Args)]
-pub struct Logs {
-    /// The node; without it, the logs of all nodes, each line with its node
-    pub node: Option<String>,
-    /// The rig; may be left out where only one runs
-    #[arg(long)]
-    pub rig: Option<String>,
-    /// Go on with each line that follows, until the rig ends
-    #[arg(long, short)]
-    pub follow: bool,
-    /// Print only so many of the last lines of each node
-    #[arg(long, value_name = "N")]
-    pub tail: Option<usize>,
-}
-
-/// The settings of `manx rig watch`.
-#[derive(Debug, Args)]
-pub struct Watch {
-    /// The rig; may be left out where only one runs
-    #[arg(long)]
-    pub rig: Option<String>,
-    /// Form of the lines; json prints JSON Lines
-    #[arg(long, short, value_enum, default_value_t = Output::Text)]
-    pub output: Output,
-}
-
-/// The settings of `manx rig status`.
-#[derive(Debug, Args)]
-pub struct Shown {
-    #[command(flatten)]
-    #[expect(missing_docs, reason = "clap would take it for the command's own description")]
-    pub named: Named,
-    /// Form of the report
-    #[arg(long, short, value_enum, default_value_t = Output::Text)]
-    pub output: Output,
-}
-
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let seconds = match unit {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        _ => return Err("expected a whole number of s, m or h, e.g. 30m".to_owned()),
-    };
-    match number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds)) {
-        Some(total @ 1..) => Ok(Duration::from_secs(total)),
-        Some(0) | None => Err("expected a whole number of s, m or h, e.g. 30m".to_owned()),
-    }
-}
+use manx_rig::plan::error::PlanError;
+use manx_rig::plan::input::InputError;
+use manx_rig::plan::template;
+use manx_rig::world::fault::Fault;
+use manx_rig::world::workdir::WorkdirError;
 
 impl From<WorkdirError> for Error {
     fn from(error: WorkdirError) -> Self {
@@ -274,21 +71,6 @@ pub fn run(rig: Rig) -> Result<(), Error> {
         Command::Init { directory } => {
             template::write(&directory).map_err(|error| Error::Invalid(error.to_string()))?;
             output::print(&format!("{0} is a rig: `manx rig run {0}`\n", directory.display()))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_have_units_and_are_not_zero() {
-        assert_eq!(parse_duration("90"), Ok(Duration::from_secs(90)));
-        assert_eq!(parse_duration("15m"), Ok(Duration::from_secs(900)));
-        assert_eq!(parse_duration("1h"), Ok(Duration::from_secs(3600)));
-        for wrong in ["", "0", "1d", "m", "-1s", "99999999999999999999h"] {
-            assert!(parse_duration(wrong).is_err(), "{wrong:?}");
         }
     }
 }

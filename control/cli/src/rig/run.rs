@@ -6,7 +6,8 @@ use std::path::Path;
 use clap::ValueEnum;
 
 use super::screen::Screen;
-use super::{Apply, Delete, Error, Exec, Run};
+use super::settings::{Apply, Delete, Exec, Run};
+use crate::Error;
 use crate::chosen_rig::{chosen_to_change, state};
 use crate::node::PodDevice;
 use crate::output::{Output, is_coloured, print, print_json};
@@ -15,26 +16,27 @@ use manx_datastore::Store;
 use manx_linux::doctor::{self, Capability};
 use manx_linux::private;
 use manx_rig::caller::{self, Listener, Running};
-use manx_rig::cluster;
-use manx_rig::enter;
-use manx_rig::event::Request;
-use manx_rig::live::{self, Input, Manifests};
-use manx_rig::plan;
-use manx_rig::policy_word::PolicyWord;
-use manx_rig::prober::Prober;
-use manx_rig::render::{self, Style};
+use manx_rig::plan::Plan;
+use manx_rig::plan::input::{self, Input, Manifests};
+use manx_rig::plan::policy_word::PolicyWord;
+use manx_rig::plan::prober::Prober;
 use manx_rig::report::Report;
-use manx_rig::setup::{Setup, State};
-use manx_rig::supervisor::Bounds;
-use manx_rig::underlay::Names;
-use manx_rig::workdir::{Workdir, WorkdirLock};
+use manx_rig::report::event::Request;
+use manx_rig::report::render;
+use manx_rig::report::table::Style;
+use manx_rig::world::enter;
+use manx_rig::world::live;
+use manx_rig::world::setup::{Setup, State};
+use manx_rig::world::supervisor::Bounds;
+use manx_rig::world::underlay::Names;
+use manx_rig::world::workdir::{Workdir, WorkdirLock};
 
 /// The width of a report if standard output is no terminal.
 const PIPED_WIDTH: u16 = 120;
 
 /// `manx rig run`.
 pub(super) fn run(settings: &Run) -> Result<(), Error> {
-    let input = live::read(&settings.input, settings.recursive, settings.assume.options())?;
+    let input = input::read(&settings.input, settings.recursive, settings.assume.options())?;
     if settings.assume.show_assumed {
         return print(&input.assumed.yaml());
     }
@@ -135,8 +137,7 @@ fn prepare(settings: &Run, mut input: Input, workdir: &Workdir) -> Result<(), Er
         input.settings.samples = false;
     }
     let contents = Store::load(workdir.manifests());
-    let (nodes, pods) = (cluster::nodes(&contents), cluster::pods(&contents, &input.settings)?);
-    plan::plan(&nodes, &pods, &input.settings)?;
+    Plan::make(&contents, &input.settings)?;
     let exports = private::temporary().map_err(|error| {
         Error::Environment(format!(
             "what a deviation leaves goes to the folder for temporary files: {error}; set TMPDIR to a folder of your own"
@@ -167,7 +168,7 @@ fn agent_arguments(settings: &Run) -> Vec<String> {
 
 /// `manx rig apply`.
 pub(super) fn apply(settings: &Apply) -> Result<(), Error> {
-    let Manifests { objects, warnings, .. } = live::read_paths(&settings.files)?;
+    let Manifests { objects, warnings, .. } = input::read_paths(&settings.files)?;
     let workdir = chosen_to_change(settings.rig.as_deref())?;
     let mut screen = Screen::new();
     for warning in &warnings {
@@ -184,7 +185,7 @@ pub(super) fn delete(settings: &Delete) -> Result<(), Error> {
     let mut words = Vec::new();
     for what in &settings.what {
         if what == "-" || Path::new(what).exists() {
-            let Manifests { objects, .. } = live::read_paths(&[what.into()])?;
+            let Manifests { objects, .. } = input::read_paths(&[what.into()])?;
             words.extend(objects.0.keys().map(|key| PolicyWord::from(key).to_string()));
         } else {
             words.push(what.clone());

@@ -8,13 +8,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use humantime::{format_duration, format_rfc3339_seconds};
 use serde::Serialize;
 
-use super::{Error, Named, Shown};
+use super::settings::{Named, Shown};
+use crate::Error;
 use crate::chosen_rig::{chosen, chosen_to_change, state};
 use crate::output::{self, Output};
-use manx_rig::agent::{AgentEnd, AgentState};
 use manx_rig::caller;
-use manx_rig::setup::{HostPodState, NodeState, PodState, State};
-use manx_rig::workdir::{self, Workdir};
+use manx_rig::world::agent::{AgentEnd, AgentState};
+use manx_rig::world::setup::{HostPodState, NodeState, PodState, State};
+use manx_rig::world::workdir::{self, Workdir};
 
 #[derive(Serialize)]
 struct List {

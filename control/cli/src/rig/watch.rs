@@ -5,17 +5,18 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write as _};
-use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::flow_line::{self, Line, Names, Verdict};
-use super::{Error, Watch};
+use super::flow::{Decided, Ends, Verdict};
+use super::flow_line::{self, Line, Names};
+use super::settings::Watch;
+use crate::Error;
 use crate::chosen_rig::{chosen, state};
 use crate::output::{self, Output};
 use manx_api::client::Client;
 use manx_api::{Denial, FlowStatus, Flows};
 use manx_policy_compiler::model::Protocol;
-use manx_rig::setup::{NodeState, State};
+use manx_rig::world::setup::{NodeState, State};
 
 /// The interval at which the agents are asked.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -26,25 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const FORGET: u64 = 40;
 /// Lines of one interval. Further ones are left out and counted.
 const LINES: usize = 1000;
-
-/// Both ends of a flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Ends {
-    pub(super) source: (IpAddr, u16),
-    pub(super) destination: (IpAddr, u16),
-    pub(super) protocol: u8,
-}
-
-/// A flow's verdict, as far as it is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Decided {
-    pub(super) at: SystemTime,
-    pub(super) verdict: Verdict,
-    /// What decided by the source's egress policy; if the flow is denied by ingress policy, absent.
-    pub(super) egress: Option<String>,
-    /// The same of the destination's ingress policy.
-    pub(super) ingress: Option<String>,
-}
 
 /// An agent that is watched.
 struct Agent {

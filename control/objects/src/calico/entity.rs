@@ -8,7 +8,7 @@ use super::super::intent;
 use super::super::object::PolicyType;
 use super::super::object::calico::{EntityRule, ServiceAccountMatch, ServiceMatch};
 use super::super::syntax::{DNS_LABEL, DNS_SUBDOMAIN, is_dns_label, is_dns_subdomain};
-use super::rule::{Context, Family};
+use super::context::{Context, Family};
 use super::value::{Over, net, port, selector};
 
 const ENTITY: &[&str] = &[

@@ -8,7 +8,7 @@ use super::super::object::Kind;
 use super::super::object::calico::{EndpointToHost, Failsafe, FelixConfiguration};
 use super::super::settings::tell;
 use super::super::tree::Value;
-use super::OBJECT;
+use super::fixed::OBJECT;
 use super::value::net_or_address;
 
 /// Felix also accepts 0: it matches only packets to port 0.

@@ -7,9 +7,10 @@ use super::super::object::{Kind, PolicyType};
 use super::super::settings::tell;
 use super::super::syntax::{DNS_LABEL, is_dns_label};
 use super::super::tree::Value;
-use super::rule::{Context, rules};
+use super::context::Context;
+use super::fixed::{KUBE_ADMIN, KUBE_BASELINE, OBJECT};
+use super::rule::rules;
 use super::value::{Over, order, selector};
-use super::{KUBE_ADMIN, KUBE_BASELINE, OBJECT};
 
 /// Reads `spec`. Errors are in `out`; if there are any, only the result's subject may be used. The subject is `None` if
 /// it could not be read completely.

@@ -11,7 +11,7 @@ use super::super::cursor::{Cursor, Findings};
 use super::super::object::{Created, EncapsulationMode, IpPool, Kind};
 use super::super::settings::tell;
 use super::super::tree::Value;
-use super::OBJECT;
+use super::fixed::OBJECT;
 use super::value::{NET, Over, net, selector};
 
 /// Fields of Calico's first API, with the fields that replaced them.

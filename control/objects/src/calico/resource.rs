@@ -8,9 +8,10 @@ use super::super::settings::tell;
 use super::super::syntax::{
     ADDRESS, DNS_SUBDOMAIN, PORT_NAME, PORT_NUMBER, address, is_dns_subdomain, is_port_name,
 };
-use super::rule::{Context, rules};
+use super::context::Context;
+use super::fixed::{DEFAULT, KUBE_ADMIN, KUBE_BASELINE, OBJECT};
+use super::rule::rules;
 use super::value::{action, has_ports, net_or_address, order, protocol};
-use super::{DEFAULT, KUBE_ADMIN, KUBE_BASELINE, OBJECT};
 
 /// The label with which Calico's backend marks a set's namespace.
 const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";

@@ -6,6 +6,7 @@ use super::super::object::PolicyType;
 use super::super::object::calico::{Action, EntityRule, Icmp, Port, Rule};
 use super::super::problem::Cause;
 use super::super::tree::Value;
+use super::context::{Context, Family};
 use super::entity::{Side, entity};
 use super::value::{ICMP, ICMPV6, action, has_ports, protocol};
 
@@ -21,23 +22,6 @@ const RULE: &[&str] = &[
     "http",
     "metadata",
 ];
-
-/// The place of a rule.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Context {
-    pub(super) direction: PolicyType,
-    /// Whether the rule's object has a namespace. A service name without a namespace is then looked up there.
-    pub(super) namespaced: bool,
-}
-
-/// The address family that the fields of a rule require.
-#[derive(Debug, Default)]
-pub(super) struct Family {
-    /// From `ipVersion`.
-    pub(super) version: Option<u8>,
-    /// From the first net.
-    pub(super) nets: Option<u8>,
-}
 
 /// Reads a list of rules.
 pub(super) fn rules(

@@ -10,89 +10,20 @@
 
 mod peer;
 mod protocol;
+mod support;
 #[cfg(test)]
 mod tests;
+mod version;
 
 use self::peer::{peer, subject};
-use self::protocol::{port_v1alpha1, protocol};
+use self::support::Support;
+use self::version::{ADMIN, BASELINE, V1ALPHA2, Version};
 use super::cursor::{Cursor, Findings};
 use super::object::cluster::{
     ClusterAction, ClusterMatch, ClusterPeer, ClusterProtocol, ClusterRule, ClusterTier, Pods,
 };
 use super::object::{ClusterNetworkPolicy, Kind, LabelSelector, PolicyType};
-use super::problem::Cause;
-use super::tree::{Position, Value};
-
-/// `None`: the entry is not valid or not supported.
-type ReadProtocol = fn(&Cursor<'_>, &mut Support, &mut Findings) -> Option<ClusterProtocol>;
-
-/// What differs between the versions of the API.
-#[derive(Debug, Clone, Copy)]
-struct Version {
-    /// The tier, if the kind determines it.
-    tier: Option<ClusterTier>,
-    /// The names of the actions.
-    actions: &'static [(&'static str, ClusterAction)],
-    /// The field of a rule that restricts it to protocols and ports, and the function that reads one entry of it.
-    protocols: (&'static str, ReadProtocol),
-    /// Whether `namespaceSelector` is required next to `podSelector`.
-    namespace_selector: bool,
-    /// Whether peers may have the form of v0.1.0, with a `namespaceSelector` within `namespaces`.
-    nested_namespaces: bool,
-}
-
-const V1ALPHA2: Version = Version {
-    tier: None,
-    actions: &[
-        ("Accept", ClusterAction::Accept),
-        ("Deny", ClusterAction::Deny),
-        ("Pass", ClusterAction::Pass),
-    ],
-    protocols: ("protocols", protocol),
-    namespace_selector: false,
-    nested_namespaces: false,
-};
-const ADMIN: Version = Version {
-    tier: Some(ClusterTier::Admin),
-    actions: &[
-        ("Allow", ClusterAction::Accept),
-        ("Deny", ClusterAction::Deny),
-        ("Pass", ClusterAction::Pass),
-    ],
-    protocols: ("ports", port_v1alpha1),
-    namespace_selector: true,
-    nested_namespaces: true,
-};
-const BASELINE: Version = Version {
-    tier: Some(ClusterTier::Baseline),
-    actions: &[("Allow", ClusterAction::Accept), ("Deny", ClusterAction::Deny)],
-    ..ADMIN
-};
-
-/// Whether a rule can be decided, and what happens to it if not.
-#[derive(Debug)]
-struct Support {
-    effect: &'static str,
-    lacking: bool,
-}
-
-impl Support {
-    /// Records a field that cannot be decided.
-    fn lacks(&mut self, field: &Cursor<'_>, at: Position, out: &mut Findings) {
-        self.lacking = true;
-        field.warning_at(out, at, Cause::Unsupported { effect: self.effect });
-    }
-
-    /// Records the fields of `cursor` that are not in `known`. Returns whether there are none.
-    fn fields(&mut self, cursor: &Cursor<'_>, known: &[&str], out: &mut Findings) -> bool {
-        let mut all = true;
-        for (field, at) in cursor.others(known) {
-            self.lacks(&field, at, out);
-            all = false;
-        }
-        all
-    }
-}
+use super::tree::Value;
 
 /// Reads `spec`. Errors are in `out`; if there are any, only the result's subject may be used. The subject is `None` if
 /// it could not be read completely.

@@ -6,7 +6,8 @@ use super::super::label_selector::{LABEL_SELECTOR, label_selector};
 use super::super::object::cluster::{ClusterPeer, Pods};
 use super::super::object::{LabelSelector, PolicyType};
 use super::super::tree::Value;
-use super::{Support, Version};
+use super::support::Support;
+use super::version::Version;
 
 /// Reads `subject`. A field that cannot be decided makes the policy invalid here, because the pods that it selects are
 /// not known.

@@ -7,7 +7,7 @@ use super::super::object::Protocol;
 use super::super::object::cluster::ClusterProtocol;
 use super::super::syntax::{PORT_NAME, PORT_NUMBER, is_port_name};
 use super::super::tree::{Entry, Value};
-use super::Support;
+use super::support::Support;
 
 const PORTS: std::ops::RangeInclusive<i128> = 1..=65535;
 

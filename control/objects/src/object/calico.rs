@@ -8,7 +8,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{Pairs, PolicyType};
+use super::pairs::Pairs;
+use super::policy_type::PolicyType;
 
 /// `order`: a number, never NaN.
 #[derive(Debug, Clone, Copy)]

@@ -3,7 +3,8 @@
 
 use ipnet::IpNet;
 
-use super::{LabelSelector, Protocol};
+use super::label_selector::LabelSelector;
+use super::port::Protocol;
 
 /// A `ClusterNetworkPolicy`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! The fields of `FelixConfiguration`.
 
 use super::super::code::Code::{ProtectionNotDone, SettingWithoutEffect};
-use super::Effect::{Heeded, NotDone as Told, Quiet};
-use super::Unless::{Boolean, Empty, Integer, Texts};
-use super::{NotDone, Row};
+use super::effect::Effect::{Heeded, NotDone as Told, Quiet};
+use super::effect::Unless::{Boolean, Empty, Integer, Texts};
+use super::effect::{NotDone, Row};
 
 /// All fields that Calico 3.30 to 3.33 have, those that only one of them has included.
 pub(super) const ROWS: &[Row] = &[

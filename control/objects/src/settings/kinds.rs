@@ -3,9 +3,9 @@
 use super::super::code::Code::{
     HostPolicyNotEnforced, NoNatOutgoing, ProtectionNotDone, SettingWithoutEffect,
 };
-use super::Effect::{Heeded, NotDone as Told, Quiet};
-use super::Unless::{Boolean, Empty, Items, Texts};
-use super::{NotDone, Row};
+use super::effect::Effect::{Heeded, NotDone as Told, Quiet};
+use super::effect::Unless::{Boolean, Empty, Items, Texts};
+use super::effect::{NotDone, Row};
 
 pub(super) const IP_POOL: &[Row] = &[
     (&["cidr", "ipipMode"], Heeded("")),

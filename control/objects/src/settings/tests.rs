@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use super::super::code::Code;
 use super::super::object::{Kind, Object};
 use super::super::problem::{Problem, Severity};
 use super::super::tests::{clean, invalid};

@@ -1,0 +1,55 @@
+//! What several verbs ask of the node's agent.
+
+use std::io::{Write as _, stderr};
+
+use manx_api::client::{self, Client};
+use manx_api::{Attachment, AttachmentId, Detach, Sandbox};
+
+use crate::config::Config;
+use crate::error::{Code, Error};
+use crate::hold;
+use crate::parameters::Container;
+
+/// Connects to the agent.
+pub(crate) fn connect(config: &Config) -> Result<Client, Error> {
+    Client::connect(&config.socket).map_err(|error| match error {
+        client::Error::NoAgent { path, source } => {
+            let text = format!(
+                "no agent listens at {} ({source}): see whether the node's Manx pod runs; the network configuration's `socket` names the \
+                 agent's socket",
+                path.display()
+            );
+            Error::new(Code::TryAgain, text)
+        }
+        other => other.into(),
+    })
+}
+
+/// What identifies the container's attachment for the agent.
+pub(crate) fn id(config: &Config, Container { id, interface, .. }: &Container) -> AttachmentId {
+    let sandbox = Sandbox { network: config.network.clone(), container: id.clone() };
+    AttachmentId { sandbox, interface: interface.clone() }
+}
+
+/// A pod without a holder has its network until the agent ends.
+pub(crate) fn ensure_holder(config: &Config) {
+    if let Err(error) = hold::ensure(&config.socket) {
+        let text = "manx-cni: when the agent ends, the pod has no network until it is made anew";
+        let _ = writeln!(stderr(), "{text}: {error}");
+    }
+}
+
+/// What the agent has by such an id.
+pub(crate) fn attached_as(
+    client: &mut Client,
+    is_wanted: impl Fn(&AttachmentId) -> bool,
+) -> Result<Vec<Detach>, Error> {
+    let all = client.attachments()?.into_iter();
+    let wanted = all.filter(|it| it.id.as_ref().is_some_and(&is_wanted));
+    Ok(wanted.map(|Attachment { pod, id, .. }| Detach { pod, id }).collect())
+}
+
+/// Detaches these. One that fails holds up no other.
+pub(crate) fn detach_all(client: &mut Client, all: Vec<Detach>) -> Result<(), Error> {
+    Error::of_all(all.into_iter().map(|it| client.detach(it)))
+}

@@ -1,0 +1,33 @@
+//! The versions of the specification.
+
+use serde_json::Value;
+
+/// The versions of the specification that the plugin speaks, oldest first.
+pub(crate) const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
+/// The newest of them.
+const NEWEST: &str = VERSIONS[VERSIONS.len() - 1];
+
+/// All of them, as text.
+pub(crate) fn all() -> String {
+    VERSIONS.join(", ")
+}
+
+/// The version that an answer has: that of the input, if it has one that is known.
+pub(crate) fn spoken(input: &[u8]) -> String {
+    let parsed: Option<Value> = serde_json::from_slice(input).ok();
+    let found = parsed.as_ref().and_then(|it| it.get("cniVersion")?.as_str());
+    found.filter(|found| VERSIONS.contains(found)).unwrap_or(NEWEST).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_speaks_the_version_of_the_input_if_that_is_known() {
+        assert_eq!(spoken(br#"{"cniVersion":"0.4.0"}"#), "0.4.0");
+        for other in ["", "{", r#"{"cniVersion":"9.9.9"}"#, r#"{"cniVersion":4}"#] {
+            assert_eq!(spoken(other.as_bytes()), "1.1.0");
+        }
+    }
+}

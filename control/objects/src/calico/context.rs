@@ -1,0 +1,20 @@
+//! What both sides of a rule share: its place, and the address family.
+
+use super::super::object::PolicyType;
+
+/// The place of a rule.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Context {
+    pub(super) direction: PolicyType,
+    /// Whether the rule's object has a namespace. A service name without a namespace is then looked up there.
+    pub(super) namespaced: bool,
+}
+
+/// The address family that the fields of a rule require.
+#[derive(Debug, Default)]
+pub(super) struct Family {
+    /// From `ipVersion`.
+    pub(super) version: Option<u8>,
+    /// From the first net.
+    pub(super) nets: Option<u8>,
+}

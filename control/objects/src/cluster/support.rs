@@ -1,0 +1,35 @@
+//! What of a rule can be decided.
+
+use super::super::cursor::{Cursor, Findings};
+use super::super::problem::Cause;
+use super::super::tree::Position;
+
+/// Whether a rule can be decided, and what happens to it if not.
+#[derive(Debug)]
+pub(super) struct Support {
+    pub(super) effect: &'static str,
+    pub(super) lacking: bool,
+}
+
+impl Support {
+    /// Records a field that cannot be decided.
+    pub(super) fn lacks(&mut self, field: &Cursor<'_>, at: Position, out: &mut Findings) {
+        self.lacking = true;
+        field.warning_at(out, at, Cause::Unsupported { effect: self.effect });
+    }
+
+    /// Records the fields of `cursor` that are not in `known`. Returns whether there are none.
+    pub(super) fn fields(
+        &mut self,
+        cursor: &Cursor<'_>,
+        known: &[&str],
+        out: &mut Findings,
+    ) -> bool {
+        let mut all = true;
+        for (field, at) in cursor.others(known) {
+            self.lacks(&field, at, out);
+            all = false;
+        }
+        all
+    }
+}

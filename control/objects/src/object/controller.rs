@@ -1,0 +1,96 @@
+//! Controllers of workloads, and the labels that they give to pods beside those of the template: the one place that knows
+//! these.
+//!
+//! Source: Kubernetes documentation, "Well-Known Labels, Annotations and Taints".
+
+/// A controller of workloads, by the kind that it controls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Controller {
+    /// `apps/v1` Deployment.
+    Deployment,
+    /// `apps/v1` `StatefulSet`.
+    StatefulSet,
+    /// `apps/v1` `DaemonSet`.
+    DaemonSet,
+    /// `apps/v1` `ReplicaSet`.
+    ReplicaSet,
+    /// `v1` `ReplicationController`.
+    ReplicationController,
+    /// `batch/v1` Job.
+    Job,
+    /// `batch/v1` `CronJob`.
+    CronJob,
+    /// One of a kind that is not read, and whose objects have a template of pods. Their names are `KIND/NAME`.
+    Other,
+}
+
+/// What a controller writes into a label of its pods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Given {
+    /// The pod's name.
+    PodName,
+    /// The pod's number.
+    Number,
+    /// The workload's name.
+    Name,
+    /// What only a cluster knows: a hash, a uid, the name of a later object.
+    Unknown,
+}
+
+impl Controller {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Deployment => "Deployment",
+            Self::StatefulSet => "StatefulSet",
+            Self::DaemonSet => "DaemonSet",
+            Self::ReplicaSet => "ReplicaSet",
+            Self::ReplicationController => "ReplicationController",
+            Self::Job => "Job",
+            Self::CronJob => "CronJob",
+            Self::Other => "Workload",
+        }
+    }
+
+    pub(super) const fn api_versions(self) -> &'static [&'static str] {
+        match self {
+            Self::Deployment | Self::StatefulSet | Self::DaemonSet | Self::ReplicaSet => {
+                &["apps/v1"]
+            }
+            Self::ReplicationController => &["v1"],
+            Self::Job | Self::CronJob => &["batch/v1"],
+            Self::Other => &["(not read)"],
+        }
+    }
+
+    /// The labels beside the template's. A label with the pod's number is given only where pods have [`Numbers`].
+    pub(super) const fn given(self) -> &'static [(&'static str, Given)] {
+        match self {
+            Self::Deployment => &[("pod-template-hash", Given::Unknown)],
+            Self::StatefulSet => &[
+                ("statefulset.kubernetes.io/pod-name", Given::PodName),
+                ("apps.kubernetes.io/pod-index", Given::Number),
+                ("controller-revision-hash", Given::Unknown),
+            ],
+            Self::DaemonSet => &[
+                ("controller-revision-hash", Given::Unknown),
+                ("pod-template-generation", Given::Unknown),
+            ],
+            Self::Job => &[
+                ("batch.kubernetes.io/job-name", Given::Name),
+                ("job-name", Given::Name),
+                ("batch.kubernetes.io/job-completion-index", Given::Number),
+                ("batch.kubernetes.io/controller-uid", Given::Unknown),
+                ("controller-uid", Given::Unknown),
+            ],
+            // Its jobs have names of their own.
+            Self::CronJob => &[
+                ("batch.kubernetes.io/job-name", Given::Unknown),
+                ("job-name", Given::Unknown),
+                ("batch.kubernetes.io/job-completion-index", Given::Number),
+                ("batch.kubernetes.io/controller-uid", Given::Unknown),
+                ("controller-uid", Given::Unknown),
+            ],
+            Self::ReplicaSet | Self::ReplicationController | Self::Other => &[],
+        }
+    }
+}

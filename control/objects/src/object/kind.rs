@@ -1,0 +1,297 @@
+//! The kinds of object that are read, and what names one object.
+
+use std::fmt;
+
+use super::controller::Controller;
+
+/// The API versions of Calico's kinds.
+const CALICO: &[&str] = &["projectcalico.org/v3", "crd.projectcalico.org/v1"];
+
+/// The kinds of object that define policy and routing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `v1` Namespace.
+    Namespace,
+    /// `v1` Node.
+    Node,
+    /// `v1` Pod.
+    Pod,
+    /// `v1` `ServiceAccount`.
+    ServiceAccount,
+    /// `v1` Service.
+    Service,
+    /// `v1` Endpoints.
+    Endpoints,
+    /// `discovery.k8s.io/v1` `EndpointSlice`.
+    EndpointSlice,
+    /// A workload: its controller makes pods.
+    Workload(Controller),
+    /// `networking.k8s.io/v1` NetworkPolicy.
+    NetworkPolicy,
+    /// `policy.networking.k8s.io/v1alpha2` and `v1beta1` ClusterNetworkPolicy.
+    ClusterNetworkPolicy,
+    /// `policy.networking.k8s.io/v1alpha1` AdminNetworkPolicy.
+    AdminNetworkPolicy,
+    /// `policy.networking.k8s.io/v1alpha1` BaselineAdminNetworkPolicy.
+    BaselineAdminNetworkPolicy,
+    /// Calico's `IPPool`.
+    IpPool,
+    /// Calico's NetworkPolicy.
+    CalicoNetworkPolicy,
+    /// Calico's GlobalNetworkPolicy.
+    GlobalNetworkPolicy,
+    /// Calico's StagedNetworkPolicy.
+    StagedNetworkPolicy,
+    /// Calico's StagedGlobalNetworkPolicy.
+    StagedGlobalNetworkPolicy,
+    /// Calico's StagedKubernetesNetworkPolicy.
+    StagedKubernetesNetworkPolicy,
+    /// Calico's Tier.
+    Tier,
+    /// Calico's `NetworkSet`.
+    NetworkSet,
+    /// Calico's `GlobalNetworkSet`.
+    GlobalNetworkSet,
+    /// Calico's `HostEndpoint`.
+    HostEndpoint,
+    /// Calico's Profile.
+    Profile,
+    /// Calico's `FelixConfiguration`.
+    FelixConfiguration,
+}
+
+impl Kind {
+    /// All that are read. [`Controller::Other`] stands for kinds that are not.
+    pub const ALL: [Self; 30] = [
+        Self::Namespace,
+        Self::Node,
+        Self::Pod,
+        Self::ServiceAccount,
+        Self::Service,
+        Self::Endpoints,
+        Self::EndpointSlice,
+        Self::Workload(Controller::Deployment),
+        Self::Workload(Controller::StatefulSet),
+        Self::Workload(Controller::DaemonSet),
+        Self::Workload(Controller::ReplicaSet),
+        Self::Workload(Controller::ReplicationController),
+        Self::Workload(Controller::Job),
+        Self::Workload(Controller::CronJob),
+        Self::NetworkPolicy,
+        Self::ClusterNetworkPolicy,
+        Self::AdminNetworkPolicy,
+        Self::BaselineAdminNetworkPolicy,
+        Self::IpPool,
+        Self::CalicoNetworkPolicy,
+        Self::GlobalNetworkPolicy,
+        Self::StagedNetworkPolicy,
+        Self::StagedGlobalNetworkPolicy,
+        Self::StagedKubernetesNetworkPolicy,
+        Self::Tier,
+        Self::NetworkSet,
+        Self::GlobalNetworkSet,
+        Self::HostEndpoint,
+        Self::Profile,
+        Self::FelixConfiguration,
+    ];
+
+    /// The name as manifests write it. Calico's NetworkPolicy has the same name as Kubernetes'; the API version tells
+    /// them apart.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Namespace => "Namespace",
+            Self::Node => "Node",
+            Self::Pod => "Pod",
+            Self::ServiceAccount => "ServiceAccount",
+            Self::Service => "Service",
+            Self::Endpoints => "Endpoints",
+            Self::EndpointSlice => "EndpointSlice",
+            Self::Workload(controller) => controller.name(),
+            Self::NetworkPolicy | Self::CalicoNetworkPolicy => "NetworkPolicy",
+            Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
+            Self::AdminNetworkPolicy => "AdminNetworkPolicy",
+            Self::BaselineAdminNetworkPolicy => "BaselineAdminNetworkPolicy",
+            Self::IpPool => "IPPool",
+            Self::GlobalNetworkPolicy => "GlobalNetworkPolicy",
+            Self::StagedNetworkPolicy => "StagedNetworkPolicy",
+            Self::StagedGlobalNetworkPolicy => "StagedGlobalNetworkPolicy",
+            Self::StagedKubernetesNetworkPolicy => "StagedKubernetesNetworkPolicy",
+            Self::Tier => "Tier",
+            Self::NetworkSet => "NetworkSet",
+            Self::GlobalNetworkSet => "GlobalNetworkSet",
+            Self::HostEndpoint => "HostEndpoint",
+            Self::Profile => "Profile",
+            Self::FelixConfiguration => "FelixConfiguration",
+        }
+    }
+
+    /// The API versions that are read.
+    pub const fn api_versions(self) -> &'static [&'static str] {
+        match self {
+            Self::Namespace
+            | Self::Node
+            | Self::Pod
+            | Self::ServiceAccount
+            | Self::Service
+            | Self::Endpoints => &["v1"],
+            Self::EndpointSlice => &["discovery.k8s.io/v1"],
+            Self::Workload(controller) => controller.api_versions(),
+            Self::NetworkPolicy => &["networking.k8s.io/v1"],
+            Self::ClusterNetworkPolicy => {
+                &["policy.networking.k8s.io/v1alpha2", "policy.networking.k8s.io/v1beta1"]
+            }
+            Self::AdminNetworkPolicy | Self::BaselineAdminNetworkPolicy => {
+                &["policy.networking.k8s.io/v1alpha1"]
+            }
+            Self::IpPool
+            | Self::CalicoNetworkPolicy
+            | Self::GlobalNetworkPolicy
+            | Self::StagedNetworkPolicy
+            | Self::StagedGlobalNetworkPolicy
+            | Self::StagedKubernetesNetworkPolicy
+            | Self::Tier
+            | Self::NetworkSet
+            | Self::GlobalNetworkSet
+            | Self::HostEndpoint
+            | Self::Profile
+            | Self::FelixConfiguration => CALICO,
+        }
+    }
+
+    /// Whether objects of the kind are policies that are evaluated for reporting only.
+    pub const fn staged(self) -> bool {
+        matches!(
+            self,
+            Self::StagedNetworkPolicy
+                | Self::StagedGlobalNetworkPolicy
+                | Self::StagedKubernetesNetworkPolicy
+        )
+    }
+
+    /// Whether objects of the kind are policies that are enforced.
+    pub const fn enforced_policy(self) -> bool {
+        matches!(
+            self,
+            Self::NetworkPolicy
+                | Self::ClusterNetworkPolicy
+                | Self::AdminNetworkPolicy
+                | Self::BaselineAdminNetworkPolicy
+                | Self::CalicoNetworkPolicy
+                | Self::GlobalNetworkPolicy
+        )
+    }
+
+    /// Whether policies may allow more if an object of the kind is missing.
+    pub const fn opens_if_absent(self) -> bool {
+        matches!(
+            self,
+            Self::Tier
+                | Self::NetworkSet
+                | Self::GlobalNetworkSet
+                | Self::HostEndpoint
+                | Self::FelixConfiguration
+        )
+    }
+
+    /// What happens to an object of the kind, or because of it, while it is not valid.
+    pub const fn when_invalid(self) -> &'static str {
+        match self {
+            Self::Namespace => "until it is valid, nothing passes the pods of this namespace",
+            Self::Node => "until it is valid, this node is unknown: nothing is routed to its pods",
+            Self::Pod => "until it is valid, nothing passes to or from this pod's addresses",
+            Self::ServiceAccount => {
+                "until it is valid, nothing passes the pods that run as this service account"
+            }
+            Self::Service => "policy reads a service's endpoints from its EndpointSlices only",
+            Self::Endpoints => "until it is valid, the endpoints of its service are not known",
+            Self::EndpointSlice => {
+                "until it is valid, policies that name a service of its namespace deny all traffic of what they select"
+            }
+            Self::Workload(_) => "until it is valid, no pods are made of it",
+            Self::NetworkPolicy => {
+                "until it is valid, the pods that it may select are isolated both ways, and it allows nothing"
+            }
+            Self::ClusterNetworkPolicy
+            | Self::AdminNetworkPolicy
+            | Self::BaselineAdminNetworkPolicy
+            | Self::CalicoNetworkPolicy
+            | Self::GlobalNetworkPolicy => {
+                "until it is valid, all traffic of what it may select is denied, before all tiers"
+            }
+            Self::StagedNetworkPolicy
+            | Self::StagedGlobalNetworkPolicy
+            | Self::StagedKubernetesNetworkPolicy => "until it is valid, nothing is reported of it",
+            Self::IpPool => "until it is valid, no packet to another node's pods is sent",
+            Self::Tier => {
+                "until it is valid, the policies of this tier deny all traffic of what they select; built-in tiers stay as they are"
+            }
+            Self::NetworkSet | Self::GlobalNetworkSet => {
+                "until it is valid, policies whose rules may refer to it deny all traffic of what they select"
+            }
+            Self::HostEndpoint => {
+                "until it is valid, an interface without a valid host endpoint passes no forwarded traffic that a policy may deny, and of the node's own traffic only failsafe ports"
+            }
+            Self::Profile => "until it is valid, endpoints that need it are denied",
+            Self::FelixConfiguration => {
+                "until it is valid, pods do not reach their node, and the failsafe ports are Calico's own"
+            }
+        }
+    }
+
+    /// Whether objects of the kind belong to a namespace.
+    pub const fn namespaced(self) -> bool {
+        match self {
+            Self::Pod
+            | Self::ServiceAccount
+            | Self::Service
+            | Self::Endpoints
+            | Self::EndpointSlice
+            | Self::Workload(_)
+            | Self::NetworkPolicy
+            | Self::CalicoNetworkPolicy
+            | Self::StagedNetworkPolicy
+            | Self::StagedKubernetesNetworkPolicy
+            | Self::NetworkSet => true,
+            Self::Namespace
+            | Self::Node
+            | Self::ClusterNetworkPolicy
+            | Self::AdminNetworkPolicy
+            | Self::BaselineAdminNetworkPolicy
+            | Self::IpPool
+            | Self::GlobalNetworkPolicy
+            | Self::StagedGlobalNetworkPolicy
+            | Self::Tier
+            | Self::GlobalNetworkSet
+            | Self::HostEndpoint
+            | Self::Profile
+            | Self::FelixConfiguration => false,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The unique key of an object.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectKey {
+    /// The kind.
+    pub kind: Kind,
+    /// The namespace; empty for kinds that have none.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            write!(f, "{} {}", self.kind, self.name)
+        } else {
+            write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+        }
+    }
+}

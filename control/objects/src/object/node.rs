@@ -1,0 +1,25 @@
+//! Nodes.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::pairs::Pairs;
+
+/// A node, the part that routing needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// The labels.
+    pub labels: Pairs,
+    /// `spec.podCIDRs`; `spec.podCIDR` comes first if the list does not contain it. Without host bits.
+    pub pod_cidrs: Vec<IpNet>,
+    /// `status.addresses` of type `InternalIP`, in order.
+    pub internal_ips: Vec<IpAddr>,
+    /// `status.addresses` of type `ExternalIP`, in order.
+    pub external_ips: Vec<IpAddr>,
+    /// The annotation `projectcalico.org/IPv4Address` with its prefix length (32 if it has none); the address keeps its
+    /// host bits.
+    pub calico_address: Option<IpNet>,
+    /// The annotation `projectcalico.org/VXLANTunnelMACAddr`.
+    pub vxlan_mac: Option<[u8; 6]>,
+}

@@ -1,0 +1,117 @@
+//! Pods.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::created::Created;
+use super::pairs::Pairs;
+use super::port::Protocol;
+
+/// A pod, the part that networking needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    /// The labels.
+    pub labels: Pairs,
+    /// `metadata.creationTimestamp`.
+    pub created: Option<Created>,
+    /// Whether `metadata.deletionTimestamp` is set.
+    pub deleting: bool,
+    /// The object that controls it: the reference in `metadata.ownerReferences` whose `controller` is true.
+    pub owner: Option<Owner>,
+    /// `spec.serviceAccountName`; `default` if absent.
+    pub service_account: Option<String>,
+    /// `spec.nodeName`.
+    pub node_name: Option<String>,
+    /// `spec.nodeSelector`: the labels of the nodes on which it may run.
+    pub node_selector: Pairs,
+    /// `spec.hostNetwork`.
+    pub host_network: bool,
+    /// `spec.containers`' ports.
+    pub containers: Vec<Vec<ContainerPort>>,
+    /// `spec.initContainers`' ports.
+    pub init_containers: Vec<Vec<ContainerPort>>,
+    /// `status.phase`.
+    pub phase: Option<Phase>,
+    /// `status.hostIP`: its node's address.
+    pub host_ip: Option<IpAddr>,
+    /// `status.podIP`.
+    pub pod_ip: Option<IpAddr>,
+    /// `status.podIPs`.
+    pub pod_ips: Vec<IpAddr>,
+    /// The addresses in its annotations.
+    pub annotated_ips: AnnotatedIps,
+    /// The annotations that ask for what Manx does not do: each row's name in the table of settings, and what is not
+    /// done.
+    pub not_done: Vec<(&'static str, &'static str)>,
+}
+
+/// The annotations in which CNI plugins store the addresses of a pod. `None`: the annotation is absent, or no address
+/// in it can be read. Empty: it is there and empty.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AnnotatedIps {
+    /// `cni.projectcalico.org/podIPs`.
+    pub pod_ips: Option<Vec<IpAddr>>,
+    /// `cni.projectcalico.org/podIP`: one address. Calico empties it when it has released the addresses.
+    pub pod_ip: Option<Vec<IpAddr>>,
+    /// `vpc.amazonaws.com/pod-ips`. Amazon's plugin empties it when it has released the addresses.
+    pub aws_pod_ips: Option<Vec<IpAddr>>,
+}
+
+impl AnnotatedIps {
+    /// The addresses of all these annotations.
+    pub fn every(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let lists = [&self.pod_ips, &self.pod_ip, &self.aws_pod_ips];
+        lists.into_iter().flatten().flatten().copied()
+    }
+}
+
+impl Pod {
+    /// The addresses in its status, which kubelet writes and no user of the cluster.
+    pub fn reported_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let has_any = !self.host_network;
+        self.pod_ips.iter().chain(&self.pod_ip).copied().filter(move |_| has_any)
+    }
+
+    /// Every address that the manifest gives the pod, in any field. A pod on the host's network has none of its own.
+    pub fn every_address(&self) -> BTreeSet<IpAddr> {
+        if self.host_network {
+            return BTreeSet::new();
+        }
+        self.reported_addresses().chain(self.annotated_ips.every()).collect()
+    }
+}
+
+/// The object that controls another one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Owner {
+    /// `kind`.
+    pub kind: String,
+    /// `name`, in the namespace of the object that is controlled.
+    pub name: String,
+}
+
+/// One port of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerPort {
+    /// The name, if it has one.
+    pub name: Option<String>,
+    /// The number, 1-65535.
+    pub port: u16,
+    /// The protocol; TCP if absent.
+    pub protocol: Option<Protocol>,
+}
+
+/// `status.phase` of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Accepted, not running yet.
+    Pending,
+    /// At least one container runs.
+    Running,
+    /// All containers ended well.
+    Succeeded,
+    /// All containers ended, one of them badly.
+    Failed,
+    /// Its node does not answer.
+    Unknown,
+}

@@ -1,0 +1,10 @@
+//! The directions of policy.
+
+/// `spec.policyTypes[]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PolicyType {
+    /// `Ingress`.
+    Ingress,
+    /// `Egress`.
+    Egress,
+}

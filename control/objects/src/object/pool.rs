@@ -1,0 +1,29 @@
+//! Pools of pod addresses.
+
+use ipnet::IpNet;
+
+use super::created::Created;
+
+/// Calico's `IPPool`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IpPool {
+    /// `spec.cidr`, which has no host bits.
+    pub cidr: IpNet,
+    /// `spec.ipipMode`; Never if absent.
+    pub ipip_mode: Option<EncapsulationMode>,
+    /// `spec.vxlanMode`; Never if absent, and also if `ipipMode` is not Never.
+    pub vxlan_mode: Option<EncapsulationMode>,
+    /// `metadata.creationTimestamp`.
+    pub created: Option<Created>,
+}
+
+/// `spec.ipipMode` and `spec.vxlanMode` of an [`IpPool`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EncapsulationMode {
+    /// Every packet between nodes is encapsulated.
+    Always,
+    /// Only between nodes whose subnets differ.
+    CrossSubnet,
+    /// No packet is encapsulated.
+    Never,
+}

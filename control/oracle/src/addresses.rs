@@ -1,0 +1,42 @@
+//! The addresses that an object gives a pod or a node.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use manx_objects::object::{Node, Phase, Pod};
+
+/// The addresses of a node: those that its object lists, and the one that it keeps for itself in each block of pods'
+/// addresses, which is the second. A block of fewer than four addresses has no room for pods, and none for that.
+pub(super) fn node_addresses(node: &Node) -> BTreeSet<IpAddr> {
+    let listed = node.internal_ips.iter().chain(&node.external_ips).copied();
+    let noted = node.calico_address.map(|net| net.addr());
+    let blocks =
+        node.pod_cidrs.iter().filter(|block| block.prefix_len() + 2 <= block.max_prefix_len());
+    let second = blocks.map(|block| match block.network() {
+        IpAddr::V4(first) => IpAddr::from((u32::from(first) + 1).to_be_bytes()),
+        IpAddr::V6(first) => IpAddr::from((u128::from(first) + 1).to_be_bytes()),
+    });
+    listed.chain(noted).chain(second).collect()
+}
+
+/// The addresses that a pod's object names: none on the host's network, or when it has finished.
+pub(super) fn addresses(pod: &Pod) -> BTreeSet<IpAddr> {
+    let finished = pod.phase == Some(Phase::Succeeded) || pod.phase == Some(Phase::Failed);
+    // The CNI plugin empties its annotation when it takes the addresses back: Calico's podIP, Amazon's pod-ips.
+    let noted = &pod.annotated_ips;
+    let empty = Some(Vec::new());
+    let released = pod.deleting && (noted.pod_ip == empty || noted.aws_pod_ips == empty);
+    if pod.host_network || finished || released {
+        return BTreeSet::new();
+    }
+    let mut addresses: BTreeSet<IpAddr> = pod.pod_ips.iter().copied().collect();
+    if addresses.is_empty() {
+        addresses.extend(pod.pod_ip);
+    }
+    for annotation in [&noted.pod_ips, &noted.pod_ip, &noted.aws_pod_ips] {
+        if addresses.is_empty() {
+            addresses.extend(annotation.iter().flatten());
+        }
+    }
+    addresses
+}

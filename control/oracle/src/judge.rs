@@ -1,0 +1,83 @@
+//! The verdict on a connection, and on one side of it.
+
+use super::decide::Watch;
+use super::direction::Direction;
+use super::members::Role;
+use super::oracle::Oracle;
+use super::packet::Packet;
+use super::party::{Party, is_same_pod};
+use super::rules::Flow;
+use super::verdict::{Judgement, Verdict, VerdictReason};
+
+impl Oracle {
+    /// Whether a new connection from `from` to `to` passes. The two addresses must be of one family, because no other
+    /// packet exists.
+    pub fn judge(&self, from: &Party, to: &Party, packet: Packet) -> Judgement {
+        if is_same_pod(from, to) {
+            return Judgement {
+                egress: VerdictReason::Itself.into(),
+                ingress: VerdictReason::Itself.into(),
+            };
+        }
+        let egress = self.side(Direction::Egress, from, to, packet, &mut ());
+        let ingress = self.side(Direction::Ingress, to, from, packet, &mut ());
+        Judgement { egress, ingress }
+    }
+
+    /// The verdict of `local`'s policies on `peer`.
+    pub(super) fn side(
+        &self,
+        direction: Direction,
+        local: &Party,
+        peer: &Party,
+        packet: Packet,
+        watch: &mut impl Watch,
+    ) -> Verdict {
+        if !matches!(local, Party::Pod { .. }) {
+            return self.at_no_pod(direction, local, peer).into();
+        }
+        let Some(endpoint) = self.endpoint(local) else { return VerdictReason::NoEndpoint.into() };
+        if direction == Direction::Ingress
+            && let Party::Node { name, .. } = peer
+            && self.members.list[endpoint].node.as_ref() == Some(name)
+        {
+            return VerdictReason::OwnNode.into();
+        }
+        // An address that the end shares with an invalid pod cannot be judged either.
+        if [local, peer].iter().any(|end| self.members.invalid_addresses.contains(&end.address())) {
+            return VerdictReason::InvalidPeer.into();
+        }
+        let mut local = self.occupants_of(local.address(), Some(endpoint));
+        // For its own end only this pod counts, even if another pod still has the address.
+        local.holders.retain(|holder| {
+            *holder == endpoint || self.members.list[*holder].role == Role::NetworkSet
+        });
+        let peer = self.occupants_of(peer.address(), None);
+        let (source, destination) = match direction {
+            Direction::Ingress => (peer, local),
+            Direction::Egress => (local, peer),
+        };
+        let members = &self.members.list;
+        let flow = Flow { members, source, destination, packet, direction };
+        self.decide(endpoint, &self.selecting(endpoint), &flow, watch)
+    }
+
+    /// The verdict at an end that is no endpoint. Nothing passes the address of a pod that is no endpoint because it,
+    /// or what it belongs to, is not valid. A node accepts or drops what its own pods send to it. Host endpoint policy
+    /// does not apply to that; [`Oracle::judge_host`] judges everything else that passes a node's interfaces.
+    fn at_no_pod(&self, direction: Direction, local: &Party, peer: &Party) -> VerdictReason {
+        if direction == Direction::Ingress
+            && let Party::Node { name, .. } = local
+            && let Some(pod) = self.endpoint(peer)
+            && self.members.list[pod].node.as_ref() == Some(name)
+        {
+            return VerdictReason::EndpointToHost { accepted: self.hosts.accepts_pods(name) };
+        }
+        if let Party::Address(address) = local
+            && self.members.closed_addresses.contains(address)
+        {
+            return VerdictReason::NoEndpoint;
+        }
+        VerdictReason::NoPod
+    }
+}

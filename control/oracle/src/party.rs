@@ -1,0 +1,59 @@
+//! The ends of connections.
+
+use std::fmt;
+use std::net::IpAddr;
+
+/// One end of a connection.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Party {
+    /// A pod, by one of its addresses.
+    Pod {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// The address that it uses.
+        address: IpAddr,
+    },
+    /// A node, by the address that it uses.
+    Node {
+        /// Its name.
+        name: String,
+        /// The address that it uses.
+        address: IpAddr,
+    },
+    /// Any other address.
+    Address(IpAddr),
+}
+
+impl Party {
+    /// The address that packets carry.
+    pub fn address(&self) -> IpAddr {
+        match self {
+            Self::Pod { address, .. } | Self::Node { address, .. } | Self::Address(address) => {
+                *address
+            }
+        }
+    }
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod { namespace, name, address } => write!(f, "{namespace}/{name} ({address})"),
+            Self::Node { name, address } => write!(f, "node {name} ({address})"),
+            Self::Address(address) => address.fmt(f),
+        }
+    }
+}
+
+/// Whether both are one pod, perhaps by different addresses.
+pub(super) fn is_same_pod(from: &Party, to: &Party) -> bool {
+    match (from, to) {
+        (
+            Party::Pod { namespace, name, .. },
+            Party::Pod { namespace: other_namespace, name: other, .. },
+        ) => (namespace, name) == (other_namespace, other),
+        _ => false,
+    }
+}

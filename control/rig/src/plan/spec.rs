@@ -1,0 +1,96 @@
+//! The part of the objects that the plan needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use manx_api::PodName;
+use manx_calculation::import;
+use manx_objects::State;
+use manx_objects::contents::Contents;
+use manx_objects::object::{self, Object, ObjectKey, Phase};
+use manx_policy_compiler::model::Protocol;
+
+use super::port::Port;
+
+/// The part of a Node object that the plan needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NodeSpec {
+    /// Its `InternalIP`s, at most one of a family, each with the length of its subnet's prefix.
+    pub addresses: Vec<IpNet>,
+    /// The ranges of its pods' addresses.
+    pub pod_cidrs: Vec<IpNet>,
+}
+
+/// The part of a Pod object that the plan needs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct PodSpec {
+    /// `spec.nodeName`.
+    pub node: Option<String>,
+    /// The ports on which its containers listen.
+    pub ports: BTreeSet<Port>,
+    /// The addresses that its object gives it, which it keeps. Empty: the plan takes one of each block of its node.
+    pub addresses: Vec<IpAddr>,
+    /// Whether it is on its host's network.
+    pub host_network: bool,
+}
+
+/// The Node objects in the form that the plan needs.
+pub(super) fn nodes(contents: &Contents) -> BTreeMap<String, NodeSpec> {
+    valid(contents)
+        .filter_map(|(key, object)| match object {
+            Object::Node(node) => Some((
+                key.name.clone(),
+                NodeSpec { addresses: node_addresses(node), pod_cidrs: node.pod_cidrs.clone() },
+            )),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The Pod objects that are not finished.
+pub(crate) fn pods(contents: &Contents) -> BTreeMap<PodName, PodSpec> {
+    valid(contents)
+        .filter_map(|(key, object)| match object {
+            Object::Pod(pod) if !matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed)) => {
+                let name = PodName { namespace: key.namespace.clone(), name: key.name.clone() };
+                let ports = pod.containers.iter().flatten().map(port).collect();
+                let addresses = import::pod_addresses(pod);
+                let (node, host_network) = (pod.node_name.clone(), pod.host_network);
+                Some((name, PodSpec { node, ports, addresses, host_network }))
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+fn valid(contents: &Contents) -> impl Iterator<Item = (&ObjectKey, &Object)> {
+    contents.objects.iter().filter_map(|(key, stored)| match &stored.state {
+        State::Valid(object) => Some((key, &**object)),
+        State::Invalid(_) => None,
+    })
+}
+
+/// The `InternalIP`s with their subnets. An address that Calico's annotation repeats has the annotation's subnet,
+/// others have /24 or /64, as on most node networks.
+fn node_addresses(node: &object::Node) -> Vec<IpNet> {
+    let annotated = node.calico_address.filter(|net| net.prefix_len() < net.max_prefix_len());
+    let subnet = |address: &IpAddr| {
+        let usual = if address.is_ipv4() { 24 } else { 64 };
+        let length = match annotated {
+            Some(net) if net.addr() == *address => net.prefix_len(),
+            _ => usual,
+        };
+        IpNet::new(*address, length).unwrap_or_else(|_| IpNet::from(*address))
+    };
+    node.internal_ips.iter().map(subnet).collect()
+}
+
+fn port(port: &object::ContainerPort) -> Port {
+    let protocol = match port.protocol {
+        None | Some(object::Protocol::Tcp) => Protocol::Tcp,
+        Some(object::Protocol::Udp) => Protocol::Udp,
+        Some(object::Protocol::Sctp) => Protocol::Sctp,
+    };
+    Port { protocol, number: port.port }
+}

@@ -1,0 +1,50 @@
+//! What a report says of the probers.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use manx_api::{Device, PodName};
+use manx_objects::contents::Contents;
+use manx_objects::object::{Kind, ObjectKey};
+use serde::{Deserialize, Serialize};
+
+use crate::plan::prober::Prober;
+use crate::world::cluster::Cluster;
+
+/// What is known of the probers.
+pub(crate) type Probers = BTreeMap<Prober, ProberReport>;
+
+/// A prober in the report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProberReport {
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// The node of a pod.
+    pub node: Option<String>,
+    /// What controls a pod: `NAMESPACE/KIND NAME`.
+    pub workload: Option<String>,
+    /// How the pod is attached.
+    pub device: Option<Device>,
+}
+
+/// Describes all probers of a cluster. `contents` says what controls a pod.
+pub(crate) fn describe(cluster: &Cluster, contents: &Contents) -> Probers {
+    let entries = cluster.addresses.iter().map(|(prober, addresses)| {
+        let addresses = addresses.clone();
+        let Prober::Pod(pod) = prober else {
+            let report = ProberReport { addresses, node: None, workload: None, device: None };
+            return (prober.clone(), report);
+        };
+        let PodName { namespace, name } = pod.clone();
+        let workload = contents.workload(&ObjectKey { kind: Kind::Pod, namespace, name });
+        let report = ProberReport {
+            addresses,
+            node: cluster.plan.node_of(pod).cloned(),
+            workload: workload
+                .map(|owner| format!("{}/{} {}", pod.namespace, owner.kind, owner.name)),
+            device: cluster.attached.get(pod).map(|attached| attached.device),
+        };
+        (prober.clone(), report)
+    });
+    entries.collect()
+}

@@ -1,0 +1,121 @@
+//! The nodes' interfaces that a probe passes, and what the oracle expects there.
+//!
+//! The rig judges what agents do, so this shares no code with them: it finds out from the pools and its own segments
+//! which packets travel in tunnels. Agents and `manx policy explain` use the topology for that; a test of the rig
+//! compares the two.
+
+use std::net::IpAddr;
+
+use crate::plan::Plan;
+use crate::plan::addresses::Addresses;
+use crate::plan::prober::Prober;
+use crate::world::underlay::UPLINK;
+use manx_objects::State;
+use manx_objects::contents::Contents;
+use manx_objects::object::{EncapsulationMode, Object};
+use manx_oracle::{Crossing, Direction, Oracle, Packet, Verdict};
+
+/// The name of the tunnels as an interface; no host endpoint can have it.
+const TUNNEL: &str = "its tunnels";
+
+/// The interfaces that packets between the probers of a plan pass.
+pub(crate) struct Crossings<'a> {
+    /// The cluster's hosts and pods.
+    pub plan: &'a Plan,
+    /// Their addresses.
+    pub addresses: &'a Addresses,
+    /// The pools say which packets travel in tunnels.
+    pub contents: &'a Contents,
+    /// The oracle that judges.
+    pub oracle: &'a Oracle,
+}
+
+impl Crossings<'_> {
+    /// The oracle's verdicts at each interface on the path of a forwarded packet: where it leaves the source's node and
+    /// where it arrives at the destination's node. None between pods of one node, or a node and its own pods.
+    pub(crate) fn judge(
+        &self,
+        (source, from): (&Prober, IpAddr),
+        (destination, to): (&Prober, IpAddr),
+        packet: Packet,
+    ) -> Vec<Verdict> {
+        let (leaves, arrives) = (self.node(source), self.node(destination));
+        if leaves == arrives {
+            return Vec::new();
+        }
+        let interface = if self.encapsulated(leaves, arrives, to) { TUNNEL } else { UPLINK };
+        let at = |prober: &Prober, node: Option<&str>, direction| {
+            // A node's own packets are not forwarded, and the outside host has no host endpoint.
+            let node = node.filter(|_| matches!(prober, Prober::Pod(_)))?;
+            let addresses = self.addresses.get(&Prober::Node(node.to_owned()))?;
+            let addresses = if interface == UPLINK { addresses.as_slice() } else { &[] };
+            Some(self.oracle.judge_shared(&Crossing {
+                node,
+                interface,
+                addresses,
+                direction,
+                forwarded: true,
+                source: from,
+                destination: to,
+                packet,
+                original: None,
+            }))
+        };
+        let out = at(source, leaves, Direction::Egress);
+        out.into_iter().chain(at(destination, arrives, Direction::Ingress)).collect()
+    }
+
+    /// The source address of a probe: a node sends through a tunnel from its address in its pods' range. `None` if the
+    /// probe would have no answer: a node that answers a pod through a tunnel does so from the address that was asked,
+    /// and the far node takes only pods' and tunnel addresses from there.
+    pub(crate) fn source_address(
+        &self,
+        (source, from): (&Prober, IpAddr),
+        (destination, to): (&Prober, IpAddr),
+    ) -> Option<IpAddr> {
+        let (leaves, arrives) = (self.node(source), self.node(destination));
+        match (source, destination) {
+            _ if leaves == arrives => Some(from),
+            (Prober::Node(node), Prober::Pod(_)) if self.encapsulated(leaves, arrives, to) => {
+                let tunnels = &self.plan.nodes.get(node)?.tunnels;
+                tunnels.iter().copied().find(|it| it.is_ipv4() == to.is_ipv4())
+            }
+            (Prober::Pod(_), Prober::Node(_)) => {
+                (!self.encapsulated(arrives, leaves, from)).then_some(from)
+            }
+            _ => Some(from),
+        }
+    }
+
+    fn node<'p>(&'p self, prober: &'p Prober) -> Option<&'p str> {
+        match prober {
+            Prober::Pod(name) => self.plan.node_of(name).map(String::as_str),
+            Prober::Node(name) => Some(name),
+            Prober::Outside => None,
+        }
+    }
+
+    /// Whether the packet is encapsulated: only between nodes, as the destination's pool says. With `CrossSubnet`, the
+    /// rig's nodes on one segment share a subnet.
+    fn encapsulated(&self, leaves: Option<&str>, arrives: Option<&str>, to: IpAddr) -> bool {
+        let (Some(leaves), Some(arrives)) = (leaves, arrives) else { return false };
+        let pools = self.contents.objects.values().filter_map(|stored| match &stored.state {
+            State::Valid(object) => match &**object {
+                Object::IpPool(pool) => Some(pool),
+                _ => None,
+            },
+            State::Invalid(_) => None,
+        });
+        let mut of_pool = pools.filter(|pool| pool.cidr.contains(&to));
+        match of_pool.next().and_then(|pool| {
+            pool.vxlan_mode.filter(|mode| *mode != EncapsulationMode::Never).or(pool.ipip_mode)
+        }) {
+            Some(EncapsulationMode::Always) => true,
+            Some(EncapsulationMode::CrossSubnet) => {
+                let segment = |node: &str| self.plan.nodes.get(node).map(|node| node.segment);
+                segment(leaves) != segment(arrives)
+            }
+            Some(EncapsulationMode::Never) | None => false,
+        }
+    }
+}
