@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use zerocopy::FromZeros;
 
-use super::key::{FlowKey, Orientation};
+use super::key::{FlowKey, HAS_ANOTHER, Orientation};
 use super::record::{FlowRecord, MAX_AGE};
 use super::slots::{EvictionClass, Slots};
 use super::state::{Admission, FlowDirection, FlowState, LEAST_TIMEOUT, TcpFlags};
@@ -131,10 +131,40 @@ impl FirstLine {
         }
     }
 
-    /// Whether the entry belongs to this connection.
+    /// Whether the entry belongs to this connection, and has no other key.
     #[inline]
     pub(super) fn has_key(&self, key: &FlowKey, second: &SecondLine) -> bool {
         key.has_words(&self.key_words, &second.v6)
+    }
+
+    /// The key, without a mark.
+    #[inline]
+    fn key(&self, second: &SecondLine) -> FlowKey {
+        let [first, last] = self.key_words;
+        FlowKey::from_words([first, last & !HAS_ANOTHER], second.v6)
+    }
+
+    /// Whether the entry has another key as well ([`second_key`](super::second_key)).
+    #[inline]
+    pub(super) fn has_two_keys(&self) -> bool {
+        self.key_words[1] & HAS_ANOTHER != 0
+    }
+
+    pub(super) fn set_two_keys(&mut self, two: bool) {
+        self.key_words[1] = self.key_words[1] & !HAS_ANOTHER | if two { HAS_ANOTHER } else { 0 };
+    }
+
+    /// Whether the entry has another key as well, and belongs to this connection by its first.
+    pub(super) fn has_first_of_two(&self, key: &FlowKey, second: &SecondLine) -> bool {
+        self.has_two_keys() && self.key(second) == *key
+    }
+
+    /// Becomes another entry in the same slot: what the table knows of the slot stays.
+    #[inline]
+    fn become_other(&mut self, other: Self) {
+        let (class, two) = (self.eviction_class, self.has_two_keys());
+        *self = Self { eviction_class: class, ..other };
+        self.set_two_keys(two);
     }
 
     /// The connection's two IPv4 addresses as numbers; for IPv6 some bits of the addresses.
@@ -261,7 +291,7 @@ impl FlowEntry {
     /// The key of the connection.
     #[inline]
     pub fn key(&self) -> FlowKey {
-        FlowKey::from_words(self.first.key_words, self.second.v6)
+        self.first.key(&self.second)
     }
 
     /// The traffic of a direction.
@@ -318,17 +348,14 @@ impl<'a> FlowMut<'a> {
     /// no next hops until the caller sets what was decided. The packet is not counted: see [`FlowMut::record_packet`].
     #[inline]
     pub fn open(&mut self, key: &FlowKey, original: Orientation, flags: TcpFlags, now: u32) {
-        let standing = self.first.eviction_class;
-        *self.first =
-            FirstLine { eviction_class: standing, ..FirstLine::open(key, original, flags, now) };
+        self.first.become_other(FirstLine::open(key, original, flags, now));
         *self.second = SecondLine::open(key);
         self.update_eviction_list();
     }
 
     /// Makes it a copy of another flow.
     pub fn replace(&mut self, entry: FlowEntry) {
-        let standing = self.first.eviction_class;
-        *self.first = FirstLine { eviction_class: standing, ..entry.first };
+        self.first.become_other(entry.first);
         *self.second = entry.second;
         self.follow_state();
     }
@@ -342,7 +369,7 @@ impl<'a> FlowMut<'a> {
     /// The key of the connection.
     #[inline]
     pub fn key(&self) -> FlowKey {
-        FlowKey::from_words(self.first.key_words, self.second.v6)
+        self.first.key(self.second)
     }
 
     /// What the next process has to know of it.

@@ -49,11 +49,17 @@ impl FlowTable {
         Some(victim)
     }
 
-    /// The flow of some buckets to evict first, if they hold any: an expired flow before a live one, then a flow whose
-    /// owner has more than its share, then one that is not established, then the longest silent.
-    pub(super) fn least_valuable(&self, buckets: &[usize], now: u32) -> Option<u32> {
+    /// The flow of some buckets, but for one, to evict first, if they hold any: an expired flow before a live one, then a
+    /// flow whose owner has more than its share, then one that is not established, then the longest silent.
+    pub(super) fn least_valuable(
+        &self,
+        buckets: &[usize],
+        but: Option<u32>,
+        now: u32,
+    ) -> Option<u32> {
         let all = buckets.iter().flat_map(|bucket| (0..WAYS).map(move |way| (*bucket, way)));
         let slots = all.filter_map(|(bucket, way)| self.slot_at(bucket, way));
+        let slots = slots.filter(|slot| Some(*slot) != but);
         slots.min_by_key(|slot| {
             let entry = &self.first_lines[*slot as usize];
             let is_over = self.slots.owners.is_over_share(self.slots.owner(*slot));

@@ -43,6 +43,8 @@ const HIGH_PORT: u32 = u16::BITS;
 /// How many bits lower the protocol and the ICMP type lie in the second word of IPv6. That leaves room for [`IS_V6`].
 const SECOND: u32 = u16::BITS;
 const IS_V6: u64 = 1 << 63;
+/// A mark in the second word of an entry's key, which no packet's key has: the entry has another key as well.
+pub(super) const HAS_ANOTHER: u64 = 1 << 62;
 
 impl FlowKey {
     /// The key of no connection: a value to be replaced.

@@ -16,6 +16,7 @@ mod eviction;
 mod key;
 mod owners;
 mod record;
+mod second_key;
 mod shards;
 mod slots;
 mod state;
@@ -29,6 +30,7 @@ pub use entry::{
 pub use key::{FlowKey, Orientation};
 pub use owners::Owner;
 pub use record::{FlowRecord, FlowRecordFile, MAX_AGE, NoRecords};
+pub use second_key::{ClaimedKey, KeyTaken, SecondKey};
 pub use shards::{MAX_WORKERS, Shards, WorkerId};
 pub use state::{Admission, FlowDirection, FlowState, TcpFlags};
 pub use table::{Evicted, FlowTable, Found, Guess, HashSeed, Victims};

@@ -23,6 +23,7 @@ use super::entry::{FirstLine, FlowEntry, FlowMut, SecondLine};
 use super::key::FlowKey;
 use super::owners::Owner;
 use super::record::FlowRecords;
+use super::second_key::SecondKeyLine;
 use super::shards::{Shards, WorkerId};
 use super::slots::{EvictionClass, Slots};
 use crate::sys::memory::{Pages, ZeroedPages};
@@ -55,7 +56,7 @@ impl Guess {
 
 /// The slot of a flow, if it is in the table. Valid until a flow is inserted or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found(Option<u32>);
+pub struct Found(pub(super) Option<u32>);
 
 /// The last flow that a batch has prefetched of those that are evicted next.
 #[derive(Debug, Clone, Copy, Default)]
@@ -86,11 +87,13 @@ impl Evicted {
 pub struct FlowTable {
     random: RandomState,
     /// The shards and the number of this worker, if there are several workers.
-    shards: Option<(Arc<Shards>, WorkerId)>,
-    buckets: ZeroedPages<Bucket>,
+    pub(super) shards: Option<(Arc<Shards>, WorkerId)>,
+    pub(super) buckets: ZeroedPages<Bucket>,
     /// The two lines of each entry, by slot.
     pub(super) first_lines: ZeroedPages<FirstLine>,
     second_lines: ZeroedPages<SecondLine>,
+    /// The second key of each entry that is marked, by slot.
+    pub(super) second_keys: ZeroedPages<SecondKeyLine>,
     pub(super) slots: Slots,
     len: usize,
     /// The next bucket to age.
@@ -127,6 +130,7 @@ impl FlowTable {
             buckets: ZeroedPages::new(buckets, Pages::Huge)?,
             first_lines: ZeroedPages::new(capacity, Pages::Huge)?,
             second_lines: ZeroedPages::new(capacity, Pages::Huge)?,
+            second_keys: ZeroedPages::new(capacity, Pages::Small)?,
             slots: Slots::new(capacity)?,
             len: 0,
             hand: 0,
@@ -281,6 +285,13 @@ impl FlowTable {
         shards.open(hash, *own).err()
     }
 
+    /// Gives back the claim of a flow that is not stored after all. `found` is as for [`FlowTable::claim`].
+    pub fn unclaim(&self, hash: u64, Found(slot): Found) {
+        if let Some((shards, _)) = self.shards.as_ref().filter(|_| slot.is_none()) {
+            shards.close(hash);
+        }
+    }
+
     /// Stores a flow of an owner: `write` opens it, or copies it into its place. `found` comes from [`FlowTable::find`]
     /// of its key; a flow that was found is replaced. It always succeeds, and returns what was evicted.
     #[inline]
@@ -294,6 +305,7 @@ impl FlowTable {
     ) -> Option<Evicted> {
         let (slot, evicted) = match slot {
             Some(taken) => {
+                self.remove_second_key(taken);
                 if self.slots.owner(taken) != owner {
                     self.slots.change_owner(
                         taken,
@@ -320,19 +332,22 @@ impl FlowTable {
     fn make_room(&mut self, hash: u64, owner: Owner, now: u32) -> (Option<u32>, Option<Evicted>) {
         let chosen = self.choose_bucket(hash);
         let victim = if chosen.is_none() {
-            self.least_valuable(&[self.first_bucket(hash), self.alternate_bucket(hash)], now)
+            self.least_valuable(&[self.first_bucket(hash), self.alternate_bucket(hash)], None, now)
         } else if self.len == self.capacity() {
             self.victim(owner, now)
         } else {
             None
         };
-        let evicted = victim.map(|slot| self.evict(slot, now));
+        let evicted = victim.map(|slot| {
+            let evicted = self.evicted(slot, now);
+            self.vacate(slot);
+            evicted
+        });
         // There is a bucket, a way and a slot, because the victim left them if there were none.
         let chosen = chosen.or_else(|| self.choose_bucket(hash));
         let free = chosen.and_then(|bucket| Some((bucket, self.buckets[bucket].free_way()?)));
         let Some((bucket, way)) = free else { return (None, evicted) };
-        let first = self.first_bucket(hash);
-        let place = Place { bucket, way, is_alternate: bucket != first };
+        let place = Place { bucket, way, is_alternate: bucket != self.first_bucket(hash) };
         let slot = if let Some(slot) = victim {
             self.slots.reassign(slot, owner, place.to_bits());
             slot
@@ -343,13 +358,38 @@ impl FlowTable {
             self.len += 1;
             slot
         };
-        if bucket != first {
+        self.set_tag(hash, place, slot);
+        (Some(slot), evicted)
+    }
+
+    /// Lets a hash lead to a slot by a free way.
+    #[inline]
+    pub(super) fn set_tag(
+        &mut self,
+        hash: u64,
+        Place { bucket, way, is_alternate }: Place,
+        slot: u32,
+    ) {
+        if is_alternate {
+            let first = self.first_bucket(hash);
             self.buckets[first].spilled += 1;
         }
         let line = &mut self.buckets[bucket];
         line.set_tag(way, tag(hash));
         line.slots[way] = slot;
-        (Some(slot), evicted)
+    }
+
+    /// Frees a way, and counts the flow that it led to by `key` out of the key's shard and first bucket.
+    #[inline]
+    pub(super) fn clear_tag(
+        &mut self,
+        Place { bucket, way, is_alternate }: Place,
+        key: impl FnOnce(&Self) -> FlowKey,
+    ) {
+        if is_alternate || self.shards.is_some() {
+            self.forget_hash(self.hash(&key(self)), is_alternate);
+        }
+        self.buckets[bucket].set_tag(way, 0);
     }
 
     /// Removes the expired flows of the next `budget` buckets, and returns their number. A caller that spends
@@ -379,8 +419,13 @@ impl FlowTable {
 
     /// Copies of all flows, in no order, with the expired ones that have not been removed yet.
     pub fn iter(&self) -> impl Iterator<Item = FlowEntry> {
-        self.buckets.iter().flat_map(|bucket| {
-            (0..WAYS).filter(|&way| bucket.tag(way) != 0).map(|way| self.copy(bucket.slots[way]))
+        let ways =
+            (0..self.buckets.len()).flat_map(|bucket| (0..WAYS).map(move |way| (bucket, way)));
+        ways.filter_map(|(bucket, way)| {
+            let slot = self.slot_at(bucket, way)?;
+            // The way of a second key leads to the same flow once more.
+            let place = Place::from_bits(self.slots.place_bits(slot));
+            ((place.bucket, place.way) == (bucket, way)).then(|| self.copy(slot))
         })
     }
 
@@ -402,13 +447,13 @@ impl FlowTable {
     }
 
     #[inline]
-    fn first_bucket(&self, hash: u64) -> usize {
+    pub(super) fn first_bucket(&self, hash: u64) -> usize {
         hash as usize & (self.buckets.len() - 1)
     }
 
     /// The alternate bucket. It is never the first one, because there are at least two buckets and the distance is odd.
     #[inline]
-    fn alternate_bucket(&self, hash: u64) -> usize {
+    pub(super) fn alternate_bucket(&self, hash: u64) -> usize {
         (hash as usize ^ ((hash >> 32) as usize | 1)) & (self.buckets.len() - 1)
     }
 
@@ -418,7 +463,7 @@ impl FlowTable {
         (line.tag(way) != 0).then(|| line.slots[way])
     }
 
-    /// Looks for the flow of this key.
+    /// Looks for the flow of this key, which may be either of the two that a flow has.
     #[inline(never)]
     pub fn find(&self, hash: u64, key: &FlowKey) -> Found {
         let first = self.first_bucket(hash);
@@ -436,11 +481,15 @@ impl FlowTable {
         slots.find(|slot| {
             let slot = *slot as usize;
             let lines = self.first_lines.get(slot).zip(self.second_lines.get(slot));
-            lines.is_some_and(|(first, second)| first.has_key(key, second))
+            lines.is_some_and(|(first, second)| {
+                first.has_key(key, second)
+                    || first.has_first_of_two(key, second)
+                    || first.has_two_keys() && self.second_keys[slot].has_key(key)
+            })
         })
     }
 
-    fn choose_bucket(&self, hash: u64) -> Option<usize> {
+    pub(super) fn choose_bucket(&self, hash: u64) -> Option<usize> {
         let first = self.first_bucket(hash);
         if !self.buckets[first].is_crowded() {
             return Some(first);
@@ -453,28 +502,24 @@ impl FlowTable {
         }
     }
 
-    /// Evicts a flow whose slot another flow is about to take, and returns what it was.
-    fn evict(&mut self, slot: u32, now: u32) -> Evicted {
+    /// What a flow is that is about to be evicted.
+    pub(super) fn evicted(&self, slot: u32, now: u32) -> Evicted {
         let entry = &self.first_lines[slot as usize];
-        let evicted = if entry.is_expired(now) {
+        if entry.is_expired(now) {
             Evicted::Expired
         } else if entry.state().is_established() {
             Evicted::Established
         } else {
             Evicted::Unestablished
-        };
-        self.vacate(slot);
-        evicted
+        }
     }
 
     /// Removes a flow, but leaves its slot to its owner.
     #[inline]
     fn vacate(&mut self, slot: u32) {
-        let Place { bucket, way, is_alternate } = Place::from_bits(self.slots.place_bits(slot));
-        if is_alternate || self.shards.is_some() {
-            self.forget_hash(self.hash(&self.copy(slot).key()), is_alternate);
-        }
-        self.buckets[bucket].set_tag(way, 0);
+        self.remove_second_key(slot);
+        let place = Place::from_bits(self.slots.place_bits(slot));
+        self.clear_tag(place, |table| table.copy(slot).key());
         if let Some(records) = &self.slots.records {
             records.clear(slot);
         }
@@ -483,7 +528,7 @@ impl FlowTable {
         self.slots.unlink(slot, standing);
     }
 
-    fn remove(&mut self, slot: u32) {
+    pub(super) fn remove(&mut self, slot: u32) {
         self.vacate(slot);
         self.slots.release(slot);
         self.len -= 1;
