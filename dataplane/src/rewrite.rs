@@ -6,8 +6,8 @@ use crate::tables::NextHopPair;
 /// What is changed in a packet that goes on. The fast path, the slow path, later fragments and ICMP errors get it from
 /// the decision on their flow; the pipeline applies it where it forwards.
 ///
-/// Translation of an address or a port will be a further field, [`Rewrite::between`] the place that reads it from the
-/// flow, and [`Rewrite::apply`] the place that carries it out.
+/// It follows from the flow's two next hops alone. What a translation changes follows from the flow's
+/// [second key](crate::flow::SecondKey); nothing is translated yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rewrite {
     /// The hop limit (TTL) goes down by one.

@@ -306,7 +306,7 @@ pub(super) fn write_decision(
     (pair, ends): (NextHopPair, &FlowEnds),
     verdict: &PolicyVerdict,
 ) {
-    (entry.verdict, entry.counters) = match verdict.denied {
+    let (cached, rules) = match verdict.denied {
         None => (Verdict::Allow, verdict.rules),
         Some(DropReason::PolicyIngress) => (Verdict::DenyIngress, verdict.rules),
         Some(DropReason::PolicyEgress) => (Verdict::DenyEgress, verdict.rules),
@@ -314,6 +314,8 @@ pub(super) fn write_decision(
         // evaluated again.
         Some(_) => (Verdict::DenyEgress, PolicyVerdict::without_rules(None).rules),
     };
+    entry.set_verdict(cached);
+    entry.counters = rules;
     entry.second.policy_stamp = policy::policy_stamp(tables, ends);
     entry.next_hops = [pair.to, pair.from];
     entry.second.attachments = attachment_ids(tables, ends);

@@ -4,6 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use zerocopy::FromZeros;
 
+use super::end::EndReason;
 use super::key::{FlowKey, HAS_ANOTHER, Orientation};
 use super::record::{FlowRecord, MAX_AGE};
 use super::slots::{EvictionClass, Slots};
@@ -406,6 +407,20 @@ impl<'a> FlowMut<'a> {
     fn follow_state(&mut self) {
         self.update_eviction_list();
         self.renew_record();
+    }
+
+    /// Sets the verdict. A flow that is no longer allowed has ended.
+    #[inline]
+    pub fn set_verdict(&mut self, verdict: Verdict) {
+        let before = std::mem::replace(&mut self.first.verdict, verdict);
+        if before == Verdict::Allow
+            && verdict != Verdict::Allow
+            && let Some((slots, slot)) = &mut self.list_slot
+            && slots.listener.is_some()
+        {
+            let flow = FlowEntry::from_lines(self.first, self.second);
+            slots.tell_end(*slot, flow, EndReason::Denied);
+        }
     }
 
     /// Writes the record of a flow that is new in its slot.

@@ -6,11 +6,14 @@
 //! - [`FlowTable`] holds the entries. It has a fixed capacity, bounded work per call, and time as a parameter. Each
 //!   [`Owner`] has its share of a full table.
 //! - A [`FlowRecord`] is the part of a flow that outlives the process, if the table keeps records.
+//! - A [`FlowEnd`] tells whoever asks that a flow has ended, and what passed by it.
+//! - A [`SecondKey`] is the key of a translated flow's packets behind the translation.
 //! - [`Shards`] say which worker has a flow, if several workers have a table each.
 //!
 //! Nothing here classifies, routes or sends.
 
 mod bucket;
+mod end;
 mod entry;
 mod eviction;
 mod key;
@@ -24,6 +27,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use end::{EndReason, FlowEnd};
 pub use entry::{
     Epoch, FirstLine, FlowEntry, FlowMut, PolicyStamp, RuleCounters, SecondLine, Traffic, Verdict,
 };

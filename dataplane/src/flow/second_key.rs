@@ -66,7 +66,7 @@ impl SecondKeyLine {
         key.has_words(&self.words, &self.v6)
     }
 
-    fn second_key(&self) -> SecondKey {
+    pub(super) fn second_key(&self) -> SecondKey {
         SecondKey { key: FlowKey::from_words(self.words, self.v6), original: self.original }
     }
 }
@@ -87,7 +87,7 @@ impl FlowTable {
             if !self.first_lines[other as usize].is_expired(now) {
                 return Err(KeyTaken::Flow);
             }
-            self.remove(other);
+            self.remove(other, now);
         }
         if let Some((shards, worker)) = &self.shards {
             shards.open(hash, *worker).map_err(KeyTaken::Worker)?;
@@ -123,7 +123,7 @@ impl FlowTable {
         };
         let evicted = victim.map(|victim| {
             let evicted = self.evicted(victim, now);
-            self.remove(victim);
+            self.remove(victim, now);
             evicted
         });
         // The victim left a way if there was none.
@@ -136,7 +136,7 @@ impl FlowTable {
         let place = Place { bucket, way, is_alternate: bucket != first_bucket };
         self.set_tag(hash, place, slot);
         let (words, v6) = second.key.words();
-        self.second_keys[slot as usize] =
+        self.slots.second_keys[slot as usize] =
             SecondKeyLine { words, v6, place: place.to_bits(), original: second.original };
         self.first_lines[slot as usize].set_two_keys(true);
         evicted
@@ -145,7 +145,7 @@ impl FlowTable {
     /// The second key of a flow, if it has one.
     pub fn second_key(&self, Found(slot): Found) -> Option<SecondKey> {
         let slot = slot? as usize;
-        self.first_lines[slot].has_two_keys().then(|| self.second_keys[slot].second_key())
+        self.first_lines[slot].has_two_keys().then(|| self.slots.second_keys[slot].second_key())
     }
 
     /// Takes the second key of the entry in a slot away, if it has one.
@@ -159,7 +159,7 @@ impl FlowTable {
     #[cold]
     #[inline(never)]
     fn remove_marked(&mut self, slot: u32) {
-        let line = self.second_keys[slot as usize];
+        let line = self.slots.second_keys[slot as usize];
         let place = Place::from_bits(line.place);
         debug_assert_eq!(
             self.buckets[place.bucket].tag(place.way),
@@ -358,5 +358,10 @@ mod tests {
         assert_eq!(table.find(table.hash(&keys[0].0), &keys[0].0), oldest);
         assert_eq!(table.find(table.hash(&keys[1].0), &keys[1].0), Found(None));
         assert_eq!(table.len(), 2 * WAYS - 1);
+        // A flow that begins anew in its place keeps both.
+        table.live_entry(oldest, 16).unwrap().open(&keys[0].0, keys[0].1, TcpFlags::SYN, 16);
+        for key in [key, keys[0].0] {
+            assert_eq!(table.find(table.hash(&key), &key), oldest);
+        }
     }
 }

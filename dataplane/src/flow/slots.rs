@@ -3,14 +3,18 @@
 //! Each owner has two lists of slots, the oldest first: flows that are not established, which are evicted first, and
 //! those that are.
 //!
-//! The [records](super::record) of the entries are here, too, because both follow an entry's state.
+//! What else a table knows of a slot beside its entry is here, too: the [record](super::record), which follows the entry's
+//! state as the lists do, the [second key](super::second_key), and who is told of the flow's [end](super::end).
 
 use std::io;
 
 use zerocopy::FromZeros;
 
+use super::end::{EndReason, FlowEnd, Listener};
+use super::entry::FlowEntry;
 use super::owners::{Owner, Owners};
 use super::record::FlowRecords;
+use super::second_key::SecondKeyLine;
 use super::state::FlowState;
 use crate::sys::memory::{Pages, ZeroedPages};
 
@@ -52,6 +56,10 @@ pub(super) struct Slots {
     pub(super) owners: Owners,
     /// If they are kept.
     pub(super) records: Option<FlowRecords>,
+    /// The second key of each entry that is marked.
+    pub(super) second_keys: ZeroedPages<SecondKeyLine>,
+    /// Who is told of the end of flows, if somebody is.
+    pub(super) listener: Option<Listener>,
     /// First of the chain of returned slots.
     returned: u32,
     /// Slots from here on were never used.
@@ -64,6 +72,8 @@ impl Slots {
             links: ZeroedPages::new(capacity, Pages::Huge)?,
             owners: Owners::new(capacity),
             records: None,
+            second_keys: ZeroedPages::new(capacity, Pages::Small)?,
+            listener: None,
             returned: 0,
             unused: 0,
         })
@@ -122,6 +132,15 @@ impl Slots {
     #[inline]
     pub(super) fn owner(&self, slot: u32) -> Owner {
         Owner(self.links[slot as usize].owner)
+    }
+
+    /// Tells that the flow in a slot has ended.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn tell_end(&mut self, slot: u32, flow: FlowEntry, reason: EndReason) {
+        let second_key = flow.has_two_keys().then(|| self.second_keys[slot as usize].second_key());
+        let end = FlowEnd { flow, second_key, reason, lost: 0 };
+        self.listener.take_if(|listener| !listener.tell(end));
     }
 
     /// Gives back a taken slot that is in no list.

@@ -17,13 +17,14 @@ use std::io;
 use std::sync::Arc;
 
 use ahash::RandomState;
+use crossbeam::channel::Sender;
 
 use super::bucket::{Bucket, Place, WAYS, tag};
-use super::entry::{FirstLine, FlowEntry, FlowMut, SecondLine};
+use super::end::{EndReason, FlowEnd, Listener};
+use super::entry::{FirstLine, FlowEntry, FlowMut, SecondLine, Verdict};
 use super::key::FlowKey;
 use super::owners::Owner;
 use super::record::FlowRecords;
-use super::second_key::SecondKeyLine;
 use super::shards::{Shards, WorkerId};
 use super::slots::{EvictionClass, Slots};
 use crate::sys::memory::{Pages, ZeroedPages};
@@ -92,8 +93,6 @@ pub struct FlowTable {
     /// The two lines of each entry, by slot.
     pub(super) first_lines: ZeroedPages<FirstLine>,
     second_lines: ZeroedPages<SecondLine>,
-    /// The second key of each entry that is marked, by slot.
-    pub(super) second_keys: ZeroedPages<SecondKeyLine>,
     pub(super) slots: Slots,
     len: usize,
     /// The next bucket to age.
@@ -130,7 +129,6 @@ impl FlowTable {
             buckets: ZeroedPages::new(buckets, Pages::Huge)?,
             first_lines: ZeroedPages::new(capacity, Pages::Huge)?,
             second_lines: ZeroedPages::new(capacity, Pages::Huge)?,
-            second_keys: ZeroedPages::new(capacity, Pages::Small)?,
             slots: Slots::new(capacity)?,
             len: 0,
             hand: 0,
@@ -145,6 +143,12 @@ impl FlowTable {
         let file = records.file();
         self.slots.records = Some(records);
         Ok(file)
+    }
+
+    /// Tells `to` of the end of each allowed flow from now on, until its receiver is dropped. What finds no room there is
+    /// lost, and counted. Whoever was told before is told no longer.
+    pub fn tell_ends(&mut self, to: Sender<FlowEnd>) {
+        self.slots.listener = Some(Listener { to, lost: 0 });
     }
 
     /// The number of flows, with the expired ones that have not been removed yet.
@@ -305,6 +309,7 @@ impl FlowTable {
     ) -> Option<Evicted> {
         let (slot, evicted) = match slot {
             Some(taken) => {
+                self.tell_end(taken, now, EndReason::Replaced);
                 self.remove_second_key(taken);
                 if self.slots.owner(taken) != owner {
                     self.slots.change_owner(
@@ -340,7 +345,7 @@ impl FlowTable {
         };
         let evicted = victim.map(|slot| {
             let evicted = self.evicted(slot, now);
-            self.vacate(slot);
+            self.vacate(slot, now);
             evicted
         });
         // There is a bucket, a way and a slot, because the victim left them if there were none.
@@ -403,7 +408,7 @@ impl FlowTable {
             for way in 0..WAYS {
                 let Some(slot) = self.slot_at(bucket, way) else { continue };
                 if self.first_lines[slot as usize].is_expired(now) {
-                    self.remove(slot);
+                    self.remove(slot, now);
                 } else if self.slots.records.is_some() {
                     self.entry_mut(slot).renew_record();
                 }
@@ -484,7 +489,7 @@ impl FlowTable {
             lines.is_some_and(|(first, second)| {
                 first.has_key(key, second)
                     || first.has_first_of_two(key, second)
-                    || first.has_two_keys() && self.second_keys[slot].has_key(key)
+                    || first.has_two_keys() && self.slots.second_keys[slot].has_key(key)
             })
         })
     }
@@ -516,7 +521,8 @@ impl FlowTable {
 
     /// Removes a flow, but leaves its slot to its owner.
     #[inline]
-    fn vacate(&mut self, slot: u32) {
+    fn vacate(&mut self, slot: u32, now: u32) {
+        self.tell_end(slot, now, EndReason::Evicted);
         self.remove_second_key(slot);
         let place = Place::from_bits(self.slots.place_bits(slot));
         self.clear_tag(place, |table| table.copy(slot).key());
@@ -528,8 +534,20 @@ impl FlowTable {
         self.slots.unlink(slot, standing);
     }
 
-    pub(super) fn remove(&mut self, slot: u32) {
-        self.vacate(slot);
+    /// Tells whoever listens that a flow goes, and why if it has not expired.
+    #[inline]
+    fn tell_end(&mut self, slot: u32, now: u32, reason: EndReason) {
+        if self.slots.listener.is_some()
+            && self.first_lines[slot as usize].verdict == Verdict::Allow
+        {
+            let flow = self.copy(slot);
+            let reason = if flow.is_expired(now) { EndReason::Expired } else { reason };
+            self.slots.tell_end(slot, flow, reason);
+        }
+    }
+
+    pub(super) fn remove(&mut self, slot: u32, now: u32) {
+        self.vacate(slot, now);
         self.slots.release(slot);
         self.len -= 1;
     }

@@ -21,7 +21,7 @@ use crate::decide::{
     UntrackedHookCache, UntrackedVerdict,
 };
 use crate::drop_reason::DropReason;
-use crate::flow::{FlowEntry, FlowTable, HashSeed, MAX_AGE, Shards, Victims};
+use crate::flow::{FlowEnd, FlowEntry, FlowTable, HashSeed, MAX_AGE, Shards, Victims};
 use crate::fragment::FragmentTracker;
 use crate::packet::Packet;
 use crate::port::Intake;
@@ -99,6 +99,11 @@ impl Pipeline {
     /// Copies of the flows, in no order.
     pub(crate) fn flows(&self) -> impl Iterator<Item = FlowEntry> {
         self.state.flows.iter()
+    }
+
+    /// Tells of the end of each allowed flow ([`FlowTable::tell_ends`](crate::flow::FlowTable::tell_ends)).
+    pub(crate) fn tell_ends(&mut self, to: Sender<FlowEnd>) {
+        self.state.flows.tell_ends(to);
     }
 
     /// There was nothing to age before that time.

@@ -7,7 +7,7 @@ use crossbeam::channel::Sender;
 use mio::Waker;
 
 use crate::counters::PortCounters;
-use crate::flow::{FlowEntry, FlowRecordFile};
+use crate::flow::{FlowEnd, FlowEntry, FlowRecordFile};
 use crate::pipeline::{RestorePass, Restored};
 use crate::port::PacketIo;
 use crate::tables::{PortId, Tables};
@@ -27,6 +27,8 @@ pub enum Command {
     Wrap(PortId, Wrap),
     /// Send a copy of up to this many flows.
     Flows(usize, Sender<Vec<FlowEntry>>),
+    /// Tell of the end of each allowed flow, until the receiver is dropped.
+    TellEnds(Sender<FlowEnd>),
     /// Open flows of the last process again, and wait until every worker has done so.
     Restore(RestorePass, Arc<Restoration>),
     /// End.

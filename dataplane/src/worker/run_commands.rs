@@ -45,6 +45,7 @@ impl Worker {
                     let _ = reply.send(self.pipeline.restore(tables, files, pass, &self.mesh, now));
                     barrier.wait();
                 }
+                Ok(Command::TellEnds(to)) => self.pipeline.tell_ends(to),
                 Ok(Command::Flows(limit, reply)) => {
                     let _ = reply.send(self.pipeline.flows().take(limit).collect());
                 }

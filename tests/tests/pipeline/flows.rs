@@ -1,11 +1,13 @@
 //! Live flows and changes: if anything changes that a verdict rests on, the flow's next packet is judged anew.
 
+use crossbeam::channel::Receiver;
 use manx_dataplane::drop_reason::DropReason;
-use manx_dataplane::flow::{FlowDirection, Verdict};
+use manx_dataplane::flow::{EndReason, FlowDirection, FlowEnd, Verdict};
 use manx_dataplane::tables::Tables;
+use manx_dataplane::worker::Command;
 use manx_policy_compiler::model::ObjectName;
 use manx_tests::fabric::{Fabric, RAW, UNDERLAY, pod, policy, workers};
-use manx_tests::packet::{TCP, Tuple, UDP, tunnelled};
+use manx_tests::packet::{Segment, TCP, Tuple, UDP, tunnelled};
 
 const CLIENT: &str = "10.1.0.1";
 const SERVER: &str = "10.1.0.2";
@@ -82,6 +84,42 @@ fn a_relabelled_peer_is_judged_anew_whichever_way_the_next_packet_goes() {
             }
         }
     }
+}
+
+#[test]
+fn whoever_asks_is_told_of_the_end_of_each_allowed_flow_with_what_passed() {
+    let mut fabric = Fabric::new(&cluster("client", "client"));
+    let (to, ends) = crossbeam::channel::bounded(64);
+    fabric.nodes[0].send_command(|| Command::TellEnds(to.clone()));
+    drop(to);
+    let near = Tuple::new(CLIENT, SERVER, TCP, 80);
+    let far = Tuple::new(FAR, SERVER, UDP, 80);
+    open(&mut fabric, "shop/client", near);
+    open(&mut fabric, "shop/far", far);
+    let denied = Tuple::new(SERVER, CLIENT, UDP, 53);
+    assert!(!passes(&mut fabric, "shop/server", &denied.opening()));
+    assert_eq!(ends.try_iter().count(), 0, "both live, and the third never did");
+
+    // The far client is no client any more. Its flow ends when a packet shows it.
+    fabric.apply(&cluster("client", "stranger"));
+    let told = |ends: &Receiver<FlowEnd>| {
+        let one = |end: FlowEnd| {
+            let [there, back] = [FlowDirection::Original, FlowDirection::Reply];
+            let packets = [there, back].map(|it| end.flow.traffic(it).packets);
+            (end.flow.key().protocol(), end.reason, packets)
+        };
+        ends.try_iter().map(one).collect::<Vec<_>>()
+    };
+    for _ in 0..3 {
+        assert!(!passes(&mut fabric, "shop/server", &far.reversed().data(b"reply")));
+    }
+    assert_eq!(told(&ends), [(UDP, EndReason::Denied, [2, 1])]);
+
+    // The near client resets its connection and opens it again.
+    let reset = near.packet(Segment::Rst, b"");
+    assert!(passes(&mut fabric, "shop/client", &reset));
+    assert!(passes(&mut fabric, "shop/client", &near.opening()));
+    assert_eq!(told(&ends), [(TCP, EndReason::Replaced, [3, 1])]);
 }
 
 #[test]
