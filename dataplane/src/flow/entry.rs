@@ -9,7 +9,7 @@ use super::key::{FlowKey, HAS_ANOTHER, Orientation};
 use super::record::{FlowRecord, MAX_AGE};
 use super::slots::{EvictionClass, Slots};
 use super::state::{Admission, FlowDirection, FlowState, LEAST_TIMEOUT, TcpFlags};
-use crate::tables::{Detour, EncodedNextHop, NextHopPair};
+use crate::tables::{EncodedNextHop, NextHopPair, ReturnPath};
 
 /// The cached verdict. Zero denies, so that memory that was never written allows nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromZeros)]
@@ -381,7 +381,7 @@ impl<'a> FlowMut<'a> {
             original: self.first.original,
             state: self.first.state,
             seen: self.first.last_seen,
-            detour: Detour::of(self.first.next_hop_pair(FlowDirection::Original).from),
+            return_path: ReturnPath::of(self.first.next_hop_pair(FlowDirection::Original).from),
         }
     }
 
