@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::eviction::OPENING;
-use super::slots::EvictionClass;
+use super::eviction_class::EvictionClass;
 use super::*;
 use crate::sys::shared_file::SharedFile;
 use crate::tables::ReturnPath;
