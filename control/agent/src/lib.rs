@@ -7,7 +7,6 @@ mod error;
 mod fault;
 mod holding;
 pub mod host_device;
-pub mod ipam;
 mod node;
 mod own_addresses;
 mod port_ids;

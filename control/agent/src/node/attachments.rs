@@ -21,7 +21,6 @@ use crate::device_work::{Completed, DeviceWork};
 use crate::error::Error;
 use crate::holding::{Holding, LastAgent};
 use crate::host_device::{self, HostDevice};
-use crate::ipam;
 use crate::server::{Handover, Outcome};
 use crate::service_device::ServiceDevice;
 use crate::settings::{Network, Services, Settings};
@@ -32,6 +31,9 @@ use manx_devices::device::{self, AgentNamespace, DeviceSpec, OpenDevice};
 use manx_devices::holder::Held;
 use manx_devices::pod_device::{self, PodDevice};
 use manx_devices::shelter;
+use manx_ipam::file::FileStore;
+use manx_ipam::host_local::{self, HostLocal, Wish};
+use manx_ipam::leases::Leases;
 use manx_linux::{netlink, netns};
 
 /// What callers call a pod.
@@ -42,6 +44,19 @@ pub(super) fn pod_name(ObjectName { namespace, name }: &ObjectName) -> PodName {
 /// What tables and objects call it.
 pub(super) fn object_name(PodName { namespace, name }: &PodName) -> ObjectName {
     ObjectName::new(namespace, name)
+}
+
+/// Waits for a change of leases, as the control loop must.
+fn wait<F: Future<Output: Send> + Send>(change: F) -> F::Output {
+    let whole = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.map(|runtime| runtime.block_on(change))
+    };
+    match std::thread::scope(|scope| scope.spawn(whole).join()) {
+        Ok(Ok(output)) => output,
+        Ok(Err(error)) => resume_unwind(Box::new(error)),
+        Err(panic) => resume_unwind(panic),
+    }
 }
 
 /// How long the devices of the last agent may take. A path may lead to a mount that does not answer.
@@ -177,7 +192,7 @@ pub(crate) struct Attachments {
     pub(super) gone: Vec<(ObjectName, AttachedPod, Departure)>,
     /// Replies that are sent when what they tell is in force.
     replies: Vec<Answered>,
-    addresses: ipam::store::Store,
+    addresses: HostLocal<FileStore>,
     work: DeviceWork<Done>,
     pub(super) holding: Arc<Holding>,
     /// Pods of the last agent that were not taken over, and why.
@@ -213,14 +228,15 @@ impl Attachments {
     ) -> Result<(Self, OwnDevices, mpsc::UnboundedReceiver<Completed<Done>>), Error> {
         let queues = settings.cores.len();
         let fresh = match settings.network {
-            Network::Manx => ipam::Ipam::new(blocks).map_err(ipam::store::Error::from)?,
+            Network::Manx => Leases::new(blocks).map_err(host_local::Error::from)?,
             Network::OtherPlugin => {
                 shelter::Lock::create(&shelter::path(&settings.socket))?;
-                ipam::Ipam::without_blocks()
+                Leases::without_blocks()
             }
         };
-        let addresses =
-            ipam::store::Store::open(&settings.socket.with_extension("addresses"), fresh)?;
+        let key = host_local::key(&settings.name);
+        let file = FileStore::new(settings.socket.with_extension("addresses"), key);
+        let addresses = wait(HostLocal::open(file, &settings.name, fresh))?;
         let namespace = Arc::new(AgentNamespace::create_if_allowed()?);
         let pattern = DeviceSpec {
             interface: host_device::NAME,
@@ -373,7 +389,7 @@ impl Attachments {
             // One that was refused keeps them until it is detached, which the other plugin's DEL comes after.
             let is_here =
                 |pod: &PodName| pods.contains_key(&object_name(pod)) || refused.contains_key(pod);
-            if let Err(error) = self.addresses.retain(is_here) {
+            if let Err(error) = wait(self.addresses.retain(is_here)) {
                 tracing::error!(%error, "addresses of pods that are gone stay taken");
             }
         }
@@ -520,19 +536,22 @@ impl Attachments {
         &mut self,
         attach: &Attach,
         others: &BTreeMap<IpAddr, String>,
-    ) -> Result<Vec<IpAddr>, ipam::store::Error> {
-        self.addresses.reserve(&attach.pod, &attach.addresses, attach.id(), others)
+    ) -> Result<Vec<IpAddr>, host_local::Error> {
+        let (pod, id) = (attach.pod.clone(), attach.id());
+        let (addresses, others) = (attach.addresses.clone(), others.clone());
+        wait(self.addresses.reserve(&Wish { pod, addresses, id, others }))
+            .map(host_local::Reservation::commit)
     }
 
     /// Who has which addresses.
-    pub(super) const fn leases(&self) -> &ipam::Ipam {
-        self.addresses.ipam()
+    pub(super) fn leases(&self) -> Arc<Leases> {
+        self.addresses.leases()
     }
 
     /// Takes a pod's addresses back.
-    pub(super) fn release(&mut self, pod: &PodName) -> Result<(), ipam::store::Error> {
+    pub(super) fn release(&mut self, pod: &PodName) -> Result<(), host_local::Error> {
         self.refused.remove(pod);
-        let released = self.addresses.release(pod).map(drop);
+        let released = wait(self.addresses.release(pod)).map(drop);
         released.inspect_err(|error| {
             tracing::error!(%pod, %error, "the pod's addresses could not be released and stay taken");
         })

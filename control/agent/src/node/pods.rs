@@ -24,10 +24,10 @@ use super::attachments::{
 };
 use crate::device_work::Completed;
 use crate::error::Error;
-use crate::ipam;
 use crate::settings::Network;
 use manx_api::{self as api, Attach, Attached, AttachmentId, ErrorKind, Failure};
 use manx_devices::pod_device::PodDevice;
+use manx_ipam::host_local;
 use manx_objects::object::Kind;
 
 /// How long an attachment waits for its pod's object.
@@ -74,7 +74,7 @@ impl Agent {
                 let found = attached(device, local.addresses.clone());
                 let others = self.view.others(&self.inputs, &name);
                 let reserved = self.attachments.reserve(attach, &others);
-                let refused = |error: ipam::store::Error| failure(error.kind(), &error);
+                let refused = |error: host_local::Error| failure(error.kind(), &error);
                 return self.attachments.reply(caller, reserved.map(|_| found).map_err(refused));
             }
             let departure = Departure { release: Some(attach.pod.clone()), reply: None };
@@ -140,7 +140,8 @@ impl Agent {
     /// A sandbox has one interface: a second one's end would take the first along.
     fn refuse_second_interface(&self, attach: &Attach) -> Option<String> {
         let Attach { pod, interface, sandbox, .. } = attach;
-        let has = self.attachments.leases().id(pod)?;
+        let leases = self.attachments.leases();
+        let has = leases.id(pod)?;
         let is_second = sandbox.as_ref() == Some(&has.sandbox) && *interface != has.interface;
         is_second.then(|| {
             format!(

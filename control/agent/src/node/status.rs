@@ -84,7 +84,7 @@ impl Agent {
             let (id, addresses) = (early.request.attach.id(), Vec::new());
             Attachment { pod: pod.clone(), id, addresses, device: None, mac: None, enforced: false }
         });
-        self.attachments.leases().leases().map(one).chain(early).collect()
+        self.attachments.leases().iter().map(one).chain(early).collect()
     }
 
     /// Whether a pod could be attached now: the objects are known, and there is an address for it.
