@@ -6,8 +6,8 @@ use std::time::{Instant, SystemTime};
 use manx_policy_compiler::model::Verdict;
 
 use super::Agent;
-use super::attachments::AttachedPod;
 use super::dataplane::Dataplane;
+use super::pod_state::AttachedPod;
 use super::status::{current_rules, is_enforced, policy, worker};
 use manx_objects::State;
 use manx_objects::object::Kind;
