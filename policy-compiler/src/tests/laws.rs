@@ -9,12 +9,12 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::build::*;
 use super::generate::{model, some_local};
-use crate::check::Reference;
-use crate::check::{Depth, prove, prove_by};
+use crate::check::{Depth, prove_by};
 use crate::compile::Compiler;
 use crate::image::Lookup;
 use crate::image::{ChainId, Identity, NO_ROW, PathId};
 use crate::model::*;
+use crate::reference::{Reference, prove};
 use crate::rows::Thresholds;
 
 /// Addresses of the generated models, and others.

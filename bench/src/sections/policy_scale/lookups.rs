@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use manx_policy_compiler::check::{Packet, Reference};
 use manx_policy_compiler::image::Lookup as BatchLookup;
 use manx_policy_compiler::image::{ChainId, Identity, Image, PathId};
 use manx_policy_compiler::model::{Direction, Model, ObjectName, Protocol, Transport};
+use manx_policy_compiler::reference::{Packet, Reference};
 use manx_policy_compiler::resolve::Stage;
 
 use super::shapes::shuffled;

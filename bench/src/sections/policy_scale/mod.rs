@@ -8,9 +8,9 @@ mod shapes;
 
 use std::time::{Duration, Instant};
 
-use manx_policy_compiler::check::prove;
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::Image;
+use manx_policy_compiler::reference::prove;
 
 use crate::error::Error;
 use crate::report::figures::Figure;
