@@ -15,7 +15,6 @@ use manx_policy_compiler::reference::prove;
 use crate::error::Error;
 use crate::report::figures::Figure;
 use crate::report::goal::Goal;
-use crate::report::statistics::Summary;
 use crate::run::{ListedRow, Run, Settings};
 
 use changes::{pod_changes, policy_changes, set_changes};
@@ -34,11 +33,7 @@ const HOT: usize = 64;
 
 /// The rows of this section.
 pub fn rows(_: &Settings) -> Vec<ListedRow> {
-    let listed = |row: &Row| ListedRow {
-        name: row.name,
-        description: row.what.to_owned(),
-        estimate: Duration::from_secs(row.seconds),
-    };
+    let listed = |row: &Row| ListedRow::new(row.name, row.what, Duration::from_secs(row.seconds));
     ROWS.iter().map(listed).collect()
 }
 
@@ -70,17 +65,9 @@ impl Sheet<'_> {
         values: &[f64],
         goal: Option<f64>,
     ) -> Result<(), Error> {
-        let Some(manx) = Summary::from_values(values) else { return Ok(()) };
-        self.run.add_figure(Figure {
-            row: self.row.name,
-            head: format!("Policy at scale, {}: {}", self.row.name, self.row.what),
-            what: what.to_owned(),
-            unit,
-            beside: None,
-            manx,
-            ratio: None,
-            goal: goal.map(Goal::AtMost),
-        })
+        let goal = goal.map(Goal::AtMost);
+        let figure = Figure::from_values(self.row.name, &self.head(), what, unit, values, goal);
+        self.run.add_figures(figure)
     }
 
     /// Adds a figure of these times; `us` or `ms`.
@@ -91,9 +78,13 @@ impl Sheet<'_> {
         times: &[Duration],
         goal: Option<f64>,
     ) -> Result<(), Error> {
-        let per_second = if unit == "us" { 1e6 } else { 1e3 };
-        let values: Vec<f64> = times.iter().map(|it| it.as_secs_f64() * per_second).collect();
-        self.add(what, unit, &values, goal)
+        let goal = goal.map(Goal::AtMost);
+        let figure = Figure::from_times(self.row.name, &self.head(), what, unit, times, goal);
+        self.run.add_figures(figure)
+    }
+
+    fn head(&self) -> String {
+        format!("Policy at scale, {}: {}", self.row.name, self.row.what)
     }
 
     fn add_remark(&mut self, text: &str) {
