@@ -129,8 +129,7 @@ async fn handle_request(
                 }
             }
             Request::Delete(words) => {
-                // Parsing cannot fail.
-                let words: Vec<PolicyWord> = words.iter().flat_map(|word| word.parse()).collect();
+                let words: Vec<PolicyWord> = words.iter().map(|it| it.as_str().into()).collect();
                 let mut rig = rig.lock().await;
                 match rig.cluster.delete(&words).await {
                     Ok(keys) => {

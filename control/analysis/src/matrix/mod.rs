@@ -169,11 +169,6 @@ impl Matrix {
         self.cells.services(number)
     }
 
-    /// How many numbers there are.
-    pub fn services_count(&self) -> usize {
-        self.cells.count()
-    }
-
     /// Whether a rule that was looked at asks for source ports: the cells hold for packets from
     /// [`Packet::EPHEMERAL`].
     pub fn looks_at_source_ports(&self) -> bool {
