@@ -90,7 +90,7 @@ impl Error {
 
 /// What a pod is to have.
 #[derive(Debug, Clone)]
-pub struct Wish {
+pub struct Request {
     /// The pod.
     pub pod: PodName,
     /// The addresses that the caller names. Empty: the next in turn, one of each block.
@@ -194,8 +194,8 @@ impl<S: Store> HostLocal<S> {
 
     /// Gives the pod the addresses that are wanted, or else the next in turn, and keeps what a container runtime calls
     /// its attachment. A pod that has addresses keeps them.
-    pub async fn reserve(&self, wish: &Wish) -> Result<Reservation, Error> {
-        let Wish { pod, addresses, id, others } = wish;
+    pub async fn reserve(&self, request: &Request) -> Result<Reservation, Error> {
+        let Request { pod, addresses, id, others } = request;
         let reserve = |leases: &mut Leases| {
             let addresses = match &addresses[..] {
                 [] => leases.assign(pod, others),

@@ -112,8 +112,8 @@ fn pod(number: u8) -> PodName {
     PodName { namespace: "default".to_owned(), name: format!("pod-{number}") }
 }
 
-fn wish(pod: PodName) -> Wish {
-    Wish { pod, addresses: Vec::new(), id: None, others: BTreeMap::new() }
+fn request(pod: PodName) -> Request {
+    Request { pod, addresses: Vec::new(), id: None, others: BTreeMap::new() }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -192,7 +192,7 @@ impl Node {
         match step {
             Step::Reserve(number) => {
                 self.begin(number, async move {
-                    Ended::Reserved(ipam.reserve(&wish(pod(number))).await)
+                    Ended::Reserved(ipam.reserve(&request(pod(number))).await)
                 });
             }
             Step::Release(number) => self.begin(number, async move {
@@ -313,7 +313,7 @@ proptest! {
         }
         let fill = |ipam: &HostLocal<Memory>, from: u8| -> Vec<(PodName, Vec<IpAddr>)> {
             let one = |number| {
-                let reserved = whole(ipam.reserve(&wish(pod(number)))).ok()?;
+                let reserved = whole(ipam.reserve(&request(pod(number)))).ok()?;
                 Some((pod(number), reserved.commit()))
             };
             (from..).map_while(one).collect()

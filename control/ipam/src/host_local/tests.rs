@@ -41,8 +41,8 @@ fn reserve(
     wanted: &[IpAddr],
     id: Option<AttachmentId>,
 ) -> Result<Vec<IpAddr>, Error> {
-    let wish = Wish { pod: pod.clone(), addresses: wanted.to_vec(), id, others: NONE };
-    wait(ipam.reserve(&wish)).map(Reservation::commit)
+    let request = Request { pod: pod.clone(), addresses: wanted.to_vec(), id, others: NONE };
+    wait(ipam.reserve(&request)).map(Reservation::commit)
 }
 
 fn release(ipam: &Ipam, pod: &PodName) -> Result<Vec<IpAddr>, Error> {

@@ -20,7 +20,7 @@ use manx_api::{self as api, Attach};
 use manx_devices::device::{AgentNamespace, DeviceSpec};
 use manx_devices::holder::Held;
 use manx_devices::pod_device::{self, PodDevice};
-use manx_ipam::host_local::{Reservation, Wish};
+use manx_ipam::host_local::{Request, Reservation};
 use manx_linux::netns;
 
 /// How long the removal of a pod's device waits until workers have closed its queues.
@@ -41,9 +41,9 @@ impl Attachments {
         caller: Caller,
         others: BTreeMap<IpAddr, String>,
     ) {
-        let wish = wish(&request.attach, others);
+        let wanted = request_for(&request.attach, others);
         self.pods.begin_reserving(name, request, caller);
-        self.follow_reserving(name, wish);
+        self.follow_reserving(name, wanted);
     }
 
     /// Has the addresses of an attached pod reserved anew, perhaps by another sandbox.
@@ -55,12 +55,12 @@ impl Attachments {
         others: BTreeMap<IpAddr, String>,
     ) {
         self.pods.begin_renewing(name, caller, found);
-        self.follow_reserving(name, wish(attach, others));
+        self.follow_reserving(name, request_for(attach, others));
     }
 
-    fn follow_reserving(&self, name: &ObjectName, wish: Wish) {
+    fn follow_reserving(&self, name: &ObjectName, wanted: Request) {
         let addresses = self.addresses.clone();
-        let reserve = async move { Done::Reserved(addresses.reserve(&wish).await) };
+        let reserve = async move { Done::Reserved(addresses.reserve(&wanted).await) };
         self.work.follow(name.clone(), reserve);
     }
 
@@ -184,7 +184,7 @@ impl Attachments {
     }
 }
 
-fn wish(attach: &Attach, others: BTreeMap<IpAddr, String>) -> Wish {
+fn request_for(attach: &Attach, others: BTreeMap<IpAddr, String>) -> Request {
     let (pod, id) = (attach.pod.clone(), attach.id());
-    Wish { pod, addresses: attach.addresses.clone(), id, others }
+    Request { pod, addresses: attach.addresses.clone(), id, others }
 }
