@@ -9,8 +9,9 @@ use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::Problem;
 
-use crate::api_server::{Access, AccessError, ApiServer, Follower, Stale, Waits};
+use crate::api_server::{Access, AccessError, ApiServer};
 use crate::directory::{STANDS, Store};
+use crate::followed::{Follower, Stale, Waits};
 use crate::watch::Watcher;
 
 /// A source of objects. Its reader does not see which one it is.

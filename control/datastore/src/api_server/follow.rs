@@ -17,11 +17,10 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::connection::Connection;
-use super::event::Event;
-use super::events::{Closed, Events};
-use super::fault::{code, is_too_long, words};
-use super::reading::{self, Reading};
+use super::fault::{self, code, is_too_long, words};
+use super::reading;
 use super::resource::{self, Resource};
+use crate::followed::{self, Closed, Event, Events, Pause, Reading};
 
 /// The most objects of a page.
 const PAGE: u32 = 500;
@@ -125,7 +124,7 @@ impl Position {
                 }
                 Err(End::Failed(reason)) => {
                     self.faulty = true;
-                    if events.fail(Some(self.kind), reason).await.is_err() {
+                    if events.fail(Some(self.kind), fault::reason(reason)).await.is_err() {
                         return;
                     }
                     pause.wait().await;
@@ -281,7 +280,7 @@ impl Position {
             }
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                 let version = version_of(&object);
-                let reading = reading::of_server(server, resource, object);
+                let reading = reading::read(server, resource, object);
                 if let Some(listed) = listed {
                     listed.insert(reading.key.clone(), reading);
                 } else {
@@ -290,7 +289,7 @@ impl Position {
                 version
             }
             WatchEvent::Deleted(object) => {
-                let key = reading::key(self.kind, &object);
+                let key = followed::key(self.kind, &object);
                 if let Some(listed) = listed {
                     listed.remove(&key);
                 } else {
@@ -326,7 +325,7 @@ pub(super) async fn read_pages(
             page => page?,
         };
         let items = page.items.unwrap_or_default().into_iter();
-        readings.extend(items.map(|item| reading::of_server(server, resource, item)));
+        readings.extend(items.map(|item| reading::read(server, resource, item)));
         match page.metadata.continues.filter(|next| !next.is_empty()) {
             Some(next) => params.continue_token = Some(next),
             None => return Ok((readings, page.metadata.resource_version)),
@@ -401,27 +400,5 @@ pub(super) async fn watch_installed(
             }
         }
         pause.wait().await;
-    }
-}
-
-/// The pause before the next attempt: longer after each failure, with jitter, so that the nodes of a cluster do not
-/// all come back at once.
-pub(super) struct Pause(Duration);
-
-/// The first pause, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
-/// The longest pause with its jitter.
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(7500);
-
-impl Default for Pause {
-    fn default() -> Self {
-        Self(PAUSES.0)
-    }
-}
-
-impl Pause {
-    pub(super) async fn wait(&mut self) {
-        tokio::time::sleep(self.0.mul_f64(fastrand::f64() + 0.5)).await;
-        self.0 = (self.0 * 2).min(PAUSES.1);
     }
 }

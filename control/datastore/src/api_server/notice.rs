@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use super::connection::Connection;
 use super::fault::{self, code, is_passing, words};
 use super::resource::{self, Resource};
-use super::waiting::Waiting;
+use crate::followed::Waiting;
 
 /// The most objects that Events are written about. `manx status` and the log have the others.
 const MOST: usize = 1000;
@@ -363,7 +363,7 @@ mod tests {
         let said = |kind: Kind, object: Value| {
             let api_version = kind.api_versions()[0];
             let resource = Resource { kind, api_version, path: String::new() };
-            let reading = reading::of_server(&server, &resource, object.clone());
+            let reading = reading::read(&server, &resource, object.clone());
             let mut texts = texts(&reading.problems).into_values();
             let (severity, text) = texts.next()?;
             let notice = Notice { text, severity, due: Instant::now(), tries: 0 };

@@ -9,8 +9,8 @@ use tokio::time::timeout;
 use super::access::{Access, AccessError};
 use super::connection::{ANSWER, Connection};
 use super::fault::{code, is_passing, words};
-use super::follow::Pause;
 use super::resource;
+use crate::followed::Pause;
 
 /// The name that Calico gives it.
 const NAME: &str = "default-ipv4-ippool";
