@@ -1,6 +1,7 @@
 //! Sources of objects: a directory of manifests, or an API server.
 //!
 //! The layers, in order:
+//! - `error`: why a source cannot be used.
 //! - `directory`: the [`Store`] of a directory. It reads what has changed, keeps the last good state of each file and
 //!   says with [`Changes`](manx_objects::contents::Changes) what differs.
 //! - `watch`: reports when a directory may have changed.
@@ -15,10 +16,12 @@
 
 pub mod api_server;
 mod directory;
+mod error;
 mod followed;
 mod source;
 mod watch;
 
 pub use directory::{Read, STANDS, Store, manifests, read_paths, read_with_texts};
+pub use error::SourceError;
 pub use followed::{Follower, Stale, Waits};
 pub use source::Source;

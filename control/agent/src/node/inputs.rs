@@ -105,10 +105,7 @@ impl Inputs {
     /// Reads all objects. An API server that does not answer is waited for. `told` gets what is waited for.
     pub(crate) async fn open(settings: &Settings, told: impl Fn(&Waits)) -> Result<Self, Error> {
         let source = match &settings.datastore {
-            settings::Datastore::Directory(path) if !path.is_dir() => {
-                return Err(Error::NoDatastore(path.clone()));
-            }
-            settings::Datastore::Directory(path) => Source::open_directory(path),
+            settings::Datastore::Directory(path) => Source::open_directory(path)?,
             settings::Datastore::Kubernetes { access, state, .. } => {
                 let follower = Follower { node: settings.name.clone(), state: Some(state.clone()) };
                 Source::open_api_server(Access::clone(access), follower, told).await?

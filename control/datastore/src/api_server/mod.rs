@@ -48,12 +48,13 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-pub use self::access::{Access, AccessError};
+pub use self::access::Access;
 use self::condition::Condition;
 use self::connection::{ANSWER, Connection};
 use self::follow::{Definitions, Position};
 use self::notice::{GivenUp, Notice, Notices};
 pub use self::pool::{DefaultPool, make_first_pool};
+use crate::error::SourceError;
 use crate::followed::{
     Event, Events, Followed, Follower, Objects, Pause, Server, Stale, Waiting, Waits,
 };
@@ -123,7 +124,7 @@ impl ApiServer {
         access: Access,
         follower: Follower,
         told: impl Fn(&Waits),
-    ) -> Result<Self, AccessError> {
+    ) -> Result<Self, SourceError> {
         let Follower { node, state } = follower;
         // What is wrong now is the user's to know at once; later it is a fault that may pass.
         let url = access.config().await?.cluster_url;
@@ -139,7 +140,7 @@ impl ApiServer {
         let (speaks_with, of_thread) = (Arc::clone(&server), to_write.clone());
         let thread = thread::Builder::new().name("api-server".to_owned());
         thread.spawn(move || speak(&access, &speaks_with, &events, &of_thread)).map_err(
-            |error| AccessError::Client { server: server.to_string(), reason: error.to_string() },
+            |error| SourceError::Client { server: server.to_string(), reason: error.to_string() },
         )?;
         followed.start(&server, told).await;
         Ok(Self { followed, host, notices: Notices::default(), to_write })
@@ -222,23 +223,23 @@ impl ApiServer {
 ///
 /// # Errors
 /// The server cannot be reached, or may not be asked for objects of some kind.
-pub fn read(access: &Access) -> Result<Contents, AccessError> {
+pub fn read(access: &Access) -> Result<Contents, SourceError> {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(read_all(access)),
         Err(error) => {
             let server = "the API server".to_owned();
-            Err(AccessError::Client { server, reason: error.to_string() })
+            Err(SourceError::Client { server, reason: error.to_string() })
         }
     }
 }
 
-async fn read_all(access: &Access) -> Result<Contents, AccessError> {
+async fn read_all(access: &Access) -> Result<Contents, SourceError> {
     let server: Arc<str> = access.config().await?.cluster_url.to_string().into();
     let failed = |kind: Option<Kind>| {
         let server = server.to_string();
         move |error: kube::Error| {
             let reason = fault::words(&error);
-            AccessError::Unreadable { server, kind: kind.map_or("objects", Kind::name), reason }
+            SourceError::Unreadable { server, kind: kind.map_or("objects", Kind::name), reason }
         }
     };
     let connection = access.connect().await?;

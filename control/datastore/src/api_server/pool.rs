@@ -6,10 +6,11 @@ use manx_objects::object::Kind;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::access::{Access, AccessError};
+use super::access::Access;
 use super::connection::{ANSWER, Connection};
 use super::fault::{code, is_passing, words};
 use super::resource;
+use crate::error::SourceError;
 use crate::followed::Pause;
 
 /// The name that Calico gives it.
@@ -29,17 +30,17 @@ pub struct DefaultPool {
 ///
 /// # Errors
 /// Nothing says how to reach a server, or the server refuses the pool or the question for pools.
-pub fn make_first_pool(access: &Access, pool: &DefaultPool) -> Result<bool, AccessError> {
+pub fn make_first_pool(access: &Access, pool: &DefaultPool) -> Result<bool, SourceError> {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(make(access, pool)),
-        Err(error) => Err(AccessError::Client {
+        Err(error) => Err(SourceError::Client {
             server: "the API server".to_owned(),
             reason: error.to_string(),
         }),
     }
 }
 
-async fn make(access: &Access, pool: &DefaultPool) -> Result<bool, AccessError> {
+async fn make(access: &Access, pool: &DefaultPool) -> Result<bool, SourceError> {
     let (mut pause, mut told) = (Pause::default(), String::new());
     loop {
         let server = access.config().await?.cluster_url.to_string();
@@ -49,7 +50,7 @@ async fn make(access: &Access, pool: &DefaultPool) -> Result<bool, AccessError> 
             Ok(Ok(made)) => return Ok(made),
             Ok(Err(Some(error))) if !is_passing(&error) => {
                 let (kind, reason) = (Kind::IpPool.name(), words(&error));
-                return Err(AccessError::Unmade { server, kind, reason });
+                return Err(SourceError::Unmade { server, kind, reason });
             }
             Ok(Err(Some(error))) => words(&error),
             Ok(Err(None)) => "the CRD of IPPools is not installed".to_owned(),
