@@ -5,6 +5,8 @@
 //! - `directory`: the [`Store`] of a directory. It reads what has changed, keeps the last good state of each file and
 //!   says with [`Changes`](manx_objects::contents::Changes) what differs.
 //! - `watch`: reports when a directory may have changed.
+//! - `writes`: how single objects are written: by compare-and-swap.
+//! - `pool`: the first `IPPool` of a cluster, by these writes.
 //! - `followed`: what every source has that follows a server: its objects, the last state of them on disk, since when they
 //!   are stale, and what is still to be written.
 //! - [`api_server`]: the API server as such a source: how it is asked, its objects listed and watched, and what is written
@@ -18,10 +20,14 @@ pub mod api_server;
 mod directory;
 mod error;
 mod followed;
+mod pool;
 mod source;
 mod watch;
+mod writes;
 
 pub use directory::{Read, STANDS, Store, manifests, read_paths, read_with_texts};
 pub use error::SourceError;
 pub use followed::{Follower, Stale, Waits};
+pub use pool::DefaultPool;
 pub use source::Source;
+pub use writes::{Revision, WriteError, Writes};

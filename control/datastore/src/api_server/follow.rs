@@ -155,7 +155,10 @@ impl Position {
             return Ok(());
         };
         if self.version.is_none() && !self.streams {
-            let (readings, version) = read_pages(connection, server, &resource).await?;
+            let (readings, version) = read_pages(connection, &resource, |object| {
+                reading::read(server, &resource, object)
+            })
+            .await?;
             self.list(readings, events).await?;
             self.version = Some(version);
             return Ok(());
@@ -306,13 +309,14 @@ impl Position {
     }
 }
 
-/// Reads all objects of a resource, page by page, and returns the version that they are of.
-pub(super) async fn read_pages(
+/// Reads all objects of a resource, page by page, and returns them with the version that they are of. What `read` makes of
+/// an object is kept; a page is not.
+pub(super) async fn read_pages<T>(
     connection: &Connection,
-    server: &Arc<str>,
     resource: &Resource,
-) -> kube::Result<(Vec<Reading>, String)> {
-    let mut readings = Vec::new();
+    read: impl Fn(Value) -> T,
+) -> kube::Result<(Vec<T>, String)> {
+    let mut all = Vec::new();
     let mut params = ListParams::default().limit(PAGE);
     loop {
         let request = Request::new(resource.path.clone()).list(&params);
@@ -325,10 +329,10 @@ pub(super) async fn read_pages(
             page => page?,
         };
         let items = page.items.unwrap_or_default().into_iter();
-        readings.extend(items.map(|item| reading::read(server, resource, item)));
+        all.extend(items.map(&read));
         match page.metadata.continues.filter(|next| !next.is_empty()) {
             Some(next) => params.continue_token = Some(next),
-            None => return Ok((readings, page.metadata.resource_version)),
+            None => return Ok((all, page.metadata.resource_version)),
         }
     }
 }

@@ -9,6 +9,7 @@
 //! - `follow`: the objects of one kind, listed and watched.
 //! - `annotate`, `condition`, `notice`: what agents write: pods' addresses, whether their node has a network, and Events
 //!   about objects that are not valid.
+//! - `writer`: single objects, read and written.
 //! - `pool`: the first `IPPool` of a cluster that has none, which the installation writes.
 //!
 //! What becomes of the objects is in `followed`.
@@ -32,6 +33,7 @@ mod reading;
 mod resource;
 #[cfg(test)]
 mod served_tests;
+mod writer;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -53,7 +55,8 @@ use self::condition::Condition;
 use self::connection::{ANSWER, Connection};
 use self::follow::{Definitions, Position};
 use self::notice::{GivenUp, Notice, Notices};
-pub use self::pool::{DefaultPool, make_first_pool};
+pub use self::pool::make_first_pool;
+pub use self::writer::Writer;
 use crate::error::SourceError;
 use crate::followed::{
     Event, Events, Followed, Follower, Objects, Pause, Server, Stale, Waiting, Waits,
@@ -249,7 +252,8 @@ async fn read_all(access: &Access) -> Result<Contents, SourceError> {
     for kind in kinds {
         let readings = match resource::find(&connection, kind).await.map_err(failed(Some(kind)))? {
             Some(resource) => {
-                let read = follow::read_pages(&connection, &server, &resource).await;
+                let read = |object| reading::read(&server, &resource, object);
+                let read = follow::read_pages(&connection, &resource, read).await;
                 read.map_err(failed(Some(kind)))?.0
             }
             None => Vec::new(),
