@@ -3,11 +3,10 @@
 use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use manx_api::ErrorKind;
 use manx_calculation::topology::TopologyError;
-use manx_datastore::api_server::AccessError;
+use manx_datastore::SourceError;
 use manx_linux::doctor::Lack;
 use manx_linux::netlink;
 use manx_linux::{netns, socket};
@@ -20,19 +19,9 @@ pub enum Error {
     /// The Node object is missing or of no use.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// There is no directory to read.
-    #[error(
-        "there is no directory {0} to read manifests from: make it, or name another by --datastore"
-    )]
-    NoDatastore(PathBuf),
-    /// Nothing says how to reach the API server.
+    /// The objects cannot be read.
     #[error(transparent)]
-    Access(#[from] AccessError),
-    /// The datastore could not be read whole.
-    #[error(
-        "the datastore {0} cannot be read whole, and until it is nothing may pass: {1}; correct it and start again"
-    )]
-    NotInSync(PathBuf, String),
+    Source(#[from] SourceError),
     /// No interface has the node's address.
     #[error(
         "no interface has an address of Node {node} ({}): found {}; name the interface that leads to the other nodes by --uplink, or \
@@ -123,10 +112,8 @@ impl Error {
             | Self::Lack(_)
             | Self::NodePortLost { .. } => ErrorKind::Environment,
             Self::Topology(_)
-            | Self::NoDatastore(_)
-            | Self::Access(_)
+            | Self::Source(_)
             | Self::NoUplink { .. }
-            | Self::NotInSync(..)
             | Self::Loopback(_)
             | Self::Core { .. }
             | Self::Socket(_) => ErrorKind::Invalid,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{mpsc, watch};
 
 use manx_api::{ErrorKind, Failure};
-use manx_datastore::api_server::Waits;
+use manx_datastore::Waits;
 use manx_linux::socket::{self, SocketLock};
 use manx_observe::health::Health;
 

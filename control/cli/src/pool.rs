@@ -8,7 +8,8 @@ use super::datastore::ServerOptions;
 use super::log;
 use super::log::LogFormat;
 use super::output;
-use manx_datastore::api_server::{DefaultPool, make_first_pool};
+use manx_datastore::DefaultPool;
+use manx_datastore::api_server::make_first_pool;
 
 /// The settings of `manx pool`. Their variables have the names of Calico's install pages.
 #[derive(Debug, Clone, Args)]

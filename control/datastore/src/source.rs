@@ -9,8 +9,10 @@ use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::Problem;
 
-use crate::api_server::{Access, AccessError, ApiServer, Follower, Stale, Waits};
+use crate::api_server::{Access, ApiServer};
 use crate::directory::{STANDS, Store};
+use crate::error::SourceError;
+use crate::followed::{Follower, Stale, Waits};
 use crate::watch::Watcher;
 
 /// A source of objects. Its reader does not see which one it is.
@@ -33,20 +35,29 @@ pub struct Directory {
 
 impl Source {
     /// Reads a directory. Call within a tokio runtime.
-    pub fn open_directory(directory: &Path) -> Self {
+    ///
+    /// # Errors
+    /// There is no such directory.
+    pub fn open_directory(directory: &Path) -> Result<Self, SourceError> {
+        if !directory.is_dir() {
+            return Err(SourceError::NoDirectory(directory.to_owned()));
+        }
         // Before the first reading, which then misses no change.
         let watcher = Watcher::new(directory);
         let mut store = Store::new(directory);
         store.refresh();
-        Self::Directory(Box::new(Directory { store, watcher, changed: None }))
+        Ok(Self::Directory(Box::new(Directory { store, watcher, changed: None })))
     }
 
     /// Follows an API server; see [`ApiServer::open`].
+    ///
+    /// # Errors
+    /// `access` does not say how to reach a server.
     pub async fn open_api_server(
         access: Access,
         follower: Follower,
         told: impl Fn(&Waits),
-    ) -> Result<Self, AccessError> {
+    ) -> Result<Self, SourceError> {
         Ok(Self::ApiServer(Box::new(ApiServer::open(access, follower, told).await?)))
     }
 

@@ -13,8 +13,8 @@ use crate::error::Error;
 use crate::settings::{self, Settings};
 use crate::uplink::NextHops;
 use manx_calculation::topology::{Reserved, ReservedFor};
-use manx_datastore::Source;
-use manx_datastore::api_server::{Access, Follower, Waits};
+use manx_datastore::api_server::Access;
+use manx_datastore::{Follower, Source, Waits};
 use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::{Kind, Object, ObjectKey};
 use manx_policy_compiler::model::ObjectName;
@@ -105,10 +105,7 @@ impl Inputs {
     /// Reads all objects. An API server that does not answer is waited for. `told` gets what is waited for.
     pub(crate) async fn open(settings: &Settings, told: impl Fn(&Waits)) -> Result<Self, Error> {
         let source = match &settings.datastore {
-            settings::Datastore::Directory(path) if !path.is_dir() => {
-                return Err(Error::NoDatastore(path.clone()));
-            }
-            settings::Datastore::Directory(path) => Source::open_directory(path),
+            settings::Datastore::Directory(path) => Source::open_directory(path)?,
             settings::Datastore::Kubernetes { access, state, .. } => {
                 let follower = Follower { node: settings.name.clone(), state: Some(state.clone()) };
                 Source::open_api_server(Access::clone(access), follower, told).await?

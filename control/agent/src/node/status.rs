@@ -25,7 +25,7 @@ use manx_api::{
     RouteStatus, RuleCount, Status, WorkerStatus,
 };
 use manx_calculation::calc::{Calculation, Local};
-use manx_datastore::api_server::Stale;
+use manx_datastore::Stale;
 use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, Object};
 use manx_objects::problem::{Cause, Problem, Severity};

@@ -15,6 +15,7 @@ use manx_calculation::services::Services;
 use manx_calculation::topology::{
     self, Contribution, HostNetwork, Reserved, ReservedFor, Topology, TopologyError,
 };
+use manx_datastore::SourceError;
 use manx_objects::contents::Changes;
 use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::Problem;
@@ -87,7 +88,7 @@ impl View {
             && !cluster.in_sync
         {
             let problems: Vec<String> = cluster.problems.iter().map(Problem::summary).collect();
-            return Err(Error::NotInSync(path.clone(), problems.join("; ")));
+            return Err(SourceError::NotInSync(path.clone(), problems.join("; ")).into());
         }
         view.adopt(inputs, cluster);
         inputs.note_imported();
@@ -314,7 +315,7 @@ mod tests {
     /// Those of `n1`, placed.
     fn placed(folder: &tempfile::TempDir, pools: &str) -> (Inputs, View) {
         std::fs::write(folder.path().join("all.yaml"), format!("{NODES}{pools}")).unwrap();
-        let mut inputs = Inputs::new(Source::open_directory(folder.path()));
+        let mut inputs = Inputs::new(Source::open_directory(folder.path()).unwrap());
         let mut view = View::new("n1", Network::Manx, settings::Services::None);
         view.import(&mut inputs);
         view.place(&inputs).unwrap();

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use manx_datastore::Source;
-use manx_datastore::api_server::{Access, Follower};
+use manx_datastore::api_server::Access;
+use manx_datastore::{Follower, Source};
 use manx_objects::object::{Kind, Object, ObjectKey};
 use serde_json::{Value, json};
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::connection::{Connection, TokenFile};
 use super::fault::{reasons, words};
+use crate::error::SourceError;
 
 /// A server that does not take a connection within this time does not answer.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -38,59 +39,12 @@ pub struct Access {
     pub token: Option<String>,
 }
 
-/// Why there is no way to the API server.
-#[derive(Debug, thiserror::Error)]
-pub enum AccessError {
-    /// The kubeconfig, or a file that it names, cannot be used.
-    #[error("kubeconfig {file}: {reason}")]
-    Kubeconfig {
-        /// The file.
-        file: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// Nothing says where it is.
-    #[error(
-        "no API server is named, and this is no pod of a cluster ({0}): expected --kubeconfig FILE (KUBECONFIG), or \
-         --api-endpoint URL (K8S_API_ENDPOINT) with a certificate or token"
-    )]
-    Nowhere(String),
-    /// The objects cannot be read.
-    #[error("{kind} of {server} cannot be read: {reason}")]
-    Unreadable {
-        /// The server's URL.
-        server: String,
-        /// Which objects.
-        kind: &'static str,
-        /// What the server says, or why it does not answer.
-        reason: String,
-    },
-    /// An object cannot be made.
-    #[error("no {kind} can be made at {server}: {reason}")]
-    Unmade {
-        /// The server's URL.
-        server: String,
-        /// The kind of the object.
-        kind: &'static str,
-        /// What the server says.
-        reason: String,
-    },
-    /// The client cannot be made of the settings.
-    #[error("no client can be made for {server}: {reason}")]
-    Client {
-        /// The server's URL.
-        server: String,
-        /// What is wrong.
-        reason: String,
-    },
-}
-
 impl Access {
     /// A client with credentials as the files have them now.
-    pub(super) async fn connect(&self) -> Result<Connection, AccessError> {
+    pub(super) async fn connect(&self) -> Result<Connection, SourceError> {
         let mut config = self.config().await?;
         let server = config.cluster_url.to_string();
-        let unusable = |reason: String| AccessError::Client { server: server.clone(), reason };
+        let unusable = |reason: String| SourceError::Client { server: server.clone(), reason };
         if config.root_cert.as_ref().is_some_and(Vec::is_empty) {
             let found = "found no certificate of an authority in what is to hold it (--api-ca, the kubeconfig's \
                          certificate-authority, or the service account's ca.crt), expected PEM";
@@ -110,12 +64,12 @@ impl Access {
     }
 
     /// The client's configuration. Files that it names are read now, but for a token's.
-    pub(super) async fn config(&self) -> Result<Config, AccessError> {
+    pub(super) async fn config(&self) -> Result<Config, SourceError> {
         let file = self
             .kubeconfig
             .as_ref()
             .map_or("of --api-endpoint".to_owned(), |file| file.display().to_string());
-        let unusable = |error: &dyn std::error::Error| AccessError::Kubeconfig {
+        let unusable = |error: &dyn std::error::Error| SourceError::Kubeconfig {
             file: file.clone(),
             reason: reasons(error),
         };
@@ -132,7 +86,7 @@ impl Access {
                 config.map_err(|error| unusable(&error))?
             }
             None => {
-                Config::incluster_env().map_err(|error| AccessError::Nowhere(reasons(&error)))?
+                Config::incluster_env().map_err(|error| SourceError::Nowhere(reasons(&error)))?
             }
         };
         config.connect_timeout = Some(CONNECT);

@@ -14,8 +14,7 @@ use serde_json::{Value, json};
 
 use super::connection::Connection;
 use super::fault::{code, is_passing, words};
-use super::follow::Pause;
-use super::waiting::Waiting;
+use crate::followed::{Pause, Waiting};
 
 /// The annotation with the first address.
 const POD_IP: &str = "cni.projectcalico.org/podIP";

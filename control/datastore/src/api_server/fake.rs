@@ -32,6 +32,8 @@ pub(crate) enum Answer {
     Never,
     /// The connection's end.
     Close,
+    /// What the server does, and the connection's end in the place of its answer.
+    Lost,
 }
 
 type Rule = Box<dyn Fn(&Asked) -> Option<Answer> + Send>;
@@ -53,6 +55,8 @@ pub(crate) struct World {
     pub(crate) clients: Vec<Vec<u8>>,
     /// The most pieces of one answer that were taken from the server.
     pub(crate) taken: usize,
+    /// How often single objects were asked for or written.
+    version: usize,
     acceptor: Option<TlsAcceptor>,
 }
 
@@ -97,6 +101,7 @@ impl Fake {
             asked: Vec::new(),
             clients: Vec::new(),
             taken: 0,
+            version: 0,
             acceptor,
         }));
         let (stop, stopped) = tokio::sync::oneshot::channel();
@@ -163,6 +168,11 @@ impl World {
         self.objects.entry(list.to_owned()).or_default().push(object);
     }
 
+    /// Takes all objects away, and tells nobody.
+    pub(crate) fn clear(&mut self, list: &str) {
+        self.objects.remove(list);
+    }
+
     fn list(&self, asked: &Asked) -> Value {
         let all = self.objects.get(&asked.path).map(Vec::as_slice).unwrap_or_default();
         let number =
@@ -181,7 +191,38 @@ impl World {
         })
     }
 
-    fn answer(&self, asked: &Asked) -> (u16, Value) {
+    /// What becomes of a request for one object: it is read, made, or replaced if it is of the version that is named.
+    fn one(&mut self, asked: &Asked) -> Option<(u16, Value)> {
+        let (list, name) = match asked.method.as_str() {
+            "POST" => (asked.path.as_str(), asked.body["metadata"]["name"].as_str()?),
+            _ => asked.path.rsplit_once('/')?,
+        };
+        if !self.has(list) {
+            return None;
+        }
+        self.version += 1;
+        let mut new = asked.body.clone();
+        let named = new["metadata"]["resourceVersion"].take();
+        new["metadata"]["resourceVersion"] = self.version.to_string().into();
+        let all = self.objects.entry(list.to_owned()).or_default();
+        let known = all.iter().position(|it| it["metadata"]["name"] == name);
+        match (asked.method.as_str(), known) {
+            ("GET", Some(at)) => return Some((200, all[at].clone())),
+            ("POST", None) => all.push(new.clone()),
+            ("PUT", Some(at)) if all[at]["metadata"]["resourceVersion"] == named => {
+                all[at] = new.clone();
+            }
+            ("POST" | "PUT", Some(_)) => return Some((409, status(409, "there is another"))),
+            ("GET" | "PUT", None) => return Some((404, status(404, "there is none"))),
+            _ => return None,
+        }
+        Some((200, new))
+    }
+
+    fn answer(&mut self, asked: &Asked) -> (u16, Value) {
+        if let Some(answer) = self.one(asked) {
+            return answer;
+        }
         let path = asked.path.as_str();
         let version = path.strip_prefix("/apis/").or_else(|| path.strip_prefix("/api/"));
         match path {
@@ -258,6 +299,10 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, world: &Mutex<Wo
         let (code, answer) = match rule {
             Some(Answer::Never) => return std::future::pending().await,
             Some(Answer::Close) => return,
+            Some(Answer::Lost) => {
+                world.lock().unwrap().answer(&asked);
+                return;
+            }
             Some(Answer::Pieces(piece, times)) => {
                 if stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.is_err() {
                     return;

@@ -6,6 +6,8 @@ use std::io;
 use kube::client::AuthError;
 use rustls::{AlertDescription, CertificateError};
 
+use crate::followed::Reason;
+
 /// The most bytes of what a server says that are repeated.
 pub(super) const WORDS: usize = 500;
 
@@ -72,10 +74,11 @@ pub(super) fn words(error: &kube::Error) -> String {
     }
 }
 
-/// The part of [`words`] that is the same for all kinds: who is forbidden what, without the kind.
-pub(super) fn shared(words: &str) -> &str {
+/// Why objects cannot be followed, made of [`words`]. The cause is who is forbidden what, without the kind.
+pub(super) fn reason(words: String) -> Reason {
     let forbidden = words.split_once(" is forbidden: ").map(|(_, rest)| rest);
-    forbidden.and_then(|rest| rest.split(" resource ").next()).unwrap_or(words)
+    let cause = forbidden.and_then(|rest| rest.split(" resource ").next()).map(str::to_owned);
+    Reason { cause: cause.unwrap_or_else(|| words.clone()), text: words }
 }
 
 /// The reasons of an error, the outermost first. Parts that repeat the one before are left out.
@@ -174,4 +177,23 @@ fn detail(wrong: &CertificateError) -> String {
     let text = text.strip_prefix("certificate ").unwrap_or(&text);
     let repeated = ["expired: ", "not valid yet: "];
     repeated.iter().find_map(|it| text.strip_prefix(it)).unwrap_or(text).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_forbidden_what_is_one_cause_for_all_kinds() {
+        let words = |kind: &str| {
+            format!(
+                "{kind}.v1 is forbidden: User \"manx-node\" cannot list resource \"{kind}\" in API group \"\" at the \
+                 cluster scope"
+            )
+        };
+        let [pods, nodes] = ["pods", "nodes"].map(|kind| reason(words(kind)));
+        assert_eq!((&*pods.cause, &pods.text), ("User \"manx-node\" cannot list", &words("pods")));
+        assert_eq!(pods.cause, nodes.cause);
+        assert_eq!(reason("no answer".to_owned()).cause, "no answer");
+    }
 }

@@ -17,11 +17,10 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::connection::Connection;
-use super::event::Event;
-use super::events::{Closed, Events};
-use super::fault::{code, is_too_long, words};
-use super::reading::{self, Reading};
+use super::fault::{self, code, is_too_long, words};
+use super::reading;
 use super::resource::{self, Resource};
+use crate::followed::{self, Closed, Event, Events, Pause, Reading};
 
 /// The most objects of a page.
 const PAGE: u32 = 500;
@@ -125,7 +124,7 @@ impl Position {
                 }
                 Err(End::Failed(reason)) => {
                     self.faulty = true;
-                    if events.fail(Some(self.kind), reason).await.is_err() {
+                    if events.fail(Some(self.kind), fault::reason(reason)).await.is_err() {
                         return;
                     }
                     pause.wait().await;
@@ -156,7 +155,10 @@ impl Position {
             return Ok(());
         };
         if self.version.is_none() && !self.streams {
-            let (readings, version) = read_pages(connection, server, &resource).await?;
+            let (readings, version) = read_pages(connection, &resource, |object| {
+                reading::read(server, &resource, object)
+            })
+            .await?;
             self.list(readings, events).await?;
             self.version = Some(version);
             return Ok(());
@@ -281,7 +283,7 @@ impl Position {
             }
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                 let version = version_of(&object);
-                let reading = reading::of_server(server, resource, object);
+                let reading = reading::read(server, resource, object);
                 if let Some(listed) = listed {
                     listed.insert(reading.key.clone(), reading);
                 } else {
@@ -290,7 +292,7 @@ impl Position {
                 version
             }
             WatchEvent::Deleted(object) => {
-                let key = reading::key(self.kind, &object);
+                let key = followed::key(self.kind, &object);
                 if let Some(listed) = listed {
                     listed.remove(&key);
                 } else {
@@ -307,13 +309,14 @@ impl Position {
     }
 }
 
-/// Reads all objects of a resource, page by page, and returns the version that they are of.
-pub(super) async fn read_pages(
+/// Reads all objects of a resource, page by page, and returns them with the version that they are of. What `read` makes of
+/// an object is kept; a page is not.
+pub(super) async fn read_pages<T>(
     connection: &Connection,
-    server: &Arc<str>,
     resource: &Resource,
-) -> kube::Result<(Vec<Reading>, String)> {
-    let mut readings = Vec::new();
+    read: impl Fn(Value) -> T,
+) -> kube::Result<(Vec<T>, String)> {
+    let mut all = Vec::new();
     let mut params = ListParams::default().limit(PAGE);
     loop {
         let request = Request::new(resource.path.clone()).list(&params);
@@ -326,10 +329,10 @@ pub(super) async fn read_pages(
             page => page?,
         };
         let items = page.items.unwrap_or_default().into_iter();
-        readings.extend(items.map(|item| reading::of_server(server, resource, item)));
+        all.extend(items.map(&read));
         match page.metadata.continues.filter(|next| !next.is_empty()) {
             Some(next) => params.continue_token = Some(next),
-            None => return Ok((readings, page.metadata.resource_version)),
+            None => return Ok((all, page.metadata.resource_version)),
         }
     }
 }
@@ -401,27 +404,5 @@ pub(super) async fn watch_installed(
             }
         }
         pause.wait().await;
-    }
-}
-
-/// The pause before the next attempt: longer after each failure, with jitter, so that the nodes of a cluster do not
-/// all come back at once.
-pub(super) struct Pause(Duration);
-
-/// The first pause, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
-/// The longest pause with its jitter.
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(7500);
-
-impl Default for Pause {
-    fn default() -> Self {
-        Self(PAUSES.0)
-    }
-}
-
-impl Pause {
-    pub(super) async fn wait(&mut self) {
-        tokio::time::sleep(self.0.mul_f64(fastrand::f64() + 0.5)).await;
-        self.0 = (self.0 * 2).min(PAUSES.1);
     }
 }

@@ -5,14 +5,14 @@
 //! - `connection`: how it is asked, and how long an answer may be.
 //! - `fault`: why the server does not do what it is asked for.
 //! - `resource`: which resource holds the objects of a kind.
-//! - `reading`: an object, read by the reader that reads files.
+//! - `reading`: an object as the server sends it.
 //! - `follow`: the objects of one kind, listed and watched.
-//! - `event`, `events`, `snapshot`: what has happened, and its way to the agent and to the state on disk.
-//! - `waiting`: what is to be written, one value for each object.
 //! - `annotate`, `condition`, `notice`: what agents write: pods' addresses, whether their node has a network, and Events
 //!   about objects that are not valid.
+//! - `writer`: single objects, read and written.
 //! - `pool`: the first `IPPool` of a cluster that has none, which the installation writes.
-//! - `objects`: all objects, and how they differ from those before.
+//!
+//! What becomes of the objects is in `followed`.
 //!
 //! One thread speaks with the server; the agent gets events. While the server does not answer, what is known stays in
 //! force and is said to be stale. A kind whose CRD is not installed has no objects, until it is installed. A kind that
@@ -23,29 +23,22 @@ mod access;
 mod annotate;
 mod condition;
 mod connection;
-mod event;
-mod events;
 #[cfg(test)]
 mod fake;
 mod fault;
 mod follow;
 mod notice;
-mod objects;
 mod pool;
 mod reading;
 mod resource;
 #[cfg(test)]
 mod served_tests;
-mod snapshot;
-#[cfg(test)]
-mod tests;
-mod waiting;
+mod writer;
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use kube::api::ListParams;
@@ -54,20 +47,20 @@ use manx_objects::contents::{Changes, Contents};
 use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::Problem;
 use serde_json::Value;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
-pub use self::access::{Access, AccessError};
+pub use self::access::Access;
 use self::condition::Condition;
 use self::connection::{ANSWER, Connection};
-use self::event::Event;
-use self::events::{Events, Received};
-use self::follow::{Definitions, Pause, Position};
+use self::follow::{Definitions, Position};
 use self::notice::{GivenUp, Notice, Notices};
-use self::objects::Objects;
-pub use self::pool::{DefaultPool, make_first_pool};
-use self::snapshot::{Loaded, Snapshot, Trouble};
-use self::waiting::Waiting;
+pub use self::pool::make_first_pool;
+pub use self::writer::Writer;
+use crate::error::SourceError;
+use crate::followed::{
+    Event, Events, Followed, Follower, Objects, Pause, Server, Stale, Waiting, Waits,
+};
 
 /// The kinds that policy, routes and addresses are made of.
 const FOLLOWED: [Kind; 22] = [
@@ -95,63 +88,32 @@ const FOLLOWED: [Kind; 22] = [
     Kind::FelixConfiguration,
 ];
 
-/// Events that wait for the agent. When there are so many, the thread that reads them waits, and so does the server.
-const WAITING: usize = 4096;
 /// How often the server is asked whether it is there.
 const PROBE: Duration = Duration::from_secs(5);
-/// How long a start waits for the server before the state on disk counts.
-const START: Duration = Duration::from_secs(10);
-
-/// Who follows a server, and what else it wants there.
-#[derive(Debug, Clone)]
-pub struct Follower {
-    /// The name of its node. It writes to the objects of pods on this node.
-    pub node: String,
-    /// The file of the last state.
-    pub state: Option<PathBuf>,
-}
-
-/// Since when objects may be out of date, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stale {
-    /// When they were last known to be up to date.
-    pub since: SystemTime,
-    /// Why they are not.
-    pub reason: String,
-}
-
-/// What a start waits for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waits {
-    /// The server.
-    pub server: String,
-    /// When the start began to wait.
-    pub since: SystemTime,
-    /// Why objects are missing, if that is known.
-    pub reason: Option<String>,
-    /// The longest time until the next attempt.
-    pub at_most: Duration,
-}
+/// What is followed.
+const SERVER: Server = Server { name: "the API server", kinds: &FOLLOWED };
 
 /// The objects of an API server. See the module.
 #[derive(Debug)]
 pub struct ApiServer {
-    objects: Objects,
-    /// The addresses of this node's pods that are to be written; none: they are released.
-    addresses: Arc<Waiting<Vec<IpAddr>>>,
-    condition: Arc<Condition>,
-    node: String,
+    followed: Followed,
     /// The server's, as its URL names it.
     host: Option<String>,
     notices: Notices,
+    to_write: ToWrite,
+}
+
+/// What is to be written at the server, and what became of it.
+#[derive(Debug, Clone)]
+struct ToWrite {
+    /// The name of the agent's node.
+    node: String,
+    /// The addresses of this node's pods; none: they are released.
+    addresses: Arc<Waiting<Vec<IpAddr>>>,
+    condition: Arc<Condition>,
     /// What is to be written about objects.
     noticed: Arc<Waiting<Notice>>,
     given_up: GivenUp,
-    trouble: Trouble,
-    events: mpsc::Receiver<Received>,
-    received: Vec<Received>,
-    /// When the first event of the last change was received.
-    changed: Option<Instant>,
 }
 
 impl ApiServer {
@@ -165,85 +127,36 @@ impl ApiServer {
         access: Access,
         follower: Follower,
         told: impl Fn(&Waits),
-    ) -> Result<Self, AccessError> {
+    ) -> Result<Self, SourceError> {
         let Follower { node, state } = follower;
         // What is wrong now is the user's to know at once; later it is a fault that may pass.
         let url = access.config().await?.cluster_url;
         let (server, host): (Arc<str>, _) = (url.to_string().into(), url.host().map(str::to_owned));
-        let (given_up, trouble) = (GivenUp::default(), Trouble::default());
-        let open = |file| Snapshot::open(file, &FOLLOWED, &trouble);
-        let (snapshot, loaded) = state.as_deref().map_or((None, None), open);
-        let (sender, events) = mpsc::channel(WAITING);
-        let addresses = Arc::<Waiting<Vec<IpAddr>>>::default();
-        let condition = Arc::<Condition>::default();
-        let noticed = Arc::<Waiting<Notice>>::default();
-        let writes = Writes {
-            node: node.clone(),
-            addresses: Arc::clone(&addresses),
-            condition: Arc::clone(&condition),
-            noticed: Arc::clone(&noticed),
-            given_up: given_up.clone(),
-        };
-        let speaks_with = Arc::clone(&server);
-        let thread = thread::Builder::new().name("api-server".to_owned());
-        thread
-            .spawn(move || {
-                let events = Events::new(sender, snapshot, &FOLLOWED);
-                speak(&access, &speaks_with, &events, &writes);
-            })
-            .map_err(|error| AccessError::Client {
-                server: server.to_string(),
-                reason: error.to_string(),
-            })?;
-        let objects = Objects::followed(&FOLLOWED);
-        let (notices, received, changed) = (Notices::default(), Vec::new(), None);
-        let mut this = Self {
-            objects,
-            addresses,
-            condition,
+        let (mut followed, events) = Followed::new(SERVER, state.as_deref());
+        let to_write = ToWrite {
             node,
-            host,
-            notices,
-            noticed,
-            given_up,
-            trouble,
-            events,
-            received,
-            changed,
+            addresses: Arc::default(),
+            condition: Arc::default(),
+            noticed: Arc::default(),
+            given_up: GivenUp::default(),
         };
-        let waits = Waits {
-            server: server.to_string(),
-            since: SystemTime::now(),
-            reason: None,
-            at_most: follow::LONGEST_PAUSE,
-        };
-        told(&waits);
-        let told = |reason| told(&Waits { reason, ..waits.clone() });
-        match loaded {
-            Some(loaded) => {
-                if timeout(START, this.synced(&told)).await.is_err()
-                    && !this.restore(&server, loaded)
-                {
-                    tracing::error!(
-                        "the last state holds an object that cannot be read: it is not used, and nothing passes until the \
-                         API server answers"
-                    );
-                    this.synced(&told).await;
-                }
-            }
-            None => this.synced(&told).await,
-        }
-        Ok(this)
+        let (speaks_with, of_thread) = (Arc::clone(&server), to_write.clone());
+        let thread = thread::Builder::new().name("api-server".to_owned());
+        thread.spawn(move || speak(&access, &speaks_with, &events, &of_thread)).map_err(
+            |error| SourceError::Client { server: server.to_string(), reason: error.to_string() },
+        )?;
+        followed.start(&server, told).await;
+        Ok(Self { followed, host, notices: Notices::default(), to_write })
     }
 
     /// All objects, as of the last event.
     pub fn contents(&self) -> &Contents {
-        &self.objects.contents
+        self.followed.contents()
     }
 
     /// The same, shared.
     pub fn shared(&self) -> Arc<Contents> {
-        Arc::clone(&self.objects.contents)
+        self.followed.shared()
     }
 
     /// The host that the server's URL names.
@@ -253,28 +166,29 @@ impl ApiServer {
 
     /// Since when the objects may be out of date; `None`: they are not.
     pub fn stale(&self) -> Option<Stale> {
-        self.objects.stale().map(|(since, reason)| Stale { since, reason })
+        self.followed.stale()
     }
 
     /// Whether nothing is learned of a kind now.
     pub(crate) fn is_behind(&self, kind: Kind) -> bool {
-        self.objects.is_behind(kind)
+        self.followed.is_behind(kind)
     }
 
     /// What else its users have to know; see [`Source::warnings`](crate::Source::warnings).
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let condition = self.condition.text(&self.node);
-        self.trouble.text().into_iter().chain(self.given_up.text()).chain(condition).collect()
+        let ToWrite { node, condition, given_up, .. } = &self.to_write;
+        let trouble = self.followed.trouble().into_iter();
+        trouble.chain(given_up.text()).chain(condition.text(node)).collect()
     }
 
     /// See [`Source::tell_network_up`](crate::Source).
     pub(crate) fn tell_network_up(&self) {
-        self.condition.up();
+        self.to_write.condition.up();
     }
 
     /// See [`Source::tell_network_down`](crate::Source).
     pub(crate) async fn tell_network_down(&self) {
-        self.condition.down().await;
+        self.to_write.condition.down().await;
     }
 
     /// Gives a pod the addresses that it has on this node, or takes them away; see [`Source::assign`](crate::Source).
@@ -284,13 +198,14 @@ impl ApiServer {
         pod: ObjectKey,
         addresses: Option<Vec<IpAddr>>,
     ) -> Option<Changes> {
-        self.addresses.put(pod.clone(), addresses.clone().unwrap_or_default());
-        self.objects.assign(pod, addresses)
+        self.to_write.addresses.put(pod.clone(), addresses.clone().unwrap_or_default());
+        self.followed.objects().assign(pod, addresses)
     }
 
     /// Has Kubernetes Events written about objects with problems; see [`Source::report`](crate::Source).
     pub(crate) fn report(&mut self, problems: &[Problem]) {
-        let Self { objects, node, notices, noticed, .. } = self;
+        let Self { followed, notices, to_write: ToWrite { node, noticed, .. }, .. } = self;
+        let objects = followed.objects();
         let nodes = objects.contents.of_kind(Kind::Node).map(|(key, _)| key.name.as_str());
         let nodes: Vec<&str> = nodes.collect();
         notices.report(problems, (node, &nodes), |own| objects.known_as(own), noticed);
@@ -298,56 +213,12 @@ impl ApiServer {
 
     /// When the first event of the last change was received.
     pub(crate) const fn changed(&self) -> Option<Instant> {
-        self.changed
+        self.followed.changed()
     }
 
     /// Waits for the next change, and returns it. Dropping the future loses nothing.
     pub async fn next(&mut self) -> Changes {
-        loop {
-            if let Some(changes) = self.receive().await {
-                return changes;
-            }
-        }
-    }
-
-    /// Waits for events, and takes them.
-    async fn receive(&mut self) -> Option<Changes> {
-        if self.events.recv_many(&mut self.received, WAITING).await == 0 {
-            // The thread has ended, which it does not while anybody listens: it has panicked.
-            let reason = "the thread that follows the API server has ended".to_owned();
-            self.objects.mark_stale(reason);
-            std::future::pending::<()>().await;
-        }
-        self.changed = self.received.first().map(|(at, _)| *at);
-        let events = self.received.drain(..).map(|(_, event)| event);
-        self.objects.apply(events)
-    }
-
-    /// Waits until all objects are known. `told` gets why some are not.
-    async fn synced(&mut self, told: &impl Fn(Option<String>)) {
-        while !self.contents().in_sync {
-            self.receive().await;
-            told(self.stale().map(|stale| stale.reason));
-        }
-    }
-
-    /// The state on disk counts for as long as not all objects were listed. `false`: not all of it can be read, so none
-    /// of it counts; what cannot be read may be a policy.
-    fn restore(&mut self, server: &Arc<str>, Loaded { texts, complete }: Loaded) -> bool {
-        let reading = |text: String| {
-            let object: Value = serde_json::from_str(&text).ok()?;
-            let kind = Kind::ALL.into_iter().find(|kind| {
-                kind.name() == object["kind"]
-                    && kind.api_versions().iter().any(|version| *version == object["apiVersion"])
-            })?;
-            Some(reading::of_text(server, reading::key(kind, &object), text))
-        };
-        let readings: Option<Vec<_>> = texts.into_iter().map(reading).collect();
-        let is_whole = readings.is_some();
-        if let Some(readings) = readings {
-            self.objects.restore(complete, readings);
-        }
-        is_whole
+        self.followed.next().await
     }
 }
 
@@ -355,33 +226,34 @@ impl ApiServer {
 ///
 /// # Errors
 /// The server cannot be reached, or may not be asked for objects of some kind.
-pub fn read(access: &Access) -> Result<Contents, AccessError> {
+pub fn read(access: &Access) -> Result<Contents, SourceError> {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(read_all(access)),
         Err(error) => {
             let server = "the API server".to_owned();
-            Err(AccessError::Client { server, reason: error.to_string() })
+            Err(SourceError::Client { server, reason: error.to_string() })
         }
     }
 }
 
-async fn read_all(access: &Access) -> Result<Contents, AccessError> {
+async fn read_all(access: &Access) -> Result<Contents, SourceError> {
     let server: Arc<str> = access.config().await?.cluster_url.to_string().into();
     let failed = |kind: Option<Kind>| {
         let server = server.to_string();
         move |error: kube::Error| {
             let reason = fault::words(&error);
-            AccessError::Unreadable { server, kind: kind.map_or("objects", Kind::name), reason }
+            SourceError::Unreadable { server, kind: kind.map_or("objects", Kind::name), reason }
         }
     };
     let connection = access.connect().await?;
     // Workloads, too. Endpoints are in slices there.
     let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|it| *it != Kind::Endpoints).collect();
-    let mut objects = Objects::new(&kinds);
+    let mut objects = Objects::new(SERVER.name, &kinds);
     for kind in kinds {
         let readings = match resource::find(&connection, kind).await.map_err(failed(Some(kind)))? {
             Some(resource) => {
-                let read = follow::read_pages(&connection, &server, &resource).await;
+                let read = |object| reading::read(&server, &resource, object);
+                let read = follow::read_pages(&connection, &resource, read).await;
                 read.map_err(failed(Some(kind)))?.0
             }
             None => Vec::new(),
@@ -391,17 +263,8 @@ async fn read_all(access: &Access) -> Result<Contents, AccessError> {
     Ok(Arc::unwrap_or_clone(objects.contents))
 }
 
-/// What is written at the server.
-struct Writes {
-    node: String,
-    addresses: Arc<Waiting<Vec<IpAddr>>>,
-    condition: Arc<Condition>,
-    noticed: Arc<Waiting<Notice>>,
-    given_up: GivenUp,
-}
-
 /// Speaks with the server until nobody listens.
-fn speak(access: &Access, server: &Arc<str>, events: &Events, writes: &Writes) {
+fn speak(access: &Access, server: &Arc<str>, events: &Events, to_write: &ToWrite) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return tracing::error!(%error, "the API server cannot be followed"),
@@ -411,9 +274,9 @@ fn speak(access: &Access, server: &Arc<str>, events: &Events, writes: &Writes) {
         let mut pause = Pause::default();
         // Each connection ends when the server does not answer; the next one reads certificates and tokens anew.
         while let Err(reason) =
-            Box::pin(connect(access, server, events, &mut positions, writes, &mut pause)).await
+            Box::pin(connect(access, server, events, &mut positions, to_write, &mut pause)).await
         {
-            if events.fail(None, reason).await.is_err() {
+            if events.fail(None, reason.into()).await.is_err() {
                 return;
             }
             pause.wait().await;
@@ -427,7 +290,7 @@ async fn connect(
     server: &Arc<str>,
     events: &Events,
     positions: &mut [Position],
-    writes: &Writes,
+    to_write: &ToWrite,
     pause: &mut Pause,
 ) -> Result<(), String> {
     let connection = access.connect().await.map_err(|error| error.to_string())?;
@@ -445,9 +308,9 @@ async fn connect(
         _ = join_all(follow) => Ok(()),
         reason = keep_probing(&connection, events) => Err(reason),
         () = follow::watch_installed(&connection, &FOLLOWED, &installed) => Ok(()),
-        () = annotate::keep_writing(&connection, &writes.node, &writes.addresses) => Ok(()),
-        () = condition::keep_writing(&connection, &writes.node, &writes.condition) => Ok(()),
-        () = notice::keep_writing(&connection, &writes.node, &writes.noticed, &writes.given_up) => Ok(()),
+        () = annotate::keep_writing(&connection, &to_write.node, &to_write.addresses) => Ok(()),
+        () = condition::keep_writing(&connection, &to_write.node, &to_write.condition) => Ok(()),
+        () = notice::keep_writing(&connection, &to_write.node, &to_write.noticed, &to_write.given_up) => Ok(()),
     }
 }
 

@@ -9,21 +9,20 @@
 //! written waits while others are written, is tried a few times, and is given up: `manx status` has what it says.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use kube::api::{GetParams, PostParams};
 use kube::core::Request;
 use manx_objects::contents::fingerprint;
-use manx_objects::object::{Kind, ObjectKey};
+use manx_objects::object::ObjectKey;
 use manx_objects::problem::{Problem, Severity};
 use serde_json::{Value, json};
 
 use super::connection::Connection;
 use super::fault::{self, code, is_passing, words};
-use super::resource::{self, Resource};
-use super::waiting::Waiting;
+use super::resource::{Resource, Resources};
+use crate::followed::Waiting;
 
 /// The most objects that Events are written about. `manx status` and the log have the others.
 const MOST: usize = 1000;
@@ -178,7 +177,7 @@ pub(super) async fn keep_writing(
     waiting: &Waiting<Notice>,
     given_up: &GivenUp,
 ) {
-    let mut resources = BTreeMap::new();
+    let resources = Resources::default();
     let mut second = tokio::time::interval(BETWEEN);
     second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -187,7 +186,7 @@ pub(super) async fn keep_writing(
         // What is tried again comes after all that were due before.
         let first = waiting.first_by(|notice| notice.due).filter(|(_, notice)| notice.due <= now);
         let Some((key, notice)) = first else { continue };
-        let write = write(connection, &mut resources, node, &key, &notice);
+        let write = write(connection, &resources, node, &key, &notice);
         let written = match tokio::time::timeout(TRY, write).await {
             Ok(written) => written,
             Err(_elapsed) => Err(fault::own(format!("no answer for {} s", TRY.as_secs()))),
@@ -208,24 +207,18 @@ pub(super) async fn keep_writing(
 
 async fn write(
     connection: &Connection,
-    resources: &mut BTreeMap<Kind, Resource>,
+    resources: &Resources,
     node: &str,
     key: &ObjectKey,
     notice: &Notice,
 ) -> kube::Result<()> {
-    let resource = match resources.entry(key.kind) {
-        Entry::Occupied(known) => known.into_mut(),
-        Entry::Vacant(unknown) => match resource::find(connection, key.kind).await? {
-            Some(found) => unknown.insert(found),
-            None => return Ok(()),
-        },
-    };
+    let Some(resource) = resources.find(connection, key.kind).await? else { return Ok(()) };
     let get = Request::new(resource.path_in(&key.namespace)).get(&key.name, &GetParams::default());
     let object: Value = match connection.ask(get.map_err(kube::Error::BuildRequest)?).await {
         Err(error) if code(&error) == Some(404) => return Ok(()),
         object => object?,
     };
-    let event = event(resource, &object, node, notice, SystemTime::now());
+    let event = event(&resource, &object, node, notice, SystemTime::now());
     let namespace = event["metadata"]["namespace"].as_str().unwrap_or_default();
     let request = Request::new(format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events"));
     let request = request.create(&PostParams::default(), event.to_string().into_bytes());
@@ -280,6 +273,7 @@ fn event(
 mod tests {
     use std::sync::Arc;
 
+    use manx_objects::object::Kind;
     use manx_objects::problem::{Cause, Place};
 
     use super::super::reading;
@@ -363,7 +357,7 @@ mod tests {
         let said = |kind: Kind, object: Value| {
             let api_version = kind.api_versions()[0];
             let resource = Resource { kind, api_version, path: String::new() };
-            let reading = reading::of_server(&server, &resource, object.clone());
+            let reading = reading::read(&server, &resource, object.clone());
             let mut texts = texts(&reading.problems).into_values();
             let (severity, text) = texts.next()?;
             let notice = Notice { text, severity, due: Instant::now(), tries: 0 };

@@ -1,63 +1,22 @@
-//! An object of the API server, read by the reader that reads files.
+//! An object as the API server sends it.
 
 use std::sync::Arc;
 
-use manx_objects::contents::fingerprint;
-use manx_objects::object::{Kind, ObjectKey};
-use manx_objects::problem::{Place, Problem};
-use manx_objects::{Entry, read};
+use manx_objects::object::Kind;
 use serde_json::Value;
 
 use super::resource::Resource;
-
-/// What was read of one object.
-#[derive(Debug, Clone)]
-pub(super) struct Reading {
-    /// The object, by the name that the server knows it by.
-    pub(super) key: ObjectKey,
-    /// What it is. Calico's objects may have another name of their own.
-    pub(super) entry: Option<Entry>,
-    /// What is wrong with it.
-    pub(super) problems: Vec<Problem>,
-    /// Identifies its content.
-    pub(super) fingerprint: u64,
-    /// What was read, as JSON.
-    pub(super) text: String,
-}
-
-/// The name by which the server knows an object.
-pub(super) fn key(kind: Kind, object: &Value) -> ObjectKey {
-    let text = |field| object["metadata"][field].as_str().unwrap_or_default().to_owned();
-    ObjectKey { kind, namespace: text("namespace"), name: text("name") }
-}
+use crate::followed::{self, Reading};
 
 /// Reads an object that the server has sent. The items of a list do not say what they are: the resource does.
-pub(super) fn of_server(server: &Arc<str>, resource: &Resource, mut object: Value) -> Reading {
+pub(super) fn read(server: &Arc<str>, resource: &Resource, mut object: Value) -> Reading {
     prune(resource.kind, &mut object);
     if let Value::Object(fields) = &mut object {
         fields.insert("apiVersion".to_owned(), resource.api_version.into());
         fields.insert("kind".to_owned(), resource.kind.name().into());
     }
-    let key = key(resource.kind, &object);
-    of_text(server, key, object.to_string())
-}
-
-/// Reads an object from its text.
-pub(super) fn of_text(server: &Arc<str>, key: ObjectKey, text: String) -> Reading {
-    // The text is one line that nobody has written: a position in it says nothing, the object's name and field do.
-    let place = || Place { file: Arc::clone(server), document: 0, at: None };
-    let (mut entries, mut problems) = match read(server, &text) {
-        Ok(manifest) => (manifest.entries, manifest.problems),
-        Err(problem) => (Vec::new(), vec![*problem]),
-    };
-    for problem in &mut problems {
-        (problem.place, problem.line) = (place(), None);
-        problem.object.get_or_insert_with(|| key.clone());
-    }
-    let entry = (!entries.is_empty()).then(|| entries.swap_remove(0));
-    let entry = entry.map(|entry| Entry { place: Arc::new(place()), ..entry });
-    let fingerprint = fingerprint((&key, &text));
-    Reading { key, entry, problems, fingerprint, text }
+    let key = followed::key(resource.kind, &object);
+    followed::read(server, key, object.to_string())
 }
 
 /// Drops what is not used of objects that are many, large or change often for other reasons. The reader would skip it.
@@ -99,5 +58,53 @@ fn keep(object: &mut Value, field: &str, fields: &[&str]) {
 fn keep_of(value: &mut Value, fields: &[&str]) {
     if let Value::Object(map) = value {
         map.retain(|key, _| fields.contains(&key.as_str()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use manx_objects::State;
+    use manx_objects::object::Object;
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(object: Value) -> Reading {
+        let resource = Resource { kind: Kind::Pod, api_version: "v1", path: String::new() };
+        read(&Arc::from("https://192.0.2.1:6443/"), &resource, object)
+    }
+
+    #[test]
+    fn what_manx_does_not_use_makes_no_other_text() {
+        let web = |version: &str, status: Value| {
+            let metadata =
+                json!({ "namespace": "shop", "name": "web", "resourceVersion": version });
+            pod(json!({ "metadata": metadata, "status": status })).fingerprint
+        };
+        let before = web("17", json!({ "podIP": "10.0.0.1" }));
+        let ready = json!({ "podIP": "10.0.0.1", "conditions": [{ "type": "Ready" }] });
+        assert_eq!(web("18", ready), before);
+        assert_ne!(web("17", json!({ "podIP": "10.0.0.2" })), before);
+    }
+
+    #[test]
+    fn of_a_pod_only_what_is_used_is_kept() {
+        let object = json!({
+            "metadata": {
+                "namespace": "shop", "name": "web", "managedFields": [{"manager": "kubelet"}],
+                "resourceVersion": "17", "labels": {"app": "web"},
+            },
+            "spec": {
+                "nodeName": "n1", "serviceAccountName": "web", "volumes": [{"name": "v"}],
+                "containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 80}]}],
+            },
+            "status": {"phase": "Running", "podIPs": [{"ip": "10.0.0.1"}], "conditions": []},
+        });
+        let reading = pod(object);
+        insta::assert_snapshot!(reading.text, @r#"{"apiVersion":"v1","kind":"Pod","metadata":{"labels":{"app":"web"},"name":"web","namespace":"shop"},"spec":{"containers":[{"name":"c","ports":[{"containerPort":80}]}],"nodeName":"n1","serviceAccountName":"web"},"status":{"phase":"Running","podIPs":[{"ip":"10.0.0.1"}]}}"#);
+        assert_eq!(reading.problems, []);
+        let State::Valid(object) = reading.entry.unwrap().state else { panic!() };
+        let Object::Pod(pod) = &*object else { panic!() };
+        assert_eq!(pod.containers[0].len(), 1);
     }
 }

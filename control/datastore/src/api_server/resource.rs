@@ -1,6 +1,7 @@
 //! Which resources of the API hold the objects of a kind.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{APIGroupList, APIResourceList};
 use kube::Error;
@@ -32,6 +33,30 @@ impl Resource {
             }
             _ => self.path.clone(),
         }
+    }
+}
+
+/// The resources that were found, for as long as a connection lasts.
+#[derive(Debug, Default)]
+pub(super) struct Resources(Mutex<BTreeMap<Kind, Resource>>);
+
+impl Resources {
+    /// The resource of a kind; see [`find`]. A kind that the server lacks is looked for again each time.
+    pub(super) async fn find(
+        &self,
+        connection: &Connection,
+        kind: Kind,
+    ) -> kube::Result<Option<Resource>> {
+        // A map is whole between any two calls of it.
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(resource) = known().get(&kind) {
+            return Ok(Some(resource.clone()));
+        }
+        let found = find(connection, kind).await?;
+        if let Some(found) = &found {
+            known().insert(kind, found.clone());
+        }
+        Ok(found)
     }
 }
 

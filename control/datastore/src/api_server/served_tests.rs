@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::fake::{Answer, Fake, status};
 use super::*;
+use crate::followed::{Snapshot, Trouble};
 
 /// How long something may take that is to happen.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -144,7 +145,7 @@ fn a_start_beside_a_server_that_does_not_serve_a_kind_yet_uses_the_last_state() 
         // The last agent still has its file, and whoever looks at one has that for a moment.
         until(&mut last, |_| {
             fs::copy(&state, &probe).unwrap();
-            Snapshot::open(&probe, &FOLLOWED, &Trouble::default()).1.is_some()
+            Snapshot::open(&probe, SERVER, &Trouble::default()).1.is_some()
         })
         .await;
         fs::copy(&probe, &copy).unwrap();
@@ -218,8 +219,7 @@ fn a_page_that_is_too_long_is_read_in_shorter_ones_and_an_object_that_is_too_lon
         server.world().put("/api/v1/pods", pod(30, connection::MOST));
         let connection = access(&server).connect().await.unwrap();
         let pods = resource::find(&connection, Kind::Pod).await.unwrap().unwrap();
-        let server: Arc<str> = "here".into();
-        let error = follow::read_pages(&connection, &server, &pods).await.unwrap_err();
+        let error = follow::read_pages(&connection, &pods, drop).await.unwrap_err();
         let words = fault::words(&error);
         assert!(
             words.starts_with("the server sent an answer of more than 8388608 bytes"),
@@ -407,7 +407,7 @@ fn a_damaged_state_is_set_aside_and_said_and_the_next_one_is_whole() {
         drop(server);
         let loaded = loop {
             let trouble = Trouble::default();
-            let (_, loaded) = Snapshot::open(&state, &FOLLOWED, &trouble);
+            let (_, loaded) = Snapshot::open(&state, SERVER, &trouble);
             match trouble.text() {
                 None => break loaded,
                 Some(text) => assert!(text.contains("another process"), "{text}"),
@@ -417,23 +417,6 @@ fn a_damaged_state_is_set_aside_and_said_and_the_next_one_is_whole() {
         assert!(loaded.is_some());
         assert!(!fs::exists(folder.path().join("state.new")).unwrap());
     });
-}
-
-#[test]
-fn a_damaged_state_is_told_for_as_long_as_there_is_no_other() {
-    let folder = tempfile::tempdir().unwrap();
-    let state = folder.path().join("state");
-    fs::write(&state, [0; 5000]).unwrap();
-    let trouble = Trouble::default();
-    let (snapshot, loaded) = Snapshot::open(&state, &FOLLOWED, &trouble);
-    assert!(snapshot.is_some() && loaded.is_none());
-    let text = trouble.text().unwrap().replace(folder.path().to_str().unwrap(), "/var/lib");
-    insta::assert_snapshot!(text, @r#"the last state /var/lib/state is not used: found no whole head, expected one that begins with "manx-state 2". It is set aside as /var/lib/state.damaged; until the API server has told all objects, an agent that starts while the server does not answer passes nothing"#);
-    // A folder in which nothing can be made.
-    let trouble = Trouble::default();
-    let (snapshot, _) = Snapshot::open(Path::new("/proc/self/none/state"), &FOLLOWED, &trouble);
-    assert!(snapshot.is_none());
-    insta::assert_snapshot!(trouble.text().unwrap(), @"no last state is kept in /proc/self/none/state: No such file or directory (os error 2). An agent that starts while the API server does not answer passes nothing; correct it, or name another file by --state");
 }
 
 /// What a server shows of itself, made for these tests by `openssl ca`: certificates for 127.0.0.1 until 2120, of two

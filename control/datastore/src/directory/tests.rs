@@ -321,7 +321,7 @@ fn a_source_believes_what_stands_without_being_told_and_never_what_passes() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a.yaml");
     put(directory.path(), "a.yaml", &two());
-    let mut source = Source::open_directory(directory.path());
+    let mut source = Source::open_directory(directory.path()).unwrap();
     let mut look = async || {
         source.next().await;
         let contents = source.contents();

@@ -158,6 +158,11 @@ impl Kind {
         }
     }
 
+    /// Whether the kind is Calico's. Its client may store an object under another name than the object's own.
+    pub fn is_calicos(self) -> bool {
+        self.api_versions() == CALICO
+    }
+
     /// Whether objects of the kind are policies that are evaluated for reporting only.
     pub const fn staged(self) -> bool {
         matches!(

@@ -223,7 +223,7 @@ impl Node {
         };
         let own = OwnPorts { host: port(0), forwarded: None, service: Some(port(1)), underlay };
         Self {
-            inputs: Inputs::new(Source::open_directory(directory)),
+            inputs: Inputs::new(Source::open_directory(directory).unwrap()),
             view: View::new("n1", Network::Manx, Services::KubeProxy),
             calculated: Calculated::new(
                 own,

@@ -1,4 +1,4 @@
-//! The way of events: from the thread that speaks with the API server to the agent, and to the state on disk.
+//! The way of events: from the thread that speaks with a server to the agent, and to the state on disk.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -7,18 +7,18 @@ use std::time::{Instant, SystemTime};
 use manx_objects::object::Kind;
 use tokio::sync::mpsc;
 
-use super::event::Event;
+use super::event::{Event, Reason};
 use super::snapshot::Snapshot;
 
 /// Nobody listens any more.
 #[derive(Debug)]
-pub(super) struct Closed;
+pub(crate) struct Closed;
 
 /// An event, and when it was received.
 pub(super) type Received = (Instant, Event);
 
 /// Where events go: to the agent, and to the state on disk.
-pub(super) struct Events {
+pub(crate) struct Events {
     sender: mpsc::Sender<Received>,
     snapshot: Option<Snapshot>,
     /// What keeps the state on disk from being complete: kinds that were not listed yet, or cannot be followed.
@@ -39,7 +39,7 @@ impl Events {
     }
 
     /// Sends an event. It waits while the agent has very many unread ones.
-    pub(super) async fn send(&self, mut event: Event) -> Result<(), Closed> {
+    pub(crate) async fn send(&self, mut event: Event) -> Result<(), Closed> {
         let at = Instant::now();
         if let Some(snapshot) = &self.snapshot {
             snapshot.record(&mut event);
@@ -57,18 +57,18 @@ impl Events {
     }
 
     /// Objects cannot be followed: of one kind from now on, or all since the server has answered last.
-    pub(super) async fn fail(&self, kind: Option<Kind>, reason: String) -> Result<(), Closed> {
+    pub(crate) async fn fail(&self, kind: Option<Kind>, reason: Reason) -> Result<(), Closed> {
         let since = if kind.is_none() { self.answered.get() } else { SystemTime::now() };
         self.send(Event::Fault { kind, fault: Some((since, reason)) }).await
     }
 
     /// Objects can be followed again.
-    pub(super) async fn recover(&self, kind: Option<Kind>) -> Result<(), Closed> {
+    pub(crate) async fn recover(&self, kind: Option<Kind>) -> Result<(), Closed> {
         self.send(Event::Fault { kind, fault: None }).await
     }
 
     /// The server has answered: what was sent is how things are, if every kind is followed.
-    pub(super) fn confirm(&self) {
+    pub(crate) fn confirm(&self) {
         self.answered.set(SystemTime::now());
         if let Some(snapshot) = &self.snapshot
             && self.unknown.borrow().is_empty()

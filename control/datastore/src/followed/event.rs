@@ -1,4 +1,4 @@
-//! What has happened at the API server.
+//! What has happened at a server.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ use super::reading::Reading;
 
 /// What has happened.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(crate) enum Event {
     /// These are all objects of a kind.
     Listed {
         /// The kind.
@@ -25,6 +25,22 @@ pub(super) enum Event {
         /// The kind; `None`: all.
         kind: Option<Kind>,
         /// Why, and since when.
-        fault: Option<(SystemTime, String)>,
+        fault: Option<(SystemTime, Reason)>,
     },
+}
+
+/// Why objects cannot be followed.
+#[derive(Debug, Clone)]
+pub(crate) struct Reason {
+    /// In full.
+    pub(crate) text: String,
+    /// The part of it that is the same for all kinds with this cause.
+    pub(crate) cause: String,
+}
+
+/// A reason that names no kind.
+impl From<String> for Reason {
+    fn from(text: String) -> Self {
+        Self { cause: text.clone(), text }
+    }
 }

@@ -1,4 +1,4 @@
-//! What is still to be written at the API server: one value for each object, the latest.
+//! What is still to be written at a server: one value for each object, the latest.
 //!
 //! The agent puts values in and never waits. The thread that speaks with the server works them off. A value stays until
 //! it was written, whichever connections end meanwhile.
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Waiting<V> {
+pub(crate) struct Waiting<V> {
     values: Mutex<BTreeMap<ObjectKey, V>>,
     more: Notify,
 }
@@ -30,25 +30,25 @@ impl<V: Clone + PartialEq> Waiting<V> {
     }
 
     /// Has a value written. It takes the place of an earlier one of the same object.
-    pub(super) fn put(&self, key: ObjectKey, value: V) {
+    pub(crate) fn put(&self, key: ObjectKey, value: V) {
         self.values().insert(key, value);
         self.more.notify_one();
     }
 
     /// Has a later value written instead, unless there is one already.
-    pub(super) fn replace(&self, key: &ObjectKey, known: &V, later: V) {
+    pub(crate) fn replace(&self, key: &ObjectKey, known: &V, later: V) {
         if let Some(value) = self.values().get_mut(key).filter(|value| *value == known) {
             *value = later;
         }
     }
 
     /// The object's value is not to be written any more.
-    pub(super) fn withdraw(&self, key: &ObjectKey) {
+    pub(crate) fn withdraw(&self, key: &ObjectKey) {
         self.values().remove(key);
     }
 
     /// The value that comes first in this order. It stays.
-    pub(super) fn first_by<K: Ord>(&self, order: impl Fn(&V) -> K) -> Option<(ObjectKey, V)> {
+    pub(crate) fn first_by<K: Ord>(&self, order: impl Fn(&V) -> K) -> Option<(ObjectKey, V)> {
         let values = self.values();
         let first = values.iter().min_by_key(|(_, value)| order(value));
         first.map(|(key, value)| (key.clone(), value.clone()))
@@ -56,7 +56,7 @@ impl<V: Clone + PartialEq> Waiting<V> {
 
     /// Waits for a value, and returns the one of the object after `last`, or else the first: one that cannot be written
     /// holds up no other. It stays.
-    pub(super) async fn next(&self, last: Option<&ObjectKey>) -> (ObjectKey, V) {
+    pub(crate) async fn next(&self, last: Option<&ObjectKey>) -> (ObjectKey, V) {
         loop {
             if let Some(next) = self.after(last) {
                 return next;
@@ -74,7 +74,7 @@ impl<V: Clone + PartialEq> Waiting<V> {
     }
 
     /// The value was written. A later one of the same object stays.
-    pub(super) fn done(&self, key: &ObjectKey, written: &V) {
+    pub(crate) fn done(&self, key: &ObjectKey, written: &V) {
         let mut values = self.values();
         if values.get(key) == Some(written) {
             values.remove(key);

@@ -1,4 +1,4 @@
-//! All objects of an API server, as the agent has them.
+//! All objects of a server, as the agent has them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -8,21 +8,17 @@ use std::time::SystemTime;
 use manx_objects::contents::{Changes, Contents, Stored, fingerprint};
 use manx_objects::object::{Kind, Object, ObjectKey, Pod};
 use manx_objects::problem::{Cause, Place, Problem, Severity};
-use manx_objects::{Entry, State, few};
+use manx_objects::{Entry, State};
 
 use super::event::Event;
-use super::fault::shared;
+use super::faults::{Faults, Stale};
 use super::reading::Reading;
-
-/// The most causes that are named.
-const CAUSES: usize = 3;
-/// The most kinds that are named with a cause.
-const KINDS: usize = 3;
+use super::server::Server;
 
 /// See the module.
-#[derive(Debug, Default)]
-pub(super) struct Objects {
-    pub(super) contents: Arc<Contents>,
+#[derive(Debug)]
+pub(crate) struct Objects {
+    pub(crate) contents: Arc<Contents>,
     /// Where objects come from, stored once: the server.
     place: Option<Arc<Place>>,
     /// Whether an agent follows the objects. What pods' annotations ask for and Manx does not do is then no problem of
@@ -48,7 +44,7 @@ pub(super) struct Objects {
     /// The kinds that were not listed yet.
     missing: BTreeSet<Kind>,
     /// Why objects may be out of date, and since when.
-    faults: BTreeMap<Option<Kind>, (SystemTime, String)>,
+    faults: Faults,
 }
 
 /// The differences that events have made.
@@ -60,14 +56,28 @@ struct Differences {
 }
 
 impl Objects {
-    /// No objects; in sync as soon as all of `kinds` were listed.
-    pub(super) fn new(kinds: &[Kind]) -> Self {
-        Self { missing: kinds.iter().copied().collect(), ..Self::default() }
+    /// No objects; in sync as soon as all of `kinds` were listed. `server`: what sentences call it.
+    pub(crate) fn new(server: &'static str, kinds: &[Kind]) -> Self {
+        Self {
+            contents: Arc::default(),
+            place: None,
+            follows: false,
+            problems: BTreeMap::new(),
+            conflicts: BTreeMap::new(),
+            fingerprints: HashMap::new(),
+            claims: BTreeMap::new(),
+            own_keys: BTreeMap::new(),
+            assigned: BTreeMap::new(),
+            bare: BTreeMap::new(),
+            restored: None,
+            missing: kinds.iter().copied().collect(),
+            faults: Faults::new(server),
+        }
     }
 
     /// Those that an agent follows.
-    pub(super) fn followed(kinds: &[Kind]) -> Self {
-        Self { follows: true, ..Self::new(kinds) }
+    pub(super) fn followed(server: Server) -> Self {
+        Self { follows: true, ..Self::new(server.name, server.kinds) }
     }
 
     /// Takes the state that was complete at an earlier time, and counts as whole.
@@ -84,36 +94,18 @@ impl Objects {
         self.settle();
     }
 
-    /// Since when objects may be out of date, and why; `None`: they are not. It is one sentence: where the server as a
-    /// whole does not answer, faults of single kinds follow from that, and kinds with the same fault stand together.
-    pub(super) fn stale(&self) -> Option<(SystemTime, String)> {
-        let restored = self.restored.filter(|_| !self.missing.is_empty());
-        let since = self.faults.values().map(|(since, _)| *since).chain(restored).min()?;
-        if let Some((_, reason)) = self.faults.get(&None) {
-            return Some((since, reason.clone()));
-        }
-        let mut causes = BTreeMap::<&str, Vec<Kind>>::new();
-        for (kind, (_, reason)) in &self.faults {
-            causes.entry(shared(reason)).or_default().extend(kind);
-        }
-        let left = causes.len().saturating_sub(CAUSES);
-        let restored = restored.map(|_| "not all objects were listed since the start".to_owned());
-        let causes = causes.into_iter().take(CAUSES);
-        let causes = causes.map(|(cause, kinds)| {
-            format!("{}: {cause}", few(kinds.iter().map(|kind| kind.name()), KINDS))
-        });
-        let more = (left > 0).then(|| format!("and {left} other causes"));
-        let all: Vec<String> = restored.into_iter().chain(causes).chain(more).collect();
-        Some((since, all.join("; ")))
+    /// Since when objects may be out of date, and why; `None`: they are not.
+    pub(super) fn stale(&self) -> Option<Stale> {
+        self.faults.stale(self.restored.filter(|_| !self.missing.is_empty()))
     }
 
     /// Whether nothing is learned of a kind now: nothing at all, or nothing of that kind.
     pub(super) fn is_behind(&self, kind: Kind) -> bool {
-        [None, Some(kind)].iter().any(|it| self.faults.contains_key(it))
+        self.faults.include(kind)
     }
 
     /// The names by which the server knows an object: several if they claim one name.
-    pub(super) fn known_as(&self, own: &ObjectKey) -> Vec<ObjectKey> {
+    pub(crate) fn known_as(&self, own: &ObjectKey) -> Vec<ObjectKey> {
         match self.claims.get(own) {
             Some(claims) => claims.keys().cloned().collect(),
             None => vec![own.clone()],
@@ -122,18 +114,18 @@ impl Objects {
 
     /// Nothing is learned any more.
     pub(super) fn mark_stale(&mut self, reason: String) {
-        self.note(None, Some((SystemTime::now(), reason)));
+        self.faults.note(None, Some((SystemTime::now(), reason.into())));
     }
 
     /// Takes events, and returns how the contents differ; `None` if they do not.
-    pub(super) fn apply(&mut self, events: impl IntoIterator<Item = Event>) -> Option<Changes> {
+    pub(crate) fn apply(&mut self, events: impl IntoIterator<Item = Event>) -> Option<Changes> {
         let mut differences = Differences::default();
         for event in events {
             match event {
                 Event::Listed { kind, readings } => self.list(kind, readings, &mut differences),
                 Event::Changed(reading) => self.put(*reading, &mut differences),
                 Event::Gone(key) => self.remove(&key, &mut differences),
-                Event::Fault { kind, fault } => self.note(kind, fault),
+                Event::Fault { kind, fault } => self.faults.note(kind, fault),
             }
         }
         self.changes(differences)
@@ -190,7 +182,7 @@ impl Objects {
         if *place == entry.place {
             entry.place = Arc::clone(place);
         }
-        if entry.key == key && !key.kind.api_versions().contains(&"crd.projectcalico.org/v1") {
+        if entry.key == key && !key.kind.is_calicos() {
             return self.set(&entry, differences);
         }
         let own = entry.key.clone();
@@ -255,7 +247,7 @@ impl Objects {
 
     /// Gives a pod the addresses that it has on this node, or takes them away. They count as if its status named them,
     /// until it does: kubelet reports them only when the pod is attached. Returns how the contents differ.
-    pub(super) fn assign(
+    pub(crate) fn assign(
         &mut self,
         pod: ObjectKey,
         addresses: Option<Vec<IpAddr>>,
@@ -324,23 +316,6 @@ impl Objects {
         let problems = self.problems.values().flatten().chain(self.conflicts.values());
         contents.problems = problems.cloned().collect();
         contents.problems.sort_by_key(|problem| problem.severity);
-    }
-
-    fn note(&mut self, kind: Option<Kind>, fault: Option<(SystemTime, String)>) {
-        match fault {
-            None => {
-                if self.faults.remove(&kind).is_some() {
-                    tracing::info!(kind = kind.map(Kind::name), "the API server answers again");
-                }
-            }
-            Some((since, reason)) => {
-                let (_, known) = self.faults.entry(kind).or_insert_with(|| {
-                    tracing::warn!(kind = kind.map(Kind::name), %reason, "objects cannot be followed");
-                    (since, String::new())
-                });
-                *known = reason;
-            }
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The last state on disk, for an agent that starts while the API server does not answer.
+//! The last state on disk, for an agent that starts while its server does not answer.
 //!
 //! It is written on a thread of its own: a slow disk delays nobody. Changes are written in the order in which they came,
 //! and nothing is written behind one that was lost: what the file holds was the state at some time. A state that was
@@ -19,6 +19,7 @@ use manx_objects::object::{Kind, ObjectKey};
 use self::file::{Change, State, StateFile, Unusable, beside};
 use super::event::Event;
 use super::reading::Reading;
+use super::server::Server;
 
 /// The most changes that wait for the disk.
 const WAITING: usize = 16_384;
@@ -59,7 +60,7 @@ struct Backlog {
 }
 
 /// The way to the writer.
-pub(super) struct Snapshot {
+pub(crate) struct Snapshot {
     told: SyncSender<Told>,
     backlog: Arc<Backlog>,
     /// Whether a change was lost. Nothing may follow it.
@@ -69,7 +70,7 @@ pub(super) struct Snapshot {
 
 /// Why there may be no last state to start from, as `manx status` shows it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Trouble(Arc<Mutex<Reasons>>);
+pub(crate) struct Trouble(Arc<Mutex<Reasons>>);
 
 #[derive(Debug, Default)]
 struct Reasons {
@@ -81,7 +82,7 @@ struct Reasons {
 
 impl Trouble {
     /// What it is now.
-    pub(super) fn text(&self) -> Option<String> {
+    pub(crate) fn text(&self) -> Option<String> {
         let reasons = self.reasons();
         reasons.lasting.as_ref().or(reasons.passing.as_ref()).cloned()
     }
@@ -106,7 +107,8 @@ impl Trouble {
 }
 
 /// A state that was read.
-pub(super) struct Loaded {
+#[derive(Debug)]
+pub(crate) struct Loaded {
     /// The texts of all objects.
     pub(super) texts: Vec<String>,
     /// When it was last known to be complete.
@@ -129,11 +131,11 @@ fn loaded(state: State, kinds: &[Kind]) -> Option<Loaded> {
 
 /// Opens the file, or makes it. One that cannot be used is set aside, so that somebody can look at it, and the reason is
 /// told: an agent that reaches the server needs none.
-fn open(path: &Path, trouble: &Trouble) -> Option<(StateFile, State)> {
+fn open(path: &Path, server: &str, trouble: &Trouble) -> Option<(StateFile, State)> {
     let opened = match StateFile::open(path) {
         Err(Unusable::File(reason)) => set_aside(path).map(|aside| {
             trouble.set(Some(format!(
-                "the last state {} is not used: {reason}. It is set aside as {}; until the API server has told all \
+                "the last state {} is not used: {reason}. It is set aside as {}; until {server} has told all \
                  objects, an agent that starts while the server does not answer passes nothing",
                 path.display(),
                 aside.display()
@@ -148,7 +150,7 @@ fn open(path: &Path, trouble: &Trouble) -> Option<(StateFile, State)> {
     });
     let unusable = |error: &Unusable| {
         trouble.set_for_good(format!(
-            "no last state is kept in {}: {error}. An agent that starts while the API server does not answer passes \
+            "no last state is kept in {}: {error}. An agent that starts while {server} does not answer passes \
              nothing; correct it, or name another file by --state",
             path.display()
         ));
@@ -165,19 +167,19 @@ fn set_aside(path: &Path) -> Result<PathBuf, Unusable> {
 
 impl Snapshot {
     /// Opens the state in the file at `path`, and reads what it holds.
-    pub(super) fn open(
+    pub(crate) fn open(
         path: &Path,
-        kinds: &[Kind],
+        server: Server,
         trouble: &Trouble,
     ) -> (Option<Self>, Option<Loaded>) {
-        let Some((mut file, state)) = open(path, trouble) else { return (None, None) };
+        let Some((mut file, state)) = open(path, server.name, trouble) else { return (None, None) };
         let (told, receiver) = sync_channel(WAITING);
         let (backlog, lost) = (Arc::<Backlog>::default(), AtomicBool::new(false));
         let of_writer = (Arc::clone(&backlog), trouble.clone());
         let write = move || write_all(&mut file, &receiver, &of_writer.0, &of_writer.1);
         let spawned = thread::Builder::new().name("snapshot".to_owned()).spawn(write);
         let this = spawned.ok().map(|_| Self { told, backlog, lost, trouble: trouble.clone() });
-        (this, loaded(state, kinds))
+        (this, loaded(state, server.kinds))
     }
 
     /// Records what an event says. Its texts are moved: the agent needs none.
@@ -260,6 +262,8 @@ fn write_all(file: &mut StateFile, told: &Receiver<Told>, backlog: &Backlog, tro
 mod tests {
     use super::*;
 
+    const SERVER: Server = Server { name: "the API server", kinds: &[Kind::Pod] };
+
     #[test]
     fn what_waits_for_a_disk_that_takes_nothing_is_bounded() {
         let (told, waiting) = sync_channel(WAITING);
@@ -295,5 +299,22 @@ mod tests {
         let kinds = [Kind::Pod, Kind::NetworkPolicy];
         assert!(loaded(pods.clone(), &kinds).is_none(), "policies were not followed then");
         assert!(loaded(State { listed: listed(&kinds), ..pods }, &kinds).is_some());
+    }
+
+    #[test]
+    fn a_damaged_state_is_told_for_as_long_as_there_is_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        fs::write(&state, [0; 5000]).unwrap();
+        let trouble = Trouble::default();
+        let (snapshot, loaded) = Snapshot::open(&state, SERVER, &trouble);
+        assert!(snapshot.is_some() && loaded.is_none());
+        let text = trouble.text().unwrap().replace(folder.path().to_str().unwrap(), "/var/lib");
+        insta::assert_snapshot!(text, @r#"the last state /var/lib/state is not used: found no whole head, expected one that begins with "manx-state 2". It is set aside as /var/lib/state.damaged; until the API server has told all objects, an agent that starts while the server does not answer passes nothing"#);
+        // A folder in which nothing can be made.
+        let trouble = Trouble::default();
+        let (snapshot, _) = Snapshot::open(Path::new("/proc/self/none/state"), SERVER, &trouble);
+        assert!(snapshot.is_none());
+        insta::assert_snapshot!(trouble.text().unwrap(), @"no last state is kept in /proc/self/none/state: No such file or directory (os error 2). An agent that starts while the API server does not answer passes nothing; correct it, or name another file by --state");
     }
 }

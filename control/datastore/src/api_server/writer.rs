@@ -1,0 +1,136 @@
+//! Single objects of the API server, read and written. A revision is a `resourceVersion`.
+
+use std::fmt;
+
+use kube::api::{GetParams, PostParams};
+use kube::core::{Request, request};
+use manx_objects::object::{Kind, ObjectKey};
+use serde_json::Value;
+
+use super::access::Access;
+use super::connection::Connection;
+use super::fault::{code, is_passing, words};
+use super::follow::read_pages;
+use super::resource::{Resource, Resources};
+use crate::error::SourceError;
+use crate::followed;
+use crate::writes::{Revision, WriteError, Writes};
+
+/// See the module. Open another one when the server does not answer: it reads certificates and tokens anew.
+pub struct Writer {
+    connection: Connection,
+    resources: Resources,
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    /// Nothing is asked yet.
+    ///
+    /// # Errors
+    /// `access` does not say how to reach a server.
+    pub async fn open(access: &Access) -> Result<Self, SourceError> {
+        Ok(Self { connection: access.connect().await?, resources: Resources::default() })
+    }
+
+    async fn resource(&self, kind: Kind) -> Result<Resource, WriteError> {
+        let found = self.resources.find(&self.connection, kind).await?;
+        found.ok_or(WriteError::NotServed(kind))
+    }
+
+    async fn ask(
+        &self,
+        request: Result<hyper::Request<Vec<u8>>, request::Error>,
+    ) -> kube::Result<Value> {
+        self.connection.ask(request.map_err(kube::Error::BuildRequest)?).await
+    }
+}
+
+impl Writes for Writer {
+    async fn get(&self, key: &ObjectKey) -> Result<Option<(Value, Revision)>, WriteError> {
+        let path = self.resource(key.kind).await?.path_in(&key.namespace);
+        let found = Request::new(path).get(&key.name, &GetParams::default());
+        match self.ask(found).await {
+            Err(error) if code(&error) == Some(404) => Ok(None),
+            found => {
+                let found = found?;
+                let revision = revision(&found)?;
+                Ok(Some((found, revision)))
+            }
+        }
+    }
+
+    async fn list(&self, kind: Kind) -> Result<Vec<(ObjectKey, Value, Revision)>, WriteError> {
+        let resource = self.resource(kind).await?;
+        let (all, _) = read_pages(&self.connection, &resource, |object| object).await?;
+        let one = |object| {
+            let revision = revision(&object)?;
+            Ok((followed::key(kind, &object), object, revision))
+        };
+        all.into_iter().map(one).collect()
+    }
+
+    async fn create(&self, key: &ObjectKey, value: Value) -> Result<Revision, WriteError> {
+        let resource = self.resource(key.kind).await?;
+        let body = body(&resource, key, value);
+        let path = Request::new(resource.path_in(&key.namespace));
+        revision(&self.ask(path.create(&PostParams::default(), body)).await?)
+    }
+
+    async fn compare_and_swap(
+        &self,
+        key: &ObjectKey,
+        Revision(revision): &Revision,
+        mut value: Value,
+    ) -> Result<Revision, WriteError> {
+        let resource = self.resource(key.kind).await?;
+        // Without a version the server would replace whatever is there.
+        value["metadata"]["resourceVersion"] = revision.as_str().into();
+        let body = body(&resource, key, value);
+        let path = Request::new(resource.path_in(&key.namespace));
+        match self.ask(path.replace(&key.name, &PostParams::default(), body)).await {
+            Err(error) if code(&error) == Some(404) => Err(WriteError::Gone),
+            replaced => self::revision(&replaced?),
+        }
+    }
+}
+
+/// The text of an object, with what its key says.
+fn body(resource: &Resource, key: &ObjectKey, mut value: Value) -> Vec<u8> {
+    value["apiVersion"] = resource.api_version.into();
+    value["kind"] = key.kind.name().into();
+    value["metadata"]["name"] = key.name.as_str().into();
+    if !key.namespace.is_empty() {
+        value["metadata"]["namespace"] = key.namespace.as_str().into();
+    }
+    value.to_string().into_bytes()
+}
+
+fn revision(object: &Value) -> Result<Revision, WriteError> {
+    let version = object["metadata"]["resourceVersion"].as_str().filter(|it| !it.is_empty());
+    version.map(|version| Revision(version.to_owned())).ok_or_else(|| {
+        let name = &object["metadata"]["name"];
+        WriteError::Unreachable(format!(
+            "the server sent the object {name} without metadata.resourceVersion, expected one: what answers is no API \
+             server"
+        ))
+    })
+}
+
+/// Of a request that makes or replaces an object.
+impl From<kube::Error> for WriteError {
+    fn from(error: kube::Error) -> Self {
+        match code(&error) {
+            Some(409) => Self::Conflict,
+            _ if is_passing(&error) => Self::Unreachable(words(&error)),
+            _ => Self::Refused(words(&error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

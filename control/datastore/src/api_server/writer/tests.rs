@@ -1,0 +1,188 @@
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use serde_json::json;
+
+use super::super::fake::{Answer, Fake, status};
+use super::*;
+use crate::pool::{DefaultPool, make_first};
+
+const POOLS: &str = "/apis/projectcalico.org/v3/ippools";
+
+fn run<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.unwrap().block_on(test)
+}
+
+fn server() -> Fake {
+    let server = Fake::start();
+    server.world().define("IPPool", "ippools", true);
+    server
+}
+
+async fn writer(server: &Fake) -> Writer {
+    let endpoint = Some(format!("http://{}", server.address));
+    Writer::open(&Access { endpoint, ..Access::default() }).await.unwrap()
+}
+
+fn key() -> ObjectKey {
+    ObjectKey { kind: Kind::IpPool, namespace: String::new(), name: "p".to_owned() }
+}
+
+fn tokens(value: &Value) -> Vec<String> {
+    let all = value["spec"]["tokens"].as_array().into_iter().flatten();
+    all.map(|it| it.as_str().unwrap().to_owned()).collect()
+}
+
+/// What one writer knows of the tokens that it has tried to write.
+#[derive(Debug, Default)]
+struct Told {
+    written: Vec<String>,
+    refused: Vec<String>,
+    unknown: Vec<String>,
+    revisions: Vec<Revision>,
+}
+
+/// Adds tokens to the object, one a write, each one tried once, so many milliseconds after the object was read.
+async fn add_tokens(writer: &Writer, name: usize, pauses: &[u64]) -> Told {
+    let mut told = Told::default();
+    for (at, pause) in pauses.iter().enumerate() {
+        let token = format!("{name}-{at}");
+        let found = writer.get(&key()).await;
+        tokio::time::sleep(Duration::from_millis(*pause)).await;
+        let written = match found {
+            Ok(None) => writer.create(&key(), json!({ "spec": { "tokens": [token] } })).await,
+            Ok(Some((mut value, revision))) => {
+                let mut all = tokens(&value);
+                all.push(token.clone());
+                value["spec"]["tokens"] = all.into();
+                writer.compare_and_swap(&key(), &revision, value).await
+            }
+            Err(error) => Err(error),
+        };
+        match written {
+            Ok(revision) => {
+                told.written.push(token);
+                told.revisions.push(revision);
+            }
+            Err(WriteError::Conflict) => told.refused.push(token),
+            Err(WriteError::Unreachable(_)) => told.unknown.push(token),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    told
+}
+
+/// Of concurrent writers each write is seen or refused, never lost; one without an answer is there once or not at all.
+#[test]
+fn each_write_is_seen_or_refused_and_never_lost() {
+    let pauses = prop::collection::vec(prop::collection::vec(0..6_u64, 1..8), 1..5);
+    let troubles = prop::collection::vec(0..12_u8, 0..40);
+    let config = ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() };
+    let seen = Cell::new([0; 3]);
+    let ran = TestRunner::new(config).run(&(pauses, troubles), |(pauses, troubles)| {
+        let (told, last) = write_at_once(&pauses, troubles);
+        let there: BTreeSet<&String> = last.iter().collect();
+        prop_assert_eq!(there.len(), last.len(), "none twice: {:?}", last);
+        for Told { written, refused, .. } in &told {
+            prop_assert!(written.iter().all(|it| there.contains(it)), "{told:?} {last:?}");
+            prop_assert!(!refused.iter().any(|it| there.contains(it)), "{told:?} {last:?}");
+        }
+        let known = told.iter().flat_map(|it| it.written.iter().chain(&it.unknown));
+        let known: BTreeSet<&String> = known.collect();
+        prop_assert!(there.is_subset(&known), "{told:?} {last:?}");
+        let revisions: Vec<&Revision> = told.iter().flat_map(|it| &it.revisions).collect();
+        for (at, revision) in revisions.iter().enumerate() {
+            prop_assert!(!revisions[..at].contains(revision), "{told:?}");
+        }
+        for Told { written, refused, unknown, .. } in &told {
+            let [a, b, c] = seen.get();
+            seen.set([a + written.len(), b + refused.len(), c + unknown.len()]);
+        }
+        Ok(())
+    });
+    ran.unwrap();
+    assert!(seen.get().iter().all(|count| *count > 0), "written, refused, unknown: {seen:?}");
+}
+
+/// Lets one writer for each list of pauses add tokens. Requests for the object meet these troubles, in order. Returns what
+/// the writers know, and the tokens that are there in the end.
+fn write_at_once(pauses: &[Vec<u64>], troubles: Vec<u8>) -> (Vec<Told>, Vec<String>) {
+    let server = server();
+    let troubles = Mutex::new(troubles.into_iter());
+    server.world().rule = Box::new(move |asked| {
+        if !asked.path.starts_with(POOLS) {
+            return None;
+        }
+        match troubles.lock().unwrap().next()? {
+            0 => Some(Answer::Close),
+            1 => Some(Answer::Lost),
+            2 => Some(Answer::Json(503, status(503, "etcdserver: leader changed"))),
+            _ => None,
+        }
+    });
+    run(async {
+        let each = pauses
+            .iter()
+            .enumerate()
+            .map(async |(name, pauses)| add_tokens(&writer(&server).await, name, pauses).await);
+        let told = join_all(each).await;
+        server.world().rule = Box::new(|_| None);
+        let last = writer(&server).await.get(&key()).await.unwrap();
+        (told, last.map_or(Vec::new(), |(value, _)| tokens(&value)))
+    })
+}
+
+#[test]
+fn what_is_not_written_says_why() {
+    run(async {
+        let server = server();
+        let writer = writer(&server).await;
+        assert!(writer.get(&key()).await.unwrap().is_none());
+        let first =
+            writer.create(&key(), json!({ "spec": { "cidr": "10.0.0.0/8" } })).await.unwrap();
+        let again = writer.create(&key(), json!({})).await;
+        assert!(matches!(again, Err(WriteError::Conflict)), "{again:?}");
+        let (value, revision) = writer.get(&key()).await.unwrap().unwrap();
+        assert_eq!(revision, first);
+        let [(listed, _, revision)] = &writer.list(Kind::IpPool).await.unwrap()[..] else {
+            panic!()
+        };
+        assert_eq!((listed, revision), (&key(), &first));
+        let second = writer.compare_and_swap(&key(), &first, value.clone()).await.unwrap();
+        let late = writer.compare_and_swap(&key(), &first, value.clone()).await;
+        assert!(matches!(late, Err(WriteError::Conflict)), "{late:?}");
+        server.world().clear(POOLS);
+        let gone = writer.compare_and_swap(&key(), &second, value.clone()).await;
+        assert!(matches!(gone, Err(WriteError::Gone)), "{gone:?}");
+        let tier = ObjectKey { kind: Kind::Tier, ..key() };
+        let unknown = writer.create(&tier, json!({})).await;
+        assert!(matches!(unknown, Err(WriteError::NotServed(Kind::Tier))), "{unknown:?}");
+        server.world().rule = Box::new(|asked| {
+            (asked.method == "POST").then(|| Answer::Json(403, status(403, "forbidden here")))
+        });
+        let refused = writer.create(&key(), value).await.unwrap_err();
+        assert!(matches!(refused, WriteError::Refused(_)));
+        assert_eq!(refused.to_string(), "forbidden here");
+    });
+}
+
+#[test]
+fn the_first_pool_is_made_once_whoever_comes_and_is_an_object_of_the_served_version() {
+    run(async {
+        let server = server();
+        let pool = DefaultPool { cidr: "10.0.0.0/16".to_owned(), ipip: "Always" };
+        let (one, other) = (writer(&server).await, writer(&server).await);
+        let (one, other) = tokio::join!(make_first(&one, &pool), make_first(&other, &pool));
+        assert_eq!(usize::from(one.unwrap()) + usize::from(other.unwrap()), 1);
+        let writer = writer(&server).await;
+        assert!(!make_first(&writer, &pool).await.unwrap());
+        let posts = server.world().asked.iter().find(|it| it.method == "POST").cloned();
+        insta::assert_snapshot!(posts.unwrap().body, @r#"{"apiVersion":"projectcalico.org/v3","kind":"IPPool","metadata":{"name":"default-ipv4-ippool"},"spec":{"cidr":"10.0.0.0/16","ipipMode":"Always"}}"#);
+    });
+}

@@ -1,0 +1,61 @@
+//! Why a source of objects cannot be used.
+
+use std::path::PathBuf;
+
+/// Why a source cannot be opened, read once, or written to. What is wrong later is no error: it is told by
+/// [`Source::stale`](crate::Source::stale).
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// There is no directory to read.
+    #[error(
+        "there is no directory {0} to read manifests from: make it, or name another by --datastore"
+    )]
+    NoDirectory(PathBuf),
+    /// A directory could not be read whole.
+    #[error(
+        "the datastore {0} cannot be read whole, and until it is nothing may pass: {1}; correct it and start again"
+    )]
+    NotInSync(PathBuf, String),
+    /// The kubeconfig, or a file that it names, cannot be used.
+    #[error("kubeconfig {file}: {reason}")]
+    Kubeconfig {
+        /// The file.
+        file: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Nothing says where it is.
+    #[error(
+        "no API server is named, and this is no pod of a cluster ({0}): expected --kubeconfig FILE (KUBECONFIG), or \
+         --api-endpoint URL (K8S_API_ENDPOINT) with a certificate or token"
+    )]
+    Nowhere(String),
+    /// The objects cannot be read.
+    #[error("{kind} of {server} cannot be read: {reason}")]
+    Unreadable {
+        /// The server's URL.
+        server: String,
+        /// Which objects.
+        kind: &'static str,
+        /// What the server says, or why it does not answer.
+        reason: String,
+    },
+    /// An object cannot be made.
+    #[error("no {kind} can be made at {server}: {reason}")]
+    Unmade {
+        /// The server's URL.
+        server: String,
+        /// The kind of the object.
+        kind: &'static str,
+        /// What the server says.
+        reason: String,
+    },
+    /// The client cannot be made of the settings.
+    #[error("no client can be made for {server}: {reason}")]
+    Client {
+        /// The server's URL.
+        server: String,
+        /// What is wrong.
+        reason: String,
+    },
+}

@@ -1,0 +1,86 @@
+//! Since when objects may be out of date, and why.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use manx_objects::few;
+use manx_objects::object::Kind;
+
+use super::event::Reason;
+
+/// The most causes that are named.
+const CAUSES: usize = 3;
+/// The most kinds that are named with a cause.
+const KINDS: usize = 3;
+
+/// Since when objects may be out of date, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stale {
+    /// When they were last known to be up to date.
+    pub since: SystemTime,
+    /// Why they are not.
+    pub reason: String,
+}
+
+/// What keeps objects from being followed: of one kind, or (`None`) of all.
+#[derive(Debug)]
+pub(super) struct Faults {
+    /// What sentences call the server.
+    server: &'static str,
+    all: BTreeMap<Option<Kind>, (SystemTime, Reason)>,
+}
+
+impl Faults {
+    /// There are none.
+    pub(super) const fn new(server: &'static str) -> Self {
+        Self { server, all: BTreeMap::new() }
+    }
+
+    /// Takes a fault, or its end. The first time and the last reason count.
+    pub(super) fn note(&mut self, kind: Option<Kind>, fault: Option<(SystemTime, Reason)>) {
+        match fault {
+            None => {
+                if self.all.remove(&kind).is_some() {
+                    tracing::info!(kind = kind.map(Kind::name), "{} answers again", self.server);
+                }
+            }
+            Some((since, reason)) => {
+                if let Some((_, known)) = self.all.get_mut(&kind) {
+                    *known = reason;
+                } else {
+                    let (name, text) = (kind.map(Kind::name), &reason.text);
+                    tracing::warn!(kind = name, reason = %text, "objects cannot be followed");
+                    self.all.insert(kind, (since, reason));
+                }
+            }
+        }
+    }
+
+    /// Whether nothing is learned of a kind: nothing at all, or nothing of that kind.
+    pub(super) fn include(&self, kind: Kind) -> bool {
+        [None, Some(kind)].iter().any(|it| self.all.contains_key(it))
+    }
+
+    /// Since when objects may be out of date; `None`: they are not. `restored`: when the last state was complete, if that
+    /// is what counts. The reason is one sentence: where the server as a whole does not answer, faults of single kinds
+    /// follow from that, and kinds with the same fault stand together.
+    pub(super) fn stale(&self, restored: Option<SystemTime>) -> Option<Stale> {
+        let since = self.all.values().map(|(since, _)| *since).chain(restored).min()?;
+        if let Some((_, reason)) = self.all.get(&None) {
+            return Some(Stale { since, reason: reason.text.clone() });
+        }
+        let mut causes = BTreeMap::<&str, Vec<Kind>>::new();
+        for (kind, (_, reason)) in &self.all {
+            causes.entry(&reason.cause).or_default().extend(kind);
+        }
+        let left = causes.len().saturating_sub(CAUSES);
+        let restored = restored.map(|_| "not all objects were listed since the start".to_owned());
+        let causes = causes.into_iter().take(CAUSES);
+        let causes = causes.map(|(cause, kinds)| {
+            format!("{}: {cause}", few(kinds.iter().map(|kind| kind.name()), KINDS))
+        });
+        let more = (left > 0).then(|| format!("and {left} other causes"));
+        let all: Vec<String> = restored.into_iter().chain(causes).chain(more).collect();
+        Some(Stale { since, reason: all.join("; ") })
+    }
+}

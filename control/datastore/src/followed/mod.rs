@@ -1,0 +1,212 @@
+//! What every source has that follows a server, whichever protocol it speaks.
+//!
+//! The layers, in order:
+//! - `server`: what is followed.
+//! - `pause`: how long a failure is waited out.
+//! - `reading`: an object, read by the reader that reads files.
+//! - `event`: what has happened at the server.
+//! - `faults`: since when objects may be out of date, and why.
+//! - `snapshot`: the last state on disk.
+//! - `events`: the way of events, to the agent and to the state on disk.
+//! - `objects`: all objects, and how they differ from those before.
+//! - `waiting`: what is still to be written, one value for each object.
+//!
+//! A source has a thread that speaks with its server and sends [`Events`]; the agent has [`Followed`], and gets changes.
+
+mod event;
+mod events;
+mod faults;
+mod objects;
+mod pause;
+mod reading;
+mod server;
+mod snapshot;
+#[cfg(test)]
+mod tests;
+mod waiting;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use manx_objects::contents::{Changes, Contents};
+use manx_objects::object::Kind;
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+pub(crate) use self::event::{Event, Reason};
+use self::events::Received;
+pub(crate) use self::events::{Closed, Events};
+pub use self::faults::Stale;
+pub(crate) use self::objects::Objects;
+pub(crate) use self::pause::Pause;
+pub(crate) use self::reading::{Reading, key, read};
+pub(crate) use self::server::Server;
+use self::snapshot::Loaded;
+pub(crate) use self::snapshot::{Snapshot, Trouble};
+pub(crate) use self::waiting::Waiting;
+
+/// Events that wait for the agent. When there are so many, the thread that reads them waits, and so does the server.
+const WAITING: usize = 4096;
+/// How long a start waits for the server before the state on disk counts.
+const START: Duration = Duration::from_secs(10);
+
+/// Who follows a server, and what else it wants there.
+#[derive(Debug, Clone)]
+pub struct Follower {
+    /// The name of its node. It writes to the objects of pods on this node.
+    pub node: String,
+    /// The file of the last state.
+    pub state: Option<PathBuf>,
+}
+
+/// What a start waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waits {
+    /// The server.
+    pub server: String,
+    /// When the start began to wait.
+    pub since: SystemTime,
+    /// Why objects are missing, if that is known.
+    pub reason: Option<String>,
+    /// The longest time until the next attempt.
+    pub at_most: Duration,
+}
+
+/// The objects of a server. See the module.
+#[derive(Debug)]
+pub(crate) struct Followed {
+    server: Server,
+    objects: Objects,
+    trouble: Trouble,
+    events: mpsc::Receiver<Received>,
+    received: Vec<Received>,
+    /// When the first event of the last change was received.
+    changed: Option<Instant>,
+    /// The last state on disk, for as long as the start may use it.
+    loaded: Option<Loaded>,
+}
+
+impl Followed {
+    /// Nothing is known yet but the last state in the file `state`, which does not count yet. What is sent by the events
+    /// counts, and is written there.
+    pub(crate) fn new(server: Server, state: Option<&Path>) -> (Self, Events) {
+        let trouble = Trouble::default();
+        let open = |file| Snapshot::open(file, server, &trouble);
+        let (snapshot, loaded) = state.map_or((None, None), open);
+        let (sender, events) = mpsc::channel(WAITING);
+        let of_thread = Events::new(sender, snapshot, server.kinds);
+        let objects = Objects::followed(server);
+        let (received, changed) = (Vec::new(), None);
+        (Self { server, objects, trouble, events, received, changed, loaded }, of_thread)
+    }
+
+    /// Waits until all objects are known. While the server does not answer, the last state counts instead, if it is
+    /// complete; without one this waits for the server. `place`: which server it is. `told` gets what is waited for, and
+    /// why.
+    pub(crate) async fn start(&mut self, place: &Arc<str>, told: impl Fn(&Waits)) {
+        let waits = Waits {
+            server: place.to_string(),
+            since: SystemTime::now(),
+            reason: None,
+            at_most: pause::LONGEST_PAUSE,
+        };
+        told(&waits);
+        let told = |reason| told(&Waits { reason, ..waits.clone() });
+        if let Some(loaded) = self.loaded.take() {
+            if timeout(START, self.synced(&told)).await.is_ok() || self.restore(place, loaded) {
+                return;
+            }
+            tracing::error!(
+                "the last state holds an object that cannot be read: it is not used, and nothing passes until {} answers",
+                self.server.name
+            );
+        }
+        self.synced(&told).await;
+    }
+
+    /// All objects, as of the last event.
+    pub(crate) fn contents(&self) -> &Contents {
+        &self.objects.contents
+    }
+
+    /// The same, shared.
+    pub(crate) fn shared(&self) -> Arc<Contents> {
+        Arc::clone(&self.objects.contents)
+    }
+
+    /// The objects themselves.
+    pub(crate) const fn objects(&mut self) -> &mut Objects {
+        &mut self.objects
+    }
+
+    /// Since when the objects may be out of date; `None`: they are not.
+    pub(crate) fn stale(&self) -> Option<Stale> {
+        self.objects.stale()
+    }
+
+    /// Whether nothing is learned of a kind now.
+    pub(crate) fn is_behind(&self, kind: Kind) -> bool {
+        self.objects.is_behind(kind)
+    }
+
+    /// Why there may be no last state to start from.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.trouble.text()
+    }
+
+    /// When the first event of the last change was received.
+    pub(crate) const fn changed(&self) -> Option<Instant> {
+        self.changed
+    }
+
+    /// Waits for the next change, and returns it. Dropping the future loses nothing.
+    pub(crate) async fn next(&mut self) -> Changes {
+        loop {
+            if let Some(changes) = self.receive().await {
+                return changes;
+            }
+        }
+    }
+
+    /// Waits for events, and takes them.
+    async fn receive(&mut self) -> Option<Changes> {
+        if self.events.recv_many(&mut self.received, WAITING).await == 0 {
+            // The thread has ended, which it does not while anybody listens: it has panicked.
+            let reason = format!("the thread that follows {} has ended", self.server.name);
+            self.objects.mark_stale(reason);
+            std::future::pending::<()>().await;
+        }
+        self.changed = self.received.first().map(|(at, _)| *at);
+        let events = self.received.drain(..).map(|(_, event)| event);
+        self.objects.apply(events)
+    }
+
+    /// Waits until all objects are known. `told` gets why some are not.
+    async fn synced(&mut self, told: &impl Fn(Option<String>)) {
+        while !self.contents().in_sync {
+            self.receive().await;
+            told(self.stale().map(|stale| stale.reason));
+        }
+    }
+
+    /// The state on disk counts for as long as not all objects were listed. `false`: not all of it can be read, so none
+    /// of it counts; what cannot be read may be a policy.
+    fn restore(&mut self, place: &Arc<str>, Loaded { texts, complete }: Loaded) -> bool {
+        let reading = |text: String| {
+            let object: Value = serde_json::from_str(&text).ok()?;
+            let kind = Kind::ALL.into_iter().find(|kind| {
+                kind.name() == object["kind"]
+                    && kind.api_versions().iter().any(|version| *version == object["apiVersion"])
+            })?;
+            Some(read(place, key(kind, &object), text))
+        };
+        let readings: Option<Vec<_>> = texts.into_iter().map(reading).collect();
+        let is_whole = readings.is_some();
+        if let Some(readings) = readings {
+            self.objects.restore(complete, readings);
+        }
+        is_whole
+    }
+}

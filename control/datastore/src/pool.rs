@@ -1,0 +1,36 @@
+//! The first `IPPool` of a cluster that has none.
+
+use manx_objects::object::{Kind, ObjectKey};
+use serde_json::json;
+
+use crate::writes::{WriteError, Writes};
+
+/// The name that Calico gives it.
+const NAME: &str = "default-ipv4-ippool";
+
+/// What the pool is to be if there is none.
+#[derive(Debug, Clone)]
+pub struct DefaultPool {
+    /// Its addresses.
+    pub cidr: String,
+    /// Its `ipipMode`.
+    pub ipip: &'static str,
+}
+
+/// Makes the pool unless there is one, of any name, and returns whether it was made now.
+pub(crate) async fn make_first(
+    writes: &impl Writes,
+    pool: &DefaultPool,
+) -> Result<bool, WriteError> {
+    if !writes.list(Kind::IpPool).await?.is_empty() {
+        return Ok(false);
+    }
+    let key = ObjectKey { kind: Kind::IpPool, namespace: String::new(), name: NAME.to_owned() };
+    let object = json!({ "spec": { "cidr": pool.cidr, "ipipMode": pool.ipip } });
+    match writes.create(&key, object).await {
+        Ok(_) => Ok(true),
+        // Somebody else was first.
+        Err(WriteError::Conflict) => Ok(false),
+        Err(error) => Err(error),
+    }
+}

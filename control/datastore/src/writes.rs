@@ -1,0 +1,64 @@
+//! Single objects, read and written. A write is done, or it is refused because somebody else was first.
+//!
+//! A source follows objects, and is always a little late. Whoever decides by what an object is reads it here, and has it
+//! written only if it is still the same: no writer undoes what another one has written and it has not seen.
+
+use manx_objects::object::{Kind, ObjectKey};
+use serde_json::Value;
+
+/// Identifies a value of one object: the server gives each value another revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revision(pub(crate) String);
+
+/// Why something was not written, or not read.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Somebody else was first: there is an object, or it has another revision. Read it, and decide anew.
+    #[error("another writer was first")]
+    Conflict,
+    /// The object that was to be replaced is gone.
+    #[error("the object is gone")]
+    Gone,
+    /// The server has no objects of this kind, which may be installed later.
+    #[error("the server serves no {0}")]
+    NotServed(Kind),
+    /// The server does not take it, and will not later: its words.
+    #[error("{0}")]
+    Refused(String),
+    /// The server does not answer, or cannot do it now: why. The write may have been done; only the object tells.
+    #[error("{0}")]
+    Unreachable(String),
+}
+
+/// Where objects are written.
+///
+/// An object has the name by which the server knows it. A value is the object's JSON; what the key says (kind, API
+/// version, name, namespace) need not stand in it.
+pub trait Writes {
+    /// Reads an object; `None`: there is none.
+    fn get(
+        &self,
+        key: &ObjectKey,
+    ) -> impl Future<Output = Result<Option<(Value, Revision)>, WriteError>> + Send;
+
+    /// Reads all objects of a kind.
+    fn list(
+        &self,
+        kind: Kind,
+    ) -> impl Future<Output = Result<Vec<(ObjectKey, Value, Revision)>, WriteError>> + Send;
+
+    /// Makes an object, unless there is one: [`WriteError::Conflict`].
+    fn create(
+        &self,
+        key: &ObjectKey,
+        value: Value,
+    ) -> impl Future<Output = Result<Revision, WriteError>> + Send;
+
+    /// Replaces an object if it still has this revision; if not: [`WriteError::Conflict`].
+    fn compare_and_swap(
+        &self,
+        key: &ObjectKey,
+        revision: &Revision,
+        value: Value,
+    ) -> impl Future<Output = Result<Revision, WriteError>> + Send;
+}
