@@ -1,4 +1,4 @@
-//! A policy's name as users write it: `NAME`, `NAMESPACE/NAME`, `KIND/NAME` or `KIND/NAMESPACE/NAME`, as long as it is
+//! A user's reference to a policy: `NAME`, `NAMESPACE/NAME`, `KIND/NAME` or `KIND/NAMESPACE/NAME`, as long as it is
 //! unique.
 //!
 //! The kind is written as in manifests, in upper or lower case. If two APIs have a kind of that name, the API's group
@@ -10,24 +10,24 @@ use std::str::FromStr;
 
 use manx_objects::object::{Kind, ObjectKey};
 
-/// The parts of the name that a user gives.
+/// A reference to a policy, as the parts between the slashes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PolicyWord(Vec<String>);
+pub struct PolicyReference(Vec<String>);
 
-/// Why a name does not name exactly one policy.
+/// The reason why a reference does not name exactly one policy.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum PolicyWordError {
+pub enum PolicyReferenceError {
     /// No policy has that name.
     #[error("there is no such policy; enforced policies here: {}", or_none(.0))]
     Unknown(Vec<String>),
-    /// Several policies have it.
+    /// Several policies have that name.
     #[error("{} policies have that name; write one of: {}", .0.len(), .0.join(", "))]
     Ambiguous(Vec<String>),
 }
 
-/// Why a name with its kind does not name exactly one object.
+/// The reason why a reference with a kind does not name exactly one object.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum ObjectWordError {
+pub enum ObjectReferenceError {
     /// There is no such object.
     #[error("there is no {0}")]
     Unknown(String),
@@ -37,10 +37,10 @@ pub enum ObjectWordError {
     )]
     Kind(String),
     /// Several objects have the name.
-    #[error("{word} names several objects; write one of: {}", .names.join(", "))]
+    #[error("{reference} names several objects; write one of: {}", .names.join(", "))]
     Ambiguous {
-        /// What was written.
-        word: String,
+        /// The reference as written.
+        reference: String,
         /// The names of the objects.
         names: Vec<String>,
     },
@@ -50,7 +50,7 @@ fn or_none(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-impl FromStr for PolicyWord {
+impl FromStr for PolicyReference {
     type Err = Infallible;
 
     fn from_str(text: &str) -> Result<Self, Infallible> {
@@ -58,56 +58,56 @@ impl FromStr for PolicyWord {
     }
 }
 
-impl fmt::Display for PolicyWord {
+impl fmt::Display for PolicyReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join("/"))
     }
 }
 
-impl PolicyWord {
-    /// The enforced policy in `keys` that the name means. Staged policies are not considered, because no verdict
-    /// depends on them.
+impl PolicyReference {
+    /// The enforced policy in `keys` that the reference names. Staged policies are ignored, because no verdict depends
+    /// on them.
     pub fn find<'k>(
         &self,
         keys: impl Iterator<Item = &'k ObjectKey>,
-    ) -> Result<ObjectKey, PolicyWordError> {
+    ) -> Result<ObjectKey, PolicyReferenceError> {
         let policies: Vec<&ObjectKey> = keys.filter(|key| key.kind.enforced_policy()).collect();
         let meant: Vec<&ObjectKey> =
             policies.iter().copied().filter(|key| self.names(key)).collect();
         let full = |keys: &[&ObjectKey]| keys.iter().map(|key| full_name(key)).collect();
         match meant[..] {
             [one] => Ok(one.clone()),
-            [] => Err(PolicyWordError::Unknown(full(&policies))),
-            _ => Err(PolicyWordError::Ambiguous(full(&meant))),
+            [] => Err(PolicyReferenceError::Unknown(full(&policies))),
+            _ => Err(PolicyReferenceError::Ambiguous(full(&meant))),
         }
     }
 
-    /// The object in `keys`, of whatever kind, that the name means. The name has to begin with the kind.
+    /// The object in `keys`, of any kind, that the reference names. The reference must begin with the kind.
     pub fn find_object<'k>(
         &self,
         keys: impl Iterator<Item = &'k ObjectKey>,
-    ) -> Result<ObjectKey, ObjectWordError> {
+    ) -> Result<ObjectKey, ObjectReferenceError> {
         let (Some(kind), 2..=3) = (self.0.first(), self.0.len()) else {
-            return Err(ObjectWordError::Kind(self.to_string()));
+            return Err(ObjectReferenceError::Kind(self.to_string()));
         };
         if !Kind::ALL.iter().any(|known| is_kind(kind, *known)) {
-            return Err(ObjectWordError::Kind(self.to_string()));
+            return Err(ObjectReferenceError::Kind(self.to_string()));
         }
         let meant: Vec<&ObjectKey> =
             keys.filter(|key| is_kind(kind, key.kind) && self.names(key)).collect();
         match meant[..] {
             [one] => Ok(one.clone()),
-            [] => Err(ObjectWordError::Unknown(self.to_string())),
+            [] => Err(ObjectReferenceError::Unknown(self.to_string())),
             _ => {
                 let names = meant.iter().map(|key| full_name(key)).collect();
-                Err(ObjectWordError::Ambiguous { word: self.to_string(), names })
+                Err(ObjectReferenceError::Ambiguous { reference: self.to_string(), names })
             }
         }
     }
 
     fn names(&self, key: &ObjectKey) -> bool {
-        let words: Vec<&str> = self.0.iter().map(String::as_str).collect();
-        match words[..] {
+        let parts: Vec<&str> = self.0.iter().map(String::as_str).collect();
+        match parts[..] {
             [name] => name == key.name,
             [first, name] => {
                 name == key.name && (first == key.namespace || is_kind(first, key.kind))
@@ -129,13 +129,13 @@ fn is_kind(word: &str, kind: Kind) -> bool {
         || word.eq_ignore_ascii_case(&format!("{}.{}", kind.name(), group(kind)))
 }
 
-impl From<&ObjectKey> for PolicyWord {
+impl From<&ObjectKey> for PolicyReference {
     fn from(key: &ObjectKey) -> Self {
         Self(full_name(key).split('/').map(str::to_owned).collect())
     }
 }
 
-/// The unique name of an object: with the group if the kind's name alone is ambiguous.
+/// The unique name of an object. It contains the API group if the kind's name alone is ambiguous.
 fn full_name(key: &ObjectKey) -> String {
     let ObjectKey { kind, namespace, name } = key;
     let twice = Kind::ALL.iter().filter(|other| other.name() == kind.name()).count() > 1;
@@ -166,9 +166,9 @@ mod tests {
         ]
     }
 
-    fn find(word: &str) -> Result<String, PolicyWordError> {
+    fn find(word: &str) -> Result<String, PolicyReferenceError> {
         let keys = keys();
-        let word: PolicyWord = word.parse().unwrap();
+        let word: PolicyReference = word.parse().unwrap();
         word.find(keys.iter()).map(|key| full_name(&key))
     }
 
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn an_object_is_named_with_its_kind() {
         let find = |word: &str| {
-            let word: PolicyWord = word.parse().unwrap();
+            let word: PolicyReference = word.parse().unwrap();
             word.find_object(keys().iter())
         };
         for (word, meant) in [
@@ -219,14 +219,14 @@ mod tests {
             assert_eq!(find(word).map(|key| full_name(&key)).as_deref(), Ok(meant), "{word}");
         }
         for key in keys() {
-            assert_eq!(find(&PolicyWord::from(&key).to_string()), Ok(key));
+            assert_eq!(find(&PolicyReference::from(&key).to_string()), Ok(key));
         }
         let said = |word: &str| find(word).unwrap_err().to_string();
         insta::assert_snapshot!(said("Pod/blog/db"), @"there is no Pod/blog/db");
         insta::assert_snapshot!(said("NetworkPolicy/db"), @"NetworkPolicy/db names several objects; write one of: NetworkPolicy.networking.k8s.io/shop/db, NetworkPolicy.networking.k8s.io/blog/db");
         insta::assert_snapshot!(said("shop/db"), @"shop/db has no kind that Manx reads: expected KIND/NAME or KIND/NAMESPACE/NAME, e.g. NetworkPolicy/shop/web, or a file");
         for word in ["db", "policies.yaml", "Pod/a/b/c", "Shop/db"] {
-            assert_eq!(find(word), Err(ObjectWordError::Kind(word.to_owned())));
+            assert_eq!(find(word), Err(ObjectReferenceError::Kind(word.to_owned())));
         }
     }
 }
