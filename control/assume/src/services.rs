@@ -75,7 +75,7 @@ fn services_of_slices(
         .collect()
 }
 
-/// The slices of all valid services with selectors or Endpoints, as manifests, for the pods as they are.
+/// The slices of all valid services with selectors or Endpoints, as manifests, for the current pods.
 pub fn endpoint_slices(contents: &Contents) -> BTreeMap<ObjectKey, Json> {
     // Slices by other authors replace Endpoints.
     let having = services_of_slices(contents, |key| !key.name.contains(ASSUMED));

@@ -195,7 +195,7 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
     if written.is_err() { ExitCode::FAILURE } else { status }
 }
 
-/// Installs, and returns lines about what it did.
+/// Installs both files. Returns a report in lines.
 fn install(places: &Places) -> Result<String, Error> {
     let own = Path::new("/proc/self/exe");
     let program = fs::read(own).map_err(at(own, "read"))?;
@@ -275,7 +275,7 @@ fn lines(told: impl Iterator<Item = String>) -> String {
     told.map(|line| line + "\n").collect()
 }
 
-/// Uninstalls, and returns lines about what it did.
+/// Removes both files. Returns a report in lines.
 fn uninstall(places: &Places) -> Result<String, Error> {
     if places.if_removed && !Client::connect(&places.socket)?.removed()? {
         return Ok("Manx is still in the cluster: nothing is removed\n".to_owned());

@@ -1,4 +1,4 @@
-//! `manx-cni`: the CNI plugin. A container runtime starts it for each pod that comes or goes. It asks the node's agent,
+//! `manx-cni`: the CNI plugin. A container runtime starts it whenever a pod starts or ends. It asks the node's agent,
 //! and reports the agent's result in CNI's form (specification 0.4.0 to 1.1.0).
 //!
 //! The layers, in order:

@@ -49,7 +49,7 @@ pub enum Error {
     )]
     Exists {
         interface: String,
-        /// The owner of the namespace, for messages.
+        /// The name of the namespace in messages.
         place: String,
     },
     /// The environment does not allow this kind of device.

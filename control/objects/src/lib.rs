@@ -1,6 +1,6 @@
 //! Kubernetes' and Calico's objects as they are written: from text to wire types, with the position of everything.
 //!
-//! The layers, in order, and what each refuses to do:
+//! The layers, in order, with the limits of each:
 //! - `json`, [`yaml`]: text to [`tree`]; they know nothing of Kubernetes.
 //! - [`scalar`]: the value of a plain scalar; the only place where YAML's version matters.
 //! - decoders, one for each kind: from tree to [`object`], checked as the API server checks; they apply no defaults.

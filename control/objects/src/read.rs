@@ -200,7 +200,7 @@ impl Reader<'_> {
             if kind.is_none() || version.is_none() {
                 self.unidentified(node, document, kind, &[]);
             }
-            // A list of one kind says of which kind there is nothing, as in `kubectl cluster-info dump`.
+            // An empty list of one kind shows that there are no objects of it, as in `kubectl cluster-info dump`.
             let of_kind = !item_kind.is_empty() && !is_policy(item_kind);
             if items.is_empty() && flaws.is_empty() && !of_kind {
                 let (severity, field) = (Severity::Warning, "items".to_owned());

@@ -142,8 +142,8 @@ fn first_of_each_family(pod: &Pod) -> Vec<IpAddr> {
     [of(true), of(false)].into_iter().flatten().collect()
 }
 
-/// Whether an address lies in a block and a pod may have it. Pods have neither the first address (it is nobody's), nor
-/// the second (it is the node's), nor the last of an IPv4 block (it is the broadcast address).
+/// Whether an address lies in a block and a pod may have it. Pods have neither the first address (it belongs to no
+/// one), nor the second (it is the node's), nor the last of an IPv4 block (it is the broadcast address).
 fn is_inside(block: IpNet, address: IpAddr) -> bool {
     let block = block.trunc();
     if !block.contains(&address) || block.prefix_len() + 2 > block.max_prefix_len() {

@@ -161,7 +161,7 @@ impl Oracle {
     }
 }
 
-/// The first rule that matches and ends the search. A Log rule that matches is noted, and the search goes on.
+/// The first rule that matches and ends the search. A Log rule that matches is recorded, and the search continues.
 fn first_match<'a>(
     rules: &'a [Rule],
     flow: &Flow<'_>,

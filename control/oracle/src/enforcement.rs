@@ -112,8 +112,8 @@ impl Oracle {
         asked.find(|policy| !policy.staged).map(|policy| &policy.key)
     }
 
-    /// The verdict of one end on packets between two addresses, and what staged policies would have done. `local` is
-    /// the end's own address or, for forwarded traffic, the address on the end's side.
+    /// The verdict of one end on packets between two addresses, and the effects that staged policies would have had.
+    /// `local` is the end's own address or, for forwarded traffic, the address on the end's side.
     pub fn judge_end(
         &self,
         end: &EnforcementPoint<'_>,

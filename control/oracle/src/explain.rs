@@ -21,8 +21,8 @@ use super::words::term;
 use manx_objects::object::ObjectKey;
 
 impl Oracle {
-    /// Explains what [`Oracle::judge`] does at either end, and [`Oracle::judge_shared`] at the interfaces between them:
-    /// `leaving` the source's node, and `arriving` at the destination's node.
+    /// Explains the verdicts of [`Oracle::judge`] at either end, and of [`Oracle::judge_shared`] at the interfaces
+    /// between them: `leaving` the source's node, and `arriving` at the destination's node.
     pub fn explain(
         &self,
         (from, leaving): (&Party, Option<Crossing<'_>>),

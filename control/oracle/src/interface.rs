@@ -16,8 +16,8 @@ use super::staged::{Collector, Staged};
 use super::verdict::Verdict;
 
 impl Oracle {
-    /// Explains [`Oracle::judge_host`] and [`Oracle::judge_shared`], and what staged policies would have done where
-    /// policy is enforced. `None` if the interface can belong to no host endpoint.
+    /// Explains [`Oracle::judge_host`] and [`Oracle::judge_shared`], and the effects that staged policies would have
+    /// had where policy is enforced. `None` if the interface can belong to no host endpoint.
     pub fn explain_host(&self, crossing: &Crossing<'_>) -> Option<(InterfaceTrace, Vec<Staged>)> {
         let mut interface = InterfaceTrace {
             node: crossing.node.to_owned(),

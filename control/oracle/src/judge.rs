@@ -63,7 +63,7 @@ impl Oracle {
     }
 
     /// The verdict at an end that is no endpoint. If a pod is no endpoint because it, its namespace or its service
-    /// account is not valid, nothing passes its addresses. A node accepts or drops what its own pods send to it. Host
+    /// account is not valid, nothing passes its addresses. A node accepts or drops its own pods' packets to it. Host
     /// endpoint policy does not apply to that; [`Oracle::judge_host`] judges everything else that passes a node's
     /// interfaces.
     fn at_no_pod(&self, direction: Direction, local: &Party, peer: &Party) -> VerdictReason {

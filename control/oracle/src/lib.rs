@@ -2,8 +2,8 @@
 //!
 //! It reads wire objects and the documentation of Kubernetes and Calico, and nothing else: its own defaults, its own
 //! selectors, its own addresses. It shares no code with the import, the model, resolution or the tables, so that one
-//! mistake is not made twice; it is slow and plain on purpose. Its verdicts are what `manx rig` expects of real
-//! traffic, and the conformance tests compare the compiled tables with them.
+//! mistake is not made twice; it is slow and plain on purpose. `manx rig` expects its verdicts of real traffic, and the
+//! conformance tests compare the compiled tables with them.
 //!
 //! The layers, in order:
 //! - [`packet`]: a packet's protocol and L4 header. `selector`: Calico's selector language. `matching`: Kubernetes'

@@ -1,4 +1,5 @@
-//! The members that have an address: pods, host endpoints and network sets, and what selectors see of each.
+//! The members that have an address (pods, host endpoints and network sets), with the properties that selectors depend
+//! on.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;

@@ -8,7 +8,7 @@ const SCTP: u8 = 132;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// The protocol of a packet and what follows its IP header.
+/// A packet's protocol and L4 header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Packet {
     /// IANA's number of the protocol.

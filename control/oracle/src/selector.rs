@@ -10,7 +10,7 @@
 //!
 //! A namespaceSelector may also be `global()` and nothing else. Whitespace is space and tab. A word is a label unless
 //! its parenthesis follows directly (`has(`), so every keyword may also be a label's key. Source: Calico's
-//! documentation of selectors, and what its parser accepts.
+//! documentation of selectors, and the behaviour of its parser.
 
 use std::fmt;
 

@@ -17,7 +17,7 @@ pub(super) struct Tier {
     pub(super) order: Option<f64>,
     /// Policies name the tier and no object defines it. It comes after all defined tiers.
     pub(super) missing: bool,
-    /// Whether a packet that no rule decided goes on to the next tier; otherwise it is denied.
+    /// Whether a packet that no rule decided continues to the next tier; otherwise it is denied.
     pub(super) passes: bool,
     /// The tier's policies in order, including the staged ones.
     pub(super) policies: Vec<usize>,

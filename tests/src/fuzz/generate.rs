@@ -188,7 +188,7 @@ impl Generator {
         (node, port, worker)
     }
 
-    /// A port by which the world's packets come.
+    /// A port by which packets of the world come in.
     pub fn of_the_world(&mut self) -> PortId {
         if self.rng.bool() { FORWARDED } else { HOST }
     }

@@ -315,7 +315,7 @@ impl Generator {
         }
     }
 
-    /// A packet with a random virtio header; if the port refuses the header, the packet goes in without it.
+    /// A packet with a random virtio header; if the port refuses the header, the packet is sent without it.
     fn false_offload(&mut self) {
         let next = self.next_packet();
         let mut style = self.style(&next);

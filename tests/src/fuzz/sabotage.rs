@@ -10,7 +10,7 @@ use manx_dataplane::port::memory::Frame;
 pub enum Sabotage {
     /// One policy is missing in the input of the tables.
     Policy,
-    /// Tables are not published when a policy comes or goes.
+    /// Tables are not published when a policy is added or removed.
     Stale,
     /// The workers' clock stands still.
     Clock,

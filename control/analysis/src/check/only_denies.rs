@@ -99,7 +99,8 @@ fn may_share(one: &ObjectKey, other: &ObjectKey) -> bool {
     [one, other].iter().any(|key| !key.kind.namespaced()) || one.namespace == other.namespace
 }
 
-/// `denies`, `logs` or the like: what the rules of a Calico policy do if they neither allow nor pass anything.
+/// The effect of a Calico policy's rules as a word, such as `denies`. `None` if they allow or pass packets, or if there
+/// are none.
 fn only(object: &Object, direction: Direction) -> Option<&'static str> {
     let Object::CalicoPolicy(policy) = object else { return None };
     let rules = match direction {

@@ -1,4 +1,4 @@
-//! User namespaces and what can be done in one.
+//! User namespaces, and the operations in them that need capabilities.
 
 use nix::errno::Errno;
 

@@ -118,7 +118,7 @@ pub const RIG: &Settings = &[
 /// For a namespace that forwards packets.
 pub const FORWARD: &Settings = &[("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")];
 
-/// For a namespace whose bridges are only wires: no packet filter sees what crosses them.
+/// For a namespace whose bridges are only wires: no packet filter sees their packets.
 pub const PLAIN_BRIDGES: &Settings = &[
     ("bridge/bridge-nf-call-iptables", "0"),
     ("bridge/bridge-nf-call-ip6tables", "0"),

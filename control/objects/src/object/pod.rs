@@ -39,7 +39,7 @@ pub struct Pod {
     pub pod_ips: Vec<IpAddr>,
     /// The addresses in its annotations.
     pub annotated_ips: AnnotatedIps,
-    /// The annotations that ask for something that Manx does not implement: the name of each row in the table of
+    /// The annotations that request something that Manx does not implement: the name of each row in the table of
     /// settings, and the missing part.
     pub not_done: Vec<(&'static str, &'static str)>,
 }

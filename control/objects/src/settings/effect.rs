@@ -1,4 +1,4 @@
-//! The effect of a field in Manx, and the values that ask for nothing.
+//! The effect of a field in Manx, and the values that need no effect, such as `false`.
 
 use super::super::code::Code;
 use super::super::tree::Value;
@@ -10,7 +10,7 @@ pub enum Effect {
     Heeded(&'static str),
     /// No effect, and nothing is missing. The text says why.
     Quiet(&'static str),
-    /// Not the effect that the field asks for.
+    /// Manx does not have the effect that the field requests.
     NotDone(NotDone),
 }
 
@@ -19,14 +19,14 @@ pub enum Effect {
 pub struct NotDone {
     /// The code of the problem.
     pub code: Code,
-    /// The values that ask for nothing.
+    /// The values that need no effect.
     pub unless: Unless,
     /// The missing part, as text after the field's name.
     pub message: &'static str,
     pub help: &'static str,
 }
 
-/// Values that ask for nothing. Empty values and null never ask for anything.
+/// Values that need no effect, such as `false`. Empty values and null never need one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unless {
     /// Only the empty values.

@@ -4,7 +4,7 @@
 //! `manx status` and Events say the same. `docs/settings.md` is made from it, and a test compares the page with it.
 //!
 //! - A field that changes what is allowed, protected or reached, and that Manx does not implement, is
-//!   [`Effect::NotDone`]: a warning, unless its value asks for nothing.
+//!   [`Effect::NotDone`]: a warning, unless its value needs no effect.
 //! - A field that only tunes how Calico does a thing is [`Effect::Quiet`].
 //! - A field that is in no row is reported as unknown: a later version of Calico may give it a meaning.
 //!

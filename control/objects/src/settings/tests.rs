@@ -128,7 +128,7 @@ fn sentences_follow_the_fields_name_and_have_no_full_stop() {
 fn each_setting_that_is_not_done_is_told_of_and_each_other_field_is_not() {
     for (kind, rows) in SPECS {
         for (name, effect) in fields(rows) {
-            // A value that no row takes as asking for nothing: neither a truth value, nor a number, nor a known text.
+            // A value that every row takes as needing an effect: neither a truth value, nor a number, nor a known text.
             let wrong = "[[manx]]";
             let text = object(kind.name(), "default", &format!("{{{name}: {wrong}}}"));
             let problems = read("file.yaml", &text).unwrap().problems;

@@ -1,4 +1,5 @@
-//! The cluster's process: builds everything inside the rig's namespaces, and keeps what is needed to probe it.
+//! The cluster's process: builds everything inside the rig's namespaces, and keeps the processes and addresses that
+//! probes need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -147,7 +147,7 @@ mod tests {
         own.wait().unwrap();
         assert!(File::open(&inside).is_err());
         assert!(open_init(&workdir).is_err());
-        // A process of another user: for root of an ordinary user, for others of root.
+        // A process of another user: root's test uses an ordinary user's, other users' tests use root's.
         let mut strange = Command::new("sleep");
         let mut strange =
             geteuid().is_root().then(|| strange.arg("60").uid(61_337).spawn().unwrap());

@@ -138,9 +138,9 @@ impl Cells<'_, '_> {
         walk.alive
     }
 
-    /// Whether the rules before a rule certainly leave some of these packets, found at little cost: if the rules are
-    /// asked about in the order of evaluation, the walk of each pair continues from its last position. If the answer is
-    /// no, [`Cells::left`] gives the exact one.
+    /// Whether the rules before a rule certainly leave some of these packets, found at little cost: if this is called
+    /// for the rules in the order of evaluation, the walk of each pair continues from its last position. If the answer
+    /// is no, [`Cells::left`] gives the exact one.
     pub(in crate::check) fn leaves_some(
         &self,
         packets: &Packets,
