@@ -360,7 +360,7 @@ mod tests {
 
     fn places(folder: &Path) -> Places {
         let [bin, conf] = ["bin", "net.d"].map(|name| folder.join(name).display().to_string());
-        // Not the socket of an agent that may run on this machine.
+        // This is not the socket of an agent that may run on this machine.
         let socket = "/nowhere/node.sock";
         let arguments = ["--bin-dir", &bin, "--conf-dir", &conf, "--socket", socket];
         let arguments = arguments.map(str::to_owned);

@@ -155,7 +155,8 @@ mod tests {
         ] {
             assert_eq!(left("Pod", ages), ["first", "second"], "{ages:?}");
         }
-        // Without the first object policy may allow more, and the texts of two clusters may have been put together.
+        // If an object of this kind is absent, policy may allow more, and the texts of two clusters may have been put
+        // together.
         let without_versions = [("1", "", EARLY), ("2", "", LATE)];
         assert_eq!(left("Pod", without_versions), ["second"]);
         assert_eq!(left("NetworkSet", without_versions), ["first", "second"]);

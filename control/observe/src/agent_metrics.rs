@@ -13,7 +13,7 @@ pub type Question = oneshot::Sender<AgentMetrics>;
 /// `rules`.
 #[derive(Debug, Clone)]
 pub struct AgentMetrics {
-    /// When the agent started.
+    /// The time when the agent started.
     pub started: SystemTime,
     /// Whether all objects have been read.
     pub in_sync: bool,

@@ -104,7 +104,7 @@ fn at_local(
             if packets.is_empty() {
                 continue;
             }
-            // Without the packets that earlier rules of its policy decide, or policies that come before both.
+            // Packets that earlier rules of its policy decide, or policies before both, are left out.
             let own = cells.policies[second.policy].policy.rules(direction).unwrap_or_default();
             for before in own.iter().take_while(|it| it.index < second.index) {
                 packets.subtract(&cells.matched(before, direction, &pair, false));

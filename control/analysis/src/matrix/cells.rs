@@ -34,7 +34,7 @@ struct Reader<'a> {
     image: &'a Image,
     family: Family,
     services: Interned,
-    /// By row.
+    /// The number of the services of each row.
     rows: Vec<u32>,
     /// The services of chains that have no rows.
     rules: HashMap<Lookups, u32>,

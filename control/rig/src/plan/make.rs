@@ -474,7 +474,8 @@ mod tests {
             &two_segments(),
             &[
                 ("a", "n1", &[]),
-                // In the block of a's node, outside of all blocks, in its own node's block, and on the underlay.
+                // Addresses in the block of a's node, outside of all blocks, in its own node's block, and on the
+                // underlay.
                 ("b", "n2", &["10.1.1.2"]),
                 ("c", "n1", &["192.168.7.9", "fd09::9"]),
                 ("d", "n2", &["10.1.2.200"]),
