@@ -83,6 +83,13 @@ pub struct ListedRow {
     pub estimate: Duration,
 }
 
+impl ListedRow {
+    /// A row of the list.
+    pub fn new(name: &'static str, description: &str, estimate: Duration) -> Self {
+        Self { name, description: description.to_owned(), estimate }
+    }
+}
+
 /// One run.
 #[derive(Debug)]
 pub struct Run {
@@ -106,10 +113,22 @@ impl Run {
         self.chosen.contains(row)
     }
 
-    /// Adds a figure, and writes the files.
-    pub fn add_figure(&mut self, figure: Figure) -> Result<(), Error> {
-        self.report.figures.push(figure);
+    /// Adds figures, and writes the files.
+    pub fn add_figures(&mut self, all: impl IntoIterator<Item = Figure>) -> Result<(), Error> {
+        self.report.figures.extend(all);
         self.write()
+    }
+
+    /// Adds the figures of a row, or why it has none.
+    pub fn add_measured(
+        &mut self,
+        row: &'static str,
+        measured: Result<impl IntoIterator<Item = Figure>, impl ToString>,
+    ) -> Result<(), Error> {
+        match measured {
+            Ok(figures) => self.add_figures(figures),
+            Err(error) => self.add_missing(row, error.to_string(), true),
+        }
     }
 
     /// Adds the parts of a figure, and writes the files.

@@ -48,7 +48,7 @@ pub enum NextHop {
     /// sender, and nothing says who that is: it has none of the node's rights. No route holds it.
     Forwarded,
     /// The node and everything beyond it, by the own link of an endpoint that another plugin has connected, an index
-    /// into [`Tables::host_sides`]. No route holds it: see [`Detour::path`].
+    /// into [`Tables::host_sides`]. No route holds it: see [`ReturnPath::next_hops`].
     HostSide(u32),
 }
 
@@ -157,7 +157,7 @@ impl NextHop {
 /// What an endpoint's packets passed before they came where they are judged. Their replies go back through it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Detour {
+pub enum ReturnPath {
     /// Nothing: they came by the endpoint's port.
     None,
     /// The node's translation of service addresses: [`NextHop::Translated`].
@@ -169,11 +169,11 @@ pub enum Detour {
     Forwarded,
 }
 
-impl Detour {
+impl ReturnPath {
     /// By their number.
     pub const ALL: [Self; 4] = [Self::None, Self::Service, Self::Node, Self::Forwarded];
 
-    /// The detour of packets whose flow has this next hop for their source. If that is no endpoint, it means nothing.
+    /// The return path of packets whose flow has this next hop for their source. If that is no endpoint, it means nothing.
     #[inline]
     pub const fn of(source: EncodedNextHop) -> Self {
         match NextHop::decode(source) {
@@ -184,11 +184,11 @@ impl Detour {
         }
     }
 
-    /// The next hops of packets that took this detour, where routes lead by `pair`. Only packets of endpoints take one,
+    /// The next hops of packets that go back by this path, where routes lead by `pair`. Only packets of endpoints have one,
     /// and what the node masquerades. Where another plugin connects the endpoints, each reaches the node and beyond by
     /// its own link.
     #[inline]
-    pub fn path(self, tables: &Tables, pair: NextHopPair) -> NextHopPair {
+    pub fn next_hops(self, tables: &Tables, pair: NextHopPair) -> NextHopPair {
         let source = pair.from.endpoint();
         let pair = match source {
             Some(_) if self == Self::Service => {

@@ -15,7 +15,8 @@
 //! | `rows` | what happens to each protocol, port and type between a chain and a class: match sets, row plan, row builder, row interner | to know the addresses of the ends |
 //! | [`packets`] | sets of packets between two given ends, out of match sets | to know which ends a rule matches |
 //! | [`compile`] | the compiler: puts the steps together, keeps identities and counter slots for its life, applies deltas to the last image | |
-//! | [`check`] | the reference, a slow and obvious judge, which shares only types with the folders from `resolve` to `compile`; the proof, which compares an image with a judge in every cell | |
+//! | [`check`] | the proof, which compares an image with a judge in every cell | |
+//! | `reference` | a slow and obvious judge, which shares only types with the folders from `resolve` to `compile`; only with the feature `testing` | |
 //!
 //! **A change** takes the smallest step that suffices. A pod of another node changes cells of the image in use
 //! ([`Compiler::update`](compile::Compiler::update)). New predicates and changed network sets change the addresses that
@@ -42,6 +43,8 @@ pub mod model;
 pub mod packets;
 mod peers;
 pub mod prefix_map;
+#[cfg(any(test, feature = "testing"))]
+pub mod reference;
 pub mod resolve;
 mod rows;
 pub mod selector;

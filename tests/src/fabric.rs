@@ -14,7 +14,7 @@ use std::time::Duration;
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use ipnet::IpNet;
 use manx_calculation::calc::{Calculation, HostSide, Inputs, Local, Underlay};
-use manx_calculation::import::{Cluster, Node as NodeObject, Overlay, Pool, import};
+use manx_calculation::import::{Cluster, Node as NodeObject, Overlay, Plan, Pool, import};
 use manx_calculation::interfaces::Interfaces;
 use manx_calculation::services::Services;
 use manx_calculation::topology::{Peer, Reserved, Route, topology};
@@ -665,10 +665,10 @@ fn node(index: usize, name: &str) -> (String, NodeObject) {
     let object = NodeObject {
         internal_ips: vec![UNDERLAY[index].into(), underlay_v6(index)],
         subnet: None,
-        pod_cidrs: vec![
+        plan: Plan::host_local([
             block(format!("10.244.{}.0/24", index + 1)),
             block(format!("fd44:{}::/64", index + 1)),
-        ],
+        ]),
         vxlan_mac: vxlan_mac(index),
         ..NodeObject::default()
     };

@@ -1,5 +1,7 @@
 //! Figures of a run. The names and the order of the fields are those of `results.json`.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use super::goal::Goal;
@@ -50,6 +52,34 @@ impl Figure {
             ratio: Some(column(Pair::ratio)?),
             goal,
         })
+    }
+
+    /// The figure of these values of Manx alone; `None` if there are none.
+    pub fn from_values(
+        row: &'static str,
+        head: &str,
+        what: &str,
+        unit: &'static str,
+        values: &[f64],
+        goal: Option<Goal>,
+    ) -> Option<Self> {
+        let manx = Summary::from_values(values)?;
+        let (head, what) = (head.to_owned(), what.to_owned());
+        Some(Self { row, head, what, unit, beside: None, manx, ratio: None, goal })
+    }
+
+    /// The figure of these times of Manx alone, in `us` or `ms`; `None` if there are none.
+    pub fn from_times(
+        row: &'static str,
+        head: &str,
+        what: &str,
+        unit: &'static str,
+        times: &[Duration],
+        goal: Option<Goal>,
+    ) -> Option<Self> {
+        let per_second = if unit == "us" { 1e6 } else { 1e3 };
+        let values: Vec<f64> = times.iter().map(|it| it.as_secs_f64() * per_second).collect();
+        Self::from_values(row, head, what, unit, &values, goal)
     }
 
     /// What the goal limits.

@@ -13,7 +13,6 @@ use manx_policy_compiler::model::ObjectName;
 use crate::error::{Error, Failure};
 use crate::report::figures::{Breakdown, Figure};
 use crate::report::goal::Goal;
-use crate::report::statistics::Summary;
 use crate::run::{ListedRow, Run, Settings};
 
 /// The lengths of the text in bytes, and what they are called.
@@ -34,12 +33,7 @@ const ESTIMATE: Duration = Duration::from_secs(25);
 
 /// The rows of this section.
 pub fn rows(_: &Settings) -> Vec<ListedRow> {
-    let listed = |shape: &Shape| ListedRow {
-        name: shape.name,
-        description: shape.what.to_owned(),
-        estimate: ESTIMATE,
-    };
-    SHAPES.iter().map(listed).collect()
+    SHAPES.iter().map(|shape| ListedRow::new(shape.name, shape.what, ESTIMATE)).collect()
 }
 
 /// Measures the chosen rows.
@@ -111,21 +105,10 @@ fn add(run: &mut Run, shape: &Shape, measured: &[Measured]) -> Result<(), Error>
         let head = format!("Policy by its length, {step}, ms");
         run.add_breakdown(Breakdown { row, head, parts })?;
     }
-    if let [.., half, whole] = measured
-        && let Some(manx) = Summary::from_values(&[whole.compiled / half.compiled])
-    {
-        run.report.remarks.push(format!("policy-size, {row}, 10 MB: {}", whole.tables));
-        run.add_figure(Figure {
-            row,
-            head: "Policy by its length: how much longer twice the text takes to compile"
-                .to_owned(),
-            what: format!("10 MB over 5 MB: {}", shape.what),
-            unit: "times",
-            beside: None,
-            manx,
-            ratio: None,
-            goal: Some(Goal::AtMost(GROWTH_GOAL)),
-        })?;
-    }
-    Ok(())
+    let [.., half, whole] = measured else { return Ok(()) };
+    run.report.remarks.push(format!("policy-size, {row}, 10 MB: {}", whole.tables));
+    let head = "Policy by its length: how much longer twice the text takes to compile";
+    let what = format!("10 MB over 5 MB: {}", shape.what);
+    let (growth, goal) = (whole.compiled / half.compiled, Some(Goal::AtMost(GROWTH_GOAL)));
+    run.add_figures(Figure::from_values(row, head, &what, "times", &[growth], goal))
 }

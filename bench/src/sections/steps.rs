@@ -5,7 +5,6 @@ use std::time::Duration;
 use crate::error::{Error, Failure};
 use crate::report::figures::Figure;
 use crate::report::goal::Goal;
-use crate::report::statistics::Summary;
 use crate::run::{ListedRow, Run};
 
 /// How often it is answered.
@@ -30,11 +29,7 @@ pub(super) struct StepsRow {
 impl StepsRow {
     /// As it is listed.
     pub(super) fn listed(&self) -> ListedRow {
-        ListedRow {
-            name: self.name,
-            description: self.description.to_owned(),
-            estimate: self.estimate,
-        }
+        ListedRow::new(self.name, self.description, self.estimate)
     }
 
     /// Measures it.
@@ -45,14 +40,7 @@ impl StepsRow {
     ) -> Result<(), Error> {
         let Self { name, description, .. } = self;
         run.progress.begin(&format!("{name}: {description}"));
-        match self.figures(answer) {
-            Ok(figures) => {
-                for figure in figures {
-                    run.add_figure(figure)?;
-                }
-            }
-            Err(error) => run.add_missing(name, error.to_string(), true)?,
-        }
+        run.add_measured(name, self.figures(answer))?;
         run.progress.step(format!("{name}: done"), self.estimate);
         Ok(())
     }
@@ -61,12 +49,11 @@ impl StepsRow {
         &self,
         mut answer: impl FnMut() -> Result<Steps, Failure>,
     ) -> Result<Vec<Figure>, Failure> {
-        let mut times: Vec<(&'static str, Vec<f64>)> = Vec::new();
+        let mut times: Vec<(&'static str, Vec<Duration>)> = Vec::new();
         for _ in 0..TIMES {
             let mut steps = answer()?;
             steps.push(("in all", steps.iter().map(|(_, time)| *time).sum()));
             for (what, time) in steps {
-                let time = time.as_secs_f64() * 1e3;
                 match times.iter_mut().find(|(of, _)| *of == what) {
                     Some((_, times)) => times.push(time),
                     None => times.push((what, vec![time])),
@@ -74,17 +61,10 @@ impl StepsRow {
             }
         }
         let goal = Goal::AtMost(self.goal.as_secs_f64() * 1e3);
+        let head = format!("{}: {}", self.section, self.description);
         let figures = times.into_iter().filter_map(|(what, times)| {
-            Some(Figure {
-                row: self.name,
-                head: format!("{}: {}", self.section, self.description),
-                what: what.to_owned(),
-                unit: "ms",
-                beside: None,
-                manx: Summary::from_values(&times)?,
-                ratio: None,
-                goal: (what == "in all").then_some(goal),
-            })
+            let goal = (what == "in all").then_some(goal);
+            Figure::from_times(self.name, &head, what, "ms", &times, goal)
         });
         Ok(figures.collect())
     }

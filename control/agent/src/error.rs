@@ -14,8 +14,6 @@ use manx_linux::{netns, socket};
 
 use manx_devices::device;
 
-use super::ipam;
-
 /// Why an agent cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -78,7 +76,7 @@ pub enum Error {
     Socket(#[from] socket::Error),
     /// The file of addresses could not be opened.
     #[error(transparent)]
-    Addresses(#[from] ipam::store::Error),
+    Addresses(#[from] manx_ipam::host_local::Error),
     /// The devices could not be made.
     #[error(transparent)]
     Devices(#[from] device::Error),

@@ -9,10 +9,10 @@
 //! come in by `lo`. The main table leads to `manx2`. So if the rule is missing, the node loses its rights; nobody else
 //! gains them.
 //!
-//! `manx2` has an address of its own in each block, and the kernel masquerades by it ([`masquerade_address`]). So other
+//! `manx2` has an address of its own in each block, and the kernel masquerades by it ([`Plan`]). So other
 //! nodes, which get masqueraded packets by a tunnel, do not take them for the node's own either.
 //!
-//! [`masquerade_address`]: manx_calculation::block::masquerade_address
+//! [`Plan`]: manx_ipam::plan::Plan
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

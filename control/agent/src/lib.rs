@@ -2,14 +2,13 @@
 
 mod capture;
 mod denials;
-mod device_work;
 mod error;
 mod fault;
 mod holding;
 pub mod host_device;
-pub mod ipam;
 mod node;
 mod own_addresses;
+mod pod_work;
 mod port_ids;
 mod privileges;
 mod reserved;
@@ -29,9 +28,9 @@ use manx_api::health;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-use self::device_work::Completed;
 pub use self::error::Error;
 use self::node::{Agent, Done};
+use self::pod_work::Completed;
 use self::server::PendingRequest;
 pub use self::settings::Settings;
 use manx_calculation::topology::Reserved;
@@ -45,7 +44,7 @@ use manx_observe::Observer;
 /// How often the workers' reports are read and their life is checked.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How long an agent that stops waits for device work.
+/// How long an agent that stops waits for the leases to be written, and then for devices.
 const LAST_WORK: Duration = Duration::from_secs(1);
 
 /// Checks the cores that workers are pinned to. A worker that cannot be pinned would run anywhere, unnoticed.
@@ -140,6 +139,13 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
     if ended.is_ok() {
         // Meanwhile packets are judged, and `sources` keeps the socket: the next agent speaks after this one.
         agent.tell_network_down().await;
+    }
+    // The next agent reads the leases when it has the socket.
+    if tokio::time::timeout(LAST_WORK, agent.close_leases()).await.is_err() {
+        tracing::error!(
+            "the leases are still being written after {} s: the next agent reads them once more before it changes them",
+            LAST_WORK.as_secs()
+        );
     }
     // The next agent finds the last state's file free when it has the socket.
     drop(agent);

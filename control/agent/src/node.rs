@@ -1,8 +1,8 @@
 //! The agent: inputs → [`settle`](Agent::settle) → outputs. One thread owns it; nothing in it is shared or locked.
 //!
 //! - [`Inputs`]: what the sources have told, and what of it is not settled yet.
-//! - [`Attachments`]: the pods of this node, their addresses and devices, and device work under way: the input that the
-//!   agent itself makes.
+//! - [`Attachments`]: the pods of this node, each in one state, and the work for them under way: the input that the agent
+//!   itself makes.
 //! - [`View`]: what the inputs mean for this node.
 //! - [`Calculated`]: the tables in use, and what they were calculated of.
 //! - [`Dataplane`]: workers and ports, and what they report.
@@ -10,11 +10,17 @@
 //! Each event of the control loop writes into the first two, and what follows for the others is settled after it. `status`
 //! and `figures` read all of it.
 
+mod attach;
 mod attachments;
 mod calculated;
 mod dataplane;
+mod detach;
 mod figures;
 mod inputs;
+mod node_devices;
+mod pod_request;
+mod pod_state;
+mod pod_walk;
 mod pods;
 mod ports;
 mod restart;
@@ -30,16 +36,17 @@ use std::time::Instant;
 
 use tokio::sync::{mpsc, watch};
 
+use self::attachments::Attachments;
 pub(super) use self::attachments::Done;
-use self::attachments::{AttachRequest, Attachments, Maker, PodRequest};
 use self::calculated::Calculated;
 use self::dataplane::Dataplane;
 pub(super) use self::inputs::Inputs;
+use self::pod_request::{AttachRequest, Maker, PodRequest};
 use self::settle::{Settled, settle};
 pub(super) use self::view::View;
-use super::device_work::Completed;
 use super::error::Error;
 use super::holding::LastAgent;
+use super::pod_work::Completed;
 use super::server::{Outcome, PendingRequest};
 use super::settings::{Network, Settings};
 use super::uplink;
@@ -73,7 +80,7 @@ impl Agent {
     /// what the inputs say is in force. Workers begin when they have tables, flows and all ports: before that, a
     /// packet would be judged without one of these. If the objects have not been read whole they begin without tables,
     /// and drop what comes.
-    /// Returns the receiver of device work that has ended, too.
+    /// Returns the receiver of work for pods that has ended, too.
     pub(super) async fn start(
         settings: &Settings,
         (inputs, view): (Inputs, View),
@@ -86,7 +93,7 @@ impl Agent {
             Network::OtherPlugin => uplink::unused(workers)?,
         };
         let (attachments, own, completed) =
-            Attachments::open(settings, &view.topology.blocks, uplink)?;
+            Attachments::open(settings, &view.topology.blocks, uplink).await?;
         let latencies = observer.latencies.clone();
         let (dataplane, own) =
             Dataplane::start(settings, tunnels, own, uplink.mtu, latencies.clone())?;
@@ -106,7 +113,7 @@ impl Agent {
             served: observer.served.clone(),
         };
         let taken = agent.take_over(devices);
-        agent.attachments.forget_others();
+        agent.attachments.set_left_apart().await;
         agent.settle(Instant::now());
         agent.serve(taken)?;
         agent.dataplane.ports.workers.begin();
@@ -116,16 +123,6 @@ impl Agent {
     /// The nodes to which there is an IPIP tunnel, now and later.
     pub(super) fn peers(&self) -> watch::Receiver<BTreeSet<Ipv4Addr>> {
         self.peers.subscribe()
-    }
-
-    /// Begins the requests that have waited and wait no longer. Returns whether there were any.
-    pub(super) fn begin_ready(&mut self) -> bool {
-        let ready = mem::take(&mut self.attachments.ready);
-        let any = !ready.is_empty();
-        for request in ready.into_iter().filter(|request| !request.is_abandoned()) {
-            self.submit(request);
-        }
-        any
     }
 
     /// Does all that follows from the last changes, and sends the replies that wait for it. The control loop calls this once
@@ -138,7 +135,7 @@ impl Agent {
             view,
             calculated,
             &attachments.locals(),
-            |view| attachments.reconcile_host(&view.host()),
+            |view| attachments.devices.reconcile_host(&view.host()),
             |view| dataplane.open_vxlan(view),
         );
         let Settled { placed, tables, received } = settled;
@@ -151,9 +148,9 @@ impl Agent {
         if let Some(received) = received {
             self.dataplane.note_change(received, before, self.calculated.tables.version);
         }
-        self.look_for_early(now);
+        self.look_for_expected(now);
         self.attachments.send_replies();
-        self.end_detached();
+        self.end_leaving();
         if placed {
             let peers = self.view.ipip_peers();
             self.peers.send_if_modified(|known| mem::replace(known, peers) != *known);
@@ -187,11 +184,11 @@ impl Agent {
     pub(super) fn handle(&mut self, PendingRequest { call, netns, answer }: PendingRequest) {
         let outcome = match call {
             Call::Attach(attach) => {
-                let request = AttachRequest { attach, netns, maker: Maker::Agent };
+                let request = AttachRequest { attach, netns, maker: Maker::Agent, until: None };
                 return self.submit(PodRequest::Attach(Box::new(request), answer));
             }
             Call::Reserve(attach) => {
-                let request = AttachRequest { attach, netns, maker: Maker::Caller };
+                let request = AttachRequest { attach, netns, maker: Maker::Caller, until: None };
                 return self.submit(PodRequest::Attach(Box::new(request), answer));
             }
             Call::HandOver => {
@@ -257,10 +254,15 @@ impl Agent {
             self.inputs.source.tell_network_down().await;
         }
     }
+
+    /// Ends all changes of the leases: no file is written any more when this returns.
+    pub(super) async fn close_leases(&self) {
+        self.attachments.close_leases().await;
+    }
 }
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        self.attachments.remove_host();
+        self.attachments.devices.remove_host();
     }
 }

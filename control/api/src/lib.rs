@@ -35,6 +35,8 @@ use crate::proof::Refutation;
 pub const VERSION: u32 = 3;
 /// The most flows of a worker in a status.
 pub const MAX_FLOWS: usize = 1024;
+/// The most pods that a status names of those that are not simply attached.
+pub const MAX_OTHER_PODS: usize = 20;
 /// The most bytes of a message.
 pub const MAX_MESSAGE: usize = 64 << 20;
 
@@ -458,6 +460,9 @@ pub struct Status {
     pub known_policies: usize,
     /// The endpoints of this node.
     pub endpoints: Vec<EndpointStatus>,
+    /// The pods of this node that are not simply attached.
+    #[serde(default)]
+    pub other_pods: OtherPods,
     /// Destinations and where they lead.
     pub routes: Vec<RouteStatus>,
     /// The worker's ports.
@@ -474,6 +479,28 @@ pub struct Status {
     pub policy: PolicyStatus,
     /// Whether the last tables were proved before they were published.
     pub verification: Verification,
+}
+
+/// Pods that are not simply attached: something is under way for them, or they have no device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherPods {
+    /// How many there are.
+    pub count: usize,
+    /// Those that have been longest in their state, at most [`MAX_OTHER_PODS`].
+    pub longest: Vec<PodState>,
+}
+
+/// A pod and its state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodState {
+    /// The pod.
+    pub pod: PodName,
+    /// What is under way, or what is missing, for people.
+    pub state: String,
+    /// Since when, in seconds since 1970.
+    pub since: u64,
+    /// How long that is ago, in seconds.
+    pub for_s: u64,
 }
 
 /// Objects that may be out of date. They stay in force.

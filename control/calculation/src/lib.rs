@@ -1,7 +1,6 @@
 //! From objects to tables: what a cluster's objects mean for one node.
 //!
 //! The layers, in order:
-//! - [`block`]: the addresses of a node's block and what each is for.
 //! - [`interfaces`]: the interfaces of a node that host endpoints may govern.
 //! - [`import`]: objects to the validated model. An object that is not valid fails closed.
 //! - [`topology`]: where every prefix leads, seen from one node.
@@ -11,7 +10,6 @@
 //! Everything here is calculated from its arguments: no files, no clock, no system call. The oracle, which judges the
 //! result, shares no code with this crate.
 
-pub mod block;
 pub mod calc;
 pub mod import;
 pub mod interfaces;

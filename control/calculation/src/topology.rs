@@ -35,7 +35,7 @@ pub enum Route {
     /// An address of this node itself.
     Node,
     /// An address of this node by which it masquerades others
-    /// ([`masquerade_address`](crate::block::masquerade_address)): a destination like the node's own, and a source of which
+    /// ([`Plan`](manx_ipam::plan::Plan)): a destination like the node's own, and a source of which
     /// nothing is known.
     Masquerade,
     /// Another node's block or borrowed address, unencapsulated, by that node's address.
@@ -156,7 +156,7 @@ pub struct Topology {
     pub prefixes: BTreeMap<IpNet, Route>,
     /// This node's blocks, from which its pods get addresses.
     pub blocks: Vec<IpNet>,
-    /// The node's own address of each block ([`tunnel_address`](crate::block::tunnel_address)), for its traffic to remote pods.
+    /// The node's own addresses of its blocks, for its traffic to remote pods.
     pub tunnel_addresses: Vec<IpAddr>,
     /// The node's own addresses, by which a host endpoint with `expectedIPs` finds the uplink.
     pub addresses: Vec<IpAddr>,
@@ -369,8 +369,8 @@ pub fn closed_topology(
         .collect();
     Ok(Topology {
         prefixes: routes(seen.routes().map(|it| (it.prefix, it.source, it.route))),
-        blocks: here.pod_cidrs.clone(),
-        tunnel_addresses: seen.tunnel_addresses().collect(),
+        blocks: here.plan.blocks().to_vec(),
+        tunnel_addresses: here.plan.tunnel_addresses().to_vec(),
         addresses: here.internal_ips.clone(),
         underlay: underlay_address(here),
         senders: seen.senders(),

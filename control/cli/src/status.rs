@@ -91,6 +91,7 @@ fn render(status: &manx_api::Status) -> String {
         known_endpoints,
         known_policies,
         endpoints,
+        other_pods,
         routes,
         ports,
         workers,
@@ -124,6 +125,7 @@ fn render(status: &manx_api::Status) -> String {
         let _ = writeln!(text, "WARNING {warning}");
     }
     section(&mut text, "endpoints", &endpoint_table(endpoints));
+    section(&mut text, "pods not simply attached", &other_table(other_pods));
     section(&mut text, "routes", &route_table(routes));
     section(&mut text, "ports", &port_table(ports));
     section(&mut text, "drops", &drop_table(ports));
@@ -175,6 +177,17 @@ fn endpoint_table(endpoints: &[manx_api::EndpointStatus]) -> String {
     let header =
         ["pod", "addresses", "device", "port", "enforced", "ingress policies", "egress policies"];
     table(header, &[], rows.collect())
+}
+
+fn other_table(manx_api::OtherPods { count, longest }: &manx_api::OtherPods) -> String {
+    let named = longest.iter().map(|manx_api::PodState { pod, state, for_s, .. }| {
+        let age = duration(Duration::from_secs(*for_s));
+        [Cell::new(pod), Cell::new(state), Cell::new(age)]
+    });
+    let more = count.saturating_sub(longest.len());
+    let more =
+        (more > 0).then(|| [Cell::new(format!("and {more} more")), Cell::new(""), Cell::new("")]);
+    table(["pod", "state", "for"], &[2], named.chain(more).collect())
 }
 
 fn route_table(routes: &[manx_api::RouteStatus]) -> String {
@@ -300,6 +313,13 @@ fn duration(duration: Duration) -> String {
 mod tests {
     use super::*;
 
+    fn other_pods() -> manx_api::OtherPods {
+        let pod = manx_api::PodName { namespace: "default".to_owned(), name: "late".to_owned() };
+        let state = "waits for its object".to_owned();
+        let late = manx_api::PodState { pod, state, since: 1_700_000_000, for_s: 9 };
+        manx_api::OtherPods { count: 23, longest: vec![late] }
+    }
+
     fn status() -> manx_api::Status {
         manx_api::Status {
             version: "0.1.0".to_owned(),
@@ -335,6 +355,7 @@ mod tests {
                     egress: vec![],
                 },
             ],
+            other_pods: other_pods(),
             routes: vec![
                 manx_api::RouteStatus { prefix: "10.244.1.2/32".to_owned(), via: "pod default/web".to_owned() },
                 manx_api::RouteStatus { prefix: "10.244.2.0/24".to_owned(), via: "tunnel 172.18.0.3 (node-2)".to_owned() },
@@ -408,6 +429,11 @@ mod tests {
         default/web  10.244.1.2,fd00:1::2  tun     pod:default/web  yes                 default/web-from-front,default/deny  -
         default/db   10.244.1.3            veth    pod:default/db   no, nothing passes  -                                    -
 
+        PODS NOT SIMPLY ATTACHED
+        POD           STATE                 FOR
+        default/late  waits for its object   9s
+        and 22 more
+
         ROUTES
         DESTINATION    VIA
         10.244.1.2/32  pod default/web
@@ -455,6 +481,7 @@ mod tests {
             invalid: vec![],
             warnings: vec![],
             endpoints: vec![],
+            other_pods: manx_api::OtherPods::default(),
             routes: vec![],
             ports: vec![],
             workers: vec![],

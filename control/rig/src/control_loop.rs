@@ -128,10 +128,9 @@ async fn handle_request(
                     Err(error) => drop(events.send(failed(&error))),
                 }
             }
-            Request::Delete(references) => {
-                // Parsing cannot fail.
+            Request::Delete(names) => {
                 let references: Vec<PolicyReference> =
-                    references.iter().flat_map(|reference| reference.parse()).collect();
+                    names.iter().map(|it| it.as_str().into()).collect();
                 let mut rig = rig.lock().await;
                 match rig.cluster.delete(&references).await {
                     Ok(keys) => {

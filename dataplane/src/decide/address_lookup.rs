@@ -4,7 +4,7 @@ use manx_policy_compiler::image::Identity;
 
 use crate::flow::Epoch;
 use crate::policy::FlowEnds;
-use crate::tables::{Detour, EncodedNextHop, NextHop, NextHopPair, Tables};
+use crate::tables::{EncodedNextHop, NextHop, NextHopPair, ReturnPath, Tables};
 use crate::wire::address::Address;
 
 /// What is found for one address.
@@ -38,15 +38,15 @@ fn pair(source: ResolvedAddress, destination: ResolvedAddress) -> (NextHopPair, 
     (pair, FlowEnds { from, to, identities: [source.identity, destination.identity] })
 }
 
-/// As [`lookup_ends`] found them, for packets that took this detour. A masqueraded sender is not the node: policy
+/// As [`lookup_ends`] found them, for packets that go back by this path. A masqueraded sender is not the node: policy
 /// judges it as [`NextHop::Forwarded`].
 #[inline]
-pub(super) fn by_detour(
+pub(super) fn by_return_path(
     tables: &Tables,
-    detour: Detour,
+    return_path: ReturnPath,
     (pair, ends): (NextHopPair, FlowEnds),
 ) -> (NextHopPair, FlowEnds) {
-    let pair = detour.path(tables, pair);
+    let pair = return_path.next_hops(tables, pair);
     let from = if pair.from == EncodedNextHop::FORWARDED { NextHop::Forwarded } else { ends.from };
     (pair, FlowEnds { from, ..ends })
 }

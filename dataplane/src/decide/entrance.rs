@@ -2,7 +2,7 @@
 
 use crate::drop_reason::DropReason;
 use crate::flow::FlowDirection;
-use crate::tables::{Detour, EncodedNextHop, NextHop, NextHopPair};
+use crate::tables::{EncodedNextHop, NextHop, NextHopPair, ReturnPath};
 
 /// Where a packet entered: by a port's role, or out of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,12 +63,12 @@ impl Entrance {
 
     /// What an endpoint's packets have passed before they enter here.
     #[inline]
-    pub(super) const fn detour(self) -> Detour {
+    pub(super) const fn return_path(self) -> ReturnPath {
         match self.back() {
-            NextHop::Service => Detour::Service,
-            NextHop::HostSide(_) => Detour::Node,
-            NextHop::Forwarded => Detour::Forwarded,
-            _ => Detour::None,
+            NextHop::Service => ReturnPath::Service,
+            NextHop::HostSide(_) => ReturnPath::Node,
+            NextHop::Forwarded => ReturnPath::Forwarded,
+            _ => ReturnPath::None,
         }
     }
 
@@ -81,7 +81,7 @@ impl Entrance {
 
     /// The same where the fast path need not be fast: processes of the node answer for service addresses by host sides,
     /// too, each to its own endpoint.
-    pub(super) fn admits_any(
+    pub(super) fn admits_flow(
         self,
         NextHopPair { from, to }: NextHopPair,
         direction: FlowDirection,

@@ -1,6 +1,6 @@
 //! Flows of the last process: each is judged anew, and goes on if these tables allow it.
 
-use super::address_lookup::{by_detour, current_epoch, lookup_ends};
+use super::address_lookup::{by_return_path, current_epoch, lookup_ends};
 use super::key::transport;
 use super::route::connects;
 use super::service;
@@ -41,7 +41,7 @@ pub fn restore(
     }
     let epoch = current_epoch(tables, key.v4_addresses());
     let found = lookup_ends(tables, source, destination);
-    let (pair, ends) = by_detour(tables, record.detour, found);
+    let (pair, ends) = by_return_path(tables, record.return_path, found);
     let leads = service::refusal(pair).is_none()
         && connects(tables, ends.from, ends.to)
         && pair.from != pair.to

@@ -2,7 +2,7 @@
 
 use manx_policy_compiler::model::Transport;
 
-use super::address_lookup::{by_detour, current_epoch, lookup_ends};
+use super::address_lookup::{by_return_path, current_epoch, lookup_ends};
 use super::flow_decision::FlowDecision;
 use super::key::{icmp_query, key_from_parts, transport};
 use super::metadata::{PacketMetadata, PacketRef};
@@ -16,7 +16,7 @@ use crate::flow::{
 use crate::icmp;
 use crate::parse::Parsed;
 use crate::policy::{self, FlowEnds, NO_SLOT, PolicyVerdict, PolicyViews, UntrackedAllows};
-use crate::tables::{Detour, Established, NextHop, NextHopPair, Tables};
+use crate::tables::{Established, NextHop, NextHopPair, ReturnPath, Tables};
 use crate::wire::address::Address;
 use crate::wire::protocol;
 
@@ -70,8 +70,8 @@ fn open_flow(
     }
     let epoch = current_epoch(tables, name.key.v4_addresses());
     let found = state.source_cache.lookup_ends(tables, source, destination);
-    let (pair, ends) = by_detour(tables, metadata.entrance.detour(), found);
-    if !metadata.entrance.admits_any(pair, FlowDirection::Original) {
+    let (pair, ends) = by_return_path(tables, metadata.entrance.return_path(), found);
+    if !metadata.entrance.admits_flow(pair, FlowDirection::Original) {
         return FlowDecision::drop(metadata.entrance.refusal(pair.to));
     }
     if let Some(reason) = service::refusal(pair) {
@@ -150,7 +150,7 @@ fn apply_cached(
         return recheck(tables, entry, metadata, direction, false, now);
     }
     let pair = entry.next_hop_pair(direction);
-    if !metadata.entrance.admits_any(pair, direction) {
+    if !metadata.entrance.admits_flow(pair, direction) {
         return FlowDecision::drop(metadata.entrance.refusal(pair.to));
     }
     count_packet(entry, metadata, direction, now);
@@ -170,7 +170,7 @@ fn recheck(
 ) -> FlowDecision {
     let verdict = refresh(tables, entry, judge);
     let pair = entry.next_hop_pair(direction);
-    if !metadata.entrance.admits_any(pair, direction) {
+    if !metadata.entrance.admits_flow(pair, direction) {
         return FlowDecision::drop(metadata.entrance.refusal(pair.to));
     }
     let decision = FlowDecision::from_verdict(pair, &verdict);
@@ -232,7 +232,7 @@ fn refresh_stale(
     let (destination, _) = entry.key().destination(entry.original());
     let found = lookup_ends(tables, source, destination);
     let before = entry.next_hop_pair(FlowDirection::Original);
-    let (pair, ends) = by_detour(tables, Detour::of(before.from), found);
+    let (pair, ends) = by_return_path(tables, ReturnPath::of(before.from), found);
     let leads_as_before = has_same_next_hops(tables, entry, pair, &ends);
     if !judge
         && leads_as_before
@@ -336,8 +336,8 @@ pub(super) fn decide_icmp_error(
         from: tables.encoded_next_hop(parsed.source),
         to: tables.encoded_next_hop(parsed.destination),
     };
-    let path = entrance.detour().path(tables, pair);
-    if !entrance.admits_any(path, FlowDirection::Original) {
+    let path = entrance.return_path().next_hops(tables, pair);
+    if !entrance.admits_flow(path, FlowDirection::Original) {
         return FlowDecision::drop(entrance.refusal(pair.to));
     }
     if pair.from == pair.to && pair.from.endpoint().is_some() {
@@ -366,7 +366,7 @@ pub(super) fn decide_icmp_error(
     let direction = entry.direction(orientation).reverse();
     let verdict = refresh(tables, &mut entry, false);
     let pair = entry.next_hop_pair(direction);
-    if !packet.metadata.entrance.admits_any(pair, direction) {
+    if !packet.metadata.entrance.admits_flow(pair, direction) {
         return unmatched;
     }
     FlowDecision::from_verdict(pair, &verdict)

@@ -9,7 +9,7 @@
 
 use manx_policy_compiler::model::{Shown, Transport};
 
-use super::address_lookup::{SourceCache, by_detour};
+use super::address_lookup::{SourceCache, by_return_path};
 use super::entrance::Entrance;
 use super::flow_decision::FlowDecision;
 use super::key::transport;
@@ -125,7 +125,7 @@ fn decide_untracked(
         return Some(FlowDecision::drop(DropReason::NotForwardable));
     }
     let found = source_cache.lookup_ends(tables, source, destination);
-    let (pair, ends) = by_detour(tables, metadata.entrance.detour(), found);
+    let (pair, ends) = by_return_path(tables, metadata.entrance.return_path(), found);
     if !metadata.entrance.admits(pair.from) {
         return Some(FlowDecision::drop(metadata.entrance.refusal(pair.to)));
     }

@@ -4,12 +4,11 @@ use std::ops::{Deref, DerefMut};
 
 use zerocopy::FromZeros;
 
-use super::end::EndReason;
+use super::eviction_class::EvictionClass;
 use super::key::{FlowKey, HAS_ANOTHER, Orientation};
 use super::record::{FlowRecord, MAX_AGE};
-use super::slots::{EvictionClass, Slots};
 use super::state::{Admission, FlowDirection, FlowState, LEAST_TIMEOUT, TcpFlags};
-use crate::tables::{Detour, EncodedNextHop, NextHopPair};
+use crate::tables::{EncodedNextHop, NextHopPair};
 
 /// The cached verdict. Zero denies, so that memory that was never written allows nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromZeros)]
@@ -71,9 +70,9 @@ pub struct Traffic {
 /// Half of the bits of each count of a [`Traffic`].
 #[derive(Debug, Clone, Copy, Default, FromZeros)]
 #[repr(C)]
-struct HalfTraffic {
-    packets: u32,
-    bytes: u32,
+pub(super) struct HalfTraffic {
+    pub(super) packets: u32,
+    pub(super) bytes: u32,
 }
 
 /// The part of an entry that a packet of a known IPv4 flow reads and changes: one cache line of plain data. The number
@@ -81,14 +80,14 @@ struct HalfTraffic {
 #[derive(Debug, Clone, Copy, FromZeros)]
 #[repr(C, align(64))]
 pub struct FirstLine {
-    key_words: [u64; 2],
-    state: FlowState,
+    pub(super) key_words: [u64; 2],
+    pub(super) state: FlowState,
     /// The cached verdict.
     pub verdict: Verdict,
-    original: Orientation,
+    pub(super) original: Orientation,
     /// The table sets it.
     pub(super) eviction_class: EvictionClass,
-    last_seen: u32,
+    pub(super) last_seen: u32,
     /// The epoch in which the verdict and the next hops were last checked.
     pub epoch: Epoch,
     /// By direction, the next hop of its packets. The next hop of replies is where the first packet came from.
@@ -96,7 +95,7 @@ pub struct FirstLine {
     /// The rules that allowed the flow.
     pub counters: RuleCounters,
     /// By direction.
-    traffic: [HalfTraffic; 2],
+    pub(super) traffic: [HalfTraffic; 2],
 }
 
 /// The rest of an entry: what is read after a change, IPv6 addresses, and the upper halves of the traffic counts.
@@ -117,7 +116,7 @@ const _: () = assert!(size_of::<FirstLine>() == 64 && size_of::<SecondLine>() ==
 
 impl FirstLine {
     #[inline]
-    fn open(key: &FlowKey, original: Orientation, flags: TcpFlags, now: u32) -> Self {
+    pub(super) fn open(key: &FlowKey, original: Orientation, flags: TcpFlags, now: u32) -> Self {
         Self {
             key_words: key.words().0,
             state: FlowState::first(key.protocol(), flags),
@@ -140,12 +139,12 @@ impl FirstLine {
 
     /// The key, without a mark.
     #[inline]
-    fn key(&self, second: &SecondLine) -> FlowKey {
+    pub(super) fn key(&self, second: &SecondLine) -> FlowKey {
         let [first, last] = self.key_words;
         FlowKey::from_words([first, last & !HAS_ANOTHER], second.v6)
     }
 
-    /// Whether the entry has another key as well ([`second_key`](super::second_key)).
+    /// Whether the entry has another key as well ([`second_key`](super::two_keys)).
     #[inline]
     pub(super) fn has_two_keys(&self) -> bool {
         self.key_words[1] & HAS_ANOTHER != 0
@@ -162,7 +161,7 @@ impl FirstLine {
 
     /// Becomes another entry in the same slot: what the table knows of the slot stays.
     #[inline]
-    fn become_other(&mut self, other: Self) {
+    pub(super) fn become_other(&mut self, other: Self) {
         let (class, two) = (self.eviction_class, self.has_two_keys());
         *self = Self { eviction_class: class, ..other };
         self.set_two_keys(two);
@@ -237,7 +236,7 @@ impl FirstLine {
 
 impl SecondLine {
     #[inline]
-    fn open(key: &FlowKey) -> Self {
+    pub(super) fn open(key: &FlowKey) -> Self {
         Self {
             v6: key.words().1,
             policy_stamp: PolicyStamp::default(),
@@ -248,7 +247,7 @@ impl SecondLine {
 
     #[cold]
     #[inline(never)]
-    fn carry(&mut self, direction: FlowDirection, packets: bool, bytes: bool) {
+    pub(super) fn carry(&mut self, direction: FlowDirection, packets: bool, bytes: bool) {
         let upper = &mut self.upper_traffic[direction as usize];
         upper.packets = upper.packets.wrapping_add(packets.into());
         upper.bytes = upper.bytes.wrapping_add(bytes.into());
@@ -258,18 +257,18 @@ impl SecondLine {
 /// A flow outside of a table.
 #[derive(Debug, Clone, Copy)]
 pub struct FlowEntry {
-    first: FirstLine,
-    second: SecondLine,
+    pub(super) first: FirstLine,
+    pub(super) second: SecondLine,
 }
 
 impl FlowEntry {
-    /// Opens a flow, as [`FlowMut::open`] does.
+    /// Opens a flow, as [`FlowMut::open`](super::FlowMut::open) does.
     #[inline]
     pub fn open(key: FlowKey, original: Orientation, flags: TcpFlags, now: u32) -> Self {
         Self { first: FirstLine::open(&key, original, flags, now), second: SecondLine::open(&key) }
     }
 
-    /// A flow that is as far as its record says. It is denied, as [`FlowMut::open`] says. The record may be older than
+    /// A flow that is as far as its record says. It is denied, as [`FlowMut::open`](super::FlowMut::open) says. The record may be older than
     /// the flow's last packet by [`MAX_AGE`].
     pub fn from_record(record: &FlowRecord, now: u32) -> Self {
         let seen = record.seen.saturating_add(MAX_AGE).min(now);
@@ -281,12 +280,6 @@ impl FlowEntry {
     /// A copy of a flow in a table.
     pub(super) fn from_lines(first: &FirstLine, second: &SecondLine) -> Self {
         Self { first: *first, second: *second }
-    }
-
-    /// The flow, to be changed as in a table.
-    #[inline]
-    pub fn as_mut(&mut self) -> FlowMut<'_> {
-        FlowMut::from_lines(&mut self.first, &mut self.second, None)
     }
 
     /// The key of the connection.
@@ -321,184 +314,5 @@ impl DerefMut for FlowEntry {
     #[inline]
     fn deref_mut(&mut self) -> &mut FirstLine {
         &mut self.first
-    }
-}
-
-/// A flow in a table.
-#[derive(Debug)]
-pub struct FlowMut<'a> {
-    first: &'a mut FirstLine,
-    /// The part that is seldom needed.
-    pub second: &'a mut SecondLine,
-    /// The table's slots and the flow's own slot, which is always in the list of its owner that its state asks for.
-    /// `None`: the flow is in no table.
-    list_slot: Option<(&'a mut Slots, u32)>,
-}
-
-impl<'a> FlowMut<'a> {
-    #[inline]
-    pub(super) fn from_lines(
-        first: &'a mut FirstLine,
-        second: &'a mut SecondLine,
-        queued: Option<(&'a mut Slots, u32)>,
-    ) -> Self {
-        Self { first, second, list_slot: queued }
-    }
-
-    /// Makes it the flow of a first packet with the orientation `original`. The flow is denied, has an empty stamp and
-    /// no next hops until the caller sets what was decided. The packet is not counted: see [`FlowMut::record_packet`].
-    #[inline]
-    pub fn open(&mut self, key: &FlowKey, original: Orientation, flags: TcpFlags, now: u32) {
-        self.first.become_other(FirstLine::open(key, original, flags, now));
-        *self.second = SecondLine::open(key);
-        self.update_eviction_list();
-    }
-
-    /// Makes it a copy of another flow.
-    pub fn replace(&mut self, entry: FlowEntry) {
-        self.first.become_other(entry.first);
-        *self.second = entry.second;
-        self.follow_state();
-    }
-
-    /// A copy outside of the table.
-    #[inline]
-    pub fn to_entry(&self) -> FlowEntry {
-        FlowEntry::from_lines(self.first, self.second)
-    }
-
-    /// The key of the connection.
-    #[inline]
-    pub fn key(&self) -> FlowKey {
-        self.first.key(self.second)
-    }
-
-    /// What the next process has to know of it.
-    #[inline]
-    pub fn record(&self) -> FlowRecord {
-        FlowRecord {
-            key: self.key(),
-            original: self.first.original,
-            state: self.first.state,
-            seen: self.first.last_seen,
-            detour: Detour::of(self.first.next_hop_pair(FlowDirection::Original).from),
-        }
-    }
-
-    /// Counts an admitted packet (a super-packet as its segments) and updates the connection's state.
-    #[inline]
-    pub fn record_packet(
-        &mut self,
-        direction: FlowDirection,
-        flags: TcpFlags,
-        packets: u32,
-        bytes: u32,
-        now: u32,
-    ) {
-        if !self.first.stays(flags, direction) {
-            self.first.state = self.first.state.next(flags, direction);
-            self.follow_state();
-        }
-        self.count_packet(direction, packets, bytes, now);
-    }
-
-    /// Brings up to date what depends on the state.
-    #[inline(never)]
-    fn follow_state(&mut self) {
-        self.update_eviction_list();
-        self.renew_record();
-    }
-
-    /// Sets the verdict. A flow that is no longer allowed has ended.
-    #[inline]
-    pub fn set_verdict(&mut self, verdict: Verdict) {
-        let before = std::mem::replace(&mut self.first.verdict, verdict);
-        if before == Verdict::Allow
-            && verdict != Verdict::Allow
-            && let Some((slots, slot)) = &mut self.list_slot
-            && slots.listener.is_some()
-        {
-            let flow = FlowEntry::from_lines(self.first, self.second);
-            slots.tell_end(*slot, flow, EndReason::Denied);
-        }
-    }
-
-    /// Writes the record of a flow that is new in its slot.
-    #[inline]
-    pub(super) fn write_record(&self) {
-        if let Some((slots, slot)) = &self.list_slot
-            && let Some(records) = &slots.records
-        {
-            records.write(*slot, &self.record());
-        }
-    }
-
-    /// Brings the flow's record up to date, if there is one.
-    pub(super) fn renew_record(&self) {
-        if let Some((slots, slot)) = &self.list_slot
-            && let Some(records) = &slots.records
-        {
-            records.change(*slot, &self.record());
-        }
-    }
-
-    /// Moves the flow to the list of its owner that its state asks for.
-    fn update_eviction_list(&mut self) {
-        let Some((slots, slot)) = &mut self.list_slot else { return };
-        let standing = EvictionClass::from_state(self.first.state);
-        let before = std::mem::replace(&mut self.first.eviction_class, standing);
-        if before != standing {
-            slots.unlink(*slot, before);
-            slots.append(*slot, standing);
-        }
-    }
-
-    /// Counts a packet as [`FlowMut::record_packet`] does, if the packet leaves the state as it is.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "nearly every packet, and a few instructions")]
-    pub fn count_packet(&mut self, direction: FlowDirection, packets: u32, bytes: u32, now: u32) {
-        self.first.last_seen = now;
-        let traffic = &mut self.first.traffic[direction as usize];
-        let (packets, packets_carry) = traffic.packets.overflowing_add(packets);
-        let (bytes, bytes_carry) = traffic.bytes.overflowing_add(bytes);
-        *traffic = HalfTraffic { packets, bytes };
-        if packets_carry || bytes_carry {
-            self.second.carry(direction, packets_carry, bytes_carry);
-        }
-    }
-}
-
-impl Deref for FlowMut<'_> {
-    type Target = FirstLine;
-
-    #[inline]
-    fn deref(&self) -> &FirstLine {
-        self.first
-    }
-}
-
-impl DerefMut for FlowMut<'_> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut FirstLine {
-        self.first
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn traffic_is_counted_beyond_32_bits() {
-        let mut entry =
-            FlowEntry::open(FlowKey::EMPTY, Orientation::LowToHigh, TcpFlags::default(), 0);
-        let mut passed = Traffic::default();
-        for (packets, bytes) in [(1, u32::MAX), (u32::MAX, 1), (u32::MAX, u32::MAX), (7, 9)] {
-            entry.as_mut().count_packet(FlowDirection::Reply, packets, bytes, 0);
-            passed.packets += u64::from(packets);
-            passed.bytes += u64::from(bytes);
-            assert_eq!(entry.traffic(FlowDirection::Reply), passed);
-        }
-        assert_eq!(entry.traffic(FlowDirection::Original), Traffic::default());
     }
 }

@@ -1,8 +1,8 @@
 //! Eviction: which flow a full table gives up.
 
 use super::bucket::WAYS;
+use super::eviction_class::EvictionClass;
 use super::owners::Owner;
-use super::slots::EvictionClass;
 use super::table::FlowTable;
 
 /// How many established flows of an owner are sampled for one that has been silent for long.

@@ -16,6 +16,8 @@ mod bucket;
 mod end;
 mod entry;
 mod eviction;
+mod eviction_class;
+mod flow_mut;
 mod key;
 mod owners;
 mod record;
@@ -26,15 +28,18 @@ mod state;
 mod table;
 #[cfg(test)]
 mod tests;
+mod two_keys;
 
 pub use end::{EndReason, FlowEnd};
 pub use entry::{
-    Epoch, FirstLine, FlowEntry, FlowMut, PolicyStamp, RuleCounters, SecondLine, Traffic, Verdict,
+    Epoch, FirstLine, FlowEntry, PolicyStamp, RuleCounters, SecondLine, Traffic, Verdict,
 };
+pub use flow_mut::FlowMut;
 pub use key::{FlowKey, Orientation};
 pub use owners::Owner;
 pub use record::{FlowRecord, FlowRecordFile, MAX_AGE, NoRecords};
-pub use second_key::{ClaimedKey, KeyTaken, SecondKey};
+pub use second_key::SecondKey;
 pub use shards::{MAX_WORKERS, Shards, WorkerId};
 pub use state::{Admission, FlowDirection, FlowState, TcpFlags};
 pub use table::{Evicted, FlowTable, Found, Guess, HashSeed, Victims};
+pub use two_keys::{ClaimedKey, KeyTaken};

@@ -24,7 +24,7 @@ use super::key::{FlowKey, Orientation};
 use super::state::FlowState;
 use crate::sys::memory::ZeroedPages;
 use crate::sys::shared_file::SharedFile;
-use crate::tables::Detour;
+use crate::tables::ReturnPath;
 
 /// What the next process has to know of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub struct FlowRecord {
     /// When its last packet came, or up to [`MAX_AGE`] before that: in seconds since the machine's start.
     pub seen: u32,
     /// What its first packet passed before it was judged.
-    pub detour: Detour,
+    pub return_path: ReturnPath,
 }
 
 const WORDS: usize = 6;
@@ -62,7 +62,7 @@ impl FlowRecord {
     fn mark(&self) -> u64 {
         (self.state as u64 + 1)
             | (self.original as u64) << 8
-            | (self.detour as u64) << 16
+            | (self.return_path as u64) << 16
             | u64::from(self.seen) << 32
     }
 
@@ -81,7 +81,7 @@ impl FlowRecord {
             original,
             state,
             seen: (mark >> 32) as u32,
-            detour: *Detour::ALL.get((mark >> 16 & 0xff) as usize)?,
+            return_path: *ReturnPath::ALL.get((mark >> 16 & 0xff) as usize)?,
         };
         let is_written_so = record.key.is_canonical()
             && state.is_of(record.key.protocol())
@@ -229,17 +229,20 @@ mod tests {
     fn records() -> impl Strategy<Value = FlowRecord> {
         let end = || (any::<[u8; 16]>(), any::<u16>());
         let parts = (end(), end(), any::<(bool, bool, u8, u32)>());
-        let states = (0..FlowState::ALL.len(), prop::sample::select(&Detour::ALL[..]));
-        (parts, states).prop_map(|((low, high, (is_v4, turned, other, seen)), (state, detour))| {
-            let state = FlowState::ALL[state];
-            let v4 = |bytes: [u8; 16]| Address::v4([bytes[0], bytes[1], bytes[2], bytes[3]]);
-            let address = |bytes| if is_v4 { v4(bytes) } else { Address::v6(bytes) };
-            let protocol = [6, 17, 1, 58, other].into_iter().find(|it| state.is_of(*it));
-            let (low, high) = ((address(low.0), low.1), (address(high.0), high.1));
-            let (key, _) = FlowKey::new(low.0, high.0, low.1, high.1, protocol.unwrap_or(132));
-            let original = [Orientation::LowToHigh, Orientation::HighToLow][usize::from(turned)];
-            FlowRecord { key, original, state, seen, detour }
-        })
+        let states = (0..FlowState::ALL.len(), prop::sample::select(&ReturnPath::ALL[..]));
+        (parts, states).prop_map(
+            |((low, high, (is_v4, turned, other, seen)), (state, return_path))| {
+                let state = FlowState::ALL[state];
+                let v4 = |bytes: [u8; 16]| Address::v4([bytes[0], bytes[1], bytes[2], bytes[3]]);
+                let address = |bytes| if is_v4 { v4(bytes) } else { Address::v6(bytes) };
+                let protocol = [6, 17, 1, 58, other].into_iter().find(|it| state.is_of(*it));
+                let (low, high) = ((address(low.0), low.1), (address(high.0), high.1));
+                let (key, _) = FlowKey::new(low.0, high.0, low.1, high.1, protocol.unwrap_or(132));
+                let original =
+                    [Orientation::LowToHigh, Orientation::HighToLow][usize::from(turned)];
+                FlowRecord { key, original, state, seen, return_path }
+            },
+        )
     }
 
     fn read(file: &FlowRecordFile, slots: usize) -> (Vec<FlowRecord>, usize) {
@@ -314,7 +317,7 @@ mod tests {
             original: Orientation::LowToHigh,
             state: FlowState::SynSent,
             seen: 7,
-            detour: Detour::None,
+            return_path: ReturnPath::None,
         };
         let records = FlowRecords::new(3000).unwrap();
         let file = open(&records);

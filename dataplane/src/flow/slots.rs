@@ -12,31 +12,11 @@ use zerocopy::FromZeros;
 
 use super::end::{EndReason, FlowEnd, Listener};
 use super::entry::FlowEntry;
+use super::eviction_class::EvictionClass;
 use super::owners::{Owner, Owners};
 use super::record::FlowRecords;
 use super::second_key::SecondKeyLine;
-use super::state::FlowState;
 use crate::sys::memory::{Pages, ZeroedPages};
-
-/// The eviction class of an entry. Zero is free: memory that was never written holds no flow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, FromZeros)]
-#[repr(u8)]
-pub(super) enum EvictionClass {
-    /// The slot is free and in no list.
-    Free = 0,
-    /// It is in the list of its owner that is evicted first.
-    Unestablished = 1,
-    /// It is in the list of its owner that is evicted last.
-    Established = 2,
-}
-
-impl EvictionClass {
-    /// The class of a flow in this state.
-    #[inline]
-    pub(super) const fn from_state(state: FlowState) -> Self {
-        if state.is_established() { Self::Established } else { Self::Unestablished }
-    }
-}
 
 /// A slot's neighbours in its list: slots plus one; 0 is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromZeros)]

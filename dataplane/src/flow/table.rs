@@ -21,12 +21,14 @@ use crossbeam::channel::Sender;
 
 use super::bucket::{Bucket, Place, WAYS, tag};
 use super::end::{EndReason, FlowEnd, Listener};
-use super::entry::{FirstLine, FlowEntry, FlowMut, SecondLine, Verdict};
+use super::entry::{FirstLine, FlowEntry, SecondLine, Verdict};
+use super::eviction_class::EvictionClass;
+use super::flow_mut::FlowMut;
 use super::key::FlowKey;
 use super::owners::Owner;
 use super::record::FlowRecords;
 use super::shards::{Shards, WorkerId};
-use super::slots::{EvictionClass, Slots};
+use super::slots::Slots;
 use crate::sys::memory::{Pages, ZeroedPages};
 use crate::sys::shared_file::SharedFile;
 

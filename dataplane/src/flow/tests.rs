@@ -7,10 +7,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::eviction::OPENING;
-use super::slots::EvictionClass;
+use super::eviction_class::EvictionClass;
 use super::*;
 use crate::sys::shared_file::SharedFile;
-use crate::tables::Detour;
+use crate::tables::ReturnPath;
 use crate::wire::address::Address;
 use crate::wire::protocol::{TCP, UDP};
 
@@ -36,8 +36,8 @@ fn open(n: u32, protocol: u8, flags: TcpFlags, now: u32) -> FlowEntry {
 }
 
 fn record_in(state: FlowState) -> FlowRecord {
-    let (original, detour) = (Orientation::HighToLow, Detour::None);
-    FlowRecord { key: key(1, TCP).0, original, state, seen: 100, detour }
+    let (original, return_path) = (Orientation::HighToLow, ReturnPath::None);
+    FlowRecord { key: key(1, TCP).0, original, state, seen: 100, return_path }
 }
 
 /// What the next process reads in the table's records.

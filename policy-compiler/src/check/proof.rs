@@ -3,18 +3,16 @@
 //!
 //! The atoms are those of the judge and of the image together, so that neither can hide a boundary from the other. Each
 //! distinct comparison is made once: ends and peers that the judge cannot tell apart, and that the image looks up in
-//! the same place, count as one. [`prove`] compares with the [reference](super::Reference), [`prove_by`] with any
-//! judge.
+//! the same place, count as one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::judge::{Expected, Judge};
-use super::reference::Reference;
 use super::witness::Witnesses;
 use crate::common::{ChainId, Identity};
 use crate::image::{Image, LINEAR, Path};
-use crate::model::{Decision, Direction, Family, Model, Transport, Verdict};
+use crate::model::{Decision, Direction, Family, Transport, Verdict};
 use crate::resolve::{LocalName, Stage};
 
 /// An image and a judge agree in all cells; the numbers say how many.
@@ -64,15 +62,6 @@ pub enum Depth {
     Distinct,
     /// Every peer of every end.
     Every,
-}
-
-/// Compares `image` with the linear reference.
-pub fn prove(
-    model: &Model,
-    local: &BTreeSet<LocalName>,
-    image: &Image,
-) -> Result<Proof, Box<Counterexample>> {
-    prove_by(&Reference::new(model), local, image, Depth::Distinct, |_, _| {})
 }
 
 /// Compares `image` with any judge. `progress` is called with the number of ends that are done and the number of all.

@@ -6,19 +6,14 @@
 //! boundary from the other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ahash::{AHashMap, AHashSet};
+use ahash::AHashSet;
 use ipnet::IpNet;
 
 use crate::common::ChainId;
 use crate::image::{Image, KEYED, OTHERS};
-use crate::model::{
-    Endpoint, Family, ICMP, ICMPV6, Model, NamedPort, Policy, PortMatch, Protocol, Rule, Shown,
-    Transport,
-};
-use crate::selector::Labels;
+use crate::model::{Family, ICMP, ICMPV6, Protocol, Shown, Transport};
 
 /// The source port of a client whose port matters to no rule.
 const EPHEMERAL: u16 = 49_152;
@@ -110,69 +105,6 @@ impl Atoms {
     pub fn bound(&mut self, net: IpNet) {
         self.0.entry(net.trunc()).or_default().bound = true;
     }
-
-    /// The atoms of a model, for endpoints of these policies.
-    pub(crate) fn from_model(model: &Model, policies: &[&Policy]) -> Self {
-        type Seen<'m> = (&'m str, Option<&'m str>, &'m Labels, Option<&'m BTreeSet<NamedPort>>);
-        let mut atoms = Self::default();
-        let mut contents: AHashMap<(u8, Seen<'_>), u32> = AHashMap::new();
-        let mut next = 0;
-        let mut number = |kind: u8, seen| number_of(&mut contents, (kind, seen), &mut next);
-        for (name, pod) in &model.endpoints {
-            let Endpoint { labels, service_account, addresses, named_ports } = pod.as_ref();
-            let account = service_account.as_deref();
-            let id = number(0, (name.namespace.as_str(), account, &**labels, Some(named_ports)));
-            for address in addresses {
-                atoms.member(IpNet::from(*address), id);
-            }
-        }
-        for (name, set) in &model.network_sets {
-            let id = number(1, (name.namespace.as_str(), None, &set.labels, None));
-            set.nets.iter().for_each(|net| atoms.member(*net, id));
-        }
-        // Host endpoints inherit labels, and services have none: each has a number of its own.
-        let mut alone = 1 << 30;
-        for host in model.host_endpoints.values() {
-            alone += 1;
-            host.addresses.iter().for_each(|address| atoms.member(IpNet::from(*address), alone));
-        }
-        for some in model.services.values().flat_map(|service| service.iter()) {
-            alone += 1;
-            some.addresses.iter().for_each(|address| atoms.member(IpNet::from(*address), alone));
-        }
-        for address in &model.unknown {
-            alone += 1;
-            atoms.member(IpNet::from(*address), alone);
-        }
-        for rule in rules(model, policies) {
-            let entities = [&rule.source, &rule.destination]
-                .into_iter()
-                .flat_map(|end| end.entities.iter().flatten());
-            for net in entities.flat_map(|entity| entity.nets.iter().chain(&entity.not_nets)) {
-                atoms.bound(*net);
-            }
-        }
-        for net in model.failsafe.ports.iter().flatten().filter_map(|(_, _, net)| *net) {
-            atoms.bound(net);
-        }
-        atoms
-    }
-}
-
-fn number_of<K: Hash + Eq>(known: &mut AHashMap<K, u32>, key: K, next: &mut u32) -> u32 {
-    *known.entry(key).or_insert_with(|| {
-        *next += 1;
-        *next
-    })
-}
-
-fn rules<'a>(model: &'a Model, policies: &'a [&'a Policy]) -> impl Iterator<Item = &'a Rule> {
-    let of_policies = policies
-        .iter()
-        .flat_map(|policy| [&policy.ingress, &policy.egress])
-        .flat_map(|rules| rules.iter().flatten());
-    let profiles = model.profiles.values();
-    of_policies.chain(profiles.flat_map(|profile| profile.ingress.iter().chain(&profile.egress)))
 }
 
 fn neighbour(address: IpAddr, by: i8) -> Option<IpAddr> {
@@ -218,60 +150,6 @@ impl Bounds {
     /// Adds a range of source ports.
     pub fn sources(&mut self, first: u16, last: u16) {
         self.sources.extend([first, last]);
-    }
-
-    fn ports(&mut self, destination: bool, first: u16, last: u16) {
-        if destination { self.destinations(first, last) } else { self.sources(first, last) }
-    }
-
-    /// The bounds of a model's policies.
-    pub(crate) fn from_model(model: &Model, policies: &[&Policy]) -> Self {
-        let mut bounds = Self::default();
-        let mut names = BTreeSet::new();
-        for rule in rules(model, policies) {
-            for number in [rule.protocol, rule.not_protocol].into_iter().flatten() {
-                bounds.protocol(number);
-            }
-            for icmp in [rule.icmp, rule.not_icmp].into_iter().flatten() {
-                if let Some(kind) = icmp.kind {
-                    bounds.icmp(kind, icmp.code);
-                }
-            }
-            for (end, destination) in [(&rule.source, false), (&rule.destination, true)] {
-                for port in end.ports.iter().chain(&end.not_ports) {
-                    match port {
-                        PortMatch::Range { first, last } => {
-                            bounds.ports(destination, *first, *last);
-                        }
-                        PortMatch::Named(name) => {
-                            names.insert((name.as_str(), destination));
-                        }
-                    }
-                }
-                for entity in end.entities.iter().flatten() {
-                    let service = entity.service.as_ref().and_then(|it| model.services.get(it));
-                    let ports = service.into_iter().flat_map(|it| it.iter()).flat_map(|s| &s.ports);
-                    for (_, port) in ports {
-                        bounds.ports(destination, *port, *port);
-                    }
-                }
-            }
-        }
-        if !names.is_empty() {
-            let hosts = model.host_endpoints.values().flat_map(|host| &host.named_ports);
-            let pods = model.endpoints.values().flat_map(|pod| &pod.named_ports);
-            for named in pods.chain(hosts) {
-                for destination in [false, true] {
-                    if names.contains(&(named.name.as_str(), destination)) {
-                        bounds.ports(destination, named.port, named.port);
-                    }
-                }
-            }
-        }
-        for (_, port, _) in model.failsafe.ports.iter().flatten() {
-            bounds.destinations(*port, *port);
-        }
-        bounds
     }
 
     /// The transports on both sides of these bounds, and of the bounds of the row that `image` uses for the peer.

@@ -10,7 +10,6 @@
 //! Every lookup has a result. A number of another image, or an invented one, gets a result without panic. A number that
 //! names nothing in this image gets [`Reason::Unknown`](crate::model::Reason), which denies.
 
-mod batch;
 mod canonical;
 mod chain;
 mod change_counters;
@@ -25,7 +24,6 @@ mod peers;
 mod tables;
 mod target;
 
-pub use batch::Lookup;
 pub use chain::{Chain, LocalPredicateSets};
 pub(crate) use chain::{LINEAR, LocalEndpoint};
 pub(crate) use change_counters::ChangeCounters;

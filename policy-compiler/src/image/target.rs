@@ -56,12 +56,6 @@ impl Target {
         self.0 & LINE != 0
     }
 
-    /// Whether it is a line that may exist: not [`NOWHERE`](Self::NOWHERE).
-    #[inline]
-    pub(crate) const fn leads_on(self) -> bool {
-        self.is_line() && self.0 != Self::NOWHERE.0
-    }
-
     #[inline]
     pub(crate) const fn as_path(self) -> Option<PathId> {
         if self.is_line() { None } else { Some(PathId(self.0)) }
@@ -70,11 +64,6 @@ impl Target {
     /// The target as a number; equal targets have equal numbers.
     pub(crate) const fn bits(self) -> u32 {
         self.0
-    }
-
-    /// The target of a number.
-    pub(crate) const fn from_bits(bits: u32) -> Self {
-        Self(bits)
     }
 
     /// Whether it is searched by source port, provided that it is a line.

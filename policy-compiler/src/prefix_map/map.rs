@@ -68,13 +68,6 @@ impl PrefixMap {
         self.v4.lookup(address)
     }
 
-    /// [`lookup_v4`](Self::lookup_v4) for as many addresses as `found` has places. `make` turns each value into what is
-    /// stored there. The lookups' memory accesses overlap.
-    #[inline]
-    pub fn lookup_all_v4<T>(&self, addresses: &[u32], found: &mut [T], make: impl Fn(u32) -> T) {
-        self.v4.lookup_all(addresses, found, make);
-    }
-
     /// [`lookup`](Self::lookup) for an IPv6 address as a number in host order.
     #[inline]
     pub fn lookup_v6(&self, address: u128) -> u32 {

@@ -6,11 +6,11 @@
 use std::fmt::Write as _;
 
 use super::build::{Cluster, ip, name, protocol};
-use crate::check::prove;
-use crate::check::{Packet, Reference};
 use crate::compile::Compiler;
 use crate::image::Image;
 use crate::model::*;
+use crate::reference::prove;
+use crate::reference::{Packet, Reference};
 use crate::resolve::{LocalName, Stage};
 
 impl Cluster {

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::check::prove;
 use crate::compile::Compiler;
 use crate::image::Image;
 use crate::model::*;
+use crate::reference::prove;
 use crate::resolve::LocalName;
 use crate::selector::Selector;
 

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::build::*;
-use crate::check::{Packet, Reference};
 use crate::compile::{Compiler, PodChange};
 use crate::image::Image;
 use crate::model::*;
+use crate::reference::{Packet, Reference};
 use crate::resolve::Stage;
 use crate::rows::Thresholds;
 
@@ -275,7 +275,7 @@ fn a_namespace_that_asks_too_much_gets_no_tables_and_its_neighbour_pays_nothing(
     assert!(image.chain(&name("a/p1"), Direction::Ingress).is_none());
     assert!(image.chain(&name("z/z"), Direction::Ingress).is_some());
     let of_neighbour = [name("z/z")].into();
-    crate::check::prove(&too_many.model, &of_neighbour, &image).unwrap();
+    crate::reference::prove(&too_many.model, &of_neighbour, &image).unwrap();
     let alone = Compiler::new().compile(&too_many.model, &of_neighbour);
     assert_eq!(image.canonical_hash(), alone.canonical_hash());
 
@@ -287,7 +287,7 @@ fn a_namespace_that_asks_too_much_gets_no_tables_and_its_neighbour_pays_nothing(
 
     let image = compiler.compile(&few.model, &local);
     assert!(compiler.left_out().is_empty());
-    crate::check::prove(&few.model, &local, &image).unwrap();
+    crate::reference::prove(&few.model, &local, &image).unwrap();
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn rules_that_cost_too_much_close_their_namespace_and_its_neighbour_pays_nothing
     assert_eq!(*compiler.left_out(), [name("a/a")].into());
     assert!(!is_open(&image, "a/a"));
     let of_neighbour = [name("z/z")].into();
-    crate::check::prove(&cluster.model, &of_neighbour, &image).unwrap();
+    crate::reference::prove(&cluster.model, &of_neighbour, &image).unwrap();
     let alone = Compiler::new().compile(&cluster.model, &of_neighbour);
     assert_eq!(image.canonical_hash(), alone.canonical_hash());
     cluster = cluster.policy(heavy(500));

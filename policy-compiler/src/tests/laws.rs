@@ -9,12 +9,11 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::build::*;
 use super::generate::{model, some_local};
-use crate::check::Reference;
-use crate::check::{Depth, prove, prove_by};
+use crate::check::{Depth, prove_by};
 use crate::compile::Compiler;
-use crate::image::Lookup;
 use crate::image::{ChainId, Identity, NO_ROW, PathId};
 use crate::model::*;
+use crate::reference::{Reference, prove};
 use crate::rows::Thresholds;
 
 /// Addresses of the generated models, and others.
@@ -135,40 +134,6 @@ proptest! {
                 prop_assert_eq!(other, told, "by another source port");
             }
         }
-    }
-
-    #[test]
-    fn side_by_side_is_as_one_by_one(
-        model in model(),
-        budget in prop_oneof![3 => Just(usize::MAX), 1 => Just(0)],
-        asked in vec((0u32..40, select(&KNOWN[..]), select(&KNOWN[..]), transport()), 0..200),
-        unknown in vec(any::<u32>(), 0..3),
-        room in 0usize..200,
-    ) {
-        let image = Compiler::with_budget(budget).compile(&model, &some_local(&model));
-        let mut addresses: Vec<u32> = asked.iter().map(|(_, _, peer, _)| *peer).collect();
-        addresses.extend(&unknown);
-        let one_by_one: Vec<Identity> =
-            addresses.iter().map(|address| image.identity_v4(*address)).collect();
-        let mut beside = vec![Identity::UNKNOWN; addresses.len()];
-        image.identities_v4(&addresses, &mut beside);
-        prop_assert_eq!(&beside, &one_by_one);
-        let strange = unknown.iter().map(|number| Identity(*number));
-        let asked: Vec<Lookup> = asked.iter().zip(one_by_one.into_iter().chain(strange).rev())
-            .map(|((chain, local, _, transport), peer)| Lookup {
-                chain: ChainId(*chain),
-                local: image.identity_v4(*local),
-                peer,
-                transport: *transport,
-            })
-            .collect();
-        let one_by_one = asked.iter().take(room).map(|it| {
-            image.classify(it.chain, it.local, it.peer, it.transport)
-        });
-        let one_by_one: Vec<PathId> = one_by_one.collect();
-        let mut beside = vec![PathId::default(); room];
-        image.classify_all(&asked, &mut beside);
-        prop_assert_eq!(&beside[..one_by_one.len()], &one_by_one);
     }
 
     #[test]

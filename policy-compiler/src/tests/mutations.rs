@@ -9,7 +9,6 @@ use std::sync::Arc;
 use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 
 use super::build::*;
-use crate::check::prove;
 use crate::compile::Compiler;
 use crate::image::Leaf;
 use crate::image::OTHERS;
@@ -18,6 +17,7 @@ use crate::image::{NO_KEY, PacketKey, STEPS, Target};
 use crate::model::*;
 use crate::peers::{ClassMap, NO_CLASS};
 use crate::prefix_map::PrefixMap;
+use crate::reference::prove;
 use crate::resolve::{Outcome, Steps};
 
 fn cluster() -> Cluster {

@@ -12,11 +12,11 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::build::*;
 use super::generate::{endpoint, model, some_local};
-use crate::check::prove;
 use crate::compile::Compiler;
 use crate::compile::PodChange;
 use crate::image::Image;
 use crate::model::*;
+use crate::reference::prove;
 use crate::resolve::{List, LocalName};
 use crate::rows::Thresholds;
 

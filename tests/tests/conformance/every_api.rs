@@ -16,13 +16,13 @@ use manx_objects::object::{Kind, ObjectKey, calico};
 use manx_oracle::{
     Direction as Side, Oracle, Packet, Party, RuleName as OracleRule, Staged, VerdictReason,
 };
-use manx_policy_compiler::check::{self, Reference};
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::Image;
 use manx_policy_compiler::model::{
     Action, Direction, Noted, ObjectName, PolicyKind, PolicyName, Protocol, Reason, RuleName,
     Transport, Verdict,
 };
+use manx_policy_compiler::reference::{self, Reference};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -553,7 +553,7 @@ impl Judges<'_> {
             Direction::Egress => judgement.egress,
             Direction::Ingress => judgement.ingress,
         };
-        let packet = check::Packet { local: *address, peer, transport };
+        let packet = reference::Packet { local: *address, peer, transport };
         let decision = self.reference.judge(&pod, direction, &packet);
         let (staged, enforced): (Vec<_>, Vec<_>) =
             decision.noted.iter().cloned().partition(|noted| noted.policy().kind.staged());

@@ -26,12 +26,12 @@ use manx_objects::State;
 use manx_objects::contents::Contents;
 use manx_objects::object::ObjectKey;
 use manx_oracle::{Oracle, Packet, Party, VerdictReason};
-use manx_policy_compiler::check::{self, Reference};
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::Image;
 use manx_policy_compiler::model::{
     Direction, ObjectName, PolicyKind, PolicyName, Protocol, Reason, RuleName, Transport, Verdict,
 };
+use manx_policy_compiler::reference::{self, Reference};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestCaseError, TestRng, TestRunner};
@@ -198,7 +198,7 @@ fn oracle_reference_and_rows_agree_and_every_feature_decides_something() {
             let judge = Reference::new(&imported.model);
             for probe in &probes {
                 let oracle = by_oracle(&oracle, probe);
-                let packet = check::Packet {
+                let packet = reference::Packet {
                     local: probe.local_address,
                     peer: probe.peer,
                     transport: probe.transport,
@@ -300,7 +300,7 @@ fn a_connection_passes_where_both_sides_of_the_reference_allow_it() {
             let side = |local: &Party, direction, peer: &Party| {
                 let transport = transport(protocol, port);
                 let packet =
-                    check::Packet { local: local.address(), peer: peer.address(), transport };
+                    reference::Packet { local: local.address(), peer: peer.address(), transport };
                 judge.judge(&name(local), direction, &packet).reason.verdict()
             };
             let both = side(from, Direction::Egress, to) == Verdict::Allow
@@ -380,7 +380,7 @@ fn a_compiler_that_has_seen_other_clusters_compiles_as_a_new_one() {
             let image = old.compile(&imported.model, &local);
             let new = Compiler::new().compile(&imported.model, &local);
             prop_assert_eq!(image.canonical_hash(), new.canonical_hash());
-            if let Err(counterexample) = check::prove(&imported.model, &local, &image) {
+            if let Err(counterexample) = reference::prove(&imported.model, &local, &image) {
                 return Err(TestCaseError::fail(counterexample.to_string()));
             }
         }

@@ -214,6 +214,10 @@ fn what_control_calculates_from_objects_alone_reaches_no_file_and_no_clock() {
         assert!(sources.is_dir(), "{name}");
         assert_eq!(reached([sources]), [""; 0]);
     }
+    let pure = ["block.rs", "plan.rs", "turn.rs", "leases.rs", "saved.rs"];
+    let pure = pure.map(|name| sources_of("control/ipam").join(name));
+    assert!(pure.iter().all(|path| path.exists()), "a module that has another name: {pure:?}");
+    assert_eq!(reached(pure), [""; 0]);
     let datastore = sources_of("control/datastore");
     assert!(!reached([datastore]).is_empty(), "and sees what does reach the system");
 }
@@ -228,7 +232,8 @@ const CONTROL: &[(&str, &[&str])] = &[
     // The oracle judges the objects themselves, so it must not share the import with what it judges. Its traces have
     // the types that the agent's socket carries.
     ("manx-oracle", &["manx-api", "manx-objects"]),
-    ("manx-calculation", &["manx-dataplane", "manx-objects", "manx-policy-compiler"]),
+    ("manx-ipam", &["manx-api", "manx-objects"]),
+    ("manx-calculation", &["manx-dataplane", "manx-ipam", "manx-objects", "manx-policy-compiler"]),
     // Tables made of the imported objects are compared with the objects.
     (
         "manx-analysis",
@@ -251,6 +256,7 @@ const CONTROL: &[(&str, &[&str])] = &[
             "manx-dataplane",
             "manx-datastore",
             "manx-devices",
+            "manx-ipam",
             "manx-linux",
             "manx-objects",
             "manx-observe",
@@ -266,6 +272,7 @@ const CONTROL: &[(&str, &[&str])] = &[
             "manx-assume",
             "manx-calculation",
             "manx-datastore",
+            "manx-ipam",
             "manx-linux",
             "manx-objects",
             "manx-oracle",
@@ -350,6 +357,7 @@ const WITHOUT_LOOPS: &[&str] = &[
     "control/cli",
     "control/cni",
     "control/datastore",
+    "control/ipam",
     "control/objects",
     "control/observe",
     "control/oracle",

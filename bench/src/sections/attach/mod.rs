@@ -35,7 +35,7 @@ const LONGER: Goal = Goal::AtMost(1.0);
 /// The row of this section.
 pub fn rows(settings: &Settings) -> Vec<ListedRow> {
     let estimate = ROUND * settings.rounds as u32;
-    vec![ListedRow { name: NAME, description: HEAD.to_owned(), estimate }]
+    vec![ListedRow::new(NAME, HEAD, estimate)]
 }
 
 /// Measures it.
@@ -44,10 +44,8 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
         return run.add_missing(NAME, why, false);
     }
     run.progress.begin(&format!("{NAME}: {HEAD}"));
-    match measure_rounds(run) {
-        Ok(figures) => figures.into_iter().try_for_each(|figure| run.add_figure(figure)),
-        Err(error) => run.add_missing(NAME, error.to_string(), true),
-    }
+    let measured = measure_rounds(run);
+    run.add_measured(NAME, measured)
 }
 
 fn measure_rounds(run: &Run) -> Result<Vec<Figure>, Error> {

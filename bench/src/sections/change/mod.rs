@@ -23,7 +23,6 @@ use crate::error::{Error, Failure};
 use crate::host::namespaces::temporary_folder;
 use crate::report::figures::Figure;
 use crate::report::goal::Goal;
-use crate::report::statistics::Summary;
 use crate::run::{ListedRow, Run, Settings};
 
 use cluster::{FIRST_REMOTE, NAMESPACES, NODE, PODS, namespace, node, nodes, pod, policy};
@@ -47,22 +46,17 @@ const POD_STEPS: [&str; 4] = [
 
 /// The row of this section.
 pub fn rows(_: &Settings) -> Vec<ListedRow> {
-    vec![ListedRow { name: NAME, description: DESCRIPTION.to_owned(), estimate: ESTIMATE }]
+    vec![ListedRow::new(NAME, DESCRIPTION, ESTIMATE)]
 }
 
 /// Measures it.
 pub fn measure(run: &mut Run) -> Result<(), Error> {
     run.progress.begin(&format!("{NAME}: {DESCRIPTION}"));
-    match measure_all(run.settings.changes) {
-        Ok(results) => {
-            let remarks = results.remarks.into_iter().map(|remark| format!("{NAME}: {remark}"));
-            run.report.remarks.extend(remarks);
-            for figure in results.figures {
-                run.add_figure(figure)?;
-            }
-        }
-        Err(error) => run.add_missing(NAME, error.to_string(), true)?,
-    }
+    let measured = measure_all(run.settings.changes).map(|Results { figures, remarks }| {
+        run.report.remarks.extend(remarks.into_iter().map(|remark| format!("{NAME}: {remark}")));
+        figures
+    });
+    run.add_measured(NAME, measured)?;
     run.progress.step(format!("{NAME}: done"), ESTIMATE);
     Ok(())
 }
@@ -76,18 +70,8 @@ struct Results {
 impl Results {
     /// Adds a figure of these times; `us` or `ms`. Without times there is none.
     fn add(&mut self, what: &str, unit: &'static str, times: &[Duration], goal: Option<Goal>) {
-        let per_second = if unit == "us" { 1e6 } else { 1e3 };
-        let values: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * per_second).collect();
-        let figure = Summary::from_values(&values).map(|manx| Figure {
-            row: NAME,
-            head: format!("Following the cluster: {DESCRIPTION}"),
-            what: what.to_owned(),
-            unit,
-            beside: None,
-            manx,
-            ratio: None,
-            goal,
-        });
+        let head = format!("Following the cluster: {DESCRIPTION}");
+        let figure = Figure::from_times(NAME, &head, what, unit, times, goal);
         self.figures.extend(figure);
     }
 }

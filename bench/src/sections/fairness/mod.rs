@@ -34,8 +34,7 @@ const QUARTER: f64 = 0.25;
 /// The rows of this section.
 pub fn rows(settings: &Settings) -> Vec<ListedRow> {
     let estimate = round_estimate(settings) * settings.rounds as u32;
-    let listed = |row: &Row| ListedRow { name: row.name, description: row.description(), estimate };
-    ROWS.iter().map(listed).collect()
+    ROWS.iter().map(|row| ListedRow::new(row.name, &row.description(), estimate)).collect()
 }
 
 /// How long a round of three pairs takes.
@@ -54,13 +53,11 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
             continue;
         }
         run.progress.begin(&row.description());
-        match measure_row(run, row) {
-            Ok((figures, remark)) => {
-                run.report.remarks.push(remark);
-                figures.into_iter().try_for_each(|figure| run.add_figure(figure))?;
-            }
-            Err(error) => run.add_missing(row.name, error.to_string(), true)?,
-        }
+        let measured = measure_row(run, row).map(|(figures, remark)| {
+            run.report.remarks.push(remark);
+            figures
+        });
+        run.add_measured(row.name, measured)?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use manx_calculation::import::{Cluster, Node as NodeObject, Overlay, Pool, import};
+use manx_calculation::import::{Cluster, Node as NodeObject, Overlay, Plan, Pool, import};
 use manx_objects::contents::Contents;
 use manx_objects::object::EncapsulationMode;
 use manx_objects::problem::Severity;
@@ -49,7 +49,7 @@ fn populate(cluster: &mut Cluster, nodes: u32) -> Result<(), Failure> {
         let object = NodeObject {
             internal_ips: vec![Ipv4Addr::from_bits(underlay(node)).into()],
             subnet: None,
-            pod_cidrs: POOLS.into_iter().map(block).collect::<Result<_, _>>()?,
+            plan: Plan::host_local(POOLS.into_iter().map(block).collect::<Result<Vec<_>, _>>()?),
             ..NodeObject::default()
         };
         cluster.nodes.insert(format!("node-{node}"), object);

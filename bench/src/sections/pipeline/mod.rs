@@ -46,11 +46,7 @@ pub fn rows(settings: &Settings) -> Vec<ListedRow> {
     let counted = (COUNTED, "instructions per packet, stage by stage", COUNTING);
     let concurrent =
         concurrent_rows::ROWS.iter().map(|row| (row.name, row.what, concurrent_estimate(settings)));
-    let listed = |(name, what, estimate): (_, &str, _)| ListedRow {
-        name,
-        description: what.to_owned(),
-        estimate,
-    };
+    let listed = |(name, what, estimate)| ListedRow::new(name, what, estimate);
     rows.chain([counted]).chain(concurrent).map(listed).collect()
 }
 
@@ -111,7 +107,7 @@ fn measure_row(run: &mut Run, row: &Row) -> Result<Option<f64>, Error> {
         head: format!("The pipeline's stages: packets a second, packets a batch, and {PER_PACKET}"),
         parts: parts(&figures),
     })?;
-    run.add_figure(Figure {
+    run.add_figures([Figure {
         row: row.name,
         head: HEAD.to_owned(),
         what: row.what.to_owned(),
@@ -120,7 +116,7 @@ fn measure_row(run: &mut Run, row: &Row) -> Result<Option<f64>, Error> {
         manx: figures.packet,
         ratio: None,
         goal: row.goal.map(|cycles| Goal::AtMost(cycles.into())),
-    })?;
+    }])?;
     Ok(Some(figures.generator))
 }
 
@@ -159,11 +155,9 @@ fn measure_concurrent_row(run: &mut Run, row: &concurrent_rows::Row) -> Result<(
     run.progress.step(format!("{}: done", row.name), concurrent_estimate(&run.settings));
     run.report.remarks.push(format!("{}: {}", row.name, outcome.remark));
     let what = row.what.to_owned();
-    match Figure::from_pairs(row.name, row.head, what, row.unit, &outcome.pairs, row.goal) {
-        Some(figure) => run.add_figure(figure),
-        // A row that only requires that nothing is lost has no pairs.
-        None => Ok(()),
-    }
+    // A row that only requires that nothing is lost has no pairs.
+    let pairs = &outcome.pairs;
+    run.add_figures(Figure::from_pairs(row.name, row.head, what, row.unit, pairs, row.goal))
 }
 
 /// Passes packets of this row once and measures nothing: for a profiler that counts instructions. Batches do not end by

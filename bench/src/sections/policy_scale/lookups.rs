@@ -1,13 +1,13 @@
 //! The cost of a lookup in an image, and by the linear reference.
 
 use std::collections::BTreeSet;
+use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
-use manx_policy_compiler::check::{Packet, Reference};
-use manx_policy_compiler::image::Lookup as BatchLookup;
-use manx_policy_compiler::image::{ChainId, Identity, Image, PathId};
+use manx_policy_compiler::image::{ChainId, Identity, Image};
 use manx_policy_compiler::model::{Direction, Model, ObjectName, Protocol, Transport};
+use manx_policy_compiler::reference::{Packet, Reference};
 use manx_policy_compiler::resolve::Stage;
 
 use super::shapes::shuffled;
@@ -16,26 +16,18 @@ use super::shapes::shuffled;
 const LOOKUPS: u32 = 2_000_000;
 /// The number of lookups of one run. Runs are short, so that few of them are interrupted.
 const LOOKUPS_OF_A_RUN: u32 = 10_000;
-/// The number of packets of a batch.
-const BATCH: usize = 64;
 /// The number of lookups by the reference.
 const REFERENCES: usize = 50;
 
 /// A packet to look up: its chain, the address of its peer, and its protocol and ports.
 type Lookup = (ChainId, u32, Transport);
 
-/// The nanoseconds of a lookup (address, class, row and path), of each run: one by one, where one lookup does not wait
-/// for the other, and in batches.
-pub(super) fn by_image(
-    image: &Image,
-    local: &BTreeSet<ObjectName>,
-    peers: &[u32],
-) -> [Vec<f64>; 2] {
+/// The nanoseconds of a lookup (address, class, row and path), of each run. One lookup does not wait for the other.
+pub(super) fn by_image(image: &Image, local: &BTreeSet<ObjectName>, peers: &[u32]) -> Vec<f64> {
     let chains: Vec<_> =
         local.iter().filter_map(|name| image.chain(name, Direction::Ingress)).collect();
     let own = image.identity_v4(peers[0]);
-    let (mut single, mut batched) = (Vec::new(), Vec::new());
-    for run in 0..LOOKUPS / LOOKUPS_OF_A_RUN {
+    let of_run = |run| {
         let lookup = |index| {
             let at = shuffled(index, peers.len());
             let port = 8080 + (at % 1100) as u16;
@@ -43,50 +35,21 @@ pub(super) fn by_image(
         };
         let lookups: Vec<Lookup> =
             (run * LOOKUPS_OF_A_RUN..(run + 1) * LOOKUPS_OF_A_RUN).map(lookup).collect();
-        let (time, sum) = time_single(image, own, &lookups);
-        single.push(time);
-        let (time, sum_of_batches) = time_batches(image, own, &lookups);
-        batched.push(time);
-        assert_eq!(sum, sum_of_batches, "batches find the same paths");
-    }
-    let nanoseconds = |run: Duration| run.as_secs_f64() * 1e9 / f64::from(LOOKUPS_OF_A_RUN);
-    [single, batched].map(|runs| runs.into_iter().map(nanoseconds).collect())
+        time(image, own, &lookups).as_secs_f64() * 1e9 / f64::from(LOOKUPS_OF_A_RUN)
+    };
+    (0..LOOKUPS / LOOKUPS_OF_A_RUN).map(of_run).collect()
 }
 
-/// The time of these lookups one by one, and the sum of the paths.
-fn time_single(image: &Image, own: Identity, lookups: &[Lookup]) -> (Duration, u64) {
+/// The time of these lookups.
+fn time(image: &Image, own: Identity, lookups: &[Lookup]) -> Duration {
     let start = Instant::now();
     let mut sum = 0;
     for (chain, peer, transport) in lookups {
         let path = image.classify(*chain, own, image.identity_v4(*peer), *transport);
         sum += u64::from(path.0);
     }
-    (start.elapsed(), sum)
-}
-
-/// The time of these lookups in batches, and the sum of the paths.
-fn time_batches(image: &Image, own: Identity, lookups: &[Lookup]) -> (Duration, u64) {
-    let addresses: Vec<u32> = lookups.iter().map(|(_, peer, _)| *peer).collect();
-    let mut asked: Vec<BatchLookup> = lookups
-        .iter()
-        .map(|(chain, _, transport)| BatchLookup {
-            chain: *chain,
-            local: own,
-            peer: Identity::UNKNOWN,
-            transport: *transport,
-        })
-        .collect();
-    let mut identities = [Identity::UNKNOWN; BATCH];
-    let mut found = [PathId::default(); BATCH];
-    let mut sum = 0;
-    let start = Instant::now();
-    for (addresses, asked) in addresses.chunks(BATCH).zip(asked.chunks_mut(BATCH)) {
-        image.identities_v4(addresses, &mut identities);
-        asked.iter_mut().zip(identities).for_each(|(asked, peer)| asked.peer = peer);
-        image.classify_all(asked, &mut found);
-        sum += found[..asked.len()].iter().map(|path| u64::from(path.0)).sum::<u64>();
-    }
-    (start.elapsed(), sum)
+    black_box(sum);
+    start.elapsed()
 }
 
 /// The nanoseconds of a lookup by the reference. The policies of the endpoint are found before.
@@ -104,7 +67,7 @@ pub(super) fn by_reference(model: &Model, local: &BTreeSet<ObjectName>, peers: &
         let transport = Transport::ports(Protocol::Tcp, 49_152, 8080);
         let packet = Packet { local: address, peer, transport };
         let decision = reference.judge_by(&policies, name, Stage::Pod, Direction::Ingress, &packet);
-        std::hint::black_box(decision);
+        black_box(decision);
     }
     start.elapsed().as_secs_f64() * 1e9 / REFERENCES as f64
 }

@@ -8,14 +8,13 @@ mod shapes;
 
 use std::time::{Duration, Instant};
 
-use manx_policy_compiler::check::prove;
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::Image;
+use manx_policy_compiler::reference::prove;
 
 use crate::error::Error;
 use crate::report::figures::Figure;
 use crate::report::goal::Goal;
-use crate::report::statistics::Summary;
 use crate::run::{ListedRow, Run, Settings};
 
 use changes::{pod_changes, policy_changes, set_changes};
@@ -25,8 +24,8 @@ use shapes::Shape;
 
 /// The goal of one more network set, in milliseconds.
 const SET_GOAL_MS: f64 = 5.0;
-/// The goals of random lookups one by one and in batches, and of hot ones likewise, in nanoseconds.
-const LOOKUP_GOALS: [[Option<f64>; 2]; 2] = [[Some(30.0), Some(15.0)], [Some(10.0), None]];
+/// The goals of random lookups and of hot ones, in nanoseconds.
+const LOOKUP_GOALS: [f64; 2] = [30.0, 10.0];
 const POD_GOAL_US: f64 = 50.0;
 const TABLES_GOAL_MB: f64 = 16.0;
 /// The number of hot addresses.
@@ -34,11 +33,7 @@ const HOT: usize = 64;
 
 /// The rows of this section.
 pub fn rows(_: &Settings) -> Vec<ListedRow> {
-    let listed = |row: &Row| ListedRow {
-        name: row.name,
-        description: row.what.to_owned(),
-        estimate: Duration::from_secs(row.seconds),
-    };
+    let listed = |row: &Row| ListedRow::new(row.name, row.what, Duration::from_secs(row.seconds));
     ROWS.iter().map(listed).collect()
 }
 
@@ -70,17 +65,9 @@ impl Sheet<'_> {
         values: &[f64],
         goal: Option<f64>,
     ) -> Result<(), Error> {
-        let Some(manx) = Summary::from_values(values) else { return Ok(()) };
-        self.run.add_figure(Figure {
-            row: self.row.name,
-            head: format!("Policy at scale, {}: {}", self.row.name, self.row.what),
-            what: what.to_owned(),
-            unit,
-            beside: None,
-            manx,
-            ratio: None,
-            goal: goal.map(Goal::AtMost),
-        })
+        let goal = goal.map(Goal::AtMost);
+        let figure = Figure::from_values(self.row.name, &self.head(), what, unit, values, goal);
+        self.run.add_figures(figure)
     }
 
     /// Adds a figure of these times; `us` or `ms`.
@@ -91,9 +78,13 @@ impl Sheet<'_> {
         times: &[Duration],
         goal: Option<f64>,
     ) -> Result<(), Error> {
-        let per_second = if unit == "us" { 1e6 } else { 1e3 };
-        let values: Vec<f64> = times.iter().map(|it| it.as_secs_f64() * per_second).collect();
-        self.add(what, unit, &values, goal)
+        let goal = goal.map(Goal::AtMost);
+        let figure = Figure::from_times(self.row.name, &self.head(), what, unit, times, goal);
+        self.run.add_figures(figure)
+    }
+
+    fn head(&self) -> String {
+        format!("Policy at scale, {}: {}", self.row.name, self.row.what)
     }
 
     fn add_remark(&mut self, text: &str) {
@@ -154,10 +145,9 @@ fn measure_policy_and_set_changes(sheet: &mut Sheet<'_>, shape: &Shape) -> Resul
 fn measure_lookups(sheet: &mut Sheet<'_>, shape: &Shape, image: &Image) -> Result<(), Error> {
     let peers = &shape.peers;
     let kinds = [("random", peers.len()), ("of 64 hot ones", HOT)];
-    for ((kind, count), goals) in kinds.into_iter().zip(LOOKUP_GOALS) {
-        let [single, batched] = by_image(image, &shape.local, &peers[..count.min(peers.len())]);
-        sheet.add(&format!("a lookup, {kind}"), "ns", &single, goals[0])?;
-        sheet.add(&format!("a lookup, {kind}, side by side"), "ns", &batched, goals[1])?;
+    for ((kind, count), goal) in kinds.into_iter().zip(LOOKUP_GOALS) {
+        let times = by_image(image, &shape.local, &peers[..count.min(peers.len())]);
+        sheet.add(&format!("a lookup, {kind}"), "ns", &times, Some(goal))?;
     }
     Ok(())
 }

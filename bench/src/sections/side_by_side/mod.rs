@@ -20,8 +20,7 @@ use scenario::Paths;
 /// The rows of this section.
 pub fn rows(settings: &Settings) -> Vec<ListedRow> {
     let estimate = pair_estimate(settings) * settings.rounds as u32;
-    let listed = |row: &Row| ListedRow { name: row.name, description: row.description(), estimate };
-    ROWS.iter().map(listed).collect()
+    ROWS.iter().map(|row| ListedRow::new(row.name, &row.description(), estimate)).collect()
 }
 
 /// How long a pair of measurements takes.
@@ -54,10 +53,8 @@ fn measure_scenario(run: &mut Run, rows: &[&Row]) -> Result<(), Error> {
     };
     run.report.remarks.extend(remarks);
     for row in rows {
-        match measure_row(run, row, &paths) {
-            Ok(figure) => run.add_figure(figure)?,
-            Err(error) => run.add_missing(row.name, error.to_string(), true)?,
-        }
+        let measured = measure_row(run, row, &paths);
+        run.add_measured(row.name, measured.map(Some))?;
     }
     match paths.manx.set_running(true).and_then(|()| paths.counts()) {
         Ok(remarks) => run.report.remarks.extend(remarks),

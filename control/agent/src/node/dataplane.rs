@@ -13,8 +13,8 @@ use manx_dataplane::report::Report;
 use manx_dataplane::tables::{Link, PortId};
 use manx_dataplane::worker::{self, Workers};
 
-use super::attachments::OwnDevices;
 use super::calculated::OwnPorts;
+use super::node_devices::OwnDevices;
 use super::ports::Ports;
 use super::view::View;
 use crate::capture;

@@ -6,8 +6,8 @@ use std::time::{Instant, SystemTime};
 use manx_policy_compiler::model::Verdict;
 
 use super::Agent;
-use super::attachments::AttachedPod;
 use super::dataplane::Dataplane;
+use super::pod_state::AttachedPod;
 use super::status::{current_rules, is_enforced, policy, worker};
 use manx_objects::State;
 use manx_objects::object::Kind;
@@ -46,7 +46,7 @@ impl Agent {
         let enforced = |(_, pod): &(_, &AttachedPod)| is_enforced(&calculated.tables, &pod.local);
         let (attached, enforced) =
             (attachments.attached().count(), attachments.attached().filter(enforced).count());
-        let blocks = attachments.leases().usage();
+        let leases = attachments.leases();
         let calculation = &calculated.calculation;
         let workers = &dataplane.ports.workers;
         AgentMetrics {
@@ -61,8 +61,9 @@ impl Agent {
             enforced: enforced as u64,
             unenforced: (attached - enforced) as u64,
             not_judged: attachments.not_judged(view).count() as u64,
-            leases: attachments.leases().leases().count() as u64,
-            blocks: blocks
+            leases: leases.iter().count() as u64,
+            blocks: leases
+                .usage()
                 .map(|(net, used, left)| BlockUse { net: net.to_string(), used, left })
                 .collect(),
             tables: calculated.tables.version,

@@ -15,9 +15,11 @@ use std::sync::Arc;
 use manx_dataplane::flow::FlowRecordFile;
 use manx_dataplane::pipeline::{RestorePass, Restored};
 use manx_dataplane::tables::Tables;
+use manx_policy_compiler::model::ObjectName;
 
 use super::Agent;
-use super::attachments::object_name;
+use super::pod_request::object_name;
+use super::pod_state::Apart;
 use super::ports::PodPorts;
 use crate::error::Error;
 use crate::holding::{Refused, Resumed};
@@ -101,7 +103,7 @@ impl Agent {
         tracing::info!(%pod, ?addresses, "taken over from the last agent");
         let name = object_name(&pod);
         self.attachments.holding.insert(held, queues);
-        self.attachments.insert(name.clone(), device, ports, addresses.clone());
+        self.attachments.insert(&name, device, ports, addresses.clone());
         self.inputs.assign(&name, Some(addresses));
         self.inputs.note_pods();
         Ok(taken)
@@ -131,11 +133,19 @@ impl Agent {
         }
     }
 
+    /// A pod that is taken over by another entry is not apart.
+    fn refuse(&mut self, name: &ObjectName, reason: String) {
+        let pods = &mut self.attachments.pods;
+        if pods.find(name).is_none() {
+            pods.set_apart(name, Apart::Refused(reason));
+        }
+    }
+
     fn let_go(&mut self, Refused { entry, pod, reason }: Refused) {
         tracing::warn!(entry, reason, "what the holder has of the last agent is not taken over");
         self.attachments.holding.let_go(entry);
         if let Some(pod) = pod {
-            self.attachments.refused.insert(pod, reason);
+            self.refuse(&object_name(&pod), reason);
         }
     }
 }

@@ -13,15 +13,16 @@ use manx_policy_compiler::image::{Counts, Image};
 use manx_policy_compiler::model::{self, Direction, Noted, ObjectName, Verdict};
 
 use super::Agent;
-use super::attachments::{AttachedPod, object_name, pod_name};
 use super::inputs::Inputs;
+use super::pod_request::{object_name, pod_name};
+use super::pod_state::AttachedPod;
 use super::ports::Port;
 use super::view::View;
 use crate::verify::Verifier;
 use manx_api::{
-    Attach, Attachment, AttachmentId, EndpointStatus, ErrorKind, Failure, FlowStatus, Flows,
-    MAX_FLOWS, NotedCount, PodName, PolicyStatus, PortStatus, RouteStatus, RuleCount, Status,
-    WorkerStatus,
+    Attachment, AttachmentId, EndpointStatus, ErrorKind, Failure, FlowStatus, Flows, MAX_FLOWS,
+    MAX_OTHER_PODS, NotedCount, OtherPods, PodName, PodState, PolicyStatus, PortStatus,
+    RouteStatus, RuleCount, Status, WorkerStatus,
 };
 use manx_calculation::calc::{Calculation, Local};
 use manx_datastore::api_server::Stale;
@@ -53,6 +54,7 @@ impl Agent {
             known_endpoints: view.cluster.model.endpoints.len(),
             known_policies: view.cluster.model.policies.len(),
             endpoints: endpoints(self),
+            other_pods: other_pods(self),
             routes: routes(self),
             ports: dataplane.ports.attached.values().map(port_status).collect(),
             workers: dataplane.ports.workers.iter().map(worker).collect(),
@@ -67,7 +69,7 @@ impl Agent {
     /// All that have addresses of this node.
     pub(super) fn list_attachments(&self) -> Vec<Attachment> {
         let one = |(pod, addresses, id): (&PodName, &[IpAddr], Option<&AttachmentId>)| {
-            let attached = self.attachments.find(&object_name(pod));
+            let attached = self.attachments.pods.find(&object_name(pod));
             Attachment {
                 pod: pod.clone(),
                 id: id.cloned(),
@@ -78,13 +80,12 @@ impl Agent {
                     .is_some_and(|it| is_enforced(&self.calculated.tables, &it.local)),
             }
         };
-        // Those that wait for the pod's object have nothing yet, and may be detached.
-        let early = self.attachments.early.iter().map(|early| {
-            let Attach { pod, .. } = &early.request.attach;
-            let (id, addresses) = (early.request.attach.id(), Vec::new());
-            Attachment { pod: pod.clone(), id, addresses, device: None, mac: None, enforced: false }
+        // Those that wait have nothing yet, and may be detached.
+        let waiting = self.attachments.pods.without_addresses().map(|attach| {
+            let (pod, id, addresses) = (attach.pod.clone(), attach.id(), Vec::new());
+            Attachment { pod, id, addresses, device: None, mac: None, enforced: false }
         });
-        self.attachments.leases().leases().map(one).chain(early).collect()
+        self.attachments.leases().iter().map(one).chain(waiting).collect()
     }
 
     /// Whether a pod could be attached now: the objects are known, and there is an address for it.
@@ -155,7 +156,7 @@ fn invalid(Agent { view, dataplane, .. }: &Agent) -> Vec<String> {
 }
 
 fn warnings(Agent { inputs, view, calculated, attachments, served, .. }: &Agent) -> Vec<String> {
-    let refused = attachments.refused.iter().map(|(pod, reason)| {
+    let refused = attachments.refused().map(|(pod, reason)| {
         format!("pod {pod}: its interface was not taken over from the last agent: {reason}; nothing passes until the pod is made anew")
     });
     summaries(view, Severity::Warning)
@@ -239,6 +240,23 @@ fn endpoints(Agent { calculated, dataplane, attachments, .. }: &Agent) -> Vec<En
         })
     };
     attachments.attached().filter_map(one).collect()
+}
+
+/// Those that are not simply attached, the ones first that have been longest in their state.
+fn other_pods(Agent { attachments, .. }: &Agent) -> OtherPods {
+    let mut all: Vec<_> = attachments
+        .pods
+        .states()
+        .filter_map(|(name, state, since)| Some((since, name, state.describe()?)))
+        .collect();
+    all.sort_by_key(|(since, ..)| *since);
+    let (count, now) = (all.len(), SystemTime::now());
+    let one = |(since, name, state): (Instant, &ObjectName, String)| {
+        let ago = since.elapsed();
+        let since = (now - ago).duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        PodState { pod: pod_name(name), state, since: since.as_secs(), for_s: ago.as_secs() }
+    };
+    OtherPods { count, longest: all.into_iter().take(MAX_OTHER_PODS).map(one).collect() }
 }
 
 /// Whether the tables contain the pod.

@@ -172,7 +172,7 @@ impl<'a> Scene<'a> {
     pub(super) fn families(&self) -> Vec<Family> {
         let Cluster { nodes, pools, .. } = &self.cluster;
         let nets = self.addresses.values().flatten();
-        let nets = nets.chain(nodes.values().flat_map(|node| &node.pod_cidrs));
+        let nets = nets.chain(nodes.values().flat_map(|node| node.plan.blocks()));
         let nets = nets.chain(pools.iter().map(|pool| &pool.cidr));
         let known: BTreeSet<Family> = nets.map(|net| Family::from_address(net.addr())).collect();
         if known.is_empty() { Family::ALL.to_vec() } else { known.into_iter().collect() }

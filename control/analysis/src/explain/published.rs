@@ -12,7 +12,7 @@
 use std::net::IpAddr;
 
 use manx_api::explain::PacketSpec;
-use manx_calculation::block::masquerade_address;
+use manx_calculation::import;
 use manx_calculation::topology::Route;
 use manx_objects::object::{Kind, Object, ObjectKey, Service};
 use manx_oracle::Party;
@@ -168,8 +168,7 @@ impl Explainer<'_> {
         };
         let route = self.routes.route(node, to)?.map(|(_, route)| route);
         let of_family = |it: &IpAddr| it.is_ipv4() == to.is_ipv4();
-        let by_manx =
-            object.pod_cidrs.iter().copied().filter_map(masquerade_address).find(of_family);
+        let by_manx = import::plan(object).masquerade_addresses().iter().copied().find(of_family);
         let own = object.internal_ips.iter().copied().find(of_family);
         let seen = match route {
             // A node without a block has no Manx interface.

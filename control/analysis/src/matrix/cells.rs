@@ -94,10 +94,6 @@ impl Cells {
         // The first services are the empty set: a number that does not exist allows nothing.
         self.services.get(number as usize).unwrap_or(&self.services[NONE as usize])
     }
-
-    pub(super) fn count(&self) -> usize {
-        self.services.len()
-    }
 }
 
 /// The two ends of a pair in one family, and whether the node's part is decided without policy.

@@ -170,11 +170,6 @@ impl Matrix {
         self.cells.services(number)
     }
 
-    /// The number of distinct services.
-    pub fn services_count(&self) -> usize {
-        self.cells.count()
-    }
-
     /// Whether an evaluated rule depends on source ports. The cells hold for packets from [`Packet::EPHEMERAL`].
     pub fn looks_at_source_ports(&self) -> bool {
         self.cells.by_source

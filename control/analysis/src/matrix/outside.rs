@@ -202,7 +202,7 @@ fn of_objects(cluster: &Cluster, contents: &Contents) -> BTreeSet<IpNet> {
     let services = model.services.values().flat_map(|service| service.iter());
     addresses.extend(services.flat_map(|some| some.addresses.iter()));
     addresses.extend(cluster.nodes.values().flat_map(|node| node.addresses.iter()));
-    let blocks = cluster.nodes.values().flat_map(|node| node.pod_cidrs.iter());
+    let blocks = cluster.nodes.values().flat_map(|node| node.plan.blocks());
     let blocks = blocks.chain(cluster.pools.iter().map(|pool| &pool.cidr)).map(IpNet::trunc);
     addresses.into_iter().map(IpNet::from).chain(blocks).collect()
 }

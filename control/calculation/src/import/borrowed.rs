@@ -26,7 +26,7 @@ impl Cluster {
         let placed =
             self.pods_by_node.get(name).and_then(|node| Some((node, self.nodes.get(&**node)?)));
         placed.into_iter().flat_map(move |(node, of)| {
-            let borrowed = endpoint.addresses.iter().filter(|address| !of.has_in_block(**address));
+            let borrowed = endpoint.addresses.iter().filter(|address| !of.plan.contains(**address));
             borrowed.map(|address| (*address, (name.clone(), Arc::clone(node))))
         })
     }

@@ -17,11 +17,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, hash_map};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use manx_policy_compiler::model::{AddressSet, ObjectName};
 
 use super::{Cluster, Node, member};
-use crate::block::{Block, is_for_pods};
+use manx_ipam::block::is_for_pods;
 use manx_objects::State;
 use manx_objects::contents::Contents;
 use manx_objects::object::{Created, Kind, Object, ObjectKey, Pod};
@@ -106,11 +105,6 @@ fn named(pod: &Pod) -> (Vec<IpAddr>, Standing) {
         }
     };
     (addresses, standing)
-}
-
-/// Whether a block has an address for a pod.
-fn is_for_a_pod(block: IpNet, address: IpAddr) -> bool {
-    Block::new(block).is_some_and(|block| block.number(address).is_some())
 }
 
 fn find<'a>(contents: &'a Contents, name: &ObjectName) -> Option<&'a Pod> {
@@ -299,7 +293,7 @@ impl Cluster {
         let node = pod.node_name.as_deref().and_then(|node| self.nodes.get(node));
         Rank {
             standing,
-            is_out_of_block: !node.is_some_and(|node| node.has_in_block(address)),
+            is_out_of_block: !node.is_some_and(|node| node.plan.contains(address)),
             is_of_unknown_age: pod.created.is_none(),
             created: pod.created,
             name,
@@ -310,8 +304,9 @@ impl Cluster {
     fn check_annotated(&self, pod: &Pod, address: IpAddr) -> Result<(), Refused> {
         let node = pod.node_name.as_deref().and_then(|node| self.nodes.get(node));
         let Some(node) = node else { return Err(Refused::Unscheduled) };
-        let is_in_block = node.pod_cidrs.iter().any(|block| is_for_a_pod(*block, address));
-        if is_in_block || !node.has_in_block(address) && self.is_in_pool(address) {
+        if node.plan.has_for_pods(address)
+            || !node.plan.contains(address) && self.is_in_pool(address)
+        {
             Ok(())
         } else {
             Err(Refused::OutOfPlace)
@@ -321,10 +316,8 @@ impl Cluster {
     /// Whether an address lies in a pool and is one that a pod can have: no node's, and none that a block has for
     /// something else.
     fn is_in_pool(&self, address: IpAddr) -> bool {
-        let is_taken = |node: &Node| {
-            let mut around = node.pod_cidrs.iter().filter(|block| block.contains(&address));
-            node.addresses.contains(&address) || around.any(|block| !is_for_a_pod(*block, address))
-        };
+        let is_taken =
+            |node: &Node| node.addresses.contains(&address) || node.plan.has_for_others(address);
         is_for_pods(address)
             && self.pools.iter().any(|pool| pool.cidr.contains(&address))
             && !self.nodes.values().any(is_taken)
@@ -332,8 +325,8 @@ impl Cluster {
 
     /// Whether some pod of the cluster can have an address.
     pub(super) fn is_for_some_pod(&self, address: IpAddr) -> bool {
-        let mut blocks = self.nodes.values().flat_map(|node| &node.pod_cidrs);
-        blocks.any(|block| is_for_a_pod(*block, address)) || self.is_in_pool(address)
+        let mut nodes = self.nodes.values();
+        nodes.any(|node| node.plan.has_for_pods(address)) || self.is_in_pool(address)
     }
 
     /// Whether nodes and pools as they are now leave every address to the pod that has it.

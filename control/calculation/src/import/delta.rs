@@ -233,9 +233,8 @@ impl Cluster {
             let at = self.pools.iter().position(|pool| *pool == before)?;
             self.pools.remove(at);
         }
-        let blocks = |nodes: &BTreeMap<String, Node>| {
-            nodes.get(&key.name).map(|node| node.pod_cidrs.clone())
-        };
+        let blocks =
+            |nodes: &BTreeMap<String, Node>| nodes.get(&key.name).map(|node| node.plan.clone());
         let blocks_before = blocks(&self.nodes);
         let seen_before = self.nodes.get(&key.name).map(seen_by_policy);
         match state.and_then(valid) {

@@ -8,7 +8,7 @@ use sha1::{Digest, Sha1};
 
 use manx_policy_compiler::model::Labels;
 
-use crate::block;
+pub use manx_ipam::plan::Plan;
 use manx_objects::object::{self, EncapsulationMode};
 
 /// A node as routing sees it.
@@ -16,23 +16,16 @@ use manx_objects::object::{self, EncapsulationMode};
 pub struct Node {
     /// The addresses at which other nodes reach it: Calico's annotation first if there is one, then `InternalIPs`.
     pub internal_ips: Vec<IpAddr>,
-    /// All addresses by which policy knows it: those, `ExternalIPs`, and its own address in each of its blocks.
+    /// All addresses by which policy knows it: those, `ExternalIPs`, and its tunnel addresses.
     pub addresses: BTreeSet<IpAddr>,
     /// Its labels.
     pub labels: Labels,
     /// The subnet of its first address, from Calico's annotation, for the comparison of `CrossSubnet`.
     pub subnet: Option<IpNet>,
-    /// The blocks that its pods get addresses from.
-    pub pod_cidrs: Vec<IpNet>,
+    /// The blocks that its pods get addresses from, and its own addresses of them.
+    pub plan: Plan,
     /// The hardware address of the node in VXLAN's inner frames.
     pub vxlan_mac: [u8; 6],
-}
-
-impl Node {
-    /// Whether an address lies in one of its blocks.
-    pub(super) fn has_in_block(&self, address: IpAddr) -> bool {
-        self.pod_cidrs.iter().any(|block| block.contains(&address))
-    }
 }
 
 /// An encapsulation that pools can ask for. Of the tunnels to one node each has a number.
@@ -68,6 +61,11 @@ fn vxlan_mac(name: &str) -> [u8; 6] {
     mac
 }
 
+/// The blocks of a node, as its object has them.
+pub fn plan(node: &object::Node) -> Plan {
+    Plan::host_local(node.pod_cidrs.as_slice())
+}
+
 pub(super) fn node(name: &str, node: &object::Node) -> Node {
     let mut internal_ips: Vec<IpAddr> = Vec::new();
     let annotated = node.calico_address.map(|net| net.addr());
@@ -76,14 +74,14 @@ pub(super) fn node(name: &str, node: &object::Node) -> Node {
             internal_ips.push(address);
         }
     }
-    let tunnel = node.pod_cidrs.iter().copied().filter_map(block::tunnel_address);
-    let others = node.external_ips.iter().copied().chain(tunnel);
+    let plan = plan(node);
+    let others = node.external_ips.iter().chain(plan.tunnel_addresses()).copied();
     Node {
         addresses: internal_ips.iter().copied().chain(others).collect(),
         labels: node.labels.to_map(),
         internal_ips,
         subnet: node.calico_address.map(|net| net.trunc()),
-        pod_cidrs: node.pod_cidrs.clone(),
+        plan,
         vxlan_mac: node.vxlan_mac.unwrap_or_else(|| vxlan_mac(name)),
     }
 }

@@ -22,7 +22,7 @@ pub struct Overlap {
 pub(super) fn overlaps(nodes: &BTreeMap<String, Node>) -> Vec<Overlap> {
     let mut blocks: Vec<(IpNet, &String)> = nodes
         .iter()
-        .flat_map(|(name, node)| node.pod_cidrs.iter().map(move |block| (block.trunc(), name)))
+        .flat_map(|(name, node)| node.plan.blocks().iter().map(move |block| (block.trunc(), name)))
         .collect();
     blocks.sort();
     blocks.dedup();
@@ -51,6 +51,7 @@ pub(super) fn overlaps(nodes: &BTreeMap<String, Node>) -> Vec<Overlap> {
 
 #[cfg(test)]
 mod tests {
+    use manx_ipam::plan::Plan;
     use proptest::prelude::*;
 
     use super::*;
@@ -71,10 +72,12 @@ mod tests {
     proptest! {
         #[test]
         fn each_block_that_overlaps_anothers_is_told_and_they_are_no_more_than_two_each(blocks in blocks()) {
-            let mut nodes = BTreeMap::<String, Node>::new();
+            let mut of_nodes = BTreeMap::<String, Vec<IpNet>>::new();
             for (block, node) in &blocks {
-                nodes.entry(node.to_string()).or_default().pod_cidrs.push(*block);
+                of_nodes.entry(node.to_string()).or_default().push(*block);
             }
+            let node = |blocks| Node { plan: Plan::host_local(blocks), ..Node::default() };
+            let nodes = of_nodes.into_iter().map(|(name, blocks)| (name, node(blocks))).collect();
             let found = overlaps(&nodes);
             let mut told = BTreeSet::new();
             for Overlap { outer, inner } in &found {

@@ -14,7 +14,6 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::{Cluster, Node, Pool, network, problem};
-use crate::block;
 use manx_objects::State;
 use manx_objects::code::Code;
 use manx_objects::contents::{Contents, Stored};
@@ -87,15 +86,11 @@ pub(crate) fn reported_within(
     cidr: IpNet,
 ) -> impl Iterator<Item = (&str, IpAddr)> {
     let reported = nodes.iter().flat_map(|(name, node)| {
-        let is_own = |address: &IpAddr| {
-            node.pod_cidrs.iter().any(|it| block::tunnel_address(*it) == Some(*address))
-        };
+        let is_own = |address: &IpAddr| node.plan.tunnel_addresses().contains(address);
         let others = node.addresses.iter().filter(move |address| !is_own(address));
         others.map(|address| (name.as_str(), *address))
     });
-    let is_in_block = |address: &IpAddr| {
-        nodes.values().any(|node| node.pod_cidrs.iter().any(|block| block.contains(address)))
-    };
+    let is_in_block = |address: &IpAddr| nodes.values().any(|node| node.plan.contains(*address));
     reported.filter(move |(_, address)| cidr.contains(address) && !is_in_block(address))
 }
 

@@ -254,7 +254,7 @@ fn nodes_and_pools_come_out_as_routing_needs_them() {
     let ips: Vec<_> = node.internal_ips.iter().map(IpAddr::to_string).collect();
     assert_eq!(ips, ["10.9.0.2", "172.18.0.2"]);
     assert_eq!(node.subnet.unwrap().to_string(), "10.9.0.0/24");
-    assert_eq!(node.pod_cidrs[0].to_string(), "10.1.0.0/24");
+    assert_eq!(node.plan.blocks()[0].to_string(), "10.1.0.0/24");
     assert_eq!(cluster.nodes["node-2"].internal_ips, Vec::<IpAddr>::new());
     // "f", and the first bytes of the name's SHA-1 as sha1sum prints it.
     assert_eq!(cluster.nodes["node-2"].vxlan_mac, [0x66, 0xc0, 0x93, 0x2e, 0x56, 0x2c]);

@@ -10,7 +10,6 @@ use super::{
     Contribution, Nowhere, Peer, Reserved, Route, RouteSource, TopologyError, Unroutables,
     Unrouted, WORLD, node,
 };
-use crate::block;
 use crate::import::{Cluster, Node, Overlap, Pool, reported_within};
 use manx_objects::object::EncapsulationMode;
 use manx_policy_compiler::model::ObjectName;
@@ -67,7 +66,7 @@ impl<'a> ClusterView<'a> {
         reserved: &Reserved,
     ) -> Result<Self, TopologyError> {
         let here = node(cluster, name)?;
-        if here.pod_cidrs.is_empty() {
+        if here.plan.blocks().is_empty() {
             return Err(TopologyError::NoBlock(name.to_owned()));
         }
         let (contested, pools) = (contested(cluster, name)?, Pools::new(cluster));
@@ -98,33 +97,28 @@ impl<'a> ClusterView<'a> {
             route(*block, RouteSource::ContestedBlock, None, Route::Nowhere(Nowhere::Contested))
         });
         let this = Some(Named::Node(name));
-        let own = here.pod_cidrs.iter();
+        let own = here.plan.blocks().iter();
         let own = own.map(move |block| route(*block, RouteSource::OwnBlock, this, Route::Local));
         let borrowed = borrowed.iter().filter_map(move |it| {
             let (prefix, pod) = (IpNet::from(it.address), Some(Named::Pod(it.pod)));
             Some(route(prefix, RouteSource::BorrowedAddress, pod, it.route?))
         });
-        let masquerade = here.pod_cidrs.iter().copied().filter_map(block::masquerade_address);
+        let masquerade = here.plan.masquerade_addresses().iter();
         let masquerade = masquerade.map(move |address| {
-            let prefix = IpNet::from(address);
+            let prefix = IpNet::from(*address);
             route(prefix, RouteSource::MasqueradeAddress, this, Route::Masquerade)
         });
-        let addresses = here.internal_ips.iter().copied().chain(self.tunnel_addresses());
+        let addresses = here.internal_ips.iter().chain(here.plan.tunnel_addresses());
         let addresses = addresses.map(move |address| {
-            route(IpNet::from(address), RouteSource::NodeAddress, this, Route::Node)
+            route(IpNet::from(*address), RouteSource::NodeAddress, this, Route::Node)
         });
         let of_cluster = world.into_iter().chain(of_pools).chain(in_pools).chain(of_nodes);
         of_cluster.chain(contested).chain(own).chain(borrowed).chain(masquerade).chain(addresses)
     }
 
-    /// The node's own address of each of its blocks.
-    pub(super) fn tunnel_addresses(&self) -> impl Iterator<Item = IpAddr> {
-        self.here.pod_cidrs.iter().copied().filter_map(block::tunnel_address)
-    }
-
     fn blocks_of_others(&self) -> impl Iterator<Item = (&'a str, &'a Node, &'a IpNet)> {
         let others = self.cluster.nodes.iter().filter(|(other, _)| *other != self.name);
-        others.flat_map(|(name, node)| node.pod_cidrs.iter().map(move |it| (&**name, node, it)))
+        others.flat_map(|(name, node)| node.plan.blocks().iter().map(move |it| (&**name, node, it)))
     }
 
     /// Other nodes' blocks that lie in no pool, with the nodes.
@@ -154,7 +148,7 @@ impl<'a> ClusterView<'a> {
     pub(super) fn senders(&self) -> BTreeSet<Peer> {
         let borrowed = self.borrowed.iter().filter(|it| it.route == Some(Route::Local));
         let borrowed = borrowed.map(|it| IpNet::from(it.address));
-        let own = self.here.pod_cidrs.iter().copied().chain(borrowed);
+        let own = self.here.plan.blocks().iter().copied().chain(borrowed);
         let by_pool = own.map(|prefix| {
             let cidr = self.pools.around(&prefix).map(|pool| pool.cidr);
             ((cidr, prefix.addr().is_ipv4()), prefix)

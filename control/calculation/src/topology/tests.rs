@@ -6,17 +6,17 @@ use manx_policy_compiler::model::{HostEndpoint, Interface, ObjectName};
 use proptest::prelude::*;
 
 use super::*;
-use crate::block;
 use crate::import::Pool;
+use manx_ipam::plan::Plan;
 use manx_objects::object::EncapsulationMode;
 
 fn node(ip: &str, subnet: &str, block: &str) -> Node {
-    let (ip, block) = (ip.parse().unwrap(), block.parse().unwrap());
+    let (ip, plan) = (ip.parse().unwrap(), Plan::host_local([block.parse().unwrap()]));
     Node {
         internal_ips: vec![ip],
-        addresses: [Some(ip), block::tunnel_address(block)].into_iter().flatten().collect(),
+        addresses: [ip].iter().chain(plan.tunnel_addresses()).copied().collect(),
         subnet: Some(subnet.parse::<IpNet>().unwrap().trunc()),
-        pod_cidrs: vec![block],
+        plan,
         ..Node::default()
     }
 }
@@ -111,7 +111,7 @@ fn what_no_node_has_of_a_pool_leads_nowhere_and_own_addresses_to_the_node() {
 fn where_another_plugin_connects_pods_only_the_node_itself_is_not_the_world() {
     let mut cluster = cluster(EncapsulationMode::Always);
     // What this node has of blocks, or that it has none, is no concern of Manx.
-    cluster.nodes.get_mut("a").unwrap().pod_cidrs.clear();
+    cluster.nodes.get_mut("a").unwrap().plan = Plan::default();
     let found = policy_only(&cluster, "a").unwrap();
     let expected =
         [("0.0.0.0/0", Route::World), ("::/0", Route::World), ("172.18.0.2/32", Route::Node)];
@@ -156,7 +156,7 @@ fn the_smallest_pool_around_a_block_decides() {
 fn the_nodes_own_address_is_the_second_of_each_block() {
     let mut cluster = cluster(EncapsulationMode::Never);
     let here = cluster.nodes.get_mut("a").unwrap();
-    here.pod_cidrs.push("fd00:10:1::/64".parse().unwrap());
+    here.plan = Plan::host_local(["10.244.1.0/24", "fd00:10:1::/64"].map(|it| it.parse().unwrap()));
     let seen = topology(&cluster, "a", &Reserved::new()).unwrap();
     let own: Vec<IpAddr> = ["10.244.1.1", "fd00:10:1::1"].map(|ip| ip.parse().unwrap()).into();
     assert_eq!(seen.tunnel_addresses, own);

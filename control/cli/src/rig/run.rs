@@ -18,7 +18,7 @@ use manx_linux::private;
 use manx_rig::caller::{self, Listener, Running};
 use manx_rig::plan::Plan;
 use manx_rig::plan::input::{self, Input, Manifests};
-use manx_rig::plan::policy_reference::PolicyReference;
+use manx_rig::plan::policy_reference::full_name;
 use manx_rig::plan::prober::Prober;
 use manx_rig::report::Report;
 use manx_rig::report::event::Request;
@@ -186,7 +186,7 @@ pub(super) fn delete(settings: &Delete) -> Result<(), Error> {
     for what in &settings.what {
         if what == "-" || Path::new(what).exists() {
             let Manifests { objects, .. } = input::read_paths(&[what.into()])?;
-            words.extend(objects.0.keys().map(|key| PolicyReference::from(key).to_string()));
+            words.extend(objects.0.keys().map(full_name));
         } else {
             words.push(what.clone());
         }

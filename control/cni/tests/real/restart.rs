@@ -1,5 +1,6 @@
 //! Agents that end and start again, and the effects on their pods.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -518,6 +519,43 @@ fn an_interface_in_a_former_namespace_of_its_path_is_let_go() {
         netns::delete(&pod.path).unwrap();
         netns::create_named(&pod.path).unwrap();
     });
+}
+
+/// Waits until these pods, and no others, are not simply attached and are in a state that says this.
+fn expect_others(node: &Node, names: &[&str], says: &str) {
+    let start = Instant::now();
+    loop {
+        let found = node.client().unwrap().status().unwrap().other_pods;
+        let told = found.longest.iter().filter(|it| it.state.contains(says));
+        let told: BTreeSet<&str> = told.map(|it| &*it.pod.name).collect();
+        if found.count == names.len() && told == names.iter().copied().collect() {
+            return;
+        }
+        assert!(start.elapsed() < LONG, "{found:?}");
+        thread::sleep(SOON);
+    }
+}
+
+#[test]
+fn a_pod_without_a_device_is_listed_until_it_is_attached_anew_or_gone() {
+    let Some(mut node) = Node::start(&BOTH) else { return };
+    let [a, b] = ["a", "b"].map(|name| Pod::attach(&node, name));
+    expect_others(&node, &[], "");
+    let delete =
+        || std::process::Command::new("ip").args(["link", "delete", "eth0"]).status().unwrap();
+    assert!(netns::run_in(&a.netns, delete).unwrap().success());
+    expect_others(&node, &["a"], "its device is gone; its addresses stay its own");
+    let again = node.call("ADD", &a.call()).result();
+    assert_eq!(addresses(&again), a.addresses());
+    expect_others(&node, &[], "");
+    node.holder().unwrap().1.end().unwrap();
+    node.kill_agent();
+    node.start_agent();
+    expect_others(&node, &["a", "b"], "left no device");
+    node.call("DEL", &a.call()).result();
+    expect_others(&node, &["b"], "left no device");
+    node.call("DEL", &b.call()).result();
+    expect_others(&node, &[], "");
 }
 
 #[test]

@@ -239,7 +239,7 @@ spec: {podSelector: {}}
     #[test]
     fn a_withheld_policy_is_gone_from_the_rest() {
         let (_folder, mut input) = input();
-        let closed = "shop/closed".parse().unwrap();
+        let closed = "shop/closed".into();
         assert_eq!(
             input.objects.withhold(&closed).unwrap().0.to_string(),
             "NetworkPolicy shop/closed"

@@ -11,7 +11,9 @@ use super::settings::{Settings, extra_ports};
 use super::spec::{self, NodeSpec, PodSpec};
 use super::{Host, Plan, Pod, Route, Segment, host_pods};
 use manx_api::PodName;
-use manx_calculation::block::{self, Block};
+use manx_ipam::block::is_for_pods;
+use manx_ipam::plan::Plan as Blocks;
+use manx_ipam::turn::Turn;
 use manx_objects::contents::Contents;
 
 impl Plan {
@@ -63,8 +65,8 @@ pub(crate) fn plan(
         .map(|(name, node)| {
             let segment = places[name];
             let routes = default_routes(&segments[segment]).collect();
-            let tunnels = node.pod_cidrs.iter().copied().filter_map(block::tunnel_address);
-            let (addresses, tunnels) = (node.addresses.clone(), tunnels.collect());
+            let tunnels = Blocks::host_local(&*node.pod_cidrs).tunnel_addresses().to_vec();
+            let addresses = node.addresses.clone();
             (name.clone(), Host { segment, addresses, tunnels, routes })
         })
         .collect();
@@ -284,7 +286,7 @@ fn check_addresses(
     settings: &Settings,
 ) -> Result<(), PlanError> {
     let of_nodes = nodes.iter().flat_map(|(name, node)| {
-        let tunnel = node.pod_cidrs.iter().copied().filter_map(block::tunnel_address);
+        let tunnel = Blocks::host_local(&*node.pod_cidrs).tunnel_addresses().to_vec();
         node.addresses.iter().map(IpNet::addr).chain(tunnel).map(move |address| (address, name))
     });
     let of_nodes: BTreeMap<IpAddr, &String> = of_nodes.collect();
@@ -293,7 +295,7 @@ fn check_addresses(
         for (at, address) in pod.addresses.iter().enumerate() {
             let alike = |other: &IpAddr| other.is_ipv4() == address.is_ipv4();
             let underlay = nodes.get(&pod.node).map_or(&[][..], |node| &node.addresses);
-            let why = if !block::is_for_pods(*address) {
+            let why = if !is_for_pods(*address) {
                 AddressConflict::NotForPods
             } else if let Some(other) = pod.addresses[..at].iter().find(|other| alike(other)) {
                 AddressConflict::SecondOfFamily(*other)
@@ -320,19 +322,18 @@ fn give_addresses(
     pods: &mut BTreeMap<PodName, Pod>,
     mut taken: BTreeSet<IpAddr>,
 ) -> Result<(), PlanError> {
-    let mut blocks: BTreeMap<IpNet, Block> = BTreeMap::new();
+    let mut blocks: BTreeMap<IpNet, Turn> = BTreeMap::new();
     for (name, pod) in pods.iter_mut().filter(|(_, pod)| pod.addresses.is_empty()) {
         for net in nodes.get(&pod.node).iter().flat_map(|node| &node.pod_cidrs) {
             let full =
                 || PlanError::BlockFull { pod: name.clone(), node: pod.node.clone(), block: *net };
-            let block = match blocks.entry(*net) {
+            let turn = match blocks.entry(*net) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => new.insert(Block::new(*net).ok_or_else(full)?),
+                Entry::Vacant(new) => new.insert(Turn::new(*net).ok_or_else(full)?),
             };
             let is_taken = |address| taken.contains(&address);
-            let number = block.next(taken.len(), is_taken).ok_or_else(full)?;
-            block.last = number;
-            let address = block.address(number);
+            let number = turn.next(taken.len(), is_taken).ok_or_else(full)?;
+            let address = turn.take(number);
             taken.insert(address);
             pod.addresses.push(address);
         }

@@ -4,15 +4,13 @@
 //! The kind is written as in manifests, in upper or lower case. If two APIs have a kind of that name, the API's group
 //! follows it, as with kubectl: `NetworkPolicy.projectcalico.org/shop/web`.
 
-use std::convert::Infallible;
 use std::fmt;
-use std::str::FromStr;
 
 use manx_objects::object::{Kind, ObjectKey};
 
-/// A reference to a policy, as the parts between the slashes.
+/// A reference to a policy, as its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PolicyReference(Vec<String>);
+pub struct PolicyReference(String);
 
 /// The reason why a reference does not name exactly one policy.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -50,17 +48,15 @@ fn or_none(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-impl FromStr for PolicyReference {
-    type Err = Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(Self(text.split('/').map(str::to_owned).collect()))
+impl From<&str> for PolicyReference {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
     }
 }
 
 impl fmt::Display for PolicyReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join("/"))
+        f.write_str(&self.0)
     }
 }
 
@@ -87,27 +83,25 @@ impl PolicyReference {
         &self,
         keys: impl Iterator<Item = &'k ObjectKey>,
     ) -> Result<ObjectKey, ObjectReferenceError> {
-        let (Some(kind), 2..=3) = (self.0.first(), self.0.len()) else {
-            return Err(ObjectReferenceError::Kind(self.to_string()));
+        let reference = self.0.clone();
+        let kind = match self.0.split('/').collect::<Vec<_>>()[..] {
+            [kind, _] | [kind, _, _] if Kind::ALL.iter().any(|it| is_kind(kind, *it)) => kind,
+            _ => return Err(ObjectReferenceError::Kind(reference)),
         };
-        if !Kind::ALL.iter().any(|known| is_kind(kind, *known)) {
-            return Err(ObjectReferenceError::Kind(self.to_string()));
-        }
         let meant: Vec<&ObjectKey> =
             keys.filter(|key| is_kind(kind, key.kind) && self.names(key)).collect();
         match meant[..] {
             [one] => Ok(one.clone()),
-            [] => Err(ObjectReferenceError::Unknown(self.to_string())),
+            [] => Err(ObjectReferenceError::Unknown(reference)),
             _ => {
                 let names = meant.iter().map(|key| full_name(key)).collect();
-                Err(ObjectReferenceError::Ambiguous { reference: self.to_string(), names })
+                Err(ObjectReferenceError::Ambiguous { reference, names })
             }
         }
     }
 
     fn names(&self, key: &ObjectKey) -> bool {
-        let parts: Vec<&str> = self.0.iter().map(String::as_str).collect();
-        match parts[..] {
+        match self.0.split('/').collect::<Vec<_>>()[..] {
             [name] => name == key.name,
             [first, name] => {
                 name == key.name && (first == key.namespace || is_kind(first, key.kind))
@@ -129,14 +123,8 @@ fn is_kind(word: &str, kind: Kind) -> bool {
         || word.eq_ignore_ascii_case(&format!("{}.{}", kind.name(), group(kind)))
 }
 
-impl From<&ObjectKey> for PolicyReference {
-    fn from(key: &ObjectKey) -> Self {
-        Self(full_name(key).split('/').map(str::to_owned).collect())
-    }
-}
-
 /// The unique name of an object. It contains the API group if the kind's name alone is ambiguous.
-fn full_name(key: &ObjectKey) -> String {
+pub fn full_name(key: &ObjectKey) -> String {
     let ObjectKey { kind, namespace, name } = key;
     let twice = Kind::ALL.iter().filter(|other| other.name() == kind.name()).count() > 1;
     let group = if twice { format!(".{}", group(*kind)) } else { String::new() };
@@ -168,8 +156,7 @@ mod tests {
 
     fn find(word: &str) -> Result<String, PolicyReferenceError> {
         let keys = keys();
-        let word: PolicyReference = word.parse().unwrap();
-        word.find(keys.iter()).map(|key| full_name(&key))
+        PolicyReference::from(word).find(keys.iter()).map(|key| full_name(&key))
     }
 
     #[test]
@@ -207,10 +194,7 @@ mod tests {
 
     #[test]
     fn an_object_is_named_with_its_kind() {
-        let find = |word: &str| {
-            let word: PolicyReference = word.parse().unwrap();
-            word.find_object(keys().iter())
-        };
+        let find = |word: &str| PolicyReference::from(word).find_object(keys().iter());
         for (word, meant) in [
             ("pod/db", "Pod/shop/db"),
             ("Pod/shop/db", "Pod/shop/db"),
@@ -219,7 +203,7 @@ mod tests {
             assert_eq!(find(word).map(|key| full_name(&key)).as_deref(), Ok(meant), "{word}");
         }
         for key in keys() {
-            assert_eq!(find(&PolicyReference::from(&key).to_string()), Ok(key));
+            assert_eq!(find(&full_name(&key)), Ok(key));
         }
         let said = |word: &str| find(word).unwrap_err().to_string();
         insta::assert_snapshot!(said("Pod/blog/db"), @"there is no Pod/blog/db");

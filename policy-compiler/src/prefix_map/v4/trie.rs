@@ -11,9 +11,6 @@ use super::line::{Line, lookup_two_lines, short, used};
 use super::packed_hosts::PackedHosts;
 use super::pool::BlockPool;
 
-/// The number of lookups that are made together.
-const BATCH: usize = 64;
-
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Trie {
@@ -45,27 +42,6 @@ impl Trie {
     pub(crate) fn lookup(&self, address: u32) -> u32 {
         let cell = self.above(address);
         if cell & BLOCK == 0 { cell } else { self.in_block(cell, address as u8) }
-    }
-
-    /// The values of many addresses. First the cells above the blocks are read, for a whole batch, and then the blocks,
-    /// so that the memory accesses overlap.
-    #[inline]
-    pub(crate) fn lookup_all<T>(
-        &self,
-        addresses: &[u32],
-        found: &mut [T],
-        make: impl Fn(u32) -> T,
-    ) {
-        for (addresses, found) in addresses.chunks(BATCH).zip(found.chunks_mut(BATCH)) {
-            let mut cells = [0; BATCH];
-            for (cell, address) in cells.iter_mut().zip(addresses) {
-                *cell = self.above(*address);
-            }
-            for ((found, cell), address) in found.iter_mut().zip(cells).zip(addresses) {
-                let is_value = cell & BLOCK == 0;
-                *found = make(if is_value { cell } else { self.in_block(cell, *address as u8) });
-            }
-        }
     }
 
     /// The cell of the /24 of an address, or that of its /16 if it is a value.

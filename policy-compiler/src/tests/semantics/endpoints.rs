@@ -118,7 +118,7 @@ fn for_an_endpoint_that_the_model_does_not_have_nothing_passes() {
     let image = Compiler::new().compile(&cluster.model, &[ghost.clone()].into());
     assert_eq!(image.chain(&ghost, Direction::Ingress), None);
     assert_eq!(image.counts().endpoints, 0);
-    crate::check::prove(&cluster.model, &[ghost].into(), &image).unwrap();
+    crate::reference::prove(&cluster.model, &[ghost].into(), &image).unwrap();
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn before_the_first_tables_nothing_passes() {
     let identity = image.identity(ip("10.0.0.1"));
     let path = image.classify(crate::image::ChainId(0), identity, identity, Transport::bare(6));
     assert_eq!(image.path(path).decision.reason, Reason::Unknown(Direction::Ingress));
-    assert!(crate::check::prove(&cluster.model, &cluster.all(), &image).is_err());
+    assert!(crate::reference::prove(&cluster.model, &cluster.all(), &image).is_err());
 }
 
 #[test]

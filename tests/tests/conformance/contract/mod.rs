@@ -16,12 +16,12 @@ use manx_calculation::import::{Cluster as Imported, import};
 use manx_objects::contents::Contents;
 use manx_objects::problem::Severity;
 use manx_oracle::Oracle;
-use manx_policy_compiler::check::{self, Reference};
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::image::Image;
 use manx_policy_compiler::model::{
     Direction, Family, ICMP, ICMPV6, ObjectName, Protocol, Reason, Transport, Verdict,
 };
+use manx_policy_compiler::reference::{self, Reference};
 use manx_policy_compiler::resolve::Stage;
 
 /// The endpoint is `db`. Its peers are `web` in the same namespace and `lab/web` in another; `out` is an address
@@ -167,7 +167,7 @@ fn asked(imported: &Imported, image: &Image, question: &str) -> Reason {
         }
     };
     let judge = Reference::new(&imported.model);
-    let packet = check::Packet { local: own, peer, transport };
+    let packet = reference::Packet { local: own, peer, transport };
     let by_reference = match judge.policies(&endpoint, stage, direction) {
         None => Reason::Unknown(direction),
         Some(policies) => judge.judge_by(&policies, &endpoint, stage, direction, &packet).reason,

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::judge::{Expected, Judge};
-use super::reference::{Packet, Policies, Reference, Signature};
-use super::witness::{Atoms, Bounds, Witnesses};
+use super::boundaries::{atoms_of, bounds_of};
+use super::linear::{Packet, Policies, Reference, Signature};
+use crate::check::{Atoms, Bounds, Expected, Judge, Witnesses};
 use crate::model::{Decision, Direction, Policy, Reason, Transport};
 use crate::resolve::{LocalName, Stage};
 
@@ -41,13 +41,13 @@ impl<'m> Judge for Reference<'m> {
     fn atoms(&self, ends: &[&ReferenceEnd<'m>]) -> Atoms {
         let in_use: BTreeMap<_, &Policy> =
             ends.iter().flat_map(|end| &end.policies).flatten().copied().collect();
-        Atoms::from_model(self.model(), &in_use.into_values().collect::<Vec<_>>())
+        atoms_of(self.model(), &in_use.into_values().collect::<Vec<_>>())
     }
 
     fn bounds(&self, end: &ReferenceEnd<'m>) -> Bounds {
         let policies: Vec<&Policy> =
             end.policies.iter().flatten().map(|(_, policy)| *policy).collect();
-        Bounds::from_model(self.model(), &policies)
+        bounds_of(self.model(), &policies)
     }
 
     fn key(&self, end: &ReferenceEnd<'m>, local: IpAddr) -> Self::Key {

@@ -1,12 +1,12 @@
-//! Device work off the control loop.
+//! Work for pods off the control loop: their addresses and their devices.
 //!
-//! To make or remove a pod's device takes milliseconds in the kernel, and longer while other namespaces come and go.
-//! Each piece of work therefore runs on a thread that may block, and its result comes back to the control loop as an
-//! event. Status, datastore and publication go on meanwhile.
+//! To make or remove a pod's device takes milliseconds in the kernel, and longer while other namespaces come and go. To
+//! reserve or release its addresses takes as long as a disk, or calls of a server. Each piece of work therefore runs
+//! beside the control loop, and its result comes back to it as an event. Status, datastore and publication go on meanwhile.
 //!
-//! A thread works for one pod. At most [`THREADS`] work at once; more wait in order of arrival. Work that hangs (a
-//! namespace on a mount that does not answer) gives its place to the next after [`SLOW`]. The removal of a device
-//! counts as done then.
+//! Addresses are waited for; devices take a thread that may block. A thread works for one pod. At most [`THREADS`] work at
+//! once; more wait in order of arrival. Work that hangs (a namespace on a mount that does not answer) gives its place to
+//! the next after [`SLOW`]. The removal of a device counts as done then.
 
 use std::sync::Arc;
 use std::thread;
@@ -33,14 +33,14 @@ pub(super) struct Completed<C> {
     pub(super) result: thread::Result<C>,
 }
 
-/// Starts device work, and tells the control loop when a piece of it has ended.
-pub(super) struct DeviceWork<C> {
+/// Starts work, and tells the control loop when a piece of it has ended.
+pub(super) struct PodWork<C> {
     namespace: Arc<AgentNamespace>,
     threads: Arc<Semaphore>,
     completed: mpsc::UnboundedSender<Completed<C>>,
 }
 
-impl<C: Send + 'static> DeviceWork<C> {
+impl<C: Send + 'static> PodWork<C> {
     /// No work yet, and the receiver of all that will be completed.
     pub(super) fn new(
         namespace: Arc<AgentNamespace>,
@@ -48,6 +48,13 @@ impl<C: Send + 'static> DeviceWork<C> {
         let (completed, receiver) = mpsc::unbounded_channel();
         let threads = Arc::new(Semaphore::new(THREADS));
         (Self { namespace, threads, completed }, receiver)
+    }
+
+    /// Waits for what concerns a pod's addresses; one [`Completed`] with what comes of it follows. It is not given up, for
+    /// then it would not be known what has been done. Call within the runtime.
+    pub(super) fn follow(&self, pod: ObjectName, work: impl Future<Output = C> + Send + 'static) {
+        let completed = self.completed.clone();
+        tokio::spawn(async move { send(&completed, pod, tokio::spawn(work).await) });
     }
 
     /// Runs `work` for a pod on a thread that may block; one [`Completed`] with what it returns follows. Call within
@@ -162,6 +169,27 @@ mod tests {
     use manx_linux::testing::namespaces_allowed;
 
     #[test]
+    fn addresses_that_take_long_hold_up_no_other_pod() {
+        if !namespaces_allowed() {
+            return;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (work, mut completed) = PodWork::new(Arc::new(AgentNamespace::create().unwrap()));
+            let (answer, answered) = oneshot::channel();
+            work.follow(ObjectName::new("a", "slow"), async { answered.await.unwrap() });
+            work.follow(ObjectName::new("a", "quick"), async { 1 });
+            work.start(ObjectName::new("a", "device"), |_| 2);
+            let mut ended = [completed.recv().await.unwrap(), completed.recv().await.unwrap()]
+                .map(|it| it.result.unwrap());
+            ended.sort_unstable();
+            assert_eq!(ended, [1, 2]);
+            answer.send(3).unwrap();
+            assert_eq!(completed.recv().await.unwrap().result.unwrap(), 3);
+        });
+    }
+
+    #[test]
     fn work_that_hangs_gives_its_place_to_other_work() {
         if !namespaces_allowed() {
             return;
@@ -171,7 +199,7 @@ mod tests {
         let hung = Arc::new(std::sync::Mutex::new(hung));
         runtime.block_on(async {
             let namespace = Arc::new(AgentNamespace::create().unwrap());
-            let (work, mut completed) = DeviceWork::new(namespace);
+            let (work, mut completed) = PodWork::new(namespace);
             for number in 0..THREADS {
                 let hung = Arc::clone(&hung);
                 let name = ObjectName::new("hangs", format!("{number}"));

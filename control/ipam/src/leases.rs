@@ -1,21 +1,20 @@
-//! Host-local allocation: which address of the node's blocks a pod has.
+//! Leases: which addresses each pod of a node has, and what a container runtime calls its attachment.
 //!
-//! A node has at most one block of each family (Kubernetes, `Node.spec.podCIDRs`). What a block has for pods goes to
-//! them in turn: an address that was given back is the last to be given out again, so that peers which still speak to
-//! the old pod do not reach a new one. A caller may also name the addresses of a pod, of a block or of none: it gets
-//! these or an error.
+//! A node that allocates by itself has at most one block of each family (Kubernetes, `Node.spec.podCIDRs`). What a block
+//! has for pods goes to them in [turn](crate::turn). A caller may also name the addresses of a pod, of a block or of none:
+//! it gets these or an error.
 //!
-//! [`Ipam`] is the bookkeeping and does no I/O; [`store::Store`] keeps it in a file.
-
-pub mod store;
+//! This is the bookkeeping, and does no I/O; [`host_local`](crate::host_local) keeps it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use crate::block::is_for_pods;
+use crate::plan::Plan;
+use crate::turn::Turn;
 use manx_api::{AttachmentId, ErrorKind, PodName};
-use manx_calculation::block::{Block, MASQUERADE, TUNNEL, is_for_pods};
 use manx_objects::few;
 
 /// Why there is no address.
@@ -108,43 +107,43 @@ impl Error {
     }
 }
 
-/// Who has which address.
+/// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ipam {
-    blocks: Vec<Block>,
-    pods: BTreeMap<PodName, Vec<IpAddr>>,
+pub struct Leases {
+    pub(crate) turns: Vec<Turn>,
+    pub(crate) pods: BTreeMap<PodName, Vec<IpAddr>>,
     used: BTreeSet<IpAddr>,
     /// The attachments of a container runtime among them.
-    ids: BTreeMap<PodName, AttachmentId>,
+    pub(crate) ids: BTreeMap<PodName, AttachmentId>,
 }
 
-impl Ipam {
+impl Leases {
     /// Nobody has an address of `blocks` yet.
     pub fn new(blocks: &[IpNet]) -> Result<Self, Error> {
-        let mut taken: Vec<Block> = Vec::new();
+        let mut turns: Vec<Turn> = Vec::new();
         for net in blocks {
-            let block = Block::new(*net).ok_or(Error::TooSmall(*net))?;
-            let same_family = |other: &&Block| other.net.addr().is_ipv4() == net.addr().is_ipv4();
-            if let Some(other) = taken.iter().find(same_family) {
-                return Err(Error::TwoBlocks(other.net, block.net));
+            let turn = Turn::new(*net).ok_or(Error::TooSmall(*net))?;
+            let nets = || turns.iter().map(|it| it.block().net());
+            if let Some(other) = nets().find(|it| it.addr().is_ipv4() == net.addr().is_ipv4()) {
+                return Err(Error::TwoBlocks(other, turn.block().net()));
             }
-            taken.push(block);
+            turns.push(turn);
         }
-        if taken.is_empty() {
+        if turns.is_empty() {
             return Err(Error::NoBlock);
         }
         let (pods, used, ids) = Default::default();
-        Ok(Self { blocks: taken, pods, used, ids })
+        Ok(Self { turns, pods, used, ids })
     }
 
-    /// Nobody has an address yet, and all are [pinned](Ipam::pin): another CNI plugin gives them out.
+    /// Nobody has an address yet, and all will be named: another CNI plugin gives them out.
     pub fn without_blocks() -> Self {
-        let (blocks, pods, used, ids) = Default::default();
-        Self { blocks, pods, used, ids }
+        let (turns, pods, used, ids) = Default::default();
+        Self { turns, pods, used, ids }
     }
 
     /// The pods, their addresses, and what a container runtime calls the attachment.
-    pub fn leases(&self) -> impl Iterator<Item = (&PodName, &[IpAddr], Option<&AttachmentId>)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&PodName, &[IpAddr], Option<&AttachmentId>)> {
         self.pods.iter().map(|(pod, has)| (pod, has.as_slice(), self.ids.get(pod)))
     }
 
@@ -159,31 +158,31 @@ impl Ipam {
     }
 
     /// A pod with addresses is attached by a container runtime under this name from now on.
-    pub fn set_id(&mut self, pod: &PodName, id: AttachmentId) {
+    pub(crate) fn set_id(&mut self, pod: &PodName, id: AttachmentId) {
         self.ids.insert(pod.clone(), id);
     }
 
     /// Whether every block has an address for one more pod.
     pub fn check_room(&self) -> Result<(), Error> {
-        self.blocks.iter().try_for_each(|block| self.next(block, &BTreeMap::new()).map(drop))
+        self.turns.iter().try_for_each(|turn| self.next(turn, &BTreeMap::new()).map(drop))
     }
 
     /// Each block, how many of its addresses pods have, and how many are left for them.
     pub fn usage(&self) -> impl Iterator<Item = (IpNet, u64, u128)> {
-        self.blocks.iter().map(|block| {
+        self.turns.iter().map(Turn::block).map(|block| {
             let used = self.used.iter().filter(|it| block.number(**it).is_some()).count() as u64;
-            (block.net, used, block.room() - u128::from(used))
+            (block.net(), used, block.room() - u128::from(used))
         })
     }
 
     /// The blocks.
     pub fn blocks(&self) -> Vec<IpNet> {
-        self.blocks.iter().map(|block| block.net).collect()
+        self.turns.iter().map(|turn| turn.block().net()).collect()
     }
 
     /// The pod's addresses, one of each block: those that it has, or else the next in turn. All or nothing.
     /// None of `others`, which say who has them, is next.
-    pub fn assign(
+    pub(crate) fn assign(
         &mut self,
         pod: &PodName,
         others: &BTreeMap<IpAddr, String>,
@@ -191,29 +190,29 @@ impl Ipam {
         if let Some(addresses) = self.pods.get(pod) {
             return Ok(addresses.clone());
         }
-        if self.blocks.is_empty() {
+        if self.turns.is_empty() {
             return Err(Error::NoBlock);
         }
         let numbers: Vec<u128> =
-            self.blocks.iter().map(|block| self.next(block, others)).collect::<Result<_, _>>()?;
-        let mut addresses = Vec::with_capacity(numbers.len());
-        for (block, number) in self.blocks.iter_mut().zip(numbers) {
-            block.last = number;
-            addresses.push(block.address(number));
-        }
+            self.turns.iter().map(|turn| self.next(turn, others)).collect::<Result<_, _>>()?;
+        let turns = self.turns.iter_mut().zip(numbers);
+        let addresses: Vec<IpAddr> = turns.map(|(turn, number)| turn.take(number)).collect();
         self.used.extend(&addresses);
         self.pods.insert(pod.clone(), addresses.clone());
         Ok(addresses)
     }
 
     /// Gives the pod exactly these addresses, of a block or of none. All or nothing.
-    pub fn pin(&mut self, pod: &PodName, wanted: &[IpAddr]) -> Result<Vec<IpAddr>, Error> {
+    pub(crate) fn pin(&mut self, pod: &PodName, wanted: &[IpAddr]) -> Result<Vec<IpAddr>, Error> {
         if let Some(has) = self.pods.get(pod) {
             let alike = BTreeSet::from_iter(has) == BTreeSet::from_iter(wanted);
             return if alike { Ok(has.clone()) } else { Err(self.has_others(pod, wanted)) };
         }
         self.check_pins(wanted)?;
-        self.used.extend(wanted);
+        for address in wanted {
+            self.turns.iter_mut().for_each(|turn| turn.stop_resting(*address));
+            self.used.insert(*address);
+        }
         self.pods.insert(pod.clone(), wanted.to_vec());
         Ok(wanted.to_vec())
     }
@@ -233,10 +232,13 @@ impl Ipam {
             if let Some(other) = wanted[..at].iter().find(of_family) {
                 return Err(Error::TwoOfFamily(*other, *address));
             }
-            let of_node =
-                |it: &&Block| [MASQUERADE, TUNNEL].map(|at| it.address(at)).contains(address);
-            if let Some(block) = self.blocks.iter().find(of_node) {
-                return Err(Error::Tunnel(*address, block.net));
+            let of_node = |block: &IpNet| {
+                let plan = Plan::host_local([*block]);
+                let own = [plan.tunnel_addresses(), plan.masquerade_addresses()].concat();
+                own.contains(address)
+            };
+            if let Some(block) = self.blocks().into_iter().find(of_node) {
+                return Err(Error::Tunnel(*address, block));
             }
             if let Some((holder, _)) = self.pods.iter().find(|(_, has)| has.contains(address)) {
                 return Err(Error::Taken { address: *address, holder: holder.clone() });
@@ -245,32 +247,40 @@ impl Ipam {
         Ok(())
     }
 
-    /// Whether these are one of each block, as [`Ipam::assign`] gives them.
-    fn is_of_blocks(&self, addresses: &[IpAddr]) -> bool {
-        addresses.len() == self.blocks.len()
-            && self.blocks.iter().zip(addresses).all(|(block, it)| block.number(*it).is_some())
+    /// Whether these are one of each block, as [`Leases::assign`] gives them.
+    pub(crate) fn is_of_blocks(&self, addresses: &[IpAddr]) -> bool {
+        let mut pairs = self.turns.iter().zip(addresses);
+        addresses.len() == self.turns.len()
+            && pairs.all(|(turn, it)| turn.block().number(*it).is_some())
     }
 
-    /// The number of the block's next address, which no pod of this node has and none of `others`.
-    fn next(&self, block: &Block, others: &BTreeMap<IpAddr, String>) -> Result<u128, Error> {
+    /// The number of the next address in turn, which no pod of this node has and none of `others`.
+    fn next(&self, turn: &Turn, others: &BTreeMap<IpAddr, String>) -> Result<u128, Error> {
         let is_used =
             |address: IpAddr| self.used.contains(&address) || others.contains_key(&address);
-        block.next(self.used.len() + others.len(), is_used).ok_or_else(|| {
-            let in_block = |address: &IpAddr| block.net.contains(address);
+        turn.next(self.used.len() + others.len(), is_used).ok_or_else(|| {
+            let block = turn.block().net();
+            let in_block = |address: &IpAddr| block.contains(address);
             let others = others.iter().filter(|(it, _)| in_block(it) && !self.used.contains(it));
             Error::Exhausted {
-                block: block.net,
+                block,
                 leased: self.used.iter().filter(|it| in_block(it)).count(),
                 others: others.map(|(address, holder)| (*address, holder.clone())).collect(),
             }
         })
     }
 
+    /// Whether a pod has an address.
+    pub(crate) fn is_used(&self, address: &IpAddr) -> bool {
+        self.used.contains(address)
+    }
+
     /// Takes the pod's addresses back and says which; empty if it has none.
-    pub fn release(&mut self, pod: &PodName) -> Vec<IpAddr> {
+    pub(crate) fn release(&mut self, pod: &PodName) -> Vec<IpAddr> {
         let addresses = self.pods.remove(pod).unwrap_or_default();
         for address in &addresses {
             self.used.remove(address);
+            self.turns.iter_mut().for_each(|turn| turn.rest(*address));
         }
         self.ids.remove(pod);
         addresses

@@ -1,0 +1,251 @@
+//! Pods that are attached.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use manx_dataplane::port::vxlan;
+use manx_policy_compiler::model::ObjectName;
+
+use super::Agent;
+use super::attachments::Made;
+use super::attachments::steps::Measures;
+use super::pod_request::{AttachRequest, Caller, Maker, PodRequest, failure};
+use super::pod_state::{AttachedPod, Departure, GivesBack, Making, Renewing, Reserving};
+use crate::settings::Network;
+use manx_api::{self as api, Attach, Attached, ErrorKind, Failure};
+use manx_devices::pod_device::PodDevice;
+use manx_ipam::host_local::{self, Reservation};
+use manx_objects::object::Kind;
+
+/// How long an attachment waits for its pod's object.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The same while the API server tells nothing of pods. kubelet makes the object of a static pod at the start of each of
+/// its own tries, and makes none while this one waits.
+const PATIENCE_BEHIND: Duration = Duration::from_secs(2);
+
+impl Agent {
+    /// The first step: addresses are reserved, those that the request names or the next in turn. A repeated request for
+    /// what is there only has them reserved anew; another device of the pod goes first.
+    pub(super) fn begin_attach(
+        &mut self,
+        name: &ObjectName,
+        request: AttachRequest,
+        caller: Caller,
+    ) {
+        let AttachRequest { attach, netns, .. } = &request;
+        let refused = self.refuse_second_interface(attach);
+        if let Some(message) = refused.or_else(|| self.refuse_maker(&request)) {
+            let failure = Failure { kind: ErrorKind::Invalid, message };
+            return self.attachments.reply(caller, Err(failure));
+        }
+        if let Some(AttachedPod { device, local }) = self.attachments.pods.find(name) {
+            if device.is(&attach.netns, *netns, &attach.interface) {
+                let asks = (caller, attached(device, local.addresses.clone()));
+                let others = self.view.others(&self.inputs, name);
+                return self.attachments.start_renewing(name, attach, asks, others);
+            }
+            let departure = Departure { gives_back: Some(GivesBack::Lease), reply: None };
+            self.begin_detach(name, departure);
+            return self.submit(PodRequest::Attach(Box::new(request), caller));
+        }
+        if self.inputs.may_come(name) {
+            let is_behind = self.inputs.source.is_behind(Kind::Pod);
+            let until = Instant::now() + if is_behind { PATIENCE_BEHIND } else { PATIENCE };
+            let request = AttachRequest { until: request.until.or(Some(until)), ..request };
+            return self.attachments.pods.expect(name, request, caller);
+        }
+        if let Some(holder) = self.view.holder(&self.inputs, name, &attach.addresses) {
+            return self.attachments.reply(caller, Err(failure(ErrorKind::Invalid, &holder)));
+        }
+        let others = self.view.others(&self.inputs, name);
+        self.attachments.start_reserving(name, request, caller, others);
+    }
+
+    /// All pods of a node are connected by Manx, or all by another plugin.
+    fn refuse_maker(&self, request: &AttachRequest) -> Option<String> {
+        let AttachRequest { attach, netns, maker, .. } = request;
+        let is_handed_over = *maker == Maker::Caller && netns.is_some();
+        let (found, expected) = match (&attach.made, self.attachments.network()) {
+            (Some(_), Network::OtherPlugin) if !is_handed_over || attach.addresses.is_empty() => (
+                "another plugin's link",
+                "its addresses, the pod's network namespace, and a caller that hands the link over",
+            ),
+            (Some(_), Network::OtherPlugin) | (None, Network::Manx) => return None,
+            (Some(_), Network::Manx) => {
+                ("another plugin's link", "no `policyOnly`, or an agent with --policy-only")
+            }
+            (None, Network::OtherPlugin) => (
+                "no link",
+                "the link that another plugin has made: `policyOnly` behind that plugin",
+            ),
+        };
+        Some(format!(
+            "pod {}: the network configuration of manx-cni brings {found}; expected {expected}",
+            attach.pod
+        ))
+    }
+
+    /// A sandbox has one interface: a second one's end would take the first along.
+    fn refuse_second_interface(&self, attach: &Attach) -> Option<String> {
+        let Attach { pod, interface, sandbox, .. } = attach;
+        let leases = self.attachments.leases();
+        let has = leases.id(pod)?;
+        let is_second = sandbox.as_ref() == Some(&has.sandbox) && *interface != has.interface;
+        is_second.then(|| {
+            format!(
+                "pod {pod} is attached by {has}, and gets no second interface {interface}: Manx gives a pod one interface; detach that \
+                 one first"
+            )
+        })
+    }
+
+    /// Attachments whose pods are known now go on in the next turn; those that have waited for too long are given up.
+    pub(super) fn look_for_expected(&mut self, now: Instant) {
+        for name in self.attachments.pods.expected() {
+            self.attachments.pods.give_up(&name, |_, caller| caller.is_closed());
+            if !self.inputs.may_come(&name) {
+                self.attachments.pods.arrive(&name);
+                continue;
+            }
+            let is_late = |request: &AttachRequest| request.until.is_some_and(|it| it <= now);
+            for caller in self.attachments.pods.give_up(&name, |request, _| is_late(request)) {
+                let why = match self.inputs.source.stale() {
+                    Some(stale) => stale.reason,
+                    None => {
+                        "found no such object at the API server, expected the pod that is attached"
+                            .to_owned()
+                    }
+                };
+                let message = format!("Pod {name} is not known yet: {why}");
+                let failure = Failure { kind: ErrorKind::Unknown, message };
+                self.attachments.reply(caller, Err(failure));
+            }
+        }
+    }
+
+    /// The second step: the pod's object has the addresses, and a thread or the caller makes the device. A pod that is
+    /// attached already has nothing made.
+    pub(super) fn end_reserving(
+        &mut self,
+        name: &ObjectName,
+        reserved: Result<Reservation, host_local::Error>,
+    ) -> Option<()> {
+        if let Some(renewing) = self.attachments.pods.end_renewing(name) {
+            self.end_renewing(name, renewing, reserved);
+            return Some(());
+        }
+        let Reserving { request, caller, .. } = self.attachments.pods.end_reserving(name)?;
+        match reserved {
+            Err(error) => {
+                self.attachments.reply(caller, Err(failure(error.kind(), &error)));
+            }
+            Ok(reservation) if caller.is_closed() => {
+                self.give_back(name, GivesBack::Reservation(reservation), None);
+            }
+            Ok(reservation) => self.begin_making(name, request, caller, reservation),
+        }
+        Some(())
+    }
+
+    fn end_renewing(
+        &mut self,
+        name: &ObjectName,
+        Renewing { caller, found, then }: Renewing,
+        reserved: Result<Reservation, host_local::Error>,
+    ) {
+        let reserved = reserved.map(Reservation::commit);
+        let response = reserved.map(|_| found).map_err(|error| failure(error.kind(), &error));
+        self.attachments.reply(caller, response);
+        if let Some(departure) = then {
+            self.begin_detach(name, departure);
+        }
+    }
+
+    fn begin_making(
+        &mut self,
+        name: &ObjectName,
+        AttachRequest { attach, netns, maker, .. }: AttachRequest,
+        caller: Caller,
+        reservation: Reservation,
+    ) {
+        self.inputs.assign(name, Some(reservation.addresses().to_vec()));
+        let mtu = match &attach.made {
+            Some(made) => made.mtu,
+            None => self.attachments.devices.pod_mtu(&self.view.topology),
+        };
+        // Where there is VXLAN, a pod's super-packets have as many segments as its socket sends at once.
+        let segments = self.view.has_vxlan().then(|| vxlan::segments_at_once(mtu));
+        let measures = Measures { mtu, segments };
+        let is_callers = maker == Maker::Caller
+            && (attach.made.is_some() || self.attachments.devices.kind(&attach).is_tuntap());
+        match netns.filter(|_| is_callers) {
+            Some(netns) => {
+                let by = (caller, netns);
+                self.attachments.start_making_by_caller(name, attach, by, reservation, measures);
+            }
+            None => self.attachments.start_making(name, attach, caller, reservation, measures),
+        }
+    }
+
+    /// The third step: the device becomes a port, and its pod an endpoint. Where there is no port, the device goes first,
+    /// and the caller is told then. A device that no caller waits for any more goes, too. `hands_over`: the caller that has
+    /// made the device.
+    pub(super) fn end_making(
+        &mut self,
+        name: &ObjectName,
+        hands_over: Option<Caller>,
+        made: Made,
+    ) -> Option<()> {
+        let Making { attach: Attach { pod, .. }, reservation, caller } =
+            self.attachments.pods.end_making(name)?;
+        let caller = hands_over.or(caller)?;
+        let failed = GivesBack::Reservation;
+        let (device, open) = match made {
+            Ok(made) => made,
+            Err(error) => {
+                let reply = Some((caller, Err(failure(error.kind(), &error))));
+                self.give_back(name, failed(reservation), reply);
+                return Some(());
+            }
+        };
+        let ports = if caller.is_closed() {
+            tracing::info!(%pod, "the caller that attached it has gone; its device goes, too");
+            Err(None)
+        } else {
+            let all = &mut self.dataplane.ports;
+            let ports = all.reserve_pod(&open).and_then(|ports| {
+                all.serve_pod(ports, &pod.to_string(), open)?;
+                Ok(ports)
+            });
+            ports.map_err(Some)
+        };
+        match ports {
+            Ok(ports) => {
+                let addresses = reservation.commit();
+                tracing::info!(%pod, ?addresses, device = ?device.device(), "attached");
+                let response = Ok(attached(&device, addresses.clone()));
+                self.attachments.insert(name, device, ports, addresses);
+                self.inputs.note_pods();
+                self.attachments.reply(caller, response);
+            }
+            Err(error) => {
+                let reply = error.map(|error| (caller, Err(failure(ErrorKind::Internal, &error))));
+                let departure = Departure { gives_back: Some(failed(reservation)), reply };
+                self.attachments.start_removing(name, device, Vec::new(), departure);
+            }
+        }
+        Some(())
+    }
+
+    /// The caller that was to make the device has gone.
+    pub(super) fn end_making_without(&mut self, name: &ObjectName) -> Option<()> {
+        let Making { reservation, .. } = self.attachments.pods.end_making(name)?;
+        self.give_back(name, GivesBack::Reservation(reservation), None);
+        Some(())
+    }
+}
+
+fn attached(device: &PodDevice, addresses: Vec<IpAddr>) -> api::Reply {
+    let (mtu, mac) = (device.mtu(), device.mac());
+    api::Reply::Attached(Attached { addresses, device: device.device(), mtu, mac })
+}

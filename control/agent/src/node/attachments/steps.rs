@@ -1,0 +1,190 @@
+//! The steps of a pod's way that take time: each brings the pod into its state and starts the work; one
+//! [`Done`] follows.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::Receiver;
+use manx_policy_compiler::model::ObjectName;
+use tokio::sync::oneshot;
+
+use super::{Attachments, Done};
+use crate::node::pod_request::{Answered, AttachRequest, Caller, pod_name};
+use crate::node::pod_state::{Departure, GivesBack, Making};
+use crate::server::{Handover, Outcome};
+use manx_api::{self as api, Attach};
+use manx_devices::device::{AgentNamespace, DeviceSpec};
+use manx_devices::holder::Held;
+use manx_devices::pod_device::{self, PodDevice};
+use manx_ipam::host_local::{Request, Reservation};
+use manx_linux::netns;
+
+/// How long the removal of a pod's device waits until workers have closed its queues.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// What a device has beside the pattern.
+pub(in crate::node) struct Measures {
+    pub(in crate::node) mtu: u32,
+    pub(in crate::node) segments: Option<u32>,
+}
+
+impl Attachments {
+    /// Has addresses reserved: those that the request names, or else the next in turn. None of `others` is next.
+    pub(in crate::node) fn start_reserving(
+        &mut self,
+        name: &ObjectName,
+        request: AttachRequest,
+        caller: Caller,
+        others: BTreeMap<IpAddr, String>,
+    ) {
+        let wanted = request_for(&request.attach, others);
+        self.pods.begin_reserving(name, request, caller);
+        self.follow_reserving(name, wanted);
+    }
+
+    /// Has the addresses of an attached pod reserved anew, perhaps by another sandbox.
+    pub(in crate::node) fn start_renewing(
+        &mut self,
+        name: &ObjectName,
+        attach: &Attach,
+        (caller, found): (Caller, api::Reply),
+        others: BTreeMap<IpAddr, String>,
+    ) {
+        self.pods.begin_renewing(name, caller, found);
+        self.follow_reserving(name, request_for(attach, others));
+    }
+
+    fn follow_reserving(&self, name: &ObjectName, wanted: Request) {
+        let addresses = self.addresses.clone();
+        let reserve = async move { Done::Reserved(addresses.reserve(&wanted).await) };
+        self.work.follow(name.clone(), reserve);
+    }
+
+    /// Has a thread make the pod's device.
+    pub(in crate::node) fn start_making(
+        &mut self,
+        name: &ObjectName,
+        attach: Attach,
+        caller: Caller,
+        reservation: Reservation,
+        Measures { mtu, segments }: Measures,
+    ) {
+        let pattern = self.devices.pattern;
+        let (device, addresses) = (self.devices.kind(&attach), reservation.addresses().to_vec());
+        let making = Making { attach: attach.clone(), reservation, caller: Some(caller) };
+        self.pods.begin_making(name, making);
+        self.work.start(name.clone(), move |namespace| {
+            let wanted = DeviceSpec {
+                interface: &attach.interface,
+                addresses: &addresses,
+                mtu,
+                segments,
+                device,
+                ..pattern
+            };
+            Done::Made(pod_device::attach(namespace, &attach.netns, &wanted))
+        });
+    }
+
+    /// Has the caller make the pod's device. If it does not, the reservation ends.
+    pub(in crate::node) fn start_making_by_caller(
+        &mut self,
+        name: &ObjectName,
+        attach: Attach,
+        (caller, netns): (Caller, netns::Identity),
+        reservation: Reservation,
+        Measures { mtu, segments }: Measures,
+    ) {
+        let pattern = self.devices.pattern;
+        let (device, addresses) = (self.devices.kind(&attach), reservation.addresses().to_vec());
+        let (handover, handed) = oneshot::channel();
+        let to_make = api::Reservation {
+            device,
+            addresses: addresses.clone(),
+            mtu,
+            queues: pattern.queues,
+            segments,
+        };
+        // A client that went away takes the channel along.
+        let _ = caller.send(Outcome::Reserved(to_make, handover));
+        let making = Making { attach: attach.clone(), reservation, caller: None };
+        self.pods.begin_making(name, making);
+        let holding = Arc::clone(&self.holding);
+        let take_over = move |Handover { queues, answer }| {
+            let attach = Attach { addresses: addresses.clone(), ..attach };
+            let wanted = DeviceSpec {
+                interface: &attach.interface,
+                addresses: &addresses,
+                mtu,
+                segments,
+                device,
+                ..pattern
+            };
+            let own: io::Result<Vec<OwnedFd>> = queues.iter().map(OwnedFd::try_clone).collect();
+            let made = match attach.made {
+                None => pod_device::adopt(queues, &attach.netns, netns, &wanted),
+                Some(_) => pod_device::relay(queues, &attach, netns, &wanted),
+            };
+            if made.is_ok() {
+                holding.keep(Held { attach, mtu }, own);
+            }
+            Done::HandedOver(answer, made)
+        };
+        self.work.start_when(name.clone(), handed, take_over, Done::NotHandedOver);
+    }
+
+    /// Has a thread remove a pod's device. If that hangs, the device goes with its queues, which the workers have given
+    /// up. `closed` ends when they have closed them. A TUN or TAP device goes with its last queue, and it has to be gone
+    /// before the reply.
+    pub(in crate::node) fn start_removing(
+        &mut self,
+        name: &ObjectName,
+        device: PodDevice,
+        closed: Vec<Receiver<()>>,
+        departure: Departure,
+    ) {
+        self.pods.begin_removing(name, departure);
+        let pod = pod_name(name);
+        let holding = Arc::clone(&self.holding);
+        let remove = move |namespace: &AgentNamespace| {
+            if device.device().is_tuntap() {
+                let until = Instant::now() + CLOSING;
+                for queues in &closed {
+                    // Nothing is sent: it ends.
+                    let _ = queues.recv_deadline(until);
+                }
+            }
+            holding.release(&pod);
+            if let Err(error) = device.detach(namespace) {
+                tracing::warn!(%pod, %error, "the pod's interface could not be removed");
+            }
+        };
+        self.work.start_bounded(name.clone(), remove, Done::Removed);
+    }
+
+    /// Has the pod's addresses released.
+    pub(in crate::node) fn start_releasing(
+        &mut self,
+        name: &ObjectName,
+        gives_back: GivesBack,
+        reply: Option<Answered>,
+    ) {
+        self.pods.begin_releasing(name, reply);
+        let (addresses, pod) = (self.addresses.clone(), pod_name(name));
+        self.work.follow(name.clone(), async move {
+            Done::Released(match gives_back {
+                GivesBack::Lease => addresses.release(&pod).await.map(drop),
+                GivesBack::Reservation(reservation) => addresses.abort(reservation).await,
+            })
+        });
+    }
+}
+
+fn request_for(attach: &Attach, others: BTreeMap<IpAddr, String>) -> Request {
+    let (pod, id) = (attach.pod.clone(), attach.id());
+    Request { pod, addresses: attach.addresses.clone(), id, others }
+}

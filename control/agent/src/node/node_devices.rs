@@ -1,0 +1,107 @@
+//! The node's own devices, and what pods' devices are like.
+
+use std::sync::Arc;
+
+use manx_dataplane::encapsulation::Encapsulation;
+
+use crate::error::Error;
+use crate::host_device::{self, HostDevice};
+use crate::service_device::ServiceDevice;
+use crate::settings::{Services, Settings};
+use manx_api::{Attach, Device};
+use manx_calculation::calc;
+use manx_calculation::topology::{HostNetwork, Topology};
+use manx_devices::device::{self, AgentNamespace, DeviceSpec, OpenDevice};
+use manx_devices::pod_device;
+use manx_linux::netlink;
+
+/// See the module.
+pub(super) struct NodeDevices {
+    pub(super) namespace: Arc<AgentNamespace>,
+    /// The node's own device, with the uplink's MTU: pods' are like it, but for names, addresses and MTU.
+    pub(super) pattern: DeviceSpec<'static>,
+    host: HostDevice,
+    service: Option<ServiceDevice>,
+}
+
+/// Their queues, for the workers.
+pub(super) struct OwnDevices {
+    /// The host port's.
+    pub(super) host: OpenDevice,
+    /// That of what the node forwards, in a network of Manx.
+    pub(super) forwarded: Option<OpenDevice>,
+    /// The service port's, if the node translates service addresses.
+    pub(super) service: Option<OpenDevice>,
+}
+
+impl NodeDevices {
+    /// Makes them.
+    pub(super) fn open(
+        settings: &Settings,
+        uplink: &netlink::Link,
+    ) -> Result<(Self, OwnDevices), Error> {
+        let queues = settings.cores.len();
+        let namespace = Arc::new(AgentNamespace::create_if_allowed()?);
+        let pattern = DeviceSpec {
+            interface: host_device::NAME,
+            addresses: &[],
+            mtu: uplink.mtu,
+            segments: None,
+            device: pod_device::choose(settings.pod_device, queues)?,
+            queues,
+            polling: settings.polling,
+        };
+        if !namespace.is_own() {
+            if pattern.device == Device::Veth {
+                return Err(device::Error::NotAllowed.into());
+            }
+            tracing::info!(
+                "without CAP_SYS_ADMIN: pods are attached by the CNI plugin, which makes their devices"
+            );
+        }
+        let (host, held) =
+            HostDevice::attach(&namespace, &pattern, &uplink.name, settings.network)?;
+        let (service, of_service) = match settings.services {
+            Services::None => (None, None),
+            Services::KubeProxy => {
+                let (device, held) = ServiceDevice::attach(&namespace, &pattern)?;
+                (Some(device), Some(held))
+            }
+        };
+        let own = OwnDevices { host: held.own, forwarded: held.forwarded, service: of_service };
+        Ok((Self { namespace, pattern, host, service }, own))
+    }
+
+    /// The kind of the device that a request asks for.
+    pub(super) fn kind(&self, attach: &Attach) -> Device {
+        attach.device.unwrap_or(self.pattern.device)
+    }
+
+    /// The MTU that fits every tunnel that there is, and IPIP, which is Calico's default.
+    pub(super) fn pod_mtu(&self, topology: &Topology) -> u32 {
+        let overlays = topology.peers().into_iter().map(|peer| peer.overlay);
+        let headers = overlays.map(|overlay| calc::encapsulation(overlay).header_len());
+        let most = headers.max().unwrap_or(0).max(Encapsulation::Ipip.header_len());
+        self.pattern.mtu.saturating_sub(most as u32)
+    }
+
+    /// Makes the node's own addresses and routes what they have to be.
+    pub(super) fn reconcile_host(&self, desired: &HostNetwork) {
+        let reconciled = self.host.reconcile(desired).inspect_err(
+            |error| tracing::error!(%error, "the node's own routes are not as they should be"),
+        );
+        for block in reconciled.into_iter().flat_map(|it| it.unreachable) {
+            tracing::error!(%block, "the node has no route to the node of this block");
+        }
+    }
+
+    /// Removes the node's own addresses, routes and rules.
+    pub(super) fn remove_host(&self) {
+        if let Some(Err(error)) = self.service.as_ref().map(|it| it.detach(&self.namespace)) {
+            tracing::warn!(%error, "the rule of the service port could not be removed");
+        }
+        if let Err(error) = self.host.detach(&self.namespace) {
+            tracing::warn!(%error, "the node's own routes could not be removed");
+        }
+    }
+}

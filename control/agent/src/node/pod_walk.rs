@@ -1,0 +1,343 @@
+//! The ways of pods from one [`State`] to another, and the requests that wait for them.
+//!
+//! A pod's requests are in order of arrival. They wait for the pod's object in [`State::Expected`], for the end of what is
+//! under way in every other state but a rest; in a rest the next turn of the control loop is theirs.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::mem;
+use std::time::Instant;
+
+use manx_dataplane::tables::PortId;
+use manx_policy_compiler::model::ObjectName;
+
+use super::pod_request::{Answered, AttachRequest, Caller, PodRequest};
+use super::pod_state::{
+    Apart, AttachedPod, Departure, Making, Releasing, Renewing, Reserving, State,
+};
+use manx_api::{Attach, Reply};
+
+/// A pod.
+struct Pod {
+    state: State,
+    /// When it came into its state.
+    since: Instant,
+    requests: VecDeque<PodRequest>,
+}
+
+/// The pods.
+#[derive(Default)]
+pub(super) struct Pods {
+    all: BTreeMap<ObjectName, Pod>,
+}
+
+impl Pods {
+    /// The pod's state, if there is anything of it.
+    pub(super) fn state(&self, name: &ObjectName) -> Option<&State> {
+        self.all.get(name).map(|pod| &pod.state)
+    }
+
+    /// All, and since when they are in their states.
+    pub(super) fn states(&self) -> impl Iterator<Item = (&ObjectName, &State, Instant)> {
+        self.all.iter().map(|(name, pod)| (name, &pod.state, pod.since))
+    }
+
+    /// Those that tables name.
+    pub(super) fn attached(&self) -> impl Iterator<Item = (&ObjectName, &AttachedPod)> {
+        self.all.iter().filter_map(|(name, pod)| Some((name, pod.state.attached()?)))
+    }
+
+    /// A pod, if tables name it.
+    pub(super) fn find(&self, name: &ObjectName) -> Option<&AttachedPod> {
+        self.state(name)?.attached()
+    }
+
+    /// The pod that tables name and that has this port.
+    pub(super) fn pod_at(&self, port: PortId) -> Option<ObjectName> {
+        self.attached().find(|(_, pod)| pod.has_port(port)).map(|(name, _)| name.clone())
+    }
+
+    /// Whether this port is a pod's that is to be detached.
+    pub(super) fn is_of_leaving(&self, port: PortId) -> bool {
+        let is_one = |state: &State| matches!(state, State::Leaving(pod, _) if pod.has_port(port));
+        self.all.values().any(|pod| is_one(&pod.state))
+    }
+
+    /// The attachments that have no addresses yet: those that wait for the pod's object, and those that reserve.
+    pub(super) fn without_addresses(&self) -> impl Iterator<Item = &Attach> {
+        self.all.values().flat_map(|pod| {
+            let reserving = match &pod.state {
+                State::Reserving(reserving) => Some(&reserving.request.attach),
+                _ => None,
+            };
+            let is_expected = matches!(pod.state, State::Expected(_));
+            let expected = pod.requests.iter().filter(move |_| is_expected);
+            let expected = expected.filter_map(|request| match request {
+                PodRequest::Attach(request, _) => Some(&request.attach),
+                PodRequest::Detach(..) => None,
+            });
+            reserving.into_iter().chain(expected)
+        })
+    }
+
+    /// Has a request wait for what is under way for its pod, or for earlier requests. `Err`: nothing is, or the pod's
+    /// object is what is waited for.
+    pub(super) fn queue(
+        &mut self,
+        name: &ObjectName,
+        request: PodRequest,
+    ) -> Result<(), PodRequest> {
+        match self.all.get_mut(name) {
+            Some(Pod { state: State::Expected(_), .. }) | None => Err(request),
+            Some(Pod { state, requests, .. }) if state.is_rest() && requests.is_empty() => {
+                Err(request)
+            }
+            Some(Pod { requests, .. }) => {
+                // Callers give up and try again, and must not pile up behind work that hangs.
+                requests.retain(|earlier| !earlier.is_replaced_by(&request));
+                requests.push_back(request);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes the requests whose turn it is, and forgets pods of which nothing is left.
+    pub(super) fn take_ready(&mut self) -> Vec<PodRequest> {
+        let at_rest = self.all.values_mut().filter(|pod| pod.state.is_rest());
+        let ready = at_rest.flat_map(|pod| pod.requests.drain(..)).collect();
+        self.all.retain(|_, pod| !matches!(pod.state, State::Nothing));
+        ready
+    }
+
+    /// Nothing or apart → expected: an attachment waits for the pod's object.
+    pub(super) fn expect(&mut self, name: &ObjectName, request: AttachRequest, caller: Caller) {
+        self.change(name, |state| match state {
+            State::Apart(apart) => State::Expected(Some(apart)),
+            State::Expected(before) => State::Expected(before),
+            _ => State::Expected(None),
+        });
+        if let Some(pod) = self.all.get_mut(name) {
+            pod.requests.push_back(PodRequest::Attach(Box::new(request), caller));
+        }
+    }
+
+    /// The pods that are expected.
+    pub(super) fn expected(&self) -> Vec<ObjectName> {
+        let is_expected = |pod: &Pod| matches!(pod.state, State::Expected(_));
+        self.all.iter().filter(|(_, pod)| is_expected(pod)).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Takes the attachments out that no longer wait for the pod's object. Expected → as before, if none is left.
+    pub(super) fn give_up(
+        &mut self,
+        name: &ObjectName,
+        gives_up: impl Fn(&AttachRequest, &Caller) -> bool,
+    ) -> Vec<Caller> {
+        let Some(Pod { state: State::Expected(_), requests, .. }) = self.all.get_mut(name) else {
+            return Vec::new();
+        };
+        let mut given_up = Vec::new();
+        for request in mem::take(requests) {
+            match request {
+                PodRequest::Attach(request, caller) if gives_up(&request, &caller) => {
+                    given_up.push(caller);
+                }
+                waits => requests.push_back(waits),
+            }
+        }
+        if requests.is_empty() {
+            self.arrive(name);
+        }
+        given_up
+    }
+
+    /// Expected → as before: the pod's object has come, and its requests are next.
+    pub(super) fn arrive(&mut self, name: &ObjectName) {
+        self.change(name, |state| match state {
+            State::Expected(before) => State::at_rest(before),
+            other => other,
+        });
+    }
+
+    /// Nothing or apart → reserving.
+    pub(super) fn begin_reserving(
+        &mut self,
+        name: &ObjectName,
+        request: AttachRequest,
+        caller: Caller,
+    ) {
+        self.begin(name, |before| {
+            let before = match before {
+                State::Apart(apart) => Some(apart),
+                _ => None,
+            };
+            State::Reserving(Box::new(Reserving { request, caller, before }))
+        });
+    }
+
+    /// Reserving → as before.
+    pub(super) fn end_reserving(&mut self, name: &ObjectName) -> Option<Reserving> {
+        let mut ended = None;
+        self.change(name, |state| match state {
+            State::Reserving(mut reserving) => {
+                let before = State::at_rest(reserving.before.take());
+                ended = Some(*reserving);
+                before
+            }
+            other => other,
+        });
+        ended
+    }
+
+    /// Attached → renewing. An attachment of the same device is repeated.
+    pub(super) fn begin_renewing(&mut self, name: &ObjectName, caller: Caller, found: Reply) {
+        let renewing = Renewing { caller, found, then: None };
+        self.change(name, |state| match state {
+            State::Attached(pod) => State::Renewing(pod, renewing),
+            other => other,
+        });
+    }
+
+    /// Renewing → attached.
+    pub(super) fn end_renewing(&mut self, name: &ObjectName) -> Option<Renewing> {
+        let mut ended = None;
+        self.change(name, |state| match state {
+            State::Renewing(pod, renewing) => {
+                ended = Some(renewing);
+                State::Attached(pod)
+            }
+            other => other,
+        });
+        ended
+    }
+
+    /// Nothing or apart → making: it has addresses.
+    pub(super) fn begin_making(&mut self, name: &ObjectName, making: Making) {
+        self.begin(name, |_| State::Making(Box::new(making)));
+    }
+
+    /// Making → nothing. What follows is another state: attached, removing or releasing.
+    pub(super) fn end_making(&mut self, name: &ObjectName) -> Option<Making> {
+        let mut ended = None;
+        self.change(name, |state| match state {
+            State::Making(making) => {
+                ended = Some(*making);
+                State::Nothing
+            }
+            other => other,
+        });
+        ended
+    }
+
+    /// Nothing → attached: it has a device and a port.
+    pub(super) fn attach(&mut self, name: &ObjectName, pod: AttachedPod) {
+        self.begin(name, |_| State::Attached(pod));
+    }
+
+    /// Nothing → apart.
+    pub(super) fn set_apart(&mut self, name: &ObjectName, apart: Apart) {
+        self.begin(name, |_| State::Apart(apart));
+    }
+
+    /// Attached → leaving. A pod that is being renewed follows when that has ended. Returns the departure of a pod that
+    /// tables do not name.
+    pub(super) fn begin_leaving(
+        &mut self,
+        name: &ObjectName,
+        departure: Departure,
+    ) -> Option<Departure> {
+        match self.all.get_mut(name).map(|pod| &mut pod.state) {
+            Some(State::Renewing(_, renewing)) => renewing.then = Some(departure),
+            Some(State::Attached(_)) => self.change(name, |state| match state {
+                State::Attached(pod) => State::Leaving(pod, departure),
+                other => other,
+            }),
+            _ => return Some(departure),
+        }
+        None
+    }
+
+    /// Leaving → nothing, for all that leave: no tables name them any more. Removing follows.
+    pub(super) fn end_leaving(&mut self) -> Vec<(ObjectName, AttachedPod, Departure)> {
+        let is_leaving = |pod: &Pod| matches!(pod.state, State::Leaving(..));
+        let leaving = self.all.iter().filter(|(_, pod)| is_leaving(pod));
+        let leaving: Vec<ObjectName> = leaving.map(|(name, _)| name.clone()).collect();
+        let mut ended = Vec::new();
+        for name in leaving {
+            self.change(&name, |state| match state {
+                State::Leaving(pod, departure) => {
+                    ended.push((name.clone(), pod, departure));
+                    State::Nothing
+                }
+                other => other,
+            });
+        }
+        ended
+    }
+
+    /// Nothing → removing.
+    pub(super) fn begin_removing(&mut self, name: &ObjectName, departure: Departure) {
+        self.begin(name, |_| State::Removing(departure));
+    }
+
+    /// Removing → nothing. What follows is another state: releasing or apart.
+    pub(super) fn end_removing(&mut self, name: &ObjectName) -> Option<Departure> {
+        let mut ended = None;
+        self.change(name, |state| match state {
+            State::Removing(departure) => {
+                ended = Some(departure);
+                State::Nothing
+            }
+            other => other,
+        });
+        ended
+    }
+
+    /// Nothing, apart or expected → releasing. Attachments that wait for the pod's object wait for this first.
+    pub(super) fn begin_releasing(&mut self, name: &ObjectName, reply: Option<Answered>) {
+        self.begin(name, |_| State::Releasing(Releasing { reply }));
+    }
+
+    /// Releasing → nothing, or apart if it failed.
+    pub(super) fn end_releasing(
+        &mut self,
+        name: &ObjectName,
+        failed: Option<String>,
+    ) -> Option<Releasing> {
+        let mut ended = None;
+        self.change(name, |state| match state {
+            State::Releasing(releasing) => {
+                ended = Some(releasing);
+                State::at_rest(failed.map(Apart::Stuck))
+            }
+            other => other,
+        });
+        ended
+    }
+
+    /// From a state in which nothing is under way to the next.
+    fn begin(&mut self, name: &ObjectName, next: impl FnOnce(State) -> State) {
+        self.change(name, |before| {
+            let may_begin = matches!(before, State::Nothing | State::Apart(_) | State::Expected(_));
+            debug_assert!(may_begin, "{name}: {:?}", before.describe());
+            next(before)
+        });
+    }
+
+    /// From one state to another.
+    fn change(&mut self, name: &ObjectName, next: impl FnOnce(State) -> State) {
+        let now = Instant::now();
+        let new = || Pod { state: State::Nothing, since: now, requests: VecDeque::new() };
+        let pod = match self.all.get_mut(name) {
+            Some(pod) => pod,
+            None => self.all.entry(name.clone()).or_insert_with(new),
+        };
+        let before = mem::discriminant(&pod.state);
+        pod.state = next(mem::replace(&mut pod.state, State::Nothing));
+        if mem::discriminant(&pod.state) != before {
+            pod.since = now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,335 @@
+//! Whatever is asked at the same time, given up, or cut off by a crash: no address is two pods', none is lost for ever, and
+//! what was given back last is the last to be given out again.
+
+use std::pin::Pin;
+use std::sync::PoisonError;
+use std::task::{Context, Poll, Waker};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A store whose calls take a step to begin and another to end, and may fail before or after they have done their work. It
+/// outlives whoever uses it.
+#[derive(Debug, Clone, Default)]
+struct Memory {
+    record: Arc<std::sync::Mutex<Numbered>>,
+    /// How writes end, in turn; then they succeed.
+    ends: Arc<std::sync::Mutex<Vec<End>>>,
+}
+
+/// The number of the last write, and what it wrote.
+type Numbered = Option<(u64, Vec<u8>)>;
+
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Written,
+    FailedBefore,
+    FailedAfter,
+}
+
+fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets others go on.
+async fn pause() {
+    let mut has_paused = false;
+    std::future::poll_fn(|_| {
+        if std::mem::replace(&mut has_paused, true) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+impl Memory {
+    fn read(&self) -> Option<(Revision, Vec<u8>)> {
+        let record = lock(&self.record).clone();
+        record.map(|(revision, value)| (Revision(revision.to_string()), value))
+    }
+
+    fn leases(&self) -> Leases {
+        match self.read() {
+            Some((_, value)) => saved::read(&value).unwrap(),
+            None => fresh(),
+        }
+    }
+}
+
+impl Store for Memory {
+    async fn get(&self, key: &Key) -> Result<Option<Record>, store::Error> {
+        pause().await;
+        let read = self.read();
+        pause().await;
+        Ok(read.map(|(revision, value)| Record { key: key.clone(), revision, value }))
+    }
+
+    async fn compare_and_swap(
+        &self,
+        _key: &Key,
+        expected: Option<&Revision>,
+        value: Vec<u8>,
+    ) -> Result<Swap, store::Error> {
+        let failed = || store::Error {
+            record: "the record".to_owned(),
+            verb: "written",
+            source: std::io::Error::other("it is broken"),
+        };
+        let end = lock(&self.ends).pop().unwrap_or(End::Written);
+        pause().await;
+        if let End::FailedBefore = end {
+            return Err(failed());
+        }
+        let now = self.read().map(|(revision, _)| revision);
+        let swap = if now.as_ref() == expected {
+            let mut record = lock(&self.record);
+            let next = record.as_ref().map_or(1, |(revision, _)| revision + 1);
+            *record = Some((next, value));
+            Swap::Done(Revision(next.to_string()))
+        } else {
+            Swap::Conflict
+        };
+        pause().await;
+        if let End::FailedAfter = end { Err(failed()) } else { Ok(swap) }
+    }
+
+    async fn list(&self, host: &str) -> Result<Vec<Record>, store::Error> {
+        Ok(self.get(&key(host)).await?.into_iter().collect())
+    }
+
+    fn describe(&self, _key: &Key) -> String {
+        "the record".to_owned()
+    }
+}
+
+/// Five addresses of IPv4 are for pods, and six of IPv6.
+fn fresh() -> Leases {
+    Leases::new(&["10.0.0.0/29", "fd00::/125"].map(|it| it.parse().unwrap())).unwrap()
+}
+
+const ROOM: usize = 5;
+
+fn pod(number: u8) -> PodName {
+    PodName { namespace: "default".to_owned(), name: format!("pod-{number}") }
+}
+
+fn request(pod: PodName) -> Request {
+    Request { pod, addresses: Vec::new(), id: None, others: BTreeMap::new() }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// Begins to reserve addresses for a pod for which nothing is under way.
+    Reserve(u8),
+    /// A pod with a reservation is attached.
+    Commit(u8),
+    /// Its attachment fails.
+    Abort(u8),
+    /// A pod for which nothing is under way is detached.
+    Release(u8),
+    /// What is under way for a pod goes on a little.
+    Go(u8),
+    /// It is given up.
+    GiveUp(u8),
+    /// Everything ends, and another agent begins.
+    Crash,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let pod = || 0_u8..8;
+    let step = prop_oneof![
+        4 => pod().prop_map(Step::Reserve),
+        2 => pod().prop_map(Step::Commit),
+        1 => pod().prop_map(Step::Abort),
+        2 => pod().prop_map(Step::Release),
+        20 => pod().prop_map(Step::Go),
+        1 => pod().prop_map(Step::GiveUp),
+        1 => Just(Step::Crash),
+    ];
+    prop::collection::vec(step, 1..150)
+}
+
+fn ends() -> impl Strategy<Value = Vec<End>> {
+    let end = prop_oneof![
+        6 => Just(End::Written),
+        1 => Just(End::FailedBefore),
+        1 => Just(End::FailedAfter),
+    ];
+    prop::collection::vec(end, 0..40)
+}
+
+/// What is under way for a pod has ended with this.
+enum Ended {
+    Reserved(Result<Reservation, Error>),
+    Released(Result<(), Error>),
+}
+
+type Work = Pin<Box<dyn Future<Output = Ended>>>;
+
+/// What a pod knows of itself.
+enum Pod {
+    UnderWay(Work),
+    Reserved(Reservation),
+    Attached(Vec<IpAddr>),
+}
+
+/// A node, whose agents come and go.
+struct Node {
+    memory: Memory,
+    ipam: HostLocal<Memory>,
+    pods: BTreeMap<PodName, Pod>,
+}
+
+impl Node {
+    fn new(ends: Vec<End>) -> Self {
+        let memory = Memory::default();
+        *lock(&memory.ends) = ends;
+        let ipam = whole(HostLocal::open(memory.clone(), "n1", fresh())).unwrap();
+        Self { memory, ipam, pods: BTreeMap::new() }
+    }
+
+    fn step(&mut self, step: Step) {
+        let ipam = self.ipam.clone();
+        match step {
+            Step::Reserve(number) => {
+                self.begin(number, async move {
+                    Ended::Reserved(ipam.reserve(&request(pod(number))).await)
+                });
+            }
+            Step::Release(number) => self.begin(number, async move {
+                Ended::Released(ipam.release(&pod(number)).await.map(drop))
+            }),
+            Step::Commit(number) => {
+                if let Some(Pod::Reserved(reservation)) = self.take_reserved(number) {
+                    self.pods.insert(pod(number), Pod::Attached(reservation.commit()));
+                }
+            }
+            Step::Abort(number) => {
+                if let Some(Pod::Reserved(reservation)) = self.take_reserved(number) {
+                    let work = async move { Ended::Released(ipam.abort(reservation).await) };
+                    self.pods.insert(pod(number), Pod::UnderWay(Box::pin(work)));
+                }
+            }
+            Step::Go(number) => drop(self.go_on(&pod(number))),
+            Step::GiveUp(number) => {
+                if let Some(Pod::UnderWay(_)) = self.pods.get(&pod(number)) {
+                    self.pods.remove(&pod(number));
+                }
+            }
+            Step::Crash => {
+                self.pods.retain(|_, pod| matches!(pod, Pod::Attached(_)));
+                self.ipam = whole(HostLocal::open(self.memory.clone(), "n1", fresh())).unwrap();
+            }
+        }
+    }
+
+    fn take_reserved(&mut self, number: u8) -> Option<Pod> {
+        let is_reserved = matches!(self.pods.get(&pod(number)), Some(Pod::Reserved(_)));
+        if is_reserved { self.pods.remove(&pod(number)) } else { None }
+    }
+
+    fn begin(&mut self, number: u8, work: impl Future<Output = Ended> + 'static) {
+        if let Some(Pod::UnderWay(_) | Pod::Reserved(_)) = self.pods.get(&pod(number)) {
+            return;
+        }
+        self.pods.insert(pod(number), Pod::UnderWay(Box::pin(work)));
+    }
+
+    /// Returns whether something was under way.
+    fn go_on(&mut self, pod: &PodName) -> bool {
+        let Some(Pod::UnderWay(work)) = self.pods.get_mut(pod) else { return false };
+        let Poll::Ready(ended) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+            return true;
+        };
+        self.pods.remove(pod);
+        match ended {
+            Ended::Reserved(Ok(reservation)) => {
+                self.pods.insert(pod.clone(), Pod::Reserved(reservation));
+            }
+            Ended::Released(Ok(())) => assert_eq!(self.memory.leases().addresses(pod), None),
+            Ended::Reserved(Err(_)) | Ended::Released(Err(_)) => {}
+        }
+        true
+    }
+
+    /// All that is under way ends.
+    fn finish(&mut self) {
+        let names: Vec<PodName> = self.pods.keys().cloned().collect();
+        for pod in names.iter().cycle() {
+            self.go_on(pod);
+            if !self.pods.values().any(|pod| matches!(pod, Pod::UnderWay(_))) {
+                break;
+            }
+        }
+    }
+
+    /// What pods were told is theirs alone, and in the store.
+    fn check(&self) {
+        let kept = self.memory.leases();
+        let mut seen = std::collections::BTreeSet::new();
+        for (pod, addresses, _) in kept.iter() {
+            assert!(addresses.iter().all(|it| seen.insert(*it)), "{pod}: {addresses:?}");
+        }
+        for (name, pod) in &self.pods {
+            let told = match pod {
+                Pod::Reserved(reservation) => reservation.addresses(),
+                Pod::Attached(addresses) => addresses,
+                Pod::UnderWay(_) => continue,
+            };
+            assert_eq!(kept.addresses(name), Some(told), "{name}");
+        }
+    }
+}
+
+/// The end of a future that nothing else holds up.
+fn whole<F: Future>(future: F) -> F::Output {
+    let mut future = Box::pin(future);
+    loop {
+        if let Poll::Ready(it) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return it;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn no_address_is_two_pods_none_is_lost_and_the_last_given_back_comes_last(
+        steps in steps(),
+        ends in ends(),
+        last in 0_usize..ROOM,
+    ) {
+        let mut node = Node::new(ends);
+        for step in steps {
+            node.step(step);
+            node.check();
+        }
+        node.finish();
+        node.check();
+        lock(&node.memory.ends).clear();
+        // Nothing is taken by a pod that the leases do not name, and a runtime detaches those that failed.
+        let ipam = node.ipam.clone();
+        for number in 0..8 {
+            whole(ipam.release(&pod(number))).unwrap();
+        }
+        let fill = |ipam: &HostLocal<Memory>, from: u8| -> Vec<(PodName, Vec<IpAddr>)> {
+            let one = |number| {
+                let reserved = whole(ipam.reserve(&request(pod(number)))).ok()?;
+                Some((pod(number), reserved.commit()))
+            };
+            (from..).map_while(one).collect()
+        };
+        let all = fill(&ipam, 100);
+        prop_assert_eq!(all.len(), ROOM);
+        let mut order: Vec<usize> = (0..ROOM).collect();
+        order.rotate_left(last);
+        for at in &order {
+            whole(ipam.release(&all[*at].0)).unwrap();
+        }
+        node.step(Step::Crash);
+        let again = fill(&node.ipam, 150);
+        let v4 = |all: &[(PodName, Vec<IpAddr>)], at: usize| all[at].1[0];
+        for (at, from) in order.iter().enumerate() {
+            prop_assert_eq!(v4(&again, at), v4(&all, *from), "in the order in which they came back");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Leases as the text of a record. One that does not parse or contradicts itself is refused rather than forgotten:
+//! forgetting would give a living pod's address to another.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::leases::Leases;
+use crate::turn::RESTING;
+use manx_api::{AttachmentId, PodName};
+
+/// The version that is written. Version 1, which has no pinned addresses, and version 2, which has no attachments of
+/// container runtimes, are read, too.
+const VERSION: u32 = 3;
+
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    version: u32,
+    blocks: Vec<SavedBlock>,
+    /// With one address of each block.
+    pods: BTreeMap<String, Vec<IpAddr>>,
+    /// With other addresses, which the callers named.
+    #[serde(default)]
+    pinned: BTreeMap<String, Vec<IpAddr>>,
+    /// The attachments of container runtimes among both.
+    #[serde(default)]
+    attachments: BTreeMap<String, AttachmentId>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SavedBlock {
+    cidr: String,
+    last: IpAddr,
+    /// The numbers of those that rest, in order. As short as this, because what is released must need no more room than
+    /// before: the disk may be full. A program that does not know them writes none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    resting: String,
+}
+
+/// The text.
+pub(crate) fn write(leases: &Leases) -> Result<Vec<u8>, serde_json::Error> {
+    let all = leases.pods.iter().map(|(pod, addresses)| (pod.to_string(), addresses.clone()));
+    let (pods, pinned) = all.partition(|(_, addresses)| leases.is_of_blocks(addresses));
+    let blocks = leases.turns.iter().map(|turn| SavedBlock {
+        cidr: turn.block().net().to_string(),
+        last: turn.last(),
+        resting: turn.resting().map(|number| number.to_string()).collect::<Vec<_>>().join(" "),
+    });
+    let saved = Saved {
+        version: VERSION,
+        blocks: blocks.collect(),
+        pods,
+        pinned,
+        attachments: leases.ids.iter().map(|(pod, id)| (pod.to_string(), id.clone())).collect(),
+    };
+    let mut text = serde_json::to_vec_pretty(&saved)?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+/// What a text says; `Err`: what is wrong with it.
+pub(crate) fn read(text: &[u8]) -> Result<Leases, String> {
+    let Saved { version, blocks, pods, pinned, attachments } =
+        serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    if !(1..=VERSION).contains(&version) {
+        return Err(format!("it has version {version}, this manx reads versions up to {VERSION}"));
+    }
+    let net = |block: &SavedBlock| {
+        block.cidr.parse::<IpNet>().map_err(|_| format!("{:?} is not a CIDR", block.cidr))
+    };
+    let nets = blocks.iter().map(net).collect::<Result<Vec<_>, _>>()?;
+    let mut leases = match nets.as_slice() {
+        [] => Leases::without_blocks(),
+        nets => Leases::new(nets).map_err(|error| error.to_string())?,
+    };
+    for (turn, SavedBlock { last, .. }) in leases.turns.iter_mut().zip(&blocks) {
+        turn.go_on_after(*last).map_err(|error| error.to_string())?;
+    }
+    for (name, addresses) in pods {
+        let pod = pod(&name)?;
+        if addresses.len() != leases.turns.len() {
+            return Err(format!(
+                "{pod} has {} addresses of {} blocks",
+                addresses.len(),
+                leases.turns.len()
+            ));
+        }
+        for (turn, address) in leases.turns.iter().zip(&addresses) {
+            turn.number(*address).map_err(|error| error.to_string())?;
+        }
+        adopt(&mut leases, &pod, &addresses)?;
+    }
+    for (name, addresses) in pinned {
+        let pod = pod(&name)?;
+        if addresses.is_empty() {
+            return Err(format!("{pod} has no address"));
+        }
+        adopt(&mut leases, &pod, &addresses)?;
+    }
+    for (name, id) in attachments {
+        let pod = pod(&name)?;
+        if !leases.pods.contains_key(&pod) {
+            return Err(format!("{pod} is attached ({id}) and has no address"));
+        }
+        leases.set_id(&pod, id);
+    }
+    for (at, SavedBlock { resting, .. }) in blocks.into_iter().enumerate() {
+        rest(&mut leases, at, &resting)?;
+    }
+    Ok(leases)
+}
+
+fn adopt(leases: &mut Leases, pod: &PodName, addresses: &[IpAddr]) -> Result<(), String> {
+    if let Some(address) = addresses.iter().find(|address| leases.is_used(address)) {
+        return Err(format!("{pod} is not the only pod with {address}"));
+    }
+    if leases.pods.contains_key(pod) {
+        return Err(format!("{pod} is there twice"));
+    }
+    leases.pin(pod, addresses).map(drop).map_err(|error| error.to_string())
+}
+
+/// Has the addresses of these numbers of the block at this place rest. The pods have theirs already.
+fn rest(leases: &mut Leases, at: usize, resting: &str) -> Result<(), String> {
+    let numbers = resting.split_whitespace().map(str::parse);
+    let numbers: Vec<u128> = numbers
+        .collect::<Result<_, _>>()
+        .map_err(|_| format!("{resting:?} is not a list of the numbers of addresses that rest"))?;
+    if numbers.len() > RESTING {
+        return Err(format!("{} addresses rest, and at most {RESTING} do", numbers.len()));
+    }
+    for number in numbers {
+        let block = *leases.turns[at].block();
+        if !(block.first()..=block.end()).contains(&number) {
+            return Err(format!("number {number} of {} rests, and is no pod's", block.net()));
+        }
+        let address = block.address(number);
+        if leases.is_used(&address) {
+            return Err(format!("{address} rests, and a pod has it"));
+        }
+        let turn = &mut leases.turns[at];
+        if turn.resting().any(|it| it == number) {
+            return Err(format!("{address} rests twice"));
+        }
+        turn.rest(address);
+    }
+    Ok(())
+}
+
+fn pod(name: &str) -> Result<PodName, String> {
+    match name.split_once('/') {
+        Some((namespace, name)) => {
+            Ok(PodName { namespace: namespace.to_owned(), name: name.to_owned() })
+        }
+        None => Err(format!("{name:?} is not a pod's namespace/name")),
+    }
+}

@@ -1,0 +1,72 @@
+//! Where records about addresses are kept: read, and changed by compare-and-swap.
+//!
+//! A store knows no addresses: a record is bytes. Whoever changes one says which revision it has read, and nothing is
+//! written if the record has another one by now. So several may change the same records, and one that has crashed in
+//! the middle of its changes has changed each record or not.
+
+use std::io;
+
+/// The name of a record.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// The host that it belongs to.
+    pub host: String,
+    /// What it is called among the host's.
+    pub name: String,
+}
+
+/// A version of a record. Every change gives it another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Revision(pub String);
+
+/// A record that was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// Its name.
+    pub key: Key,
+    /// Its revision.
+    pub revision: Revision,
+    /// What it says.
+    pub value: Vec<u8>,
+}
+
+/// What has become of a compare-and-swap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Swap {
+    /// The record has the new value, and this revision.
+    Done(Revision),
+    /// It had another revision, and is as it was.
+    Conflict,
+}
+
+/// Why a record cannot be read or written. After a write that failed it is not known which value the record has.
+#[derive(Debug, thiserror::Error)]
+#[error("{record} cannot be {verb}: {source}")]
+pub struct Error {
+    /// The record, as people call it.
+    pub record: String,
+    /// `read` or `written`.
+    pub verb: &'static str,
+    /// Why.
+    pub source: io::Error,
+}
+
+/// See the module. A call that is given up has been done or not.
+pub trait Store: Send + Sync + 'static {
+    /// A record, if there is one.
+    fn get(&self, key: &Key) -> impl Future<Output = Result<Option<Record>, Error>> + Send;
+
+    /// Writes a record that has this revision; `None`: that is not there. It is kept when this returns.
+    fn compare_and_swap(
+        &self,
+        key: &Key,
+        expected: Option<&Revision>,
+        value: Vec<u8>,
+    ) -> impl Future<Output = Result<Swap, Error>> + Send;
+
+    /// All records of a host.
+    fn list(&self, host: &str) -> impl Future<Output = Result<Vec<Record>, Error>> + Send;
+
+    /// What people call a record: `the address file /run/x.addresses`.
+    fn describe(&self, key: &Key) -> String;
+}

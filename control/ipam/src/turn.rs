@@ -1,0 +1,145 @@
+//! The order in which a block's addresses are given to pods.
+//!
+//! The addresses go out in turn, from the block's first to its last and from there on again. One that was given back rests:
+//! it is given out again only when no other is free, and of those that rest the one that has rested longest comes first. So
+//! peers that still speak to the old pod do not reach a new one. At most [`RESTING`] rest; what was given back before
+//! these is like any other.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::block::Block;
+
+/// The most addresses of a block that rest. An IPv6 block would otherwise remember all that it ever had.
+pub const RESTING: usize = 64;
+
+/// A block and how far the turn has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Turn {
+    block: Block,
+    /// The number that was given out last; that before the first at first.
+    last: u128,
+    /// The numbers that rest, the one that was given back last at the end. No pod has one of them.
+    resting: VecDeque<u128>,
+}
+
+impl Turn {
+    /// Nothing is given out. `None`: the block has no room for a pod.
+    pub fn new(net: IpNet) -> Option<Self> {
+        let block = Block::new(net)?;
+        Some(Self { block, last: block.first() - 1, resting: VecDeque::new() })
+    }
+
+    /// The block.
+    pub const fn block(&self) -> &Block {
+        &self.block
+    }
+
+    /// The number that is next, where `most` addresses are used at most.
+    pub fn next(&self, most: usize, is_used: impl Fn(IpAddr) -> bool) -> Option<u128> {
+        let is_free = |number: &u128| !is_used(self.block.address(*number));
+        let mut number = self.last;
+        // Among one more numbers than are used or rest, one is free, unless the block has no more.
+        for _ in 0..=most + self.resting.len() {
+            number = if number >= self.block.end() { self.block.first() } else { number + 1 };
+            if !self.resting.contains(&number) && is_free(&number) {
+                return Some(number);
+            }
+        }
+        self.resting.iter().copied().find(is_free)
+    }
+
+    /// Gives a number out in turn. Returns its address.
+    pub fn take(&mut self, number: u128) -> IpAddr {
+        let address = self.block.address(number);
+        // One that has rested is not where the turn is.
+        if !self.resting.contains(&number) {
+            self.last = number;
+        }
+        self.stop_resting(address);
+        address
+    }
+
+    /// A pod gets an address, in turn or not.
+    pub(crate) fn stop_resting(&mut self, address: IpAddr) {
+        let number = self.block.number(address);
+        self.resting.retain(|it| Some(*it) != number);
+    }
+
+    /// An address was given back, if it is the block's.
+    pub(crate) fn rest(&mut self, address: IpAddr) {
+        if let Some(number) = self.block.number(address) {
+            self.resting.push_back(number);
+            if self.resting.len() > RESTING {
+                self.resting.pop_front();
+            }
+        }
+    }
+
+    /// The address that was given out last in turn; at first the one before the first that a pod may have.
+    pub(crate) fn last(&self) -> IpAddr {
+        self.block.address(self.last)
+    }
+
+    /// The numbers that rest, in order.
+    pub(crate) fn resting(&self) -> impl Iterator<Item = u128> {
+        self.resting.iter().copied()
+    }
+
+    /// The turn is where it was when this address was [the last](Turn::last). `Err`: it is no pod's.
+    pub(crate) fn go_on_after(&mut self, last: IpAddr) -> Result<(), NotOfPods> {
+        if last != self.block.address(self.block.first() - 1) {
+            self.last = self.number(last)?;
+        }
+        Ok(())
+    }
+
+    /// The number of an address that pods have.
+    pub(crate) fn number(&self, address: IpAddr) -> Result<u128, NotOfPods> {
+        self.block.number(address).ok_or(NotOfPods(address, self.block.net()))
+    }
+}
+
+/// An address that is none of a block's for pods.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} is not a pod's address of {1}")]
+pub(crate) struct NotOfPods(IpAddr, IpNet);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_so_many_rest_and_the_turn_goes_past_them() {
+        let mut turn = Turn::new("fd00::/64".parse().unwrap()).unwrap();
+        let given: Vec<IpAddr> =
+            (0..100).map(|_| turn.take(turn.next(0, |_| false).unwrap())).collect();
+        for address in &given {
+            turn.rest(*address);
+        }
+        let resting = turn.resting().map(|number| turn.block().address(number));
+        assert_eq!(resting.collect::<Vec<_>>(), given[100 - RESTING..]);
+        assert_eq!(turn.next(0, |_| false), Some(102));
+    }
+
+    #[test]
+    fn of_those_that_rest_the_first_given_back_comes_first() {
+        let mut turn = Turn::new("10.0.0.0/29".parse().unwrap()).unwrap();
+        let mut used = Vec::new();
+        while let Some(number) = turn.next(used.len(), |it| used.contains(&it)) {
+            used.push(turn.take(number));
+        }
+        assert_eq!(used.len(), 5);
+        for at in [3, 1, 4] {
+            turn.rest(used[at]);
+        }
+        let free = [used[3], used[1], used[4]];
+        for address in free {
+            let is_used = |it| turn.resting().all(|resting| turn.block().address(resting) != it);
+            let number = turn.next(5, is_used).unwrap();
+            assert_eq!(turn.take(number), address);
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Flows with two keys: those whose packets are translated.
+//!
+//! A flow that is translated has the key of its packets before it and the key of its packets behind it, which its
+//! replies carry. Both lead to one entry: one state, one verdict, one count, one timeout, one eviction.
+//!
+//! ```text
+//! hash of the first key ─── bucket ──┐
+//!                                    ├─> slot ──> first line ··· second line ··· second key
+//! hash of the second key ── bucket ──┘
+//! ```
+//! The entry's key has a mark that no packet's key has. So a packet of such a flow never passes for one of a flow that
+//! is not translated, and looking for the latter costs nothing more.
+//!
+//! One worker has both keys: it claims the shards of both when it opens the flow. A second key that another flow has, or
+//! whose shard is another worker's, is refused, and the caller takes another one (another source port).
+
+use super::bucket::{Place, tag};
+use super::second_key::{SecondKey, SecondKeyLine};
+use super::shards::WorkerId;
+use super::table::{Evicted, FlowTable, Found};
+
+/// Why a flow cannot have a second key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyTaken {
+    /// A live flow has it.
+    Flow,
+    /// Its shard belongs to another worker.
+    Worker(WorkerId),
+}
+
+/// A second key that is claimed for a flow.
+#[derive(Debug)]
+#[must_use = "its shard is open: FlowTable::add_second_key or FlowTable::release_second_key follows"]
+pub struct ClaimedKey {
+    second: SecondKey,
+    hash: u64,
+}
+
+impl FlowTable {
+    /// Claims a second key for the flow that was `found`, or that is about to be stored if none was. A flow that has the
+    /// key and has expired is removed. Call it after [`FlowTable::claim`] of the first key.
+    pub fn claim_second_key(
+        &mut self,
+        second: SecondKey,
+        Found(own): Found,
+        now: u32,
+    ) -> Result<ClaimedKey, KeyTaken> {
+        let hash = self.hash(&second.key);
+        if let Found(Some(other)) = self.find(hash, &second.key)
+            && Some(other) != own
+        {
+            if !self.first_lines[other as usize].is_expired(now) {
+                return Err(KeyTaken::Flow);
+            }
+            self.remove(other, now);
+        }
+        if let Some((shards, worker)) = &self.shards {
+            shards.open(hash, *worker).map_err(KeyTaken::Worker)?;
+        }
+        Ok(ClaimedKey { second, hash })
+    }
+
+    /// Gives back a claim that is not needed.
+    pub fn release_second_key(&mut self, ClaimedKey { hash, .. }: ClaimedKey) {
+        if let Some((shards, _)) = &self.shards {
+            shards.close(hash);
+        }
+    }
+
+    /// Gives a flow that was stored just now, and that has one key, the second one that was claimed for it. Returns what
+    /// was evicted for it.
+    pub fn add_second_key(
+        &mut self,
+        Found(slot): Found,
+        ClaimedKey { second, hash }: ClaimedKey,
+        now: u32,
+    ) -> Option<Evicted> {
+        let Some(slot) = slot else {
+            self.release_second_key(ClaimedKey { second, hash });
+            return None;
+        };
+        let first_bucket = self.first_bucket(hash);
+        let chosen = self.choose_bucket(hash);
+        let victim = if chosen.is_none() {
+            self.least_valuable(&[first_bucket, self.alternate_bucket(hash)], Some(slot), now)
+        } else {
+            None
+        };
+        let evicted = victim.map(|victim| {
+            let evicted = self.evicted(victim, now);
+            self.remove(victim, now);
+            evicted
+        });
+        // The victim left a way if there was none.
+        let chosen = chosen.or_else(|| self.choose_bucket(hash));
+        let free = chosen.and_then(|bucket| Some((bucket, self.buckets[bucket].free_way()?)));
+        let Some((bucket, way)) = free else {
+            self.release_second_key(ClaimedKey { second, hash });
+            return evicted;
+        };
+        let place = Place { bucket, way, is_alternate: bucket != first_bucket };
+        self.set_tag(hash, place, slot);
+        let line = SecondKeyLine::new(second, place.to_bits());
+        self.slots.second_keys[slot as usize] = line;
+        self.first_lines[slot as usize].set_two_keys(true);
+        evicted
+    }
+
+    /// The second key of a flow, if it has one.
+    pub fn second_key(&self, Found(slot): Found) -> Option<SecondKey> {
+        let slot = slot? as usize;
+        self.first_lines[slot].has_two_keys().then(|| self.slots.second_keys[slot].second_key())
+    }
+
+    /// Takes the second key of the entry in a slot away, if it has one.
+    #[inline]
+    pub(super) fn remove_second_key(&mut self, slot: u32) {
+        if self.first_lines[slot as usize].has_two_keys() {
+            self.remove_marked(slot);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn remove_marked(&mut self, slot: u32) {
+        let line = self.slots.second_keys[slot as usize];
+        let place = Place::from_bits(line.place);
+        debug_assert_eq!(
+            self.buckets[place.bucket].tag(place.way),
+            tag(self.hash(&line.second_key().key))
+        );
+        self.clear_tag(place, |_| line.second_key().key);
+        self.first_lines[slot as usize].set_two_keys(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::super::bucket::{Bucket, WAYS};
+    use super::super::{FlowEntry, FlowKey, HashSeed, Orientation, Owner, Shards, TcpFlags};
+    use super::*;
+    use crate::wire::address::Address;
+    use crate::wire::protocol::TCP;
+
+    const OWN: WorkerId = WorkerId(3);
+    const OTHER: WorkerId = WorkerId(4);
+    /// The numbers of first keys, and of second keys.
+    const FIRST: std::ops::Range<u32> = 0..24;
+    const SECOND: std::ops::Range<u32> = 20..40;
+
+    /// Some numbers are a first key and a second one. A third of the keys is IPv6's.
+    fn key(n: u32) -> (FlowKey, Orientation) {
+        let address = |n: u32| match n % 3 {
+            0 => Address::v6(u128::from(n).to_be_bytes()),
+            _ => Address::v4(n.to_be_bytes()),
+        };
+        let port = if n.is_multiple_of(2) { 80 } else { 60_000 };
+        FlowKey::new(address(n + 3), address(3 * 1000 + n % 3), 1000, port, TCP)
+    }
+
+    fn second_of(n: u32) -> SecondKey {
+        let (key, original) = key(n);
+        SecondKey { key, original }
+    }
+
+    /// What the table should hold: the second key of each flow, by the first, and when the flow was opened.
+    type Model = BTreeMap<u32, (Option<u32>, u32)>;
+
+    /// Stores a flow with these keys as the decision on its first packet does. `Err`: the second key is taken.
+    fn open(
+        table: &mut FlowTable,
+        first: u32,
+        second: Option<u32>,
+        now: u32,
+    ) -> Result<[Option<Evicted>; 2], KeyTaken> {
+        let (key, original) = key(first);
+        let hash = table.hash(&key);
+        let found = table.find(hash, &key);
+        assert_eq!(table.claim(hash, found), None);
+        let claimed = second.map(|it| table.claim_second_key(second_of(it), found, now));
+        let claimed = match claimed.transpose() {
+            Ok(claimed) => claimed,
+            Err(taken) => {
+                table.unclaim(hash, found);
+                return Err(taken);
+            }
+        };
+        let evicted = table.insert(hash, found, Owner::NODE, now, |entry| {
+            entry.open(&key, original, TcpFlags::SYN, now);
+        });
+        let found = table.find(hash, &key);
+        let for_second = claimed.and_then(|it| table.add_second_key(found, it, now));
+        Ok([evicted, for_second])
+    }
+
+    fn tags(table: &FlowTable) -> usize {
+        table.buckets.iter().map(Bucket::used).sum()
+    }
+
+    proptest! {
+        /// Each key leads to its flow and to no other, whichever flows come, expire, are evicted, replaced, or get another
+        /// second key; a flow that goes leaves nothing of either key behind, and other flows only go if the table says so.
+        #[test]
+        fn both_keys_lead_to_one_flow_until_it_goes_and_then_to_none(
+            capacity in 1_usize..30,
+            steps in prop::collection::vec(
+                (FIRST, prop::option::of(SECOND), 0_u8..8, 0_u32..8), 1..200,
+            ),
+        ) {
+            let shards = Arc::new(Shards::new(64).unwrap());
+            let mut table = FlowTable::shared(capacity, Arc::clone(&shards), OWN).unwrap();
+            let mut model = Model::new();
+            let mut now = 100;
+            let live = |opened: u32, now: u32| now - opened <= 20;
+            for (first, second, action, wait) in steps {
+                now += wait;
+                if action == 0 {
+                    let expired = model.values().filter(|(_, at)| !live(*at, now)).count();
+                    prop_assert_eq!(table.age(table.buckets(), now), expired);
+                    model.retain(|_, (_, at)| live(*at, now));
+                } else if second == Some(first) || (model.values().any(|(it, _)| *it == Some(first))) {
+                    // The caller's affair: a packet that is found by a second key opens no flow.
+                } else {
+                    let opened = open(&mut table, first, second, now);
+                    let taken = model.iter().find(|(key, (its, _))| {
+                        **key != first && second.is_some_and(|it| **key == it || *its == Some(it))
+                    });
+                    let taken = taken.map(|(key, (_, at))| (*key, live(*at, now)));
+                    prop_assert_eq!(opened.is_err(), matches!(taken, Some((_, true))), "{:?}", opened);
+                    if let Some((key, false)) = taken {
+                        model.remove(&key);
+                    }
+                    if let Ok(evicted) = opened {
+                        model.insert(first, (second, now));
+                        let is_there = |n: &u32| {
+                            let (key, _) = key(*n);
+                            table.iter().any(|it| it.key() == key)
+                        };
+                        let gone = model.keys().filter(|it| !is_there(it)).count();
+                        prop_assert_eq!(gone, evicted.iter().flatten().count());
+                        prop_assert!(is_there(&first), "the new one stays");
+                        model.retain(|first, _| is_there(first));
+                    }
+                }
+                prop_assert_eq!(table.len(), model.len());
+                prop_assert_eq!(table.iter().count(), model.len());
+                prop_assert_eq!(tags(&table), model.values().map(|(it, _)| 1 + usize::from(it.is_some())).sum::<usize>());
+                for n in FIRST.start..SECOND.end {
+                    let (key, orientation) = key(n);
+                    let hash = table.hash(&key);
+                    let found = table.find(hash, &key);
+                    let as_first = model.get_key_value(&n);
+                    let flow = as_first.or_else(|| model.iter().find(|(_, (it, _))| *it == Some(n)));
+                    prop_assert_eq!(found.0.is_some(), flow.is_some(), "key {}", n);
+                    let Some((first, (second, at))) = flow else { continue };
+                    let its = second.map(second_of);
+                    prop_assert_eq!(table.second_key(found), its);
+                    if as_first.is_none() {
+                        prop_assert_eq!(its.map(|it| it.original), Some(orientation));
+                    }
+                    prop_assert_eq!(shards.owner(hash), Some(OWN));
+                    let guess = table.guess(hash);
+                    if second.is_some() {
+                        prop_assert!(table.lookup_guessed(&key, guess, now).is_none(), "never as one that is not translated");
+                    }
+                    let entry = table.lookup(hash, &key, now);
+                    prop_assert_eq!(entry.is_some(), live(*at, now));
+                    prop_assert!(entry.is_none_or(|it| it.key() == self::key(*first).0));
+                }
+            }
+            table.age(table.buckets(), now + 10_000);
+            prop_assert!(table.is_empty() && tags(&table) == 0);
+            prop_assert!(table.buckets.iter().all(|bucket| bucket.spilled == 0));
+            for n in FIRST.start..SECOND.end {
+                prop_assert_eq!(shards.owner(table.hash(&key(n).0)), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_key_whose_shard_is_another_workers_is_refused_and_nothing_of_it_stays() {
+        let shards = Arc::new(Shards::new(64).unwrap());
+        let mut table = FlowTable::shared(8, Arc::clone(&shards), OWN).unwrap();
+        let hash = table.hash(&second_of(30).key);
+        shards.open(hash, OTHER).unwrap();
+        assert_eq!(open(&mut table, 1, Some(30), 0), Err(KeyTaken::Worker(OTHER)));
+        assert_eq!(shards.owner(table.hash(&key(1).0)), None);
+        shards.close(hash);
+        open(&mut table, 1, Some(30), 0).unwrap();
+        assert_eq!(shards.owner(hash), Some(OWN));
+    }
+
+    #[test]
+    fn a_second_key_evicts_another_flow_of_its_buckets_and_never_its_own() {
+        let mut table = FlowTable::new(64, HashSeed::fixed(3)).unwrap();
+        let crowd = |n: u32| {
+            let (low, high) = (u128::from(n) << 64, u128::MAX);
+            FlowKey::new(Address::v6(low.to_be_bytes()), Address::v6(high.to_be_bytes()), 1, 2, TCP)
+        };
+        let in_two_buckets = |it: &(FlowKey, Orientation)| {
+            let hash = table.hash(&it.0);
+            table.first_bucket(hash) == 0 && table.alternate_bucket(hash) == 1
+        };
+        let keys: Vec<_> = (0..).map(crowd).filter(in_two_buckets).take(2 * WAYS + 1).collect();
+        for (now, (key, original)) in (0..).zip(&keys[..2 * WAYS]) {
+            let hash = table.hash(key);
+            let flow = FlowEntry::open(*key, *original, TcpFlags::SYN, now);
+            let found = table.find(hash, key);
+            assert_eq!(table.insert(hash, found, Owner::NODE, now, |it| it.replace(flow)), None);
+        }
+        // The oldest of all is the one that gets a second key.
+        let oldest = table.find(table.hash(&keys[0].0), &keys[0].0);
+        let (key, original) = keys[2 * WAYS];
+        let claimed = table.claim_second_key(SecondKey { key, original }, oldest, 16).unwrap();
+        assert_eq!(table.add_second_key(oldest, claimed, 16), Some(Evicted::Unestablished));
+        assert_eq!(table.find(table.hash(&key), &key), oldest);
+        assert_eq!(table.find(table.hash(&keys[0].0), &keys[0].0), oldest);
+        assert_eq!(table.find(table.hash(&keys[1].0), &keys[1].0), Found(None));
+        assert_eq!(table.len(), 2 * WAYS - 1);
+        // A flow that begins anew in its place keeps both.
+        table.live_entry(oldest, 16).unwrap().open(&keys[0].0, keys[0].1, TcpFlags::SYN, 16);
+        for key in [key, keys[0].0] {
+            assert_eq!(table.find(table.hash(&key), &key), oldest);
+        }
+    }
+}
