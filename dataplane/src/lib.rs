@@ -37,6 +37,8 @@
 //! waits for these is named in `decide::untracked_fast_path`), reassembly (a later fragment follows the first, or is
 //! dropped), IPv6 jumbograms, and TCP sequence numbers: a flow is followed by its flags.
 
+#![warn(missing_docs)]
+
 pub mod checksum;
 pub mod counters;
 pub mod decide;

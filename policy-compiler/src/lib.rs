@@ -33,6 +33,8 @@
 //! selector does not match do not count for another member. The local end of a pod's packet is that pod, even if
 //! another member has its address.
 
+#![warn(missing_docs)]
+
 pub mod check;
 mod common;
 pub mod compile;

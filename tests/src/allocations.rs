@@ -1,4 +1,4 @@
-//! An allocator that counts: for a test binary that has it as its `#[global_allocator]`.
+//! An allocator that counts, for a test binary that uses it as its `#[global_allocator]`.
 #![expect(unsafe_code, reason = "an allocator that counts is an allocator")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -6,23 +6,23 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 thread_local! {
-    /// Allocations of this thread since it began to count; `None` if it does not count.
+    /// The allocations of this thread since it began to count; `None` if it does not count.
     static COUNT: Cell<Option<Allocated>> = const { Cell::new(None) };
 }
 
 /// The bytes that all threads have allocated so far.
 static BYTES: AtomicU64 = AtomicU64::new(0);
 
-/// What was allocated, whether it was freed or not.
+/// A count of allocations, whether they were freed or not.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Allocated {
-    /// How often.
+    /// The number of allocations.
     pub times: u64,
-    /// How much in all.
+    /// The sum of their bytes.
     pub bytes: u64,
 }
 
-/// The allocator.
+/// The allocator that counts.
 #[derive(Debug)]
 pub struct Counting;
 
@@ -59,14 +59,14 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What this thread allocates while it works.
+/// Counts this thread's allocations during `work`.
 pub fn allocations(work: impl FnOnce()) -> Allocated {
     COUNT.set(Some(Allocated::default()));
     work();
     COUNT.take().unwrap()
 }
 
-/// The bytes that all threads allocate meanwhile: for a process that does nothing else.
+/// Counts the bytes that all threads allocate during `work`, for a process that does nothing else.
 pub fn bytes_of_all_threads(work: impl FnOnce()) -> u64 {
     let before = BYTES.load(Ordering::Relaxed);
     work();

@@ -44,22 +44,22 @@ pub const TUNNEL_MTU: u32 = MTU - 20;
 
 pub const HOST: PortId = PortId(0);
 pub const RAW: PortId = PortId(1);
-/// The port by which packets to service addresses go to the node, and come back.
+/// The port for packets to and from service addresses, which the node translates.
 pub const SERVICE: PortId = PortId(201);
-/// The port by which packets come that a node forwards, where Manx connects the pods and does not own the uplink.
+/// The port for packets that a node forwards, if Manx connects the pods and does not own the uplink.
 pub const FORWARDED: PortId = PortId(202);
 /// The uplink's port of nodes that own their uplink.
 pub const UPLINK: PortId = PortId(200);
 const FIRST_POD: u16 = 2;
-/// How much the number of a pod's port towards the node is greater than that of its port.
+/// The difference between the number of a pod's host side and the number of its port.
 const HOST_SIDES: u16 = 300;
 /// The node's own address on the links to pods that another plugin connects.
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 254);
 const QUEUE: usize = 1024;
-/// The sizes of a worker, unless a test asks for others.
+/// The sizes of a worker, unless a test needs others.
 pub const SIZES: Sizes = Sizes { flows: 1 << 12, buffers: 256, fragments: 64 };
-/// Ticks that a batch takes at most: far more than any does, because builds for tests are slow and often interrupted,
-/// and what they show must not depend on the machine.
+/// The most ticks of a batch. No batch takes as many: builds for tests are slow and often interrupted, and their
+/// results must not depend on the machine.
 const BATCH_TICKS: u64 = 100_000_000;
 
 /// A packet that came out.
@@ -73,7 +73,7 @@ pub struct Delivery {
 /// The far side of a node's port: a queue and counters for each worker.
 pub struct Wire {
     queues: Vec<(FarSide, Arc<PortCounters>)>,
-    /// What the device takes, and the size of its queues.
+    /// The device's capabilities, and the size of its queues.
     device: (Capabilities, usize),
 }
 
@@ -100,7 +100,7 @@ impl Wire {
         self.queues[0].0.recycle(frame);
     }
 
-    /// From now on every call of the port fails.
+    /// Makes every later call of the port fail.
     pub fn unplug(&self) {
         self.queues.iter().for_each(|(far, _)| far.unplug());
     }
@@ -167,7 +167,6 @@ fn start_workers(
     (workers, counters, reports)
 }
 
-/// One node.
 pub struct Node {
     pub wires: BTreeMap<PortId, Wire>,
     pub counters: Vec<Arc<WorkerCounters>>,
@@ -176,9 +175,9 @@ pub struct Node {
     pub tables: Arc<Tables>,
     pub reports: Receiver<Report>,
     workers: Workers,
-    /// Whether another plugin connects the pods that are attached from now on.
+    /// Whether another plugin connects the pods that are attached later.
     is_policy_only: bool,
-    /// The time that the workers get.
+    /// The time that the workers see.
     pub now: Duration,
 }
 
@@ -210,14 +209,14 @@ impl Node {
         self.workers.iter().map(file).collect()
     }
 
-    /// Replaces the workers by those of the next agent, so many and of these sizes. They get the ports and the tables.
-    /// They open the flows again that the last workers have left in their records, unless these are lost (`false`).
+    /// Replaces the workers by those of the next agent, with this number and these sizes. They get the ports and the
+    /// tables, and restore the flows from the last workers' records, unless these are lost (`has_records` is false).
     pub fn replace_workers(&mut self, workers: usize, sizes: Sizes, has_records: bool) -> Restored {
         let all = if has_records { self.records() } else { Vec::new() };
         let files = all.into_iter().map(open_records).collect();
         (self.workers, self.counters, self.reports) = start_workers(workers, sizes);
         let (tables, (reply, restored)) = (Arc::clone(&self.tables), unbounded());
-        // Here one worker runs after the other, and waits for none.
+        // The workers run one after the other here, and wait for none.
         let barrier = Barrier::new(1);
         let all = Arc::new(Restoration { tables: Arc::clone(&tables), files, barrier, reply });
         for pass in RestorePass::ALL {
@@ -372,9 +371,9 @@ pub struct Fabric {
     pub contents: Contents,
     pub cluster: Cluster,
     pub nodes: [Node; 2],
-    /// How both nodes track connections, from the next publication on.
+    /// The connection tracking of both nodes, from the next publication on.
     pub connections: Connections,
-    /// Whether both nodes own their uplinks. Then the world is behind [`UPLINK`], and only the node behind [`HOST`].
+    /// Whether both nodes own their uplinks. Then the world is behind [`UPLINK`], and only the node is behind [`HOST`].
     owns_uplink: bool,
     /// Further addresses of both nodes themselves, from the next publication on.
     pub own_addresses: BTreeSet<IpNet>,
@@ -386,12 +385,12 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Both nodes with ports, before any tables.
+    /// A fabric of both nodes with ports, before any tables.
     pub fn closed() -> Self {
         Self::closed_with(workers(), SIZES)
     }
 
-    /// The same, with this many workers on each node, each with these sizes.
+    /// Like [`Self::closed`], with this number of workers on each node, and these sizes.
     pub fn closed_with(workers: usize, sizes: Sizes) -> Self {
         Self {
             contents: Contents::from_texts([]),
@@ -406,19 +405,19 @@ impl Fabric {
         }
     }
 
-    /// Every pod of these manifests attached to its node, and tables published.
+    /// A fabric in which every pod of these manifests is attached to its node, and tables are published.
     pub fn new(yaml: &str) -> Self {
         Self::with_offload(yaml, |_| Capabilities::ALL)
     }
 
-    /// The same, with these capabilities of the pods' ports.
+    /// Like [`Self::new`], with these capabilities of the pods' ports.
     pub fn with_offload(yaml: &str, offload: fn(&ObjectName) -> Capabilities) -> Self {
         let mut fabric = Self { offload, ..Self::closed() };
         fabric.apply(yaml);
         fabric
     }
 
-    /// The same, with nodes that own their uplinks.
+    /// Like [`Self::new`], with nodes that own their uplinks.
     pub fn with_uplinks(yaml: &str) -> Self {
         let mut fabric = Self { owns_uplink: true, ..Self::closed() };
         for node in &mut fabric.nodes {
@@ -428,7 +427,7 @@ impl Fabric {
         fabric
     }
 
-    /// The same, with nodes that translate service addresses.
+    /// Like [`Self::new`], with nodes that translate service addresses.
     pub fn with_services(yaml: &str) -> Self {
         let mut fabric = Self { translates_services: true, ..Self::closed() };
         for node in &mut fabric.nodes {
@@ -438,7 +437,7 @@ impl Fabric {
         fabric
     }
 
-    /// The same, with pods that another plugin connects.
+    /// Like [`Self::new`], with pods that another plugin connects.
     pub fn policy_only(yaml: &str) -> Self {
         let mut fabric = Self::closed();
         for node in &mut fabric.nodes {
@@ -448,7 +447,7 @@ impl Fabric {
         fabric
     }
 
-    /// The same, with nodes that translate service addresses.
+    /// Like [`Self::policy_only`], with nodes that translate service addresses.
     pub fn policy_only_with_services(yaml: &str) -> Self {
         let mut fabric = Self { translates_services: true, ..Self::closed() };
         for node in &mut fabric.nodes {
@@ -460,19 +459,19 @@ impl Fabric {
     }
 
     /// Replaces the manifests, and publishes. New pods are attached. A pod that is gone stays attached until it is
-    /// detached; it loses addresses that another pod has got.
+    /// detached, but loses addresses that another pod has got.
     pub fn apply(&mut self, yaml: &str) {
         self.load(yaml);
         self.publish();
     }
 
-    /// The same without publication.
+    /// Replaces the manifests and attaches new pods, without publication.
     pub fn load(&mut self, yaml: &str) {
         self.read(yaml);
         self.attach();
     }
 
-    /// Replaces the manifests, and does nothing else.
+    /// Replaces the manifests only.
     pub fn read(&mut self, yaml: &str) {
         self.contents = Contents::from_texts([("cluster.yaml", yaml)]);
         self.cluster = import(&self.contents);
@@ -532,8 +531,8 @@ impl Fabric {
         then: impl FnOnce(&mut Calculation, &Tables, &Inputs<'_>) -> T,
     ) -> T {
         let mut topology = topology(&self.cluster, NODES[node], &Reserved::new()).unwrap();
-        // The pods here have addresses of no block. Routes lead to where they are attached, not to where their objects
-        // say that they are.
+        // The pods here may have addresses outside all blocks. Routes lead to the nodes where they are attached, not to
+        // those in their objects.
         for borrowed in self.cluster.borrowed.keys() {
             topology.prefixes.remove(&(*borrowed).into());
         }
@@ -587,7 +586,6 @@ impl Fabric {
         then(calculation, tables, &inputs)
     }
 
-    /// The node of a pod that has one.
     pub fn node_of(&self, pod: &ObjectName) -> Option<usize> {
         let node = self.cluster.pods_by_node.get(pod)?;
         NODES.iter().position(|name| *name == &**node)
@@ -647,7 +645,7 @@ impl Fabric {
         }
     }
 
-    /// The other node and its port, if a packet goes on to it.
+    /// The other node and its port, if a packet is sent on to it.
     fn next_node(&self, node: usize, port: PortId, frame: &Frame) -> Option<(usize, PortId)> {
         let other = 1 - node;
         let (_, destination) = crate::packet::addresses(&frame.bytes);
@@ -687,7 +685,7 @@ pub fn underlay_v6(index: usize) -> IpAddr {
     format!("fd18::{}", index + 2).parse().unwrap()
 }
 
-/// The manifest of a Pod. `labels`: a flow mapping of YAML.
+/// The manifest of a Pod. `labels` is a flow mapping of YAML.
 pub fn pod(name: &str, node: usize, labels: &str, addresses: &[&str]) -> String {
     let (namespace, name) = name.split_once('/').unwrap();
     let ips: Vec<String> = addresses.iter().map(|ip| format!("{{ip: \"{ip}\"}}")).collect();
@@ -701,7 +699,7 @@ pub fn pod(name: &str, node: usize, labels: &str, addresses: &[&str]) -> String 
     )
 }
 
-/// The manifest of a NetworkPolicy. `spec`: a flow mapping of YAML.
+/// The manifest of a NetworkPolicy. `spec` is a flow mapping of YAML.
 pub fn policy(name: &str, spec: &str) -> String {
     let (namespace, name) = name.split_once('/').unwrap();
     format!(

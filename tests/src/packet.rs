@@ -1,4 +1,4 @@
-//! Packets as hosts send them.
+//! Packets in the form in which hosts send them.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -58,12 +58,12 @@ impl Tuple {
         }
     }
 
-    /// The first packet.
+    /// The first packet of the connection.
     pub fn opening(self) -> Vec<u8> {
         self.packet(Segment::Syn, b"hello")
     }
 
-    /// The first answer to it.
+    /// The first answer to the first packet.
     pub fn answer(self) -> Vec<u8> {
         match self.protocol {
             ICMP | ICMPV6 => self.echo(self.destination, self.source, false),
@@ -71,7 +71,7 @@ impl Tuple {
         }
     }
 
-    /// A later packet of it.
+    /// A later packet of the connection.
     pub fn data(self, payload: &[u8]) -> Vec<u8> {
         self.packet(Segment::Data, payload)
     }
@@ -117,7 +117,7 @@ impl Tuple {
             (true, true, false) => step.icmpv4_echo_reply(id, 1).write(&mut bytes, b"ping"),
             (false, false, true) => step.icmpv6_echo_request(id, 1).write(&mut bytes, b"ping"),
             (false, false, false) => step.icmpv6_echo_reply(id, 1).write(&mut bytes, b"ping"),
-            // No echo of this family: the other family's protocol number.
+            // This family has no such echo, so the protocol number is that of the other family.
             _ => {
                 raw(&mut bytes, source, destination, self.protocol, &[0; 16]);
                 Ok(())
@@ -170,7 +170,7 @@ pub fn with_ttl(mut bytes: Vec<u8>, ttl: u8) -> Vec<u8> {
     bytes
 }
 
-/// Its time to live (hop limit).
+/// The time to live (hop limit) of a packet.
 pub fn ttl(bytes: &[u8]) -> u8 {
     if bytes[0] >> 4 == 4 { bytes[8] } else { bytes[7] }
 }
@@ -187,8 +187,8 @@ pub fn tunnelled(from: Ipv4Addr, to: Ipv4Addr, inner: &[u8], ecn: u8) -> Vec<u8>
     [&header.to_bytes()[..], inner].concat()
 }
 
-/// A TCP or UDP super-packet as a kernel passes it on: its checksum is only the sum of the pseudo-header, and it is to
-/// be cut into segments of `size` bytes of payload.
+/// A TCP or UDP super-packet as a kernel passes it on: its checksum is only the sum of the
+/// pseudo-header, and it must be cut into segments of `size` bytes of payload.
 pub fn super_packet(tuple: Tuple, payload: &[u8], size: u16) -> (Vec<u8>, Offload) {
     let mut bytes = tuple.data(payload);
     let v4 = tuple.source.is_ipv4();

@@ -1,5 +1,5 @@
-//! A small cluster for tests of packets and not of policy: two pods on the first node and one on the other. Only `a`
-//! may send to `b`, and `b` may send to no other pod.
+//! A small cluster for tests of packets and not of policy, with two pods on the first node and one
+//! on the other. Only `a` may send to `b`, and `b` may send to no other pod.
 
 use manx_dataplane::tables::PortId;
 

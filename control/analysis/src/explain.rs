@@ -1,4 +1,4 @@
-//! Whether a connection passes by the objects alone: finds the parties of a request, their packet and the interfaces on
+//! Explains whether the objects allow a connection: finds the parties of a request, their packet and the interfaces on
 //! its path, and calls the oracle.
 
 mod ends;
@@ -17,7 +17,7 @@ use manx_calculation::import::policy_name;
 use manx_objects::contents::{Contents, Stored};
 use manx_objects::object::{Kind, ObjectKey};
 use manx_oracle::verdict::name;
-use manx_oracle::{Oracle, Packet, Party, Shown};
+use manx_oracle::{L4Header, Oracle, Packet, Party};
 use parties::Parties;
 use routes::Routes;
 use traversal::Traversal;
@@ -26,9 +26,9 @@ pub use published::{Asked, Connections};
 pub use services::Destinations;
 pub(crate) use services::{number, services};
 
-/// Whether a connection passes by these objects, and why. `assumed` holds the addresses that the caller assumed for
-/// objects without one. `uplink` is the name of the nodes' uplink if the request names none. `Err` says which party is
-/// unknown or ambiguous.
+/// Whether these objects allow a connection, and why. `assumed` holds the addresses that the caller assumed for objects
+/// without one. `uplink` is the name of the nodes' uplink if the request names none. `Err` says which party is unknown
+/// or ambiguous.
 pub fn explain(
     request: &ExplainRequest,
     contents: &Contents,
@@ -47,12 +47,12 @@ pub struct Explainer<'a> {
     oracle: Oracle,
     parties: Parties<'a>,
     routes: Routes<'a>,
-    /// Where each policy is written, by the name that traces have.
+    /// The file and line of each policy, by the policy's name in traces.
     places: BTreeMap<String, String>,
 }
 
 impl<'a> Explainer<'a> {
-    /// See [`explain`].
+    /// Parameters as in [`explain`].
     pub fn new(
         contents: &'a Contents,
         assumed: &BTreeMap<ObjectKey, Vec<IpAddr>>,
@@ -68,7 +68,7 @@ impl<'a> Explainer<'a> {
     }
 
     /// The ends that a text names, one by one, in the form of requests: the endpoints of `svc/NAMESPACE/NAME`, the pods
-    /// or nodes that fit a pattern with `*` or `?`, and otherwise the text itself. `Err`: there are none.
+    /// or nodes that match a pattern with `*` or `?`, and otherwise the text itself. `Err`: there are none.
     pub fn ends(&self, text: &str) -> Result<Vec<String>, String> {
         ends::ends(text, self.contents, &self.parties)
     }
@@ -106,7 +106,7 @@ impl<'a> Explainer<'a> {
         Ok(Explanation { story, assumed: unsure, stand_ins })
     }
 
-    /// Adds where each policy is written.
+    /// Adds the file and line of each policy.
     fn cite(&self, story: &mut Trace) {
         for side in story.sides_mut() {
             if let Some(rule) = &mut side.rule {
@@ -130,7 +130,7 @@ impl<'a> Explainer<'a> {
 pub fn packet(spec: PacketSpec, v4: bool, source: u16) -> Packet {
     match spec {
         PacketSpec::Protocol(protocol, Some(destination)) => {
-            Packet { protocol, shown: Shown::Ports { source, destination } }
+            Packet { protocol, l4: L4Header::Ports { source, destination } }
         }
         PacketSpec::Protocol(protocol, None) => Packet::bare(protocol),
         PacketSpec::Icmp(None) => Packet::echo(v4),

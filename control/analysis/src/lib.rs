@@ -1,9 +1,10 @@
 //! Statements about policy that need no packet.
 //!
-//! - [`check`]: what is wrong in all objects together, or probably not meant.
-//! - [`explain`]: whether a connection passes by the objects, step by step.
-//! - [`matrix`]: who reaches whom on which ports, every pair.
-//! - [`proof`]: that compiled tables and objects agree, in every case.
+//! - [`check`]: errors of all objects together, and policies that probably do not do what their
+//!   author meant.
+//! - [`explain`]: whether the objects allow a connection, step by step.
+//! - [`matrix`]: the ports on which each party reaches each other party.
+//! - [`proof`]: proves that compiled tables and objects agree in every case.
 //!
 //! Everything here is calculated from its arguments: no files, no clock. The types of the results that go over the
 //! agent's socket are in `manx-api`.

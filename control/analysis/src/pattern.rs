@@ -1,10 +1,11 @@
-//! Patterns of names: `*` stands for any text, `?` for one character. Nets and addresses are patterns, too.
+//! Patterns of names: `*` stands for any text, `?` for one character. Nets and addresses are
+//! patterns, too.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// The net that a text is, without host bits; of an address the net of this one.
+/// The net that a text is, without host bits. An address is a net of one address.
 pub(crate) fn net(text: &str) -> Option<IpNet> {
     let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
     text.parse::<IpNet>().ok().map(|net| net.trunc()).or_else(address)
@@ -15,12 +16,12 @@ pub(crate) fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?'])
 }
 
-/// Whether a name fits a pattern, in which `*` stands for any text and `?` for one character.
+/// Whether a name matches a pattern, in which `*` stands for any text and `?` for one character.
 pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), name.chars().collect());
     let (mut at, mut from) = (0, 0);
-    // Where the last star was, and up to where it has taken the name.
+    // The place after the last star, and the end of the part of the name that the star matches.
     let mut star: Option<(usize, usize)> = None;
     while from < name.len() {
         match pattern.get(at) {

@@ -13,6 +13,8 @@
 //! A message is a 4-byte little-endian length followed by that many bytes of JSON, at most [`MAX_MESSAGE`]. A
 //! connection carries requests and their replies in turn. The socket has mode 0600.
 
+#![warn(missing_docs)]
+
 pub mod client;
 pub mod descriptors;
 pub mod explain;

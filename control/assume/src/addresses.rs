@@ -14,14 +14,15 @@ use crate::{Completion, Refusal, list, manifest};
 /// The prefix lengths of a node's block, as Kubernetes' controller gives them.
 const BLOCK_V4: u8 = 24;
 const BLOCK_V6: u8 = 64;
-/// The prefix lengths of a block in a pool that the input has: such a pool may be small, and nearly full.
+/// The prefix lengths of a block from a pool of the input: such a pool may be small, and nearly full.
 const PART_V4: u8 = 26;
 const PART_V6: u8 = 122;
-/// Addresses of a block that are looked at before pods get them.
+/// The most addresses of a block that are compared with rules before pods get them.
 const MANY: usize = 1 << 16;
 
-/// Gives a block of each family to the nodes that have none: a free part of a pool of the input, or else of a range
-/// that the input does not name. Where there is no such range, only pods that need an address miss it.
+/// Gives the nodes that have no block one of each family: a free part of a pool of the input, otherwise of a range that
+/// the input does not name. If there is no such range, the node has no block, which matters only for pods that need an
+/// address.
 pub(crate) fn assign_blocks(completion: &mut Completion<'_>) -> Result<(), Refusal> {
     let without = completion.nodes().filter(|(_, node)| node.pod_cidrs.is_empty());
     let without: Vec<String> = without.map(|(key, _)| key.name.clone()).collect();
@@ -68,7 +69,7 @@ pub(crate) fn assign_blocks(completion: &mut Completion<'_>) -> Result<(), Refus
 struct Blocks {
     v4: bool,
     pools: Vec<IpNet>,
-    /// What is left of the range that is in use.
+    /// The unused part of the current range.
     range: Vec<IpNet>,
 }
 
@@ -99,8 +100,8 @@ impl Blocks {
     }
 }
 
-/// Gives each pod that needs addresses and has none the next free one of each block of its node. The first two of a
-/// block are not a pod's: the network's, and the node's own.
+/// Gives each pod that needs addresses and has none the next free address of each block of its node. The first two of a
+/// block belong to no pod: they are the network's, and the node's own.
 pub(crate) fn assign_addresses(completion: &mut Completion<'_>) {
     let needing = needing(completion);
     let blocks: BTreeMap<String, Vec<IpNet>> =
@@ -142,10 +143,10 @@ fn needing(completion: &Completion<'_>) -> Vec<(ObjectKey, String)> {
     needing.filter_map(|(key, pod)| Some((key.clone(), pod.node_name.clone()?))).collect()
 }
 
-/// The addresses of a block that pods may have; last those that rules name apart from the others.
+/// The addresses of a block that pods may have. Addresses that rules name separately from the others come last.
 fn pods_of(block: IpNet, space: &Space) -> impl Iterator<Item = IpAddr> + use<> {
     let all = move || block.hosts().filter(move |address| *address != block.network()).skip(1);
-    // More than pods that are made; a block of IPv6 has no end.
+    // The bound is greater than the number of made pods. It is needed because an IPv6 block has too many addresses.
     let named: BTreeSet<IpAddr> =
         all().take(MANY).filter(|address| space.is_named_within(block, *address)).collect();
     let others = named.clone();

@@ -1,13 +1,13 @@
-//! What manifests leave to a cluster.
+//! Completes manifests with the objects that a cluster adds.
 //!
-//! A person's manifests are rarely a whole cluster: a `GitOps` folder has Deployments and no pods, a dump has no
-//! `IPPool`, a chart has no Node. [`complete`] adds what a cluster's controllers would make (pods of workloads,
-//! endpoints of services), and makes up what only an administrator knows (nodes, pools, addresses). What the input has
-//! is never changed. What is made up collides with no address of the input, and with no net that a rule of the input
-//! names: a verdict about it is the verdict about any such pod or node. If rules name all private ranges, it lies in one
-//! that no rule divides.
+//! Manifests are rarely a whole cluster: a `GitOps` folder has Deployments and no pods, a dump has no `IPPool`, a chart
+//! has no Node. [`complete`] adds what a cluster's controllers would make (pods of workloads, endpoints of services),
+//! and invents what only an administrator knows (nodes, pools, addresses). The content of the input is never changed.
+//! An invented address is no address of the input, and is in no net that a rule of the input names, so a verdict about
+//! it is the verdict about any such pod or node. If rules name all private ranges, it is in a range that no rule
+//! divides.
 //!
-//! Everything that was added is in [`Assumed`]: a line for people, and manifests that can be put beside the input.
+//! Everything that was added is in [`Assumed`]: a line for users, and manifests that can be added to the input.
 
 mod addresses;
 mod manifest;
@@ -32,30 +32,31 @@ pub use manifest::{MANAGER, merge};
 pub use services::endpoint_slices;
 use space::{Space, User};
 
-/// How many pods are made of a workload if nothing else is wanted.
+/// The default number of pods that are made for a workload.
 pub const REPLICAS: u32 = 2;
 
-/// How manifests are completed.
+/// The options of a completion.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
-    /// The number of pods of each workload that has any. Absent: as many as it asks for, [`REPLICAS`] at most.
+    /// The number of pods for each workload that has any. Absent: the number that the workload asks for, at most
+    /// [`REPLICAS`].
     pub replicas: Option<u32>,
 }
 
-/// What was added.
+/// The objects and fields that were added.
 #[derive(Debug, Clone, Default)]
 pub struct Assumed {
-    /// A line about each kind of thing that was added, but for [`Assumed::addresses`]: what is said of pods may say
-    /// which of their addresses are assumed ([`Assumed::note_of_addresses`]).
+    /// A line for each kind of object that was added, except for [`Assumed::addresses`]: the caller may prefer to say
+    /// at each pod that its address is assumed ([`Assumed::note_of_addresses`]).
     pub notes: Vec<String>,
-    /// Whole objects, and of objects of the input the fields that were added; to be applied with [`merge`].
+    /// Whole objects, and the added fields of objects of the input. To be applied with [`merge`].
     pub manifests: BTreeMap<ObjectKey, Json>,
     /// The addresses of pods that had none.
     pub addresses: BTreeMap<ObjectKey, Vec<IpAddr>>,
 }
 
 impl Assumed {
-    /// The manifests as YAML: a file of these beside the input makes it complete.
+    /// The manifests as YAML: a file that makes the input complete when it is added to it.
     pub fn yaml(&self) -> String {
         self.manifests.values().map(manifest::yaml).collect()
     }
@@ -71,7 +72,7 @@ impl Assumed {
     }
 }
 
-/// Why manifests cannot be completed.
+/// The reason why manifests cannot be completed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Every private range is in use.
@@ -80,15 +81,15 @@ pub enum Refusal {
          in a net that a rule names; add {what}"
     )]
     NoRange {
-        /// Who needs addresses, with the names.
+        /// The objects that need addresses, with the names.
         whom: String,
-        /// What the manifests may say instead.
+        /// The fields that the manifests may set instead.
         what: &'static str,
     },
 }
 
-/// Adds what is missing. The same contents are always completed in the same way, and complete ones are left as they
-/// are.
+/// Adds the missing objects. The same contents are always completed in the same way, and complete contents are not
+/// changed.
 pub fn complete(contents: &mut Contents, options: Options) -> Result<Assumed, Refusal> {
     let space = Space::of(contents);
     let mut completion = Completion { contents, space, assumed: Assumed::default() };
@@ -111,7 +112,6 @@ struct Completion<'a> {
 }
 
 impl Completion<'_> {
-    /// The valid objects.
     fn valid(&self) -> impl Iterator<Item = (&ObjectKey, &Object)> {
         self.contents.objects.iter().filter_map(|(key, stored)| match &stored.state {
             State::Valid(object) => Some((key, &**object)),
@@ -135,7 +135,7 @@ impl Completion<'_> {
         })
     }
 
-    /// A range that holds nothing of the input, in use from now on. That a rule names it is told.
+    /// Takes a range that contains nothing of the input. If a rule names it, a note says so.
     fn take_range(&mut self, user: User, v4: bool) -> Option<IpNet> {
         let range = self.space.free_range(user, v4)?;
         if let Some(net) = self.space.named_around(range) {
@@ -152,7 +152,7 @@ impl Completion<'_> {
         Some(range)
     }
 
-    /// The families in use, IPv4 first: `true` is IPv4. It is IPv4 if nothing tells.
+    /// The families in use, IPv4 first: `true` is IPv4. It is IPv4 if no object has an address.
     fn families(&self) -> Vec<bool> {
         let of_nodes = self.nodes().flat_map(|(_, node)| {
             node.pod_cidrs.iter().map(IpNet::addr).chain(node.internal_ips.iter().copied())
@@ -165,19 +165,18 @@ impl Completion<'_> {
         }
     }
 
-    /// Adds an object.
     fn add(&mut self, key: ObjectKey, object: Object) {
         self.assumed.manifests.insert(key.clone(), manifest::of_object(&key, &object));
         self.store(key, State::Valid(Arc::new(object)));
     }
 
-    /// Adds an object, which may have no known content.
+    /// Adds an object, whose content may be unknown.
     fn store(&mut self, key: ObjectKey, state: State) {
         let place = Place { file: "(assumed)".into(), document: 0, at: None };
         self.contents.objects.insert(key, Stored { state, place: Arc::new(place) });
     }
 
-    /// Changes a valid object, and remembers the fields that were added.
+    /// Changes a valid object, and records the fields that were added.
     fn amend(&mut self, key: &ObjectKey, fields: Json, change: impl FnOnce(&mut Object)) {
         if let Some(Stored { state: State::Valid(object), .. }) = self.contents.objects.get_mut(key)
         {
@@ -193,12 +192,12 @@ impl Completion<'_> {
     }
 }
 
-/// Whether a pod runs no more.
+/// Whether a pod has finished running.
 fn is_finished(pod: &Pod) -> bool {
     matches!(pod.phase, Some(Phase::Succeeded | Phase::Failed))
 }
 
-/// Names in a sentence.
+/// Joins names for a sentence.
 fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     few(names, 4)
 }

@@ -1,4 +1,4 @@
-//! Objects as manifests, the other way round than the reader.
+//! Writes objects as manifests, the inverse of the reader.
 
 use std::net::IpAddr;
 
@@ -10,10 +10,10 @@ use manx_objects::object::{
 use saphyr::{Scalar, Yaml, YamlEmitter};
 use serde_json::{Map, Value as Json, json};
 
-/// The label of an `EndpointSlice` that names its writer, and this writer. A controller that follows the pods may
-/// replace the slice.
+/// The label of an `EndpointSlice` that names its controller, and the name of this one. A controller that follows the
+/// pods may replace the slice.
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-/// The value of the label `endpointslice.kubernetes.io/managed-by` in what is made up.
+/// The value of the label `endpointslice.kubernetes.io/managed-by` in slices that are made here.
 pub const MANAGER: &str = "manx";
 
 /// Merges the fields of one object into another: mappings field by field, everything else as a whole.
@@ -28,7 +28,7 @@ pub fn merge(object: &mut Json, fields: Json) {
     }
 }
 
-/// A document of YAML.
+/// The YAML document of an object.
 pub(crate) fn yaml(object: &Json) -> String {
     let mut text = String::new();
     // Writing to a string does not fail, and objects have no key that is a mapping.
@@ -55,7 +55,6 @@ fn tree(value: &Json) -> Yaml<'_> {
     }
 }
 
-/// Kind and name of an object.
 pub(crate) fn identity(key: &ObjectKey) -> Json {
     let mut metadata = json!({ "name": key.name });
     if key.kind.namespaced() {
@@ -161,7 +160,7 @@ fn of_pool(pool: &IpPool) -> Json {
         EncapsulationMode::Never => "Never",
     };
     let mut spec = json!({ "cidr": pool.cidr.to_string(), "ipipMode": pool.ipip_mode.map(mode) });
-    // A pool holds one of its blocks or more. If it does not say their size, it is 64 addresses.
+    // A pool contains at least one of its blocks. If it does not give their size, it is 64 addresses.
     let (usual, len) = (pool.cidr.max_prefix_len() - 6, pool.cidr.prefix_len());
     if len > usual {
         spec["blockSize"] = len.into();

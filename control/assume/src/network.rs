@@ -1,4 +1,4 @@
-//! Pools around the pods' addresses: without one, Manx does not know whether a block is behind a tunnel, and sends
+//! Pools around the pods' addresses. Without a pool, Manx does not know whether a block is behind a tunnel, and sends
 //! nothing.
 
 use std::net::IpAddr;
@@ -13,9 +13,9 @@ use crate::{Completion, list};
 const SHORTEST: [u8; 2] = [12, 32];
 const OF_ADDRESSES: [u8; 2] = [24, 64];
 
-/// Makes pools for the blocks and addresses that lie in none: one of each family that holds all of these, if it is not
-/// much larger and holds nothing else that the input names. Otherwise one for each block, and for the addresses of a
-/// /24.
+/// Makes pools for the blocks and addresses that are in none: one of each family that contains all of these, if it is
+/// not much larger and contains nothing else that the input names. Otherwise one for each block, and one for the
+/// addresses of each /24.
 pub(crate) fn make_pools(completion: &mut Completion<'_>) {
     if completion
         .contents
@@ -50,8 +50,7 @@ pub(crate) fn make_pools(completion: &mut Completion<'_>) {
     }
 }
 
-/// The first name after the one with this number that no pool has: the input may hold the pools of an earlier
-/// completion.
+/// The first name after this number that no pool has. The input may contain the pools of an earlier completion.
 fn free_key(completion: &Completion<'_>, number: &mut usize) -> ObjectKey {
     loop {
         *number += 1;
@@ -63,7 +62,7 @@ fn free_key(completion: &Completion<'_>, number: &mut usize) -> ObjectKey {
     }
 }
 
-/// The blocks and pods' addresses of a family that lie in no pool and in no other of them.
+/// The blocks and pods' addresses of a family that are in no pool and in no other block.
 fn outside_of_pools(completion: &Completion<'_>, v4: bool) -> Vec<IpNet> {
     let pools = pools(completion);
     let blocks = completion.nodes().flat_map(|(_, node)| node.pod_cidrs.clone());
@@ -76,7 +75,7 @@ fn outside_of_pools(completion: &Completion<'_>, v4: bool) -> Vec<IpNet> {
         .chain(addresses)
         .filter(|net| net.addr().is_ipv4() == v4 && !pools.iter().any(|pool| pool.contains(net)));
     let mut all: Vec<IpNet> = all.collect();
-    // A block comes before what it contains.
+    // A block comes before the nets that it contains.
     all.sort_by_key(|net| (net.network(), net.prefix_len()));
     all.dedup_by(|next, kept| kept.contains(&*next));
     all
@@ -99,7 +98,7 @@ fn common_net(nets: &[IpNet]) -> Option<IpNet> {
     Some(common.trunc())
 }
 
-/// What decides whether a net around some of the blocks and addresses that lie in no pool may be a pool.
+/// The inputs of the decision whether a net around some blocks and addresses without a pool may be a pool.
 struct Around<'a> {
     pools: Vec<IpNet>,
     space: &'a Space,
@@ -108,8 +107,8 @@ struct Around<'a> {
 }
 
 impl Around<'_> {
-    /// The nets, and in place of those that are longer than `len` the nets of that length around them, where these may
-    /// be pools.
+    /// The nets, with those that are longer than `len` replaced by the nets of that length around them if these may be
+    /// pools.
     fn grouped(&self, len: u8) -> Vec<IpNet> {
         let around = |net: &IpNet| {
             let around = IpNet::new(net.addr(), len.min(net.prefix_len())).map(|net| net.trunc());
@@ -120,7 +119,7 @@ impl Around<'_> {
         grouped
     }
 
-    /// Whether a net overlaps no pool and holds no address of the input but those of `nets`.
+    /// Whether a net overlaps no pool and contains no address of the input except those of `nets`.
     fn may_be_pool(&self, net: IpNet) -> bool {
         let overlaps = |pool: &IpNet| pool.contains(&net) || net.contains(pool);
         !self.pools.iter().any(overlaps)

@@ -1,4 +1,4 @@
-//! Nodes: those that pods and host endpoints name, or two if nothing names any; and the nodes of pods that have none.
+//! Nodes: those that pods and host endpoints name, or two if no object names any; and the nodes of pods without one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,9 +10,9 @@ use serde_json::json;
 use crate::space::User;
 use crate::{Completion, Refusal, list, manifest};
 
-/// How many nodes are assumed if nothing is known of a cluster's nodes.
+/// The number of nodes that are assumed if the input names none.
 const NODES: usize = 2;
-/// The addresses of a subnet that nodes get: the router and other hosts get the rest.
+/// The number of addresses of a subnet that nodes get. The router and other hosts get the rest.
 const OF_SUBNET: usize = 240;
 
 /// Makes the nodes that are missing, and gives an address to those that have none.
@@ -54,8 +54,8 @@ fn missing(completion: &Completion<'_>) -> BTreeSet<String> {
     missing
 }
 
-/// Gives an `InternalIP` to the nodes that have none: the one that its pods tell (`status.hostIP`), or else one of each
-/// family of a range of their own.
+/// Gives an `InternalIP` to the nodes that have none: the address in their pods' `status.hostIP`, otherwise one of each
+/// family from a range for nodes.
 fn give_addresses(completion: &mut Completion<'_>) -> Result<(), Refusal> {
     let mut told: BTreeMap<String, IpAddr> = BTreeMap::new();
     for (_, pod) in completion.pods() {
@@ -96,7 +96,7 @@ fn give_addresses(completion: &mut Completion<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The address of the node with this number: each /24 (IPv6: /64) has [`OF_SUBNET`] of them.
+/// The address of the node with this index: each /24 (IPv6: /64) has [`OF_SUBNET`] of them.
 fn host(range: IpNet, index: usize) -> Option<IpAddr> {
     let subnet_len = if range.addr().is_ipv4() { 24 } else { 64 };
     let subnet = range.subnets(subnet_len).ok()?.nth(index / OF_SUBNET)?;
@@ -118,7 +118,7 @@ fn give(completion: &mut Completion<'_>, name: &str, addresses: Vec<IpAddr>) {
     });
 }
 
-/// Places the pods that have no node: in turn on the nodes that their node selectors match, or on any if none does.
+/// Places the pods without a node in turn on the nodes that their node selectors match, or on any node if none matches.
 pub(crate) fn place_pods(completion: &mut Completion<'_>) {
     let nodes: Vec<(String, Pairs)> =
         completion.nodes().map(|(key, node)| (key.name.clone(), node.labels.clone())).collect();

@@ -1,7 +1,7 @@
-//! The endpoints of services: the pods that a service's selector matches, or for a service without one the Endpoints of
-//! its name.
+//! The endpoints of services: the pods that a service's selector matches, or the Endpoints of the same name if it has
+//! no selector.
 //!
-//! A target port that is a name has each pod's own number, so pods with different numbers are in different slices.
+//! A named target port has each pod's own number, so pods with different numbers are in different slices.
 //!
 //! Source: Kubernetes documentation, "Service", "`EndpointSlices`".
 
@@ -19,11 +19,11 @@ use serde_json::Value as Json;
 
 use crate::{Completion, list, manifest};
 
-/// What stands between a service's name and a number in the names of slices that are made up.
+/// The text between a service's name and a number in the names of assumed slices.
 const ASSUMED: &str = "-assumed-";
 
-/// Makes the slices of services that have none. Policies that name a service of the namespace of one that is not valid,
-/// or whose Endpoints are not, deny.
+/// Makes the slices of services that have none. If a service or its Endpoints are not valid, an invalid slice is made,
+/// so that policies which name a service of that namespace deny.
 pub(crate) fn make_slices(completion: &mut Completion<'_>) {
     let having = services_of_slices(completion.contents, |_| true);
     let services = completion.contents.of_kind(Kind::Service);
@@ -61,7 +61,7 @@ pub(crate) fn make_slices(completion: &mut Completion<'_>) {
     }
 }
 
-/// Namespaces and names of the services that have slices, of those slices that `counts` names.
+/// Namespaces and names of the services that have a slice that `counts` accepts.
 fn services_of_slices(
     contents: &Contents,
     counts: impl Fn(&ObjectKey) -> bool,
@@ -75,9 +75,9 @@ fn services_of_slices(
         .collect()
 }
 
-/// The slices of all valid services with selectors or Endpoints, as manifests, for the pods as they are.
+/// The slices of all valid services with selectors or Endpoints, as manifests, for the current pods.
 pub fn endpoint_slices(contents: &Contents) -> BTreeMap<ObjectKey, Json> {
-    // Slices that others have written stand instead of Endpoints.
+    // Slices by other authors replace Endpoints.
     let having = services_of_slices(contents, |key| !key.name.contains(ASSUMED));
     let services = contents.of_kind(Kind::Service).filter_map(|(key, stored)| {
         let State::Valid(object) = &stored.state else { return None };
@@ -147,7 +147,7 @@ fn selects(selector: &Pairs, labels: &Pairs) -> bool {
     selector.iter().all(|(label, value)| labels.get(label) == Some(value))
 }
 
-/// A pod's addresses; on the host's network those of its node.
+/// The addresses of a pod, or of its node if the pod is on the host's network.
 fn addresses(contents: &Contents, pod: &Pod) -> BTreeSet<IpAddr> {
     if !pod.host_network {
         return pod.every_address();
@@ -161,7 +161,7 @@ fn addresses(contents: &Contents, pod: &Pod) -> BTreeSet<IpAddr> {
     }
 }
 
-/// The port of a pod for a service's port. A name that the pod gives to no port of the protocol is none.
+/// The pod's port for a service's port. `None` if it is named and no port of the pod with the protocol has that name.
 fn target(port: &ServicePort, pod: &Pod) -> Option<EndpointPort> {
     let protocol = port.protocol.unwrap_or(Protocol::Tcp);
     let number = match &port.target {

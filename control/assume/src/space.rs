@@ -15,30 +15,30 @@ use manx_objects::object::{IpBlock, Object, Peer};
 #[derive(Debug)]
 struct Named {
     net: IpNet,
-    /// The rule does not mean these parts of it.
+    /// The parts of the net that the rule excludes.
     except: Vec<IpNet>,
 }
 
 impl Named {
-    /// Whether it means no address of a range.
+    /// Whether the rule means no address of a range.
     fn leaves_out(&self, range: IpNet) -> bool {
         !overlap(self.net, range) || self.except.iter().any(|except| except.contains(&range))
     }
 
-    /// Whether it means every address of a range.
+    /// Whether the rule means every address of a range.
     fn means_all_of(&self, range: IpNet) -> bool {
         self.net.contains(&range) && !self.except.iter().any(|except| overlap(*except, range))
     }
 }
 
-/// Who gets addresses of a range.
+/// The kind of objects that get addresses of a range.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum User {
     Nodes,
     Pods,
 }
 
-/// What the input names.
+/// The addresses and nets that the input names.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     addresses: BTreeSet<IpAddr>,
@@ -50,7 +50,7 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// What these contents name.
+    /// The addresses and nets that these contents name.
     pub(crate) fn of(contents: &Contents) -> Self {
         let mut space = Self::default();
         for stored in contents.objects.values() {
@@ -64,28 +64,28 @@ impl Space {
         space
     }
 
-    /// An address that is in use from now on. Returns whether it was free.
+    /// Takes an address. Returns whether it was free.
     pub(crate) fn take(&mut self, address: IpAddr) -> bool {
         self.addresses.insert(address)
     }
 
-    /// A range that is in use from now on.
+    /// Takes a range.
     pub(crate) fn take_block(&mut self, block: IpNet) {
         self.blocks.push(block);
         self.given.push(block);
     }
 
-    /// Whether a rule names a net within `block` that this address is in: it would be another address than its
-    /// neighbours.
+    /// Whether a rule names a net within `block` that contains this address, so that the rule treats it differently
+    /// from its neighbours.
     pub(crate) fn is_named_within(&self, block: IpNet, address: IpAddr) -> bool {
         let nets = self.named.iter().flat_map(|named| iter::once(&named.net).chain(&named.except));
         let mut within = nets.filter(|net| net.prefix_len() > block.prefix_len());
         within.any(|net| net.contains(&address))
     }
 
-    /// The first private range that holds nothing that the input names. If a rule names everything, no range is free of
-    /// it, and such rules are disregarded. If rules name all private ranges, any pod or node has an address that they
-    /// mean: then the first range that no rule divides.
+    /// The first private range that contains nothing that the input names. Rules that name all addresses are ignored if
+    /// no range is free otherwise. If rules name all private ranges, the result is the first range that no rule
+    /// divides, because any pod or node has an address that these rules mean.
     pub(crate) fn free_range(&self, user: User, v4: bool) -> Option<IpNet> {
         let first = |may_lie_in: &dyn Fn(&Named, IpNet) -> bool| {
             let mut free = ranges(user, v4).filter(|range| self.is_unused(*range));
@@ -98,14 +98,14 @@ impl Space {
             .or_else(|| first(&|named, range| named.means_all_of(range) || named.leaves_out(range)))
     }
 
-    /// A net, smaller than all addresses, that a rule names and that holds all of a range.
+    /// A net that a rule names and that contains all of a range, but not all addresses.
     pub(crate) fn named_around(&self, range: IpNet) -> Option<IpNet> {
         let smaller = self.named.iter().filter(|named| named.net.prefix_len() > 0);
         smaller.filter(|named| named.means_all_of(range)).map(|named| named.net).next()
     }
 
-    /// The first part of `outer` with this prefix length that holds no address and no smaller net. What names all of
-    /// `outer` means its other parts, too.
+    /// The first part of `outer` with this prefix length that contains no address and no smaller net. A net that
+    /// contains all of `outer` does not matter, because it also contains the other parts.
     pub(crate) fn free_part(&self, outer: IpNet, prefix_len: u8) -> Option<IpNet> {
         let length = prefix_len.max(outer.prefix_len());
         outer.subnets(length).ok()?.take(1 << 16).find(|part| {

@@ -145,7 +145,7 @@ fn a_workload_of_a_kind_that_is_not_read_has_pods_unless_the_input_has_such_pods
     let pod = "---\n{apiVersion: v1, kind: Pod, metadata: {name: web-abc, namespace: shop, labels: {app: web, hash: abc}}}\n";
     assert_eq!(names_of(pod).len(), 1);
     assert_eq!(names_of(&pod.replace("app: web", "app: db")).len(), 3);
-    // It may make no pods of a template without containers.
+    // A template without containers may make no pods.
     let machine = rollout.replace("containers:", "devices:");
     let mut contents = Contents::from_texts([("a.yaml", machine.as_str())]);
     complete(&mut contents, Options::default()).unwrap();
@@ -169,7 +169,7 @@ fn endpoints_of_a_service_without_a_selector_are_copied_if_it_has_no_slice() {
             other => panic!("{other:?}"),
         });
         let slices: Vec<Vec<String>> = slices.collect();
-        // What follows the pods makes the same.
+        // A controller that follows the pods makes the same slices.
         let followed = endpoint_slices(&contents).into_keys();
         let made = assumed.manifests.into_keys().filter(|key| key.kind == Kind::EndpointSlice);
         assert_eq!(followed.collect::<Vec<_>>(), made.collect::<Vec<_>>(), "{text}");
@@ -183,7 +183,7 @@ fn endpoints_of_a_service_without_a_selector_are_copied_if_it_has_no_slice() {
     let none: [Vec<String>; 0] = [];
     assert_eq!(of(&format!("{selecting}{endpoints}")).0, none);
     assert_eq!(of(endpoints.trim_start_matches("---\n")).0, none);
-    // Of Endpoints that are not valid the endpoints are not known.
+    // The endpoints of Endpoints that are not valid are not known.
     let mut contents = Contents::from_texts([(
         "a.yaml",
         format!("{service}{}", endpoints.replace("192.0.2.7", "db")).as_str(),
@@ -215,7 +215,7 @@ fn pods_that_the_input_has_are_not_made_again() {
     for input in [format!("{deployment}{set}{pod}"), format!("{deployment}{pod}")] {
         assert_eq!(names(&completed(&input).0), ["shop/web-5d9-x1"]);
     }
-    // The ReplicaSet is the Deployment's: its pods are made once.
+    // The Deployment owns the ReplicaSet, so its pods are made once.
     assert_eq!(names(&completed(&format!("{deployment}{set}")).0), ["shop/web-1", "shop/web-2"]);
     // A pod of another owner does not count for these two.
     let other = owned("x-1", "ReplicaSet", "x-5d9");
@@ -268,7 +268,7 @@ fn addresses_lie_outside_of_what_rules_name() {
     assert_eq!(block_of("{ipBlock: {cidr: 192.0.2.0/24}}"), "10.244.0.0/24");
     assert_eq!(block_of("{ipBlock: {cidr: 10.244.7.0/24}}"), "10.42.0.0/24");
     assert_eq!(block_of("{ipBlock: {cidr: 10.0.0.0/8}}"), "172.16.0.0/24");
-    // A rule that leaves private ranges out means none of their addresses.
+    // A rule that excludes private ranges means none of their addresses.
     let outside = "{ipBlock: {cidr: 0.0.0.0/0, except: [10.0.0.0/8, 172.16.0.0/12]}}";
     assert_eq!(block_of(outside), "10.244.0.0/24");
     assert_eq!(block_of("{ipBlock: {cidr: 0.0.0.0/0}}"), "10.244.0.0/24");
@@ -459,8 +459,9 @@ const PARTS: &[&str] = &[
 ];
 
 proptest! {
-    /// What is completed is complete: completing it again adds nothing. Manifests beside the input read as the
-    /// completed contents. What the input has is never changed. No address is given twice.
+    /// A completed input is complete: completing it again adds nothing. The input with the added
+    /// manifests reads as the completed contents. The content of the input is never changed. No
+    /// address is given twice.
     #[test]
     fn laws_of_completion(chosen in proptest::collection::vec(any::<bool>(), PARTS.len())) {
         let parts: Vec<&str> =

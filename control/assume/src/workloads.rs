@@ -1,8 +1,8 @@
 //! The pods that the controllers of workloads would make.
 //!
 //! Labels, service account, ports and host network are the template's, and the controller adds labels
-//! ([`Workload::labels`]). A pod's name is the workload's with a number: the hash in the name of a Deployment's pod, and
-//! the label `pod-template-hash`, are known to a cluster only.
+//! ([`Workload::labels`]). A pod's name is the workload's with a number. The hash in the name of a Deployment's pod,
+//! and the label `pod-template-hash`, are known only in a cluster.
 //!
 //! Source: Kubernetes documentation, "Workloads".
 
@@ -13,7 +13,7 @@ use manx_objects::object::{Controller, Kind, Object, ObjectKey, Owner, Pod, Work
 
 use crate::{Completion, Options, REPLICAS};
 
-/// Makes the pods of all workloads but `DaemonSets`.
+/// Makes the pods of all workloads except `DaemonSets`.
 pub(crate) fn make_pods(completion: &mut Completion<'_>, options: Options) {
     let (mut workloads, mut pods) = (0, 0);
     for (key, workload) in without_pods(completion) {
@@ -22,7 +22,7 @@ pub(crate) fn make_pods(completion: &mut Completion<'_>, options: Options) {
             _ if controller == Controller::DaemonSet => continue,
             (Some(0), _) => 0,
             (_, Some(count)) => count,
-            // An absent number is one pod, unless an autoscaler changes it.
+            // A workload without a number of pods has one, unless an autoscaler changes it.
             (Some(wanted), None) => wanted.min(REPLICAS),
             (None, None) if matches!(controller, Controller::Job | Controller::CronJob) => 1,
             (None, None) => REPLICAS,
@@ -91,7 +91,8 @@ fn make_pod(
     completion.add(pod_key, Object::Pod(Box::new(pod)));
 }
 
-/// The workloads that run and have no pods in the input: neither they nor what they control.
+/// The workloads that should run and have no pods in the input. If a workload has pods, those that own it have them,
+/// too.
 fn without_pods(completion: &Completion<'_>) -> Vec<(ObjectKey, Workload)> {
     let all: BTreeMap<&ObjectKey, &Workload> = completion
         .valid()
@@ -105,7 +106,7 @@ fn without_pods(completion: &Completion<'_>) -> Vec<(ObjectKey, Workload)> {
         let Object::Pod(pod) = object else { continue };
         let mut next =
             pod.owner.as_ref().and_then(|owner| controlled_by(&key.namespace, owner, &all));
-        // Owners are followed as far as there are any; a loop ends where it began.
+        // The loop follows owners, and ends also if they form a cycle.
         while let Some(key) = next.filter(|key| having.insert(*key)) {
             let owner = all[key].owner.as_ref();
             next = owner.and_then(|owner| controlled_by(&key.namespace, owner, &all));
@@ -126,8 +127,8 @@ fn without_pods(completion: &Completion<'_>) -> Vec<(ObjectKey, Workload)> {
         .collect()
 }
 
-/// Whether a workload of a kind that is not read may have a pod in the input. What stands between such a kind and its pods
-/// is not known, so a pod with the template's labels counts as its own.
+/// Whether a workload of a kind that is not read may have a pod in the input. The objects between such a kind and its
+/// pods are not known, so a pod with the template's labels counts as its own.
 fn is_other_with_pods(completion: &Completion<'_>, key: &ObjectKey, workload: &Workload) -> bool {
     let has = |pod: &Pod| {
         let mut labels = workload.template.labels.iter();
@@ -140,8 +141,8 @@ fn is_other_with_pods(completion: &Completion<'_>, key: &ObjectKey, workload: &W
         })
 }
 
-/// The workload that an owner reference means. If the `ReplicaSet` of a Deployment or the Job of a `CronJob` is not in
-/// the input, its name leads to the owner: that one's name, a dash, and a hash or a time.
+/// The workload that an owner reference names. If the `ReplicaSet` of a Deployment or the Job of a `CronJob` is not in
+/// the input, its owner follows from its name: the owner's name, a dash, and a hash or a time.
 fn controlled_by<'a>(
     namespace: &str,
     owner: &Owner,

@@ -1,4 +1,4 @@
-//! What several verbs ask of the node's agent.
+//! The requests to the node's agent that several verbs make.
 
 use std::io::{Write as _, stderr};
 
@@ -25,13 +25,13 @@ pub(crate) fn connect(config: &Config) -> Result<Client, Error> {
     })
 }
 
-/// What identifies the container's attachment for the agent.
+/// The agent's id of the container's attachment.
 pub(crate) fn id(config: &Config, Container { id, interface, .. }: &Container) -> AttachmentId {
     let sandbox = Sandbox { network: config.network.clone(), container: id.clone() };
     AttachmentId { sandbox, interface: interface.clone() }
 }
 
-/// A pod without a holder has its network until the agent ends.
+/// A pod without a holder keeps its network only until the agent ends.
 pub(crate) fn ensure_holder(config: &Config) {
     if let Err(error) = hold::ensure(&config.socket) {
         let text = "manx-cni: when the agent ends, the pod has no network until it is made anew";
@@ -39,7 +39,7 @@ pub(crate) fn ensure_holder(config: &Config) {
     }
 }
 
-/// What the agent has by such an id.
+/// The agent's attachments with wanted ids, as requests to detach them.
 pub(crate) fn attached_as(
     client: &mut Client,
     is_wanted: impl Fn(&AttachmentId) -> bool,
@@ -49,7 +49,7 @@ pub(crate) fn attached_as(
     Ok(wanted.map(|Attachment { pod, id, .. }| Detach { pod, id }).collect())
 }
 
-/// Detaches these. One that fails holds up no other.
+/// Detaches all of these. If one fails, the others are detached nevertheless.
 pub(crate) fn detach_all(client: &mut Client, all: Vec<Detach>) -> Result<(), Error> {
     Error::of_all(all.into_iter().map(|it| client.detach(it)))
 }

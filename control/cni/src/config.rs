@@ -12,7 +12,7 @@ use crate::parameters::{NAME_FORM, is_name};
 use crate::success::Success;
 use crate::version::{self, VERSIONS};
 
-/// Where the agent listens on a node whose configuration does not say it.
+/// The path of the agent's socket if the configuration does not give it.
 pub(crate) const SOCKET: &str = "/run/manx/node.sock";
 
 /// An attachment that the runtime still has.
@@ -26,7 +26,7 @@ pub(crate) struct ValidAttachment {
     pub interface: String,
 }
 
-/// As it is written.
+/// The configuration as it is written.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Raw {
@@ -48,39 +48,37 @@ struct Raw {
     others: Map<String, Value>,
 }
 
-/// A configuration of a version that the plugin speaks. What is in it may still be [refused](Config::read_wishes).
+/// A configuration in a version that the plugin supports. Its fields may still be
+/// [refused](Config::attachment_options).
 #[derive(Debug)]
 pub(crate) struct Config {
-    /// The version.
     pub version: String,
-    /// The network's name.
     pub network: String,
-    /// The agent's socket.
     pub socket: PathBuf,
-    /// The name servers that the configuration hands on to the runtime.
+    /// The name servers that the configuration passes to the runtime.
     pub dns: Map<String, Value>,
-    /// Whether another plugin before this one connects the pods, and Manx only judges.
+    /// Whether an earlier plugin connects the pods, and Manx only enforces policy.
     pub policy_only: bool,
-    /// What the plugins before this one have done.
+    /// The result of the plugins before this one.
     pub previous: Option<Success>,
-    /// GC: the attachments that the runtime still has.
+    /// The attachments that the runtime still has, for GC.
     pub valid: Option<Vec<ValidAttachment>>,
     device_type: Option<String>,
     runtime: Map<String, Value>,
     others: Map<String, Value>,
 }
 
-/// What the configuration wants of a pod's attachment.
+/// The options of a pod's attachment in the configuration.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wishes {
-    /// The kind of device; `None`: as the agent's settings say.
+pub(crate) struct AttachmentOptions {
+    /// The kind of device; `None`: the agent's settings decide.
     pub device: Option<Device>,
-    /// The addresses; none: the next in turn.
+    /// The addresses; if there are none, the agent gives the next free ones.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Config {
-    /// Reads what every verb needs.
+    /// Reads the fields that every verb needs.
     pub(crate) fn parse(input: &[u8]) -> Result<Self, Error> {
         let raw: Raw = serde_json::from_slice(input)
             .map_err(|error| Error::new(Code::Decode, format!("standard input: {error}")))?;
@@ -117,7 +115,7 @@ impl Config {
         })
     }
 
-    /// What the plugins before this one have made, with what the configuration adds to the result.
+    /// The result of the plugins before this one, with the configuration's additions.
     pub(crate) fn made_before(&self) -> Success {
         let mut made = self.previous.clone().unwrap_or_default();
         made.version.clone_from(&self.version);
@@ -125,22 +123,22 @@ impl Config {
         made
     }
 
-    /// Reads what the configuration wants of an attachment. What cannot be done is an error, and never left out in
-    /// silence: a limit or a port that is not there must not be believed in.
-    pub(crate) fn read_wishes(&self) -> Result<Wishes, Error> {
+    /// Reads the options of an attachment. An option that the plugin cannot fulfil is an error and is never ignored, so
+    /// that no user relies on a limit or a port that does not exist.
+    pub(crate) fn attachment_options(&self) -> Result<AttachmentOptions, Error> {
         self.others.iter().try_for_each(|(key, value)| check_other(key, value))?;
         if self.policy_only {
             self.check_policy_only()?;
         }
-        let mut wishes = Wishes { device: self.device()?, addresses: Vec::new() };
+        let mut options = AttachmentOptions { device: self.device()?, addresses: Vec::new() };
         for (key, value) in &self.runtime {
             match key.as_str() {
-                "ips" => wishes.addresses = addresses(value)?,
+                "ips" => options.addresses = addresses(value)?,
                 "bandwidth" => check_bandwidth(value)?,
                 _ => return Err(unsupported(&format!("runtimeConfig.{key}"), value, CAPABILITIES)),
             }
         }
-        Ok(wishes)
+        Ok(options)
     }
 
     fn check_policy_only(&self) -> Result<(), Error> {
@@ -181,7 +179,7 @@ fn check_other(key: &str, value: &Value) -> Result<(), Error> {
         _ => false,
     };
     match key {
-        // The runtime's own.
+        // These fields are for the runtime.
         "type" | "capabilities" | "args" => Ok(()),
         key if key.starts_with("cni.dev/") => Ok(()),
         "ipam" | "ipMasq" if is_empty => Ok(()),
@@ -203,7 +201,7 @@ fn check_other(key: &str, value: &Value) -> Result<(), Error> {
     }
 }
 
-/// The capability `bandwidth`: limits in bits a second, and bursts. A limit of 0 is none.
+/// The capability `bandwidth`: limits in bits a second, and bursts. A limit of 0 is no limit.
 fn check_bandwidth(value: &Value) -> Result<(), Error> {
     let is_none = match value {
         Value::Null => true,
@@ -221,7 +219,7 @@ fn check_bandwidth(value: &Value) -> Result<(), Error> {
     ))
 }
 
-/// The capability `ips`: addresses with or without a prefix length. A pod's own is always alone on its link.
+/// The capability `ips`: addresses with or without a prefix length. A pod's address is always alone on its link.
 fn addresses(value: &Value) -> Result<Vec<IpAddr>, Error> {
     let wrong = || {
         let text = format!("`runtimeConfig.ips` is {value}: expected a list of IP addresses");
@@ -256,12 +254,15 @@ mod tests {
         let config = config.unwrap();
         assert_eq!(config.socket, PathBuf::from("/run/x.sock"));
         let addresses = ["10.0.0.9", "fd00::9"].map(|it| it.parse().unwrap()).to_vec();
-        let wishes = Wishes { device: Some(Device::Veth), addresses };
-        assert_eq!(config.read_wishes().unwrap(), wishes);
+        let options = AttachmentOptions { device: Some(Device::Veth), addresses };
+        assert_eq!(config.attachment_options().unwrap(), options);
         let valid = ValidAttachment { container: "c".to_owned(), interface: "eth0".to_owned() };
         assert_eq!(config.valid, Some(vec![valid]));
         let least = parse(&json!({})).unwrap();
-        assert_eq!((least.read_wishes().unwrap(), least.valid), (Wishes::default(), None));
+        assert_eq!(
+            (least.attachment_options().unwrap(), least.valid),
+            (AttachmentOptions::default(), None)
+        );
         assert_eq!(least.socket, PathBuf::from(SOCKET));
     }
 
@@ -269,7 +270,7 @@ mod tests {
     fn what_is_not_heeded_is_refused() {
         let mut texts = Vec::new();
         let mut refused = |more: Value| {
-            let error = parse(&more).and_then(|config| config.read_wishes()).unwrap_err();
+            let error = parse(&more).and_then(|config| config.attachment_options()).unwrap_err();
             texts.push(format!("{}: {error}", error.code as u32));
         };
         refused(json!({"cniVersion": "0.3.1"}));

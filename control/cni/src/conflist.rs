@@ -1,5 +1,5 @@
-//! The network configurations that the installer writes: a network of Manx's own, or that of another plugin, with Manx
-//! behind the plugin that makes the interface.
+//! The network configurations that the installer writes: Manx's own network, or the network of another plugin, with
+//! Manx after the plugin that makes the interface.
 
 use std::path::Path;
 
@@ -9,34 +9,33 @@ use crate::version::VERSIONS;
 
 /// The program's name, which is the plugin's type.
 pub(crate) const NAME: &str = "manx-cni";
-/// The field that says who wrote a configuration. Runtimes pass over fields that they do not know.
+/// The field that names the author of a configuration. Runtimes ignore fields that they do not know.
 const MARK: (&str, &str) = ("writtenBy", "manx-cni install");
 
-/// The plugins whose CHECK looks for the host end of the interface, which is not in the node any more.
+/// The plugins whose CHECK looks for the host end of the interface, which is no longer in the node.
 const CHECK_FAILS: [&str; 2] = ["bridge", "flannel"];
 
-/// Why a network cannot have this plugin, too.
+/// The reason why a network cannot have this plugin, too.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Error {
-    /// It is no network configuration.
+    /// The text is no network configuration.
     #[error("it is no network configuration: {0}")]
     Unreadable(String),
-    /// Something names this plugin already.
+    /// The configuration already names this plugin.
     #[error(
         "it names manx-cni already, and manx-cni did not write it: leave manx-cni out, or write that file by hand"
     )]
     Already,
-    /// A version that this plugin does not speak.
+    /// The configuration has a version that this plugin does not support.
     #[error("cniVersion is {0}, manx-cni speaks {versions}", versions = VERSIONS.join(", "))]
     Version(String),
 }
 
-/// What is written.
+/// A configuration to write.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Conflist {
-    /// The file.
     pub text: String,
-    /// What to tell of it, behind its name.
+    /// A text for the user, which follows the configuration's name.
     pub told: String,
 }
 
@@ -44,14 +43,14 @@ fn text(conflist: &Value) -> String {
     format!("{conflist:#}\n")
 }
 
-/// Whether [`own`] or [`behind`] has made it.
+/// Whether [`own`] or [`behind`] has made this configuration.
 pub(crate) fn is_ours(bytes: &[u8]) -> bool {
     serde_json::from_slice::<Value>(bytes)
         .is_ok_and(|it| it.get(MARK.0).and_then(Value::as_str) == Some(MARK.1))
 }
 
-/// A network of Manx's own. 1.0.0 is what containerd 1.6 speaks. `bandwidth` is there to be refused: without it a
-/// runtime leaves a pod's limits out in silence.
+/// A network of Manx's own. Version 1.0.0 is the one of containerd 1.6. `bandwidth` is listed so that the plugin
+/// refuses it: otherwise a runtime ignores a pod's limits without a message.
 pub(crate) fn own(socket: &Path, has_portmap: bool) -> Conflist {
     let own = json!({
         "type": NAME,
@@ -66,8 +65,8 @@ pub(crate) fn own(socket: &Path, has_portmap: bool) -> Conflist {
     Conflist { text: text(&conflist), told: told.to_owned() }
 }
 
-/// The network of the configuration `bytes`, which stands in `path`, with this plugin behind its first one. The name is
-/// the same, because the other plugins remember addresses by it.
+/// The network of the configuration `bytes`, which is in `path`, with this plugin after the first one. The name stays
+/// the same, because the other plugins store addresses under it.
 pub(crate) fn behind(path: &Path, bytes: &[u8], socket: &Path) -> Result<Conflist, Error> {
     let mut list = list(bytes)?;
     let wrong = |expected: &str| Error::Unreadable(format!("expected {expected}"));
@@ -91,7 +90,7 @@ pub(crate) fn behind(path: &Path, bytes: &[u8], socket: &Path) -> Result<Conflis
     Ok(Conflist { text: text(&Value::Object(list)), told })
 }
 
-/// A list of plugins, or a plugin alone as such a list.
+/// A list of plugins. A single plugin becomes a list.
 fn list(bytes: &[u8]) -> Result<Map<String, Value>, Error> {
     let found: Map<String, Value> =
         serde_json::from_slice(bytes).map_err(|error| Error::Unreadable(error.to_string()))?;
@@ -105,8 +104,8 @@ fn list(bytes: &[u8]) -> Result<Map<String, Value>, Error> {
     Ok(list)
 }
 
-/// The version in which this plugin and the others speak: that of the configuration, or the least that this plugin
-/// speaks if that is greater. What speaks an earlier one speaks this, too, since 2019.
+/// The version of the whole list: that of the configuration, or the oldest that this plugin supports if that is newer.
+/// Plugins with an earlier version also support this one, since 2019.
 fn spoken(version: &str) -> Option<&'static str> {
     match VERSIONS.iter().find(|known| **known == version) {
         Some(known) => Some(known),

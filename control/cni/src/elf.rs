@@ -1,9 +1,10 @@
-//! Whether a program needs a loader, which then has to be on the machine that runs it (elf(5)).
+//! Whether a program needs a loader, which must then exist on the machine that runs it (elf(5)).
 
 /// The type of the header that names the loader.
 const INTERP: u32 = 3;
 
-/// The loader that a program for 64 bits, little endian, names. `None`: it is static, or no such program.
+/// The loader that a 64-bit, little-endian program names. `None` if it is static, or no such
+/// program.
 pub(crate) fn interpreter(program: &[u8]) -> Option<String> {
     if !program.starts_with(b"\x7fELF\x02\x01") {
         return None;

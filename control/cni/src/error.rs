@@ -1,4 +1,4 @@
-//! Errors as CNI has them (specification 1.1.0, section 5, "Error").
+//! Errors in CNI's form (specification 1.1.0, section 5, "Error").
 
 use manx_api::ErrorKind;
 use manx_api::client;
@@ -6,12 +6,12 @@ use manx_devices::{device, shelter};
 use manx_linux::{netlink, netns};
 use serde_json::json;
 
-/// CNI's error codes. Those from 100 on are a plugin's own.
+/// CNI's error codes. Codes from 100 on are a plugin's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// The configuration speaks a version that the plugin does not.
+    /// The configuration has a version that the plugin does not support.
     Version = 1,
-    /// The configuration has a field that the plugin does not heed.
+    /// The configuration has a field that the plugin cannot fulfil.
     UnsupportedField = 2,
     /// The agent does not know the container.
     UnknownContainer = 3,
@@ -25,19 +25,19 @@ pub(crate) enum Code {
     Config = 7,
     /// The container's namespace is the node's own.
     Namespace = 8,
-    /// What is in the way should pass by itself.
+    /// The obstacle should end by itself.
     TryAgain = 11,
     /// STATUS: no pod can be attached.
     Unavailable = 50,
-    /// STATUS: no pod can be attached, and those that are have no network.
+    /// STATUS: no pod can be attached, and the attached pods have no network.
     Cut = 51,
-    /// The agent refuses: another has what the request names, or it does not exist.
+    /// The agent refuses: the requested resource belongs to another container, or does not exist.
     Refused = 100,
-    /// The machine does not allow it.
+    /// The machine does not allow the operation.
     Machine = 101,
     /// The agent failed.
     Internal = 102,
-    /// CHECK: something is not as ADD left it.
+    /// CHECK: the network differs from the result of ADD.
     Changed = 103,
 }
 
@@ -64,23 +64,21 @@ impl Code {
     }
 }
 
-/// Why a verb failed.
+/// The reason why a verb failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub(crate) struct Error {
-    /// For the runtime.
     pub code: Code,
-    /// For people: what was found, what was expected, and what to do.
+    /// For users: what was found, what was expected, and what to do.
     pub text: String,
 }
 
 impl Error {
-    /// An error.
     pub(crate) fn new(code: Code, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }
     }
 
-    /// Does all of these, also after one that fails. The errors are joined, under the code of the first.
+    /// Does all of these, also after one that fails. The errors are joined, and the first one gives the code.
     pub(crate) fn of_all<E: Into<Self>>(
         all: impl IntoIterator<Item = Result<(), E>>,
     ) -> Result<(), Self> {
@@ -90,7 +88,7 @@ impl Error {
             .map_or(Ok(()), Err)
     }
 
-    /// As it goes to standard output. Runtimes show `msg` first, and some show nothing else: it says everything.
+    /// The error for standard output. Some runtimes show only `msg`, so it contains everything.
     pub(crate) fn to_json(&self, version: &str) -> String {
         let Self { code, text } = self;
         let value = json!({
@@ -103,10 +101,11 @@ impl Error {
 }
 
 impl Code {
-    /// Of an error that the agent, or what makes devices, has named.
+    /// The code for an error kind of the agent or of devices.
     const fn of_kind(kind: ErrorKind) -> Self {
         match kind {
-            // The agent is replaced; a pod goes; a pod's object comes; the agent has read the objects.
+            // These obstacles end, in this order, when the agent is replaced, a pod ends, a pod's object arrives, or
+            // the agent has read the objects.
             ErrorKind::Version
             | ErrorKind::Exhausted
             | ErrorKind::Unknown

@@ -1,5 +1,6 @@
-//! The holder ([`manx_devices::holder`]) as a process: `manx-cni hold`, which the plugin starts at the first ADD of a pod
-//! with a TUN or TAP device. It has a session of its own, and no descriptor and no variable of the runtime's.
+//! The holder ([`manx_devices::holder`]) as a process: `manx-cni hold`, which the plugin starts at the first ADD of a
+//! pod with a TUN or TAP device. It has a session of its own, and none of the runtime's descriptors and environment
+//! variables.
 
 use std::env;
 use std::io;
@@ -13,20 +14,19 @@ use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
 use manx_devices::holder::{self, Client, Holder};
 use manx_linux::{process, socket};
 
-/// How long the plugin waits for one that it has started. That takes milliseconds.
+/// The time that the plugin waits for a holder that it has started. A start takes milliseconds.
 const START: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Why there is no holder.
+/// The reason why there is no holder.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// It cannot listen.
+    /// The holder cannot listen.
     #[error(transparent)]
     Socket(#[from] socket::Error),
-    /// The system.
     #[error("the holder cannot go on: {0}")]
     System(#[from] io::Error),
-    /// It does not come up.
+    /// The holder did not start in time.
     #[error(
         "the holder does not listen at {0} after {secs} s: `manx-cni hold` by hand says why",
         secs = START.as_secs()
@@ -34,7 +34,7 @@ pub(crate) enum Error {
     Late(PathBuf),
 }
 
-/// Is the holder for the agent that listens at `agent`, until it ends.
+/// Runs the holder for the agent that listens at `agent`, until the holder ends.
 pub(crate) fn run(agent: &Path) -> Result<(), Error> {
     process::leave_parent()?;
     process::raise_open_files()?;
@@ -42,7 +42,7 @@ pub(crate) fn run(agent: &Path) -> Result<(), Error> {
     let (path, start) = (holder::path(agent), Instant::now());
     loop {
         match Holder::bind(&path) {
-            // The last one was killed, and has not ended yet.
+            // The last holder was killed, and has not ended yet.
             Err(socket::Error::InUse(_)) if start.elapsed() < socket::patience(&path) => {
                 thread::sleep(LOOK);
             }
@@ -57,7 +57,7 @@ pub(crate) fn ensure(agent: &Path) -> Result<(), Error> {
     if holder::is_there(&path) {
         return Ok(());
     }
-    // Two plugins may start one each: one of both ends at once.
+    // Two plugins may start a holder at the same time: one of the two ends at once.
     Command::new(env::current_exe()?)
         .arg0("manx-cni")
         .args(["hold", "--socket"])

@@ -1,8 +1,8 @@
-//! The program and its configuration at the places where container runtimes look, and away again.
+//! Installs and removes the program and its configuration where container runtimes look for them.
 //!
-//! A file appears there whole, by a rename, or not at all: a runtime reads the folders whenever it likes. The program
-//! comes before the configuration that names it, and goes after it. A file that this program did not write is never
-//! replaced or removed: what it writes has a mark.
+//! A file appears there as a whole, by a rename, or not at all, because a runtime reads the folders at any time. The
+//! program is written before the configuration that names it, and removed after it. A file that this program did not
+//! write is never replaced or removed: files that it writes have a mark.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
@@ -18,15 +18,15 @@ use crate::hold;
 use crate::policy_only::{self, Returned};
 use manx_api::client::{self, Client};
 
-/// Where runtimes look for programs by default.
+/// The default folder in which runtimes look for programs.
 const BIN_DIR: &str = "/opt/cni/bin";
-/// Where they look for configurations.
+/// The folder in which they look for configurations.
 const CONF_DIR: &str = "/etc/cni/net.d";
-/// The name of the configuration: runtimes take the first in order of names.
+/// The name of the configuration. Runtimes take the first in order of names.
 const CONF_NAME: &str = "10-manx.conflist";
-/// The same behind another plugin, before that one's own.
+/// The name of a configuration with another plugin, which comes before that plugin's own.
 const CONF_NAME_BEHIND: &str = "00-manx.conflist";
-/// Is in every program of this name, and in no other.
+/// The mark that every program of this name contains, and no other program.
 #[used]
 static PROGRAM_MARK: [u8; 59] = *b"manx-cni, the program: 5d0e3b8c-1f6a-4f0e-9a55-7b1c0cf62a17";
 
@@ -45,63 +45,50 @@ manx-cni is a CNI plugin: a container runtime starts it with CNI_COMMAND set.
     --socket PATH       the agent's socket, for the configuration and the holder [default: /run/manx/node.sock]
 ";
 
-/// Why a file cannot be installed or removed, or the holder not be.
+/// The reason why a file cannot be installed or removed, or why the holder cannot be started or ended.
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    /// The command line.
+    /// The command line is wrong.
     #[error("{0}\n\n{USAGE}")]
     Usage(String),
-    /// A file of another author.
+    /// A file there has another author.
     #[error(
         "{0} is there, and manx-cni did not write it: move it away, or name another folder or file"
     )]
     Foreign(PathBuf),
-    /// `--policy-only`: there is no other network.
+    /// `--policy-only`: there is no network of another plugin.
     #[error(
         "{0} has no configuration of another plugin: expected a .conflist, .conf or .json file; install that plugin first"
     )]
     NoOther(PathBuf),
-    /// The other network cannot have a plugin more.
+    /// The other plugin's network cannot have one more plugin.
     #[error("{path}: {source}")]
-    Other {
-        /// Its configuration.
-        path: PathBuf,
-        /// Why.
-        source: conflist::Error,
-    },
-    /// The system.
+    Other { path: PathBuf, source: conflist::Error },
+    /// A file operation failed.
     #[error("{path} cannot be {verb}: {source}")]
-    File {
-        /// The file or folder.
-        path: PathBuf,
-        /// `read`, `written` or `removed`.
-        verb: &'static str,
-        /// Why.
-        source: io::Error,
-    },
-    /// The holder.
+    File { path: PathBuf, verb: &'static str, source: io::Error },
+    /// The holder cannot be started or ended.
     #[error(transparent)]
     Hold(#[from] hold::Error),
-    /// The agent that is asked.
+    /// The agent cannot be asked.
     #[error("{0}; nothing is removed")]
     Agent(#[from] client::Error),
-    /// The pods that another plugin has connected.
+    /// The links of pods that another plugin has connected cannot be given back.
     #[error("pods cannot be given back to the plugin that connected them: {0}; run this again")]
     GiveBack(crate::error::Error),
-    /// Some of them.
+    /// Some of these links were not given back unchanged.
     #[error("{}{}", lines(failed.iter().map(|it| format!("not given back: {it}; run this again"))), lines(bare.iter().map(|host_end| {
         format!("{host_end}, the node's end of a pod's link, has lost its addresses, routes and bridge: make that pod anew")
     })))]
     NotAll {
-        /// Why some are not back.
+        /// The reasons for the links that were not given back.
         failed: Vec<String>,
-        /// Those that have lost their configuration.
+        /// The links that have lost their configuration.
         bare: Vec<String>,
     },
-    /// The lock of who moves the links' ends.
+    /// The lock for moving the links' ends.
     #[error(transparent)]
     Lock(#[from] manx_devices::shelter::Error),
-    /// The holder that is to end.
     #[error(transparent)]
     Holder(#[from] manx_devices::holder::Error),
 }
@@ -110,17 +97,17 @@ fn at(path: &Path, verb: &'static str) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::File { path: path.to_owned(), verb, source }
 }
 
-/// Where things go.
+/// The paths for the program and the configuration.
 #[derive(Debug, PartialEq, Eq)]
 struct Places {
     bin_dir: PathBuf,
     conf_dir: PathBuf,
-    /// The one that is named.
+    /// The configuration's name, if the caller gave one.
     conf_name: Option<String>,
     socket: PathBuf,
     /// Whether another plugin connects the pods.
     policy_only: bool,
-    /// Whether `uninstall` asks the agent first.
+    /// Whether `uninstall` first asks the agent whether Manx is removed.
     if_removed: bool,
 }
 
@@ -175,7 +162,7 @@ impl Places {
         self.conf_dir.join(self.conf_name())
     }
 
-    /// Every one that may have been written.
+    /// The paths of every configuration that may have been written.
     fn conflists(&self) -> Vec<PathBuf> {
         let names = match &self.conf_name {
             Some(name) => vec![name.as_str()],
@@ -185,7 +172,7 @@ impl Places {
     }
 }
 
-/// `manx-cni` without a runtime.
+/// Runs `manx-cni` as a command, without a runtime.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let done = match arguments.split_first() {
         Some((verb, rest)) if verb == "install" => Places::read(rest).and_then(|it| install(&it)),
@@ -208,7 +195,7 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
     if written.is_err() { ExitCode::FAILURE } else { status }
 }
 
-/// Returns what it did, in lines.
+/// Installs both files. Returns a report in lines.
 fn install(places: &Places) -> Result<String, Error> {
     let own = Path::new("/proc/self/exe");
     let program = fs::read(own).map_err(at(own, "read"))?;
@@ -217,7 +204,7 @@ fn install(places: &Places) -> Result<String, Error> {
 
 fn install_program(places: &Places, program: &[u8]) -> Result<String, Error> {
     let (to, conflist) = (places.program(), places.conflist());
-    // Both or none.
+    // Both files are checked before either is written.
     if [is_ours(&to, is_program)?, is_ours(&conflist, conflist::is_ours)?].contains(&Some(false)) {
         let foreign = if is_ours(&to, is_program)? == Some(false) { to } else { conflist };
         return Err(Error::Foreign(foreign));
@@ -244,7 +231,7 @@ fn install_program(places: &Places, program: &[u8]) -> Result<String, Error> {
             to.display()
         ));
     }
-    // Of an install of the other kind.
+    // A configuration of an install of the other kind.
     for other in places.conflists().into_iter().filter(|it| *it != conflist) {
         if is_ours(&other, conflist::is_ours)? == Some(true) {
             told.push(remove(&other, conflist::is_ours)?);
@@ -258,7 +245,7 @@ fn install_program(places: &Places, program: &[u8]) -> Result<String, Error> {
     Ok(lines(told.into_iter().chain(earlier)))
 }
 
-/// The network that runtimes use now, which another plugin makes, with this one behind that plugin.
+/// The network that runtimes use now, which another plugin makes, with this plugin added.
 fn behind_another(places: &Places) -> Result<Conflist, Error> {
     for name in configurations(places)? {
         let path = places.conf_dir.join(name);
@@ -271,7 +258,7 @@ fn behind_another(places: &Places) -> Result<Conflist, Error> {
     Err(Error::NoOther(places.conf_dir.clone()))
 }
 
-/// The names of all configurations, in the order in which runtimes look at them.
+/// The names of all configurations, in the order in which runtimes read them.
 fn configurations(places: &Places) -> Result<Vec<String>, Error> {
     let entries = fs::read_dir(&places.conf_dir).map_err(at(&places.conf_dir, "read"))?;
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
@@ -288,7 +275,7 @@ fn lines(told: impl Iterator<Item = String>) -> String {
     told.map(|line| line + "\n").collect()
 }
 
-/// Returns what it did, in lines.
+/// Removes both files. Returns a report in lines.
 fn uninstall(places: &Places) -> Result<String, Error> {
     if places.if_removed && !Client::connect(&places.socket)?.removed()? {
         return Ok("Manx is still in the cluster: nothing is removed\n".to_owned());
@@ -332,12 +319,12 @@ fn remove(path: &Path, is_its_own: fn(&[u8]) -> bool) -> Result<String, Error> {
     })
 }
 
-/// Whether this program wrote a file; `None`: there is none.
+/// Whether this program wrote a file; `None` if there is no file.
 fn is_ours(path: &Path, is_its_own: fn(&[u8]) -> bool) -> Result<Option<bool>, Error> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(at(path, "read")(error)),
-        // A link, even to such a file, is somebody's own doing.
+        // A link, even to such a file, is made by somebody else.
         Ok(found) if !found.is_file() => Ok(Some(false)),
         Ok(_) => fs::read(path).map(|bytes| Some(is_its_own(&bytes))).map_err(at(path, "read")),
     }
@@ -347,18 +334,18 @@ fn is_program(bytes: &[u8]) -> bool {
     bytes.windows(PROGRAM_MARK.len()).any(|it| it == PROGRAM_MARK)
 }
 
-/// Writes a file beside its place, syncs it, and renames it there.
+/// Writes a file under a temporary name, syncs it, and renames it.
 fn write_whole(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
     let error = |source| Error::File { path: path.to_owned(), verb: "written", source };
     let folder = path.parent().unwrap_or(Path::new("/"));
-    // A dot before it, and no ending that a runtime looks for.
+    // The name begins with a dot and has no ending that a runtime looks for.
     let mut beside = tempfile::Builder::new()
         .prefix(".manx-cni.")
         .permissions(Permissions::from_mode(mode))
         .tempfile_in(folder)
         .map_err(error)?;
     beside.write_all(bytes).map_err(error)?;
-    // Whatever the umask took away.
+    // The mode is set again because the umask may have removed permissions.
     beside.as_file().set_permissions(Permissions::from_mode(mode)).map_err(error)?;
     beside.as_file().sync_all().map_err(error)?;
     beside.persist(path).map_err(|failed| error(failed.error))?;
@@ -373,7 +360,7 @@ mod tests {
 
     fn places(folder: &Path) -> Places {
         let [bin, conf] = ["bin", "net.d"].map(|name| folder.join(name).display().to_string());
-        // Not the socket of an agent that this machine may have.
+        // This is not the socket of an agent that may run on this machine.
         let socket = "/nowhere/node.sock";
         let arguments = ["--bin-dir", &bin, "--conf-dir", &conf, "--socket", socket];
         let arguments = arguments.map(str::to_owned);
@@ -385,7 +372,7 @@ mod tests {
         entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect()
     }
 
-    /// Such a program, of another version.
+    /// A program with the mark, in another version.
     fn program(version: &str) -> Vec<u8> {
         [version.as_bytes(), &PROGRAM_MARK, b"more"].concat()
     }
@@ -417,7 +404,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let told = install_program(&places(folder.path()), &program("1")).unwrap();
         assert!(!told.contains("not static"), "{told}");
-        // Of this test: it has the mark, and the loader of this machine, if it needs one.
+        // This test's program has the mark, and this machine's loader if it needs one.
         let own = fs::read("/proc/self/exe").unwrap();
         let told = install_program(&places(folder.path()), &own).unwrap();
         assert_eq!(
@@ -443,7 +430,7 @@ mod tests {
             assert!(written.contains(&format!(r#""name": "{network}""#)), "{written}");
             assert_eq!(fs::read_to_string(&other).unwrap(), text, "the other's own stays");
         }
-        // The other kind takes its place.
+        // An install of the other kind replaces the first one.
         let told = install_program(
             &Places { policy_only: false, ..self::places(folder.path()) },
             &program("1"),
@@ -457,7 +444,7 @@ mod tests {
         fs::write(&other, "{").unwrap();
         let error = install_program(&places, &program("1")).unwrap_err();
         assert!(error.to_string().contains("10-ptp.conflist: it is no network"), "{error}");
-        // Without the flag.
+        // Uninstall works without the flag.
         uninstall(&Places { policy_only: false, ..places }).unwrap();
         assert_eq!(
             files(&folder.path().join("net.d")),

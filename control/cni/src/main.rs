@@ -1,22 +1,23 @@
-//! `manx-cni`: the CNI plugin. A container runtime starts it for each pod that comes or goes; it asks the node's agent,
-//! and says what the agent did in CNI's words (specification 0.4.0 to 1.1.0).
+//! `manx-cni`: the CNI plugin. A container runtime starts it whenever a pod starts or ends. It asks the node's agent,
+//! and reports the agent's result in CNI's form (specification 0.4.0 to 1.1.0).
 //!
 //! The layers, in order:
 //! - [`error`]: CNI's error codes.
 //! - [`version`]: the versions of the specification.
-//! - [`parameters`]: what the runtime says by environment variables.
-//! - [`config`]: what it says on standard input.
+//! - [`parameters`]: the runtime's environment variables.
+//! - [`config`]: the configuration on standard input.
 //! - [`success`]: the result of an ADD.
-//! - [`namespace`]: what a pod's namespace has, for CHECK.
+//! - [`namespace`]: the interfaces and routes of a pod's namespace, for CHECK.
 //! - [`hold`]: a process that keeps pods' devices while there is no agent.
-//! - [`agent`]: what several verbs ask of the agent.
-//! - [`policy_only`]: what a verb does behind another plugin that connects the pod.
+//! - [`agent`]: requests to the agent that several verbs make.
+//! - [`policy_only`]: the verbs if another plugin connects the pod.
 //! - [`verbs`]: the verbs, each a call or two to the agent.
 //! - [`conflist`]: the network configurations that the installer writes.
-//! - [`elf`]: whether a program needs a loader of the node's.
-//! - [`install`]: the program and its configuration at the places where runtimes look.
+//! - [`elf`]: whether a program needs a loader of the node.
+//! - [`install`]: installs and removes the program and its configuration.
 //!
-//! It keeps no state: addresses and devices are the agent's. It has one thread, because CHECK enters the pod's namespace.
+//! It keeps no state: the agent owns addresses and devices. It has one thread, because CHECK enters the pod's
+//! namespace.
 
 mod agent;
 mod config;
@@ -40,7 +41,7 @@ use crate::config::Config;
 use crate::error::{Code, Error};
 use crate::parameters::{Parameters, Verb};
 
-/// The most bytes of a configuration that are read. A conflist has some hundred.
+/// The most bytes of a configuration that are read. A conflist has some hundred bytes.
 const MAX_CONFIG: u64 = 1 << 20;
 
 fn main() -> ExitCode {
@@ -63,14 +64,14 @@ fn main() -> ExitCode {
     match stdout().write_all(text.as_bytes()) {
         Ok(()) => status,
         Err(error) => {
-            // There is no other place to say it.
+            // The error cannot be reported elsewhere.
             let _ = writeln!(stderr(), "manx-cni: standard output cannot be written: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Does what the runtime asks for. Returns what goes to standard output.
+/// Runs the verb that the runtime asks for. Returns the text for standard output.
 fn run(input: &[u8]) -> Result<String, Error> {
     let verb = Verb::read(&|name| env::var(name).ok())?;
     if verb == Verb::Version {

@@ -1,4 +1,4 @@
-//! What a pod's namespace has.
+//! The interfaces and routes of a pod's namespace.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -16,20 +16,18 @@ use crate::error::{Code, Error};
 /// The calling process's own namespace.
 const OWN: &str = "/proc/self/ns/net";
 
-/// An interface.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Whether it is up.
     pub is_up: bool,
     /// Its hardware address, if it has one.
     pub mac: Option<[u8; 6]>,
-    /// Its addresses.
     pub addresses: BTreeSet<IpAddr>,
-    /// Whether a default route leads there, of IPv4 and of IPv6.
+    /// Whether a default route leads to the interface, for IPv4 and for IPv6.
     pub default_routes: [bool; 2],
 }
 
-/// Checks that there is a namespace, and that it is not the node's: a default route there would cut the node off.
+/// Checks that there is a namespace, and that it is not the node's. A default route in the node's namespace would cut
+/// the node off.
 pub(crate) fn check(netns: &Path) -> Result<(), Error> {
     let wrong = |source: io::Error| {
         let text = format!("CNI_NETNS: {} cannot be examined: {source}", netns.display());
@@ -46,7 +44,8 @@ pub(crate) fn check(netns: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Looks for an interface in a namespace. The calling process, which has one thread, stays in it.
+/// Enters a namespace and looks for an interface there. The calling process must have one thread, and stays in the
+/// namespace.
 pub(crate) fn enter_and_find(netns: &Path, interface: &str) -> Result<Option<Found>, Error> {
     let io_error = |what: &str, source: io::Error| {
         Error::new(Code::Io, format!("{what} of {} cannot be read: {source}", netns.display()))
@@ -82,13 +81,15 @@ pub(crate) fn enter_and_find(netns: &Path, interface: &str) -> Result<Option<Fou
     Ok(Some(Found { is_up, mac, addresses, default_routes }))
 }
 
-/// A line of `/proc/net/route` (proc(5)): interface, destination, gateway, flags, three numbers, mask.
+/// Whether a line of `/proc/net/route` is a default route by the interface. Fields (proc(5)): interface, destination,
+/// gateway, flags, three numbers, mask.
 fn is_default_v4(fields: &[&str], interface: &str) -> bool {
     let zero = format!("{:08X}", Ipv4Addr::UNSPECIFIED.to_bits());
     matches!(fields, [device, to, _, _, _, _, _, mask, ..] if *device == interface && *to == zero && *mask == zero)
 }
 
-/// A line of `/proc/net/ipv6_route`: destination, its length, source, its length, next hop, four numbers, interface.
+/// Whether a line of `/proc/net/ipv6_route` is a default route by the interface. Fields: destination, its length,
+/// source, its length, next hop, four numbers, interface.
 fn is_default_v6(fields: &[&str], interface: &str) -> bool {
     let zero = format!("{:032x}", Ipv6Addr::UNSPECIFIED.to_bits());
     matches!(fields, [to, "00", .., device] if *to == zero && *device == interface)

@@ -1,4 +1,4 @@
-//! What the runtime says by environment variables (specification 1.1.0, section 2, "Parameters").
+//! The runtime's environment variables (specification 1.1.0, section 2, "Parameters").
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use crate::error::{Code, Error};
 
 /// The longest name of an interface (`IFNAMSIZ`, netdevice(7)), without the zero at its end.
 const MAX_INTERFACE: usize = 15;
-/// The namespace of a container that is no pod.
+/// The namespace of a container that belongs to no pod.
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// `CNI_COMMAND`.
@@ -19,13 +19,13 @@ pub(crate) enum Verb {
     Add,
     /// Detach a container.
     Del,
-    /// Look whether a container is still attached as ADD left it.
+    /// Check whether a container is still attached as ADD left it.
     Check,
-    /// Free what belongs to no container any more.
+    /// Free the resources that belong to no container any more.
     Gc,
-    /// Say whether a container could be attached.
+    /// Report whether a container could be attached.
     Status,
-    /// Say which versions of the specification the plugin speaks.
+    /// Report the versions of the specification that the plugin supports.
     Version,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for Verb {
     }
 }
 
-/// The environment.
+/// The environment variables, by name.
 type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Verb {
@@ -53,7 +53,6 @@ impl Verb {
         }
     }
 
-    /// Reads it.
     pub(crate) fn read(variables: Variables<'_>) -> Result<Self, Error> {
         let found = variables("CNI_COMMAND").unwrap_or_default();
         Self::ALL.into_iter().find(|verb| verb.name() == found).ok_or_else(|| {
@@ -62,7 +61,7 @@ impl Verb {
         })
     }
 
-    /// Whether a version of the specification has it.
+    /// Whether a version of the specification has the verb.
     pub(crate) fn is_in(self, version: &str) -> bool {
         match self {
             Self::Gc | Self::Status => version == "1.1.0",
@@ -75,31 +74,31 @@ fn wrong(variable: &str, what: &str) -> Error {
     Error::new(Code::Environment, format!("{variable}: {what}"))
 }
 
-/// What a verb is about.
+/// The subject of a verb.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Parameters {
-    /// GC, STATUS: the network.
+    /// The network, for GC and STATUS.
     Network,
-    /// The others: a container.
+    /// A container, for the other verbs.
     Container(Container),
 }
 
-/// The container that a verb is about.
+/// The container that is the subject of a verb.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Container {
     /// `CNI_CONTAINERID`.
     pub id: String,
-    /// `CNI_NETNS`; DEL may come without.
+    /// `CNI_NETNS`, which DEL may lack.
     pub netns: Option<PathBuf>,
     /// `CNI_IFNAME`.
     pub interface: String,
-    /// The pod that Kubernetes' runtimes name in `CNI_ARGS`; else a pod of the namespace `default` whose name is the
-    /// container's id.
+    /// The pod that Kubernetes' runtimes name in `CNI_ARGS`. Otherwise a pod of the namespace `default` whose name is
+    /// the container's id.
     pub pod: PodName,
 }
 
 impl Parameters {
-    /// Reads what the verb needs.
+    /// Reads the variables that the verb needs.
     pub(crate) fn read(verb: Verb, variables: Variables<'_>) -> Result<Self, Error> {
         if matches!(verb, Verb::Gc | Verb::Status | Verb::Version) {
             return Ok(Self::Network);
@@ -123,7 +122,7 @@ impl Parameters {
     }
 }
 
-/// What a name looks like, for messages.
+/// The form of a name, for messages.
 pub(crate) const NAME_FORM: &str =
     "is no name: expected a letter or a digit, and then letters, digits, `_`, `.` or `-`";
 
@@ -133,7 +132,7 @@ pub(crate) fn is_name(text: &str) -> bool {
         && text.chars().all(|it| it.is_ascii_alphanumeric() || "_.-".contains(it))
 }
 
-/// The kernel's rules (`dev_valid_name`).
+/// Checks the kernel's rules for names (`dev_valid_name`).
 fn check_interface(name: &str) -> Result<(), Error> {
     let is_valid = name.len() <= MAX_INTERFACE
         && !matches!(name, "." | "..")
@@ -145,8 +144,8 @@ fn check_interface(name: &str) -> Result<(), Error> {
     Err(wrong("CNI_IFNAME", &format!("{name:?} is no name of an interface: {form}")))
 }
 
-/// `CNI_ARGS`: `KEY=VALUE;KEY=VALUE`. What Kubernetes' runtimes say is known; something else is an error, unless
-/// `IgnoreUnknown` allows it.
+/// Parses `CNI_ARGS`: `KEY=VALUE;KEY=VALUE`. The keys of Kubernetes' runtimes are known. Another key is an error,
+/// unless `IgnoreUnknown` allows it.
 fn pod(container: &str, args: &str) -> Result<PodName, Error> {
     let wrong = |what: &str| wrong("CNI_ARGS", what);
     let (mut namespace, mut name) = (None, None);
@@ -158,7 +157,7 @@ fn pod(container: &str, args: &str) -> Result<PodName, Error> {
         match key {
             "K8S_POD_NAMESPACE" => namespace = Some(value),
             "K8S_POD_NAME" => name = Some(value),
-            // The pod's uid, and the container's id once more: the attachment is known by the latter.
+            // The pod's uid is not needed, and the container's id is already known.
             "K8S_POD_UID" | "K8S_POD_INFRA_CONTAINER_ID" => {}
             "IgnoreUnknown" => ignored = matches!(value, "1" | "true" | "True" | "TRUE"),
             _ => unknown.push(key),

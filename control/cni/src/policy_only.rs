@@ -1,8 +1,8 @@
-//! What the verbs do behind another plugin that connects the pod (`policyOnly`).
+//! The verbs if another plugin connects the pod (`policyOnly`).
 //!
-//! ADD moves the host end of that plugin's veth into the [shelter], and gives the agent the shelter. DEL takes away what
-//! stands in for the host end, first of all and also without an agent: then nothing passes the pod any more. The host end
-//! itself goes with the pod's interface, which the other plugin takes away.
+//! ADD moves the host end of that plugin's veth into the [shelter], and gives the agent the shelter. DEL first removes
+//! the stand-in of the host end, even without an agent, so that no packets pass the pod any more. The host end itself
+//! ends with the pod's interface, which the other plugin removes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -21,19 +21,19 @@ use crate::error::{Code, Error};
 use crate::parameters::Container;
 use crate::success::Success;
 
-/// What [`give_all_back`] has done.
+/// The result of [`give_all_back`].
 #[derive(Debug, Default)]
 pub(crate) struct Returned {
-    /// How many host ends are as they were.
+    /// The number of host ends that have their former configuration.
     pub(crate) whole: usize,
-    /// The names of those that have lost their configuration.
+    /// The names of host ends that have lost their configuration.
     pub(crate) bare: Vec<String>,
-    /// Why others are not back, each with its pod's attachment.
+    /// The reasons why others were not given back, each with its pod's attachment.
     pub(crate) failed: Vec<String>,
 }
 
-/// Gives every host end back to the node. One that fails holds up no other, and then the shelter stays: with it the pods'
-/// interfaces would go.
+/// Gives every host end back to the node. If one fails, the others are given back, but the shelter stays, because the
+/// pods' interfaces would end with it.
 pub(crate) fn give_all_back(socket: &Path) -> Result<Returned, Error> {
     let path = shelter::path(socket);
     let lock = Lock::exclusive(&path)?;
@@ -42,7 +42,7 @@ pub(crate) fn give_all_back(socket: &Path) -> Result<Returned, Error> {
         lock.map_or(Ok(()), |lock| lock.remove(&path))?;
         return Ok(returned);
     };
-    // In the agent's container /proc/sys is read-only. If it stays so, the setting that needs it says why.
+    // In the agent's container /proc/sys is read-only. If it stays so, the setting that needs it reports the error.
     let _ = sysctl::make_writable();
     let node = netns::current()?;
     let pairs = shelter.pairs()?;
@@ -69,7 +69,7 @@ pub(crate) fn give_all_back(socket: &Path) -> Result<Returned, Error> {
     Ok(returned)
 }
 
-/// From now on ADDs may move host ends, if the socket's folder is there: the agent does the same at its start.
+/// Allows later ADDs to move host ends, if the socket's folder exists. The agent does the same at its start.
 pub(crate) fn allow(socket: &Path) -> Result<(), shelter::Error> {
     match socket.parent() {
         Some(folder) if folder.is_dir() => Lock::create(&shelter::path(socket)),
@@ -77,7 +77,7 @@ pub(crate) fn allow(socket: &Path) -> Result<(), shelter::Error> {
     }
 }
 
-/// Has the agent, if there is one that carries pods, forget those that it does not carry any more.
+/// Makes the agent, if there is one, detach pods whose links were given back.
 fn forget(socket: &Path, given_back: &[Pair]) -> Result<(), Error> {
     let Ok(mut client) = Client::connect(socket) else { return Ok(()) };
     if matches!(client.ready(), Err(client::Error::Refused(it)) if it.kind == ErrorKind::Starting) {
@@ -89,7 +89,7 @@ fn forget(socket: &Path, given_back: &[Pair]) -> Result<(), Error> {
     detach_all(&mut client, known)
 }
 
-/// The shelter, if there is one: none since the machine has started anew.
+/// The shelter, if there is one. There is none after the machine was restarted.
 fn open(config: &Config) -> Result<Option<Shelter>, Error> {
     match Shelter::open(&shelter::path(&config.socket)) {
         Err(shelter::Error::Namespace(netns::Error::NotANamespace(_))) => Ok(None),
@@ -102,7 +102,7 @@ fn pair_of(shelter: &Shelter, wanted: &AttachmentId) -> Result<Option<Pair>, Err
     Ok(pairs.into_iter().find(|pair| pair.attachment.as_ref() == Some(wanted)))
 }
 
-/// ADD. The same ADD again has the same result. After an error nothing passes the pod.
+/// ADD. The same ADD again has the same result. After an error no packets pass the pod.
 pub(crate) fn add(config: &Config, container: &Container, netns: &Path) -> Result<String, Error> {
     let Container { interface, pod, .. } = container;
     let (previous, addresses) = addresses(config, netns, interface)?;
@@ -130,7 +130,7 @@ pub(crate) fn add(config: &Config, container: &Container, netns: &Path) -> Resul
     previous.in_version(&config.version).to_json()
 }
 
-/// What the other plugin has made of the interface, and its addresses.
+/// The addresses that the other plugin has given the interface.
 fn addresses<'a>(
     config: &'a Config,
     netns: &Path,
@@ -154,7 +154,7 @@ fn addresses<'a>(
     Ok((previous, addresses.into_iter().collect()))
 }
 
-/// The pod's interface and its host end, wherever that lies.
+/// The pod's interface and its host end, in whichever namespace that is.
 fn links(
     config: &Config,
     attachment: &AttachmentId,
@@ -169,7 +169,7 @@ fn links(
     Ok(shelter::host_end(node, pod, interface)?)
 }
 
-/// Moves the host end into the shelter, if it is not there, and gives the agent the shelter.
+/// Moves the host end into the shelter if it is not yet there, and gives the agent the shelter.
 fn hand_over(
     config: &Config,
     mut client: Client,
@@ -188,13 +188,13 @@ fn hand_over(
     };
     let handed = client.hand_over(&[shelter.netns().as_fd()]);
     if handed.is_err() && is_new {
-        // The first error is the one to tell.
+        // The first error is the one to report.
         let _ = shelter.remove(&pair);
     }
     Ok(handed.map(drop)?)
 }
 
-/// The addresses that the node has by this interface, its host end or what stands in for it: its own, and its bridge's.
+/// The node's addresses on this interface, which is the host end or its stand-in: its own addresses, and its bridge's.
 fn gateways(node: &OwnedFd, index: u32) -> Result<Vec<IpAddr>, Error> {
     let (links, addresses) = netlink::in_netns(node, async |netlink| {
         Ok((netlink.links().await?, netlink.addresses().await?))
@@ -205,7 +205,7 @@ fn gateways(node: &OwnedFd, index: u32) -> Result<Vec<IpAddr>, Error> {
     Ok(own.map(|it| it.net.addr()).filter(|it| !is_link_local(it)).collect())
 }
 
-/// The pod's interface and its host end, which lies in the shelter already.
+/// The pod's interface and its host end, which is already in the shelter.
 fn moved(
     shelter: &Shelter,
     pair: &Pair,
@@ -223,8 +223,8 @@ fn changed(text: &str) -> Error {
     Error::new(Code::Changed, text)
 }
 
-/// Takes away what stands in for the host ends of such attachments: nothing passes these pods any more. One that fails
-/// holds up no other.
+/// Removes the stand-ins of the host ends of such attachments, so that no packets pass these pods any more. If one
+/// fails, the others are removed nevertheless.
 pub(crate) fn cut(config: &Config, is_gone: impl Fn(&AttachmentId) -> bool) -> Result<(), Error> {
     let Some(shelter) = open(config)? else { return Ok(()) };
     let mut pairs = shelter.pairs()?;
@@ -232,7 +232,7 @@ pub(crate) fn cut(config: &Config, is_gone: impl Fn(&AttachmentId) -> bool) -> R
     Error::of_all(pairs.iter().map(|pair| shelter.remove(pair)))
 }
 
-/// CHECK: something that is up stands in for the host end, which the agent reads in the shelter.
+/// CHECK: the stand-in of the host end is up, and the agent has the pod.
 pub(crate) fn check(config: &Config, wanted: &AttachmentId) -> Result<(), Error> {
     let pair = match open(config)? {
         Some(shelter) => pair_of(&shelter, wanted)?,

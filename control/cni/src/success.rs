@@ -9,19 +9,16 @@ use serde_json::{Map, Value};
 
 use crate::error::{Code, Error};
 
-/// What a chain of plugins has made so far. Fields that only other plugins know are handed on.
+/// The result of a chain of plugins so far. Fields that only other plugins know are passed on.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Success {
-    /// The version that it speaks.
+    /// The version of the specification that the result follows.
     #[serde(rename = "cniVersion", default)]
     pub version: String,
-    /// The interfaces.
     #[serde(default)]
     pub interfaces: Vec<Interface>,
-    /// The addresses.
     #[serde(default)]
     pub ips: Vec<Ip>,
-    /// The routes.
     #[serde(default)]
     pub routes: Vec<Route>,
     /// The name servers.
@@ -31,46 +28,41 @@ pub(crate) struct Success {
     others: Map<String, Value>,
 }
 
-/// An interface.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Interface {
-    /// Its name.
     pub name: String,
-    /// Its hardware address, if it has one.
+    /// The interface's hardware address, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// Its MTU in bytes; the specification has it from 1.1.0 on.
+    /// The MTU in bytes. The specification has it from 1.1.0 on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u32>,
-    /// The path of its namespace; empty or absent: the node's.
+    /// The path of the interface's namespace; empty or absent: the node's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<String>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
 
-/// An address.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Ip {
-    /// `4` or `6`; the specification has it until 0.4.0.
+    /// `4` or `6`. The specification has it until 0.4.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// With the length of its prefix.
+    /// The address with its prefix length.
     pub address: String,
     /// The next hop of the default route.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
-    /// Which of the interfaces has it.
+    /// The index of the interface that has the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<usize>,
     #[serde(flatten)]
     others: Map<String, Value>,
 }
 
-/// A route.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Route {
-    /// The destination.
     #[serde(rename = "dst")]
     pub destination: String,
     /// The next hop.
@@ -86,7 +78,7 @@ pub(crate) const fn default_route(is_v4: bool) -> &'static str {
 }
 
 impl Success {
-    /// The place of a container's interface.
+    /// The index of a container's interface.
     pub(crate) fn find(&self, netns: &Path, interface: &str) -> Option<usize> {
         let is_it = |it: &Interface| {
             it.name == interface && it.sandbox.as_deref().map(Path::new) == Some(netns)
@@ -100,15 +92,15 @@ impl Success {
         of_it.map(|ip| ip.address.split('/').next()?.parse().ok())
     }
 
-    /// The same in the words of this version.
+    /// The result in the form of this version.
     pub(crate) fn in_version(&self, version: &str) -> Self {
         Self { version: version.to_owned(), ..self.clone() }
     }
 
-    /// This, and what the agent has made.
+    /// The result with the agent's additions.
     ///
-    /// A pod's interface has no net of its own: each address is alone (/32, /128). The gateway is what Calico's pods have.
-    /// The kernel's routes name it, but on a TUN device they lead to the device.
+    /// A pod's interface has no net of its own: each address is alone (/32, /128). The gateway is the same as that of
+    /// Calico's pods. The kernel's routes name it, except on a TUN device, where they name only the device.
     pub(crate) fn extended(mut self, netns: &Path, interface: &str, made: &Attached) -> Self {
         let index = self.interfaces.len();
         self.interfaces.push(Interface {
@@ -137,7 +129,7 @@ impl Success {
         self
     }
 
-    /// What goes to standard output.
+    /// The text for standard output.
     pub(crate) fn to_json(&self) -> Result<String, Error> {
         let text = serde_json::to_string_pretty(self)
             .map_err(|error| Error::new(Code::Internal, format!("the result: {error}")))?;

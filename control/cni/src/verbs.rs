@@ -25,9 +25,9 @@ use crate::policy_only;
 use crate::success::{Success, default_route, mac_text};
 use crate::version::VERSIONS;
 
-/// How long CHECK waits for a pod's object ("a reasonable convergence delay").
+/// The time that CHECK waits for a pod's object ("a reasonable convergence delay").
 const SETTLED: Duration = Duration::from_secs(2);
-/// How often it looks.
+/// The interval at which CHECK looks for it.
 const LOOK: Duration = Duration::from_millis(50);
 
 fn netns_of(container: &Container) -> Result<&Path, Error> {
@@ -35,15 +35,14 @@ fn netns_of(container: &Container) -> Result<&Path, Error> {
     container.netns.as_deref().ok_or_else(missing)
 }
 
-/// VERSION.
 pub(crate) fn version(spoken: &str) -> String {
     format!("{:#}\n", json!({"cniVersion": spoken, "supportedVersions": VERSIONS}))
 }
 
-/// ADD: the agent makes the interface, and answers when the pod's policy is in force. The same ADD again has the same
+/// ADD: the agent makes the interface, and replies when the pod's policy is in force. The same ADD again has the same
 /// result.
 pub(crate) fn add(config: &Config, container: &Container) -> Result<String, Error> {
-    let wishes = config.read_wishes()?;
+    let options = config.attachment_options()?;
     let (netns, Container { interface, pod, .. }) = (netns_of(container)?, container);
     namespace::check(netns)?;
     if config.policy_only {
@@ -57,17 +56,17 @@ pub(crate) fn add(config: &Config, container: &Container) -> Result<String, Erro
         return Err(Error::new(Code::Config, text));
     }
     let attach = Attach {
-        addresses: wishes.addresses,
+        addresses: options.addresses,
         sandbox: Some(id(config, container).sandbox),
-        device: wishes.device,
+        device: options.device,
         ..Attach::new(pod.clone(), netns, interface)
     };
     let made = attach_with_device(config, attach)?;
     config.made_before().extended(netns, interface, &made).to_json()
 }
 
-/// A TUN or TAP device is made here, where the pod's namespace may be entered, and its queues go to the agent: so the
-/// agent needs no such power. The agent makes veths itself.
+/// Attaches a pod. If the pod's namespace may be entered, a TUN or TAP device is made here and its queues are handed to
+/// the agent, so the agent does not need that right. The agent makes veths itself.
 fn attach_with_device(config: &Config, attach: Attach) -> Result<Attached, Error> {
     let mut client = connect(config)?;
     let (path, interface) = (attach.netns.clone(), attach.interface.clone());
@@ -75,7 +74,8 @@ fn attach_with_device(config: &Config, attach: Attach) -> Result<Attached, Error
     let reserved = match client.reserve(attach.clone(), netns.as_fd())? {
         Ok(reserved) => reserved,
         Err(attached) if has_interface(&netns, &interface)? => return Ok(attached),
-        // The namespace has the number of one that has gone, with the interface: the agent takes the two for one.
+        // The namespace has the number of an earlier one, which ended with its interface, so the agent takes the two
+        // for the same.
         Err(_) => {
             let pod = attach.pod.clone();
             client.detach(Detach { pod: pod.clone(), id: attach.id() })?;
@@ -112,7 +112,7 @@ fn has_interface(netns: &OwnedFd, interface: &str) -> Result<bool, Error> {
     Ok(found.is_some())
 }
 
-/// DEL: the agent takes the interface and the addresses away, if they are still this container's.
+/// DEL: the agent removes the interface and the addresses, if they still belong to this container.
 pub(crate) fn del(config: &Config, container: &Container) -> Result<String, Error> {
     let gone = id(config, container);
     if config.policy_only {
@@ -120,8 +120,8 @@ pub(crate) fn del(config: &Config, container: &Container) -> Result<String, Erro
     }
     let mut client = connect(config)?;
     let known = attached_as(&mut client, |id| *id == gone)?;
-    // The interface goes here and not when the holder closes its last queue: the kernel takes some 20 ms for one, and
-    // the holder is one thread.
+    // The interface is removed here and not by the holder's closing of the last queue: that takes the kernel some 20 ms
+    // each, and the holder has one thread.
     let removed = match container.netns.as_deref().filter(|it| namespace::check(it).is_ok()) {
         Some(path) if !known.is_empty() && !config.policy_only => match netns::open(path) {
             Ok(netns) => pod_device::remove_tuntap(&netns, &container.interface),
@@ -134,10 +134,10 @@ pub(crate) fn del(config: &Config, container: &Container) -> Result<String, Erro
     Ok(String::new())
 }
 
-/// GC: the agent takes back what belongs to no container that the runtime still has in this network.
+/// GC: the agent frees everything that belongs to no container which the runtime still has in this network.
 pub(crate) fn gc(config: &Config) -> Result<String, Error> {
     let Some(valid) = &config.valid else {
-        // "The runtime must provide": one that forgets it must not cut all its pods off.
+        // "The runtime must provide": a runtime that forgets it must not cut off all its pods.
         let text = "manx-cni: GC without `cni.dev/valid-attachments`: nothing is known to be stale";
         let _ = writeln!(stderr(), "{text}");
         return Ok(String::new());
@@ -157,9 +157,9 @@ pub(crate) fn gc(config: &Config) -> Result<String, Error> {
     Ok(String::new())
 }
 
-/// CHECK: the agent has the pod and its policy is in force, and the pod's namespace has what `prevResult` says.
+/// CHECK: the agent has the pod and its policy is in force, and the pod's namespace matches `prevResult`.
 pub(crate) fn check(config: &Config, container: &Container) -> Result<String, Error> {
-    config.read_wishes()?;
+    config.attachment_options()?;
     let (netns, interface) = (netns_of(container)?, &container.interface);
     let previous = config.previous.as_ref().ok_or_else(|| {
         Error::new(Code::Config, "CHECK needs `prevResult`, the result of the ADD")
@@ -183,7 +183,7 @@ fn changed(text: String) -> Error {
     Error::new(Code::Changed, text)
 }
 
-/// Returns the hardware address that the pod's packets go to.
+/// Checks the agent's attachment. Returns the hardware address to which the pod's packets go.
 fn check_agent(
     config: &Config,
     container: &Container,
@@ -212,7 +212,7 @@ fn check_agent(
     Ok(found.mac)
 }
 
-/// What the agent has. A pod's object may come to the agent after the pod: it has a moment to do so.
+/// The agent's attachment. The agent may get a pod's object after the pod, so this waits a moment for it.
 fn find_settled(client: &mut Client, wanted: &AttachmentId) -> Result<Attachment, Error> {
     let start = Instant::now();
     loop {
@@ -229,7 +229,7 @@ fn find_settled(client: &mut Client, wanted: &AttachmentId) -> Result<Attachment
     }
 }
 
-/// Whatever was added to the interface beside is left alone.
+/// Checks the interface in the pod's namespace. Additions by others are ignored.
 fn check_namespace(
     previous: &Success,
     mac: Option<[u8; 6]>,
@@ -264,10 +264,10 @@ fn check_namespace(
     Ok(())
 }
 
-/// STATUS: whether a pod could be attached. Without an agent the pods that are attached have no network either, because
-/// it is the agent that carries their packets.
+/// STATUS: whether a pod could be attached. Without an agent the attached pods have no network either, because the
+/// agent carries their packets.
 pub(crate) fn status(config: &Config) -> Result<String, Error> {
-    config.read_wishes()?;
+    config.attachment_options()?;
     let mut client = connect(config).map_err(|error| Error { code: Code::Cut, ..error })?;
     let ready = client.ready().map_err(|error| match error {
         client::Error::Refused(failure)

@@ -4,15 +4,15 @@ use serde_json::Value;
 
 /// The versions of the specification that the plugin speaks, oldest first.
 pub(crate) const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
-/// The newest of them.
+/// The newest version.
 const NEWEST: &str = VERSIONS[VERSIONS.len() - 1];
 
-/// All of them, as text.
+/// All versions, as text.
 pub(crate) fn all() -> String {
     VERSIONS.join(", ")
 }
 
-/// The version that an answer has: that of the input, if it has one that is known.
+/// The version of a reply: that of the input, if the input has a known one.
 pub(crate) fn spoken(input: &[u8]) -> String {
     let parsed: Option<Value> = serde_json::from_slice(input).ok();
     let found = parsed.as_ref().and_then(|it| it.get("cniVersion")?.as_str());

@@ -1,9 +1,8 @@
-//! Devices whose packets Manx carries: an interface in somebody's namespace (a pod's, the node's), its queues in our
-//! hands.
+//! Devices whose packets Manx carries: an interface in a namespace of a pod or of the node, whose queues the agent has.
 //!
-//! A TUN or TAP device lies whole in the namespace. A veth has its far end in a namespace of the agent's own
-//! ([`AgentNamespace`]), where a packet socket reads it; such a socket only gets copies, so that namespace must be one
-//! in which the kernel itself can do nothing with a packet: no address, no IPv6, no forwarding.
+//! A TUN or TAP device is entirely in that namespace. A veth has its far end in a namespace of the agent's own
+//! ([`AgentNamespace`]), where a packet socket reads it. Such a socket only gets copies, so the kernel must be unable
+//! to do anything with a packet in that namespace: no address, no IPv6, no forwarding.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
@@ -25,46 +24,44 @@ use manx_linux::doctor::{self, Lack};
 use manx_linux::netlink::{self, Netlink, Peer, Route, Veth};
 use manx_linux::netns::{self, sysctl};
 
-/// What the other end of every link takes for our hardware address, as Calico's host ends have it; it is never seen
-/// beyond the link.
+/// Our hardware address as the other end of every link sees it, the same as that of Calico's host ends. It is never
+/// seen beyond the link.
 const OWN_MAC: Mac = [0xee; 6];
-/// How the hardware addresses of devices begin: locally administered, unicast, and as some other CNI plugins have
-/// them.
+/// The first bytes of the hardware addresses of devices: locally administered, unicast, and the same as some other CNI
+/// plugins use.
 const MAC_PREFIX: [u8; 2] = [0x0a, 0x58];
-/// Packets (super-packets count once) that a TUN or TAP device keeps for us while we are busy; the driver's own choice
-/// is 500.
+/// The number of packets (a super-packet counts once) that a TUN or TAP device keeps while the workers are busy; the
+/// driver's default is 500.
 const QUEUE_LEN: u32 = 1000;
 
-/// Why a device cannot be made.
+/// The reason why a device cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The namespace.
     #[error(transparent)]
     Namespace(#[from] netns::Error),
     /// The kernel refuses a link, an address or a route.
     #[error(transparent)]
     Netlink(#[from] netlink::Error),
-    /// The name is taken.
+    /// The interface's name is taken.
     #[error(
         "there is an interface {interface} in {place} already, and it is not Manx's: remove it (ip link delete {interface}) or ask \
          for another name"
     )]
     Exists {
-        /// Its name.
         interface: String,
-        /// Whose namespace.
+        /// The name of the namespace in messages.
         place: String,
     },
     /// The environment does not allow this kind of device.
     #[error(transparent)]
     Lacking(#[from] Lack),
-    /// The agent may not enter namespaces, and has none of its own.
+    /// The agent may not enter namespaces, and has no namespace of its own.
     #[error(
         "this agent runs without CAP_SYS_ADMIN and makes no devices of pods: attach by the CNI plugin, which makes TUN and TAP \
          devices itself, or give the agent CAP_SYS_ADMIN, which veth pods need anyway"
     )]
     NotAllowed,
-    /// Another kind of device was to be made of queues.
+    /// A device that is neither TUN nor TAP was to be made from queues.
     #[error("a {0} has no queues to hand over: expected TUN or TAP")]
     NoQueues(Device),
     /// The shelter of another plugin's host ends.
@@ -75,25 +72,19 @@ pub enum Error {
         "the descriptors are not the queues of interface {interface}: {found}; expected {expected}"
     )]
     NotQueues {
-        /// Its name.
         interface: String,
-        /// What was handed over.
+        /// A description of the descriptors.
         found: String,
-        /// What was reserved.
+        /// A description of the reserved device.
         expected: String,
     },
     /// The queues cannot be opened.
     #[error("the queues of interface {interface} cannot be opened: {source}")]
-    Queues {
-        /// Its name.
-        interface: String,
-        /// Why.
-        source: io::Error,
-    },
+    Queues { interface: String, source: io::Error },
 }
 
 impl Error {
-    /// The kind that the agent's socket reports.
+    /// The error kind that the agent's socket reports.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Namespace(
@@ -115,26 +106,27 @@ impl Error {
     }
 }
 
-/// The namespace of the agent's own in which devices are made, and in which the far ends of veths lie. It lives as long
-/// as this value, and the veths with it: when the agent dies, they are gone.
+/// The agent's own namespace, in which devices are made, and in which the far ends of veths are. It and the veths exist
+/// as long as this value: when the agent dies, they are gone.
 #[derive(Debug)]
 pub struct AgentNamespace {
     netns: OwnedFd,
-    /// Whether it is the agent's alone. Without `CAP_SYS_ADMIN` it is the one that the agent was started in.
+    /// Whether the namespace is the agent's alone. Without `CAP_SYS_ADMIN` it is the one in which the agent was
+    /// started.
     is_own: bool,
     made: AtomicU32,
 }
 
 impl AgentNamespace {
-    /// Makes it, with IPv6 and forwarding off, and no answer to ARP.
+    /// Makes the namespace, with IPv6 and forwarding off, and no replies to ARP.
     pub fn create() -> Result<Self, Error> {
         let netns = netns::create()?;
         netns::run_in(&netns, || sysctl::apply(sysctl::SILENT))?.map_err(netlink::Error::from)?;
         Ok(Self { netns, is_own: true, made: AtomicU32::new(0) })
     }
 
-    /// The same; where that takes a capability that the caller does not have, the caller's own namespace. The node's own
-    /// TUN or TAP device can be made there, and nothing else.
+    /// Makes the namespace, or takes the caller's own if the caller lacks the capability. In the caller's own only the
+    /// node's TUN or TAP device can be made.
     pub fn create_if_allowed() -> Result<Self, Error> {
         match Self::create() {
             Err(Error::Namespace(netns::Error::Unshare(errno))) if errno as i32 == libc::EPERM => {
@@ -144,8 +136,8 @@ impl AgentNamespace {
         }
     }
 
-    /// A pod's namespace, for a device with one queue: no other process can open a second one, so it needs no place
-    /// apart. To make and end a namespace costs more than the device.
+    /// Takes a pod's namespace, for a device with one queue. No other process can open a second queue, so the device
+    /// needs no separate namespace. Making and removing a namespace costs more than the device.
     pub fn of_pod(netns: &OwnedFd) -> Result<Self, Error> {
         let netns = netns.try_clone().map_err(netns::Error::Thread)?;
         Ok(Self { netns, is_own: false, made: AtomicU32::new(0) })
@@ -156,8 +148,8 @@ impl AgentNamespace {
         self.is_own
     }
 
-    /// A name that no interface in this namespace has had: several threads make devices here at once. Where others could
-    /// look on, they do not know it before the device has its owner.
+    /// A name that no interface in this namespace has had, because several threads make devices here at once. In a
+    /// shared namespace other processes cannot guess it before the device has its owner.
     fn next_name(&self) -> String {
         if self.is_own {
             return format!("far{}", self.made.fetch_add(1, Ordering::Relaxed));
@@ -172,29 +164,26 @@ impl AsFd for AgentNamespace {
     }
 }
 
-/// A device to make.
+/// The description of a device to make.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceSpec<'a> {
-    /// The interface's name.
     pub interface: &'a str,
-    /// The kind.
     pub device: Device,
-    /// Its addresses. Each is alone on the link (/32, /128).
+    /// The interface's addresses. Each is alone on the link (/32, /128).
     pub addresses: &'a [IpAddr],
-    /// Its MTU in bytes.
+    /// The interface's MTU in bytes.
     pub mtu: u32,
-    /// Of how many segments super-packets from a TUN or TAP device may be; `None`: of as many as the kernel likes.
+    /// The most segments of a super-packet from a TUN or TAP device; `None`: as many as the kernel likes.
     pub segments: Option<u32>,
-    /// How many queues: one for each worker.
+    /// The number of queues, one for each worker.
     pub queues: usize,
-    /// Whether the workers that own them sleep.
+    /// Whether the workers that own the queues sleep.
     pub polling: Polling,
 }
 
-/// What was made, without its queues.
+/// A device that was made, without its queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CreatedDevice {
-    /// The kind.
     pub device: Device,
     /// The interface's index in its namespace.
     pub index: u32,
@@ -205,13 +194,12 @@ pub struct CreatedDevice {
 /// The queues of a device, in worker order.
 pub type Queues = Vec<Box<dyn PacketIo>>;
 
-/// All that a device is held by.
+/// The handles that keep a device open.
 pub struct OpenDevice {
-    /// Its queues.
     pub queues: Queues,
-    /// Those of its host side, where another plugin has connected the pod.
+    /// The queues of the device's host side, if another plugin has connected the pod.
     pub host: Option<Queues>,
-    /// The settings of a TUN or TAP device of several queues, which others may change, too.
+    /// The settings of a TUN or TAP device with several queues, which other processes may change, too.
     pub settings: Option<Settings>,
 }
 
@@ -221,8 +209,8 @@ impl From<Queues> for OpenDevice {
     }
 }
 
-/// Makes the device in `netns`, which messages call `place`: addresses, MTU, up, its queues open. Nothing is left
-/// behind when it fails.
+/// Makes the device in `netns`, which messages call `place`: addresses, MTU, up, its queues open. After an error
+/// nothing is left behind.
 pub fn make(
     agent: &AgentNamespace,
     netns: BorrowedFd<'_>,
@@ -239,7 +227,7 @@ pub fn make(
         Device::Veth => {
             let far_end = agent.next_name();
             make_veth(agent, netns, wanted, &far_end).inspect_err(|_| {
-                // The first error is the one to tell.
+                // The first error is the one to report.
                 let _ = remove_link(agent.as_fd(), &far_end);
             })
         }
@@ -255,7 +243,7 @@ pub(crate) const fn kind(device: Device) -> Option<Kind> {
     }
 }
 
-/// The device that has queues of this kind.
+/// The kind of device whose queues are of this kind.
 pub(crate) const fn device_of(kind: Kind) -> Device {
     match kind {
         Kind::Tun => Device::Tun,
@@ -263,8 +251,9 @@ pub(crate) const fn device_of(kind: Kind) -> Device {
     }
 }
 
-/// The hardware address of a device. It ends as the first of the device's addresses does, or as its name if it has none.
-/// The process that makes the device and the agent that reads its queues both work it out, and tell each other nothing.
+/// The hardware address of a device. It ends like the first of the device's addresses, or depends on its name if it has
+/// none. The process that makes the device and the agent that reads its queues both calculate it, without
+/// communication.
 fn hardware_address(interface: &str, addresses: &[IpAddr]) -> Mac {
     let ends_as = |bytes: &[u8]| bytes.last_chunk().copied().unwrap_or_default();
     let [a, b, c, d]: [u8; 4] = match addresses.first() {
@@ -301,12 +290,12 @@ impl CreatedDevice {
     /// A route through the device.
     pub fn route(&self, destination: IpNet, source: Option<IpAddr>) -> Route {
         let via = self.gateway(destination.addr());
-        // A link-local next hop of IPv6 is on the link by itself.
+        // A link-local next hop of IPv6 is on the link anyway.
         let onlink = via.is_some_and(|via| via.is_ipv4());
         Route { source, via, onlink, ..Route::direct(destination, self.index) }
     }
 
-    /// The next hop of routes to this address's family, and its hardware address. `None`: they need none.
+    /// The next hop of routes of this address's family, and its hardware address. `None` if routes need none.
     pub fn neighbour(&self, of: IpAddr) -> Option<(IpAddr, Mac)> {
         self.gateway(of).map(|gateway| (gateway, OWN_MAC))
     }
@@ -315,20 +304,20 @@ impl CreatedDevice {
         self.device.is_ethernet().then(|| manx_api::gateway(of))
     }
 
-    /// Removes what closing the queues does not. Repeating it is no error.
+    /// Removes the parts that closing the queues does not remove. Repeating it is no error.
     pub fn remove(&self, agent: &AgentNamespace) -> Result<(), Error> {
         match &self.far_end {
-            // A TUN or TAP device goes with its last queue.
+            // A TUN or TAP device ends with its last queue.
             None => Ok(()),
             Some(far_end) => remove_link(agent.as_fd(), far_end),
         }
     }
 }
 
-/// Holds a TUN or TAP device by its queues.
+/// Opens a TUN or TAP device by its queues.
 pub fn open(queues: Vec<Queue>, wanted: &DeviceSpec<'_>) -> Result<OpenDevice, Error> {
     let error = |source| Error::Queues { interface: wanted.interface.to_owned(), source };
-    // A device with one queue gives none to any other process, so none can change them.
+    // No other process can get a queue of a device with one queue, so no other process can change its settings.
     let several = queues.first().filter(|queue| queue.has_several());
     let settings = several.map(Queue::settings).transpose().map_err(error)?;
     let queues = queues.into_iter().map(|queue| queue.into_port(|| link(wanted))).collect();
@@ -338,9 +327,9 @@ pub fn open(queues: Vec<Queue>, wanted: &DeviceSpec<'_>) -> Result<OpenDevice, E
 /// The device is made in the agent's namespace under a name of its own, then moved and renamed. In the agent's
 /// namespace no other process could open a queue before the device has an owner.
 ///
-/// It gets its hardware address before it is moved: what manages a node's interfaces (systemd's `MACAddressPolicy`)
-/// gives another one to an interface that comes with one that the kernel chose. An agent without a namespace of its own
-/// makes its own devices in the node's, and such a manager may come in between.
+/// It gets its hardware address before it is moved: a manager of the node's interfaces (systemd's `MACAddressPolicy`)
+/// replaces an address that the kernel chose. An agent without a namespace of its own makes its devices in the node's
+/// namespace, where such a manager may interfere.
 pub fn make_tuntap(
     agent: &AgentNamespace,
     netns: BorrowedFd<'_>,
@@ -367,7 +356,7 @@ pub fn make_tuntap(
             netlink.set_segments(link.index, segments).await?;
         }
         if kind == Kind::Tun {
-            // Nobody listens to a link-local address on a device without a link.
+            // A link-local address is useless on a device without a link.
             let key = format!("ipv6/conf/{}/addr_gen_mode", wanted.interface);
             sysctl::set_if_present(&key, "1")?;
         }
@@ -386,8 +375,8 @@ fn make_veth(
     let ours = link(wanted);
     let mac = Some(ours.peer);
     let peer = Peer { name: wanted.interface, netns: Some(netns), mac, index: None };
-    // Our end itself has another one: frames to `OWN_MAC` are then none of its kernel's (`PACKET_OTHERHOST`), which
-    // drops them as soon as the packet socket has its copies, and looks for no route.
+    // Our end itself has another hardware address. Frames to `OWN_MAC` are then not for its kernel
+    // (`PACKET_OTHERHOST`), which drops them as soon as the packet socket has its copies, and looks up no route.
     let veth = Veth { name: far_end, mac: None, index: None, mtu: wanted.mtu, peer };
     let far_index = netlink::in_netns(agent, async |netlink| {
         netlink.add_veth(&veth).await?;
@@ -410,7 +399,7 @@ fn make_veth(
     ))
 }
 
-/// Reads another plugin's veth, whose two ends lie in the shelter.
+/// Opens another plugin's veth, whose two ends are in the shelter.
 pub(crate) fn open_relay(
     shelter: &OwnedFd,
     ends: &Ends,
@@ -455,7 +444,7 @@ async fn set_up(
     netlink.set_up(index).await
 }
 
-/// It is no error if there is none.
+/// Removes an interface. It is no error if there is none.
 pub(crate) fn remove_link(netns: BorrowedFd<'_>, interface: &str) -> Result<(), Error> {
     netlink::in_netns(netns, async |netlink| match netlink.link(interface).await? {
         Some(link) => netlink.delete_link(link.index).await,

@@ -16,10 +16,10 @@ use manx_api::{Attach, Device};
 use manx_linux::netlink::{self, Route};
 use manx_linux::netns;
 
-/// Which kind of device pods shall get.
+/// The kind of device that pods should get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preference {
-    /// TUN where it can be had, else veth.
+    /// TUN if it is available, otherwise veth.
     Auto,
     /// This kind and no other.
     Only(Device),
@@ -29,7 +29,8 @@ pub enum Preference {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodDevice {
     netns: PathBuf,
-    /// Holds the namespace's identity, not the namespace: a descriptor kept would keep it and the device alive.
+    /// The namespace's identity, not a descriptor of it: an open descriptor would keep the namespace and the device
+    /// alive.
     identity: netns::Identity,
     interface: String,
     maker: Maker,
@@ -38,24 +39,24 @@ pub struct PodDevice {
     mac: Option<Mac>,
 }
 
-/// Who made a device.
+/// The maker of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Maker {
-    /// The agent, which removes it, too.
+    /// The agent, which also removes it.
     Agent(CreatedDevice),
-    /// A process that handed over the queues of a device of this kind. The device goes with them.
+    /// Another process, which handed over the queues of a device of this kind. The device ends with its queues.
     Caller(Kind),
-    /// Another plugin. The CNI plugin takes away what stands in for its host end. The node has these addresses there.
+    /// Another plugin. The CNI plugin removes the stand-in of its host end. These are the node's addresses there.
     Plugin(Vec<IpAddr>),
 }
 
 /// Makes the interface in the pod's namespace, which is at `path` (as `CNI_NETNS`), and gives it its addresses and a
-/// default route of each family. A gateway's hardware address is known to the pod from the start: it asks nobody, also
-/// while there is no agent. The pod's loopback interface is set up too.
+/// default route of each family. The pod knows a gateway's hardware address from the start, so it needs no reply to
+/// ARP, not even while there is no agent. The pod's loopback interface is set up too.
 ///
 /// # Errors
-/// [`Error::Exists`] when the pod has an interface of this name: repeating an attachment is the caller's to recognise,
-/// by [`PodDevice::is`]. Nothing is left behind after an error.
+/// [`Error::Exists`] if the pod has an interface of this name. The caller recognises a repeated attachment by
+/// [`PodDevice::is`]. Nothing is left behind after an error.
 pub fn attach(
     agent: &AgentNamespace,
     path: &Path,
@@ -75,18 +76,18 @@ pub fn attach(
     match routes {
         Ok(()) => Ok((pod, held)),
         Err(error) => {
-            // The first error is the one to tell.
+            // The first error is the one to report.
             let _ = pod.detach(agent);
             Err(error)
         }
     }
 }
 
-/// Makes a TUN or TAP device as [`attach`] does, for another process to hold. The device goes with the last of its
-/// queues, wherever that is.
+/// Makes a TUN or TAP device as [`attach`] does, for another process to hold. The device ends with the last of its
+/// queues, whichever process has it.
 ///
 /// # Errors
-/// As of [`attach`], and [`Error::NoQueues`] for a veth.
+/// Those of [`attach`], and [`Error::NoQueues`] for a veth.
 pub fn make_tuntap(
     netns: &OwnedFd,
     path: &Path,
@@ -102,8 +103,8 @@ pub fn make_tuntap(
     Ok(queues)
 }
 
-/// Removes a device that [`make_tuntap`] made, even while workers hold its queues: the next one may have its name at
-/// once. It is no error if there is none.
+/// Removes a device that [`make_tuntap`] made, even while workers have its queues, so that the next device can have its
+/// name at once. It is no error if there is none.
 pub fn remove_tuntap(netns: &OwnedFd, interface: &str) -> Result<(), Error> {
     device::remove_link(netns.as_fd(), interface)
 }
@@ -115,7 +116,7 @@ fn place(path: &Path) -> String {
 /// Takes over a device that [`make_tuntap`] made in another process, in the namespace of this identity.
 ///
 /// # Errors
-/// [`Error::NotQueues`] when the descriptors are not as many queues as are wanted, with virtio headers, of one device of
+/// [`Error::NotQueues`] if the descriptors are not the wanted number of queues, with virtio headers, of one device of
 /// that name and kind.
 pub fn adopt(
     queues: Vec<OwnedFd>,
@@ -126,7 +127,7 @@ pub fn adopt(
     adopt_recognized(recognize(queues, wanted)?, path, identity, wanted)
 }
 
-/// Queues of TUN or TAP devices.
+/// Checks that descriptors are queues of the wanted TUN or TAP device.
 fn recognize(queues: Vec<OwnedFd>, wanted: &DeviceSpec<'_>) -> Result<Vec<Queue>, Error> {
     let open = |queue| {
         Queue::from_fd(queue).map_err(|error| Error::NotQueues {
@@ -169,11 +170,11 @@ fn adopt_recognized(
     Ok((PodDevice { netns, identity, interface, maker, mtu, mac }, held))
 }
 
-/// Takes over a device that the last agent had, with its queues from the holder. It is TUN or TAP, as the kernel says,
-/// whichever this agent makes.
+/// Takes over a device of the last agent, with its queues from the holder. The kernel tells whether it is TUN or TAP,
+/// whatever kind this agent makes.
 ///
 /// # Errors
-/// As [`adopt`], and [`Error::NotQueues`] when the device does not lie in the namespace that is at `path` now.
+/// Those of [`adopt`], and [`Error::NotQueues`] if the device is not in the namespace that is at `path` now.
 pub fn resume(
     queues: Vec<OwnedFd>,
     path: &Path,
@@ -199,11 +200,11 @@ pub fn resume(
     adopt_recognized(queues, path, there, &DeviceSpec { device, ..*wanted })
 }
 
-/// Reads the link of a pod that another plugin has connected: its two ends in the shelter that was handed over, or kept
-/// by the holder. `netns` is the pod's.
+/// Opens the link of a pod that another plugin has connected. Its two ends are in the shelter, which was handed over or
+/// kept by the holder. `netns` is the pod's.
 ///
 /// # Errors
-/// [`Error::NotQueues`] when that is no shelter with a pair of this attachment.
+/// [`Error::NotQueues`] if the shelter has no pair of this attachment.
 pub fn relay(
     shelter: Vec<OwnedFd>,
     attach: &Attach,
@@ -238,10 +239,10 @@ pub fn relay(
     Ok((device, open))
 }
 
-/// The same for what the holder has kept.
+/// Like [`relay`], for an entry of the holder.
 ///
 /// # Errors
-/// As [`relay`], and when there is no namespace at the pod's path now.
+/// Those of [`relay`], and one if there is no namespace at the pod's path now.
 pub fn resume_relay(
     shelter: Vec<OwnedFd>,
     attach: &Attach,
@@ -273,7 +274,6 @@ fn set_routes(
 }
 
 impl PodDevice {
-    /// The kind of device.
     pub const fn device(&self) -> Device {
         match &self.maker {
             Maker::Agent(made) => made.device,
@@ -282,7 +282,7 @@ impl PodDevice {
         }
     }
 
-    /// The node's own addresses on its link, where another plugin made it.
+    /// The node's own addresses on the link, if another plugin made it.
     pub fn gateways(&self) -> &[IpAddr] {
         match &self.maker {
             Maker::Plugin(gateways) => gateways,
@@ -300,32 +300,33 @@ impl PodDevice {
         self.mac
     }
 
-    /// Whether this is the interface that a repeated attachment asks for: at the same path, in the namespace that is
-    /// there now (it may have been made anew), of the same name.
+    /// Whether a repeated attachment asks for this interface: its path and name are the same, and its namespace is the
+    /// one at the path now (which may have been made anew).
     pub fn is(&self, path: &Path, netns: Option<netns::Identity>, interface: &str) -> bool {
         self.netns == path && netns == Some(self.identity) && self.interface == interface
     }
 
-    /// Removes the interface, even while workers hold its queues: the next one may have its name at once. Repeating it,
-    /// or a pod whose namespace is gone, is no error. A device that another process made goes with its queues (the
-    /// holder's, too), or that process removes it.
+    /// Removes the interface, even while workers have its queues, so that the next one can have its name at once.
+    /// Repeating it, or a pod whose namespace is gone, is no error. A device that another process made ends with its
+    /// queues (including the holder's), or that process removes it.
     pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
         let Maker::Agent(made) = &self.maker else { return Ok(()) };
         if made.device.is_tuntap()
             && let Ok(netns) = netns::open(&self.netns)
             && netns::identity(&netns).is_ok_and(|found| found == self.identity)
         {
-            // By its index: a pod may have given it another name.
+            // The index is used because a pod may have renamed the interface.
             netlink::in_netns(&netns, async |netlink| netlink.delete_link(made.index).await)?;
         }
         made.remove(agent)
     }
 }
 
-/// Which kind of device pods get, with a queue for each worker. Says in the log which and why: call it once.
+/// Chooses the kind of device that pods get, with a queue for each worker. The choice and its reason are logged, so it
+/// should be called once.
 ///
 /// # Errors
-/// TUN or TAP is asked for and `/dev/net/tun` makes no device in the calling thread's network namespace, which is the
+/// TUN or TAP is requested, and `/dev/net/tun` makes no device in the calling thread's network namespace, which is the
 /// node's.
 pub fn choose(preference: Preference, workers: usize) -> Result<Device, Error> {
     match (preference, manx_linux::doctor::tun()) {

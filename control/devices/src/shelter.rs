@@ -1,14 +1,14 @@
-//! The shelter: a named network namespace in which the host ends of other plugins' veths lie, so that nothing passes
-//! between their pods and the node but by the agent.
+//! The shelter: a named network namespace for the host ends of other plugins' veths, so that packets between their pods
+//! and the node pass only through the agent.
 //!
 //! ```text
 //!  node                         shelter                                            pod
 //!  stand-in  <--- veth --->  inner end   (agent)   host end  <--- veth --->  its interface
 //! ```
 //!
-//! The stand-in has the name, index, hardware address and configuration of the host end. Nothing else remembers what
-//! that was like: it is read off the stand-in when the host end goes back. Whose a pair is stands in the inner end's
-//! alias. The namespace is kept by its name, because the kernel deletes veths with their namespace, and the pod's
+//! The stand-in has the name, index, hardware address and configuration of the host end. Only the stand-in stores that
+//! configuration, and it is read from there when the host end is given back. The inner end's alias names the pair's
+//! attachment. The namespace is kept by its name, because the kernel deletes veths with their namespace, and the pod's
 //! interface with them.
 
 use std::collections::BTreeSet;
@@ -24,31 +24,29 @@ mod lock;
 
 pub use lock::Lock;
 
-/// The longest alias that the kernel takes, in bytes (`IFALIASZ`, with its end).
+/// The longest alias that the kernel takes, in bytes (`IFALIASZ`, with the zero at its end).
 const ALIAS_MAX: usize = 255;
-/// What a pair's inner end is called, with the host end's index behind it.
+/// The prefix of an inner end's name, which the host end's index follows.
 const PREFIX: &str = "manx-";
-/// How much greater the inner end's index is than the host end's. Host ends bring their own index along, and the low
-/// ones are for them.
+/// The difference between the inner end's index and the host end's. Host ends keep their indexes, so the low indexes
+/// must be free for them.
 const ABOVE: u32 = 0x100_0000;
 
-/// Why a host end cannot lie in the shelter, or cannot go back.
+/// The reason why a host end cannot be moved into the shelter, or cannot be given back.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel refuses.
+    /// The kernel refuses a request.
     #[error(transparent)]
     Netlink(#[from] netlink::Error),
     /// A namespace cannot be made, named or entered.
     #[error(transparent)]
     Namespace(#[from] netns::Error),
-    /// The file of the shelter's name, or the one that is locked by who moves host ends.
+    /// The file of the shelter's name, or the lock file.
     #[error("{path} cannot be {verb}: {source}")]
     Lock {
-        /// The file.
         path: PathBuf,
         /// `made`, `opened`, `locked`, `read` or `removed`.
         verb: &'static str,
-        /// Why.
         source: std::io::Error,
     },
     /// The pod's interface has no host end that can be moved.
@@ -57,77 +55,71 @@ pub enum Error {
          plugins ptp and bridge make it (macvlan, ipvlan and host-device cannot be judged beside another plugin)"
     )]
     NoHostEnd {
-        /// The pod's interface.
         interface: String,
-        /// What it is.
+        /// A description of the interface.
         found: String,
     },
-    /// The host end has something that would be lost.
+    /// The host end has a setting that would be lost.
     #[error(
         "{host_end}, the host end of the pod's interface, has {found}, which it would lose; name manx-cni directly behind the \
          plugin that makes the interface, or let that plugin do without"
     )]
     WouldLose {
-        /// Its name.
         host_end: String,
-        /// What it has.
+        /// The setting that would be lost.
         found: String,
     },
-    /// There is no file to lock.
+    /// The lock file does not exist.
     #[error(
         "{0} is not there: Manx was taken away from this node, and its pods were given back to the plugin that connected them; \
          expected an agent with --policy-only, which makes that file at its start, or `manx-cni install --policy-only`"
     )]
     GivenBack(PathBuf),
-    /// The host end has another index now, by which nobody knows it.
+    /// The host end has another index after its move, so that no other program recognises it.
     #[error(
         "{host_end} had the index {index} and has {found} after its move, because another interface has that index there; nothing \
          passes the pod: make it anew"
     )]
     IndexTaken {
-        /// Its name.
         host_end: String,
-        /// The index that it had.
+        /// The index before the move.
         index: u32,
-        /// The one that it has.
+        /// The index after the move.
         found: u32,
     },
     /// The host end is gone.
     #[error("{0}, the host end of the pod's interface, is gone: its pod has ended meanwhile")]
     Gone(String),
-    /// The attachment cannot be written into an alias.
+    /// The attachment's names cannot be written into an alias.
     #[error(
         "the attachment ({0}) cannot be noted on an interface: expected names without spaces, {ALIAS_MAX} bytes together"
     )]
     Name(AttachmentId),
 }
 
-/// The namespace in which host ends lie.
+/// The namespace that contains host ends.
 #[derive(Debug)]
 pub struct Shelter {
     netns: OwnedFd,
 }
 
-/// A host end in the shelter and the stand-in for it, or what is left of both.
+/// A host end in the shelter and its stand-in, or the part of them that still exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pair {
-    /// The index of the host end, and of the stand-in.
+    /// The index that the host end and the stand-in both have.
     pub index: u32,
-    /// Whose it is. `None`: it was left unfinished, or has no stand-in.
+    /// The pair's attachment. `None` if the move was not finished, or there is no stand-in.
     pub attachment: Option<AttachmentId>,
 }
 
-/// What has become of a host end that was to go back.
+/// The state of a host end after it should have been given back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GivenBack {
-    /// It is as it was.
+    /// The host end has its former configuration.
     Whole,
-    /// It is up and has nothing else, because nothing stood in for it.
-    Bare {
-        /// Its name.
-        host_end: String,
-    },
-    /// It went with its pod.
+    /// The host end is up and has no other configuration, because it had no stand-in.
+    Bare { host_end: String },
+    /// The host end was deleted with its pod.
     Gone,
 }
 
@@ -170,15 +162,15 @@ fn read_alias(alias: &str) -> Option<AttachmentId> {
     whole.then_some(AttachmentId { sandbox: Sandbox { network, container }, interface })
 }
 
-/// The shelter's name, beside the agent's socket.
+/// The shelter's path, next to the agent's socket.
 pub fn path(agent: &Path) -> PathBuf {
     agent.with_extension("netns")
 }
 
-/// A pod's interface and its host end, as it is in the node's namespace.
+/// A pod's interface and its host end in the node's namespace.
 ///
 /// # Errors
-/// [`Error::NoHostEnd`], and [`Error::WouldLose`] where it has more than an [`InterfaceConfig`] holds.
+/// [`Error::NoHostEnd`], and [`Error::WouldLose`] if it has a setting that an [`InterfaceConfig`] does not contain.
 pub fn host_end(node: &OwnedFd, pod: &OwnedFd, interface: &str) -> Result<[Link; 2], Error> {
     let of_pod = netlink::in_netns(pod, async |netlink| netlink.existing(interface).await)?;
     let none =
@@ -211,15 +203,16 @@ impl From<OwnedFd> for Shelter {
 }
 
 impl Shelter {
-    /// The shelter of this name, made if there is none. Its folder must exist. Of several callers one makes it.
+    /// The shelter at this path, made if there is none. Its folder must exist. If several callers need it at once, one
+    /// of them makes it.
     pub fn ensure(path: &Path) -> Result<Self, Error> {
         let netns = match netns::open(path) {
             Err(error) if is_missing(&error) => {
                 lock::make_file(path)?;
                 Self::make(path)?
             }
-            // The machine has started anew. The file stays: where somebody else sees the namespace on it, to remove it
-            // would be the end of that.
+            // The machine was restarted. The file is kept, because removing it would end a namespace that another
+            // process may see mounted there.
             Err(netns::Error::NotANamespace(_)) => Self::make(path)?,
             other => other?,
         };
@@ -236,8 +229,8 @@ impl Shelter {
         }
     }
 
-    /// The shelter of this name, if there is one. It is an error if nothing is mounted on the file: the machine has
-    /// started anew, or the caller does not see the mounts of the node.
+    /// The shelter at this path, if there is one. It is an error if nothing is mounted on the file: the machine was
+    /// restarted, or the caller does not see the mounts of the node.
     pub fn open(path: &Path) -> Result<Option<Self>, Error> {
         match netns::open(path) {
             Ok(netns) => Ok(Some(Self { netns })),
@@ -246,12 +239,11 @@ impl Shelter {
         }
     }
 
-    /// The namespace.
     pub fn netns(&self) -> &OwnedFd {
         &self.netns
     }
 
-    /// The pairs in it, and host ends without a stand-in.
+    /// The pairs in the shelter, and host ends without a stand-in.
     pub fn pairs(&self) -> Result<Vec<Pair>, Error> {
         let links = netlink::in_netns(&self.netns, async |netlink| netlink.links().await)?;
         let mut pairs: Vec<Pair> = links.iter().filter_map(Pair::of).collect();
@@ -262,14 +254,14 @@ impl Shelter {
         Ok(pairs)
     }
 
-    /// The pair of the host end with this index, if something stands in for it.
+    /// The pair of the host end with this index, if it has a stand-in.
     pub fn pair(&self, index: u32) -> Result<Option<Pair>, Error> {
         let inner_end = Pair { index, attachment: None }.inner_end();
         let found = netlink::in_netns(&self.netns, async |netlink| netlink.link(&inner_end).await)?;
         Ok(found.as_ref().and_then(Pair::of))
     }
 
-    /// Removes what stands in for host ends that have gone with their pods.
+    /// Removes the stand-ins of host ends that were deleted with their pods.
     pub fn sweep(&self) -> Result<(), Error> {
         Ok(netlink::in_netns(&self.netns, async |netlink| {
             let links = netlink.links().await?;
@@ -281,12 +273,12 @@ impl Shelter {
         })?)
     }
 
-    /// Moves a host end in, and puts a stand-in into its place in the node's namespace. Both inner ends are up
-    /// afterwards.
+    /// Moves a host end in, and puts a stand-in into its place in the node's namespace. Afterwards the host end and the
+    /// inner end are up.
     ///
     /// # Errors
-    /// Before the move nothing has changed. After it there is no way between the pod and the node: the host end stays
-    /// here, and no stand-in is left.
+    /// After an error before the move nothing has changed. After a later error the pod and the node do not reach each
+    /// other: the host end stays here, and no stand-in is left.
     pub fn take_in(
         &self,
         node: &OwnedFd,
@@ -297,7 +289,7 @@ impl Shelter {
         self.take_in_as(node, &config, attachment)
     }
 
-    /// The same where the configuration is known.
+    /// Like [`Self::take_in`], for a known configuration.
     fn take_in_as(
         &self,
         node: &OwnedFd,
@@ -321,15 +313,16 @@ impl Shelter {
         })
         .and_then(|()| netlink::in_netns(node, async |netlink| netlink.configure(config).await));
         if let Err(error) = put {
-            // The first error is the one to tell. What stays is down, or closed by the agent that does not know it.
+            // The first error is the one to report. The remaining parts are down, or closed by the agent because it
+            // does not know them.
             let _ = self.remove(&pair);
             return Err(error.into());
         }
         Ok(pair)
     }
 
-    /// Deletes a pair's inner end and with it the stand-in. The host end stays, and goes with the pod's interface. It is
-    /// no error if there is none.
+    /// Deletes a pair's inner end and with it the stand-in. The host end stays until the pod's interface is deleted. It
+    /// is no error if there is none.
     pub fn remove(&self, pair: &Pair) -> Result<(), Error> {
         netlink::in_netns(&self.netns, async |netlink| {
             match netlink.link(&pair.inner_end()).await? {
@@ -340,8 +333,8 @@ impl Shelter {
         Ok(())
     }
 
-    /// Moves a host end back to the node's namespace, configured as its stand-in was, which goes. Only the stand-in
-    /// remembers that: after an error at a later step the host end is bare.
+    /// Moves a host end back to the node's namespace, gives it the configuration of its stand-in, and deletes the
+    /// stand-in. Only the stand-in stores the configuration, so after an error at a later step the host end is bare.
     pub fn give_back(&self, node: &OwnedFd, pair: &Pair) -> Result<GivenBack, Error> {
         let config = netlink::in_netns(node, async |netlink| {
             let mut links = netlink.links().await?.into_iter();
@@ -374,8 +367,8 @@ impl Shelter {
     }
 }
 
-/// Whether an interface is there after its move. The kernel gives it another index where its own is taken, and says
-/// nothing.
+/// Whether an interface has arrived after its move. If its index is taken there, the kernel silently gives it another
+/// one.
 fn has_arrived(netns: &OwnedFd, moved: &Link) -> Result<bool, Error> {
     let links = netlink::in_netns(netns, async |netlink| netlink.links().await)?;
     let identity = |link: &Link| (link.mac, link.veth_peer);
@@ -390,7 +383,7 @@ fn has_arrived(netns: &OwnedFd, moved: &Link) -> Result<bool, Error> {
     }
 }
 
-/// An interface may go at any time.
+/// Ignores the error of an interface that does not exist, because an interface may be deleted at any time.
 fn if_gone(error: netlink::Error) -> Result<(), netlink::Error> {
     if error.errno() == Some(libc::ENODEV) { Ok(()) } else { Err(error) }
 }

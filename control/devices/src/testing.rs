@@ -22,9 +22,9 @@ use manx_linux::testing::tun_allowed;
 use crate::device::{AgentNamespace, DeviceSpec, Error, Queues};
 use crate::pod_device::{self, PodDevice};
 
-/// Long enough for a datagram that comes.
+/// A wait that is long enough for a datagram that arrives.
 pub const SHORT: Duration = Duration::from_millis(200);
-/// Long enough for everything that comes at all.
+/// A wait that is long enough for everything that arrives at all.
 pub const LONG: Duration = Duration::from_secs(5);
 
 /// The kinds that this environment allows.
@@ -33,27 +33,23 @@ pub fn devices() -> Vec<Device> {
     if tun_allowed() { all.collect() } else { all.filter(|it| !it.is_tuntap()).collect() }
 }
 
-/// The identity of the namespace at a path.
 pub fn there(path: &Path) -> Option<netns::Identity> {
     fs::metadata(path).ok().as_ref().map(netns::Identity::from)
 }
 
-/// Addresses.
 pub fn ips(texts: &[&str]) -> Vec<IpAddr> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-/// A pod's namespace under a name of its own.
+/// A pod's namespace with a name of its own.
 pub struct Pod {
-    /// The name.
     pub path: PathBuf,
-    /// What its interface gets.
+    /// The addresses of its interface.
     pub addresses: Vec<IpAddr>,
     _folder: tempfile::TempDir,
 }
 
 impl Pod {
-    /// Makes it.
     pub fn new(addresses: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("netns");
@@ -61,7 +57,7 @@ impl Pod {
         Self { path, addresses: ips(addresses), _folder: folder }
     }
 
-    /// Gives it `eth0`, with one queue.
+    /// Gives the pod `eth0`, with one queue.
     pub fn attach(
         &self,
         agent: &AgentNamespace,
@@ -70,7 +66,7 @@ impl Pod {
         self.attach_for(Polling::Adaptive, agent, device)
     }
 
-    /// The same, for workers that sleep or do not.
+    /// Like [`Self::attach`], for workers that sleep or do not.
     pub fn attach_for(
         &self,
         polling: Polling,
@@ -80,7 +76,7 @@ impl Pod {
         self.attach_with(1, polling, agent, device)
     }
 
-    /// The same, with several queues.
+    /// Like [`Self::attach`], with several queues.
     pub fn attach_with(
         &self,
         queues: usize,
@@ -92,7 +88,7 @@ impl Pod {
         pod_device::attach(agent, &self.path, &wanted).map(|(device, held)| (device, held.queues))
     }
 
-    /// A TUN device for it, with one queue.
+    /// The description of a TUN device for the pod, with one queue.
     pub fn wanted(&self) -> DeviceSpec<'_> {
         DeviceSpec {
             interface: "eth0",
@@ -105,7 +101,7 @@ impl Pod {
         }
     }
 
-    /// Runs something in it.
+    /// Runs `work` in the pod's namespace.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         netns::run_in(netns::open(&self.path).unwrap(), work).unwrap()
     }
@@ -117,14 +113,14 @@ impl Drop for Pod {
     }
 }
 
-/// Carries packets between two queues until dropped; then the queues are closed.
+/// Carries packets between two queues until it is dropped, then closes the queues.
 pub struct Wire {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Wire {
-    /// Starts it.
+    /// Starts to carry packets.
     pub fn between(mut left: Queues, mut right: Queues) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
@@ -150,22 +146,20 @@ impl Drop for Wire {
     }
 }
 
-/// A socket.
 pub fn bound(address: IpAddr) -> UdpSocket {
     let socket = UdpSocket::bind((address, 0)).unwrap();
     socket.set_read_timeout(Some(SHORT)).unwrap();
     socket
 }
 
-/// Whether a datagram comes through from `from` to `to` within `patience`: one of this call's, not a late one of
-/// another's.
+/// Whether a datagram gets from `from` to `to` within `patience`. Late datagrams of earlier calls do not count.
 pub fn reaches(from: &UdpSocket, to: &UdpSocket, patience: Duration) -> bool {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
     let call = CALLS.fetch_add(1, Ordering::Relaxed).to_be_bytes();
     let end = std::time::Instant::now() + patience;
     let to_address: SocketAddr = to.local_addr().unwrap();
     while std::time::Instant::now() < end {
-        // Without a way out the kernel says so at once; with one, the receiver's timeout paces the loop.
+        // Without a route the kernel reports an error at once. With one, the receiver's timeout paces the loop.
         if from.send_to(&call, to_address).is_err() {
             thread::sleep(SHORT);
         }

@@ -98,7 +98,7 @@ fn a_detached_device_is_gone_while_workers_still_hold_its_queues() {
         };
         let none = links("true");
         let mut held = Vec::new();
-        // A pod may also give it another name.
+        // A pod may also rename its interface.
         for change in ["true", "ip link set eth0 down && ip link set eth0 name mine", "true"] {
             let (attached, queues) = pod.attach_with(2, Polling::Adaptive, &agent, device).unwrap();
             assert_eq!(links(change), none + 1, "{device:?}");
@@ -128,7 +128,7 @@ fn pods_speak_through_their_devices_and_no_other_way() {
             assert!(reaches(&from, &to, LONG) && reaches(&to, &from, LONG), "{device:?} {to:?}");
             sockets.push((from, to));
         }
-        // TCP: checksums and super-packets are carried along.
+        // TCP shows that checksums and super-packets are carried correctly.
         let listener = b.run(|| TcpListener::bind((b.addresses[0], 0)).unwrap());
         let server = listener.local_addr().unwrap();
         let sent = thread::scope(|scope| {
@@ -185,7 +185,7 @@ fn a_namespace_made_anew_at_the_same_path_is_another() {
     let agent = AgentNamespace::create().unwrap();
     let pod = Pod::new(&["10.7.0.2"]);
     let (device, _queues) = pod.attach(&agent, Device::Veth).unwrap();
-    // While the namespace is held, no other one gets its number.
+    // While the namespace is open, no other one gets its number.
     let _old = netns::open(&pod.path).unwrap();
     assert!(device.is(&pod.path, there(&pod.path), "eth0"));
     netns::delete(&pod.path).unwrap();
@@ -278,7 +278,7 @@ fn the_agents_namespace_goes_with_the_agent() {
     let pod = Pod::new(&["10.7.0.2"]);
     let (_device, queues) = pod.attach(&agent, Device::Veth).unwrap();
     drop((agent, queues));
-    // The kernel takes namespaces apart in its own time.
+    // The kernel removes namespaces a moment later.
     let gone = (0..100).any(|_| {
         thread::sleep(Duration::from_millis(50));
         let link = netlink::in_netns(netns::open(&pod.path).unwrap(), async |netlink| {
@@ -333,7 +333,7 @@ fn pods_of_one_family_know_their_gateway_and_speak() {
     }
 }
 
-/// A device that another process has made, as its queues.
+/// The queues of a device that another process has made.
 fn made_elsewhere(kind: Kind, pod: &Pod, interface: &str, queues: usize) -> Vec<OwnedFd> {
     let wanted = DeviceSpec { interface, queues, device: device_of(kind), ..pod.wanted() };
     let netns = netns::open(&pod.path).unwrap();
@@ -341,7 +341,7 @@ fn made_elsewhere(kind: Kind, pod: &Pod, interface: &str, queues: usize) -> Vec<
     queues.into_iter().map(OwnedFd::from).collect()
 }
 
-/// Takes over what shall be `eth0` of a pod with this many queues.
+/// Adopts the queues of `eth0` of a pod with this many queues.
 fn adopt(
     kind: Kind,
     pod: &Pod,
@@ -366,7 +366,7 @@ fn the_queues_of_another_maker_are_taken_over() {
             let (device, held) = adopt(kind, pod, made, queues).unwrap();
             assert!(device.is(&pod.path, there(&pod.path), "eth0"));
             assert_eq!(device.device(), device_of(kind));
-            // The agent has no hand in its end.
+            // The agent does not remove the device.
             device.detach(&agent).unwrap();
             sides.push(held.queues);
         }

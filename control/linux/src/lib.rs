@@ -1,13 +1,13 @@
-//! What the control side needs from Linux.
+//! The Linux interfaces that the control side needs.
 //!
 //! The layers, in order:
 //! - [`netns`]: network namespaces and their settings.
 //! - [`netlink`]: interfaces, addresses, routes, rules and neighbours.
-//! - [`process`]: what a process does to itself at its start, and whether another one ends.
+//! - [`process`]: the setup of a process at its start, and whether another process ends.
 //! - [`private`]: folders and files that no other user can write to.
-//! - [`socket`]: a listening socket in such a folder, of one process at a time.
-//! - [`doctor::sandbox`]: the namespaces that hold a rig.
-//! - [`doctor`]: whether this machine lets Manx work, and what is missing.
+//! - [`socket`]: a listening socket in such a folder, for one process at a time.
+//! - [`doctor::sandbox`]: the namespaces that contain a rig.
+//! - [`doctor`]: checks whether Manx can work on this machine, and reports what is missing.
 //!
 //! The system calls of the packet path are in the dataplane. This crate knows no objects and no
 //! policies.

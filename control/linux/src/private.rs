@@ -1,8 +1,8 @@
 //! Folders and files that no other user can change: for sockets, rigs and results.
 //!
-//! A folder that others can write to may contain what they put there: a link that leads a write to another file, or
-//! their own socket under an agent's name. So the program keeps its files in folders of its user, checks their owner
-//! and mode before it uses anything in them, and makes files without following links.
+//! A folder that others can write to may contain their files: a link that redirects a write to another file, or their
+//! own socket under an agent's name. So the program keeps its files in folders of its user, checks their owner and mode
+//! before it uses anything in them, and makes files without following links.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -24,52 +24,38 @@ const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// Why a folder or file cannot be used.
+/// The reason why a folder or file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It belongs to another user.
+    /// Another user owns it.
     #[error("{path} belongs to user {owner}, and this is run by user {}", geteuid())]
-    Foreign {
-        /// The folder or file.
-        path: PathBuf,
-        /// The owner.
-        owner: u32,
-    },
+    Foreign { path: PathBuf, owner: u32 },
     /// Other users may add or remove files in it.
     #[error("others may write to {path} (mode {mode:04o})")]
-    Shared {
-        /// The folder or file.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
-    /// It is a link or a file.
+    Shared { path: PathBuf, mode: u32 },
+    /// It is a link or a file, not a folder.
     #[error("{0} is no folder, or a link to one")]
     NotAFolder(PathBuf),
     /// It cannot be made or examined.
     #[error("{path}: {source}")]
-    File {
-        /// The folder or file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
 }
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> Error {
     move |source| Error::File { path: path.to_owned(), source }
 }
 
-/// Whether a mode lets any user but `user` write, given the group. If each user has a group of his own with his number,
-/// a umask may allow the group to write. Any other group may have other members, even the user's primary group.
+/// Whether a file with this mode and group can be written by other users than `user`. If each user has a group of his
+/// own with the same number, a umask may allow the group to write. Any other group may have other members, even the
+/// user's primary group.
 fn is_shared(mode: u32, user: u32, group: u32) -> bool {
     mode & OTHERS_WRITE != 0 || (mode & GROUP_WRITES != 0 && group != user)
 }
 
-/// Returns an error unless this is a folder of the caller's own, not a link, to which no other user can add anything.
+/// Returns an error unless this is a folder of the caller (not a link) to which no other user can add anything.
 ///
-/// It is examined through a descriptor. Whether the path leads to the same folder afterwards depends on the parent
-/// folder: only the caller and root may rename it there (see [`of_rigs`]).
+/// The folder is examined through a descriptor. The path leads to the same folder afterwards only if no one except the
+/// caller and root may rename it in the parent folder (see [`of_rigs`]).
 pub fn examine(path: &Path) -> Result<(), Error> {
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let folder = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
@@ -89,12 +75,12 @@ pub fn examine(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes a folder of the caller's own, mode 0700; an existing one must be such a folder. Missing parents are made in
-/// the same way.
+/// Makes a folder of the caller with mode 0700; an existing one must be such a folder. Missing parents are made in the
+/// same way.
 pub fn make(path: &Path) -> Result<(), Error> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).or_else(|error| {
         match error.kind() {
-            // For example a link to nowhere.
+            // For example a link whose target does not exist.
             ErrorKind::AlreadyExists => Ok(()),
             _ => Err(at(path)(error)),
         }
@@ -123,10 +109,10 @@ pub fn of_rigs() -> Result<PathBuf, Error> {
     checked(temporary()?.join(format!("manx-{}", geteuid())))
 }
 
-/// The folder for temporary files (`TMPDIR`), in which the caller can make folders of its own. It need not exist: an
-/// image of a container may consist of one program.
+/// The folder for temporary files (`TMPDIR`), in which the caller can make its own folders. It need not exist, because
+/// a container image may consist of one program.
 ///
-/// Errors: it belongs to neither the caller nor root, or other users can remove the caller's files there.
+/// Errors: the folder belongs to neither the caller nor root, or other users can remove the caller's files there.
 pub fn temporary() -> Result<PathBuf, Error> {
     let temporary = std::env::temp_dir();
     let metadata = match fs::metadata(&temporary) {
@@ -143,13 +129,13 @@ pub fn temporary() -> Result<PathBuf, Error> {
     Ok(temporary)
 }
 
-/// Whether the folder of rigs is shared by everybody who is root on this machine: also with `XDG_RUNTIME_DIR`, because
+/// Whether all logins of root on this machine share the folder of rigs. They do even with `XDG_RUNTIME_DIR`, because
 /// every login of root gets the same one (`pam_systemd`).
 pub fn is_shared_by_root() -> bool {
     geteuid().is_root()
 }
 
-/// A relative path counts as absent (XDG base directories).
+/// The session's folder. A relative path counts as absent (XDG base directories).
 fn session() -> Option<PathBuf> {
     std::env::var_os(SESSION).map(PathBuf::from).filter(|folder| folder.is_absolute())
 }
@@ -169,20 +155,20 @@ pub fn make_unpredictable(within: &Path, prefix: &str) -> io::Result<PathBuf> {
     Ok(folder.keep())
 }
 
-/// Makes a file that must not exist. A link counts as existing, wherever it leads.
+/// Makes a file that must not exist. A link counts as existing, whatever its target is.
 pub fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-/// As [`create`], and writes the whole content.
+/// Like [`create`], and writes the whole content.
 pub fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     create(path)?.write_all(bytes)
 }
 
 /// Makes a file, or empties an existing one if it belongs to the caller or to root: not a link, and without further
-/// names (hard links). So another user cannot have a file overwritten, or read what is written, by what he put in its
-/// place. A link may lead to a pipe or a character device (`/dev/stdout`, a shell's `>(...)`), because these hold
-/// nothing that could be overwritten.
+/// names (hard links). So another user cannot put a link or a file of his own there, to have a file overwritten or to
+/// read the content. A link may lead to a pipe or a character device (`/dev/stdout`, a shell's `>(...)`), because these
+/// hold nothing that could be overwritten.
 pub fn replace(path: &Path) -> io::Result<File> {
     match create(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}

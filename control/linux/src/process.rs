@@ -1,4 +1,4 @@
-//! What a process does to itself at its start, and whether another one ends.
+//! The setup of a process at its start, and whether another process ends.
 
 use std::fs;
 use std::io;
@@ -7,23 +7,23 @@ use std::os::fd::RawFd;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{chdir, close, setsid};
 
-/// Allows this process as many open files as its hard limit does: a service's soft limit is 1,024 by default
-/// (systemd, `DefaultLimitNOFILE=`), and programs that wait by `select` need no more.
+/// Raises this process's limit of open files to its hard limit. A service's soft limit is 1,024 by default (systemd,
+/// `DefaultLimitNOFILE=`), because programs that wait by `select` need no more.
 pub fn raise_open_files() -> io::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
 }
 
-/// Leaves the session, the folder and the descriptors of the process that started this one, except standard input,
-/// output and error. Call it before anything is opened.
+/// Leaves the session, the folder and the descriptors of the parent process, except standard input, output and error.
+/// Call it before anything is opened.
 pub fn leave_parent() -> io::Result<()> {
     let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<RawFd>().ok();
     let open: Vec<RawFd> = fs::read_dir("/proc/self/fd")?.flatten().filter_map(number).collect();
     for inherited in open.into_iter().filter(|number| *number > 2) {
-        // The folder's own is closed already.
+        // The descriptor of the folder itself is closed already.
         let _ = close(inherited);
     }
-    // A program that a shell started leads a group, and keeps its session.
+    // A program that a shell started leads a process group, and keeps its session.
     let _ = setsid();
     Ok(chdir("/")?)
 }
@@ -37,7 +37,7 @@ const KILL: u64 = 1 << 8;
 /// and pending signals).
 pub fn is_ending(pid: i32) -> bool {
     let Ok(text) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return true };
-    // The name before may have any bytes.
+    // The process's name before it may contain any bytes.
     let fields: Vec<&str> = match text.rsplit_once(')') {
         Some((_, fields)) => fields.split_whitespace().collect(),
         None => return true,

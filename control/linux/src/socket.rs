@@ -1,4 +1,4 @@
-//! A listening socket with a name that one process has at a time.
+//! A listening socket whose path one process has at a time.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -17,44 +17,39 @@ use nix::sys::stat::{Mode, fchmod};
 
 use crate::{private, process};
 
-/// How long a process that was killed may have its lock and its sockets: the kernel closes what it had open one after
+/// The time for which a killed process may keep its lock and its sockets: the kernel closes its open files one after
 /// the other, which takes 13 ms and more for each packet socket.
 const ENDING: Duration = Duration::from_secs(10);
-/// How long one that does not seem to end may have them: a signal takes a moment to be seen.
+/// The time for which a process that does not seem to end may keep them, because a signal takes a moment to be seen.
 const LIVING: Duration = Duration::from_millis(300);
 
-/// Why a process cannot listen.
+/// The reason why a process cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Somebody listens there.
+    /// Another process listens there.
     #[error(
         "another process listens at {0}: stop it first, or give this one a socket of its own by --socket"
     )]
     InUse(PathBuf),
-    /// The path is taken by something else.
+    /// The path leads to something else.
     #[error("{0} is there and is no socket: remove it, or name another path by --socket")]
     NotASocket(PathBuf),
-    /// Longer than the kernel takes (unix(7)).
+    /// The path is longer than the kernel takes (unix(7)).
     #[error(
         "the socket's path {0} is longer than the 107 bytes that the kernel takes: name a shorter one by --socket"
     )]
     PathTooLong(PathBuf),
-    /// Others could put a socket of theirs in its place, and files of theirs beside it.
+    /// Other users could replace the socket, and add files next to it.
     #[error(
         "a socket lies in a folder of its user's alone: {0}; name a socket in such a folder by --socket"
     )]
     Folder(#[from] private::Error),
-    /// Anything else.
+    /// Any other error.
     #[error("no process can listen at {path}: {source}; name a path that can be made by --socket")]
-    Listen {
-        /// The socket.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Listen { path: PathBuf, source: io::Error },
 }
 
-/// The right to listen at a path, which one process has at a time. It goes when this is dropped.
+/// The right to listen at a path, which one process has at a time. It ends when this is dropped.
 #[derive(Debug)]
 pub struct SocketLock {
     path: PathBuf,
@@ -62,8 +57,8 @@ pub struct SocketLock {
 }
 
 impl SocketLock {
-    /// Takes the right to listen at `path`. The folder is made (0700) if it is not there, and has to be the caller's own
-    /// ([`private::examine`]). `InUse`: another process has it.
+    /// Takes the right to listen at `path`. The folder is made (0700) if it does not exist, and must belong to the
+    /// caller ([`private::examine`]). `InUse`: another process has the right.
     pub fn take(path: &Path) -> Result<Self, Error> {
         UnixAddr::new(path).map_err(|_| Error::PathTooLong(path.to_owned()))?;
         match path.parent() {
@@ -73,7 +68,6 @@ impl SocketLock {
         Ok(Self { path: path.to_owned(), _lock: lock(path)? })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -91,7 +85,7 @@ fn listen_at(path: &Path) -> Result<UnixListener, Error> {
     let address = UnixAddr::new(path).map_err(|_| Error::PathTooLong(path.to_owned()))?;
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let made = socket(AddressFamily::Unix, SockType::Stream, flags, None).map_err(error)?;
-    // The file gets the mode that the unbound socket has (unix(7): the umask can only take more away).
+    // The file gets the mode of the unbound socket (unix(7)); the umask can only remove permissions.
     fchmod(&made, Mode::S_IRUSR | Mode::S_IWUSR).map_err(error)?;
     bind(made.as_raw_fd(), &address).map_err(error)?;
     listen(&made, Backlog::MAXCONN).map_err(error)?;
@@ -100,33 +94,32 @@ fn listen_at(path: &Path) -> Result<UnixListener, Error> {
 
 impl Drop for SocketLock {
     fn drop(&mut self) {
-        // Nobody is left to tell; a file that stays does no harm.
+        // There is no caller to report an error to. A file that stays does no harm.
         let _ = fs::remove_file(lock_path(&self.path));
     }
 }
 
-/// A listening socket. It goes, and its files with it, when this is dropped.
+/// A listening socket. It and its files are removed when this is dropped.
 #[derive(Debug)]
 pub struct Listening {
     listener: UnixListener,
-    /// The second name.
+    /// The second path.
     beside: Option<PathBuf>,
     lock: SocketLock,
 }
 
 impl Listening {
-    /// [`SocketLock::take`], and then [`SocketLock::listen`].
+    /// Calls [`SocketLock::take`] and then [`SocketLock::listen`].
     pub fn bind(path: &Path) -> Result<Self, Error> {
         SocketLock::take(path)?.listen()
     }
 
-    /// The socket.
     pub const fn listener(&self) -> &UnixListener {
         &self.listener
     }
 
-    /// Listens at a second name, too, in the same way. Only the process that has the first name takes the second one.
-    /// So a socket that is already there is that of a process that has ended, or is ending.
+    /// Listens at a second path, too, in the same way. Only the process that has the first path takes the second one.
+    /// So a socket that is already there belongs to a process that has ended, or is ending.
     pub fn listen_beside(&mut self, path: &Path) -> Result<UnixListener, Error> {
         let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
         if is_socket(path)? {
@@ -138,12 +131,12 @@ impl Listening {
     }
 }
 
-/// How long one that wants to listen at `path`, and is told [`Error::InUse`], waits: long for the end of a process that
-/// was killed, and hardly for one that lives.
+/// The time to wait for a listener that causes [`Error::InUse`] at `path`: long if that process was killed and is
+/// ending, short if it lives.
 pub fn patience(path: &Path) -> Duration {
     let listener = UnixStream::connect(path).map_err(drop);
     let peer = listener.and_then(|it| getsockopt(&it, sockopt::PeerCredentials).map_err(drop));
-    // A process of another pid namespace is 0 here: nobody can say whether it ends.
+    // A process of another pid namespace has the id 0 here, so it is not known whether it ends.
     match peer {
         Ok(peer) if !process::is_ending(peer.pid()) => LIVING,
         _ => ENDING,
@@ -152,7 +145,7 @@ pub fn patience(path: &Path) -> Duration {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        // Nobody is left to tell; the next process takes a stale socket away.
+        // There is no caller to report an error to. The next process removes a stale socket.
         for path in self.beside.iter().chain([&self.lock.path]) {
             let _ = fs::remove_file(path);
         }
@@ -165,7 +158,7 @@ fn lock_path(path: &Path) -> PathBuf {
     lock.into()
 }
 
-/// Two processes that start at once must not both find the socket stale.
+/// Two processes that start at once must not both treat the socket as stale.
 fn lock(path: &Path) -> Result<Flock<File>, Error> {
     let error = |source: io::Error| Error::Listen { path: path.to_owned(), source };
     loop {
@@ -182,7 +175,7 @@ fn lock(path: &Path) -> Result<Flock<File>, Error> {
             Err((_, Errno::EWOULDBLOCK)) => return Err(Error::InUse(path.to_owned())),
             Err((_, errno)) => return Err(error(errno.into())),
         };
-        // A process that stops removes the file, and a lock on a file without a name keeps no process out.
+        // A process that ends removes the file, and the lock of a removed file does not exclude other processes.
         let still_there = fs::metadata(&name).is_ok_and(|there| {
             lock.metadata().is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
         });
@@ -207,7 +200,7 @@ fn remove_stale(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Whether there is a socket; an error if there is something else.
+/// Whether there is a socket. An error if there is another kind of file.
 fn is_socket(path: &Path) -> Result<bool, Error> {
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),

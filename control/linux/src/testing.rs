@@ -16,8 +16,8 @@ const INSIDE: &str = "MANX_TEST_IN_USER_NAMESPACE";
 
 /// Whether the calling test may make namespaces and should continue.
 ///
-/// Without the privilege the same test is run again, alone, as root of a user namespace of its own. Then the caller
-/// takes over its result, and this returns false. If that is not allowed either, the test [cannot run](skip).
+/// Without the privilege the same test is run again, alone, as root of a new user namespace. The calling test then has
+/// the result of that run, and this returns false. If that is not allowed either, the test [cannot run](skip).
 pub fn namespaces_allowed() -> bool {
     let reason = match netns::create() {
         Ok(_) => return true,
@@ -51,14 +51,14 @@ pub fn namespaces_allowed() -> bool {
     false
 }
 
-/// Whether TUN and TAP devices can be made. If not, that half of the calling test [cannot run](skip).
+/// Whether TUN and TAP devices can be made. If not, the part of the calling test that needs them [cannot run](skip).
 pub fn tun_allowed() -> bool {
     let Err(lack) = doctor::tun() else { return true };
     skip(Need::Tun, "the part with TUN and TAP devices", &lack.to_string());
     false
 }
 
-/// Whether there is a second user, as for root. If not, the calling test [cannot run](skip).
+/// Whether there is a second user, which only root has. If not, the calling test [cannot run](skip).
 pub fn users_allowed() -> bool {
     if manx_dataplane::port::tuntap::owner().unwrap().is_some() {
         return true;

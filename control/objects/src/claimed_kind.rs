@@ -1,4 +1,4 @@
-//! The kind that a document claims to have, or as which it has to be judged.
+//! The kind that a document claims to have, or the kind as which it is judged.
 
 use super::cursor::{Cursor, Findings, edits_apart};
 use super::object::Kind;
@@ -8,7 +8,7 @@ use super::tree::Node;
 /// The fields that every object must have, as messages name them.
 pub(super) const OF_ITSELF: &str = "what every Kubernetes object must state";
 
-/// The kind as which a document has to be judged.
+/// The kind as which a document is judged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ClaimedKind<'a> {
     pub(super) kind: Kind,
@@ -33,7 +33,7 @@ impl<'a> ClaimedKind<'a> {
         let kind = near.or(kind);
         let Some(kind) = kind else {
             let namespace = node.get("metadata").and_then(|metadata| metadata.get("namespace"));
-            // The kind that denies most of those that it may be.
+            // Of the kinds that the document may be, the one that denies most.
             let policies = [
                 if namespace.is_some() {
                     Kind::CalicoNetworkPolicy
@@ -54,7 +54,7 @@ impl<'a> ClaimedKind<'a> {
         }
         let (first, last) = (named.next()?, named.next_back());
         // Other projects also have kinds called Node or Service. Such a document counts as ours only if traffic could
-        // pass because our object is missing, and if its group may be a slip of the pen.
+        // pass because our object is missing, and if its group may be a typing error.
         let opens = first.enforced_policy() || first.opens_if_absent();
         let closes = version.is_none_or(|version| opens && !is_of_another_vendor(version));
         // Calico's NetworkPolicy comes after Kubernetes' in the list, and denies more.
@@ -70,7 +70,7 @@ impl<'a> ClaimedKind<'a> {
         if self.misspelled {
             match root.field("kind") {
                 Some(field) => field.expected(out, self.kind.name()),
-                // The list that contains it gives the kind.
+                // An enclosing list gives the kind.
                 None => root.missing(out, "kind", self.kind.name()),
             }
         }
@@ -112,17 +112,17 @@ pub(super) fn holds_policies(version: &str) -> bool {
     Kind::ALL.into_iter().any(|kind| kind.enforced_policy() && is_read(kind, version))
 }
 
-/// Whether a kind is another vendor's that has the name of one that is read: `networking.k8s.aws/v1alpha1`
+/// Whether the kind is another vendor's with the name of one that is read: `networking.k8s.aws/v1alpha1`
 /// ClusterNetworkPolicy.
 pub(super) fn is_another_vendors(kind: &str, version: &str) -> bool {
     Kind::ALL.into_iter().any(|known| known.name() == kind) && is_of_another_vendor(version)
 }
 
-/// Whether an API version is well-formed and cannot be meant as one that is read: its group has a dot, as every group has
-/// that is not Kubernetes' own, does not say Kubernetes, Calico or networking, and differs from each that is read by more than
-/// three letters, with and without its last part.
+/// Whether an API version is well-formed and cannot be meant as one that is read. Its group has a dot, as every group
+/// except Kubernetes' own has, does not contain Kubernetes, Calico or networking, and differs from each group that is
+/// read by more than three letters, with and without its last part.
 pub(super) fn is_of_another_vendor(version: &str) -> bool {
-    /// A domain of Amazon's, which differs from Kubernetes' by three letters.
+    /// A domain of Amazon, which differs from Kubernetes' domain by three letters.
     const AMAZON: &str = ".k8s.aws";
     let Some((group, version)) = version.split_once('/') else { return false };
     if !group.contains('.') || !is_dns_subdomain(group) || !is_version(version) {
@@ -135,7 +135,7 @@ pub(super) fn is_of_another_vendor(version: &str) -> bool {
         || ["kubernetes", "networking.", "calico"].iter().any(|part| group.contains(part));
     let versions = Kind::ALL.into_iter().flat_map(Kind::api_versions);
     let mut groups = versions.filter_map(|version| Some(version.split_once('/')?.0));
-    // The end of a domain is what is most easily mistaken: `.com`, `.oi`.
+    // The end of a domain is often mistyped: `.com`, `.oi`.
     let name = |group: &str| group.rsplit_once('.').map_or("", |(name, _)| name).to_owned();
     let is_near = |known: &str| {
         edits_apart(group, known) <= 3 || edits_apart(&name(group), &name(known)) <= 3
@@ -166,7 +166,7 @@ mod tests {
     use super::super::problem::Problem;
     use super::super::{State, read};
 
-    /// The codes of a document's problems, and whether it closes.
+    /// The codes of a document's problems, and whether the document denies everything.
     fn judged(version: &str, kind: &str) -> (Vec<Code>, bool) {
         let text = format!(
             "{{apiVersion: {version}, kind: {kind}, metadata: {{name: a, namespace: shop}}, spec: {{}}}}\n"

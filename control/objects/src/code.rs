@@ -1,6 +1,7 @@
-//! The code of every problem: its name, how bad it is, what it means, and how to say what was meant.
+//! The code of every problem: its name, severity, meaning, and advice.
 //!
-//! A name is stable: programs filter by it, and `docs/check.md` has a section of it with an example.
+//! A name is stable: programs filter by it, and `docs/check.md` has a section with an example for
+//! each.
 
 use std::fmt;
 
@@ -9,14 +10,14 @@ use super::severity::Severity::{self, Error, Note, Warning};
 /// Defines [`Code`] from one table. A code's meaning is also its documentation.
 macro_rules! codes {
     ($($code:ident $name:literal $severity:ident $meaning:literal $help:expr;)+) => {
-        /// What kind of problem it is.
+        /// The kind of a problem.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Code {
             $(#[doc = $meaning] $code,)+
         }
 
         impl Code {
-            /// All of them, in the order of their numbers.
+            /// All codes, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$code),+];
 
             const fn row(self) -> Row {
@@ -42,22 +43,22 @@ impl Code {
         self.row().name
     }
 
-    /// How bad every problem of this code is.
+    /// The severity of every problem with this code.
     pub const fn severity(self) -> Severity {
         self.row().severity
     }
 
-    /// What it means, in one sentence.
+    /// The meaning in one sentence.
     pub const fn meaning(self) -> &'static str {
         self.row().meaning
     }
 
-    /// How to say what was meant. `None`: the problem itself says what was expected.
+    /// Advice about how to write what was meant. `None`: the problem itself says what was expected.
     pub const fn help(self) -> Option<&'static str> {
         self.row().help
     }
 
-    /// The code of this name.
+    /// The code with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.name() == name)
     }
@@ -143,7 +144,7 @@ codes! {
         "Pod CIDRs of two nodes have addresses in common."
         Some("give each node podCIDRs of its own");
 
-    // What has no effect.
+    // Settings without effect.
     IgnoredField "ignored-field" Warning
         "An object has a field that its kind does not have; it is ignored."
         Some("correct its spelling or its place, or remove it; if a later version of the API has it, what it promises is not done");
@@ -201,7 +202,7 @@ codes! {
         "A rule names a port that no container has where the rule looks: it matches nothing."
         Some("give the container's port this name, or say its number");
 
-    // What is probably not meant.
+    // Policies that probably do not do what their author meant.
     SelectorMatchesNothing "selector-matches-nothing" Warning
         "A selector matches no pod, host endpoint or network set of the input."
         Some("correct the selector, or the labels of what it is meant for; labels of namespaces are known only if the input has the Namespaces");

@@ -1,11 +1,11 @@
 //! The objects of a cluster at one moment, from any source.
 //!
-//! A source (a directory of manifests) assembles [`Contents`] and says with [`Changes`] how they differ from the
-//! previous ones. Users of the contents know nothing about the source.
+//! A source (such as a directory of manifests) assembles [`Contents`] and describes with [`Changes`] how they differ
+//! from the previous ones. Users of the contents know nothing about the source.
 //!
 //! - An object that is not valid is present as [`State::Invalid`], and fails closed.
 //! - An object of any kind that is defined differently in two places is invalid: neither definition is used. The same
-//!   content twice only causes a warning. Of workloads of kinds that are not read the first one counts.
+//!   content twice only causes a warning. For workloads of kinds that are not read, the first definition counts.
 
 use std::collections::btree_map;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,14 +23,13 @@ use crate::tree::shown;
 /// All objects at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Contents {
-    /// The objects.
     pub objects: BTreeMap<ObjectKey, Stored>,
-    /// What is wrong with them and with their texts: errors first, then in the order of the texts.
+    /// The problems of the objects and of their texts: errors first, then in the order of the texts.
     pub problems: Vec<Problem>,
-    /// Whether the source has been read completely at least once. Before that, unknown objects may be missing, and
-    /// nothing may pass. Once true, it stays true.
+    /// Whether the source has been read completely at least once. Before that, objects may be missing, and nothing may
+    /// pass. Once true, it stays true.
     pub in_sync: bool,
-    /// The number of texts (files) that were read, valid or not; 0 if the objects are an API server's.
+    /// The number of texts (files) that were read, valid or not; 0 if the objects come from an API server.
     pub texts: usize,
     /// Identifies this content: two processes of one version that have read the same texts have the same fingerprint.
     pub fingerprint: u64,
@@ -42,12 +41,12 @@ pub enum Changes {
     /// Only these objects and the fingerprint differ. Each comes with its previous definition, if it had one. An object
     /// whose place in its text has changed is included.
     Objects(BTreeMap<ObjectKey, Option<Stored>>),
-    /// Anything may differ.
+    /// Any object may differ.
     Everything,
 }
 
 impl Changes {
-    /// These and the `later` ones as one change: how the last contents differ from the first.
+    /// These changes and the `later` ones as one: the difference between the first and the last contents.
     #[must_use]
     pub fn then(self, later: Self) -> Self {
         match (self, later) {
@@ -62,12 +61,11 @@ impl Changes {
     }
 }
 
-/// An object and where it is defined.
+/// An object and the place where it is defined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    /// The object.
     pub state: State,
-    /// Where it is defined; the first place if there are several.
+    /// The place of the definition; the first one if there are several.
     pub place: Arc<Place>,
 }
 
@@ -75,7 +73,7 @@ pub struct Stored {
 #[derive(Debug, Default)]
 pub struct Assembly {
     contents: Contents,
-    /// The objects that are defined in more than one place, and how often that was reported.
+    /// The objects that are defined in more than one place, with the number of reports about each.
     repeated: BTreeMap<ObjectKey, Tally>,
     /// `metadata.uid` of the first definition of each object that has one.
     uids: HashMap<ObjectKey, Arc<str>>,
@@ -109,7 +107,6 @@ impl Contents {
         self.objects.range(first..).take_while(move |(key, _)| key.kind == kind)
     }
 
-    /// The objects of a kind in a namespace.
     pub fn of_kind_in(
         &self,
         kind: Kind,
@@ -129,11 +126,11 @@ impl Contents {
         }
     }
 
-    /// What controls a pod in the end: the Deployment of its `ReplicaSet`, the `CronJob` of its Job.
+    /// The object that controls a pod in the end: the Deployment of its `ReplicaSet`, the `CronJob` of its Job.
     pub fn workload(&self, pod: &ObjectKey) -> Option<Owner> {
         let Object::Pod(wire) = self.valid(pod)? else { return None };
         let mut owner = wire.owner.clone()?;
-        // Two steps lead to the end of every chain of controllers; an owner may own itself.
+        // Every chain of controllers ends after two steps. A limit is needed because an owner may own itself.
         for _ in 0..2 {
             let kind = Kind::ALL.into_iter().find(|kind| kind.name() == owner.kind);
             let key = |kind| ObjectKey { kind, name: owner.name.clone(), ..pod.clone() };
@@ -149,8 +146,9 @@ impl Contents {
         Some(owner)
     }
 
-    /// The Endpoints of a service, which the cluster copies to slices if the service has neither a selector nor slices of
-    /// others. `None`: it has a selector, or there are none, or they say that they are not copied.
+    /// The Endpoints of a service, if the cluster copies them to slices. It does so if the service has neither a
+    /// selector nor slices of others. `None` if the service has a selector, if there are no Endpoints, or if a label
+    /// says that they are not copied.
     pub fn copied_endpoints(&self, key: &ObjectKey, service: &Service) -> Option<&State> {
         let key = ObjectKey { kind: Kind::Endpoints, ..key.clone() };
         let state = &self.objects.get(&key).filter(|_| service.selector.is_empty())?.state;
@@ -163,7 +161,7 @@ impl Contents {
         is_copied.then_some(state)
     }
 
-    /// Gives back room. Objects that came in order of their keys have left the map's nodes half full.
+    /// Frees unused memory. If objects were added in the order of their keys, the map's nodes are half full.
     pub fn pack(&mut self) {
         self.objects = mem::take(&mut self.objects).into_iter().collect();
     }
@@ -181,7 +179,8 @@ impl Contents {
     }
 }
 
-/// The Deployment of a `ReplicaSet` that is no object here: its name ends in the pods' template hash.
+/// The Deployment of a `ReplicaSet` that is not in the input: the name of a `ReplicaSet` ends in the pods' template
+/// hash.
 fn deployment(pod: &Pairs, owner: &Owner) -> Option<Owner> {
     let hash = pod.get("pod-template-hash").filter(|_| owner.kind == "ReplicaSet")?;
     let name = owner.name.strip_suffix(hash.as_str())?.strip_suffix('-')?.to_owned();
@@ -232,7 +231,8 @@ impl Assembly {
                     other.push_str(&uids);
                 }
                 if !same {
-                    // Moved, not copied: with very many definitions each would copy what all earlier ones have added.
+                    // The state is moved, not copied: with very many definitions each copy would contain the additions
+                    // of all earlier ones.
                     let before = mem::replace(&mut stored.state, entry.state.clone());
                     stored.state = State::Invalid(Box::new(either(before, entry.state.clone())));
                 }
@@ -297,7 +297,7 @@ pub fn fingerprint_of_text(name: &str, text: u64) -> u64 {
     fingerprint((name, text))
 }
 
-/// What is known about an object with two definitions: the subject and labels if both agree, and the addresses of both.
+/// The known parts of an object with two definitions: the subject and labels if both agree, and the addresses of both.
 fn either(one: State, other: State) -> Invalid {
     let (mut one, other) = (remains(one), remains(other));
     one.subject = one.subject.filter(|subject| other.subject.as_ref() == Some(subject));
@@ -307,7 +307,7 @@ fn either(one: State, other: State) -> Invalid {
     one
 }
 
-/// What stays known about an object that is not valid.
+/// The parts of an object that stay known when it becomes invalid.
 fn remains(state: State) -> Invalid {
     let object = match state {
         State::Valid(object) => object,

@@ -1,4 +1,4 @@
-//! A node together with its path: every decoder moves with it and reports by it.
+//! A node together with its path. Every decoder moves a cursor through the tree and reports problems with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use super::code::Code;
 use super::problem::{Cause, MOST_OF_OBJECT, Severity};
 use super::tree::{Flaw, Node, Position, Value, shown};
 
-/// One report about a field, before its object is known.
+/// A report about a field, before the identity of its object is known.
 #[derive(Debug, Clone)]
 pub(super) struct Finding {
     pub(super) severity: Severity,
@@ -22,14 +22,14 @@ pub(super) struct Finding {
 pub struct Tally(BTreeMap<Severity, usize>);
 
 impl Tally {
-    /// Counts one more, and returns the number of that severity so far.
+    /// Counts one more finding, and returns the number of that severity so far.
     pub fn count(&mut self, severity: Severity) -> usize {
         let count = self.0.entry(severity).or_default();
         *count += 1;
         *count
     }
 
-    /// For each severity the number beyond the first `told`.
+    /// For each severity, the number of findings after the first `told`.
     pub fn beyond(&self, told: usize) -> impl Iterator<Item = (Severity, usize)> {
         let beyond = move |(severity, count): (&Severity, &usize)| (*severity, count - told);
         self.0.iter().filter(move |(_, count)| **count > told).map(beyond)
@@ -79,7 +79,7 @@ impl Findings {
         }
     }
 
-    /// The findings to report, and the number of the remaining ones of the object at `at`.
+    /// The findings to report, and the number of those that are left out for the object at `at`.
     pub(super) fn reported(self, at: Position) -> impl Iterator<Item = Finding> {
         let untold = |(severity, count)| {
             let cause = Cause::Untold { count, of: "object" };
@@ -98,7 +98,7 @@ enum Step<'a> {
     Index(usize),
 }
 
-/// A node and its path. The path costs nothing until something is reported.
+/// A node and its path. The path costs nothing until a problem is reported.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cursor<'a> {
     pub(super) node: &'a Node,
@@ -116,7 +116,7 @@ impl<'a> Cursor<'a> {
         let mut path = self.up.map(Self::path).unwrap_or_default();
         match self.step {
             Step::Root => {}
-            // A key that contains dots (labels, annotations) would read as several fields.
+            // A key with dots (of a label or annotation) would read as several fields.
             Step::Key(key) if key.contains(['.', '/']) => {
                 let _ = write!(path, "[{:?}]", shown(key));
             }
@@ -138,12 +138,12 @@ impl<'a> Cursor<'a> {
         out.push(Severity::Error, || (self.node.at, self.path(), cause));
     }
 
-    /// Reports that something here has no effect, or another effect than its author may expect.
+    /// Reports that this value has no effect, or another effect than its author may expect.
     pub(super) fn warning(&self, out: &mut Findings, cause: Cause) {
         self.warning_at(out, self.node.at, cause);
     }
 
-    /// Reports a warning that has a code of its own.
+    /// Reports a warning with a code of its own.
     pub(super) fn told(&self, out: &mut Findings, code: Code, message: impl Into<String>) {
         self.warning(out, Cause::told(code, message));
     }
@@ -160,7 +160,7 @@ impl<'a> Cursor<'a> {
         self.error(out, cause);
     }
 
-    /// Reports that `found`, at a place of its own (a key), should be something else.
+    /// Reports that `found`, which has its own place (such as a key), should be something else.
     pub(super) fn error_at(&self, out: &mut Findings, at: Position, found: &str, expected: &str) {
         let cause = Cause::Unexpected { found: found.to_owned(), expected: expected.to_owned() };
         out.push(Severity::Error, || (at, self.path(), cause));
@@ -205,14 +205,14 @@ impl<'a> Cursor<'a> {
         field
     }
 
-    /// Whether this is a mapping; reports if not. Fields that are neither in `read` nor in `ignored` (fields of the API
-    /// that Manx does not use) cause a warning.
+    /// Whether this is a mapping; reports if it is not. Fields that are neither in `read` nor in `ignored` (fields of
+    /// the API that Manx does not use) cause a warning.
     pub(super) fn mapping(&self, out: &mut Findings, read: &[&str], ignored: &[&str]) -> bool {
         self.fields(out, Severity::Warning, &[read, ignored].concat())
     }
 
-    /// Whether this is a mapping; reports if not. Fields that are not in `read` are errors: if a field restricts, and
-    /// it is misspelled and ignored, traffic passes that its author believes denied.
+    /// Whether this is a mapping; reports if it is not. Fields that are not in `read` are errors: if a restricting
+    /// field is misspelled and ignored, traffic passes that its author believes denied.
     pub(super) fn exact(&self, out: &mut Findings, read: &[&str]) -> bool {
         self.fields(out, Severity::Error, read)
     }
@@ -232,7 +232,7 @@ impl<'a> Cursor<'a> {
         true
     }
 
-    /// Warns that this field, whose key is at `at`, is none of those that its kind has.
+    /// Warns that the kind has no field like this one, whose key is at `at`.
     pub(super) fn unknown<'k>(
         &self,
         out: &mut Findings,
@@ -266,13 +266,13 @@ impl<'a> Cursor<'a> {
             })
     }
 
-    /// Reports that `found`, at a place of its own (a key), has no effect, or another effect than its author may
-    /// expect.
+    /// Reports that `found`, which has its own place (such as a key), has no effect, or another effect than its author
+    /// may expect.
     pub(super) fn warning_at(&self, out: &mut Findings, at: Position, cause: Cause) {
         out.push(Severity::Warning, || (at, self.path(), cause));
     }
 
-    /// The results of `each` for the items of a list. Reports if this is no list, and then returns nothing.
+    /// The results of `each` for the items of a list. Reports if this is not a list, and then returns an empty list.
     pub(super) fn items<T>(
         &self,
         out: &mut Findings,
@@ -286,12 +286,12 @@ impl<'a> Cursor<'a> {
             each(&Cursor { node, up: Some(self), step: Step::Index(index) }, out)
         });
         let mut items: Vec<T> = items.collect();
-        // Very many lists of one item are kept, and a list that grows begins with room for four.
+        // Memory is saved because very many lists have one item, and a growing list begins with room for four.
         items.shrink_to_fit();
         items
     }
 
-    /// As [`items`](Self::items); an item that occurs twice is reported.
+    /// Like [`items`](Self::items), but also reports an item that occurs twice.
     pub(super) fn distinct<T: Ord + Clone>(
         &self,
         out: &mut Findings,
@@ -355,7 +355,7 @@ impl<'a> Cursor<'a> {
         number
     }
 
-    /// A string that is not empty. An empty one counts as absent, because some APIs write absent strings so.
+    /// A string that is not empty. An empty one counts as absent, because some APIs write absent strings in this way.
     pub(super) fn filled(&self, out: &mut Findings, expected: &str) -> Option<&'a str> {
         self.string(out, expected).filter(|text| !text.is_empty())
     }
@@ -396,7 +396,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The text in `known` that is most similar to `key`, if one is similar.
+/// The text in `known` that is most similar to `key`, if there is a similar one.
 fn similar<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
     let most = |other: &str| key.len().max(other.len()) / 3;
     // Each byte of difference in length is an edit, so texts of very different length are not compared.

@@ -6,7 +6,7 @@ use super::metadata::Metadata;
 use super::object::{Kind, Object, Subject};
 use super::{calico, cluster, endpoints, namespace, network_policy, node, pod, service, workload};
 
-/// Decodes the object as far as it can be read, and returns what is known about it if it is not valid.
+/// Decodes the object as far as it can be read, and returns its known parts if it is not valid.
 pub(super) fn decode(
     root: &Cursor<'_>,
     kind: Kind,

@@ -14,7 +14,7 @@ use super::syntax::{ADDRESS, address};
 
 /// The label of Endpoints that are not copied.
 const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
-/// The annotation of Endpoints that are no endpoints, but a lock.
+/// The annotation of Endpoints that only serve as a lock.
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 /// The most addresses of a subset that are copied.
 const MOST_ADDRESSES: usize = 1000;

@@ -1,8 +1,8 @@
-//! Lists in messages that stay short, however much there is to list.
+//! Lists in messages that stay short, however many items there are.
 
 use std::fmt::Display;
 
-/// The first `most` of some items, and how many more there are: `a, b and 3 more`.
+/// The first `most` items, and the number of the others: `a, b and 3 more`.
 pub fn few<T: Display>(items: impl IntoIterator<Item = T>, most: usize) -> String {
     let mut items = items.into_iter();
     let shown: Vec<_> = items.by_ref().take(most).map(|it| it.to_string()).collect();

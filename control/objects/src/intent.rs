@@ -1,4 +1,4 @@
-//! What is valid in one policy, and probably not meant.
+//! Parts of a policy that are valid and probably not meant.
 
 use ipnet::IpNet;
 
@@ -68,8 +68,8 @@ pub(super) fn empty_without_type(
     }
 }
 
-/// Warns of a condition that is an empty list: `every` peer, port or address fits. Null is no list: the API server
-/// takes it for an absent field, and templates leave it where they have nothing to say.
+/// Warns of a condition that is an empty list: `every` peer, port or address matches. Null is not a list: the API
+/// server takes it for an absent field, and templates often leave it.
 pub(super) fn empty_condition(rule: &Cursor<'_>, key: &str, every: &str, out: &mut Findings) {
     if let Some(list) = rule.field(key)
         && is_empty_list(&list)
@@ -83,10 +83,10 @@ fn is_empty_list(cursor: &Cursor<'_>) -> bool {
     matches!(&cursor.node.value, Value::Sequence(items) if items.is_empty())
 }
 
-/// Ports that are often opened to everywhere: name resolution, web, time, and the API server.
+/// Ports that are often opened to everyone: name resolution, web, time, and the API server.
 const OF_EVERYBODY: [u16; 6] = [53, 80, 123, 443, 5353, 6443];
 
-/// Warns of rules that are nothing but pairs of one with peers and one with ports, once for each list.
+/// Warns if all rules of a list are pairs of one rule with peers and one with ports, once for each list.
 ///
 /// Some such pairs are common and right: all pods of the policy's own namespace and, from everywhere, a port; and
 /// egress to some pods and, to everywhere, name resolution or the web.
@@ -121,7 +121,7 @@ pub(super) fn separate_rules(list: &Cursor<'_>, rules: &[Rule], egress: bool, ou
 }
 
 /// Warns of a `podSelector` and a `namespaceSelector` that are neighbours in a list of peers, once for each list.
-/// `podSelector: {}` beside a `namespaceSelector` is all pods of the policy's own namespace, and common.
+/// `podSelector: {}` next to a `namespaceSelector` means all pods of the policy's own namespace, and is common.
 pub(super) fn separate_peers(list: &Cursor<'_>, peers: &[Peer], out: &mut Findings) {
     let second = peers.windows(2).position(|pair| {
         let [
@@ -255,7 +255,7 @@ mod tests {
             let expected = format!("empty-condition spec.{field}");
             assert_eq!(told(&format!("spec: {{{rules}}}")), [expected], "{rules}");
         }
-        // All is meant, or a template had nothing to write.
+        // Everything is meant, or a template had nothing to write.
         for fine in
             ["{}", "{from: , ports: }", "{from: [{ipBlock: {cidr: 10.0.0.0/8, except: []}}]}"]
         {

@@ -1,26 +1,26 @@
-//! What is known about an object that is not valid.
+//! The known parts of an object that is not valid.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::object::{Pairs, Pod, Subject};
 
-/// What is known about an object that is not valid.
+/// The known parts of an object that is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Invalid {
     /// For a policy: the endpoints that it selects, if these could be read.
     pub subject: Option<Subject>,
     /// For a network set: its labels, if they could be read.
     pub labels: Option<Pairs>,
-    /// For a pod: the addresses that could be read of its status.
+    /// For a pod: the addresses that could be read from its status.
     pub reported: BTreeSet<IpAddr>,
-    /// For a pod: the addresses that could be read of its annotations. Everybody who may change the pod may write
-    /// these.
+    /// For a pod: the addresses that could be read from its annotations. Everyone who may change
+    /// the pod may write these.
     pub annotated: BTreeSet<IpAddr>,
 }
 
 impl Invalid {
-    /// What is known of a pod.
+    /// The known parts of a pod.
     pub(super) fn of_pod(pod: &Pod) -> Self {
         let reported: BTreeSet<IpAddr> = pod.reported_addresses().collect();
         let annotated = pod.every_address().difference(&reported).copied().collect();

@@ -12,11 +12,11 @@ use super::tree::{
     Document, Entry, Flaw, FlawKind, MAX_DEPTH, MAX_NODES, Node, Position, Value, shown,
 };
 
-/// An object with fewer keys than these is looked through for a key.
+/// An object with fewer keys is searched for a key without an index.
 const SMALL: usize = 16;
 
-/// The documents of a text that is JSON objects or lists and white space: one, or several as in JSON Lines. A key that
-/// occurs twice is a flaw.
+/// The documents of a text that consists of JSON objects or lists and white space: one document, or several as in JSON
+/// Lines. A key that occurs twice is a flaw.
 pub(super) fn parse(text: &str) -> Option<Vec<Document>> {
     let mut reader = Reader { rest: text, line: 1, column: 1, ..Reader::default() };
     let mut documents = Vec::new();
@@ -37,8 +37,8 @@ struct Reader<'a> {
     column: usize,
     nodes: usize,
     flaws: Vec<Flaw>,
-    /// The entries and items of the objects and lists that are being read, the innermost last. Where one ends, its part is
-    /// split off: its vector has no spare capacity.
+    /// The entries and items of the objects and lists that are being read, the innermost last. At the end of an object
+    /// or list its part is split off, because a new vector has no spare capacity.
     entries: Vec<Entry>,
     items: Vec<Node>,
 }
@@ -56,7 +56,7 @@ impl<'a> Reader<'a> {
         taken
     }
 
-    /// Takes this text if it comes next.
+    /// Takes this text if it comes next, and returns whether it did.
     fn takes(&mut self, text: &str) -> bool {
         let is_next = self.rest.starts_with(text);
         if is_next {
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
 
     fn object(&mut self, depth: usize) -> Option<Vec<Entry>> {
         let begin = self.entries.len();
-        // Where each key is; only for a large object, as a small one is looked through faster.
+        // The position of each key, only for a large object, because a small one is searched faster without it.
         let mut keys: HashMap<String, Position> = HashMap::new();
         self.take(1);
         self.skip_space();
@@ -237,7 +237,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads what follows `\u`: four digits, or two surrogates for a character beyond them.
+    /// Reads the part after `\u`: four digits, or two surrogates for a character beyond them.
     fn escaped_character(&mut self) -> Option<char> {
         let first = self.four_digits()?;
         if !(0xd800..0xdc00).contains(&first) {
@@ -357,7 +357,7 @@ mod tests {
         let documents = parse(text).unwrap();
         assert_eq!(documents[0].flaws.len(), 2);
         assert_eq!(documents, yaml::parse_yaml(text, 0).unwrap());
-        // A key of a large object, twice: a key that came early, the last small one, one that came late.
+        // A key of a large object that occurs twice: an early key, the last one of a small object, a late one.
         for twice in [0, SMALL - 1, SMALL, SMALL + 3] {
             let keys = (0..SMALL + 5).chain([twice]).map(|key| format!("\"k{key}\": 1"));
             let text = format!("{{{}}}", keys.collect::<Vec<_>>().join(", "));
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(at, ["1:1", "2:1", "4:1", "4:5"]);
         let numbers: Vec<_> = documents.iter().map(|it| (it.number, it.flaws.len())).collect();
         assert_eq!(numbers, [(1, 0), (2, 1), (3, 0), (4, 0)]);
-        // What is broken in a line is reported by the YAML reader, with the line.
+        // An error in a line is reported by the YAML reader, with the line.
         assert_eq!(parse("{\"a\": 1}\n{\"b\""), None);
     }
 

@@ -1,14 +1,14 @@
 //! Kubernetes' and Calico's objects as they are written: from text to wire types, with the position of everything.
 //!
-//! The layers, in order, and what each refuses to do:
+//! The layers, in order, with the limits of each:
 //! - `json`, [`yaml`]: text to [`tree`]; they know nothing of Kubernetes.
 //! - [`scalar`]: the value of a plain scalar; the only place where YAML's version matters.
 //! - decoders, one for each kind: from tree to [`object`], checked as the API server checks; they apply no defaults.
-//! - `intent`: what is valid in one policy, and probably not meant.
-//! - [`settings`]: what Manx does with each field of Calico's kinds, and what it does not do.
+//! - `intent`: parts of a policy that are valid and probably not meant.
+//! - [`settings`]: the effect in Manx of each field of Calico's kinds, or that it has none.
 //! - [`read`]: all objects of a file. An object that is not valid is still there, as [`State::Invalid`], so that it can
 //!   fail closed; the other objects of the file load.
-//! - [`locate`]: where a field of an object is, for what only all objects together show.
+//! - [`locate`]: the place of a field in the text, for problems that only all objects together show.
 //! - [`contents`]: all objects of a cluster, from any source.
 //!
 //! This crate reads no file, applies no default and does not know what a policy means.

@@ -1,11 +1,11 @@
-//! Where a field of an object is in its text.
+//! The place of an object's field in its text.
 
 use super::problem::Problem;
 use super::tree::{Node, Value};
 use super::yaml;
 
-/// Moves problems that have only their object's place to their field's, as far as the field is there. `text` is the
-/// content of the file that all of them are in.
+/// Changes the places of problems from their object's place to their field's, if the field can be
+/// found. `text` is the content of the file that contains all of them.
 pub fn locate<'p>(text: &str, problems: impl IntoIterator<Item = &'p mut Problem>) {
     let Ok(documents) = yaml::parse(text) else { return };
     let lines: Vec<&str> = text.lines().collect();
@@ -20,7 +20,7 @@ pub fn locate<'p>(text: &str, problems: impl IntoIterator<Item = &'p mut Problem
     }
 }
 
-/// The object itself, or the one of its items, or of their items.
+/// The object itself, or an object among its items or their items.
 fn object_at<'n>(node: &'n Node, is_it: &dyn Fn(&Node) -> bool) -> Option<&'n Node> {
     if is_it(node) {
         return Some(node);
@@ -29,7 +29,7 @@ fn object_at<'n>(node: &'n Node, is_it: &dyn Fn(&Node) -> bool) -> Option<&'n No
     items.iter().find_map(|item| object_at(item, is_it))
 }
 
-/// The value at a path such as `spec.ingress[0].from`, or the innermost one around it that is there.
+/// The value at a path such as `spec.ingress[0].from`, or the innermost existing value around it.
 fn field<'n>(object: &'n Node, path: &str) -> &'n Node {
     let mut node = object;
     for step in path.split(['.', '[']).filter(|step| !step.is_empty()) {
@@ -55,7 +55,7 @@ mod tests {
     use super::super::tree::Position;
     use super::*;
 
-    /// Where a field of the object at a position of a document is.
+    /// The place of a field of the object that is at this position of a document.
     fn place(text: &str, document: usize, (line, column): (usize, usize), field: &str) -> String {
         let file = Arc::from("a.yaml");
         let place = Place { file, document, at: Some(Position { line, column }) };

@@ -1,4 +1,4 @@
-//! `metadata`, of every kind.
+//! The `metadata` of every kind.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,8 @@ pub(super) struct Metadata {
     pub(super) owner: Option<Owner>,
 }
 
-/// The object's identity, if it can be read, legal or not: an illegal name still says which object fails.
+/// The object's identity, if it can be read. The name may be illegal, because an illegal name still says which object
+/// fails.
 pub(super) fn identity(root: &Cursor<'_>, kind: Kind) -> Option<ObjectKey> {
     let namespace = if kind.namespaced() { namespace(root)? } else { String::new() };
     let stored = match stored(root) {
@@ -110,8 +111,8 @@ pub(super) fn written_namespace(node: &Node) -> String {
     text(&Cursor::root(node), "namespace").unwrap_or_default()
 }
 
-/// A text field. A text longer than any name is cut, because every message about the object repeats it; the rest is no
-/// legal name.
+/// A text field. A text longer than any name is cut, because every message about the object repeats it; the cut text is
+/// no legal name either.
 fn text(root: &Cursor<'_>, key: &str) -> Option<String> {
     match &root.node.get("metadata")?.get(key)?.value {
         Value::String(text) => Some(shown(text).into_owned()),
@@ -197,7 +198,8 @@ pub(super) fn of_template(cursor: &Cursor<'_>, out: &mut Findings) -> Metadata {
     metadata
 }
 
-/// The owner that is the controller. What cannot be read is not reported: nothing but made pods depends on it.
+/// The owner that is the controller. Errors are not reported, because only the pods that workloads make depend on the
+/// owner.
 fn owner(metadata: &Cursor<'_>) -> Option<Owner> {
     let Value::Sequence(references) = &metadata.node.get("ownerReferences")?.value else {
         return None;
@@ -213,7 +215,7 @@ fn owner(metadata: &Cursor<'_>) -> Option<Owner> {
     })
 }
 
-/// Adds the labels that Calico's client has stored to the object's own; the stored ones win.
+/// Adds the labels that Calico's client has stored to the object's own. If both have a key, the stored label is used.
 fn stored_labels(
     root: &Cursor<'_>,
     cursor: &Cursor<'_>,
@@ -239,7 +241,7 @@ fn stored_labels(
     }
 }
 
-/// Reports what an annotation should have been.
+/// Reports the form that an annotation should have.
 pub(super) fn annotation(
     root: &Cursor<'_>,
     name: &str,

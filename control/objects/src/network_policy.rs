@@ -110,8 +110,9 @@ fn rule(cursor: &Cursor<'_>, peers_field: &'static str, out: &mut Findings) -> O
     Some(rule)
 }
 
-/// An egress rule that names ports may have so many pairs of a peer with a selector and a port, and four more for each of
-/// either. What a name stands for differs from peer to peer, so each peer has a list of ports of its own.
+/// The most pairs of a peer with a selector and a port that an egress rule with named ports may have, plus four for
+/// each peer and each port. A name stands for different ports at different peers, so each peer has its own list of
+/// ports.
 const PAIRS: usize = 256;
 
 fn few_pairs(cursor: &Cursor<'_>, rule: &Rule, out: &mut Findings) {
@@ -225,7 +226,7 @@ pub(super) fn number(cursor: &Cursor<'_>, out: &mut Findings, expected: &str) ->
     number
 }
 
-/// The protocol of a policy's port. Many ask for ICMP, which Kubernetes' policies cannot name.
+/// The protocol of a policy's port. Many authors write ICMP, which Kubernetes' policies cannot name.
 pub(super) fn policy_protocol(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Protocol> {
     if let Value::String(text) = &cursor.node.value
         && ["ICMP", "ICMPv6"].iter().any(|icmp| icmp.eq_ignore_ascii_case(text))

@@ -73,13 +73,13 @@ pub(super) fn node(root: &Cursor<'_>, metadata: &Metadata, out: &mut Findings) -
     node
 }
 
-/// The types of address that are used.
+/// The types of address that are read.
 enum AddressType {
     Internal,
     External,
 }
 
-/// Reads an `InternalIP` or `ExternalIP`. Addresses of other types are not used, and may be no IP addresses.
+/// Reads an `InternalIP` or `ExternalIP`. Addresses of other types are not used, and may not be IP addresses.
 fn node_address(cursor: &Cursor<'_>, out: &mut Findings) -> Option<(AddressType, IpAddr)> {
     if !cursor.mapping(out, &["type", "address"], &[]) {
         return None;

@@ -1,8 +1,8 @@
 //! Workloads of kinds that are not read: Argo's Rollout, the `DeploymentConfig` of `OpenShift`, Knative's Service.
 //!
-//! What has `spec.template.metadata` is taken for one. If its template has no containers, it may make something else (a
-//! secret, a node), or pods of another kind (a virtual machine): it counts as idle. No pod is made of it, and a selector
-//! that means its labels is not said to match nothing.
+//! An object with `spec.template.metadata` counts as a workload. If its template has no containers, it may make
+//! something else (a secret, a node), or pods of another kind (a virtual machine), so it counts as idle: no pod is made
+//! of it, and a selector for its labels is not reported.
 
 use super::cursor::{Cursor, Findings};
 use super::metadata;
@@ -10,8 +10,8 @@ use super::object::{Controller, Kind, ObjectKey, Pairs, Workload, kind_and_group
 use super::pod;
 use super::tree::{Node, Value};
 
-/// The workload that a document of a kind that is not read stands for, under the name `KIND.GROUP/NAME`. Nothing is
-/// reported of it, because its kind's fields are not known.
+/// The workload that a document of an unread kind stands for, under the name `KIND.GROUP/NAME`. No errors are reported,
+/// because the fields of the kind are not known.
 pub(super) fn decode(
     node: &Node,
     (kind, api_version): (&str, &str),
@@ -55,7 +55,7 @@ mod tests {
     use super::super::read;
     use super::super::tests::problems;
 
-    /// A document of a kind, whose template has these labels.
+    /// A document of this kind, whose template has these labels.
     fn document(version: &str, kind: &str, labels: &str, pods: &str) -> String {
         format!(
             "{{apiVersion: {version}, kind: {kind}, metadata: {{name: web, namespace: shop}}, \
@@ -101,7 +101,7 @@ mod tests {
                  file makes the pods of its spec.template\n"
             );
             assert!(problems(&text).starts_with(&told), "{}", problems(&text));
-            // Once for a file, and without a word of what a kind that is not known has.
+            // The kind is reported once for a file.
             assert_eq!(read("a.yaml", &format!("{text}---\n{text}")).unwrap().problems.len(), 1);
         }
     }

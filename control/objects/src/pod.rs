@@ -133,8 +133,8 @@ pub(super) fn decode(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) 
     pod
 }
 
-/// Reads the template of pods in `spec`. The annotations of one that has an owner (a Deployment's `ReplicaSet`) are
-/// told of there.
+/// Reads the template of pods in `spec`. If the template's object is `owned` (a Deployment's `ReplicaSet`), the
+/// warnings about annotations are reported at the owner.
 pub(super) fn template(spec: &Cursor<'_>, owned: bool, out: &mut Findings) -> Option<Pod> {
     let template = spec.required(out, "template", "the pods' metadata and spec")?;
     if !template.mapping(out, &["metadata", "spec"], &[]) {
@@ -148,7 +148,7 @@ pub(super) fn template(spec: &Cursor<'_>, owned: bool, out: &mut Findings) -> Op
     Some(without_status(&template, metadata, out))
 }
 
-/// Reads `spec`: a pod that has never run.
+/// Reads `spec` of a pod that has never run.
 fn without_status(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) -> Pod {
     let Metadata { labels, created, deleting, owner, .. } = metadata;
     let mut pod = Pod {
@@ -259,7 +259,7 @@ fn decode_status(status: &Cursor<'_>, pod: &mut Pod, out: &mut Findings) {
     }
 }
 
-/// The address in a field, which is empty while there is none.
+/// The address in a field. The field is empty until the pod has an address.
 fn status_address(status: &Cursor<'_>, field: &str, out: &mut Findings) -> Option<IpAddr> {
     let field = status.field(field)?;
     field

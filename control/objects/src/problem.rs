@@ -1,4 +1,4 @@
-//! Problems of manifests: what is wrong, where, and the messages for users.
+//! Problems of manifests: their causes, their places, and the messages for users.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,15 +11,15 @@ use super::object::ObjectKey;
 pub use super::severity::Severity;
 use super::tree::{FlawKind, Position};
 
-/// The number of problems of one severity that are reported for an object, in the reader and in the import.
+/// The most problems of one severity that are reported for an object, in the reader and in the import.
 pub const MOST_OF_OBJECT: usize = 100;
 
 /// A place in a file, or an API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The file, under the name that the reader got; the URL of an API server.
+    /// The file's name as the reader got it, or the URL of an API server.
     pub file: Arc<str>,
-    /// The document in the file, counted from 1; 0 for the whole file, and for objects of an API server.
+    /// The document in the file, counted from 1; 0 for the whole file, and for objects from an API server.
     pub document: usize,
     /// The position, if there is one.
     pub at: Option<Position>,
@@ -34,24 +34,21 @@ impl fmt::Display for Place {
     }
 }
 
-/// One thing that is wrong.
+/// One problem of a manifest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// How bad it is.
     pub severity: Severity,
-    /// Where it is.
     pub place: Place,
     /// The object, if its identity could be read.
     pub object: Option<ObjectKey>,
     /// The field's path in the object, e.g. `spec.ingress[0].ports[1].endPort`; empty for the object itself.
     pub field: String,
-    /// What is wrong.
     pub cause: Cause,
-    /// The line of the file that it is on.
+    /// The line of the file that contains the problem.
     pub line: Option<String>,
 }
 
-/// What is wrong.
+/// The cause of a problem.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
     /// The file or directory cannot be read.
@@ -63,15 +60,15 @@ pub enum Cause {
         .recursive.then_some("in it or below it").unwrap_or("directly in it")
     )]
     NoManifest {
-        /// What it contains.
+        /// The files that it contains.
         found: String,
         /// Whether its subdirectories were read.
         recursive: bool,
     },
-    /// Nothing that was named contains an object.
+    /// None of the named files contains an object.
     #[error("holds no object: found {found}, expected one object or more")]
     NoObject {
-        /// What it contains.
+        /// The content that was found instead.
         found: &'static str,
     },
     /// A list without items.
@@ -82,13 +79,13 @@ pub enum Cause {
         "is a template of Helm that is not rendered: found `{{{{ ... }}}}`, expected YAML or JSON ({error})"
     )]
     Template {
-        /// Why it is no YAML.
+        /// The reason why the file is no YAML.
         error: String,
     },
-    /// A document that is no Kubernetes object, nor looks like one.
+    /// A document that is no Kubernetes object and does not look like one.
     #[error("is no Kubernetes object: found {found}, expected apiVersion, kind and metadata")]
     NotAnObject {
-        /// What it is.
+        /// A description of the document.
         found: String,
     },
     /// The file held objects and now holds none.
@@ -97,7 +94,7 @@ pub enum Cause {
          its objects"
     )]
     Emptied {
-        /// The number of objects that it held.
+        /// The number of objects that the file contained.
         before: usize,
     },
     /// The file has less content than before and may be a partial save.
@@ -114,32 +111,27 @@ pub enum Cause {
     /// The file is no YAML or JSON, or is too large.
     #[error("{0}")]
     Syntax(String),
-    /// The document has a flaw as a tree: a key twice, or a tag without meaning.
+    /// The document has a flaw as a tree, such as a key twice or a tag without meaning.
     #[error("{0}")]
     Flaw(FlawKind),
     /// There are more problems of this severity than are reported.
     #[error("{count} further problems of this {of} are not shown: correct those above first")]
     Untold {
-        /// The number of these.
+        /// The number of problems that are not reported.
         count: usize,
         /// `object` or `file`.
         of: &'static str,
     },
     /// Something else was expected here.
     #[error("found {found}, expected {expected}")]
-    Unexpected {
-        /// What was found here.
-        found: String,
-        /// What is allowed here.
-        expected: String,
-    },
+    Unexpected { found: String, expected: String },
     /// A selector does not parse.
     #[error("is no selector: {0}")]
     Selector(SelectorError),
     /// A required field is missing.
     #[error("is missing, expected {expected}")]
     Missing {
-        /// What is allowed there.
+        /// The values that are allowed there.
         expected: String,
     },
     /// This field and others exclude each other.
@@ -154,7 +146,7 @@ pub enum Cause {
     /// A rule contains something that cannot be decided here, and fails closed.
     #[error("is not supported: this rule {effect}")]
     Unsupported {
-        /// What happens to the rule.
+        /// The effect on the rule.
         effect: &'static str,
     },
     /// A kind that is not read.
@@ -163,26 +155,19 @@ pub enum Cause {
         .makes_pods.then_some("it is assumed that each of this file makes the pods of its spec.template").unwrap_or("each of this file is skipped")
     )]
     UnknownKind {
-        /// The kind.
         kind: String,
-        /// Its API version.
         api_version: String,
-        /// Whether it has a template of pods, and counts as a workload.
+        /// Whether the kind has a template of pods, so that its objects count as workloads.
         makes_pods: bool,
-        /// The namespaces of its objects in the file. An empty name: they may be in any, because one says none or is of
-        /// the cluster, or because they are very many.
+        /// The namespaces of its objects in the file. An empty name means any namespace, because an object names none,
+        /// is cluster-wide, or there are very many.
         namespaces: BTreeSet<String>,
-        /// What to do about it, if that is known of the kind.
+        /// Advice, if there is any for the kind.
         help: Option<&'static str>,
     },
     /// A kind of policy that is not supported.
     #[error("{kind} ({api_version}) is not supported: this policy is NOT ENFORCED")]
-    UnsupportedPolicy {
-        /// The kind.
-        kind: String,
-        /// Its API version.
-        api_version: String,
-    },
+    UnsupportedPolicy { kind: String, api_version: String },
     /// The same object, with other content, in two places.
     #[error("defined differently at {other}; neither definition is used")]
     Duplicate {
@@ -195,22 +180,19 @@ pub enum Cause {
         /// The other place.
         other: String,
     },
-    /// A setting that is not done.
+    /// A setting that Manx does not implement.
     #[error("{message}")]
     NotDone {
-        /// What kind of problem it is.
         code: Code,
-        /// What is not done, behind the field's name.
+        /// The part that Manx does not implement, as text after the field's name.
         message: &'static str,
-        /// What to do about it.
         help: &'static str,
     },
-    /// Anything else, with its own code.
+    /// Any other cause, with its own code.
     #[error("{message}")]
     Told {
-        /// The code.
         code: Code,
-        /// What is wrong, and what follows from it.
+        /// The problem and its consequence.
         message: String,
     },
 }
@@ -241,7 +223,7 @@ impl fmt::Display for Problem {
         write!(f, "{:gutter$}--> {}", "", self.place)?;
         if let (Some(line), Some(at)) = (&self.line, self.place.at) {
             write!(f, "\n{:gutter$} |\n{} | {line}\n{:gutter$} | ", "", at.line, "")?;
-            // The caret is under its column, even after tabs.
+            // The caret stands under its column, even after tabs.
             for character in line.chars().take(at.column.saturating_sub(1)) {
                 f.write_str(if character == '\t' { "\t" } else { " " })?;
             }
@@ -273,7 +255,7 @@ impl Problem {
         }
     }
 
-    /// Says that an object has more problems than are reported.
+    /// A note that an object has more problems than are reported.
     pub fn of_untold(key: &ObjectKey, place: &Place, severity: Severity, count: usize) -> Self {
         Self {
             severity: severity.of_untold(),
@@ -285,7 +267,7 @@ impl Problem {
         }
     }
 
-    /// The warning for every valid host endpoint.
+    /// The warning for a valid host endpoint.
     pub fn of_host_endpoint(key: &ObjectKey, place: &Place) -> Self {
         let message = "for forwarded traffic (applyOnForward) its policies are enforced; for traffic of the node's own processes, doNotTrack and preDNAT they are NOT ENFORCED";
         Self {
@@ -298,7 +280,7 @@ impl Problem {
         }
     }
 
-    /// The code. It decides the severity.
+    /// The code, which decides the severity.
     pub fn code(&self) -> Code {
         let warns = self.severity == Severity::Warning;
         match &self.cause {
@@ -335,7 +317,7 @@ impl Problem {
         }
     }
 
-    /// The consequence, and what to do, if that is not obvious.
+    /// The consequence and advice, if they are not obvious.
     pub fn help(&self) -> Option<&'static str> {
         match &self.cause {
             Cause::NoManifest { recursive: false, .. } => Some(
@@ -354,7 +336,7 @@ impl Problem {
         format!("{}: {object}{}", self.place, self.finding())
     }
 
-    /// The same for a reader who knows which object it is about.
+    /// The summary without the object's name.
     pub fn finding(&self) -> String {
         let field = if self.field.is_empty() { String::new() } else { format!("{}: ", self.field) };
         format!("{field}{}", self.cause)

@@ -22,12 +22,12 @@ use super::yaml;
 /// The most bytes of an object as JSON: the longest request that the API server accepts (apiserver,
 /// `MaxRequestBodyBytes`). An accepted object also has to fit into etcd's 1.5 MiB, in another encoding.
 pub(super) const MAX_OBJECT: usize = 3 << 20;
-/// The number of problems of one severity that are reported for a file.
+/// The most problems of one severity that are reported for a file.
 pub(super) const MAX_PROBLEMS: usize = 10_000;
-/// The number of namespaces that are kept of a kind that is not read.
+/// The most namespaces that are kept for a kind that is not read.
 const MAX_NAMESPACES: usize = 64;
 
-/// What to do about another vendor's policy.
+/// Advice about another vendor's policy.
 const ANOTHER_VENDORS: &str = "it is another vendor's policy, which Manx does not enforce: if Manx is to enforce it, write it as a kind that Manx reads";
 
 /// The contents of a file.
@@ -35,35 +35,32 @@ const ANOTHER_VENDORS: &str = "it is another vendor's policy, which Manx does no
 pub struct Manifest {
     /// Its objects, in the order of the file; an object may occur twice.
     pub entries: Vec<Entry>,
-    /// What is wrong with them, and what was ignored.
+    /// The problems of the objects, including warnings about ignored fields.
     pub problems: Vec<Problem>,
 }
 
 /// One object of a file.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// The object's identity.
     pub key: ObjectKey,
     /// Whether the identity could be read. If not, the key is that of a placeholder.
     pub identified: bool,
-    /// Where it begins.
+    /// The place where the object begins.
     pub place: Arc<Place>,
     /// `metadata.uid`, which tells two objects of one name apart.
     pub uid: Option<Arc<str>>,
-    /// The object.
     pub state: State,
 }
 
 /// An object, or the fact that it is not valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// A valid object.
     Valid(Arc<Object>),
-    /// The object is not valid; its problems say why.
+    /// The object is not valid. Its problems say why.
     Invalid(Box<Invalid>),
 }
 
-/// Reads `text`, the content of the file `file`. `Err`: it is not YAML or JSON, and no part of it can be used.
+/// Reads `text`, the content of the file `file`. `Err`: it is neither YAML nor JSON, and no part of it can be used.
 pub fn read(file: &str, text: &str) -> Result<Manifest, Box<Problem>> {
     let file: Arc<str> = file.into();
     let mut reader = Reader {
@@ -103,8 +100,8 @@ struct Reader<'a> {
     reported: Tally,
     /// The place in the manifest of each object that has a `uid`, with its age.
     known: HashMap<ObjectKey, (Age, usize)>,
-    /// The kinds and API versions that were reported as unknown, and whether they make pods, each with the place of its
-    /// problem among all: one for each is enough.
+    /// The kinds and API versions that were reported as unknown, and whether they make pods, each with the index of its
+    /// problem. Each is reported once.
     unknown: HashMap<(String, String, bool), usize>,
 }
 
@@ -125,7 +122,7 @@ impl Reader<'_> {
 
     fn report(&mut self, document: usize, object: Option<&ObjectKey>, finding: Finding) {
         let Finding { severity, at, field, mut cause } = finding;
-        // A template in quotes is text.
+        // A template in quotes is a string.
         if let Cause::Unexpected { found, expected } = &cause
             && found.starts_with("the string")
             && found.contains("{{")
@@ -156,7 +153,7 @@ impl Reader<'_> {
     fn document(&mut self, document: &Document) {
         let before = self.manifest.problems.len();
         self.value(&document.root, document.number, (None, None), &document.flaws);
-        // Its objects fail closed, and one problem says why.
+        // The objects fail closed, and one problem says why.
         if let Some(flaw) = document.flaws.iter().find(|flaw| self.is_of_template(flaw)) {
             self.manifest.problems.truncate(before);
             let cause = Cause::Template { error: flaw.kind.to_string() };
@@ -176,7 +173,7 @@ impl Reader<'_> {
             && line.is_some_and(|line| is_template(line))
     }
 
-    /// Reads an object or a list of objects. `flaws` of the document belong to everything in it; `default` is the kind
+    /// Reads an object or a list of objects. The document's `flaws` apply to every object in it; `default` is the kind
     /// and API version that the enclosing list gives.
     fn value(
         &mut self,
@@ -193,17 +190,17 @@ impl Reader<'_> {
         let version = text("apiVersion").or(default.1);
         let items = match node.get("items").map(|items| &items.value) {
             Some(Value::Sequence(items)) => Some(items.as_slice()),
-            // So the API server may write an empty list.
+            // The API server may write an empty list as null.
             Some(Value::Null) if kind.is_some() => Some(&[][..]),
             _ => None,
         };
         let list = kind.map_or(Some(""), |kind| kind.strip_suffix("List"));
         if let (Some(item_kind), Some(items)) = (list, items) {
-            // The items fail closed even if the list does not say what it is.
+            // The items fail closed even if the kind of the list is missing.
             if kind.is_none() || version.is_none() {
                 self.unidentified(node, document, kind, &[]);
             }
-            // A list of one kind says what there is none of, as in `kubectl cluster-info dump`.
+            // An empty list of one kind shows that there are no objects of it, as in `kubectl cluster-info dump`.
             let of_kind = !item_kind.is_empty() && !is_policy(item_kind);
             if items.is_empty() && flaws.is_empty() && !of_kind {
                 let (severity, field) = (Severity::Warning, "items".to_owned());
@@ -272,7 +269,7 @@ impl Reader<'_> {
         self.unknown_kind(node, document, (kind, api_version), makes_pods);
     }
 
-    /// Tells of a kind that is not read: one problem names all objects of the file, and their namespaces.
+    /// Reports a kind that is not read. One problem names all objects of the file, and their namespaces.
     fn unknown_kind(
         &mut self,
         node: &Node,
@@ -283,7 +280,7 @@ impl Reader<'_> {
         let namespace = metadata::written_namespace(node);
         let named = (kind.to_owned(), api_version.to_owned(), makes_pods);
         if let Some(number) = self.unknown.get(&named) {
-            // A document that is a template takes its problems back, perhaps this one.
+            // If a document turns out to be a template, its problems are removed, and this one may be among them.
             if let Some(problem) = self.manifest.problems.get_mut(*number)
                 && let Cause::UnknownKind { kind: of, namespaces, .. } = &mut problem.cause
                 && *of == kind
@@ -318,7 +315,7 @@ impl Reader<'_> {
         self.report(document, None, finding);
     }
 
-    /// Reports a document that does not say which kind of object it is.
+    /// Reports a document whose kind of object is not known.
     fn unidentified(&mut self, node: &Node, document: usize, kind: Option<&str>, flaws: &[Flaw]) {
         let mut out = Findings::of_flaws(flaws);
         let root = Cursor::root(node);
@@ -355,8 +352,7 @@ impl Reader<'_> {
         };
         let state = match object {
             Some(object) if !out.errors() => State::Valid(Arc::new(object)),
-            // The subject that was read counts for a namespaced policy only in its namespace, so it is not used for
-            // another kind.
+            // The subject of a namespaced policy counts only in its namespace, so it is not used for another kind.
             _ if key.as_ref().is_some_and(|key| key.kind != kind) => State::Invalid(Box::default()),
             _ => State::Invalid(Box::new(invalid)),
         };
@@ -366,7 +362,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Adds an object. A later state of an object that is there, or the object that took its place, replaces it.
+    /// Adds an object. A later state of an object that is already there, or its successor of the same name, replaces
+    /// it.
     fn put(
         &mut self,
         node: &Node,
@@ -398,27 +395,27 @@ impl Reader<'_> {
         entries.push(entry);
     }
 
-    /// The placeholder for an object whose name or namespace cannot be read, so that it fails closed: its name is one
-    /// that no object can have. If the effect of the object on others is not known, the placeholder is a policy that is
-    /// not valid and denies everything, in the namespace if that is known.
+    /// The placeholder for an object whose name or namespace cannot be read, so that it fails closed. Its name is one
+    /// that no object can have. If the object's effect on others is not known, the placeholder is a policy that is not
+    /// valid and denies everything, in the namespace if that is known.
     fn placeholder(&self, root: &Cursor<'_>, kind: Kind, document: usize) -> Option<ObjectKey> {
         let namespace =
             if kind.namespaced() { metadata::namespace(root) } else { Some(String::new()) };
         let mut name = format!("(no name: {kind}, {} document {document})", self.file);
         let everywhere = (Kind::GlobalNetworkPolicy, String::new());
         let (kind, namespace) = match (kind, namespace) {
-            // Any selector may match the pods of the namespace by its labels; any policy may be in the tier.
+            // Any selector may match the pods of the namespace by its labels, and any policy may be in the tier.
             (Kind::Namespace | Kind::Tier, _) => everywhere,
             (Kind::ServiceAccount, Some(namespace)) => (Kind::CalicoNetworkPolicy, namespace),
-            // Its addresses are closed, in whatever namespace it is.
+            // The pod's addresses are closed, whatever its namespace is.
             (Kind::Pod, None) => (kind, "default".to_owned()),
-            // It may be the configuration of every node.
+            // The object may be the configuration of every node.
             (Kind::FelixConfiguration, _) => {
                 "default".clone_into(&mut name);
                 (kind, String::new())
             }
-            // Nothing opens without these: nothing is routed to a missing node, a missing profile denies, and services,
-            // workloads and staged policies enforce nothing.
+            // Without these nothing more is allowed: nothing is routed to a missing node, a missing profile denies, and
+            // services, workloads and staged policies enforce nothing.
             (
                 Kind::Node
                 | Kind::Profile
@@ -444,8 +441,8 @@ fn is_template(line: &str) -> bool {
     begins && line.contains("}}")
 }
 
-/// Whether a document without a known kind may be meant as an object, or as a list of some. An API version alone does
-/// not tell: Helm's `Chart.yaml` has one. (One of policies never gets here.)
+/// Whether a document without a known kind may be meant as an object or a list of objects. An API version alone is not
+/// enough: Helm's `Chart.yaml` has one. (Documents with an API version of policies are handled before.)
 fn resembles_object(node: &Node) -> bool {
     match &node.value {
         Value::Sequence(items) => {
@@ -455,7 +452,7 @@ fn resembles_object(node: &Node) -> bool {
     }
 }
 
-/// A description of what is no object: the first keys of a mapping.
+/// A description of a document that is no object: the first keys of a mapping.
 fn outline(value: &Value) -> String {
     const SHOWN: usize = 3;
     let Value::Mapping(entries) = value else { return value.describe() };
@@ -468,7 +465,8 @@ fn outline(value: &Value) -> String {
     }
 }
 
-/// The line at a position, for messages. A file that is one very long line would make a very long message.
+/// The line at a position, for messages. A line of more than 400 bytes is left out, because some files consist of one
+/// line.
 pub(super) fn shown_line(lines: &[&str], at: Position) -> Option<String> {
     let line = lines.get(at.line.checked_sub(1)?)?;
     (line.len() <= 400).then(|| (*line).to_owned())

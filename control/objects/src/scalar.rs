@@ -17,7 +17,7 @@ pub fn plain(text: &str) -> Value {
         }
         _ => {}
     }
-    // A number begins with a digit, a sign or a dot. Checking only that keeps the common case cheap.
+    // A number begins with a digit, a sign or a dot. This check keeps the common case cheap.
     if !text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '+' | '-' | '.')) {
         return Value::String(text.to_owned());
     }

@@ -1,4 +1,4 @@
-//! Service accounts, services and their endpoints, the part that policy needs.
+//! Service accounts, services and their endpoints: the part that policy needs.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -55,7 +55,7 @@ pub(super) fn service_account(
     ServiceAccount { labels: metadata.labels }
 }
 
-/// Reads a service. The values `None` and the empty text are no address.
+/// Reads a service. The values `None` and the empty text are not addresses.
 pub(super) fn service(root: &Cursor<'_>, metadata: Metadata, out: &mut Findings) -> Service {
     root.mapping(out, &["apiVersion", "kind", "metadata", "spec", "status"], &[]);
     let mut service = Service { labels: metadata.labels, ..Service::default() };
@@ -134,7 +134,7 @@ fn service_port(cursor: &Cursor<'_>, out: &mut Findings) -> Option<ServicePort> 
     Some(ServicePort { name: name.map(str::to_owned), protocol, port, target, node_port })
 }
 
-/// A number or a name. The API writes an absent one as 0 in some old objects.
+/// A number or a name. In some old objects an absent one is written as 0.
 fn target(field: &Cursor<'_>, out: &mut Findings) -> Option<PortNumber> {
     match &field.node.value {
         Value::Integer(0) => None,
@@ -147,7 +147,7 @@ fn target(field: &Cursor<'_>, out: &mut Findings) -> Option<PortNumber> {
     }
 }
 
-/// Reads some endpoints of a service. Domain names among them are no addresses.
+/// Reads some endpoints of a service. Domain names among them are not addresses.
 pub(super) fn endpoint_slice(
     root: &Cursor<'_>,
     metadata: &Metadata,

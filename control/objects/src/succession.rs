@@ -1,35 +1,35 @@
-//! Which of two documents of one text is the later state of an object: `kubectl get --watch` prints an object at each
-//! change of it, and then perhaps another one of its name, which has taken its place.
+//! Finds the later of two documents of one text that have the same name. `kubectl get --watch` prints an object at each
+//! change, and may then print another object that has taken its name.
 
 use std::sync::Arc;
 
 use super::object::{Created, Kind};
 use super::tree::{Node, Value};
 
-/// What the API server says of an object's age.
+/// The age of an object, according to the API server.
 #[derive(Debug)]
 pub(super) struct Age {
     /// `metadata.uid`, which the API server gives to every object.
     pub(super) uid: Arc<str>,
-    /// `metadata.resourceVersion`: the greater, the later.
+    /// `metadata.resourceVersion`; a greater one is later.
     version: Option<u64>,
     /// `metadata.creationTimestamp`.
     created: Option<Created>,
 }
 
-/// How a document stands to an earlier one of the same text that has its name.
+/// The relation of a document to an earlier one of the same text with the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Succession {
-    /// It is a later state of the object, or the object that has taken its place.
+    /// A later state of the object, or the object that has taken its name.
     Later,
-    /// It is an earlier state of the object.
+    /// An earlier state of the object.
     Earlier,
-    /// That is not known.
+    /// The relation is not known.
     Unknown,
 }
 
 impl Age {
-    /// `None` if the object has no `uid`: no API server has seen it.
+    /// `None` if the object has no `uid`: it has not been in an API server.
     pub(super) fn read(node: &Node) -> Option<Self> {
         let text = |key| match &node.get("metadata")?.get(key)?.value {
             Value::String(text) if !text.is_empty() => Some(text.as_str()),
@@ -42,10 +42,11 @@ impl Age {
         })
     }
 
-    /// Judges a document that follows one of this age.
+    /// The relation of a later document to one of this age.
     ///
-    /// Another `uid` is a successor, unless its version or its time of creation is earlier. Of a kind that opens if it is
-    /// absent (a policy) it never is one: two clusters in one file would lose a policy.
+    /// An object with another `uid` is a successor, unless its version or its time of creation is earlier. Objects
+    /// whose absence allows more (policies) have no successors, because a policy would be lost if one file contains two
+    /// clusters.
     pub(super) fn followed_by(&self, next: &Self, kind: Kind) -> Succession {
         let versions = self.version.zip(next.version);
         if self.uid == next.uid {
@@ -94,7 +95,7 @@ mod tests {
             + &field("creationTimestamp", created)
     }
 
-    /// Which of the documents are left.
+    /// The documents that are left.
     fn left(kind: &str, ages: [(&str, &str, &str); 2]) -> Vec<String> {
         let documents: Vec<String> = ages
             .iter()
@@ -129,12 +130,12 @@ mod tests {
     #[test]
     fn the_later_state_of_an_object_counts_and_the_object_that_took_its_place() {
         for (ages, expected) in [
-            // One object.
+            // The same object twice.
             ([("1", "", ""), ("1", "", "")], "second"),
             ([("1", "8", EARLY), ("1", "9", EARLY)], "second"),
             ([("1", "9", EARLY), ("1", "10", EARLY)], "second"),
             ([("1", "9", EARLY), ("1", "8", EARLY)], "first"),
-            // Two of one name.
+            // Two objects of one name.
             ([("1", "", ""), ("2", "", "")], "second"),
             ([("1", "8", EARLY), ("2", "9", LATE)], "second"),
             ([("1", "8", EARLY), ("2", "9", EARLY)], "second"),
@@ -154,7 +155,8 @@ mod tests {
         ] {
             assert_eq!(left("Pod", ages), ["first", "second"], "{ages:?}");
         }
-        // Without it policy may allow more, and the texts of two clusters may have been put together.
+        // If an object of this kind is absent, policy may allow more, and the texts of two clusters may have been put
+        // together.
         let without_versions = [("1", "", EARLY), ("2", "", LATE)];
         assert_eq!(left("Pod", without_versions), ["second"]);
         assert_eq!(left("NetworkSet", without_versions), ["first", "second"]);

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// Each of these texts describes in messages what its check requires.
+/// These texts say in messages what the checks below require.
 pub(super) const DNS_LABEL: &str = "a DNS label: at most 63 lower-case letters, digits and '-', beginning and ending with a letter or digit";
 pub(super) const DNS_SUBDOMAIN: &str = "a DNS name: at most 253 lower-case letters, digits, '-' and '.', each part beginning and ending with a letter or digit";
 pub(super) const POLICY_NAME: &str = "a name with one '.' at most: lower-case letters, digits and '-', each part beginning and ending with a letter or digit";
@@ -21,7 +21,7 @@ fn lower_or_digit(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
-/// RFC 1123 label in lower case.
+/// An RFC 1123 label in lower case.
 pub(super) fn is_dns_label(text: &str) -> bool {
     let bytes = text.as_bytes();
     bytes.len() <= 63
@@ -41,8 +41,8 @@ pub(super) fn is_dns_subdomain(text: &str) -> bool {
         })
 }
 
-/// The name of a Calico policy. Only a namespaced policy whose name says what it was made from (a policy of Kubernetes,
-/// or a security group of `OpenStack`) may have more than one dot.
+/// The name of a Calico policy. Only a namespaced policy whose name tells its origin (a Kubernetes policy, or a
+/// security group of `OpenStack`) may have more than one dot.
 pub(super) fn is_policy_name(text: &str, namespaced: bool) -> bool {
     let made = |prefix: &&str| namespaced && text.starts_with(prefix);
     let dots = text.bytes().filter(|byte| *byte == b'.').count();
@@ -83,7 +83,6 @@ pub(super) fn is_port_name(text: &str) -> bool {
         && !text.contains("--")
 }
 
-/// A port number.
 pub(super) fn port_number(number: i128) -> Option<u16> {
     u16::try_from(number).ok().filter(|port| *port != 0)
 }

@@ -204,7 +204,7 @@ fn a_pods_annotations_tell_addresses_or_that_there_are_none() {
         let expected = closed.iter().map(|text| text.parse().unwrap()).collect();
         assert_eq!(invalid.annotated, expected, "{name}: {text}");
         assert!(invalid.reported.is_empty(), "{name}: {text}");
-        // Calico does not look at it if status has the address.
+        // Calico does not read the annotation if status has the address.
         let filled = of(name, text) + "status: {podIP: 10.0.0.9}\n";
         let manifest = read("pod.yaml", &filled).unwrap();
         assert!(matches!(manifest.entries[0].state, State::Valid(_)), "{name}: {text}");
@@ -368,7 +368,7 @@ fn a_policy_without_a_name_still_fails_closed_in_its_namespace() {
     );
 }
 
-/// `KIND NAMESPACE` of everything in a text; nothing may be valid.
+/// `KIND NAMESPACE` of every object in a text. None of them may be valid.
 fn closing(text: &str) -> Vec<String> {
     let manifest = read("file.yaml", text).unwrap();
     assert!(manifest.problems.iter().any(|it| it.severity == Severity::Error), "{text}");
@@ -403,7 +403,7 @@ fn a_policy_that_does_not_say_what_it_is_closes_all_that_it_may_be() {
         let list = head.replace('\n', "\n  ");
         let items = format!("items:\n- {list}\n  {metadata}");
         for list in ["apiVersion: v1\nkind: List", "kind: List", "apiVersion: v1"] {
-            // The list may say what an item lacks.
+            // The list may give what an item lacks.
             let expected = usize::from(!list.contains("v1") || kind != "Pod shop");
             let found = read("file.yaml", &format!("{list}\n{items}")).unwrap();
             let invalid = |entry: &&Entry| matches!(entry.state, State::Invalid(_));
@@ -444,7 +444,7 @@ fn a_kind_that_is_spelled_nearly_like_one_that_is_read_is_that_one_and_not_valid
         ("apiVersion: projectcalico.org/v3\nkind: NetworkSets", "NetworkSet shop"),
         ("apiVersion: projectcalico.org/v3\nkind: HostEndPoints", "HostEndpoint"),
         ("apiVersion: v1\nkind: NameSpace", "Namespace"),
-        // It is not known which NetworkPolicy is meant, so it counts as the one that denies more.
+        // If it is not known which NetworkPolicy is meant, it counts as the one that denies more.
         ("kind: NetworkPolcy", "CalicoNetworkPolicy shop"),
     ] {
         assert_eq!(closing(&format!("{head}\n{metadata}")), [kind], "{head}");
@@ -457,7 +457,7 @@ fn a_kind_that_is_spelled_nearly_like_one_that_is_read_is_that_one_and_not_valid
     let items = "items: [{metadata: {name: a, namespace: shop}}]";
     let list = format!("apiVersion: networking.k8s.io/v1\nkind: NetworkPolcyList\n{items}");
     assert_eq!(closing(&list), ["NetworkPolicy shop"]);
-    // Its subject is read as that of the kind that is meant.
+    // The subject is read as that of the intended kind.
     let text = "apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolcy\nmetadata: {name: a}\nspec: {selector: app == 'web'}\n";
     let manifest = read("file.yaml", text).unwrap();
     let State::Invalid(invalid) = &manifest.entries[0].state else { panic!() };
@@ -476,7 +476,7 @@ fn kinds_that_are_not_read_are_skipped_with_a_word_and_policies_with_an_error() 
         ("v1", "Something", Some(Severity::Warning)),
         ("example.com/v1", "ConfigMap", Some(Severity::Note)),
         ("networking.k8s.io/v1", "Something", Some(Severity::Warning)),
-        // What every cluster has.
+        // Kinds that every cluster has.
         ("networking.k8s.io/v1", "Ingress", None),
         ("networking.k8s.io/v1", "IngressClass", None),
         ("v1", "Secret", None),
@@ -495,7 +495,7 @@ fn kinds_that_are_not_read_are_skipped_with_a_word_and_policies_with_an_error() 
         assert!(manifest.entries.is_empty(), "{kind}");
         let told: Vec<Severity> = manifest.problems.iter().map(|it| it.severity).collect();
         assert_eq!(told, Vec::from_iter(severity), "{kind}");
-        // A kind is reported once for a file, a policy each time.
+        // A kind is reported once for a file, and a policy each time.
         let manifest = read("file.yaml", &format!("{text}---\n{text}")).unwrap();
         let times =
             usize::from(severity.is_some()) + usize::from(severity == Some(Severity::Error));
@@ -595,7 +595,7 @@ fn what_has_no_name_fails_closed() {
             assert_eq!(found, unknown.into_iter().collect::<Vec<_>>(), "{kind} {metadata}");
         }
     }
-    // A name does not help if the namespace is not known.
+    // A name is useless if the namespace is not known.
     let text = policy_text("podSelector: {}").replace("namespace: shop", "namespace: [shop]");
     assert_eq!(closing(&text), ["GlobalNetworkPolicy"]);
 }
@@ -734,7 +734,7 @@ proptest::proptest! {
         let _ = read("file.yaml", &text);
     }
 
-    /// So does reading a valid manifest that is cut or changed anywhere.
+    /// Reading a valid manifest that is cut or changed anywhere ends without a panic.
     #[test]
     fn reading_a_damaged_manifest_never_panics(at in 0_usize..400, with in "[ -~\n]{0,3}") {
         let whole = policy_text("podSelector: {matchLabels: {a: b}}\ningress:\n- from:\n  - ipBlock: {cidr: 10.0.0.0/8, except: [10.1.0.0/16]}\n  ports:\n  - {port: 80, endPort: 90}");

@@ -6,9 +6,7 @@ use std::fmt;
 /// A place in a file: line and column (in characters), both counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
-    /// The line.
     pub line: usize,
-    /// The column.
     pub column: usize,
 }
 
@@ -23,12 +21,10 @@ pub const MAX_DEPTH: usize = 64;
 /// The most values in a file.
 pub const MAX_NODES: usize = 16 << 20;
 
-/// A value and where it begins.
+/// A value and its position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// Where it begins.
     pub at: Position,
-    /// The value.
     pub value: Value,
 }
 
@@ -39,24 +35,19 @@ pub enum Value {
     Null,
     /// A boolean; plain YAML 1.1 has many spellings for it.
     Boolean(bool),
-    /// A whole number.
     Integer(i128),
     /// A number that is not whole, kept as it was written.
     Float(String),
-    /// Text.
     String(String),
-    /// A list.
     Sequence(Vec<Node>),
     /// Keys and values, in the order of the file; no key occurs twice.
     Mapping(Vec<Entry>),
 }
 
-/// A key, where it begins, and its value.
+/// A key, its position, and its value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// The key.
     pub key: String,
-    /// Where the key begins.
     pub at: Position,
     /// The value.
     pub node: Node,
@@ -67,18 +58,15 @@ pub struct Entry {
 pub struct Document {
     /// Counted from 1.
     pub number: usize,
-    /// Its value.
     pub root: Node,
-    /// What is wrong with it although it could be parsed.
+    /// Errors of the document although it could be parsed.
     pub flaws: Vec<Flaw>,
 }
 
 /// A fault that makes the document's object invalid, whatever the object means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flaw {
-    /// Where.
     pub at: Position,
-    /// What.
     pub kind: FlawKind,
 }
 
@@ -88,21 +76,20 @@ pub enum FlawKind {
     /// A key occurs twice in one mapping. The first value is kept.
     #[error("the key `{key}` is there already, at {first}")]
     DuplicateKey {
-        /// The key.
         key: String,
-        /// Where it occurs first.
+        /// The position of the first value.
         first: Position,
     },
     /// A mapping's key is null, a list or a mapping.
     #[error("a key must be text, and this is {found}")]
     KeyNotText {
-        /// What it is.
+        /// The type of the key.
         found: &'static str,
     },
     /// `<<` with something other than mappings.
     #[error("`<<` takes a mapping or a list of mappings, and this is {found}")]
     MergeOfNoMapping {
-        /// What it is.
+        /// The type of the value.
         found: &'static str,
     },
     /// A tag other than those of JSON's types.
@@ -110,12 +97,7 @@ pub enum FlawKind {
     UnknownTag(String),
     /// A tag of JSON's types that does not fit its value.
     #[error("`{text}` is not of the type that its tag `{tag}` says")]
-    TagContradicted {
-        /// The tag.
-        tag: String,
-        /// The scalar.
-        text: String,
-    },
+    TagContradicted { tag: String, text: String },
 }
 
 impl Value {
@@ -146,7 +128,7 @@ impl Value {
     }
 }
 
-/// A text of a manifest for messages, cut if it is longer than any legal name, kind or field.
+/// A manifest's text for messages, cut if it is longer than any legal name, kind or field.
 pub(super) fn shown(text: &str) -> Cow<'_, str> {
     const MOST: usize = 320;
     match text.char_indices().nth(MOST) {
@@ -173,7 +155,7 @@ impl Node {
                 let values: usize = nodes.iter().map(|node| node.json_len() + 1).sum();
                 1 + values.max(1)
             }
-            // The same, and for each key its quotes and a colon.
+            // Brackets and commas as for a list, and for each key its quotes and a colon.
             Value::Mapping(entries) => {
                 let pairs = entries.iter().map(|entry| entry.key.len() + entry.node.json_len() + 4);
                 1 + pairs.sum::<usize>().max(1)

@@ -8,7 +8,7 @@ use super::object::Kind;
 use super::problem::Severity;
 use super::{State, read};
 
-/// The keys of `spec` and below: fields of all kinds, so that trees are nearly valid.
+/// The keys of `spec` and of its parts, from all kinds, so that trees are nearly valid.
 const KEYS: [&str; 64] = [
     "action",
     "addressType",

@@ -1,9 +1,9 @@
-//! Kinds of Kubernetes that do not matter to who reaches whom: every cluster has them, so they are skipped without a
-//! word.
+//! Kubernetes kinds that do not affect which connections pass. Every cluster has them, so they are
+//! skipped without a message.
 //!
 //! Source: Kubernetes API reference v1.35, all groups.
 
-/// A kind that is named, or every kind of the group.
+/// Some kinds of a group, or all of them (`None`).
 type Kinds = Option<&'static [&'static str]>;
 
 /// The API groups, without their versions; the core group has no name.
@@ -44,7 +44,7 @@ const GROUPS: &[(&str, Kinds)] = &[
     ("storagemigration.k8s.io", None),
 ];
 
-/// Whether a kind of this API version is one of them.
+/// Whether a kind of this API version is one of these.
 pub(super) fn is_unrelated(kind: &str, version: &str) -> bool {
     let group = version.rsplit_once('/').map_or("", |(group, _)| group);
     let known = GROUPS.iter().find(|(name, _)| *name == group);

@@ -8,7 +8,8 @@ use super::object::{Controller, Numbers, Pod, Workload};
 use super::pod;
 use super::tree::Value;
 
-/// Reads a workload. Of its `spec` only the pods, their number and whether any of them run are read.
+/// Reads a workload. Only the pods, their number and whether any of them run are read from its
+/// `spec`.
 pub(super) fn decode(
     root: &Cursor<'_>,
     controller: Controller,
@@ -34,7 +35,7 @@ pub(super) fn decode(
     Some(Workload { labels, template, replicas, numbers, idle, owner })
 }
 
-/// Reads the template, how many pods are wanted, and their numbers.
+/// Reads the template, the number of pods, and the numbers of the pods.
 fn pods(
     spec: &Cursor<'_>,
     controller: Controller,

@@ -23,35 +23,22 @@ pub const MAX_BYTES: usize = 256 << 20;
 /// bytes also covers long texts.
 pub const MAX_REPEATED: usize = 1 << 20;
 
-/// Why a file has no usable documents.
+/// The reason why a file has no usable documents.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SyntaxError {
-    /// It is not YAML.
     #[error("{message}")]
-    NotYaml {
-        /// Where.
-        at: Position,
-        /// The parser's message.
-        message: String,
-    },
+    NotYaml { at: Position, message: String },
     /// Lists and mappings are nested too deep.
     #[error("nested deeper than {MAX_DEPTH} levels")]
-    TooDeep {
-        /// The place.
-        at: Position,
-    },
+    TooDeep { at: Position },
     /// There are too many values.
     #[error("more than {MAX_NODES} values in one file")]
-    TooMany {
-        /// The place.
-        at: Position,
-    },
+    TooMany { at: Position },
     /// Anchors and aliases repeat too much, perhaps through aliases of aliases.
     #[error(
         "anchors and aliases repeat more than {most} bytes, the length of the file and {MAX_REPEATED}: write out what they stand for"
     )]
     Repeats {
-        /// The place.
         at: Position,
         /// The limit in bytes.
         most: usize,
@@ -65,7 +52,7 @@ pub enum SyntaxError {
 }
 
 impl SyntaxError {
-    /// The place; a file that is too long has none.
+    /// The place of the error; a file that is too long has none.
     pub fn position(&self) -> Option<Position> {
         match self {
             Self::NotYaml { at, .. }
@@ -82,7 +69,7 @@ pub fn parse(text: &str) -> Result<Vec<Document>, SyntaxError> {
     parse_either(text, text.len() + MAX_REPEATED)
 }
 
-/// As [`parse`], but no anchor may repeat anything.
+/// Like [`parse`], but no anchor may repeat anything.
 pub fn parse_json(text: &str) -> Result<Vec<Document>, SyntaxError> {
     parse_either(text, 0)
 }
@@ -128,9 +115,9 @@ enum Content {
     Sequence(Vec<Node>),
     Mapping {
         entries: Vec<Entry>,
-        /// The position of each key. Keys that `<<` merges are not here, so an explicit key may override them.
+        /// The position of each key. Keys merged by `<<` are left out, so that an explicit key may override them.
         explicit: HashMap<String, Position>,
-        /// The key whose value comes next.
+        /// The key for the next value.
         key: Option<Key>,
         /// The values of `<<`, which are merged when the mapping closes.
         merges: Vec<Node>,
@@ -146,7 +133,7 @@ struct Builder {
     flaws: Vec<Flaw>,
     anchors: HashMap<usize, Node>,
     nodes: usize,
-    /// Bytes as JSON that anchors keep and aliases have repeated, and the limit for them.
+    /// The bytes as JSON that anchors keep and aliases have repeated, and the limit for them.
     repeated: usize,
     may_repeat: usize,
 }
@@ -248,7 +235,7 @@ impl Builder {
         }
     }
 
-    /// Stores the node of an anchor; the number 0 stands for no anchor.
+    /// Stores the node of an anchor; the number 0 means no anchor.
     fn remember(&mut self, anchor: usize, node: &Node) -> Result<(), SyntaxError> {
         if anchor != 0 {
             self.repeat(node, node.at)?;
@@ -257,8 +244,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Adds a finished node to its list or mapping. `merges_here` says that it is the merge key, provided that it is a
-    /// key.
+    /// Adds a finished node to its list or mapping. If `merges_here` and the node is a key, it is the merge key.
     fn add(&mut self, node: Node, merges_here: bool) {
         let Some(open) = self.stack.last_mut() else {
             self.root = Some(node);
@@ -292,8 +278,8 @@ impl Builder {
         }
     }
 
-    /// Merges the values of `<<`: only keys that the mapping does not have itself, and of several mappings the first
-    /// wins. `keys` are the keys of `entries`.
+    /// Merges the values of `<<`. Keys that the mapping has itself are not merged, and of several mappings the first
+    /// one counts. `keys` are the keys of `entries`.
     fn merge(
         &mut self,
         entries: &mut Vec<Entry>,
@@ -386,7 +372,7 @@ enum KeyKind {
     Text(String),
     /// A plain `<<`.
     Merge,
-    /// Not text; the name of its type.
+    /// A key that is not text, with the name of its type.
     Illegal(&'static str),
 }
 

@@ -1,15 +1,16 @@
-//! What is known of the agent, and what follows for `/liveness` and `/readiness`.
+//! The agent's health, and the answers to `/liveness` and `/readiness` that follow from it.
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// An agent whose control loop, or a worker of it, has not turned for so long is dead. The longest work of the control
-/// loop, new tables of a very large cluster, takes seconds.
+/// The time without a turn after which the agent's control loop, or a worker, counts as dead. The longest work of the
+/// control loop, new tables of a very large cluster, takes seconds.
 const DEAD: Duration = Duration::from_secs(30);
 
-/// What is known of the agent.
+/// The agent's health.
 #[derive(Debug, Clone)]
 pub enum Health {
-    /// It reads the objects for the first time. That lasts until the datastore answers; what it waits for, if it does.
+    /// The agent reads the objects for the first time, which lasts until the datastore answers. The text says what it
+    /// waits for, if it waits.
     Starting(Option<String>),
     /// Its control loop turns.
     Running(Running),
@@ -21,22 +22,21 @@ impl Default for Health {
     }
 }
 
-/// What the control loop has told last.
+/// The last report of the control loop.
 #[derive(Debug, Clone)]
 pub struct Running {
-    /// When that was.
+    /// The time of the last turn.
     turned: Instant,
-    /// The workers.
     workers: Vec<Turned>,
-    /// Whether tables are in force that are made of all objects.
+    /// Whether tables made from all objects are in force.
     pub published: bool,
-    /// Since when objects may be out of date, and why.
+    /// The time since which objects may be out of date, and the reason.
     pub stale: Option<(SystemTime, String)>,
-    /// Whether the last tables were refuted: those before stay in force.
+    /// Whether the last tables were refuted. Then the earlier ones stay in force.
     pub refuted: bool,
 }
 
-/// A worker's turns, and when their number was seen to grow.
+/// The number of a worker's turns, and the time when it was last seen to grow.
 #[derive(Debug, Clone, Copy)]
 struct Turned {
     turns: u64,
@@ -46,19 +46,18 @@ struct Turned {
 /// The answer to a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether all is well.
     pub well: bool,
-    /// A sentence.
+    /// The answer as a sentence.
     pub text: String,
 }
 
 impl Running {
-    /// The control loop turns for the first time.
+    /// The health after the first turn of the control loop.
     pub fn new(now: Instant) -> Self {
         Self { turned: now, workers: Vec::new(), published: false, stale: None, refuted: false }
     }
 
-    /// The control loop has turned, and its workers have turned so often.
+    /// Records a turn of the control loop, and the number of turns of each worker.
     pub fn turn(&mut self, now: Instant, turns: impl Iterator<Item = u64>) {
         self.turned = now;
         for (number, turns) in turns.enumerate() {
@@ -70,7 +69,7 @@ impl Running {
         }
     }
 
-    /// What does not turn.
+    /// The control loop or the worker that has stopped turning.
     fn stands_still(&self, now: Instant) -> Option<String> {
         let since = |at| now.saturating_duration_since(at);
         let told = |what: String, for_| {
@@ -80,7 +79,7 @@ impl Running {
         if since(self.turned) > DEAD {
             return Some(told("the control loop".to_owned(), since(self.turned)));
         }
-        // The control loop looks at the workers.
+        // The age is relative to the control loop's last turn, because the control loop reads the workers' turns.
         let still = self
             .workers
             .iter()
@@ -90,7 +89,7 @@ impl Running {
 }
 
 impl Health {
-    /// Whether the process is to be left running.
+    /// Whether the process should be left running.
     pub fn liveness(&self, now: Instant) -> Verdict {
         match self {
             Self::Starting(_) => Verdict::well("alive: the objects are read for the first time"),
@@ -101,8 +100,8 @@ impl Health {
         }
     }
 
-    /// Whether pods can be attached and their packets pass. Objects that may be out of date change nothing about that,
-    /// but are told.
+    /// Whether pods can be attached and their packets pass. Objects that may be out of date do not change that, but are
+    /// mentioned.
     pub fn readiness(&self, now: Instant) -> Verdict {
         let running = match self {
             Self::Starting(waits) => {

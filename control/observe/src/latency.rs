@@ -1,4 +1,4 @@
-//! How long changes take.
+//! The latencies of changes.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use prometheus::{Histogram, HistogramOpts};
 const BUCKETS: [f64; 14] =
     [0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0];
 
-/// Times; clones share them. What cannot be measured is left out: a histogram that cannot be made does not exist.
+/// Histograms of latencies; clones share them. A histogram that cannot be made is left out.
 #[derive(Debug, Clone)]
 pub struct Latencies {
     publish: Option<Histogram>,
@@ -36,17 +36,17 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Tables were made and handed to the workers.
+    /// Records the time to make tables and hand them to the workers.
     pub fn published(&self, took: Duration) {
         self.publish.iter().for_each(|it| it.observe(took.as_secs_f64()));
     }
 
-    /// The last worker uses a change of objects.
+    /// Records the time until the last worker uses a change of objects.
     pub fn changed(&self, took: Duration) {
         self.change.iter().for_each(|it| it.observe(took.as_secs_f64()));
     }
 
-    /// As metrics.
+    /// The histograms as metrics.
     pub(crate) fn families(&self) -> Vec<MetricFamily> {
         [&self.publish, &self.change].into_iter().flatten().flat_map(Collector::collect).collect()
     }

@@ -1,24 +1,24 @@
-//! An agent's health and metrics by HTTP: for kubelet's probes at a socket that only the agent's user can listen at, for
-//! people and Prometheus at addresses that anybody may have taken before.
+//! An agent's health and metrics by HTTP: for kubelet's probes at a socket at which only the agent's user can listen,
+//! for people and Prometheus at addresses that other processes may already use.
 //!
 //! The layers, in order:
-//! - [`health`]: what is known of the agent, and what follows for `/liveness` and `/readiness`.
-//! - [`observation`]: the figures of an agent at one time.
+//! - [`health`]: the agent's health, and the answers to `/liveness` and `/readiness`.
+//! - [`agent_metrics`]: the metrics of an agent at one time.
 //! - `rules`: the rules that have a series of their own: a bounded number.
-//! - [`latency`]: how long changes take.
-//! - [`metrics`]: figures as Prometheus' text.
-//! - [`served`]: which pages are served where they are to be.
-//! - `pages`: which page has which text.
+//! - [`latency`]: the latencies of changes.
+//! - [`metrics`]: metrics as Prometheus' text.
+//! - [`served`]: whether each page is served at its address.
+//! - `pages`: the text of each page.
 //! - `server`: connections, bounded in number, time and size.
 //!
-//! The pages are served by a thread of their own, which has no part in the agent's work. The agent tells it its health,
-//! and is asked for its figures, once a second at most. Nothing here ends the agent: an address that another process has
-//! is tried again and again.
+//! A separate thread serves the pages and does none of the agent's work. The agent reports its health to it, and the
+//! thread asks for the agent's metrics once a second at most. No error here ends the agent: an address that another
+//! process uses is tried again and again.
 
+pub mod agent_metrics;
 pub mod health;
 pub mod latency;
 pub mod metrics;
-pub mod observation;
 mod pages;
 mod rules;
 pub mod served;
@@ -34,37 +34,36 @@ use std::thread;
 
 use tokio::sync::{mpsc, watch};
 
+use self::agent_metrics::Question;
 use self::health::Health;
 use self::latency::Latencies;
-use self::observation::Question;
 use self::pages::{Pages, Site};
 use self::served::Served;
 use self::server::Place;
 
-/// Where pages are served by TCP. What has no address is off.
+/// The TCP addresses of pages. Pages without an address are off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Addresses {
     /// `/liveness` and `/readiness`.
     pub health: Option<SocketAddr>,
-    /// `/metrics`.
     pub metrics: Option<SocketAddr>,
 }
 
-/// The agent's end. Dropping it ends the pages.
+/// The agent's end of the connection to the pages. Dropping it ends the pages.
 #[derive(Debug)]
 pub struct Observer {
-    /// Takes the agent's health.
+    /// The channel for the agent's health.
     pub health: watch::Sender<Health>,
-    /// Asks for the agent's figures. Nothing comes if metrics are off.
+    /// The requests for the agent's metrics. There are none if metrics are off.
     pub questions: mpsc::Receiver<Question>,
-    /// Takes times.
+    /// The latencies that the agent records.
     pub latencies: Latencies,
-    /// Which pages are served.
+    /// The state of each page.
     pub served: Served,
 }
 
-/// Serves pages from now on: health at `socket`, and what has an address there as soon as the address is free. The
-/// thread runs `give_up` first, to have no more rights than it needs.
+/// Serves pages: health at `socket`, and pages with an address there as soon as the address is free. The thread runs
+/// `give_up` first, to drop rights that it does not need.
 pub fn start(
     Addresses { health, metrics }: Addresses,
     socket: Option<UnixListener>,

@@ -1,7 +1,7 @@
-//! An agent's figures as Prometheus' text (exposition format 0.0.4).
+//! An agent's metrics as Prometheus' text (exposition format 0.0.4).
 //!
 //! Names and units follow Prometheus' conventions: base units, `_total` for counters. Every label's values are bounded:
-//! by what Manx is (kinds, reasons, verdicts, kinds of ports), by the node (workers, blocks), or by `rules`.
+//! by Manx itself (kinds, reasons, verdicts, kinds of ports), by the node (workers, blocks), or by `rules`.
 
 use std::time::SystemTime;
 
@@ -9,8 +9,8 @@ use manx_api::WorkerStatus;
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Error, TextEncoder};
 
+use crate::agent_metrics::{AgentMetrics, Traffic};
 use crate::latency::Latencies;
-use crate::observation::{Observation, Traffic};
 use crate::rules::Rules;
 use crate::served::Served;
 
@@ -84,7 +84,7 @@ fn sample<const N: usize>(labels: [&str; N], value: impl Into<f64>) -> Sample {
     (labels.map(str::to_owned).to_vec(), value.into())
 }
 
-/// What makes pages.
+/// Makes the page of metrics.
 #[derive(Debug, Default)]
 pub struct Renderer {
     rules: Rules,
@@ -93,30 +93,30 @@ pub struct Renderer {
 }
 
 impl Renderer {
-    /// Its pages have these times, and say what is served.
+    /// A renderer whose pages contain these latencies and the state of each page.
     pub fn new(latencies: Latencies, served: Served) -> Self {
         Self { rules: Rules::default(), latencies, served }
     }
 
-    /// Makes the page of an agent's figures.
+    /// Makes the page of an agent's metrics.
     ///
     /// # Errors
     /// The encoder refuses a metric.
-    pub fn render(&mut self, figures: &Observation) -> Result<String, Error> {
-        self.rules.count(&figures.rules, figures.former);
+    pub fn render(&mut self, metrics: &AgentMetrics) -> Result<String, Error> {
+        self.rules.count(&metrics.rules, metrics.former);
         let mut page = Page::default();
-        agent(&mut page, figures);
+        agent(&mut page, metrics);
         page.gauges(
             "manx_pages_served",
             "1: these pages are served; 0: they are not, and manx status says why.",
             &["pages"],
             self.served.states().into_iter().map(|(it, served)| sample([it], served)).collect(),
         );
-        datastore(&mut page, figures);
-        tables(&mut page, figures);
-        pods(&mut page, figures);
-        traffic(&mut page, figures);
-        workers(&mut page, figures);
+        datastore(&mut page, metrics);
+        tables(&mut page, metrics);
+        pods(&mut page, metrics);
+        traffic(&mut page, metrics);
+        workers(&mut page, metrics);
         let rules = self.rules.series();
         page.counters(
             "manx_rule_packets_total",
@@ -129,35 +129,35 @@ impl Renderer {
     }
 }
 
-fn agent(page: &mut Page, figures: &Observation) {
+fn agent(page: &mut Page, metrics: &AgentMetrics) {
     let version = sample([env!("CARGO_PKG_VERSION")], 1);
     page.gauges("manx_build_info", "The agent's version.", &["version"], vec![version]);
     page.gauge(
         "manx_start_time_seconds",
         "When the agent started, in seconds since 1970.",
-        seconds(figures.started),
+        seconds(metrics.started),
     );
 }
 
-fn datastore(page: &mut Page, figures: &Observation) {
+fn datastore(page: &mut Page, metrics: &AgentMetrics) {
     page.gauge(
         "manx_datastore_in_sync",
         "1: all objects have been read.",
-        u8::from(figures.in_sync).into(),
+        u8::from(metrics.in_sync).into(),
     );
     page.gauge(
         "manx_datastore_stale",
         "1: objects may be out of date; what was known stays in force.",
-        u8::from(figures.stale_since.is_some()).into(),
+        u8::from(metrics.stale_since.is_some()).into(),
     );
     page.gauges(
         "manx_datastore_stale_since_timestamp_seconds",
         "When objects were last known to be up to date, in seconds since 1970; only while they may be out of date.",
         &[],
-        figures.stale_since.map(|since| sample([], seconds(since))).into_iter().collect(),
+        metrics.stale_since.map(|since| sample([], seconds(since))).into_iter().collect(),
     );
     let state = |valid| if valid { "valid" } else { "invalid" };
-    let objects = figures.objects.iter();
+    let objects = metrics.objects.iter();
     page.gauges(
         "manx_datastore_objects",
         "Objects by kind. One that is not valid fails closed.",
@@ -173,35 +173,35 @@ fn datastore(page: &mut Page, figures: &Observation) {
         "What is wrong with objects. error: something does not take effect; warning: something was ignored.",
         &["severity"],
         vec![
-            sample(["error"], figures.errors as f64),
-            sample(["warning"], figures.warnings as f64),
+            sample(["error"], metrics.errors as f64),
+            sample(["warning"], metrics.warnings as f64),
         ],
     );
 }
 
-fn tables(page: &mut Page, figures: &Observation) {
-    page.counter("manx_tables_published_total", "Published tables.", figures.tables);
+fn tables(page: &mut Page, metrics: &AgentMetrics) {
+    page.counter("manx_tables_published_total", "Published tables.", metrics.tables);
     page.counters(
         "manx_tables_changed_in_place_total",
         "Changes that were stored in tables in use.",
         &["of"],
         vec![
-            sample(["pods"], figures.pods_in_place as f64),
-            sample(["routes"], figures.routes_in_place as f64),
+            sample(["pods"], metrics.pods_in_place as f64),
+            sample(["routes"], metrics.routes_in_place as f64),
         ],
     );
     page.gauge(
         "manx_tables_refuted",
         "1: the last tables were wrong about a packet and were not published.",
-        u8::from(figures.refuted).into(),
+        u8::from(metrics.refuted).into(),
     );
     page.gauge(
         "manx_cluster_endpoints",
         "Endpoints of the whole cluster in the tables.",
-        figures.known_endpoints as f64,
+        metrics.known_endpoints as f64,
     );
-    page.gauge("manx_cluster_policies", "Policies in the tables.", figures.known_policies as f64);
-    let policy = &figures.policy;
+    page.gauge("manx_cluster_policies", "Policies in the tables.", metrics.known_policies as f64);
+    let policy = &metrics.policy;
     page.gauge("manx_policy_chains", "Chains of policies.", policy.chains as f64);
     page.gauge(
         "manx_policy_linear_chains",
@@ -213,23 +213,23 @@ fn tables(page: &mut Page, figures: &Observation) {
     page.gauge("manx_policy_table_bytes", "Memory of the policy tables.", policy.bytes as f64);
 }
 
-fn pods(page: &mut Page, figures: &Observation) {
+fn pods(page: &mut Page, metrics: &AgentMetrics) {
     page.gauges(
         "manx_attached_pods",
         "Pods of this node that are attached. closed: no tables name the pod, so nothing passes.",
         &["state"],
         vec![
-            sample(["enforced"], figures.enforced as f64),
-            sample(["closed"], figures.unenforced as f64),
+            sample(["enforced"], metrics.enforced as f64),
+            sample(["closed"], metrics.unenforced as f64),
         ],
     );
     page.gauge(
         "manx_unjudged_pods",
         "Pods of this node that another plugin connected and whose links this agent does not have.",
-        figures.not_judged as f64,
+        metrics.not_judged as f64,
     );
-    page.gauge("manx_leases", "Pods that have addresses of this node.", figures.leases as f64);
-    let blocks = figures.blocks.iter();
+    page.gauge("manx_leases", "Pods that have addresses of this node.", metrics.leases as f64);
+    let blocks = metrics.blocks.iter();
     let blocks = blocks.flat_map(|block| {
         let used = sample([&block.net, "used"], block.used as f64);
         [used, sample([&block.net, "free"], block.left as f64)]
@@ -242,9 +242,9 @@ fn pods(page: &mut Page, figures: &Observation) {
     );
 }
 
-fn traffic(page: &mut Page, figures: &Observation) {
+fn traffic(page: &mut Page, metrics: &AgentMetrics) {
     let by_port = |read: fn(&Traffic) -> u64| {
-        let ports = figures.ports.iter();
+        let ports = metrics.ports.iter();
         ports.map(|(port, traffic)| sample([port], read(traffic) as f64)).collect()
     };
     page.counters(
@@ -271,7 +271,7 @@ fn traffic(page: &mut Page, figures: &Observation) {
         &["port"],
         by_port(|it| it.sent_bytes),
     );
-    let drops = figures.ports.iter().flat_map(|(port, traffic)| {
+    let drops = metrics.ports.iter().flat_map(|(port, traffic)| {
         traffic.drops.iter().map(|(reason, packets)| sample([port, reason], *packets as f64))
     });
     page.counters(
@@ -283,18 +283,18 @@ fn traffic(page: &mut Page, figures: &Observation) {
     page.counter(
         "manx_denied_flows_total",
         "Flows that policy denied and that were reported.",
-        figures.denied_flows,
+        metrics.denied_flows,
     );
     page.counter(
         "manx_unreported_flows_total",
         "Flows that policy denied and that were not reported, because there were too many.",
-        figures.unreported_flows,
+        metrics.unreported_flows,
     );
 }
 
-fn workers(page: &mut Page, figures: &Observation) {
+fn workers(page: &mut Page, metrics: &AgentMetrics) {
     let of_each = |read: &dyn Fn(&WorkerStatus) -> u64| {
-        let workers = figures.workers.iter().enumerate();
+        let workers = metrics.workers.iter().enumerate();
         workers.map(|(number, it)| sample([&number.to_string()], read(it) as f64)).collect()
     };
     let labels = &["worker"];
@@ -333,7 +333,7 @@ fn workers(page: &mut Page, figures: &Observation) {
         "manx_flow_capacity",
         "Flows that a worker's table can hold.",
         labels,
-        of_each(&|_| figures.flow_capacity),
+        of_each(&|_| metrics.flow_capacity),
     );
     page.counters(
         "manx_flow_evictions_total",

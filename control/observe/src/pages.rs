@@ -1,4 +1,4 @@
-//! Which page has which text.
+//! The text of each page.
 
 use std::time::{Duration, Instant};
 
@@ -7,28 +7,28 @@ use prometheus::TEXT_FORMAT;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
+use crate::agent_metrics::Question;
 use crate::health::{Health, Verdict};
 use crate::latency::Latencies;
 use crate::metrics::Renderer;
-use crate::observation::Question;
 use crate::served::Served;
 
-/// How long figures are shown to all who ask, before the agent is asked again.
+/// The time for which the same metrics are shown, before the agent is asked again.
 const FRESH: Duration = Duration::from_secs(1);
-/// How long the agent may take to answer. Prometheus waits for 10 s (`scrape_timeout`).
+/// The time that the agent may take to answer. Prometheus waits for 10 s (`scrape_timeout`).
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// What is served at one address.
+/// The pages that are served at one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Site {
-    /// Whether all is well.
+    /// The pages of health.
     Health,
-    /// The figures.
+    /// The page of metrics.
     Metrics,
 }
 
 impl Site {
-    /// Its pages in a sentence, and in the label of a metric.
+    /// The pages' name in sentences, and in the label of a metric.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Health => "health",
@@ -36,7 +36,7 @@ impl Site {
         }
     }
 
-    /// The setting of its address.
+    /// The name of the setting of the pages' address.
     pub(crate) const fn flag(self) -> &'static str {
         match self {
             Self::Health => "--health-address (FELIX_HEALTHPORT)",
@@ -44,7 +44,7 @@ impl Site {
         }
     }
 
-    /// Its pages.
+    /// The paths of the pages.
     pub(crate) const fn paths(self) -> &'static [&'static str] {
         match self {
             Self::Health => &["/liveness", "/readiness"],
@@ -53,7 +53,6 @@ impl Site {
     }
 }
 
-/// A page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Page {
     pub(crate) status: StatusCode,
@@ -73,13 +72,13 @@ impl From<Verdict> for Page {
     }
 }
 
-/// What pages are made of.
+/// The sources of the pages.
 pub(crate) struct Pages {
     health: watch::Receiver<Health>,
     metrics: Mutex<Metrics>,
 }
 
-/// The way to the figures, and the last page of them.
+/// The channel for metrics, and the last page of them.
 struct Metrics {
     questions: mpsc::Sender<Question>,
     renderer: Renderer,
@@ -116,7 +115,7 @@ impl Pages {
 }
 
 impl Metrics {
-    /// All who ask within a second get the same page, even if it says that there are no figures.
+    /// All requests within a second get the same page, even if it says that there are no metrics.
     async fn page(&mut self) -> Page {
         if let Some((at, page)) = &self.last
             && at.elapsed() < FRESH
@@ -129,7 +128,7 @@ impl Metrics {
             answer.await.ok()
         };
         let page = match timeout(ANSWER, asked).await {
-            Ok(Some(figures)) => match self.renderer.render(&figures) {
+            Ok(Some(metrics)) => match self.renderer.render(&metrics) {
                 Ok(text) => Page { status: StatusCode::OK, form: TEXT_FORMAT, text },
                 Err(error) => Page::plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
             },

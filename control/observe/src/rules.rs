@@ -2,7 +2,7 @@
 //!
 //! Policies may have very many rules, and a label's values must be bounded. The first [`MOST`] rules that decide a
 //! packet have a series each, for as long as they exist. All others share one series for each verdict. A shared series
-//! never goes back: it counts what has come since the last time, whichever rules come and go.
+//! never decreases: it adds the packets since the last time, whichever rules come and go.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use manx_api::RuleCount;
 pub(crate) const MOST: usize = 500;
 /// The label of the shared series.
 pub(crate) const OTHER: &str = "(others)";
-/// The verdicts, in the order of [`Observation::former`](crate::observation::Observation).
+/// The verdicts, in the order of [`AgentMetrics::former`](crate::agent_metrics::AgentMetrics).
 const VERDICTS: [&str; 2] = ["allow", "deny"];
 
 /// See the module. A series is a rule and a verdict.
@@ -25,9 +25,9 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Takes what rules have counted until now.
+    /// Takes the counts of rules until now.
     pub(crate) fn count(&mut self, rules: &[RuleCount], former: [u64; 2]) {
-        // A rule has several counts if it decides after different others.
+        // A rule has several counts if it can decide after different other rules.
         let mut counts = BTreeMap::<(&str, &str), u64>::new();
         for RuleCount { rule, verdict, packets } in rules {
             *counts.entry((rule, verdict)).or_default() += packets;
@@ -101,7 +101,7 @@ mod tests {
         let all: Vec<RuleCount> = (0..=MOST).map(|number| rule(number, 10)).collect();
         rules.count(&all, [0, 0]);
         assert_eq!(others(&rules), 10);
-        // A rule goes and its packets are counted as former ones; another one takes its series.
+        // A rule is deleted and its packets are counted as former ones; another rule takes its series.
         rules.count(&all[1..], [10, 0]);
         assert_eq!(others(&rules), 10);
         assert_eq!(rules.series().count(), MOST + 2);

@@ -1,19 +1,19 @@
-//! Which pages are served where they are to be, and why others are not.
+//! The state of each page: served, or the reason why not.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Pages by their name, each with why it is not served. All copies are the same.
+/// Pages by their name, each with the reason why it is not served. All copies share this.
 #[derive(Debug, Clone, Default)]
 pub struct Served(Arc<Mutex<BTreeMap<&'static str, Option<String>>>>);
 
 impl Served {
-    /// The pages of this name are served.
+    /// Records that the pages of this name are served.
     pub(crate) fn settle(&self, pages: &'static str) {
         self.all().insert(pages, None);
     }
 
-    /// The pages of this name are not served. The log says so once for each reason.
+    /// Records that the pages of this name are not served. Each reason is logged once.
     pub fn fail(&self, pages: &'static str, reason: &str) {
         let before = self.all().insert(pages, Some(reason.to_owned()));
         if before.flatten().as_deref() != Some(reason) {
@@ -21,7 +21,7 @@ impl Served {
         }
     }
 
-    /// What is not served, a sentence each.
+    /// A sentence about each page that is not served.
     pub fn problems(&self) -> Vec<String> {
         let all = self.all();
         let failed = all.iter().filter_map(|(pages, reason)| Some((pages, reason.as_ref()?)));

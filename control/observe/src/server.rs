@@ -1,7 +1,7 @@
 //! Connections: one request each, bounded in number, time and size.
 //!
-//! A client that is slow, or that opens many connections, holds up no other: where there are too many, the oldest one
-//! ends, so that a new one is always served.
+//! A client that is slow, or that opens many connections, does not delay others: if there are too
+//! many connections, the oldest one is closed, so that a new one is always served.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -26,23 +26,23 @@ use crate::health::Health;
 use crate::pages::{Pages, Site};
 use crate::served::Served;
 
-/// Connections of an address or socket at once.
+/// The most connections of an address or socket at one time.
 pub(crate) const CONNECTIONS: usize = 64;
-/// How long a client may take to send its request's header.
+/// The time in which a client must send its request's header.
 pub(crate) const HEADER: Duration = Duration::from_secs(2);
-/// How long a connection may last.
+/// The longest time of a connection.
 const WHOLE: Duration = Duration::from_secs(10);
-/// The most bytes of a request's header (the least that hyper has).
+/// The most bytes of a request's header (hyper's minimum).
 pub(crate) const ROOM: usize = 8192;
-/// The most fields of it.
+/// The most fields of a request's header.
 const FIELDS: usize = 32;
-/// How long a listener rests when the process has no descriptor left for a connection.
+/// The time that a listener pauses when the process has no descriptor left for a connection.
 const REST: Duration = Duration::from_millis(100);
 
-/// How long an address that another process has is left alone.
+/// The time between attempts to listen at an address that another process uses.
 pub(crate) const RETRY: Duration = Duration::from_secs(1);
 
-/// Where pages are served.
+/// The place where pages are served.
 #[derive(Debug)]
 pub(crate) enum Place {
     /// A listening socket of the unix domain.
@@ -68,7 +68,7 @@ impl Listener {
     }
 }
 
-/// Serves until the agent has gone.
+/// Serves until the agent has ended.
 pub(crate) fn serve(
     places: Vec<(Place, Site)>,
     pages: &Arc<Pages>,
@@ -97,7 +97,7 @@ pub(crate) fn serve(
     })
 }
 
-/// Listens as soon as no other process does.
+/// Listens at an address as soon as no other process does.
 async fn listen(address: SocketAddr, site: Site, served: &Served) -> TcpListener {
     loop {
         match TcpListener::bind(address).await {
@@ -144,7 +144,7 @@ async fn accept(listener: Listener, site: Site, pages: Arc<Pages>) {
     }
 }
 
-/// Answers one request. A connection that breaks is its client's affair.
+/// Answers one request. Only the client is affected if its connection breaks.
 async fn answer(stream: Box<dyn Stream>, site: Site, pages: Arc<Pages>) -> hyper::Result<()> {
     let respond = service_fn(move |request: Request<Incoming>| {
         let pages = Arc::clone(&pages);

@@ -11,10 +11,10 @@ use manx_api::health::Page;
 use manx_api::{PolicyStatus, RuleCount, WorkerStatus};
 use manx_fixtures::skip::{Need, skip};
 
+use crate::agent_metrics::{AgentMetrics, BlockUse, Traffic};
 use crate::health::{Health, Running};
 use crate::latency::Latencies;
 use crate::metrics::Renderer;
-use crate::observation::{BlockUse, Observation, Traffic};
 use crate::served::Served;
 use crate::server::{CONNECTIONS, HEADER, RETRY, ROOM};
 use crate::{Addresses, Observer, start};
@@ -44,14 +44,14 @@ fn worker() -> WorkerStatus {
     }
 }
 
-/// An agent with `rules` rules.
-fn figures(rules: usize) -> Observation {
+/// The metrics of an agent with `rules` rules.
+fn agent_metrics(rules: usize) -> AgentMetrics {
     let rule = |number: usize| RuleCount {
         rule: format!("NetworkPolicy shop/\"web\\{number}\"\ningress[0]"),
         verdict: ["allow", "deny"][number % 2].to_owned(),
         packets: 3,
     };
-    Observation {
+    AgentMetrics {
         started: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
         in_sync: true,
         stale_since: Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_100)),
@@ -84,17 +84,17 @@ fn figures(rules: usize) -> Observation {
     }
 }
 
-fn render(figures: &Observation) -> String {
+fn render(metrics: &AgentMetrics) -> String {
     let latencies = Latencies::default();
     latencies.published(Duration::from_millis(3));
     latencies.changed(Duration::from_millis(15));
     let served = Served::default();
     served.settle("health");
     served.fail("metrics", "not served");
-    Renderer::new(latencies, served).render(figures).unwrap()
+    Renderer::new(latencies, served).render(metrics).unwrap()
 }
 
-/// What a page says of a metric.
+/// The parts of a page about one metric.
 #[derive(Debug, Default)]
 struct Family {
     help: String,
@@ -120,7 +120,7 @@ fn labels(text: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Reads a page as the format says: HELP, TYPE, samples, metric by metric.
+/// Parses a page in the order of the format: HELP, TYPE, samples, metric by metric.
 fn parse(page: &str) -> BTreeMap<String, Family> {
     let mut families = BTreeMap::<String, Family>::new();
     let mut current = String::new();
@@ -155,7 +155,7 @@ fn parse(page: &str) -> BTreeMap<String, Family> {
 
 #[test]
 fn a_page_has_the_form_names_and_units_that_prometheus_expects() {
-    let families = parse(&render(&figures(3)));
+    let families = parse(&render(&agent_metrics(3)));
     assert!(families.len() > 35, "{}", families.len());
     for (name, Family { help, kind, samples, .. }) in &families {
         assert!(name.starts_with("manx_"), "{name}");
@@ -175,8 +175,8 @@ fn a_page_has_the_form_names_and_units_that_prometheus_expects() {
 }
 
 #[test]
-fn figures_are_where_their_names_say() {
-    let page = render(&figures(1));
+fn metrics_have_the_values_that_their_names_say() {
+    let page = render(&agent_metrics(1));
     for line in [
         "manx_datastore_objects{group=\"networking.k8s.io\",kind=\"NetworkPolicy\",state=\"invalid\"} 1",
         "manx_datastore_stale 1",
@@ -194,16 +194,16 @@ fn figures_are_where_their_names_say() {
     ] {
         assert!(page.lines().any(|it| it == line), "{line} is not in\n{page}");
     }
-    let fresh = Observation { stale_since: None, ..figures(1) };
+    let fresh = AgentMetrics { stale_since: None, ..agent_metrics(1) };
     assert!(!render(&fresh).contains("stale_since"));
 }
 
 #[test]
 fn no_label_is_unbounded() {
-    let families = parse(&render(&figures(10_000)));
+    let families = parse(&render(&agent_metrics(10_000)));
     let names: BTreeSet<&str> =
         families.values().flat_map(|it| &it.labels).map(String::as_str).collect();
-    // Each is bounded by what Manx is or what the node is, except `rule`.
+    // Each label is bounded by Manx or by the node, except `rule`.
     let bounded = [
         "block", "group", "kind", "le", "of", "pages", "port", "reason", "severity", "state",
         "verdict", "version", "worker",
@@ -213,7 +213,7 @@ fn no_label_is_unbounded() {
     assert_eq!(families["manx_rule_packets_total"].samples.len(), crate::rules::MOST + 2);
 }
 
-/// `docs/metrics.md` has each metric with its type and labels, and no other.
+/// `docs/metrics.md` contains each metric with its type and labels, and no other.
 #[test]
 fn every_metric_is_documented() {
     let docs = include_str!("../../../docs/metrics.md");
@@ -225,7 +225,7 @@ fn every_metric_is_documented() {
             (cells[1].clone(), cells[2].clone(), cells[3].clone())
         })
         .collect();
-    let families = parse(&render(&figures(1)));
+    let families = parse(&render(&agent_metrics(1)));
     let rendered = families.into_iter().map(|(name, family)| {
         let labels = family.labels.into_iter().filter(|label| label != "le");
         (name, family.kind, labels.collect::<Vec<_>>().join(", "))
@@ -244,7 +244,7 @@ fn promtool_finds_nothing_wrong() {
             return skip(Need::Promtool, "promtool_finds_nothing_wrong", &reason);
         }
     };
-    promtool.stdin.take().unwrap().write_all(render(&figures(1000)).as_bytes()).unwrap();
+    promtool.stdin.take().unwrap().write_all(render(&agent_metrics(1000)).as_bytes()).unwrap();
     assert!(promtool.wait().unwrap().success());
 }
 
@@ -262,9 +262,9 @@ fn observed(answers: bool) -> (SocketAddr, SocketAddr, std::sync::mpsc::Receiver
         while let Some(question) = questions.blocking_recv() {
             let _ = asked.send(());
             if answers {
-                let _ = question.send(figures(1));
+                let _ = question.send(agent_metrics(1));
             } else {
-                // As a control loop that is busy.
+                // The question stays open, as in a control loop that is busy.
                 std::mem::forget(question);
             }
         }
@@ -287,7 +287,7 @@ fn page(address: SocketAddr, path: &str) -> String {
 }
 
 #[test]
-fn pages_tell_health_and_figures_each_at_its_own_address() {
+fn pages_show_health_and_metrics_each_at_its_own_address() {
     let (health, metrics, _asked, keeper) = observed(true);
     assert!(page(health, "/liveness").starts_with("HTTP/1.1 200 OK\r\n"));
     let starting = page(health, "/readiness");
@@ -297,9 +297,9 @@ fn pages_tell_health_and_figures_each_at_its_own_address() {
     keeper.0.send_replace(Health::Running(running));
     let ready = page(health, "/readiness");
     assert!(ready.starts_with("HTTP/1.1 200") && ready.ends_with("\r\n\r\nready\n"), "{ready}");
-    let figures = page(metrics, "/metrics");
-    assert!(figures.contains("content-type: text/plain; version=0.0.4\r\n"), "{figures}");
-    assert!(figures.contains("\nmanx_flows{worker=\"0\"} 11\n"), "{figures}");
+    let text = page(metrics, "/metrics");
+    assert!(text.contains("content-type: text/plain; version=0.0.4\r\n"), "{text}");
+    assert!(text.contains("\nmanx_flows{worker=\"0\"} 11\n"), "{text}");
     let unknown = page(health, "/metrics");
     assert!(unknown.starts_with("HTTP/1.1 404") && unknown.contains("/liveness or /readiness"));
     assert!(
@@ -322,7 +322,7 @@ fn the_agent_is_asked_once_a_second_at_most() {
 #[test]
 fn slow_and_hostile_clients_hold_nothing_up() {
     let (health, metrics, _asked, _keeper) = observed(true);
-    // More connections than there are places, each of which sends half a header.
+    // More connections than are allowed, each of which sends half a header.
     let half = || {
         let mut stream = TcpStream::connect(health).unwrap();
         stream.write_all(b"GET /liveness HTTP/1.1\r\n").unwrap();
@@ -332,9 +332,10 @@ fn slow_and_hostile_clients_hold_nothing_up() {
     let start = Instant::now();
     assert!(page(health, "/liveness").starts_with("HTTP/1.1 200"));
     assert!(page(metrics, "/metrics").starts_with("HTTP/1.1 200"));
-    // A SYN may be lost where so many connect at once, and is sent again after 1 s (RFC 6298, section 2).
+    // A SYN may be lost if so many clients connect at once, and is sent again after 1 s (RFC 6298,
+    // section 2).
     assert!(start.elapsed() < HEADER, "{:?}", start.elapsed());
-    // Those that wait are ended: the oldest by newer ones, the others by the time.
+    // The waiting connections are ended: the oldest by newer ones, the others by the timeout.
     for stream in &mut slow {
         stream.set_read_timeout(Some(Duration::from_secs(8))).unwrap();
         let mut rest = Vec::new();
@@ -342,7 +343,7 @@ fn slow_and_hostile_clients_hold_nothing_up() {
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
         }
     }
-    // A header that is too large, and one that is no HTTP.
+    // A header that is too large, and a request that is not HTTP.
     let large = format!("GET /liveness HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(2 * ROOM));
     for request in [large.as_str(), "\0\0\0\0\r\n\r\n"] {
         let mut stream = TcpStream::connect(health).unwrap();
@@ -380,7 +381,7 @@ fn an_address_that_is_taken_ends_nothing_is_told_and_is_served_when_it_is_free()
     let told = observer.served.problems().join("\n");
     let expected = format!("health: not served at {address}: Address already in use");
     assert!(told.starts_with(&expected) && told.contains("--health-address"), "{told}");
-    // Whatever is answered at the address, the socket is the agent's own.
+    // Whatever process answers at the address, the socket is the agent's own.
     assert!(manx_api::health::ask(&path, Page::Liveness).unwrap().well);
     let ready = manx_api::health::ask(&path, Page::Readiness).unwrap();
     assert!(!ready.well && ready.text.starts_with("not ready: "), "{ready:?}");
@@ -392,7 +393,7 @@ fn an_address_that_is_taken_ends_nothing_is_told_and_is_served_when_it_is_free()
     assert!(page(address, "/liveness").starts_with("HTTP/1.1 200"));
 }
 
-/// Waits for what comes soon, or at the next attempt.
+/// Waits for something that happens soon, or at the next attempt.
 fn until(what: impl Fn() -> bool) {
     let start = Instant::now();
     while !what() {

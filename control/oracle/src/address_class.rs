@@ -1,8 +1,9 @@
-//! What the oracle looks at when it judges: where its results may change, and which ends and peers it cannot tell
-//! apart.
+//! The inputs that the oracle's verdicts depend on: the boundaries at which a result may change, and classes of ends
+//! and peers that it judges alike.
 //!
 //! To compare all packets, a caller needs only the packets at these boundaries, and only one end or peer of each class.
-//! This module follows `rules` term by term: what a term looks at is here, what follows from it is there.
+//! This module follows `rules` term by term: `rules` decides whether a term holds, this module lists what the term
+//! depends on.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -22,16 +23,17 @@ use manx_objects::object::calico::{self, EntityRule};
 use manx_objects::object::cluster::ClusterProtocol;
 use manx_objects::object::{self, PortNumber};
 
-/// What the terms of some rules see of an address. Addresses of one family with equal classes are judged alike.
+/// The part of an address that the terms of some rules depend on. Addresses of one family with equal classes are judged
+/// alike.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct AddressClass {
-    /// For each term whether it holds.
+    /// Whether each term holds.
     terms: Vec<bool>,
     /// For each port name and each service: the protocols and ports that it stands for.
     ports: Vec<BTreeSet<(u8, u16)>>,
 }
 
-/// What the terms see of the local end.
+/// The parts of the local end that the terms depend on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     place: Place,
@@ -40,16 +42,15 @@ pub struct Key {
     unreadable: bool,
     asked: Vec<usize>,
     broken: Vec<usize>,
-    /// Only of a host endpoint.
+    /// Only for a host endpoint.
     profiles: Vec<String>,
     failsafe: Vec<(u8, u16, Option<IpNet>)>,
     own: AddressClass,
 }
 
-/// Where the results of an end may change, apart from addresses: the first and last values of ranges.
+/// The boundaries at which an end's result may change, apart from addresses: the first and last values of ranges.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// Protocol numbers.
     pub protocols: BTreeSet<u8>,
     /// Types, and codes if a rule names them.
     pub icmp: BTreeSet<(u8, Option<u8>)>,
@@ -60,8 +61,9 @@ pub struct Limits {
 }
 
 impl Oracle {
-    /// The members' prefixes, with numbers: these ends cannot tell apart members with equal numbers. A rule can see of
-    /// a member whether it is in a set that the rule names, and which of its ports have a name that the rule uses.
+    /// The members' prefixes, each with a number: these ends judge members with equal numbers alike. A rule depends
+    /// only on whether a member is in a set that the rule names, and on which of its ports have a name that the rule
+    /// uses.
     pub fn occupants(&self, ends: &[&EnforcementPoint<'_>]) -> Vec<(IpNet, u32)> {
         let mut rules: Vec<&Rule> = ends.iter().flat_map(|end| end.rules.iter().copied()).collect();
         rules.sort_unstable_by_key(|rule| std::ptr::from_ref(*rule));
@@ -87,7 +89,7 @@ impl Oracle {
         })
     }
 
-    /// The same, for ends of any rules.
+    /// Like [`Self::occupants`], for ends of any rules.
     pub fn all_occupants(&self) -> Vec<(IpNet, u32)> {
         self.numbered(Member::content)
     }
@@ -162,7 +164,7 @@ impl Oracle {
         limits
     }
 
-    /// What an end looks at in one of its own addresses.
+    /// The parts of one of an end's own addresses that its verdicts depend on.
     pub fn key(&self, end: &EnforcementPoint<'_>, local: IpAddr) -> Key {
         let mut own = AddressClass::default();
         own.terms.push(self.unknown(end, local, local).is_some());
@@ -189,7 +191,7 @@ impl Oracle {
         }
     }
 
-    /// What an end looks at in a peer.
+    /// The parts of a peer's address that an end's verdicts depend on.
     pub fn address_class(&self, end: &EnforcementPoint<'_>, peer: IpAddr) -> AddressClass {
         let mut address_class = AddressClass::default();
         address_class.terms.push(self.members.invalid_addresses.contains(&peer));
@@ -270,7 +272,7 @@ impl Limits {
     }
 }
 
-/// Collects what the rules look at in one end of packets.
+/// Collects what the rules depend on in one end of packets.
 struct RuleScan<'a> {
     oracle: &'a Oracle,
     end: &'a EnforcementPoint<'a>,
@@ -328,7 +330,7 @@ impl RuleScan<'_> {
         }
     }
 
-    /// Rules of Kubernetes' kinds look at the peer's members, and at the port names of the destination: those of the
+    /// Rules of Kubernetes' kinds depend on the peer's members, and on the port names of the destination: those of the
     /// end itself, or those of the members that the rule means.
     fn peers<'n>(
         &mut self,

@@ -1,5 +1,5 @@
-//! Which pod has an address, if the objects of several name it. This is the oracle's own reading of the law in
-//! `docs/policy-semantics.md`: it sorts all that is said of all addresses, and keeps the first of each.
+//! The pod that has an address if the objects of several pods name it. This is the oracle's own reading of the law in
+//! `docs/policy-semantics.md`: it sorts all claims to all addresses, and keeps the first claim to each.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -15,12 +15,12 @@ use manx_objects::object::{Node, Object, ObjectKey, Pod};
 #[derive(Debug, Default)]
 pub(super) struct Owners<'a> {
     of_pods: HashMap<&'a ObjectKey, BTreeSet<IpAddr>>,
-    /// What any pod's object names.
+    /// The addresses that the objects of any pods name.
     named: BTreeSet<IpAddr>,
     places: Places<'a>,
 }
 
-/// Where pods can have addresses.
+/// The blocks and pools in which pods can have addresses.
 #[derive(Debug, Default)]
 struct Places<'a> {
     nodes: BTreeMap<&'a str, &'a Node>,
@@ -77,12 +77,12 @@ impl<'a> Owners<'a> {
         Self { of_pods, named, places }
     }
 
-    /// The addresses that are this pod's.
+    /// The addresses that belong to this pod.
     pub(super) fn of(&self, pod: &ObjectKey) -> BTreeSet<IpAddr> {
         self.of_pods.get(pod).cloned().unwrap_or_default()
     }
 
-    /// Those of the addresses of a pod that is not valid which are closed for its sake.
+    /// The addresses that are closed because this pod is not valid.
     pub(super) fn closed(
         &self,
         reported: &BTreeSet<IpAddr>,
@@ -100,8 +100,8 @@ impl Places<'_> {
         node.is_some_and(|node| node.pod_cidrs.iter().any(|block| block.contains(&address)))
     }
 
-    /// Whether a pod of that node can have the address: one of its blocks' addresses for pods; or, outside of them, a
-    /// pool's.
+    /// Whether a pod of that node can have the address: it is a pod's address in one of the node's blocks, or it is
+    /// outside of all blocks and in a pool.
     fn could_be(&self, pod: &Pod, address: IpAddr) -> bool {
         let Some(node) = pod.node_name.as_deref().and_then(|name| self.nodes.get(name)) else {
             return false;
@@ -133,7 +133,7 @@ impl Places<'_> {
     }
 }
 
-/// Of the annotation that counts: the first address of IPv4, and the first of IPv6.
+/// The first IPv4 address and the first IPv6 address of the annotation that counts.
 fn first_of_each_family(pod: &Pod) -> Vec<IpAddr> {
     let noted = &pod.annotated_ips;
     let lists = [&noted.pod_ips, &noted.pod_ip, &noted.aws_pod_ips].into_iter().flatten();
@@ -142,8 +142,8 @@ fn first_of_each_family(pod: &Pod) -> Vec<IpAddr> {
     [of(true), of(false)].into_iter().flatten().collect()
 }
 
-/// Whether an address lies in a block and is neither the first, which is nobody's, nor the second, which is the node's,
-/// nor an IPv4 block's last, which is its broadcast address.
+/// Whether an address lies in a block and a pod may have it. Pods have neither the first address (it belongs to no
+/// one), nor the second (it is the node's), nor the last of an IPv4 block (it is the broadcast address).
 fn is_inside(block: IpNet, address: IpAddr) -> bool {
     let block = block.trunc();
     if !block.contains(&address) || block.prefix_len() + 2 > block.max_prefix_len() {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use manx_objects::object::{Node, Phase, Pod};
 
 /// The addresses of a node: those that its object lists, and the one that it keeps for itself in each block of pods'
-/// addresses, which is the second. A block of fewer than four addresses has no room for pods, and none for that.
+/// addresses, which is the second. A block of fewer than four addresses has room neither for pods nor for the node.
 pub(super) fn node_addresses(node: &Node) -> BTreeSet<IpAddr> {
     let listed = node.internal_ips.iter().chain(&node.external_ips).copied();
     let noted = node.calico_address.map(|net| net.addr());
@@ -19,7 +19,7 @@ pub(super) fn node_addresses(node: &Node) -> BTreeSet<IpAddr> {
     listed.chain(noted).chain(second).collect()
 }
 
-/// The addresses that a pod's object names: none on the host's network, or when it has finished.
+/// The addresses that a pod's object names. A pod on the host's network and a finished pod have none.
 pub(super) fn addresses(pod: &Pod) -> BTreeSet<IpAddr> {
     let finished = pod.phase == Some(Phase::Succeeded) || pod.phase == Some(Phase::Failed);
     // The CNI plugin empties its annotation when it takes the addresses back: Calico's podIP, Amazon's pod-ips.

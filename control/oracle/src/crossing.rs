@@ -9,28 +9,25 @@ use super::place::Place;
 /// A packet that passes an interface of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Crossing<'a> {
-    /// The node.
     pub node: &'a str,
-    /// The interface's name.
     pub interface: &'a str,
-    /// The interface's addresses; a host endpoint without an interface name is found by them.
+    /// The interface's addresses. They identify a host endpoint that has no interface name.
     pub addresses: &'a [IpAddr],
-    /// Ingress comes in by the interface, egress goes out.
+    /// Ingress packets enter the node by the interface, egress packets leave it.
     pub direction: Direction,
-    /// Whether it is neither from nor for a process of the node.
+    /// Whether the packet is neither from nor for a process of the node.
     pub forwarded: bool,
-    /// The source address.
     pub source: IpAddr,
     /// The destination address, after destination NAT.
     pub destination: IpAddr,
-    /// What the packet shows, after destination NAT.
+    /// The packet's protocol and L4 header, after destination NAT.
     pub packet: Packet,
     /// Destination and ports before destination NAT, if they differ.
     pub original: Option<(IpAddr, Packet)>,
 }
 
 impl Crossing<'_> {
-    /// The places where it is judged, in order.
+    /// The places where policy judges it, in order.
     pub(super) fn places(&self) -> [Place; 3] {
         let last = if self.forwarded { Place::Forward } else { Place::Host };
         [Place::Untracked, Place::PreDnat, last]

@@ -13,7 +13,7 @@ use super::verdict::{RuleName, Verdict, VerdictReason};
 use manx_objects::object::calico::Action;
 use manx_objects::object::{Kind, ObjectKey};
 
-/// An observer of the search, step by step. It changes nothing.
+/// An observer of the steps of the search. It cannot change the search.
 pub(super) trait Watch {
     /// A tier begins.
     fn tier(&mut self, _tier: &Tier) {}
@@ -93,7 +93,7 @@ impl Oracle {
             for (policy, rules) in here {
                 watch.policy(policy);
                 if policy.staged {
-                    // Evaluated only for the observer.
+                    // Staged rules are evaluated only for the observer.
                     let decides = first_match(rules, flow, watch, |_, _| {}).is_some();
                     if only_staged && denies && !decides {
                         watch.staged_tier_end(policy);
@@ -161,7 +161,7 @@ impl Oracle {
     }
 }
 
-/// The first rule that matches and ends the search. A Log rule that matches is noted, and the search goes on.
+/// The first rule that matches and ends the search. A Log rule that matches is recorded, and the search continues.
 fn first_match<'a>(
     rules: &'a [Rule],
     flow: &Flow<'_>,

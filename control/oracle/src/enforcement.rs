@@ -1,6 +1,6 @@
 //! The search at one end of a connection: which policies apply there, and their result.
 //!
-//! It is the search of `decide` at one place, for callers that compare it with tables, which are also made for one
+//! It is the search of `decide` at one place. Tests compare it with the compiled tables, which are also made for one
 //! place.
 
 use std::collections::BTreeSet;
@@ -28,13 +28,13 @@ pub struct EnforcementPoint<'o> {
     pub(super) direction: Direction,
     /// `None`: there is no such endpoint, so nothing passes.
     pub(super) member: Option<usize>,
-    /// The policies that select it.
+    /// The policies that select the endpoint.
     selecting: Vec<Placed>,
     /// The indexes of those policies that apply here, in order, including staged ones.
     pub(super) asked: Vec<usize>,
-    /// The policies that deny it everything because they cannot be evaluated.
+    /// The policies that deny the endpoint everything because they cannot be evaluated.
     pub(super) broken: Vec<usize>,
-    /// Whether it is a host endpoint that is not valid, so that the policies that select it are not known.
+    /// Whether this is a host endpoint that is not valid, so that the policies that select it are not known.
     pub(super) unreadable: bool,
     /// The rules that may be evaluated: the policies' rules, then the profiles'.
     pub(super) rules: Vec<&'o Rule>,
@@ -54,7 +54,7 @@ impl EnforcementPoint<'_> {
 }
 
 impl Oracle {
-    /// A pod, or without a namespace a host endpoint, at a place and in a direction.
+    /// The end of a pod, or of a host endpoint if no namespace is given, at a place and in a direction.
     pub fn end(
         &self,
         namespace: &str,
@@ -101,7 +101,7 @@ impl Oracle {
         end
     }
 
-    /// The addresses that an end has.
+    /// The addresses of an end.
     pub fn addresses(&self, end: &EnforcementPoint<'_>) -> BTreeSet<IpAddr> {
         end.member.map(|member| self.members.list[member].addresses.clone()).unwrap_or_default()
     }
@@ -112,8 +112,8 @@ impl Oracle {
         asked.find(|policy| !policy.staged).map(|policy| &policy.key)
     }
 
-    /// The verdict of one end on packets between two addresses, and what staged policies would have done. `local` is
-    /// the end's own address or, for forwarded traffic, the address on the end's side.
+    /// The verdict of one end on packets between two addresses, and the effects that staged policies would have had.
+    /// `local` is the end's own address or, for forwarded traffic, the address on the end's side.
     pub fn judge_end(
         &self,
         end: &EnforcementPoint<'_>,
@@ -145,7 +145,7 @@ impl Oracle {
         packets.into_iter().map(one).collect()
     }
 
-    /// Why nothing passes between two addresses, independent of policies.
+    /// The reason why nothing passes between two addresses, whatever the policies are.
     pub(super) fn unknown(
         &self,
         end: &EnforcementPoint<'_>,
@@ -161,8 +161,8 @@ impl Oracle {
         invalid.then_some(VerdictReason::InvalidPeer)
     }
 
-    /// The holders of the end's own address. For a pod's own end that is only this pod, even if another pod still has
-    /// the address. For forwarded traffic a port name is not the host's own.
+    /// The members that have the end's own address. For a pod's own end that is only this pod, even if another pod
+    /// still has the address. For forwarded traffic, port names are not those of the host.
     pub(super) fn occupants_at(&self, end: &EnforcementPoint<'_>, local: IpAddr) -> Occupants {
         let mut occupants =
             self.occupants_of(local, end.member.filter(|_| end.place != Place::Forward));

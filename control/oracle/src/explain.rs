@@ -1,6 +1,7 @@
-//! The search step by step: which policies applied, and for each rule that did not match the first term that failed.
+//! The search step by step: the policies that applied, and the first term that failed of each rule that did not match.
 //!
-//! It is the search of `decide` with an observer that writes the steps down, so the explanation is what was done.
+//! It is the search of `decide` with an observer that writes the steps down, so the explanation is what the search
+//! really did.
 
 use manx_api::trace::{
     DecidingRule, PolicySteps, RuleStep, SideTrace, TierSteps, Trace, UnusablePolicy,
@@ -20,8 +21,8 @@ use super::words::term;
 use manx_objects::object::ObjectKey;
 
 impl Oracle {
-    /// Explains what [`Oracle::judge`] does at either end, and [`Oracle::judge_shared`] at the interfaces between them:
-    /// `leaving` the source's node, and `arriving` at the destination's node.
+    /// Explains the verdicts of [`Oracle::judge`] at either end, and of [`Oracle::judge_shared`] at the interfaces
+    /// between them: `leaving` the source's node, and `arriving` at the destination's node.
     pub fn explain(
         &self,
         (from, leaving): (&Party, Option<Crossing<'_>>),
@@ -55,7 +56,7 @@ impl Oracle {
         }
     }
 
-    /// Explains the verdict of one end: of `local`, on what it sends to `peer` or gets from it.
+    /// Explains the verdict of one end, `local`, on the packets that it sends to `peer` or gets from it.
     pub fn explain_side(
         &self,
         direction: Direction,
@@ -115,7 +116,7 @@ fn deciding_rule(rule: &RuleName) -> DecidingRule {
     }
 }
 
-/// Writes down each step.
+/// Records each step of the search.
 pub(super) struct Writer {
     direction: Direction,
     tiers: Vec<TierSteps>,
@@ -132,7 +133,7 @@ impl Writer {
         self.tiers.iter().any(|tier| !tier.policies.is_empty())
     }
 
-    /// The trace if none of them decides and later places do.
+    /// The trace of a place where no policy decides and a later place does.
     pub(super) fn undecided(mut self) -> SideTrace {
         self.tiers.retain(|tier| !tier.policies.is_empty());
         SideTrace {

@@ -1,10 +1,10 @@
-//! Host endpoints: which packets pass an interface of a node.
+//! Host endpoints: the policy at an interface of a node.
 //!
 //! The order of the hooks, from Calico's pages "Host endpoints" and "Policy for hosts":
-//! 1. `doNotTrack` policies, before connection tracking. A packet that one allows passes this interface without any
-//!    other policy of it; a packet that none decides goes on.
-//! 2. For ingress, `preDNAT` policies, on the original destination. Again a packet that one allows passes, and a packet
-//!    that none decides goes on: the end of a tier does not drop.
+//! 1. `doNotTrack` policies, before connection tracking. A packet that one of them allows passes this interface without
+//!    its other policies; a packet that none of them decides goes to the next hook.
+//! 2. For ingress, `preDNAT` policies, on the original destination. Again, a packet that one of them allows passes, and
+//!    a packet that none of them decides goes to the next hook: the end of a tier does not drop.
 //! 3. For traffic of the host's own processes: all other policies tier by tier, then the profiles, then deny. For
 //!    forwarded traffic: those of these policies that have `applyOnForward`. If there is none, the packet passes; if
 //!    there are some and none allows it, it does not.
@@ -28,7 +28,7 @@ use super::verdict::{RuleName, Verdict, VerdictReason};
 use manx_objects::object::Kind;
 
 impl Oracle {
-    /// Whether a packet passes an interface if all host endpoint policy is enforced. Not for replies.
+    /// Whether a packet passes an interface if all host endpoint policy is enforced. Replies are not judged.
     pub fn judge_host(&self, crossing: &Crossing<'_>) -> Verdict {
         let Some(endpoint) = self.host_endpoint(crossing) else {
             return self.ungoverned(crossing).into();
@@ -88,8 +88,8 @@ impl Oracle {
         (why, through)
     }
 
-    /// The verdict without a host endpoint. No policy applies, unless a host endpoint that is not valid may be the
-    /// interface's: that denies what a host endpoint without policies would deny, and everything that policies for
+    /// The verdict without a host endpoint. No policy applies, unless the interface may belong to a host endpoint that
+    /// is not valid: such a host endpoint denies what one without policies would deny, and everything that policies for
     /// forwarded traffic might deny.
     pub(super) fn ungoverned(&self, crossing: &Crossing<'_>) -> VerdictReason {
         if self.hosts.broken_endpoints.is_empty() {
@@ -115,8 +115,8 @@ impl Oracle {
         })
     }
 
-    /// The host endpoint of the interface: one that names it, then one with an expected address of the interface, then
-    /// one for all interfaces. Of several the first by name.
+    /// The host endpoint of the interface: one that names it, otherwise one with an address of the interface among its
+    /// expected IPs, otherwise one for all interfaces. Of several, the first by name.
     pub(super) fn host_endpoint(&self, crossing: &Crossing<'_>) -> Option<usize> {
         let rank = |member: &Member| match member.interface.as_deref() {
             Some("*") => Some(2),

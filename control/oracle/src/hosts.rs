@@ -41,7 +41,7 @@ const FAILSAFE: [&[(u8, u16)]; 2] = [
 /// Felix' configuration for hosts, and the host endpoints that are not valid.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
-    /// By name: `default`, and `node.<name>`, whose fields take precedence.
+    /// By name: `default`, and `node.<name>`, which takes precedence field by field.
     configurations: BTreeMap<String, FelixConfiguration>,
     /// The names of those that are not valid.
     broken_configurations: Vec<String>,
@@ -70,7 +70,7 @@ impl Hosts {
         hosts
     }
 
-    /// A setting from the node's own configuration, then from the default one.
+    /// A setting of the node's own configuration, or of the default one if the node has none.
     fn setting<T>(
         &self,
         node: &str,
@@ -81,7 +81,8 @@ impl Hosts {
             .find_map(|name| self.configurations.get(name).and_then(&field))
     }
 
-    /// Whether a node accepts its own pods' packets. It does unless the configuration says otherwise or is not valid.
+    /// Whether a node accepts its own pods' packets. It accepts them unless the configuration says otherwise or is not
+    /// valid.
     pub(super) fn accepts_pods(&self, node: &str) -> bool {
         let broken = |name: &String| name == "default" || name.strip_prefix("node.") == Some(node);
         if self.broken_configurations.iter().any(broken) {
@@ -108,8 +109,8 @@ impl Hosts {
         listed.unwrap_or_else(|| ours.collect())
     }
 
-    /// Whether it is for a failsafe port: the destination's, with a peer for which the port is kept open. A
-    /// configuration that is not valid closes none of Calico's own.
+    /// Whether the destination port is a failsafe port that is open for this peer. A configuration that is not valid
+    /// closes none of Calico's default failsafe ports.
     pub(super) fn is_failsafe(
         &self,
         crossing: &Crossing<'_>,

@@ -1,8 +1,8 @@
 //! The search step by step at a node's interface: each place where host endpoint policy applies, and its result.
 //!
-//! It is the search of [`Oracle::judge_host`] with an observer that writes the steps down. Enforced is what a node enforces
-//! whose uplink is also the kernel's: `applyOnForward` policies judge forwarded traffic, and the other host endpoint
-//! policies are not enforced.
+//! It is the search of [`Oracle::judge_host`] with an observer that writes the steps down. On a node that shares its
+//! uplink with the kernel only `applyOnForward` policies are enforced, on forwarded traffic; the other host endpoint
+//! policies are not.
 
 use manx_api::trace::{InterfaceTrace, SideTrace, StageTrace};
 
@@ -16,8 +16,8 @@ use super::staged::{Collector, Staged};
 use super::verdict::Verdict;
 
 impl Oracle {
-    /// Explains what [`Oracle::judge_host`] and [`Oracle::judge_shared`] do, and what staged policies would have done
-    /// where policy is enforced. `None` if no host endpoint can be the interface's.
+    /// Explains [`Oracle::judge_host`] and [`Oracle::judge_shared`], and the effects that staged policies would have
+    /// had where policy is enforced. `None` if the interface can belong to no host endpoint.
     pub fn explain_host(&self, crossing: &Crossing<'_>) -> Option<(InterfaceTrace, Vec<Staged>)> {
         let mut interface = InterfaceTrace {
             node: crossing.node.to_owned(),
@@ -40,8 +40,8 @@ impl Oracle {
         };
         interface.host_endpoint = Some(self.members.list[endpoint].name.clone());
         for place in crossing.places() {
-            // After a place that decided, later places are not evaluated, except the enforced one, which does not know
-            // of that decision.
+            // If a place decided, later places are not evaluated. The enforced place is the exception, because it does
+            // not know of that decision.
             if place != Place::Forward && interface.stages.iter().any(|stage| stage.decides) {
                 continue;
             }
@@ -65,7 +65,7 @@ impl Oracle {
         Some((interface, staged))
     }
 
-    /// Whether some host endpoint is this node's, or may be.
+    /// Whether a host endpoint of this node exists, or may exist.
     fn has_host_endpoints(&self, node: &str) -> bool {
         let is_its = |member: &Member| {
             member.role == Role::HostEndpoint && member.node.as_deref() == Some(node)

@@ -62,9 +62,10 @@ impl Oracle {
         self.decide(endpoint, &self.selecting(endpoint), &flow, watch)
     }
 
-    /// The verdict at an end that is no endpoint. Nothing passes the address of a pod that is no endpoint because it,
-    /// or what it belongs to, is not valid. A node accepts or drops what its own pods send to it. Host endpoint policy
-    /// does not apply to that; [`Oracle::judge_host`] judges everything else that passes a node's interfaces.
+    /// The verdict at an end that is no endpoint. If a pod is no endpoint because it, its namespace or its service
+    /// account is not valid, nothing passes its addresses. A node accepts or drops its own pods' packets to it. Host
+    /// endpoint policy does not apply to that; [`Oracle::judge_host`] judges everything else that passes a node's
+    /// interfaces.
     fn at_no_pod(&self, direction: Direction, local: &Party, peer: &Party) -> VerdictReason {
         if direction == Direction::Ingress
             && let Party::Node { name, .. } = local

@@ -2,21 +2,21 @@
 //!
 //! It reads wire objects and the documentation of Kubernetes and Calico, and nothing else: its own defaults, its own
 //! selectors, its own addresses. It shares no code with the import, the model, resolution or the tables, so that one
-//! mistake is not made twice; it is slow and plain on purpose. Its verdicts are what `manx rig` expects of real
-//! traffic, and the conformance tests compare the compiled tables with them.
+//! mistake is not made twice; it is slow and plain on purpose. `manx rig` expects its verdicts of real traffic, and the
+//! conformance tests compare the compiled tables with them.
 //!
 //! The layers, in order:
-//! - [`packet`]: what a packet shows. `selector`: Calico's selector language. `matching`: Kubernetes' selectors and
-//!   blocks.
-//! - `addresses`, `address_owner`, `members`: which member has an address, and the labels that selectors see.
-//!   `services`: the endpoints of services. `set`: members that a rule or a policy means.
-//! - `rules`, `prepare`: which term of a rule a packet does not fit; rules as they were written.
-//! - `policies`, `tiers`, `selecting`, `profiles`, `hosts`: which policies there are, in which order, and what applies
-//!   without one. `place`: which of them apply where.
-//! - `oracle`: all of these of one cluster.
-//! - `decide`: the search. `judge`: the search at both ends of a connection. `enforcement`: the search at one end alone.
-//!   `address_class`: what it looks at there. `host`: the search at a node's interface. [`verdict`]: the results.
-//!   [`explain`], [`interface`], `staged`: the steps of the search.
+//! - [`packet`]: a packet's protocol and L4 header. `selector`: Calico's selector language. `matching`: Kubernetes'
+//!   selectors and blocks.
+//! - `addresses`, `address_owner`, `members`: the members that have an address, and the labels that selectors see.
+//!   `services`: the endpoints of services. `set`: the members that a rule or a policy selects.
+//! - `rules`, `prepare`: the first term of a rule that a packet does not match; rules as they were written.
+//! - `policies`, `tiers`, `selecting`, `profiles`, `hosts`: the policies in their order, and the rules that apply
+//!   without a policy. `place`: the policies that apply at a place.
+//! - `oracle`: all of these for one cluster.
+//! - `decide`: the search. `judge`: the search at both ends of a connection. `enforcement`: the search at one end
+//!   alone. `address_class`: the inputs that it depends on. `host`: the search at a node's interface. [`verdict`]: the
+//!   results. [`explain`], [`interface`], `staged`: the steps of the search.
 //!
 //! A connection passes if the egress side of its source and the ingress side of its destination both allow it. Replies
 //! are not judged.
@@ -60,7 +60,7 @@ pub use crossing::Crossing;
 pub use direction::Direction;
 pub use enforcement::EnforcementPoint;
 pub use oracle::Oracle;
-pub use packet::{Packet, Shown};
+pub use packet::{L4Header, Packet};
 pub use party::Party;
 pub use place::Place;
 pub use staged::Staged;

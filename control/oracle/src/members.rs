@@ -1,4 +1,5 @@
-//! The members that have an address: pods, host endpoints and network sets, and what selectors see of each.
+//! The members that have an address (pods, host endpoints and network sets), with the properties that selectors depend
+//! on.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -23,7 +24,7 @@ pub(super) enum Role {
     NetworkSet,
 }
 
-/// What a selector, a port name or any other term can see of a member.
+/// The properties of a member that selectors, port names and other terms can depend on.
 pub(super) type Content<'m> =
     (u8, Option<&'m str>, [&'m Pairs; 3], Option<&'m str>, &'m BTreeSet<(String, u8, u16)>);
 
@@ -34,20 +35,20 @@ pub(super) struct Member {
     /// `None` for host endpoints and global network sets.
     pub(super) namespace: Option<String>,
     pub(super) name: String,
-    /// Only of a pod or host endpoint.
+    /// Only for a pod or host endpoint.
     pub(super) node: Option<String>,
-    /// Only of a host endpoint: `spec.interfaceName`.
+    /// `spec.interfaceName`, only for a host endpoint.
     pub(super) interface: Option<String>,
-    /// Only of a host endpoint.
+    /// Only for a host endpoint.
     pub(super) profiles: Vec<String>,
     pub(super) addresses: BTreeSet<IpAddr>,
-    /// Only of a network set.
+    /// Only for a network set.
     nets: Vec<IpNet>,
     labels: Pairs,
     namespace_labels: Pairs,
-    /// Only of a pod.
+    /// Only for a pod.
     account: Option<String>,
-    /// Whether the service account exists, and is not only named by the pod.
+    /// Whether the service account exists. A pod may name one that does not.
     account_exists: bool,
     account_labels: Pairs,
     /// Name, protocol number and port of every named port.
@@ -74,7 +75,7 @@ impl Member {
         }
     }
 
-    /// Whether policies can select it; of a network set rules can only match the addresses.
+    /// Whether policies can select it. Policies never select a network set; rules match its addresses.
     pub(super) fn is_endpoint(&self) -> bool {
         self.role != Role::NetworkSet
     }
@@ -156,7 +157,7 @@ impl Member {
         self.namespace_labels.get(key).map(String::as_str)
     }
 
-    /// Calico also gives every existing service account such a label.
+    /// Calico also gives every existing service account a label with its name.
     fn account_label(&self, key: &str) -> Option<&str> {
         if key == "projectcalico.org/name" {
             return self.account.as_deref().filter(|_| self.account_exists);
@@ -182,7 +183,8 @@ pub(super) struct Members {
     pub(super) unknown_sets: bool,
     /// The addresses of pods that are not valid.
     pub(super) invalid_addresses: BTreeSet<IpAddr>,
-    /// These, and those of pods that are no endpoints because their namespace or service account is not valid.
+    /// The addresses of pods that are not valid, and of pods that are no endpoints because their namespace or service
+    /// account is not valid.
     pub(super) closed_addresses: BTreeSet<IpAddr>,
     /// The namespaces that are known.
     pub(super) namespaces: BTreeSet<String>,
@@ -296,7 +298,7 @@ impl Members {
     }
 }
 
-/// What members inherit.
+/// The objects from which members inherit labels and named ports.
 struct Surroundings<'a> {
     namespaces: BTreeMap<&'a str, &'a Pairs>,
     accounts: BTreeMap<(&'a str, &'a str), &'a Pairs>,
@@ -339,7 +341,7 @@ impl<'a> Surroundings<'a> {
         self.broken.contains(&ObjectKey { kind, namespace, name })
     }
 
-    /// Without a manifest a namespace has the one label that the API server gives every namespace.
+    /// A namespace without a manifest has the one label that the API server gives every namespace.
     fn namespace_labels(&self, name: &str) -> Option<Pairs> {
         if self.is_broken(Kind::Namespace, "", name) {
             return None;
@@ -381,7 +383,7 @@ impl<'a> Surroundings<'a> {
         Some(member)
     }
 
-    /// `None`: its namespace is not valid, so any selector may match it.
+    /// `None`: the set's namespace is not valid, so any selector may match the set.
     fn network_set(&self, key: &ObjectKey, set: &NetworkSet) -> Option<Member> {
         let namespace = (!key.namespace.is_empty()).then(|| key.namespace.clone());
         let mut member =
@@ -393,7 +395,8 @@ impl<'a> Surroundings<'a> {
         Some(member)
     }
 
-    /// Its own labels come before those of its profiles, and an earlier profile's before a later one's.
+    /// The host endpoint's own labels take precedence over those of its profiles, and an earlier profile's over a later
+    /// one's.
     fn host_endpoint(&self, key: &ObjectKey, host: &HostEndpoint) -> Member {
         let mut labels = host.labels.to_map();
         for profile in &host.profiles {

@@ -51,12 +51,12 @@ impl Oracle {
         })
     }
 
-    /// The address, and all members that have it.
+    /// An address with all members that have it.
     pub(super) fn occupants_of(&self, address: IpAddr, endpoint: Option<usize>) -> Occupants {
         Occupants { address, holders: self.members.holders(address), endpoint }
     }
 
-    /// The member that a pod is.
+    /// The index of the member that is this pod.
     pub(super) fn endpoint(&self, party: &Party) -> Option<usize> {
         let Party::Pod { namespace, name, address } = party else { return None };
         self.members.pod(namespace, name, *address)
@@ -72,7 +72,8 @@ impl Oracle {
         selecting
     }
 
-    /// Those policies that deny the endpoint everything because they cannot be evaluated, in the order of their names.
+    /// The policies that deny the endpoint everything because they cannot be evaluated, in the
+    /// order of their names.
     pub(super) fn broken(&self, selecting: &[Placed]) -> Vec<usize> {
         let mut broken: Vec<usize> = selecting.iter().map(|it| it.policy).collect();
         broken.retain(|policy| self.policies[*policy].broken.is_some());

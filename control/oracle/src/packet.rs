@@ -1,4 +1,4 @@
-//! What a packet shows to policy, apart from its addresses.
+//! The parts of a packet that policy depends on, apart from its addresses.
 
 use std::fmt;
 
@@ -8,52 +8,42 @@ const SCTP: u8 = 132;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// The protocol of a packet and what follows its IP header.
+/// A packet's protocol and L4 header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Packet {
     /// IANA's number of the protocol.
     pub protocol: u8,
-    /// What it shows; anything that does not fit the protocol counts as nothing.
-    pub shown: Shown,
+    /// A header that does not fit the protocol counts as absent.
+    pub l4: L4Header,
 }
 
-/// What a packet shows.
+/// The part of a packet's L4 header that policy depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Shown {
-    /// Neither ports nor a type: another protocol, or a fragment that is not the first.
+pub enum L4Header {
+    /// Neither ports nor an ICMP type: another protocol, or a fragment that is not the first.
     Nothing,
     /// The ports of TCP, UDP or SCTP.
-    Ports {
-        /// The source port.
-        source: u16,
-        /// The destination port.
-        destination: u16,
-    },
+    Ports { source: u16, destination: u16 },
     /// Type and code of ICMP or `ICMPv6`.
-    Icmp {
-        /// The type.
-        kind: u8,
-        /// The code.
-        code: u8,
-    },
+    Icmp { kind: u8, code: u8 },
 }
 
 impl Packet {
-    /// A source port that matters to no rule: the first of the ephemeral ports (RFC 6335).
+    /// A source port that no rule treats specially: the first of the ephemeral ports (RFC 6335).
     pub const EPHEMERAL: u16 = 49152;
 
-    /// A packet to a port from an ephemeral one; without a port it shows nothing.
+    /// A packet to a port from an ephemeral port. Without a port its L4 header is absent.
     pub const fn to_port(protocol: u8, port: Option<u16>) -> Self {
-        let shown = match port {
-            Some(destination) => Shown::Ports { source: Self::EPHEMERAL, destination },
-            None => Shown::Nothing,
+        let l4 = match port {
+            Some(destination) => L4Header::Ports { source: Self::EPHEMERAL, destination },
+            None => L4Header::Nothing,
         };
-        Self { protocol, shown }
+        Self { protocol, l4 }
     }
 
-    /// A packet that shows nothing.
+    /// A packet without an L4 header that policy can read.
     pub const fn bare(protocol: u8) -> Self {
-        Self { protocol, shown: Shown::Nothing }
+        Self { protocol, l4: L4Header::Nothing }
     }
 
     /// An echo request of ICMP, or of `ICMPv6`.
@@ -63,28 +53,28 @@ impl Packet {
 
     /// A packet of ICMP or `ICMPv6`.
     pub const fn icmp(protocol: u8, kind: u8, code: u8) -> Self {
-        Self { protocol, shown: Shown::Icmp { kind, code } }
+        Self { protocol, l4: L4Header::Icmp { kind, code } }
     }
 
-    /// Source and destination port, for the protocols that have ports in policy.
+    /// Source and destination port, if the protocol has ports in policy.
     pub(super) const fn ports(self) -> Option<(u16, u16)> {
-        match self.shown {
-            Shown::Ports { source, destination } if has_ports(self.protocol) => {
+        match self.l4 {
+            L4Header::Ports { source, destination } if has_ports(self.protocol) => {
                 Some((source, destination))
             }
             _ => None,
         }
     }
 
-    /// Whether it is ICMP in IPv4 or `ICMPv6` in IPv6.
+    /// Whether this is ICMP in IPv4 or `ICMPv6` in IPv6.
     pub(super) const fn is_icmp(self, v4: bool) -> bool {
         self.protocol == icmp_of(v4)
     }
 
-    /// Type and code, if it is the family's ICMP.
+    /// Type and code, if this is the ICMP of its address family.
     pub(super) const fn type_and_code(self, v4: bool) -> Option<(u8, u8)> {
-        match self.shown {
-            Shown::Icmp { kind, code } if self.is_icmp(v4) => Some((kind, code)),
+        match self.l4 {
+            L4Header::Icmp { kind, code } if self.is_icmp(v4) => Some((kind, code)),
             _ => None,
         }
     }
@@ -118,13 +108,13 @@ impl fmt::Display for Packet {
             ICMPV6 => "ICMPv6".to_owned(),
             other => format!("protocol {other}"),
         };
-        match self.shown {
-            Shown::Ports { source, destination } => {
+        match self.l4 {
+            L4Header::Ports { source, destination } => {
                 write!(f, "{name} from port {source} to port {destination}")
             }
-            Shown::Icmp { kind, code } => write!(f, "{name} type {kind} code {code}"),
-            Shown::Nothing if has_ports(self.protocol) => write!(f, "{name} without ports"),
-            Shown::Nothing => f.write_str(&name),
+            L4Header::Icmp { kind, code } => write!(f, "{name} type {kind} code {code}"),
+            L4Header::Nothing if has_ports(self.protocol) => write!(f, "{name} without ports"),
+            L4Header::Nothing => f.write_str(&name),
         }
     }
 }

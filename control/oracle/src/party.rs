@@ -8,21 +8,18 @@ use std::net::IpAddr;
 pub enum Party {
     /// A pod, by one of its addresses.
     Pod {
-        /// Its namespace.
         namespace: String,
-        /// Its name.
         name: String,
-        /// The address that it uses.
+        /// The address of the pod that the connection uses.
         address: IpAddr,
     },
     /// A node, by the address that it uses.
     Node {
-        /// Its name.
         name: String,
-        /// The address that it uses.
+        /// The address of the node that the connection uses.
         address: IpAddr,
     },
-    /// Any other address.
+    /// An address that belongs to neither a pod nor a node.
     Address(IpAddr),
 }
 
@@ -47,7 +44,7 @@ impl fmt::Display for Party {
     }
 }
 
-/// Whether both are one pod, perhaps by different addresses.
+/// Whether both ends are the same pod, perhaps with different addresses.
 pub(super) fn is_same_pod(from: &Party, to: &Party) -> bool {
     match (from, to) {
         (

@@ -1,8 +1,8 @@
-//! Where policy is evaluated, and which policies apply there.
+//! The places where policy is evaluated, and the policies that apply there.
 
 use super::policies::Hook;
 
-/// Where policy is evaluated.
+/// A place where policy is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// At a pod.
@@ -33,7 +33,7 @@ impl Place {
     }
 }
 
-/// Which policies apply, and what follows the last tier.
+/// The policies that apply, and the result if the last tier does not decide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Chain {
     /// At a pod, and for the traffic of the host's own processes. The profiles follow.
@@ -56,7 +56,8 @@ impl Chain {
         }
     }
 
-    /// Whether a tier whose default action is Deny denies. It does not if the packet is judged again later.
+    /// Whether a tier whose default action is Deny denies here. It does not if the packet is judged
+    /// again later.
     pub(super) fn ends_tiers(self) -> bool {
         matches!(self, Self::Endpoint | Self::Forward)
     }

@@ -16,13 +16,13 @@ use manx_objects::object::{
     self, Kind, NetworkPolicy, Object, ObjectKey, PolicyType, Subject, calico,
 };
 
-/// Where on a packet's path a policy applies. At a pod [`Hook::Forward`] is the same as [`Hook::Normal`], and policies
-/// of the other two do not apply: they are for host endpoints.
+/// The point on a packet's path where a policy applies. At a pod [`Hook::Forward`] is the same as [`Hook::Normal`], and
+/// policies of the other two do not apply: they are for host endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hook {
     /// For pods, and for the host's own processes.
     Normal,
-    /// The same, and for traffic that the host forwards (`applyOnForward`).
+    /// Like `Normal`, and also for traffic that the host forwards (`applyOnForward`).
     Forward,
     /// Before destination NAT (`preDNAT`).
     PreDnat,
@@ -30,21 +30,20 @@ pub(super) enum Hook {
     Untracked,
 }
 
-/// A policy.
 #[derive(Debug)]
 pub(super) struct Policy {
     pub(super) key: ObjectKey,
     pub(super) tier: String,
     /// An absent order is infinite.
     pub(super) order: f64,
-    /// The members that it selects.
+    /// The members that the policy selects.
     pub(super) subject: Set,
     /// `None` if it does not apply to the direction.
     pub(super) ingress: Option<Vec<Rule>>,
     pub(super) egress: Option<Vec<Rule>>,
     pub(super) staged: bool,
     pub(super) hook: Hook,
-    /// Why it denies before all tiers, if it does.
+    /// The reason why the policy denies before all tiers, if it does.
     pub(super) broken: Option<String>,
 }
 
@@ -75,7 +74,7 @@ impl Policy {
 /// The order of Kubernetes' policies in the tier `default`.
 const KUBERNETES_ORDER: f64 = 1000.0;
 
-/// All policies, valid or failing closed.
+/// All policies: those that are valid, and those that deny because they are not valid.
 pub(super) fn read(objects: &BTreeMap<ObjectKey, Stored>, preparer: &Preparer<'_>) -> Vec<Policy> {
     let invalid_tiers: BTreeSet<&str> = objects
         .iter()
@@ -107,8 +106,8 @@ pub(super) fn read(objects: &BTreeMap<ObjectKey, Stored>, preparer: &Preparer<'_
     policies
 }
 
-/// Without `policyTypes` a policy applies to ingress, and to egress if it has egress rules. `None`: it is staged and
-/// must not be evaluated.
+/// Without `policyTypes` a policy applies to ingress, and to egress if it has egress rules. `None`: the policy is
+/// staged and must not be evaluated.
 fn kubernetes(key: &ObjectKey, wire: &NetworkPolicy) -> Option<Policy> {
     if !is_evaluated(key, wire.staged_action) {
         return None;
@@ -138,7 +137,7 @@ fn is_evaluated(key: &ObjectKey, action: Option<StagedAction>) -> bool {
     !key.kind.staged() || action.is_none_or(|action| action == StagedAction::Set)
 }
 
-/// It applies to the directions for which it has rules. A rule that could not be converted keeps its index.
+/// The policy applies to the directions for which it has rules. A rule that could not be converted keeps its index.
 fn cluster(
     key: &ObjectKey,
     wire: &object::ClusterNetworkPolicy,
@@ -164,14 +163,15 @@ fn cluster(
     policy
 }
 
-/// `None`: it is staged and must not be evaluated.
+/// `None`: the policy is staged and must not be evaluated.
 fn calico(key: &ObjectKey, wire: &calico::Policy, preparer: &Preparer<'_>) -> Option<Policy> {
     if !is_evaluated(key, wire.staged_action) {
         return None;
     }
     let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
     let (in_speaks, out_speaks) = match wire.types.as_deref().unwrap_or(&[]) {
-        // Ingress rules only, or none: ingress. Egress rules only: egress. Both: both.
+        // A policy without types applies to ingress, except if it has only egress rules, and to egress if it has egress
+        // rules.
         [] => (!wire.ingress.is_empty() || wire.egress.is_empty(), !wire.egress.is_empty()),
         types => (types.contains(&PolicyType::Ingress), types.contains(&PolicyType::Egress)),
     };
@@ -205,8 +205,8 @@ fn calico(key: &ObjectKey, wire: &calico::Policy, preparer: &Preparer<'_>) -> Op
     Some(policy)
 }
 
-/// A policy that is not valid. A NetworkPolicy of Kubernetes isolates, in both directions, what it may select; every
-/// other enforced policy denies it everything. A staged policy is left out. `None` if the object is no policy.
+/// A policy that is not valid. A Kubernetes NetworkPolicy isolates the pods that it may select, in both directions;
+/// every other enforced policy denies them everything. A staged policy is left out. `None` if the object is no policy.
 fn invalid(key: &ObjectKey, subject: Option<&Subject>) -> Option<Policy> {
     let namespace = key.kind.namespaced().then_some(key.namespace.as_str());
     let pods_only = match key.kind {

@@ -1,4 +1,4 @@
-//! Parses selectors once: the members that a rule or a policy means, as sets.
+//! Parses selectors once, into the sets of members that a rule or a policy selects.
 
 use ipnet::IpNet;
 
@@ -11,7 +11,7 @@ use manx_objects::object::calico::{self, Action, EntityRule};
 use manx_objects::object::cluster::{self, ClusterAction, ClusterMatch};
 use manx_objects::object::{self, Peer};
 
-/// What a rule matches is not known; the text says why.
+/// The reason why the packets that a rule matches are not known.
 #[derive(Debug)]
 pub(super) struct Unknown(pub(super) String);
 
@@ -23,7 +23,7 @@ pub(super) struct Preparer<'a> {
 }
 
 impl Preparer<'_> {
-    /// The endpoints that a policy of Calico selects; for a namespaced policy only those of its namespace.
+    /// The endpoints that a Calico policy selects; for a namespaced policy only those of its namespace.
     ///
     /// In a global policy with a selector of namespaces or accounts `all()` never means host endpoints: Calico replaces
     /// each `all()` of the selector and of the namespace selector by `has(projectcalico.org/namespace)`, and then each
@@ -142,7 +142,7 @@ impl Preparer<'_> {
             selector.is_some() || namespaces.is_some() || accounts.is_some() || !names.is_empty();
         let is_positive = selects || (not_selector.is_some() && namespace.is_some());
         let is_negative = not_selector.is_some();
-        // Sets have no account: a selector of accounts matches all of them or none.
+        // A network set has no account: a selector of accounts matches all sets or none.
         let of_no_account = |accounts: &Selector| accounts.holds(true, false, &|_| None);
         let accounts_take_sets = names.is_empty() && accounts.as_ref().is_some_and(of_no_account);
         let asks_for_sets =

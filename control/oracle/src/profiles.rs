@@ -22,13 +22,13 @@ struct Defined {
     egress: Vec<Rule>,
 }
 
-/// What a profile's name refers to.
+/// The profile that a name refers to.
 pub(super) enum Profile<'a> {
-    /// Allows everything, both ways.
+    /// The profile allows everything in both directions.
     Open,
     /// The profile of a service account: it has labels and no rules.
     Empty,
-    /// Its rules, in order.
+    /// The profile's rules, in order.
     Rules(&'a [Rule]),
     /// The profile does not exist or is not valid: deny.
     Missing,
@@ -54,7 +54,8 @@ impl Profiles {
         Self { defined, namespaces: preparer.members.namespaces.clone() }
     }
 
-    /// The profile of this name. Calico makes one for every namespace and every service account, and one more.
+    /// The profile of this name. Calico makes one for every namespace and every service account,
+    /// and `projectcalico-default-allow`.
     pub(super) fn find(&self, name: &str, direction: Direction) -> Profile<'_> {
         if name == "projectcalico-default-allow" {
             return Profile::Open;

@@ -1,10 +1,11 @@
-//! Whether a rule matches a packet, and if not, which term failed.
+//! Matches a rule with a packet. If it does not match, the result is the first term that failed.
 //!
-//! A rule is evaluated as it was written, in the words of its own API: nothing is translated into anything else.
-//! Everything in a rule must hold; the result is the first term that does not.
+//! A rule is evaluated as it was written, in the words of its own API: nothing is translated. All terms of a rule must
+//! hold.
 //!
-//! Whether a selector matches is a property of the *address*: one holder of it fits everything that the rule says about
-//! the end (selector, namespace, service account, and a named port), and no holder fits what the rule excludes.
+//! Whether a selector matches is a property of the *address*: one member that has it must match everything that the
+//! rule says about the end (selector, namespace, service account, and a named port), and no member that has it may
+//! match what the rule excludes.
 
 use std::net::IpAddr;
 
@@ -20,14 +21,14 @@ use manx_objects::object::calico::{self, Action, EntityRule};
 use manx_objects::object::cluster::{self, ClusterProtocol};
 use manx_objects::object::{self, IpBlock, PortNumber};
 
-/// Which end of a packet.
+/// The end of a packet, source or destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PacketEnd {
     Source,
     Destination,
 }
 
-/// The first term of a rule that a packet does not fit.
+/// The first term of a rule that a packet does not match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mismatch {
     IpVersion,
@@ -58,7 +59,7 @@ pub(super) struct Occupants {
     pub(super) address: IpAddr,
     /// All members that have the address.
     pub(super) holders: Vec<usize>,
-    /// The endpoint whose policies are evaluated, if it is at this end: a port name is then its own.
+    /// The endpoint whose policies are evaluated, if it is at this end. A port name then means the endpoint's own port.
     pub(super) endpoint: Option<usize>,
 }
 
@@ -68,7 +69,7 @@ impl Occupants {
     }
 }
 
-/// A packet on its way.
+/// A packet with its two ends.
 #[derive(Debug)]
 pub(super) struct Flow<'a> {
     pub(super) members: &'a [Member],
@@ -90,7 +91,7 @@ impl Flow<'_> {
         }
     }
 
-    /// The end that is not the endpoint's.
+    /// The end opposite to the endpoint whose policies are evaluated.
     pub(super) fn peer(&self) -> &Occupants {
         match self.direction {
             Direction::Ingress => &self.source,
@@ -118,7 +119,7 @@ pub(super) struct Rule {
 pub(super) enum Terms {
     /// Every packet.
     Everything,
-    /// No packet, because the right ones are not known.
+    /// No packet, because the packets that the rule should match are not known.
     Nothing,
     Kubernetes {
         wire: object::Rule,
@@ -155,9 +156,9 @@ pub(super) struct CalicoTerms {
 /// The members that one end of a Calico rule means.
 #[derive(Debug, Default)]
 pub(super) struct Entity {
-    /// Some holder is one of these.
+    /// At least one holder of the address is in this set.
     pub(super) positive: Option<Set>,
-    /// No holder is one of these.
+    /// No holder of the address is in this set.
     pub(super) negative: Option<Set>,
     pub(super) service: Option<ServiceMembers>,
 }
@@ -188,7 +189,7 @@ impl Rule {
         }
     }
 
-    /// The first term that the packet does not fit.
+    /// The first term that the packet does not match.
     pub(super) fn mismatch(&self, flow: &Flow<'_>) -> Option<Mismatch> {
         match &self.terms {
             Terms::Everything => None,
@@ -230,8 +231,8 @@ impl Rule {
     }
 }
 
-/// Rules of Kubernetes' kinds name peers and the destination's ports. Any holder of the peer's address may be meant:
-/// each holder is tried, and no holder at all. For egress a port name is that of the holder that is tried.
+/// Kubernetes rules name peers and the destination's ports. Every holder of the peer's address is tried; an address
+/// without holders is tried too. For egress, a port name is that of the holder that is tried.
 fn with_peer(
     flow: &Flow<'_>,
     peer_fits: &dyn Fn(Option<usize>) -> bool,
@@ -249,7 +250,7 @@ fn with_peer(
     (!fits).then_some(Mismatch::PeerPorts)
 }
 
-/// Whether an entry of `ports` matches the packet; the destination's port names are `owner`'s.
+/// Whether an entry of `ports` matches the packet. A port name is looked up at `owner`.
 fn kubernetes_port(port: &object::Port, owner: Option<usize>, flow: &Flow<'_>) -> bool {
     let protocol = protocol_number(port.protocol);
     if protocol != flow.packet.protocol {
@@ -288,7 +289,7 @@ impl CalicoTerms {
         if wire.ip_version.is_some_and(|version| version != if v4 { 4 } else { 6 }) {
             return Some(Mismatch::IpVersion);
         }
-        // If one list has no entry of the family, the whole rule does not exist for the family.
+        // If a list of nets has no entry of the family, the whole rule does not exist for that family.
         for nets in [
             &wire.source.nets,
             &wire.source.not_nets,
@@ -326,7 +327,7 @@ impl CalicoTerms {
     }
 }
 
-/// Type and code together: a packet that shows none matches only a rule that requires none.
+/// Type and code together: a packet without an ICMP type matches only a rule that requires none.
 fn covers_icmp(icmp: calico::Icmp, flow: &Flow<'_>) -> bool {
     let v4 = flow.v4();
     let Some(wanted) = icmp.kind else { return flow.packet.is_icmp(v4) };

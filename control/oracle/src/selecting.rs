@@ -13,7 +13,7 @@ use super::tiers::Tier;
 #[derive(Debug, Default)]
 pub(super) struct ByNamespace(HashMap<Option<String>, Vec<Placed>>);
 
-/// A policy, and its place in the order.
+/// A policy with its place in the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Placed {
     /// The tier's index.

@@ -10,33 +10,31 @@
 //!
 //! A namespaceSelector may also be `global()` and nothing else. Whitespace is space and tab. A word is a label unless
 //! its parenthesis follows directly (`has(`), so every keyword may also be a label's key. Source: Calico's
-//! documentation of selectors, and what its parser accepts.
+//! documentation of selectors, and the behaviour of its parser.
 
 use std::fmt;
 
 /// The longest key of a label.
 const KEY_MAX: usize = 512;
 
-/// What the keys of a selector mean, and with them `all()`.
+/// The labels that a selector's keys refer to, and the meaning of `all()`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Language {
     /// Labels of endpoints and network sets; `all()` matches all of them.
     Endpoints,
-    /// Labels of their namespaces; `all()` matches members that have one, `global()`, which stands alone, members that
-    /// have none.
+    /// Labels of the members' namespaces. `all()` matches members that have a namespace. `global()`, which stands
+    /// alone, matches members that have none.
     Namespaces,
-    /// Labels of their service accounts; `all()` matches all members, whether they have one or not.
+    /// Labels of the members' service accounts. `all()` matches all members, with or without an account.
     Accounts,
-    /// Labels of the service accounts of what a global policy selects; `all()` matches members that have one.
+    /// Labels of the service accounts of the endpoints that a global policy selects. `all()` matches members that have
+    /// one.
     SubjectsAccounts,
 }
 
-/// A selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Selector {
-    /// `all()`.
     All,
-    /// `global()`.
     Global,
     /// `has(key)`.
     Has(String),
@@ -59,15 +57,12 @@ pub(super) enum Comparison {
     Equal,
     /// `!=`.
     Unequal,
-    /// `contains`.
     Contains,
-    /// `starts with`.
     StartsWith,
-    /// `ends with`.
     EndsWith,
 }
 
-/// Why a text is no selector.
+/// The reason why a text is no selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SyntaxError {
     at: usize,
@@ -81,8 +76,8 @@ impl fmt::Display for SyntaxError {
 }
 
 impl Selector {
-    /// Whether it matches a member with these labels. `all` and `global` are the values of `all()` and `global()` for
-    /// the member.
+    /// Whether the selector matches a member with these labels. `all` and `global` are the values of `all()` and
+    /// `global()` for the member.
     ///
     /// If the label is absent, `!=` and `not in` are true and every other comparison is false.
     pub(super) fn holds<'a>(

@@ -42,7 +42,7 @@ impl Services {
         services
     }
 
-    /// The endpoints of a service; none if it has no slice. `None` if they are not known.
+    /// The endpoints of a service: none if it has no slice, `None` if they are not known.
     pub(super) fn members(&self, namespace: &str, name: &str) -> Option<ServiceMembers> {
         if self.broken.contains(namespace) {
             return None;

@@ -7,7 +7,7 @@ use super::members::Member;
 /// A set of members, as a function. It is called for one member at a time and caches nothing: a cluster has many
 /// members and many policies, and a judgement is about few of either.
 pub(super) struct Set {
-    /// The namespace that contains all of them, if there is one.
+    /// The namespace that contains all members of the set, if there is one.
     pub(super) within: Option<String>,
     takes: Box<dyn Fn(&Member) -> bool + Send + Sync>,
 }
@@ -21,7 +21,7 @@ impl Set {
         Self { within: within.map(str::to_owned), takes: Box::new(takes) }
     }
 
-    /// Whether a member is among them.
+    /// Whether a member is in the set.
     pub(super) fn has(&self, member: &Member) -> bool {
         (self.within.is_none() || self.within == member.namespace) && (self.takes)(member)
     }

@@ -1,4 +1,4 @@
-//! What staged policies would do.
+//! The effects that staged policies would have.
 
 use std::fmt;
 
@@ -13,13 +13,13 @@ use super::verdict::{RuleName, name};
 use manx_objects::object::ObjectKey;
 use manx_objects::object::calico::Action;
 
-/// What a staged policy would have done if it were enforced and the search had reached it.
+/// The effect that a staged policy would have had if it were enforced and the search had reached it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Staged {
     /// One of its rules would have decided, or logged.
     Rule(RuleName, Action),
-    /// None of its rules would have decided, and the end of its tier would have denied. Only if no enforced policy of
-    /// the tier applies: otherwise the end denies without the staged policy.
+    /// None of its rules would have decided, and the end of its tier would have denied. This is reported only if no
+    /// enforced policy of the tier applies, because otherwise the end denies without the staged policy.
     TierEnd(Direction, ObjectKey),
 }
 
@@ -35,8 +35,8 @@ impl fmt::Display for Staged {
 }
 
 impl Oracle {
-    /// What staged policies would have done with a packet, in the order of the search. Nothing after the enforced rule
-    /// that decided is included.
+    /// The effects that staged policies would have had on a packet, in the order of the search. The search ends at the
+    /// enforced rule that decided.
     pub fn staged(&self, from: &Party, to: &Party, packet: Packet) -> Vec<Staged> {
         let mut found = Vec::new();
         if is_same_pod(from, to) {
@@ -52,7 +52,7 @@ impl Oracle {
     }
 }
 
-/// Collects what staged policies would have done.
+/// Collects the effects that staged policies would have had.
 pub(super) struct Collector<'a> {
     direction: Direction,
     /// The staged policy that is being evaluated and has not decided.

@@ -13,13 +13,13 @@ use manx_objects::object::{Kind, Object, ObjectKey};
 #[derive(Debug)]
 pub(super) struct Tier {
     pub(super) name: String,
-    /// `None` is after every number.
+    /// A tier without an order comes after every tier with one.
     pub(super) order: Option<f64>,
-    /// Policies name it and no object defines it: it comes after all defined tiers.
+    /// Policies name the tier and no object defines it. It comes after all defined tiers.
     pub(super) missing: bool,
-    /// Whether a packet that no rule decided goes on to the next tier; otherwise it is denied.
+    /// Whether a packet that no rule decided continues to the next tier; otherwise it is denied.
     pub(super) passes: bool,
-    /// In order, including the staged ones.
+    /// The tier's policies in order, including the staged ones.
     pub(super) policies: Vec<usize>,
 }
 
@@ -32,7 +32,8 @@ pub(super) fn arrange(objects: &BTreeMap<ObjectKey, Stored>, policies: &[Policy]
             let mut tier = define(objects, name);
             tier.policies =
                 (0..policies.len()).filter(|index| policies[*index].tier == name).collect();
-            // By order, then by name: the second sort keeps the first one's order of equal ones.
+            // By order, then by name: the second sort is stable, so policies of one order stay
+            // sorted by name.
             tier.policies.sort_by_cached_key(|index| tie(&policies[*index].key));
             tier.policies.sort_by(|a, b| policies[*a].order.total_cmp(&policies[*b].order));
             tier

@@ -11,7 +11,7 @@ use manx_objects::object::{Kind, ObjectKey};
 pub struct RuleName {
     /// The policy or profile.
     pub policy: ObjectKey,
-    /// Which of its two lists.
+    /// The list of rules, ingress or egress.
     pub direction: Direction,
     /// The index in the list.
     pub index: usize,
@@ -60,14 +60,14 @@ impl fmt::Display for Judgement {
 /// The verdict of one side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// What decided.
+    /// The reason for the verdict.
     pub why: VerdictReason,
-    /// The Log and Pass rules that matched before that, in order.
+    /// The Log and Pass rules that matched before the deciding step, in order.
     pub through: Vec<RuleName>,
 }
 
 impl Verdict {
-    /// Whether this side allows it.
+    /// Whether this side allows the connection.
     pub fn allows(&self) -> bool {
         self.why.allows()
     }
@@ -89,7 +89,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Why one side allows a connection or denies it.
+/// The reason why one side allows a connection or denies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VerdictReason {
     /// The party is no pod of the cluster: no policy applies.
@@ -102,19 +102,17 @@ pub enum VerdictReason {
     NoEndpoint,
     /// The peer's address belongs to a pod that is not valid: the rules that should match it are not known.
     InvalidPeer,
-    /// These policies select the endpoint and are not valid: they deny it everything, before all tiers.
+    /// These policies select the endpoint and are not valid. They deny it everything, before all tiers.
     InvalidPolicies(Vec<ObjectKey>),
     /// A rule of a policy or of a profile decided.
     Rule {
-        /// The rule.
         rule: RuleName,
-        /// Whether it allows. Pass in a profile denies.
+        /// Whether the rule allows. Pass in a profile denies.
         allowed: bool,
     },
     /// These policies of a tier select the endpoint in this direction, none of their rules decided, and the tier's
     /// default action is Deny.
     TierEnd {
-        /// The tier.
         tier: String,
         /// At least one, in the tier's order.
         policies: Vec<ObjectKey>,
@@ -125,14 +123,14 @@ pub enum VerdictReason {
     MissingProfile(String),
     /// No policy decided, and no rule of the endpoint's profiles matched.
     NoProfile,
-    /// What the node does with its own pods' packets to it (`defaultEndpointToHostAction`).
+    /// The node's treatment of its own pods' packets to it (`defaultEndpointToHostAction`).
     EndpointToHost {
         /// Whether the action is Accept or Return, and not Drop.
         accepted: bool,
     },
     /// There is no host endpoint for the interface: no policy applies there.
     NoHostEndpoint,
-    /// There is no valid host endpoint, but these are not valid, and any of them may be the interface's.
+    /// There is no valid host endpoint, but these invalid ones exist, and the interface may belong to any of them.
     InvalidHostEndpoints(Vec<String>),
     /// A failsafe port, which host endpoint policy never closes.
     Failsafe,
@@ -143,7 +141,7 @@ pub enum VerdictReason {
 }
 
 impl VerdictReason {
-    /// Whether this side allows it.
+    /// Whether this reason allows the connection.
     pub fn allows(&self) -> bool {
         match self {
             Self::NoPod

@@ -1,4 +1,4 @@
-//! The terms of rules, in the words of their APIs.
+//! The terms of rules as text, in the words of their APIs.
 
 use super::direction::Direction;
 use super::rules::{Mismatch, PacketEnd, Rule, Terms};
@@ -6,7 +6,7 @@ use manx_objects::object::calico::{self, EntityRule};
 use manx_objects::object::cluster::{ClusterPeer, ClusterProtocol};
 use manx_objects::object::{self, LabelSelector, Operator, Peer, PortNumber};
 
-/// The term that failed, as the rule has it.
+/// The term that failed, as the rule writes it.
 pub(super) fn term(rule: &Rule, mismatch: Mismatch, direction: Direction) -> String {
     match &rule.terms {
         Terms::Everything => "nothing".to_owned(),
@@ -91,7 +91,7 @@ fn calico_term(wire: &calico::Rule, mismatch: Mismatch) -> String {
     }
 }
 
-/// What an end's selectors require together.
+/// The combined requirement of an end's selectors.
 fn selectors(entity: &EntityRule) -> String {
     let mut asked = Vec::new();
     let mut ask = |name: &str, text: Option<&String>| {

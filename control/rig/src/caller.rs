@@ -12,31 +12,26 @@ use crate::world::fault::Fault;
 use crate::world::supervisor::{Bounds, KEEP, this_program};
 use crate::world::workdir::{Workdir, WorkdirLock};
 
-/// How long a rig may take to end.
+/// The time in which a rig must end.
 const GONE: Duration = Duration::from_secs(5);
-/// How long a rig may take to say which agents run.
+/// The time in which a rig must list its agents.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Why a rig does not do what was requested.
+/// The reason why a rig does not do what was requested.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     /// The rig reports a failure.
     #[error("{message}")]
-    Failed {
-        /// Whose fault it is.
-        fault: Fault,
-        /// The message.
-        message: String,
-    },
-    /// It has ended, or was ended by somebody.
+    Failed { fault: Fault, message: String },
+    /// The rig has ended.
     #[error(
         "the rig has ended before its work was done (was it ended, or its time up? --timeout){0}"
     )]
     Ended(String),
-    /// It cannot be reached.
+    /// The rig cannot be reached.
     #[error("the rig cannot be reached: {0}")]
     Unreachable(#[from] io::Error),
-    /// It does not end.
+    /// The rig does not end.
     #[error("the rig {0} does not end")]
     Lives(String),
 }
@@ -49,7 +44,7 @@ pub trait Listener {
     fn note(&mut self, line: &str);
 }
 
-/// A rig that ends when this is dropped, unless it is left running.
+/// A rig that ends when this is dropped, unless [`Running::keep`] was called.
 #[derive(Debug)]
 pub struct Running {
     workdir: Workdir,
@@ -103,10 +98,12 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Closing its stdin ends the rig, unless it was told to stay. A rig that was told to stay is not waited for.
+        // Closing its stdin ends the rig, unless [`Running::keep`] was called. A kept rig is not
+        // waited for.
         if self.stdin.take().is_some() {
             let _ = self.child.wait();
-            // The supervisor removes the folder itself; this is for a supervisor that was killed.
+            // The supervisor removes the folder itself. This call is for a supervisor that was
+            // killed.
             let _ = self.workdir.is_running();
         }
     }
@@ -136,7 +133,7 @@ pub fn send_request(
     Err(CallError::Ended(String::new()))
 }
 
-/// Which agents of a running rig run.
+/// The state of each agent of a running rig.
 pub fn agents(workdir: &Workdir) -> Result<Vec<AgentState>, CallError> {
     match events(workdir, &Request::Agents, Some(PATIENCE))?.next() {
         Some(Ok(Event::Agents(agents))) => Ok(agents),

@@ -1,5 +1,5 @@
-//! The life of the cluster's process: it builds the rig, reports that, and then answers requests on the
-//! rig's socket.
+//! The main loop of the cluster's process: it builds the rig, reports that, and then answers
+//! requests on the rig's socket.
 
 use std::fs::Permissions;
 use std::io::{self, Write as _};
@@ -12,7 +12,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Mutex, mpsc};
 
 use crate::plan::objects::Objects;
-use crate::plan::policy_word::PolicyWord;
+use crate::plan::policy_reference::PolicyReference;
 use crate::report::event::{Event, Request};
 use crate::report::{self, Report, changes, export, probers};
 use crate::traffic::check::{self, Finding};
@@ -25,16 +25,16 @@ use crate::world::setup::Setup;
 use crate::world::workdir::Workdir;
 use manx_oracle::Oracle;
 
-/// Receives the events of a rig.
+/// The channel for the events of a rig.
 type Events = mpsc::UnboundedSender<Event>;
 
-/// A cluster, and what the last run found.
+/// A cluster, and the results of its last run.
 struct Rig {
     cluster: Cluster,
     last: Option<Vec<Finding>>,
 }
 
-/// The whole life of the process. It ends only on request or if building fails.
+/// Runs the process. It ends only on request or if building fails.
 pub fn run(workdir: Workdir) -> io::Result<()> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -128,10 +128,11 @@ async fn handle_request(
                     Err(error) => drop(events.send(failed(&error))),
                 }
             }
-            Request::Delete(words) => {
-                let words: Vec<PolicyWord> = words.iter().map(|it| it.as_str().into()).collect();
+            Request::Delete(names) => {
+                let references: Vec<PolicyReference> =
+                    names.iter().map(|it| it.as_str().into()).collect();
                 let mut rig = rig.lock().await;
-                match rig.cluster.delete(&words).await {
+                match rig.cluster.delete(&references).await {
                     Ok(keys) => {
                         for key in keys {
                             let _ = events.send(Event::Note(format!("deleted {key}")));
@@ -149,7 +150,8 @@ async fn handle_request(
     }
 }
 
-/// Probes everything, compares, also with the run before, and reports.
+/// Probes everything, compares the results with the expected ones and with those of the run before,
+/// and reports.
 async fn probe(Rig { cluster, last }: &mut Rig, events: &Events) {
     let start = Instant::now();
     let contents = cluster.contents();
@@ -173,7 +175,7 @@ async fn probe(Rig { cluster, last }: &mut Rig, events: &Events) {
     };
     let mut statuses = Vec::new();
     for agent in &cluster.agents {
-        // The log of an agent that has ended says why.
+        // The log of an agent that has ended contains the reason.
         match agent.check_alive().and(agent.status().await) {
             Ok(status) => statuses.push(status),
             Err(error) => return drop(events.send(failed(&error.into()))),

@@ -1,5 +1,5 @@
-//! What a rig shows of its input is true of the input: its pods have the addresses that the input gives them, and the
-//! oracle says the same of the objects that the rig's agents read as of the input.
+//! A rig shows the properties of its input: its pods have the addresses in the input, and the
+//! oracle gives the same verdicts on the objects that the rig's agents read as on the input.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -20,7 +20,8 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use proptest::test_runner::{Config, TestRunner};
 
-/// Addresses in the block of either node, in a block of none, and outside of the pool; and none.
+/// Addresses in the block of either node, in a block of no node, and outside of the pool; and no
+/// address.
 const ADDRESSES: [&str; 10] = [
     "",
     "podIP: 10.1.1.5",
@@ -39,7 +40,7 @@ const NODES: [&str; 2] = [
     "{apiVersion: v1, kind: Node, metadata: {name: n2}, spec: {podCIDR: 10.1.2.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.3}, {type: InternalIP, address: 'fd00:aa::3'}]}}",
 ];
 
-/// Policies that name addresses, nets, labels and services, and what they name.
+/// Policies that name addresses, nets, labels and services, and the objects that they name.
 const RULES: [&str; 9] = [
     "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.1.0.0/16, ipipMode: Always}}",
     "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: one}, spec: {podSelector: {matchLabels: {app: a0}}, ingress: [{from: [{ipBlock: {cidr: 10.1.1.5/32}}, {ipBlock: {cidr: 10.77.0.5/32}}]}]}}",

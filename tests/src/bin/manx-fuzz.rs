@@ -1,4 +1,4 @@
-//! Generated packets through real workers: see docs/fuzzing.md.
+//! Sends generated packets through real workers: see docs/fuzzing.md.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

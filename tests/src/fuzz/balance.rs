@@ -53,7 +53,7 @@ impl Judge {
         Ok(())
     }
 
-    /// Whether a packet had to arrive. `evictions`: the number of evictions before, if there were none meanwhile.
+    /// Whether a packet had to arrive. `evictions` is the number of evictions before, if there were none meanwhile.
     fn must_arrive(
         &self,
         law: &Law<'_>,

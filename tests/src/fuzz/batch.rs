@@ -62,7 +62,7 @@ impl Counts {
         self.drops[reason as usize]
     }
 
-    /// Whether a packet was dropped because there was no room.
+    /// Whether a packet was dropped because there was no free buffer or a queue was full.
     pub fn is_crowded(&self) -> bool {
         [DropReason::NoBuffer, DropReason::TransmitRefused, DropReason::HandoffFull]
             .into_iter()
@@ -97,7 +97,7 @@ impl NodeBatch {
         self.inputs.push(input);
     }
 
-    /// Clears it for the next batch. The buffers of the inputs go to `spare`.
+    /// Clears the batch for the next one. The buffers of the inputs go to `spare`.
     pub fn clear(&mut self, spare: &mut Vec<Vec<u8>>) {
         spare.extend(self.inputs.drain(..).map(|input| input.sent.bytes));
         self.keys.clear();

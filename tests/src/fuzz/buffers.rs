@@ -1,4 +1,4 @@
-//! At the end of a world all buffers must be back in their pools.
+//! The check that all buffers are back in their pools at the end of a world.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,8 @@ use super::world::World;
 use super::writer;
 
 impl World {
-    /// Checks that no buffer is lost: each worker can cut a super-packet into as many segments as it has buffers.
+    /// Checks that no buffer is lost, because each worker can cut a super-packet into as many
+    /// segments as it has buffers.
     pub fn check_buffers(&mut self, coverage: &mut Coverage) -> Result<(), Box<Violation>> {
         for node in 0..2 {
             self.census_of(node, coverage)?;

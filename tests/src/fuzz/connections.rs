@@ -1,4 +1,4 @@
-//! The connections that a node has let through, as simply as the documentation describes them
+//! The connections that a node has let through, in a simple model that follows the documentation
 //! (docs/policy-semantics.md, "Connections").
 
 use ahash::{AHashMap, AHashSet};
@@ -11,12 +11,12 @@ use crate::packet::{ICMP, ICMPV6, TCP, UDP};
 const CLOCK_STEP: f64 = 2.0;
 /// The seconds by which a restored flow may outlive its timeout: the age of its record.
 const RECORDED: f64 = 30.0;
-/// Seconds that are shorter than any timeout.
+/// A number of seconds that is shorter than any timeout.
 const SHORT: f64 = 3.0;
 /// The seconds for which a first fragment decides for the later ones.
 const FRAGMENTS: f64 = 30.0 + CLOCK_STEP;
 
-/// When a packet of a connection last came out, and the state of the node then.
+/// The time at which a packet of a connection last came out, and the state of the node then.
 #[derive(Debug, Clone, Copy)]
 struct Certainty {
     at: f64,
@@ -31,14 +31,14 @@ type Standing = [(Place, u32); 2];
 /// A connection, in the direction that policy let through.
 #[derive(Debug, Clone)]
 pub struct Connection {
-    /// When its last packet of either direction came.
+    /// The time of its last packet of either direction.
     seen: f64,
     /// Whether the other side has answered.
     answered: bool,
-    /// The places of its ends in all tables that may have allowed it. It is unknown which tables did so last, because
+    /// The places of its ends in all tables that may have allowed it. It is not known which tables did so last, because
     /// during a publication a packet may be judged by the old tables or by the new ones.
     standings: Vec<Standing>,
-    /// Since when it is certain that the node knows it.
+    /// The moment from which it is certain that the node knows the connection.
     certain: Option<Certainty>,
 }
 
@@ -58,7 +58,7 @@ impl Connection {
         now - self.seen <= self.timeout(upper) + CLOCK_STEP
     }
 
-    /// Whether it is certain that the node finds it: it was there a moment ago, and no flow was evicted meanwhile.
+    /// Whether the node certainly finds the connection: it was there a moment ago, and no flow was evicted meanwhile.
     pub fn is_certain(&self, epoch: u64, evictions: u64, now: f64) -> bool {
         self.certain.is_some_and(|it| {
             now - it.at <= SHORT && (it.epoch, it.evictions) == (epoch, evictions)
@@ -69,7 +69,7 @@ impl Connection {
         self.answered
     }
 
-    /// Whether its ends are where they were when it was allowed.
+    /// Whether the connection's ends have the same places as when it was allowed.
     pub fn stands(&self, epoch: &Epoch, node: usize, tuple: &FlowTuple) -> bool {
         self.standings.contains(&standing(epoch, node, tuple))
     }
@@ -85,7 +85,7 @@ fn standing(epoch: &Epoch, node: usize, tuple: &FlowTuple) -> Standing {
     [tuple.source, tuple.destination].map(|address| epoch.standing(node, address))
 }
 
-/// What the fragments of a packet have in common.
+/// The common properties of a packet's fragments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Fragments {
     ends: FlowTuple,
@@ -97,7 +97,7 @@ struct Fragments {
 impl Fragments {
     fn new(read: &Read, entry: Entry, version: u64) -> Option<Self> {
         let (Part::First { id } | Part::Later { id, .. }) = read.part else { return None };
-        // IPv6's fragments may name different protocols.
+        // The fragments of an IPv6 packet may name different protocols.
         let upper = if read.tuple.is_v4() { read.tuple.upper } else { 0 };
         let ends = FlowTuple { upper, transport: super::read::TransportKey::Nothing, ..read.tuple };
         Some(Self { ends, id, entry, version })
@@ -152,7 +152,7 @@ impl Connections {
         known.seen = now;
     }
 
-    /// Records that a packet of a connection came out. Then it is certain that the node knows the connection, if it was
+    /// Records that a packet of a connection came out. Then the node certainly knows the connection, if that was
     /// certain before or if `is_first`.
     pub fn make_certain(
         &mut self,
@@ -169,7 +169,7 @@ impl Connections {
         }
     }
 
-    /// Records where the ends of a live connection are, if policy allows it.
+    /// Records the places of the ends of a live connection, if policy allows it.
     pub fn record_standing(&mut self, epoch: &Epoch, node: usize, tuple: &FlowTuple, now: f64) {
         if let Some(known) = self.known.get_mut(tuple)
             && known.lives(tuple.upper, now)
@@ -179,7 +179,7 @@ impl Connections {
         }
     }
 
-    /// Records a packet from the right place: the connection that it belongs to is not silent.
+    /// Records a packet from the right place, so that its connection does not count as silent.
     pub fn record_packet(&mut self, tuple: &FlowTuple, now: f64) {
         for (named, answers) in [(*tuple, false), (tuple.reversed(), true)] {
             if let Some(known) = self.known.get_mut(&named)
@@ -191,8 +191,9 @@ impl Connections {
         }
     }
 
-    /// Another agent goes on with the flows of the last one that policy allows, wherever their ends are now. It may take
-    /// their last packets for later ones. It is certain of those; `evicted` are the flows that both have evicted.
+    /// Replaces the agent. The next agent keeps the last one's flows that policy allows, wherever their ends are now.
+    /// It may treat their last packets as later than they were. It certainly knows those flows; `evicted` is the number
+    /// of flows that both have evicted.
     pub fn outlive(&mut self, epoch: &Epoch, node: usize, now: f64, evicted: [u64; 2]) {
         for (tuple, known) in &mut self.known {
             let certain = known.certain.filter(|_| {

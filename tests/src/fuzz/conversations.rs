@@ -11,7 +11,7 @@ use crate::packet::{ICMP, ICMPV6, SCTP, TCP, UDP};
 /// The number of connections at the same time.
 const CONVERSATIONS: usize = 96;
 
-/// A connection.
+/// A connection with packets of both ends.
 #[derive(Debug, Clone, Copy)]
 pub struct Conversation {
     /// Its tuple from the side that opened it.
@@ -30,7 +30,7 @@ pub struct NextPacket {
 }
 
 impl Generator {
-    /// The addresses of two ends of one family. Mostly at least one of them is a pod.
+    /// Two addresses of one family. Usually at least one of them belongs to a pod.
     pub fn ends(&mut self) -> (IpAddr, IpAddr) {
         let family = usize::from(self.rng.u8(..4) == 0 && !self.pods[1].is_empty());
         let some = |of: &[IpAddr], rng: &mut Rng| of.get(rng.usize(..of.len().max(1))).copied();
@@ -76,7 +76,7 @@ impl Generator {
         self.ports[self.rng.usize(..self.ports.len())]
     }
 
-    /// The next packet: mostly of an open connection.
+    /// The next packet, usually of an open connection.
     pub fn next_packet(&mut self) -> NextPacket {
         if self.conversations.is_empty() || self.rng.u8(..8) == 0 {
             return self.begin();

@@ -1,10 +1,10 @@
-//! The coverage of a run, and the least that it must cover.
+//! The coverage of a run, and the minimum that it must reach.
 
 use std::fmt;
 
 use manx_dataplane::drop_reason::DropReason;
 
-/// Declares an enum whose variants have a text each, and are listed.
+/// Declares an enum with a text for each variant, and a list of all variants.
 macro_rules! listed {
     ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal,)* }) => {
         $(#[$doc])*
@@ -57,7 +57,7 @@ listed! {
 }
 
 listed! {
-    /// Events of packets, and between them.
+    /// The events of packets, and the events between packets.
     Event {
         ToPod = "went to a pod",
         ToNode = "went to the node",
@@ -171,7 +171,7 @@ impl Coverage {
         self.events[event as usize] += times;
     }
 
-    /// The events and kinds that a run should cover and that were rarer than this.
+    /// The events and kinds that a run should cover and that occurred less often than `least`.
     pub fn lacks(&self, least: u64) -> Vec<String> {
         let kinds = Kind::ALL.iter().zip(&self.generated).map(|(it, count)| (it.text(), *count));
         let came_out = Kind::ALL.iter().zip(&self.came_out);

@@ -1,4 +1,4 @@
-//! The state between two publications: where each address is, and the verdicts of policy. It knows nothing of the
+//! The state between two publications: the place of each address, and the verdicts of policy. It does not use the
 //! tables: places follow from the fabric's addresses and the attached pods, and verdicts are those of the oracle, which
 //! reads the manifests.
 
@@ -15,12 +15,11 @@ use super::plan::{Plan, PlannedPod};
 use super::read::{FlowTuple, TransportKey};
 use crate::fabric::{HOST, NODES, RAW, ROUTER, UNDERLAY, underlay_v6};
 
-/// Where an address is, seen from one node.
+/// The place of an address, as seen from one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Place {
     /// A pod of this node, by its number in the plan.
     Pod(usize),
-    /// This node.
     Node,
     /// The world, behind the node.
     World,
@@ -32,7 +31,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Its port, if it is no pod (see [`Epoch::port`]).
+    /// The port of the place, unless it is a pod (see [`Epoch::port`]).
     fn shared_port(self) -> Option<PortId> {
         match self {
             Self::Node | Self::World => Some(HOST),
@@ -42,11 +41,11 @@ impl Place {
     }
 }
 
-/// Where a packet came in.
+/// The way by which a packet came in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Entry {
     Host,
-    /// The port of what the node forwards.
+    /// The port of packets that the node forwards.
     Forwarded,
     /// The other node's tunnel.
     Tunnel,
@@ -56,7 +55,7 @@ pub enum Entry {
 
 /// See the module.
 pub struct Epoch {
-    /// Counts up from 1.
+    /// The epoch's number, from 1 on.
     pub number: u64,
     /// The versions of the nodes' tables.
     pub versions: [u64; 2],
@@ -68,12 +67,12 @@ pub struct Epoch {
     /// The port numbers at which verdicts may change.
     numbers: Rc<[u16]>,
     verdicts: RefCell<AHashMap<FlowTuple, [bool; 2]>>,
-    /// No tables have been published.
+    /// Whether no tables have been published yet.
     is_closed: bool,
 }
 
 impl Epoch {
-    /// Before anything is published.
+    /// The epoch before the first publication.
     pub fn closed() -> Self {
         Self {
             number: 0,
@@ -125,8 +124,8 @@ impl Epoch {
         }
     }
 
-    /// The world between this epoch and the next one, after pods have changed in the tables in use: policy is already
-    /// that of `next`, and every address is still where it was.
+    /// The state between this epoch and the next one, after pods have changed in the tables in use: policy is already
+    /// that of `next`, and every address still has its old place.
     pub fn with_policy_of(&self, next: &Self, contents: &Contents) -> Self {
         Self {
             number: next.number,
@@ -142,7 +141,7 @@ impl Epoch {
         }
     }
 
-    /// Where an address is.
+    /// The place of an address.
     pub fn place(&self, node: usize, address: IpAddr) -> Place {
         if self.is_closed {
             return Place::Nowhere;
@@ -159,7 +158,7 @@ impl Epoch {
             },
             IpAddr::V6(v6) => match v6.segments() {
                 [0xfd44, block, 0, 0, ..] if usize::from(block) == node + 1 => Place::Unreachable,
-                // In no pool.
+                // The address is in no pool.
                 [0xfd44, block, 0, 0, ..] if usize::from(block) == 2 - node => Place::Nowhere,
                 _ => Place::World,
             },
@@ -184,7 +183,7 @@ impl Epoch {
         }
     }
 
-    /// The MTU of a place. `tunnel`: that of the tunnel.
+    /// The MTU of a place. `tunnel` is the tunnel's MTU.
     pub fn mtu(&self, place: Place, tunnel: u32) -> usize {
         let mtu = match place {
             Place::Pod(at) => self.planned_pods[at].device.mtu,
@@ -194,7 +193,7 @@ impl Epoch {
         mtu as usize
     }
 
-    /// A place, and the number of the pod's attachment, which tells it from later pods with the same address.
+    /// A place, with the number of the pod's attachment, which distinguishes it from later pods with the same address.
     pub fn standing(&self, node: usize, address: IpAddr) -> (Place, u32) {
         let place = self.place(node, address);
         let number = match place {
@@ -205,7 +204,8 @@ impl Epoch {
         (place, number)
     }
 
-    /// Whether policy lets a connection pass this node: the egress of a pod of this node, the ingress of one.
+    /// Whether policy lets a connection pass this node: the egress policy of its source and the ingress policy of its
+    /// destination, if they are pods of this node.
     pub fn allows(&self, node: usize, tuple: &FlowTuple) -> bool {
         let ends = [tuple.source, tuple.destination].map(|address| self.place(node, address));
         let is_pod = |place: Place| matches!(place, Place::Pod(_));
@@ -231,7 +231,7 @@ impl Epoch {
     /// The first port that all policies treat as this one.
     fn class(&self, tuple: &FlowTuple) -> FlowTuple {
         let least = |port: u16| match self.numbers.binary_search(&port) {
-            // A number is the begin or the end of a range, or a single port.
+            // A number is the beginning or the end of a range, or a single port.
             Ok(_) => port,
             Err(at) => at.checked_sub(1).map_or(0, |at| self.numbers[at].saturating_add(1)),
         };
@@ -245,8 +245,7 @@ impl Epoch {
         FlowTuple { transport, ..*tuple }
     }
 
-    /// Whether policy lets a connection begin that comes by this entry. A masqueraded client is an address and nothing
-    /// else.
+    /// Whether policy lets a connection begin that comes in by this entry. A masqueraded client is only an address.
     pub fn admits(&self, node: usize, entry: Entry, tuple: &FlowTuple) -> bool {
         let ends = [tuple.source, tuple.destination].map(|address| self.place(node, address));
         match (entry, ends) {
@@ -270,12 +269,12 @@ impl Epoch {
         let packet = match (tuple.transport, tuple.icmp()) {
             (TransportKey::Ports(source, destination), _) => Packet {
                 protocol: tuple.upper,
-                shown: manx_oracle::Shown::Ports { source, destination },
+                l4: manx_oracle::L4Header::Ports { source, destination },
             },
             (_, Some((kind, code))) => Packet::icmp(tuple.upper, kind, code),
             _ => Packet::bare(tuple.upper),
         };
-        // A pod that is not valid reaches nothing, not even itself.
+        // A pod that is not valid reaches no address, not even its own.
         if from == to && !self.oracle.pods().any(|pod| pod == from) {
             return [false; 2];
         }
@@ -290,7 +289,8 @@ pub fn own_addresses(node: usize) -> [IpAddr; 4] {
     [UNDERLAY[node].into(), ROUTER[node].into(), underlay_v6(node), router_v6]
 }
 
-/// These, and those by which the node masquerades: the first of each of its blocks. From the host port they are its own.
+/// The node's own addresses, and those with which it masquerades: the first address of each of its blocks. A packet
+/// from the host port may have any of them.
 pub fn addresses_of_node(node: usize) -> impl Iterator<Item = IpAddr> {
     let masquerade = [format!("10.244.{}.0", node + 1), format!("fd44:{}::", node + 1)];
     own_addresses(node).into_iter().chain(masquerade.map(|it| it.parse().unwrap()))

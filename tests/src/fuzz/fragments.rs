@@ -40,7 +40,8 @@ impl Generator {
             1 if self.rng.bool() => drop(pieces.remove(0)),
             _ => {}
         }
-        // Some come much later: then the first fragment may be forgotten, or other tables may be published.
+        // Some fragments come much later. By then the first fragment may be forgotten, or other tables may be
+        // published.
         let late = if self.rng.u8(..8) == 0 { pieces.pop() } else { None };
         self.push_pieces(Kind::Fragment, &next.tuple, pieces);
         if let Some(late) = late {
@@ -62,7 +63,7 @@ impl Generator {
         for piece in pieces {
             self.push(kind, tuple, piece, Offload::default(), false);
         }
-        // Mostly one worker reads all of them.
+        // Usually one worker reads all of them.
         if self.rng.u8(..4) > 0
             && let Some(worker) = self.made.get(from).map(|it| it.worker)
         {
@@ -83,7 +84,7 @@ impl Generator {
             0 => pieces = vec![fragment(&whole, 0, 8, true, id), fragment(&whole, 8, 32, true, id)],
             1 => pieces.push(fragment(&whole, 8, 16, true, id)),
             2 => pieces.push(fragment(&whole, 32, 40, true, id)),
-            // Two first fragments with different ports.
+            // There are two first fragments with different ports.
             3 => {
                 let mut other = next;
                 if let TransportKey::Ports(_, to) = &mut other.tuple.transport {

@@ -19,7 +19,7 @@ use super::writer::{self, Extra, NO_HEADER, Style};
 use crate::fabric::{FORWARDED, HOST};
 use crate::packet::{ICMP, ICMPV6, TCP, UDP};
 
-/// Where the packets of an address come in.
+/// The way by which the packets of an address come in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Home {
     Pod { node: usize, port: PortId },
@@ -42,7 +42,7 @@ pub struct Generator {
     pub made: Vec<Injected>,
     /// Later fragments that are held back.
     pub late: Vec<Injected>,
-    /// Buffers that were used before.
+    /// Buffers for reuse.
     pub spare: Vec<Vec<u8>>,
 }
 
@@ -188,7 +188,7 @@ impl Generator {
         (node, port, worker)
     }
 
-    /// A port by which the world's packets come.
+    /// A port by which packets of the world come in.
     pub fn of_the_world(&mut self) -> PortId {
         if self.rng.bool() { FORWARDED } else { HOST }
     }

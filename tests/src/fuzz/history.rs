@@ -54,7 +54,8 @@ impl History {
         self.changes.push((batch, change, pods.to_vec(), is_busy));
     }
 
-    /// The last packets between the ends of this packet (or of the one that it quotes), and the last changes.
+    /// The last packets between the ends of this packet (or of the packet that it quotes), and the
+    /// last changes.
     pub fn report(&self, packet: &[u8]) -> String {
         let mut text = String::new();
         let named = read(packet);

@@ -43,23 +43,23 @@ pub enum Outcome {
 #[derive(Debug)]
 pub struct Input {
     pub sent: Injected,
-    /// Where it came in; `None`: by an unknown tunnel.
+    /// The way by which it came in; `None` if by an unknown tunnel.
     pub entry: Option<Entry>,
-    /// The offset of the packet behind the outer header.
+    /// The offset of the packet after the outer header.
     pub start: usize,
-    /// Its content; `None`: it cannot be read, and must not come out.
+    /// The packet's content; `None` if it cannot be read, so that it must not come out.
     pub read: Option<Read>,
-    /// The ECN mark that it must leave a tunnel with (RFC 6040); `None`: it must not leave.
+    /// The ECN mark with which it must leave a tunnel (RFC 6040); `None` if it must not leave.
     pub ecn: Option<u8>,
-    /// Its offload, counted from the packet behind the outer header. For an unmarked super-packet: what it must have
-    /// been.
+    /// The packet's offload, with offsets from the end of the outer header. For a super-packet without metadata, the
+    /// offload that it must have had.
     pub offload: Offload,
     /// Whether its partial checksum is the sum of its own pseudo-header.
     pub is_honest: bool,
     pub outcome: Outcome,
-    /// The bytes behind the IP header that have come out in pieces.
+    /// The bytes after the IP header that have come out in pieces.
     pub pieces: usize,
-    /// Whether it came from the place of its source.
+    /// Whether the packet came in at the place of its source.
     pub entered: bool,
     /// Whether there was no connection of its tuple when it came.
     pub is_fresh: bool,
@@ -74,12 +74,12 @@ impl Input {
         &self.sent.bytes[self.start..end]
     }
 
-    /// For the report of a violation.
+    /// The input for the report of a violation.
     pub fn found(&self) -> (Injected, usize) {
         (self.sent.clone(), self.start)
     }
 
-    /// The number of packets that a wire would carry for it.
+    /// The number of packets on a wire that it stands for.
     pub fn units(&self) -> u64 {
         let Some(segmentation) = self.offload.segmentation else { return 1 };
         let headers = self.read.map(|read| read.headers(self.packet()));
@@ -102,8 +102,8 @@ impl Input {
         self.units() > most
     }
 
-    /// The bytes that come out if it comes out in pieces: those behind all headers of a super-packet, or else behind
-    /// the IP header.
+    /// The number of bytes that come out if it comes out in pieces: those after all headers of a super-packet,
+    /// otherwise those after the IP header.
     pub fn carried(&self) -> usize {
         let Some(read) = &self.read else { return 0 };
         let headers = match self.offload.segmentation {
@@ -113,7 +113,7 @@ impl Input {
         read.total.saturating_sub(headers)
     }
 
-    /// Whether it may come out in pieces, or with other changes than a hop makes.
+    /// Whether it may come out in pieces, or with other changes than those of a hop.
     pub fn may_change(&self) -> bool {
         let is_partial = self.offload.checksum.is_partial();
         self.offload.segmentation.is_some()
@@ -159,14 +159,14 @@ impl Input {
         input
     }
 
-    /// Lets it count as having come from another port.
+    /// Makes it count as having come from another port.
     pub fn misattribute(&mut self) {
         if let Some(Entry::Port(port)) = &mut self.entry {
             port.0 ^= 1;
         }
     }
 
-    /// The offload that a packet from a tunnel must have had: the socket does not report partial checksums.
+    /// The offload that a packet from a tunnel must have had, because the socket does not report partial checksums.
     fn restore(&mut self, tunnel_mtu: usize) {
         let Some((read, at)) = self.read.and_then(|read| Some((read, read.checksum_at()?))) else {
             return;
@@ -185,7 +185,7 @@ impl Input {
         }
     }
 
-    /// The sum of the pseudo-header, as it stands in a packet with a partial checksum.
+    /// The sum of the pseudo-header, in the form of a partial checksum.
     fn pseudo(&self, read: &Read) -> [u8; 2] {
         let tuple = &read.tuple;
         let sum = if tuple.upper == crate::packet::ICMP {
@@ -213,7 +213,7 @@ impl Input {
     }
 }
 
-/// An offload that counts from behind an outer header.
+/// An offload with offsets from the end of an outer header.
 pub fn offload_within(offload: Offload, start: usize) -> Offload {
     let checksum = match offload.checksum {
         Checksum::Partial { start: at, offset } => {
@@ -265,7 +265,7 @@ fn combine(outer: u8, inner: u8) -> Option<u8> {
     }
 }
 
-/// A hash of everything in a packet but checksums and the fields that a hop changes.
+/// A hash of everything in a packet except checksums and the fields that a hop changes.
 pub fn key(hasher: &RandomState, packet: &[u8], read: &Read) -> u64 {
     use std::hash::{BuildHasher, Hasher};
     const FRONT: usize = 128;

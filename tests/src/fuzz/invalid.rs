@@ -95,7 +95,7 @@ impl Generator {
         } else {
             self.pick(&[(1, 4), (2, 0), (3, 0), (4, 1)])
         };
-        // There is no error about an ICMP answer.
+        // No error is sent about an ICMP answer.
         let is_clean = !matches!(tuple.transport, TransportKey::Query { asks: false, .. });
         let bytes = self.error_about(&quoted, tuple.destination, tuple.source, kind, code);
         self.push(Kind::Error, &tuple.reversed(), bytes, Offload::default(), is_clean);
@@ -114,7 +114,7 @@ impl Generator {
         };
         let same = |address: IpAddr| address.is_ipv4() == v4;
         let (source, destination) = match self.rng.u8(..4) {
-            // From a stranger, to a stranger, or in the wrong direction.
+            // The error is from a stranger, to a stranger, or in the wrong direction.
             0 if same(stranger) => (stranger, tuple.source),
             1 if same(other) => (tuple.destination, other),
             2 => (tuple.source, tuple.destination),
@@ -227,7 +227,8 @@ impl Generator {
         self.push_at(node, RAW, Kind::FalseTunnel, bytes, false);
     }
 
-    /// Packets that kernels of one machine pass on unfinished, as a socket without metadata delivers them.
+    /// Super-packets and partial checksums that kernels of one machine pass on, as a socket without metadata delivers
+    /// them.
     fn unmarked(&mut self) {
         let node = self.rng.usize(..2);
         let Some(tuple) = self.tunnelled_tuple(node) else { return };
@@ -314,7 +315,7 @@ impl Generator {
         }
     }
 
-    /// A packet with a random virtio header; if the port refuses the header, the packet goes in without it.
+    /// A packet with a random virtio header; if the port refuses the header, the packet is sent without it.
     fn false_offload(&mut self) {
         let next = self.next_packet();
         let mut style = self.style(&next);

@@ -21,7 +21,7 @@ use super::wire::{Wire, cut, is_of_kind, is_same_super};
 use crate::fabric::RAW;
 use crate::packet::{ICMP, ICMPV6, SCTP, TCP, UDP};
 
-/// The judge. It remembers the connections of a world.
+/// The judge, which remembers the connections of a world.
 pub struct Judge {
     pub hasher: RandomState,
     pub overlay: Overlay,
@@ -31,7 +31,7 @@ pub struct Judge {
 }
 
 impl Judge {
-    /// Judges the outputs of a node for a batch. `epochs`: the publications meanwhile, the current one last.
+    /// Judges the outputs of a node for a batch. `epochs` are the publications during the batch, the current one last.
     pub fn judge(
         &mut self,
         node: usize,
@@ -138,7 +138,7 @@ impl Judge {
         }
     }
 
-    /// Judges all outputs; returns the number of packets that a wire would carry for them.
+    /// Judges all outputs. Returns the number of packets on a wire that they stand for.
     fn judge_outputs(
         &self,
         law: &Law<'_>,
@@ -219,7 +219,7 @@ impl Judge {
         packets.map_err(|why| failed.unwrap_or_else(|| fault(why)))
     }
 
-    /// Finds the input that a packet came of, and checks that it was allowed.
+    /// Finds the input from which a packet came, and checks that it was allowed.
     fn judge_wire(
         &self,
         law: &Law<'_>,
@@ -230,7 +230,7 @@ impl Judge {
     ) -> Result<(), (String, Option<usize>)> {
         let mut refused = None;
         let first = node_batch.keys.get(&key(&self.hasher, wire.bytes, &wire.read)).copied();
-        // Several inputs may differ only in their virtio headers. The one with the same checksum state is preferred,
+        // Several inputs may differ only in their virtio headers. An input with the same checksum state is preferred,
         // and of these a clean one, because the others may have been dropped.
         for wanted in [(true, true), (true, false), (false, true), (false, false)] {
             let mut next = first;
@@ -286,7 +286,7 @@ impl Judge {
         Err(refused.unwrap_or_else(|| ("it came of no packet that was sent".to_owned(), None)))
     }
 
-    /// How an input may leave by a port as these bytes.
+    /// The ways in which an input may leave by a port as these bytes.
     fn may_pass(
         &self,
         law: &Law<'_>,

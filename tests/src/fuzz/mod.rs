@@ -2,16 +2,15 @@
 //! out.
 //!
 //! - `plan`: a cluster that changes. `epoch`: its state between two publications.
-//! - `generate`, `conversations`, `fragments`, `invalid`, `mutate`: which packets are sent. `writer` writes their
+//! - `generate`, `conversations`, `fragments`, `invalid`, `mutate`: the packets that are sent. `writer` writes their
 //!   bytes.
-//! - `world`, `publish`, `buffers`: two nodes whose workers are turned by hand; what is published to them; their
-//!   buffers.
+//! - `world`, `publish`, `buffers`: two nodes whose workers run turn by turn; publications to them; their buffers.
 //! - `read`, `input`, `wire`: packets that went in, packets that came out, and the input of each output.
-//! - `oracle`, `connections`, `own_errors`, `tunnel`: which packets may come out. `batch`, `judge`, `balance`: one
-//!   batch, judged by them and compared with the node's counters.
-//! - `coverage`: what a run has covered. `sabotage`: faults on purpose.
+//! - `oracle`, `connections`, `own_errors`, `tunnel`: the packets that may come out. `batch`, `judge`, `balance`: one
+//!   batch, judged by these rules and compared with the node's counters.
+//! - `coverage`: the coverage of a run. `sabotage`: faults on purpose.
 //!
-//! docs/fuzzing.md says which laws are held and how to run it.
+//! docs/fuzzing.md describes the laws and how to run it.
 
 mod balance;
 mod batch;
@@ -51,7 +50,7 @@ const WORLD: u64 = 60_000;
 /// The number of packets before the first tables of a world.
 const BEFORE: u64 = 40;
 
-/// What to run.
+/// The options of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     pub seed: u64,
@@ -65,7 +64,7 @@ pub struct Options {
     pub sabotage: Option<Sabotage>,
 }
 
-/// A violation, and how to reproduce it.
+/// A violation, with the information to reproduce it.
 pub struct Failure {
     pub seed: u64,
     pub world: u64,
@@ -74,7 +73,7 @@ pub struct Failure {
     violation: Box<Violation>,
     /// The packets and changes before.
     history: String,
-    /// The world in words.
+    /// A description of the world.
     setting: String,
 }
 
@@ -118,7 +117,7 @@ pub fn run(
     Ok(coverage)
 }
 
-/// Runs one world from begin to end.
+/// Runs one world from beginning to end.
 fn run_world(
     world: &mut World,
     coverage: &mut Coverage,

@@ -1,4 +1,4 @@
-//! Which packets may come out: the laws of docs/policy-semantics.md for one input and its output.
+//! The packets that may come out: the laws of docs/policy-semantics.md for one input and its output.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -10,7 +10,7 @@ use super::input::Input;
 use super::read::{FlowTuple, IPIP, Read, read_about};
 use crate::packet::{ICMPV6, TCP, UDP};
 
-/// How the nodes of a world track connections.
+/// The settings with which the nodes of a world track connections.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
     /// Whether a TCP packet without a connection must be a SYN.
@@ -26,22 +26,22 @@ impl Terms {
     }
 }
 
-/// Why a packet may pass.
+/// The reason why a packet may pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Because {
-    /// Policy allows it as the first packet of a connection.
+    /// Policy allows the packet as the first one of a connection.
     Allowed,
-    /// It answers a connection that policy allows, and would not be allowed by itself.
+    /// The packet answers a connection that policy allows, and would not be allowed by itself.
     Reply,
-    /// It is an ICMP error about a connection that policy allows.
+    /// The packet is an ICMP error about a connection that policy allows.
     Related,
-    /// It is a later fragment of what was let through.
+    /// The packet is a later fragment of one that was let through.
     LaterFragment,
-    /// Its connection was answered before policy denied it, and such ones are kept.
+    /// The packet's connection was answered before policy denied it, and such connections are kept.
     Kept,
 }
 
-/// How a packet may pass: why, and where from and where to.
+/// A permitted way of a packet: the reason, the source's place and the destination's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passage {
     pub because: Because,
@@ -49,18 +49,18 @@ pub struct Passage {
     pub to: Place,
 }
 
-/// The state that a node's packets are judged by.
+/// The state by which a node's packets are judged.
 pub struct Law<'a> {
     pub node: usize,
     pub now: f64,
     pub terms: Terms,
-    /// The publications while the packets were on their way, the current one last.
+    /// The publications during the batch, the current one last.
     pub epochs: &'a [Rc<Epoch>],
     pub connections: &'a Connections,
 }
 
-/// An address that routers forward from and to (RFC 1812, section 5.3.7; RFC 4291, sections 2.5 and 2.7), and IPv4's
-/// link-local ones.
+/// Whether routers forward packets from and to an address (RFC 1812, section 5.3.7; RFC 4291, sections 2.5 and 2.7).
+/// IPv4's link-local addresses count as forwardable.
 pub fn is_forwardable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => (1..224).contains(&v4.octets()[0]) && !v4.is_loopback(),
@@ -79,9 +79,9 @@ fn is_tunnel(read: &Read) -> bool {
 }
 
 impl Law<'_> {
-    /// By how much the TTL goes down: 0 for packets from the node and to it, 1 for all others, those of masqueraded
-    /// clients included. 0 or 1 where a packet with the node's address may be of either: by the port of what the node
-    /// forwards, and to addresses and ports that a masqueraded client has used.
+    /// The number by which the TTL decreases: 0 for packets from the node and to it, 1 for all others, including those
+    /// of masqueraded clients. It may be 0 or 1 if a packet with the node's address may be of either kind: by the port
+    /// of forwarded packets, and to addresses and ports that a masqueraded client has used.
     pub fn hops(&self, input: &Input, Passage { from, to, .. }: Passage) -> RangeInclusive<u8> {
         let is_of_others = || {
             let Some(read) = &input.read else { return false };
@@ -96,7 +96,7 @@ impl Law<'_> {
         }
     }
 
-    /// How an input may pass by one of the publications.
+    /// The permitted way of an input by one of the publications.
     pub fn passage(&self, input: &Input) -> Result<Passage, String> {
         let mut refused = String::new();
         for epoch in self.epochs.iter().rev() {
@@ -109,7 +109,7 @@ impl Law<'_> {
         Err(refused)
     }
 
-    /// How an input may pass by a given publication.
+    /// The permitted way of an input by a given publication.
     pub fn passage_in(&self, epoch: &Epoch, input: &Input) -> Result<Passage, String> {
         let (Some(read), Some(entry)) = (input.read, input.entry) else {
             return Err("it came by an unknown tunnel, or cannot be read".to_owned());
@@ -129,7 +129,7 @@ impl Law<'_> {
             return Err("it falls into more segments than any kernel makes".to_owned());
         }
         if read.is_error() && from != to {
-            // It may come from any hop on the way of the packet that it is about, back to that packet's sender.
+            // An error may come from any hop on the way of the packet that it is about, back to that packet's sender.
             let from = self.related(epoch, input, &read, entry);
             let refused = || "it is an ICMP error about nothing that may pass".to_owned();
             return Ok(Passage { because: Because::Related, from: from.ok_or_else(refused)?, to });
@@ -172,8 +172,8 @@ impl Law<'_> {
             && known.is_some_and(|it| it.is_answered() && it.stands(epoch, self.node, tuple))
     }
 
-    /// The place that the packet quoted in an ICMP error went to. The receiver of the error must have sent that packet,
-    /// its connection must be allowed, and the error must come from the direction it went to.
+    /// The place to which the packet quoted in an ICMP error was sent. The receiver of the error must have sent that
+    /// packet, its connection must be allowed, and the error must come from the direction of that place.
     fn related(&self, epoch: &Epoch, input: &Input, read: &Read, entry: Entry) -> Option<Place> {
         let about = match (read.tuple.icmp(), read.tuple.upper) {
             (Some((kind, _)), ICMPV6) => (1..=4).contains(&kind),

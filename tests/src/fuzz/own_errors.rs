@@ -12,10 +12,10 @@ use crate::packet::ICMP;
 
 type Refusal = (String, Option<usize>);
 
-/// Whether a packet is the node's own error about an input, which is then answered.
+/// Whether a packet is the node's own error about an input. The input then counts as answered.
 ///
 /// # Errors
-/// It is an error of the node, and it is wrong.
+/// The packet is an error of the node, and is wrong.
 pub fn find(
     law: &Law<'_>,
     inputs: &mut [Input],
@@ -60,8 +60,8 @@ pub fn find(
     refuse(refused)
 }
 
-/// Whether the node is told that its own packet reached no pod: the address has a device, but the cluster has no valid
-/// pod there.
+/// Whether the node gets an error because its own packet reached no pod: the address has a device, but the cluster has
+/// no valid pod there.
 fn is_node_to_missing_pod(law: &Law<'_>, epoch: &Epoch, input: &Input, wire: &Wire<'_>) -> bool {
     let Some(tuple) = input.read.map(|read| read.tuple) else { return false };
     let ends = [tuple.source, tuple.destination].map(|address| epoch.place(law.node, address));
@@ -71,7 +71,8 @@ fn is_node_to_missing_pod(law: &Law<'_>, epoch: &Epoch, input: &Input, wire: &Wi
         && input.entry.is_some_and(|entry| epoch.may_enter(law.node, entry, ends[0]))
 }
 
-/// Whether its checksum is right and it is not too long (RFC 1812, section 4.3.2.3; RFC 4443, section 2.4).
+/// Checks that the packet's checksum is right and that it is not too long (RFC 1812, section 4.3.2.3; RFC 4443, section
+/// 2.4).
 fn is_whole(wire: &Wire<'_>) -> Result<(), &'static str> {
     let tuple = &wire.read.tuple;
     let segment = &wire.bytes[wire.read.at..];
@@ -87,7 +88,7 @@ fn is_whole(wire: &Wire<'_>) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The port towards those who send by a port: what the node forwards goes back to it.
+/// The port by which an answer leaves to the senders behind a port. Answers to forwarded packets go to the node.
 fn back(port: PortId) -> PortId {
     if port == FORWARDED { HOST } else { port }
 }

@@ -1,4 +1,4 @@
-//! The manifests of a world and the attachments of its pods, and how both change.
+//! The manifests of a world, the attachments of its pods, and the changes of both.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,7 +15,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::fabric::NODES;
 
-/// The number of pods of a world. They are on both nodes in turn.
+/// The number of pods of a world. They are on the two nodes in turn.
 pub const PODS: usize = 8;
 /// The first port of a pod.
 const FIRST_PORT: u16 = 2;
@@ -25,7 +25,7 @@ const FIRST_PORT: u16 = 2;
 pub struct PlannedPod {
     pub name: ObjectName,
     pub node: usize,
-    /// Its addresses while it is attached.
+    /// The pod's addresses while it is attached.
     pub addresses: Vec<IpAddr>,
     pub attachment: Option<Attachment>,
     pub device: Device,
@@ -40,12 +40,12 @@ pub struct Device {
     pub queue: usize,
 }
 
-/// Where a pod is attached.
+/// The attachment of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attachment {
     pub port: PortId,
     pub index: u32,
-    /// It is never used again.
+    /// The attachment's number, which is never used again.
     pub number: u32,
 }
 
@@ -58,13 +58,13 @@ struct Extra {
 /// See the module.
 pub struct Plan {
     cluster: Cluster,
-    /// Which of the cluster's policies exist.
+    /// Whether each of the cluster's policies exists.
     policies: Vec<bool>,
     extras: Vec<Extra>,
     drops_to_node: bool,
     pub planned_pods: Vec<PlannedPod>,
     attachments: u32,
-    /// The tables are calculated without this policy of the first list. The oracle knows it.
+    /// The index of a policy that is missing in the input of the tables. The oracle knows it.
     pub hidden: Option<usize>,
     numbers: Rc<[u16]>,
 }
@@ -84,7 +84,7 @@ pub enum Change {
     Replaced,
     /// A pod has got another device at the same port.
     Device,
-    /// Nothing: new tables have the same content.
+    /// Nothing has changed: new tables have the same content.
     Nothing,
 }
 
@@ -131,7 +131,7 @@ impl Plan {
         plan
     }
 
-    /// The manifests. `is_hidden`: without the hidden policy.
+    /// The manifests. If `is_hidden`, the hidden policy is left out.
     pub fn manifests(&self, is_hidden: bool) -> String {
         let mut cluster = self.cluster.clone();
         let hidden = self.hidden.filter(|_| is_hidden);
@@ -186,7 +186,7 @@ impl Plan {
     /// Makes a random change; returns its kind and its pods.
     pub fn change(&mut self, rng: &mut Rng) -> (Change, Vec<usize>) {
         let at = rng.usize(..PODS);
-        // A pod of the same node.
+        // The other pod is on the same node.
         let other = (at + 2 * rng.usize(1..PODS / 2)) % PODS;
         match rng.u8(..16) {
             0..5 => self.change_policy(rng),

@@ -1,6 +1,5 @@
-//! How the changes of a world reach its nodes: devices are attached and detached, the nodes import the manifests as
-//! agents do, and tables are published: to all workers between two batches, or to one after the other while packets are
-//! on their way.
+//! The changes of a world: devices are attached and detached, the nodes import the manifests as agents do, and tables
+//! are published, either to all workers between two batches, or to one after the other during a batch.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -18,7 +17,7 @@ use super::sabotage::Sabotage;
 use super::world::World;
 
 impl World {
-    /// The first tables.
+    /// Publishes the first tables.
     pub fn open(&mut self, coverage: &mut Coverage) {
         self.settings.events().into_iter().flatten().for_each(|event| coverage.count(event));
         self.fabric.read(&self.plan.manifests(true));
@@ -30,7 +29,7 @@ impl World {
         self.epochs.drain(..last);
     }
 
-    /// Changes something. `is_busy`: packets are on their way.
+    /// Makes a random change. If `is_busy`, packets are on their way.
     pub fn change(&mut self, coverage: &mut Coverage, is_busy: bool) {
         let (change, pods) = self.plan.change(&mut self.generator.rng);
         self.history.changed(self.batches, change, &pods, is_busy);
@@ -87,7 +86,7 @@ impl World {
         self.publish(follow_up, in_place, is_busy, coverage);
     }
 
-    /// Lets the nodes import new manifests as agents do. Returns the next step of each.
+    /// Makes the nodes import new manifests as agents do. Returns the next step of each.
     fn take_in(&mut self, manifests: &str) -> [NextStep; 2] {
         let contents = Contents::from_texts([("cluster.yaml", manifests)]);
         let before = &self.fabric.contents.objects;
@@ -136,14 +135,14 @@ impl World {
         let node = self.plan.planned_pods[pod].node;
         let found = self.devices[node].iter().find(|(_, (at, _))| *at == pod);
         let Some(port) = found.map(|(port, _)| *port) else { return };
-        // First collects the packets that the device has already sent.
+        // The packets that the device has already sent are collected first.
         self.collect(node, coverage);
         self.devices[node].remove(&port);
         self.fabric.nodes[node].send_command(|| Command::Detach(port, None));
         self.node_batches[node].is_incomplete = true;
     }
 
-    /// Gives devices to all pods that should have one and have none.
+    /// Gives devices to all pods that should have one and do not.
     pub(super) fn attach_devices(&mut self, coverage: &mut Coverage) {
         for at in 0..self.plan.planned_pods.len() {
             let PlannedPod { node, attachment, device, .. } = self.plan.planned_pods[at];
@@ -157,8 +156,8 @@ impl World {
         }
     }
 
-    /// Publishes the remaining tables, and adds the new epoch.
-    /// `in_place`: a node has changed pods in the tables in use before it publishes the next ones.
+    /// Publishes the remaining tables, and adds the new epoch. `in_place` is a node that has changed pods in the tables
+    /// in use before it publishes the next ones.
     fn publish(
         &mut self,
         follow_ups: [NextStep; 2],

@@ -41,10 +41,13 @@ pub enum TransportKey {
     /// Source and destination port.
     Ports(u16, u16),
     /// A query of ICMP, or its answer: the query's type, whether it asks, and its number.
-    Query { kind: u8, asks: bool, id: u16 },
+    Query {
+        kind: u8,
+        asks: bool,
+        id: u16,
+    },
     /// Another message of ICMP: type and code.
     Message(u8, u8),
-    /// Nothing.
     Nothing,
 }
 
@@ -88,7 +91,7 @@ fn answer_to(query: u8) -> u8 {
     }
 }
 
-/// Which part of a packet this is.
+/// The part of a packet that these bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     Whole,
@@ -103,9 +106,9 @@ pub struct Read {
     pub ttl: u8,
     pub ecn: u8,
     pub may_be_cut: bool,
-    /// The length in its header.
+    /// The packet's length according to its header.
     pub total: usize,
-    /// Where the upper layer begins.
+    /// The offset of the upper layer.
     pub at: usize,
     pub part: Part,
     /// The TCP flags.
@@ -198,13 +201,13 @@ pub fn sums_up(sum: u64) -> bool {
     sums::ones_complement(sum) == 0
 }
 
-/// Reads a packet. `None`: its IP header is not complete and correct, the packet is shorter than its header says, or
-/// its transport header is too short for ports or a type.
+/// Reads a packet. `None` if its IP header is not complete and correct, if the packet is shorter than its header says,
+/// or if its transport header is too short for ports or a type.
 pub fn read(bytes: &[u8]) -> Option<Read> {
     read_as(bytes, false)
 }
 
-/// Reads the begin of a packet that an error quotes. Its length and the checksum of its header do not matter.
+/// Reads the beginning of a packet that an error quotes. Its length and the checksum of its header are not checked.
 pub fn read_quoted(bytes: &[u8]) -> Option<Read> {
     read_as(bytes, true)
 }

@@ -1,16 +1,16 @@
-//! Faults on purpose, which a run must find.
+//! Deliberate faults, which a run must find.
 
 use std::str::FromStr;
 
 use fastrand::Rng;
 use manx_dataplane::port::memory::Frame;
 
-/// The fault.
+/// A deliberate fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sabotage {
     /// One policy is missing in the input of the tables.
     Policy,
-    /// Tables are not published when a policy comes or goes.
+    /// Tables are not published when a policy is added or removed.
     Stale,
     /// The workers' clock stands still.
     Clock,
@@ -38,7 +38,7 @@ impl Sabotage {
         (Self::Twice, "twice"),
     ];
 
-    /// Applies the fault to a packet on its way out; returns how many times it comes out.
+    /// Applies the fault to a packet on its way out. Returns the number of times that it comes out.
     pub fn tamper(self, chance: &mut Rng, frame: &mut Frame) -> usize {
         if chance.u8(..) > 0 {
             return 1;

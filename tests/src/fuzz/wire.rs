@@ -1,4 +1,4 @@
-//! Packets that came out, as a wire would carry them; and whether one came of a given input.
+//! Packets that came out, in the form on a wire, and the check whether one came from a given input.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::packet::{TCP, UDP};
 /// The flag "more fragments" in the seventh byte of an IPv4 header.
 const MORE: u8 = 0x20;
 
-/// A packet as a wire would carry it. Its checksum may be partial.
+/// A packet in the form on a wire. Its checksum may be partial.
 #[derive(Debug, Clone, Copy)]
 pub struct Wire<'a> {
     pub bytes: &'a [u8],
@@ -23,7 +23,7 @@ pub struct Wire<'a> {
     pub is_partial: bool,
 }
 
-/// Why a packet is wrong, whatever input it came of.
+/// The reason why a packet is wrong, whatever input it came from.
 pub type Fault = &'static str;
 
 impl<'a> Wire<'a> {
@@ -55,7 +55,7 @@ impl<'a> Wire<'a> {
         if tuple.upper == UDP && tuple.is_v4() && self.checksum() == Some([0; 2]) {
             return true;
         }
-        // IP payload behind the datagram does not belong to it.
+        // IP payload after the datagram does not belong to it.
         let mut segment = &self.bytes[self.read.at..];
         if tuple.upper == UDP
             && let Some(len) =
@@ -73,7 +73,7 @@ impl<'a> Wire<'a> {
         let after = &self.bytes[at..at + 2];
         let was_partial = input.offload.checksum.is_partial();
         match (was_partial, self.is_partial) {
-            // A checksum that the device calls right may be replaced by a right one.
+            // A checksum that the device reports as right may be replaced by a right one.
             (false, false) if before != after => {
                 let is_believed = input.offload.checksum == Checksum::Verified && self.is_right();
                 if is_believed { Ok(()) } else { Err("its checksum was changed") }
@@ -87,8 +87,8 @@ impl<'a> Wire<'a> {
         }
     }
 
-    /// The bytes of an input that it carries, if it is a fragment or segment of it, or the input itself with its
-    /// offload done.
+    /// The number of bytes of an input that the packet contains, if it is a fragment or segment of the input, or the
+    /// input itself with its offload done.
     pub fn is_piece(&self, input: &Input) -> Option<usize> {
         let (from, whole) = (input.read?, input.packet());
         let (ours, theirs) = (&self.read.tuple, &from.tuple);
@@ -100,7 +100,7 @@ impl<'a> Wire<'a> {
         match (input.offload.segmentation, self.read.part) {
             (Some(segmentation), Part::Whole) => self.is_segment(whole, &from, segmentation),
             (Some(segmentation), _) => {
-                // A datagram that was too long.
+                // The datagram was too long.
                 let headers = from.headers(whole);
                 if !from.has_segments() || headers > whole.len() {
                     return None;
@@ -143,7 +143,7 @@ impl<'a> Wire<'a> {
         }
     }
 
-    /// Whether it is a fragment of an input. The bytes of `open` do not matter.
+    /// Whether the packet is a fragment of an input. The bytes of `open` do not matter.
     fn is_fragment(
         &self,
         whole: &[u8],
@@ -169,7 +169,7 @@ impl<'a> Wire<'a> {
         (is_equal && header).then_some(piece.len())
     }
 
-    /// Whether it is a segment of a super-packet.
+    /// Whether the packet is a segment of a super-packet.
     fn is_segment(&self, whole: &[u8], from: &Read, segmentation: Segmentation) -> Option<usize> {
         let headers = from.headers(whole);
         let is_like = self.read.headers(self.bytes) == headers && self.read.at == from.at;
@@ -200,7 +200,7 @@ impl<'a> Wire<'a> {
         (is_right && self.repeats(whole, from, headers)).then_some(payload.len())
     }
 
-    /// Whether its headers are those of a super-packet, except for fields that differ by segment.
+    /// Whether the packet's headers are those of a super-packet, except for fields that differ by segment.
     fn repeats(&self, whole: &[u8], from: &Read, headers: usize) -> bool {
         let (ours, theirs) = (self.bytes, whole);
         let is_equal = |range: Range<usize>| ours[range.clone()] == theirs[range];
@@ -238,7 +238,7 @@ fn is_equal_but(ours: &[u8], theirs: &[u8], open: usize) -> bool {
     (0..ours.len()).all(|at| ours[at] == theirs[at] || !differs(at))
 }
 
-/// A checksum as it is written. That of UDP is never 0, because 0 means that there is none.
+/// A checksum as it is written. The checksum of UDP is never 0, because 0 means that there is none.
 fn written(upper: u8, sum: u64) -> [u8; 2] {
     match complement(sum) {
         [0, 0] if upper == UDP => [0xff; 2],
@@ -254,14 +254,14 @@ fn sequence(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at + 4..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
-/// Whether a super-packet came out as it went in. Its segments may be shorter.
+/// Whether a super-packet came out unchanged. Its segments may be shorter.
 pub fn is_same_super(input: &Input, bytes: &[u8], offload: Offload) -> bool {
     let Some(read) = input.read else { return false };
     let (Some(before), Some(after)) = (input.offload.segmentation, offload.segmentation) else {
         return false;
     };
     before.kind == after.kind
-        // A tunnel leaves less room.
+        // A tunnel leaves less room, so segments may be shorter.
         && after.size <= before.size
         && input.offload.checksum.is_partial() == offload.checksum.is_partial()
         && is_equal_but(bytes, input.packet(), read.checksum_at().unwrap_or_default())

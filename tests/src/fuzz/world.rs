@@ -39,7 +39,7 @@ pub struct Settings {
 impl Settings {
     fn new(rng: &mut Rng) -> Self {
         let flows = [256, 1024, 4096][rng.usize(..3)];
-        // The check of the buffers needs as many segments.
+        // The check of the buffers needs as many segments as buffers.
         let buffers = [64, 128][rng.usize(..2)];
         Self {
             workers: rng.usize(1..4),
@@ -83,11 +83,11 @@ pub struct World {
     pub(super) clusters: [Cluster; 2],
     /// The pods with devices, and the numbers of their attachments.
     pub(super) devices: [BTreeMap<PortId, (usize, u32)>; 2],
-    /// The epochs that a batch may be judged by, the current one last.
+    /// The epochs by which a batch may be judged, the current one last.
     pub(super) epochs: Vec<Rc<Epoch>>,
     pub(super) judge: Judge,
     pub(super) generator: Generator,
-    /// Random numbers for choices that packets do not depend on: which worker runs next.
+    /// Random numbers for choices that packets do not depend on, such as the worker that runs next.
     pub(super) chance: Rng,
     pub(super) node_batches: [NodeBatch; 2],
     pub(super) sabotage: Option<Sabotage>,
@@ -175,17 +175,17 @@ impl World {
         Ok(packets)
     }
 
-    /// Whether it is time for a change, at random.
+    /// Decides at random whether to make a change.
     pub fn is_time_for_change(&mut self) -> bool {
         self.generator.rng.u8(..) == 0
     }
 
-    /// Whether it is time for another agent, at random.
+    /// Decides at random whether to replace an agent.
     pub fn is_time_for_next_agent(&mut self) -> bool {
         self.generator.rng.u16(..1024) == 0
     }
 
-    /// The agent of a node ends, and the next one takes over, with any number of workers.
+    /// Ends the agent of a node, and starts the next one with any number of workers.
     pub fn replace_agent(&mut self, coverage: &mut Coverage) {
         let rng = &mut self.generator.rng;
         let (node, workers) = (rng.usize(..2), rng.usize(1..4));
@@ -301,7 +301,7 @@ impl World {
         moved
     }
 
-    /// The port by which a packet goes on to the other node: the tunnel, or for IPv6 the nodes' kernels.
+    /// The port by which a packet reaches the other node: the tunnel, or for IPv6 the nodes' kernels.
     fn carries(&self, port: PortId, node: usize, bytes: &[u8]) -> Option<PortId> {
         match port {
             RAW => (bytes.get(16..20)? == UNDERLAY[1 - node].octets()).then_some(RAW),

@@ -1,4 +1,4 @@
-//! Writes packets byte by byte; everything about them can be chosen.
+//! Writes packets byte by byte, so that every part of them can be chosen.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,10 +8,10 @@ use manx_dataplane::packet::{Checksum, Offload, SegmentKind, Segmentation};
 use super::read::{FlowTuple, TransportKey, checksum_offset, complement, pseudo, sum};
 use crate::packet::{ICMP, SCTP, TCP, UDP};
 
-/// Stands for the absence of an extension header.
+/// A value for the absence of an extension header.
 pub const NO_HEADER: u8 = 0xff;
 
-/// What is between the IP header and the upper layer.
+/// The part between the IP header and the upper layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extra {
     Nothing,
@@ -31,7 +31,7 @@ pub struct Style {
     pub extra: Extra,
     pub flags: u8,
     pub sequence: u32,
-    /// Bytes of payload.
+    /// The number of bytes of payload.
     pub payload: usize,
     pub serial: u64,
 }
@@ -45,7 +45,7 @@ pub fn write(into: &mut Vec<u8>, tuple: &FlowTuple, style: &Style) {
     fix_headers(into, tuple, at);
 }
 
-/// The same, around an existing upper layer.
+/// Writes a packet around an existing upper layer. `into` is cleared first.
 pub fn write_around(into: &mut Vec<u8>, tuple: &FlowTuple, style: &Style, upper: &[u8]) {
     into.clear();
     write_ip(into, tuple, style);
@@ -63,7 +63,7 @@ fn write_ip(into: &mut Vec<u8>, tuple: &FlowTuple, style: &Style) {
             into.extend_from_slice(&[df, 0, style.ttl, tuple.upper, 0, 0]);
             into.extend_from_slice(&source.octets());
             into.extend_from_slice(&destination.octets());
-            // Router alert, which fragments repeat; then no-operations.
+            // A router alert, which fragments repeat, then no-operations.
             let options = (0..usize::from(transport) * 4)
                 .map(|at| [0x94, 4, 0, 0].get(at).copied().unwrap_or(1));
             into.extend(options);
@@ -225,7 +225,6 @@ pub fn super_packet_of(own: IpAddr, count: usize, size: u16) -> (Vec<u8>, Offloa
     (bytes, offload)
 }
 
-/// An outer header.
 #[derive(Debug, Clone, Copy)]
 pub struct Outer {
     pub from: Ipv4Addr,
@@ -236,7 +235,7 @@ pub struct Outer {
     pub options: bool,
 }
 
-/// Puts a packet behind an outer header.
+/// Puts an outer header before a packet.
 pub fn encapsulate(outer: &Outer, inner: &[u8]) -> Vec<u8> {
     let transport = u8::from(outer.options);
     let mut bytes = vec![0x45 + transport, outer.ecn, 0, 0, 0, 7, 0, 0, 64, 4, 0, 0];

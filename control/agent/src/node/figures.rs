@@ -12,8 +12,8 @@ use super::status::{current_rules, is_enforced, policy, worker};
 use manx_objects::State;
 use manx_objects::object::Kind;
 use manx_objects::problem::Severity;
+use manx_observe::agent_metrics::{AgentMetrics, BlockUse};
 use manx_observe::health::{Health, Running};
-use manx_observe::observation::{BlockUse, Observation};
 
 impl Agent {
     /// Tells that the control loop has turned.
@@ -31,7 +31,7 @@ impl Agent {
     }
 
     /// The agent's figures now.
-    pub(crate) fn figures(&mut self) -> Observation {
+    pub(crate) fn figures(&mut self) -> AgentMetrics {
         let ports = self.dataplane.ports.traffic();
         let Self { inputs, view, dataplane, calculated, attachments, .. } = &*self;
         let (contents, model) = (inputs.contents(), &view.cluster.model);
@@ -49,7 +49,7 @@ impl Agent {
         let leases = attachments.leases();
         let calculation = &calculated.calculation;
         let workers = &dataplane.ports.workers;
-        Observation {
+        AgentMetrics {
             started: SystemTime::now() - self.started.elapsed(),
             in_sync: view.cluster.in_sync,
             stale_since: inputs.source.stale().map(|stale| stale.since),

@@ -19,7 +19,7 @@ use manx_dataplane::worker::{Command, Workers};
 use crate::error::Error;
 use crate::port_ids::PortIds;
 use manx_devices::device::OpenDevice;
-use manx_observe::observation::Traffic;
+use manx_observe::agent_metrics::Traffic;
 
 /// The shortest time between two checks of a device's settings. A process that changes them again and again gets no
 /// more of the agent's time.

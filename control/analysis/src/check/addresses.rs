@@ -1,4 +1,4 @@
-//! Addresses that two pods have. (Of nodes' and pools' addresses the import reports it.)
+//! Addresses that two pods have. The import itself reports those that nodes and pools share.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

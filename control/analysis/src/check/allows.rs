@@ -1,9 +1,9 @@
-//! `Allow` of Calico's policies in the tier `default` before Kubernetes' policies, which are in this tier, too: what it
-//! allows these are not asked about.
+//! `Allow` rules of Calico policies in the tier `default` that come before Kubernetes policies in the same tier: the
+//! Kubernetes policies are not evaluated for the packets that such a rule allows.
 //!
-//! An Allow of what somebody listed, a few ports or a few peers, is meant as an exception. Reported is an Allow that
-//! opens most ports of a protocol to everyone, an address outside or a pod that nobody singled out, where Kubernetes'
-//! policies would have denied some of it.
+//! An Allow for a few ports or for listed peers is meant as an exception. An Allow is reported if it opens most ports
+//! of a protocol to everyone (an address outside the cluster, or a pod that no policy names), and Kubernetes policies
+//! would have denied some of that.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use manx_policy_compiler::packets::Packets;
 use super::cells::{Cells, Pair, RuleAt, Tally};
 use super::report::Report;
 
-/// Reports them.
+/// Reports such rules.
 pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
     let Some(last) = cells.policies.iter().rposition(|it| it.key.kind == Kind::NetworkPolicy)
     else {
@@ -24,7 +24,7 @@ pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
     for (policy, placed) in cells.policies.iter().enumerate().take(last) {
         let is_calico =
             matches!(placed.key.kind, Kind::CalicoNetworkPolicy | Kind::GlobalNetworkPolicy);
-        // Other hooks come before connections are tracked, and at no pod.
+        // Policies of other hooks apply before connection tracking, and at no pod.
         let is_asked = matches!(placed.policy.hook, Hook::Endpoint);
         if !is_calico || !is_asked || placed.policy.tier != "default" {
             continue;
@@ -51,7 +51,7 @@ pub(super) fn check<'a>(cells: &Cells<'_, 'a>, report: &mut Report<'a>) {
     }
 }
 
-/// A policy of Kubernetes that denies some of what a rule opens to everyone before.
+/// A Kubernetes policy that would deny some of what an earlier rule opens to everyone.
 fn skipped<'a>(cells: &Cells<'_, 'a>, at: RuleAt) -> Option<&'a ObjectKey> {
     let opens_most = |family: &Family| {
         let mut all = Packets::default();
@@ -91,7 +91,7 @@ fn skipped<'a>(cells: &Cells<'_, 'a>, at: RuleAt) -> Option<&'a ObjectKey> {
     None
 }
 
-/// What a rule allows of a pair.
+/// The packets of a pair that a rule allows.
 fn opened(cells: &Cells<'_, '_>, at: RuleAt, pair: &Pair) -> Packets {
     let mut all = Packets::default();
     for rule in cells.rules(at) {
@@ -100,7 +100,7 @@ fn opened(cells: &Cells<'_, '_>, at: RuleAt, pair: &Pair) -> Packets {
     if all.has_most_ports() { cells.left(all, pair, at, &mut Tally::default()) } else { all }
 }
 
-/// Whether the policies of the tier from this one on do not allow all of some packets.
+/// Whether the policies of the tier, from this one on, deny some of these packets.
 fn denies(
     cells: &Cells<'_, '_>,
     list: &[usize],

@@ -1,7 +1,7 @@
-//! Where the parts of a rule are written in its object.
+//! The fields of an object in which the parts of a rule are written.
 //!
-//! The model has several rules for one that is written (one for each protocol) and no list as it was written, so a part is
-//! looked up in the object by what it is.
+//! The model has several rules for one written rule (one for each protocol) and does not keep the written lists, so a
+//! part is found in the object by its content.
 
 use ipnet::IpNet;
 use manx_objects::object::cluster::{ClusterMatch, ClusterPeer, ClusterProtocol, ClusterRule};
@@ -34,7 +34,7 @@ pub(super) enum Side {
 impl Side {
     pub(super) const ALL: [Self; 2] = [Self::Source, Self::Destination];
 
-    /// The side that is an endpoint of the policy's own.
+    /// The side that is the policy's own endpoint.
     pub(super) const fn own(direction: Direction) -> Self {
         match direction {
             Direction::Ingress => Self::Destination,
@@ -56,7 +56,7 @@ impl Side {
         }
     }
 
-    /// What Calico calls it.
+    /// The name of this side in Calico's rules.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Source => "source",
@@ -66,7 +66,6 @@ impl Side {
 }
 
 impl<'o> RuleFields<'o> {
-    /// The whole rule.
     pub(super) fn rule(&self) -> String {
         rule_field(self.direction, self.index)
     }
@@ -76,7 +75,7 @@ impl<'o> RuleFields<'o> {
         format!("{}.{}", self.rule(), side.name())
     }
 
-    /// The peer of an entity with a selector, which is the one with this index in its end.
+    /// The field of a peer with a selector; `index` is its place in the rule's end.
     pub(super) fn peer(&self, side: Side, end: &RuleEnd, index: usize) -> String {
         if matches!(self.object, Object::CalicoPolicy(_)) {
             return self.side(side);
@@ -84,8 +83,8 @@ impl<'o> RuleFields<'o> {
         format!("{}.{}[{}]", self.rule(), self.peers(), self.written_at(end, index))
     }
 
-    /// The index in the policy of a peer with a selector. In cluster-wide policies it may be another one than in the
-    /// model, where `nodes` that fit no Node are left out.
+    /// The index, in the policy as written, of a peer with a selector. In cluster-wide policies it may differ from the
+    /// model's, which leaves out `nodes` that match no Node.
     fn written_at(&self, end: &RuleEnd, index: usize) -> usize {
         let rule = self.cluster().map(|rule| &rule.matches);
         let Some(ClusterMatch::Of { peers, .. }) = rule else { return index };
@@ -95,7 +94,8 @@ impl<'o> RuleFields<'o> {
         pods.map(|(at, _)| at).nth(before).unwrap_or(index)
     }
 
-    /// A net of a side. `None`: it is not written, but follows from something else, as a Node's address.
+    /// The field of a net of a side. `None`: the net is not written in the rule but follows from something else, such
+    /// as a Node's address.
     pub(super) fn net(&self, side: Side, net: IpNet) -> Option<String> {
         let rule = self.rule();
         match self.object {
@@ -123,7 +123,7 @@ impl<'o> RuleFields<'o> {
         }
     }
 
-    /// A port of a side, of a protocol; if it is not written like this, the rule.
+    /// The field of a port of a side and a protocol, or of the whole rule if the port is not written like this.
     pub(super) fn port(&self, side: Side, protocol: Option<u8>, port: &PortMatch) -> String {
         let rule = self.rule();
         match self.port_in_list(side, protocol, port) {
@@ -181,7 +181,7 @@ impl<'o> RuleFields<'o> {
         }
     }
 
-    /// The list of peers of Kubernetes' policies.
+    /// The name of the field that lists peers in Kubernetes' policies.
     const fn peers(&self) -> &'static str {
         match self.direction {
             Direction::Ingress => "from",

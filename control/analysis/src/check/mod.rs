@@ -1,19 +1,22 @@
-//! What is wrong in all objects together, or probably not meant: each object is valid by itself.
+//! Problems of all objects together: errors, and policies that probably do not do what their author
+//! meant. Each object is valid by itself.
 //!
 //! - `references`: names that no object defines.
 //! - `selectors`: selectors that match nothing, and named ports that no container has.
-//! - `node_peers`: `nodes` of cluster-wide policies that fit no Node.
+//! - `node_peers`: `nodes` of cluster-wide policies that match no Node.
 //! - `addresses`: addresses that two objects have.
 //! - `passes`: `Pass` that skips more than its author may expect.
 //! - `only_denies`: policies that deny more than their rules say, because their tier does.
-//! - `own_sides`: rules whose own side fits no endpoint of their policy.
-//! - `service_addresses`, `service_ports`: addresses and ports of Services, which policy never sees.
-//! - `allows`: `Allow` that does.
+//! - `own_sides`: rules whose own side matches no endpoint of their policy.
+//! - `service_addresses`, `service_ports`: addresses and ports of Services, which are translated
+//!   before policy is evaluated.
+//! - `allows`: `Allow` that opens more than its author may expect.
 //! - `unreachable`: rules that no packet reaches.
 //! - `priorities`: policies of one priority that contradict each other.
 //!
-//! Each is a function over a `Scene`; the last three ask `cells`, what rules decide between any two ends. What shows in
-//! one object alone is found where the object is read, in `manx-objects`.
+//! Each is a function over a `Scene`. The last three also use `cells`, which calculates what rules
+//! decide between any two ends. Problems of a single object are found where the object is read, in
+//! `manx-objects`.
 
 mod addresses;
 mod allows;
@@ -45,10 +48,10 @@ use self::report::Report;
 use self::scene::Scene;
 use self::selected::Selected;
 
-/// A check of what selectors match.
+/// A check that looks up the members that selectors match.
 type OfSelected = for<'a, 'm> fn(&'m Scene<'a>, &mut Selected<'m>, &mut Report<'a>);
 
-/// These checks, each with the codes of what it finds.
+/// The checks that use selectors, each with the codes of the problems that it finds.
 const OF_SELECTED: [(&[Code], OfSelected); 5] = [
     (
         &[
@@ -65,10 +68,10 @@ const OF_SELECTED: [(&[Code], OfSelected); 5] = [
     (&[Code::ServicePort], service_ports::check),
 ];
 
-/// A check of what rules decide between two ends.
+/// A check of the decisions of rules between two ends.
 type OfCells = for<'c, 'a> fn(&Cells<'c, 'a>, &mut Report<'a>);
 
-/// These checks, each with the code of what it finds.
+/// The checks that use cells, each with the code of the problem that it finds.
 const OF_CELLS: [(Code, OfCells); 3] = [
     (Code::UnreachableRule, unreachable::check),
     (Code::AllowSkipsPolicies, allows::check),
@@ -79,12 +82,12 @@ const OF_CELLS: [(Code, OfCells); 3] = [
 pub fn problems(contents: &Contents) -> Vec<Problem> {
     let scene = Scene::new(contents);
     let mut report = Report::new(contents);
-    // What a name without a definition leads to is not reported again.
+    // Objects that a reported name would lead to are not reported again.
     references::check(contents, &mut report);
     node_peers::check(contents, &scene, &mut report);
     addresses::check(contents, &mut report);
     passes::check(&scene, &mut report);
-    // What selectors match is not known while labels are not.
+    // While labels are not known, the members that selectors match are not known either.
     if !scene.in_doubt {
         check_selected(&scene, &mut report);
         check_cells(&scene, &mut report);

@@ -1,4 +1,4 @@
-//! `nodes` of cluster-wide policies that fit no Node.
+//! `nodes` of cluster-wide policies that match no Node.
 //!
 //! Nothing is reported if the input has no Node, or one whose labels are not known.
 
@@ -41,7 +41,7 @@ pub(super) fn check<'a>(contents: &'a Contents, scene: &Scene<'a>, report: &mut 
     }
 }
 
-/// Why labels fit no node with an address; `None` if they fit one.
+/// The reason why labels match no node with an address; `None` if they match one.
 fn why_none(labels: &LabelSelector, nodes: &BTreeMap<String, Node>) -> Option<String> {
     let selector = label_selector(labels);
     let fitting: Vec<(&String, &Node)> =

@@ -1,4 +1,5 @@
-//! Policies of Calico that only deny or log, in a tier whose end denies: they close everything else to what they select.
+//! Policies of Calico that only deny or log, in a tier whose end denies. The end of the tier denies everything else to
+//! the endpoints that they select.
 //!
 //! This is meant if a rule denies everything, or if another policy of the tier decides about the same endpoints: one that
 //! allows or passes something, or one without rules, which is there to deny.
@@ -48,7 +49,7 @@ pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: 
 /// The policies of a tier that cover a direction.
 #[derive(Default)]
 struct Tier<'p, 'a> {
-    /// Those that only deny or log, each with what it does.
+    /// The policies that only deny or log, each with a word for that.
     deniers: Vec<(&'a ObjectKey, &'p Policy, &'static str)>,
     others: Vec<(&'a ObjectKey, &'p Policy)>,
 }
@@ -98,7 +99,8 @@ fn may_share(one: &ObjectKey, other: &ObjectKey) -> bool {
     [one, other].iter().any(|key| !key.kind.namespaced()) || one.namespace == other.namespace
 }
 
-/// What the rules of a Calico policy do if they neither allow nor pass anything.
+/// The effect of a Calico policy's rules as a word, such as `denies`. `None` if they allow or pass packets, or if there
+/// are none.
 fn only(object: &Object, direction: Direction) -> Option<&'static str> {
     let Object::CalicoPolicy(policy) = object else { return None };
     let rules = match direction {
@@ -117,7 +119,7 @@ fn only(object: &Object, direction: Direction) -> Option<&'static str> {
     }
 }
 
-/// Whether the rules deny every packet of a family, or every one of TCP and UDP: to deny is meant.
+/// Whether the rules deny every packet of a family, or every TCP and UDP packet: then the policy is meant to deny.
 fn denies_everything(rules: &[model::Rule]) -> bool {
     let whole = |rule: &&model::Rule| {
         let conditions = (rule.not_protocol, rule.icmp, rule.not_icmp);

@@ -1,7 +1,7 @@
-//! Rules of Calico whose own side fits no endpoint of their policy. The own side of an ingress rule is its destination,
-//! that of an egress rule its source.
+//! Calico rules whose own side matches no endpoint of their policy. The own side of an ingress rule
+//! is its destination, that of an egress rule its source.
 //!
-//! Only selectors are asked: a pod may get any address.
+//! Only selectors are compared, because a pod may get any address.
 
 use manx_objects::code::Code;
 use manx_objects::object::Object;
@@ -35,7 +35,8 @@ pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: 
     }
 }
 
-/// The indexes of the rules that no endpoint fits. `None`: nothing is known.
+/// The indexes of the rules whose own side matches no endpoint. `None`: the endpoints are not
+/// known.
 fn never(policy: &Policy, direction: Direction, selected: &mut Selected<'_>) -> Option<Vec<u32>> {
     let mut rules = Vec::new();
     for rule in policy.rules(direction)? {
@@ -47,7 +48,7 @@ fn never(policy: &Policy, direction: Direction, selected: &mut Selected<'_>) -> 
         let members = selected.members;
         let own = selected.find(&policy.selector)?;
         let mut endpoints = own.iter().filter(|it| members[**it].role == Role::Endpoint).peekable();
-        // At a host endpoint the own side of forwarded traffic is somebody else.
+        // At a host endpoint the own side of forwarded traffic is not the host.
         let forwards = |it: &&usize| members[**it].pod.is_none() && policy.hook != Hook::Endpoint;
         if endpoints.peek().is_none() || endpoints.clone().any(|it| forwards(&it)) {
             continue;

@@ -1,4 +1,4 @@
-//! The parts of a selector: what each asks for, and what an object lacks of them.
+//! The parts of a selector: the requirement of each, and the parts that an object does not match.
 
 use manx_policy_compiler::model::{
     NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX,
@@ -7,25 +7,25 @@ use manx_policy_compiler::selector::{LabelSource, Selector};
 
 /// The number of values, or names, that a message lists.
 const LISTED: usize = 5;
-/// The number of parts that a message lists of what an object lacks.
+/// The number of parts that a message lists of those that an object does not match.
 const LACKS: usize = 3;
 
-/// One part of a selector. What matches all parts matches the selector, and nothing else does.
+/// One part of a selector. An object matches the selector if and only if it matches all parts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Part<'s>(pub(super) &'s Selector);
 
-/// Whose label a key means.
+/// The object that has the label of a key: the member itself, its namespace or its service account.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
     Own,
     Namespace,
     Account,
-    /// It is no label, but the service account's name.
+    /// The key is no label, but the service account's name.
     AccountName,
 }
 
 impl Whose {
-    /// Whose label a key means, and the key without the prefix that says so.
+    /// The object that has the key's label, and the key without the prefix that names that object.
     fn from_key(key: &str) -> (Self, &str) {
         if let Some(key) = key.strip_prefix(NAMESPACE_PREFIX) {
             (Self::Namespace, key)
@@ -39,13 +39,13 @@ impl Whose {
     }
 }
 
-/// A label that a part asks for.
+/// A label that a part requires.
 pub(super) struct Wanted<'s> {
     /// The key, as selectors see it.
     pub(super) seen: &'s str,
-    /// The key, as its object has it.
+    /// The key, as it is written in its object.
     pub(super) key: &'s str,
-    /// The label must have one of these values; if there are none, any value will do.
+    /// The label must have one of these values. If the list is empty, any value will do.
     pub(super) values: Vec<&'s str>,
 }
 
@@ -55,28 +55,28 @@ impl<'s> Part<'s> {
         selector.conjuncts().into_iter().map(Self).collect()
     }
 
-    /// Whether it asks for a label that must be there, of an object or of what the object belongs to.
+    /// Whether the part requires a label, of an object or of the object's namespace or account.
     pub(super) fn asks_for_label(self) -> bool {
         !self.is_of_place() && !self.0.required_labels().is_empty()
     }
 
-    /// Whether it asks for a label of the object itself that must be there.
+    /// Whether the part requires a label of the object itself.
     pub(super) fn is_of_own_label(self) -> bool {
         self.asks_for_label() && self.whose() == Whose::Own
     }
 
-    /// Whether it asks only where an object is: in which namespace, and whether it is a pod.
+    /// Whether the part is only about an object's place: its namespace, and whether it is a pod.
     pub(super) fn is_of_place(self) -> bool {
         let keys = self.0.keys();
         !keys.is_empty() && keys.iter().all(|key| [NAMESPACE, ORCHESTRATOR].contains(key))
     }
 
-    /// Whose labels it is about.
+    /// The object that has the labels of this part.
     pub(super) fn whose(self) -> Whose {
         self.0.keys().first().map_or(Whose::Own, |key| Whose::from_key(key).0)
     }
 
-    /// The label that it asks for, if it asks for one and nothing else.
+    /// The label that the part requires, if it requires one and nothing else.
     pub(super) fn label(self) -> Option<Wanted<'s>> {
         let (seen, values) = self.0.required_labels().pop()?;
         let is_it = match values.as_deref() {
@@ -91,7 +91,8 @@ impl<'s> Part<'s> {
         is_it.then_some(Wanted { seen, key, values })
     }
 
-    /// What it asks for: `app=web|db`, `app`, or an expression; with `namespace label` or the like before it.
+    /// The requirement as text: `app=web|db`, `app`, or an expression; for labels of other objects with `namespace
+    /// label` or the like before it.
     pub(super) fn wanted(self) -> String {
         let before = match self.whose() {
             Whose::Own => "",
@@ -102,7 +103,7 @@ impl<'s> Part<'s> {
         format!("{before}{}", self.text())
     }
 
-    /// The same without the words before it.
+    /// The requirement as text, without the words before it.
     pub(super) fn text(self) -> String {
         match self.label() {
             Some(Wanted { values, .. }) if self.whose() == Whose::AccountName => {
@@ -118,7 +119,7 @@ impl<'s> Part<'s> {
         }
     }
 
-    /// What an object has that it does not match, as a sentence about it.
+    /// A sentence that says why an object does not match the part.
     fn lack(self, labels: &impl LabelSource) -> String {
         let Some(Wanted { seen, key, .. }) = self.label() else {
             return format!("it does not fit {}", self.wanted());
@@ -141,7 +142,7 @@ impl<'s> Part<'s> {
     }
 }
 
-/// An object that matches some parts, and those that it does not match.
+/// An object that matches some parts, and the parts that it does not match.
 pub(super) struct Nearest<'o, 's, M, L> {
     pub(super) object: M,
     labels: &'o L,
@@ -149,7 +150,7 @@ pub(super) struct Nearest<'o, 's, M, L> {
 }
 
 impl<'o, 's, M, L: LabelSource> Nearest<'o, 's, M, L> {
-    /// The first of the objects that match the most parts. `None`: none matches any.
+    /// The first of the objects that match the most parts. `None` if none of them matches a part.
     pub(super) fn among(
         parts: &[Part<'s>],
         objects: impl Iterator<Item = (M, &'o L)>,
@@ -162,7 +163,7 @@ impl<'o, 's, M, L: LabelSource> Nearest<'o, 's, M, L> {
         (least < parts.len()).then_some(Self { object, labels, lacking })
     }
 
-    /// How near it is: `without a=b pod x fits; it has a=c`.
+    /// A text about how near it is: `without a=b pod x fits; it has a=c`.
     pub(super) fn text(&self, title: &str) -> String {
         let lack = |part: &Part<'_>| part.lack(self.labels);
         if let [one] = &self.lacking[..] {
@@ -180,7 +181,7 @@ impl<'o, 's, M, L: LabelSource> Nearest<'o, 's, M, L> {
     }
 }
 
-/// The first of some texts.
+/// The first texts of a list, joined for a message.
 pub(super) fn listed<T: AsRef<str>>(all: impl IntoIterator<Item = T>, separator: &str) -> String {
     let mut all = all.into_iter();
     let first: Vec<T> = all.by_ref().take(LISTED).collect();

@@ -1,5 +1,5 @@
-//! `Pass` of Calico's policies in the tier `default`, which Kubernetes' policies share: it goes on after the
-//! tier, so these are not asked.
+//! `Pass` rules of Calico policies in the tier `default`, which Kubernetes policies share: a passed
+//! packet continues after the tier, so the Kubernetes policies are not evaluated.
 
 use manx_objects::code::Code;
 use manx_objects::object::{Kind, Object, ObjectKey, calico};
@@ -10,7 +10,7 @@ use manx_calculation::import::policy_name;
 use super::report::Report;
 use super::scene::Scene;
 
-/// Reports each rule with `Pass` that stands before a NetworkPolicy of Kubernetes.
+/// Reports each rule with `Pass` that comes before a Kubernetes NetworkPolicy.
 pub(super) fn check<'a>(scene: &Scene<'a>, report: &mut Report<'a>) {
     let kubernetes: Vec<(&ObjectKey, &Policy)> = scene
         .policies()

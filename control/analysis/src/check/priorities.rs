@@ -1,7 +1,7 @@
 //! Cluster-wide policies of one tier and one priority that decide the same packets differently.
 //!
-//! Kubernetes' API leaves open which of them decides. It is exact for the ends of the input, and for later pods without
-//! labels: see `cells`.
+//! Kubernetes' API leaves open which of them decides. The check is exact for the ends of the input, and for later pods
+//! without labels: see `cells`.
 
 use manx_objects::code::Code;
 use manx_objects::object::Kind;
@@ -12,7 +12,7 @@ use super::report::Report;
 
 /// A packet that two rules decide differently.
 struct Conflict {
-    /// The rule of the policy that Manx asks first.
+    /// The rule of the policy that Manx evaluates first.
     first: RuleAt,
     second: RuleAt,
     peer: Peer,
@@ -104,7 +104,7 @@ fn at_local(
             if packets.is_empty() {
                 continue;
             }
-            // What its own policy decides before it, and what policies before both do.
+            // Packets that earlier rules of its policy decide, or policies before both, are left out.
             let own = cells.policies[second.policy].policy.rules(direction).unwrap_or_default();
             for before in own.iter().take_while(|it| it.index < second.index) {
                 packets.subtract(&cells.matched(before, direction, &pair, false));

@@ -109,24 +109,24 @@ impl Names<'_, '_> {
 /// Everything that can be named.
 struct Known<'a> {
     contents: &'a Contents,
-    /// The namespaces that are defined, or that have anything but policies.
+    /// The namespaces that are defined, or that contain anything except policies.
     inhabited: BTreeSet<&'a str>,
-    /// The namespaces that objects of kinds name that are not read.
+    /// The namespaces of objects whose kinds are not read.
     skipped_in: BTreeSet<&'a str>,
-    /// Whether there is anything that runs or is reached: pods and what makes them, service accounts, services. A folder
-    /// of nothing but policies leaves out what their rules name.
+    /// Whether there is anything that runs or is reached: pods and their controllers, service accounts, services. A
+    /// folder that contains only policies leaves out the objects that their rules name.
     inhabitants: bool,
-    /// Namespaces and names of service accounts, including those that only pods name.
+    /// Namespaces and names of service accounts, including accounts that only pods name.
     accounts: BTreeSet<(&'a str, &'a str)>,
-    /// Namespaces and names of services that have endpoints, or a selector of them.
+    /// Namespaces and names of services that have endpoints or a selector.
     services: BTreeSet<(&'a str, &'a str)>,
-    /// The labels of everything that has no namespace: global network sets and host endpoints.
+    /// The labels of the objects without a namespace: global network sets and host endpoints.
     global: Vec<Inherited<'a>>,
-    /// Whether one of these is not valid, so that its labels are not known.
+    /// Whether an object in `global` is not valid, so that its labels are not known.
     global_in_doubt: bool,
 }
 
-/// An object's own labels, and then those of each of its profiles.
+/// An object's own labels, then the labels of each of its profiles.
 struct Inherited<'a> {
     own: &'a Pairs,
     profiles: Vec<&'a Pairs>,
@@ -194,7 +194,7 @@ impl<'a> Known<'a> {
                         slice.service.as_deref().map(|service| (key.namespace.as_str(), service)),
                     );
                 }
-                // Its endpoints follow from its selector, or are written by hand.
+                // The endpoints of a Service follow from its selector, or are written by hand.
                 Object::Service(service)
                     if !service.selector.is_empty()
                         || contents.copied_endpoints(key, service).is_some() =>
@@ -251,8 +251,8 @@ impl<'a> Known<'a> {
         self.has(Kind::Namespace, "", name) || self.contents.objects.keys().any(held)
     }
 
-    /// Reports a policy's namespace that is not defined and has nothing but policies. Folders often leave out the
-    /// namespaces: then only the place of the pods tells.
+    /// Reports a policy's namespace that is not defined and contains only policies. Input often leaves out the
+    /// namespaces: then only the namespaces of the pods are known.
     fn policys_namespace(&self, key: &ObjectKey, names: &mut Names<'_, '_>) {
         let namespace = key.namespace.as_str();
         if is_policy(key.kind)

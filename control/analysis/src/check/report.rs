@@ -1,4 +1,5 @@
-//! The problems that the checks find: of each object the first ones, and the number of the others.
+//! The problems that the checks find. For each object the first problems are kept, and the others
+//! counted.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use manx_objects::problem::{Cause, MOST_OF_OBJECT, Place, Problem};
 pub(super) struct Report<'a> {
     contents: &'a Contents,
     problems: BTreeMap<&'a ObjectKey, (Vec<Problem>, Tally)>,
-    /// The codes of the checks that have left something out.
+    /// The codes of the checks that stopped at their bound.
     left_out: Vec<Code>,
 }
 
@@ -38,7 +39,7 @@ impl<'a> Report<'a> {
         });
     }
 
-    /// Reports that a check which finds these reached its bound.
+    /// Records that the check with these codes reached its bound.
     pub(super) fn leave_out(&mut self, codes: &[Code]) {
         self.left_out.extend(codes);
     }
@@ -54,7 +55,7 @@ impl<'a> Report<'a> {
         })
     }
 
-    /// All of them, in the order of their objects.
+    /// All problems, in the order of their objects.
     pub(super) fn finish(self) -> Vec<Problem> {
         let mut all: Vec<Problem> = self.bounds_note().into_iter().collect();
         for (key, (problems, tally)) in self.problems {
@@ -68,9 +69,9 @@ impl<'a> Report<'a> {
         all
     }
 
-    /// Says which checks reached their bounds, if any did.
+    /// A note that names the checks which reached their bounds, if any did.
     fn bounds_note(&self) -> Option<Problem> {
-        // It is about no object; a policy's file is where one looks first.
+        // The note is about no object, so it is put at the first policy, where people look first.
         let objects = &self.contents.objects;
         let policy = objects.iter().find(|(key, _)| key.kind.enforced_policy());
         let (_, first) = policy.or_else(|| objects.iter().next())?;

@@ -1,4 +1,4 @@
-//! The objects as policy sees them once every pod that they lead to is there.
+//! The objects as policy sees them once every pod that their workloads make exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -18,11 +18,11 @@ use manx_policy_compiler::selector::Selector;
 
 /// See the module.
 pub(super) struct Scene<'a> {
-    /// The import of the objects and of the pods to be.
+    /// The import of the objects and of the pods to come.
     cluster: Cluster,
     /// The pods on their nodes' network, to which no policy applies.
     on_host: BTreeSet<ObjectName>,
-    /// The workloads of the pods to be.
+    /// The workloads of the pods to come.
     workloads: BTreeMap<ObjectName, (&'a ObjectKey, &'a Workload)>,
     /// The pods as they are written.
     written: BTreeMap<ObjectName, &'a Pod>,
@@ -31,27 +31,28 @@ pub(super) struct Scene<'a> {
     contents: &'a Contents,
     /// The policies that are evaluated, each with its object.
     policies: Vec<(&'a ObjectKey, &'a Object, Arc<Policy>)>,
-    /// Whether the labels of something that a selector may match are not known.
+    /// Whether some labels that a selector may match are not known.
     pub(super) in_doubt: bool,
 }
 
-/// Something that a selector may match.
+/// An object that a selector may match.
 pub(super) struct Member<'m> {
     kind: &'static str,
     pub(super) name: &'m str,
     pub(super) labels: LabelView<'m>,
     pub(super) ports: Vec<&'m NamedPort>,
     pub(super) role: Role,
-    /// The workload, if it stands for the pods of one: its controller gives them further labels.
+    /// The workload whose pods this member stands for, if any: its controller gives them further labels.
     pub(super) workload: Option<(&'m ObjectKey, &'m Workload)>,
-    /// The pod as it is written, if it is one.
+    /// The pod's object, if the member is a pod.
     pub(super) pod: Option<&'m Pod>,
-    /// Its addresses, as far as they are known.
+    /// The member's addresses, as far as they are known.
     pub(super) nets: Vec<IpNet>,
 }
 
 impl Member<'_> {
-    /// Whether a selector matches it; if it stands for a workload's pods, whether the selector may match one of them.
+    /// Whether a selector matches the member. For a member that stands for a workload's pods: whether the selector may
+    /// match one of them.
     pub(super) fn fits(&self, selector: &Selector) -> bool {
         selector.matches(&self.labels)
             || self.workload.is_some_and(|(key, workload)| {
@@ -65,12 +66,12 @@ impl Member<'_> {
 }
 
 impl<'m> Member<'m> {
-    /// The namespace, if it has one.
+    /// The member's namespace, if it has one.
     pub(super) fn namespace(&self) -> Option<&'m str> {
         self.labels.namespace.map(|(name, _)| name)
     }
 
-    /// What messages call it: `pod shop/web`, `a pod of Deployment shop/web`, `GlobalNetworkSet bad`.
+    /// The member's name in messages: `pod shop/web`, `a pod of Deployment shop/web`, `GlobalNetworkSet bad`.
     pub(super) fn title(&self) -> String {
         let namespace = self.namespace().map(|name| format!("{name}/")).unwrap_or_default();
         let workload = self.name.strip_prefix('(').and_then(|it| it.strip_suffix(')'));
@@ -81,7 +82,7 @@ impl<'m> Member<'m> {
     }
 }
 
-/// What a member is to policy.
+/// The role that a member has in policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// Policy applies to it: a pod, a host endpoint.
@@ -92,8 +93,8 @@ pub(super) enum Role {
     Set,
 }
 
-/// Where the addresses of pods to be begin. The import leaves out pods without one, and gives one address to one pod. No
-/// check reads them.
+/// The first address of the pods to come. The import leaves out pods without an address, and gives one address to one
+/// pod. No check reads these addresses.
 const FIRST: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0);
 
 impl<'a> Scene<'a> {
@@ -152,7 +153,7 @@ impl<'a> Scene<'a> {
         &self.cluster.nodes
     }
 
-    /// The labels of the namespaces by name, those included that only hold objects.
+    /// The labels of the namespaces by name, including namespaces that only contain objects.
     pub(super) fn namespaces(&self) -> &BTreeMap<String, Labels> {
         &self.cluster.model.namespaces
     }
@@ -162,12 +163,12 @@ impl<'a> Scene<'a> {
         self.contents
     }
 
-    /// The model of all of it.
+    /// The model of the imported objects.
     pub(super) fn model(&self) -> &Model {
         &self.cluster.model
     }
 
-    /// The families of the addresses that pods have or get; both if that is not known.
+    /// The address families that pods have or will get; both families if that is not known.
     pub(super) fn families(&self) -> Vec<Family> {
         let Cluster { nodes, pools, .. } = &self.cluster;
         let nets = self.addresses.values().flatten();
@@ -182,7 +183,7 @@ impl<'a> Scene<'a> {
         self.policies.iter().map(|(key, object, policy)| (*key, *object, &**policy))
     }
 
-    /// Everything that a selector may match, pods first.
+    /// Every object that a selector may match, pods first.
     pub(super) fn members(&self) -> Vec<Member<'_>> {
         let model = &self.cluster.model;
         let pods = model.endpoints.iter().map(|(name, pod)| Member {
@@ -238,7 +239,7 @@ fn is_member(kind: Kind) -> bool {
     )
 }
 
-/// The key of a workload's pod: a name that no pod has.
+/// The key of a workload's pod, a name that no other pod has.
 fn pod_of(workload: &ObjectKey) -> ObjectKey {
     ObjectKey {
         kind: Kind::Pod,
@@ -247,8 +248,8 @@ fn pod_of(workload: &ObjectKey) -> ObjectKey {
     }
 }
 
-/// The pod as an endpoint, wherever it runs and whether or not it has started or ended: what a selector says of it is
-/// not meant for one moment.
+/// The pod as an endpoint, wherever it runs and whatever its phase is: a message about a selector should not depend on
+/// the moment.
 fn to_be(pod: &Pod, address: Ipv6Addr) -> Pod {
     let pod_ips = vec![IpAddr::V6(address)];
     Pod { host_network: false, phase: None, deleting: false, pod_ips, ..pod.clone() }

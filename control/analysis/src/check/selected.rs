@@ -1,4 +1,4 @@
-//! Which members a selector matches. Each selector is looked up once, among the members that have a label which it
+//! The members that a selector matches. Each selector is looked up once, among the members that have a label which it
 //! requires.
 
 use std::cell::OnceCell;
@@ -18,29 +18,30 @@ use super::scene::{Member, Role};
 /// The number of times that a check may look at a member.
 const MOST_LOOKS: usize = 3_000_000;
 
-/// The label that stands for the name of a namespace.
+/// The label whose value is the name of a namespace.
 const NAME: &str = "projectcalico.org/name";
 
-/// The kind of what is made by a kind that is not read. Its pods may have any label beside those of its template.
+/// The kind of workloads that are made by objects of kinds that are not read. Their pods may have labels that are not
+/// in the template.
 const OTHER: Kind = Kind::Workload(Controller::Other);
 
-/// See the module. A check has a bound of [`MOST_LOOKS`]; what would exceed it is not answered (`None`).
+/// See the module. A check has a bound of [`MOST_LOOKS`]; a lookup that would exceed it returns `None`.
 pub(super) struct Selected<'m> {
     pub(super) members: &'m [Member<'m>],
-    /// The members by labels; made at first use.
+    /// An index of the members by labels, made at first use.
     index: OnceCell<Index<'m>>,
-    /// One of each kind of workload: what its controller gives its pods.
+    /// One workload of each kind, for the labels that its controller gives its pods.
     workloads: Vec<(&'m ObjectKey, &'m Workload)>,
     found: HashMap<Selector, Rc<[usize]>>,
     left: usize,
-    /// Whether anything was not answered.
+    /// Whether a lookup exceeded the bound.
     incomplete: bool,
 }
 
 impl<'m> Selected<'m> {
     pub(super) fn new(members: &'m [Member<'m>]) -> Self {
         let workloads = members.iter().filter_map(|member| member.workload);
-        // Of those that number their pods and of those that do not.
+        // One of the workloads that number their pods, and one of those that do not.
         let workloads: HashMap<_, _> = workloads
             .filter(|(key, _)| key.kind != OTHER)
             .map(|it| ((it.0.kind, it.1.numbers.is_some()), it))
@@ -67,17 +68,17 @@ impl<'m> Selected<'m> {
         self.incomplete
     }
 
-    /// Notes that something is left out.
+    /// Records that something was left out.
     pub(super) fn leave_out(&mut self) {
         self.incomplete = true;
     }
 
-    /// Whether the input has anything to which policy applies.
+    /// Whether the input has any endpoint of policy.
     pub(super) fn has_endpoints(&self) -> bool {
         self.members.iter().any(|member| member.role == Role::Endpoint)
     }
 
-    /// Counts looks. `None`: they would exceed the bound, and must not be made.
+    /// Counts looks. `None`: they would exceed the bound and must not be made.
     pub(super) fn spend(&mut self, looks: usize) -> Option<()> {
         let left = self.left.checked_sub(looks);
         self.incomplete |= left.is_none();
@@ -85,10 +86,10 @@ impl<'m> Selected<'m> {
         Some(())
     }
 
-    /// The members that a selector matches, pods on their nodes' network among them.
+    /// The members that a selector matches, including pods on their nodes' network.
     pub(super) fn find(&mut self, selector: &Selector) -> Option<Rc<[usize]>> {
         if let Some(found) = self.found.get(selector).map(Rc::clone) {
-            // The caller looks at these.
+            // The caller looks at each of these.
             self.spend(found.len())?;
             return Some(found);
         }
@@ -105,8 +106,8 @@ impl<'m> Selected<'m> {
         Some(found)
     }
 
-    /// The members with a label that the selector requires, in order; `None` if it requires none. Of several such labels
-    /// the rarest is taken.
+    /// The members with a label that the selector requires, in order; `None` if it requires none. If it requires
+    /// several labels, the rarest is used.
     fn having_required<'s>(&'s self, selector: &'s Selector) -> Option<Vec<usize>> {
         let index = self.index();
         let having =
@@ -143,20 +144,20 @@ impl<'m> Selected<'m> {
         lists.flatten().map(|it| &self.members[*it])
     }
 
-    /// The members that an entity of a rule may select. Its nets are not asked.
+    /// The members that an entity of a rule may select. Its nets are ignored.
     pub(super) fn of_entity(&mut self, entity: &Entity) -> Option<Vec<usize>> {
         let all = self.find(&entity.selector.clone().unwrap_or_else(Selector::all))?;
         self.spend(all.len())?;
         let may_be = |it: &usize| {
             let Member { role, labels, .. } = &self.members[*it];
-            // What a controller adds may keep a pod out of a notSelector, so only what is certain excludes.
+            // Labels that a controller adds may keep a pod out of a notSelector, so only certain matches exclude.
             *role != Role::OnHost
                 && !entity.not_selector.as_ref().is_some_and(|it| it.matches(labels))
         };
         Some(all.iter().copied().filter(may_be).collect())
     }
 
-    /// The members that may be at a side of a rule, as far as labels tell.
+    /// The members that may be at a side of a rule, according to their labels.
     pub(super) fn at_side(
         &mut self,
         policy: &Policy,
@@ -195,13 +196,13 @@ impl<'m> Selected<'m> {
     }
 }
 
-/// The members by what selectors require.
+/// An index of the members by the labels that selectors require.
 struct Index<'m> {
-    /// By key and value of their own labels, and by their namespaces.
+    /// By key and value of the members' own labels, and by their namespaces.
     labelled: HashMap<(&'m str, &'m str), Vec<usize>>,
     /// The namespaces by key and value of their labels.
     namespaces: HashMap<(&'m str, &'m str), BTreeSet<&'m str>>,
-    /// Those that may have any label: with labels of profiles, and what another project's kind makes.
+    /// The members that may have any label: those with profiles, and pods of other projects' kinds.
     of_any_label: Vec<usize>,
 }
 
@@ -244,8 +245,8 @@ impl<'m> Index<'m> {
     }
 }
 
-/// Whether members are found by this label: what an account and the orchestrator give is not looked up, nor what stands
-/// for a namespace's name.
+/// Whether members are indexed by this label. Labels of accounts, the orchestrator's label and the label of the
+/// namespace's name are not indexed.
 fn is_indexed(key: &str) -> bool {
     ![ORCHESTRATOR, SERVICE_ACCOUNT].contains(&key)
         && !key.starts_with(SERVICE_ACCOUNT_PREFIX)

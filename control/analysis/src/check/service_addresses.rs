@@ -1,8 +1,8 @@
-//! Nets of rules that hold addresses of Services only. A packet to a Service has the address of a pod behind it when policy
-//! sees it, so such a net matches nothing that is meant.
+//! Nets of rules that contain addresses of Services only. When policy sees a packet to a Service, it has the address of
+//! a pod behind the Service, so such a net does not match the packets that its author meant.
 //!
-//! Nothing is reported if the rules reach what is behind the Service in another way, too: then the net is one address
-//! more, for plugins that see it.
+//! Nothing is reported if the rules also match the pods behind the Service in another way: then the net is there for
+//! plugins that see a Service's address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,10 +23,10 @@ use crate::explain::services;
 /// The shortest prefixes of the addresses of all Services, of IPv4 and IPv6: the API server takes no wider range.
 const WIDEST: [u8; 2] = [12, 64];
 
-/// The prefixes of nets that are inside a range of Services if one of their addresses is.
+/// The prefix lengths from which a net counts as inside the range of Services if one of its addresses is.
 const NARROW: [u8; 2] = [24, 112];
 
-/// The label of the pods that listen at the address of the Service of DNS on every node.
+/// The label of the pods that listen at the address of the DNS Service on every node.
 const LOCAL_DNS: (&str, &str) = ("k8s-app", "node-local-dns");
 
 /// Reports each such net.
@@ -42,7 +42,7 @@ pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: 
         return;
     }
     for (key, object, policy) in scene.policies() {
-        // These see the address that the client has written.
+        // Policies of these hooks see the address to which the client sent the packet.
         if matches!(policy.hook, Hook::PreDnat | Hook::Untracked) {
             continue;
         }
@@ -78,7 +78,6 @@ type Named<'a> = (&'a ObjectKey, &'a Service);
 struct Known<'a> {
     /// The cluster IPs.
     services: BTreeMap<IpAddr, Named<'a>>,
-    /// All others.
     others: BTreeSet<IpAddr>,
     /// The addresses of Services' endpoints, by namespace and name.
     endpoints: BTreeMap<(&'a str, &'a str), BTreeSet<IpAddr>>,
@@ -135,7 +134,7 @@ impl<'a> Known<'a> {
         known
     }
 
-    /// What a net holds, in words, and the first Service of it, if it holds addresses of Services only.
+    /// A text about the content of a net, with the net's first Service, if the net contains addresses of Services only.
     fn held(&self, net: IpNet) -> Option<(String, Named<'a>)> {
         let family = usize::from(net.addr().is_ipv6());
         let is_narrow = net.prefix_len() >= NARROW[family]
@@ -159,7 +158,8 @@ impl<'a> Known<'a> {
         Some((holds, *first))
     }
 
-    /// Whether a rule with the same action reaches what is behind a Service, by the same side. `None`: it is not known.
+    /// Whether a rule with the same action matches the pods behind a Service, by the same side. `None` if that is not
+    /// known.
     fn is_reached(
         &self,
         (key, service): Named<'_>,
@@ -226,7 +226,7 @@ fn nets(rule: &Rule) -> impl Iterator<Item = (Side, IpNet)> {
     })
 }
 
-/// What to write in place of a Service's address.
+/// Advice about what to write instead of a Service's address.
 fn instead((key, service): Named<'_>) -> String {
     if service.selector.is_empty() {
         return format!("say the addresses of the endpoints of {key}");

@@ -1,8 +1,8 @@
-//! Ports of rules that only a Service has. A packet to a Service has the port of a pod behind it (`targetPort`) when policy
-//! sees it, so the port of the Service matches nothing.
+//! Ports of rules that only a Service has. When policy sees a packet to a Service, it has the port of a pod behind the
+//! Service (`targetPort`), so the Service's port matches nothing.
 //!
-//! A port is reported if every pod that the rule is about is behind such a Service, has no such port of its own, and
-//! gets the pods' own port from no other rule.
+//! A port is reported if each pod that the rule selects is behind such a Service, does not have the port itself, and no
+//! other rule names the pods' own port.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,14 +23,14 @@ type Port = (u8, u16);
 /// The Service that has a port, and the port that its pods have for it.
 type Target<'a> = (&'a ObjectKey, u16);
 
-/// The ports that only Services have: of each the pods behind them.
+/// The ports that only Services have, each with the pods behind them.
 type Translated<'a> = BTreeMap<Port, BTreeMap<usize, Target<'a>>>;
 
 /// Reports each such port.
 pub(super) fn check<'a>(scene: &Scene<'a>, selected: &mut Selected<'_>, report: &mut Report<'a>) {
     let Some(translated) = translated(scene.contents(), selected) else { return };
     for (key, object, policy) in scene.policies() {
-        // These see the port that the client has written.
+        // Policies of these hooks see the port to which the client sent the packet.
         if matches!(policy.hook, Hook::PreDnat | Hook::Untracked) {
             continue;
         }
@@ -71,8 +71,8 @@ fn single(port: &PortMatch) -> Option<u16> {
     }
 }
 
-/// See [`Translated`]. Clients reach a headless service at its pods' own ports: it translates none, and says that its
-/// pods have them.
+/// See [`Translated`]. Clients reach a headless service at its pods' own ports, so it translates no port, and its ports
+/// count as ports of its pods.
 fn translated<'a>(contents: &'a Contents, selected: &mut Selected<'_>) -> Option<Translated<'a>> {
     let mut translated = Translated::new();
     let mut reached = BTreeSet::new();
@@ -119,7 +119,7 @@ fn target(port: &ServicePort, pod: &Pod) -> Option<u16> {
     }
 }
 
-/// The pods that the ports of a rule are of. `None`: not only pods, or it is not known which.
+/// The pods to which the ports of a rule belong. `None` if they belong not only to pods, or to pods that are not known.
 fn pods(
     policy: &Policy,
     direction: Direction,
@@ -137,7 +137,7 @@ fn pods(
     selected.at_side(policy, direction, rule, Side::Destination)
 }
 
-/// Whether a rule with the same action is about one of the pods' own ports, too. Of each port there is one of its pods.
+/// Whether a rule with the same action also names one of the pods' own ports. `Translated` has one pod for each port.
 fn is_reached(
     rules: &[Rule],
     rule: &Rule,

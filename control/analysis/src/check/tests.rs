@@ -1,4 +1,5 @@
-//! What is told of all objects together, and what is not. `docs/check.md` has an example of each code.
+//! The problems that are reported of all objects together, and correct input of which none is
+//! reported. `docs/check.md` has an example of each code.
 
 mod made_pods;
 mod meant;
@@ -13,7 +14,7 @@ use manx_objects::problem::Severity;
 
 use super::problems;
 
-/// What a whole cluster has, and what only a part of one has not.
+/// The objects that a whole cluster has and a part of one does not have.
 const WHOLE: &str = "---\n{apiVersion: v1, kind: Namespace, metadata: {name: kube-system}}\n";
 
 /// The problems, one per line, without places.
@@ -144,7 +145,7 @@ fn a_port_is_looked_for_where_the_rule_looks_and_of_its_protocol() {
     for fine in [
         "podSelector: {}, ingress: [{ports: [{port: http}]}]",
         "podSelector: {matchLabels: {app: web}}, egress: [{ports: [{port: dns, protocol: UDP}]}]",
-        // Nobody knows the ports behind an address.
+        // The ports behind an address are not known.
         "podSelector: {}, egress: [{to: [{ipBlock: {cidr: 10.0.0.0/8}}], ports: [{port: http}]}]",
     ] {
         assert_eq!(of(fine), "", "{fine}");
@@ -156,13 +157,13 @@ fn a_policys_namespace_is_defined_or_has_more_than_policies() {
     let policy = policy("shop", "podSelector: {}");
     let elsewhere = pod("far", "a", "", "");
     insta::assert_snapshot!(told(&(policy.clone() + &elsewhere)), @"no-such-namespace: NetworkPolicy shop/p: metadata.namespace: namespace shop is not defined: the policy selects nothing");
-    // A folder of nothing but policies.
+    // The input contains only policies.
     assert_eq!(told(&policy), "");
     let namespace = "---\n{apiVersion: v1, kind: Namespace, metadata: {name: shop}}\n";
     assert_eq!(told(&(policy.clone() + &elsewhere + namespace)), "");
     assert_eq!(told(&(policy.clone() + &pod("shop", "a", "", ""))), "");
     assert_eq!(told(&(policy.replace("shop", "kube-system") + &elsewhere)), "");
-    // One cause, one problem.
+    // One cause is reported as one problem.
     let wrong = policy.replace("{}}", "{matchLabels: {app: web}}}");
     assert_eq!(told(&(wrong + &elsewhere)).lines().count(), 1);
 }
@@ -202,7 +203,7 @@ fn a_pass_that_skips_no_policy_of_kubernetes_is_not_told() {
     };
     insta::assert_snapshot!(of("order: 5, ", "next-tier"), @"pass-skips-policies: GlobalNetworkPolicy g: spec.ingress[1].action: Pass goes on after tier default, so NetworkPolicy shop/p, which is in this tier, too, is not asked: what no later tier denies, the namespace's profile allows");
     assert!(of("order: 5, ", "Allow").starts_with("allow-skips-policies"));
-    // It comes after Kubernetes' policies, which have the order 1000.
+    // The rule comes after Kubernetes' policies, which have the order 1000.
     assert_eq!(of("", "Pass"), "");
     assert_eq!(of("order: 2000, ", "Pass"), "");
     let tier = "---\n{apiVersion: projectcalico.org/v3, kind: Tier, metadata: {name: t}, spec: {order: 1}}\n";
@@ -214,7 +215,7 @@ fn a_pass_that_skips_no_policy_of_kubernetes_is_not_told() {
         ),
         ""
     );
-    // The policy of Kubernetes has no egress.
+    // The Kubernetes policy has no egress rules.
     assert_eq!(
         told(&(closed + &global("order: 5, selector: all(), egress: [{action: Pass}]"))),
         ""
@@ -248,6 +249,6 @@ fn nodes_of_a_cluster_wide_policy_that_fit_no_node_are_told_and_other_peers_keep
     for fine in ["{nodes: {}}", "{nodes: {matchLabels: {zone: a}}}"] {
         assert_eq!(of(fine), "", "{fine}");
     }
-    // Without any Node they are not part of the input.
+    // Without any Node, nodes are not part of the input.
     assert_eq!(told(&policy("{nodes: {matchLabels: {zone: c}}}")), "");
 }

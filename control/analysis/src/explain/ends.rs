@@ -1,4 +1,4 @@
-//! Ends that stand for several: the endpoints of a service, and patterns.
+//! Texts that stand for several ends: services (their endpoints) and patterns.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use super::parties::Parties;
 use super::services::service_of;
 use crate::pattern::{fits, is_pattern};
 
-/// What [`Explainer::ends`](super::Explainer::ends).
+/// Implements [`Explainer::ends`](super::Explainer::ends).
 pub(super) fn ends(
     text: &str,
     contents: &Contents,
@@ -33,7 +33,7 @@ pub(super) fn ends(
     Ok(fitting)
 }
 
-/// The endpoints of a service, as its slices have them.
+/// The endpoints of a service, according to its slices.
 fn of_service(
     text: &str,
     contents: &Contents,
@@ -82,7 +82,7 @@ fn of_service(
     Ok(ends.into_iter().collect())
 }
 
-/// What is said of a service that is only a name in DNS.
+/// A text about a service that is only a name in DNS.
 fn only_a_name(service: &ObjectKey, external: &str) -> String {
     let labels: Vec<&str> = external.trim_end_matches('.').split('.').collect();
     let instead = match labels.as_slice() {

@@ -11,19 +11,19 @@ use manx_oracle::{Oracle, Party};
 
 use crate::matrix::unnamed_addresses;
 
-/// Names an address that no object names.
+/// The text that names an address that no object names.
 const OUTSIDE: &str = "outside";
 
 /// The pods that are endpoints and the valid nodes, found by name and by address.
 #[derive(Debug)]
 pub(super) struct Parties<'a> {
     contents: &'a Contents,
-    /// By `NAMESPACE/NAME`; a party for each address.
+    /// By `NAMESPACE/NAME`, one party for each address.
     pods: BTreeMap<String, Vec<Party>>,
-    /// By name; a party for each address. Nodes without an address are not included.
+    /// By name, one party for each address. Nodes without an address are not included.
     nodes: BTreeMap<String, Vec<Party>>,
     by_address: BTreeMap<IpAddr, Vec<Party>>,
-    /// An address of each family that no object names, when it has been asked for.
+    /// An address of each family that no object names, calculated at first use.
     outside: OnceCell<Vec<IpAddr>>,
 }
 
@@ -67,8 +67,8 @@ impl<'a> Parties<'a> {
     }
 
     /// The parties that a text names: a pod or node, once for each of its addresses. An address names the pod or node
-    /// that has it; `outside` is an address of each family that no object names. A pod on the host's network is its
-    /// node, which `stand_ins` then says. `Err` says why the text names no party.
+    /// that has it; `outside` is an address of each family that no object names. A pod on the host's network is
+    /// replaced by its node, and `stand_ins` records that. `Err` says why the text names no party.
     pub(super) fn named(
         &self,
         text: &str,
@@ -133,7 +133,7 @@ fn host_of<'a>(key: &ObjectKey, contents: &'a Contents) -> Option<&'a str> {
     pod.node_name.as_deref().filter(|_| pod.host_network)
 }
 
-/// Why a text that may name a pod names no party.
+/// The reason why a text that may name a pod names no party.
 fn no_pod(key: &ObjectKey, contents: &Contents) -> String {
     let State::Valid(object) = (match contents.objects.get(key) {
         None => {

@@ -1,10 +1,11 @@
-//! Connections to services from beyond the cluster: by node ports, external addresses, and those of load balancers.
+//! Connections to services from outside the cluster: by node ports, external addresses, and addresses of load
+//! balancers.
 //!
 //! kube-proxy translates them in the kernel of the node that gets them. With `externalTrafficPolicy: Cluster` it
-//! masquerades the client, whoever that is, so that the endpoint sees an address of that node. With `Local` it does not,
-//! and takes endpoints of that node only. What it has translated is then as any other connection, from the address that
-//! the endpoint sees. So one question becomes several: from a pod to the published address, which the pod's egress
-//! policy sees untranslated, and from there to each endpoint.
+//! masquerades every client, so the endpoint sees an address of that node. With `Local` it does not, and uses endpoints
+//! of that node only. The translated connection is like any other, from the address that the endpoint sees. So one
+//! question becomes several: from a pod to the published address, which the pod's egress policy sees untranslated, and
+//! from there to each endpoint.
 //!
 //! Source: Kubernetes documentation, "Using Source IP"; `docs/kubernetes.md`, "What a node forwards".
 
@@ -19,41 +20,41 @@ use manx_oracle::Party;
 use super::Explainer;
 use super::services::{Destinations, number, services};
 
-/// A connection that is asked about, in the form of requests.
+/// A connection to judge, in the form of requests.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Asked {
-    /// Where it is opened.
+    /// The source.
     pub from: String,
-    /// Where it leads.
+    /// The destination.
     pub to: String,
-    /// What arrives there.
+    /// The packet that arrives at the destination.
     pub packet: PacketSpec,
-    /// Why it is dropped whatever policy says, if it is.
+    /// The reason why it is dropped whatever policy says, if it is.
     pub dropped: Option<String>,
 }
 
-/// What becomes of one connection.
+/// The connections that one connection becomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connections {
-    /// Each must pass for it to pass by every endpoint.
+    /// All of these must pass for the connection to pass by every endpoint.
     pub asked: Vec<Asked>,
-    /// What a service has translated.
+    /// Notes about the translations of services.
     pub notes: Vec<String>,
 }
 
-/// A port of a service that is reached from beyond the cluster.
+/// A port of a service that is reached from outside the cluster.
 struct Published<'a> {
     key: &'a ObjectKey,
     service: &'a Service,
     /// The service's own port.
     port: u16,
-    /// Whose kernel gets the packet, if the address says it.
+    /// The node whose kernel gets the packet, if the address tells.
     node: Option<String>,
 }
 
 impl Explainer<'_> {
-    /// The connections that one from `from`, a single end, to `to` consists of, as far as policy decides about them.
-    /// `to` may be all that [`Explainer::destinations`] takes.
+    /// The connections that policy decides about if `from`, a single end, connects to `to`. `to` may be anything that
+    /// [`Explainer::destinations`] takes.
     pub fn connections(
         &self,
         from: &str,
@@ -80,7 +81,7 @@ impl Explainer<'_> {
         let client = self.parties.named(from, &mut Vec::new())?.into_iter().next();
         let is_pod = matches!(client, Some(Party::Pod { .. }));
         let clients_node = client.as_ref().and_then(|it| self.oracle.node(it)).map(str::to_owned);
-        // An external address leads beyond the node only if that does not translate it.
+        // A packet to an external address leaves the node only if the node does not translate it.
         let at = node.clone().or_else(|| clients_node.clone());
         let name = format!("svc/{}/{}", key.namespace, key.name);
         let Destinations { ends, mut notes } =
@@ -110,7 +111,7 @@ impl Explainer<'_> {
                 all.push(asked(from, &end, packet));
                 continue;
             }
-            // A client outside of the cluster may come by any node.
+            // A client outside the cluster may come in by any node.
             let Some(node) = at.clone().or_else(|| self.node_of(&end)) else {
                 return Err(format!(
                     "which node gets what is sent to {to} is not known: ask for node/NAME"
@@ -154,8 +155,8 @@ impl Explainer<'_> {
         Some(self.oracle.node(found.first()?)?.to_owned())
     }
 
-    /// The source address that the endpoint sees when this node masquerades the client. It is an address of Manx's
-    /// interface if Manx carries the packets, else the node's own.
+    /// The source address that the endpoint sees when this node masquerades the client: an address of Manx's interface
+    /// if Manx carries the packets, otherwise the node's own.
     fn masquerade(&self, node: &str, end: &str) -> Result<IpAddr, String> {
         let to = self.parties.named(end, &mut Vec::new())?;
         let Some(to) = to.first().map(Party::address) else {
@@ -170,7 +171,7 @@ impl Explainer<'_> {
         let by_manx = import::plan(object).masquerade_addresses().iter().copied().find(of_family);
         let own = object.internal_ips.iter().copied().find(of_family);
         let seen = match route {
-            // A node without a block has no interface of Manx.
+            // A node without a block has no Manx interface.
             None | Some(Route::Direct(_) | Route::World) => own,
             Some(
                 Route::Local

@@ -1,5 +1,5 @@
-//! The routes of nodes, from the same topologies as the agents' routes. The objects are imported once, and the topology
-//! of each node is made once, because there may be as many questions as there are pairs of pods.
+//! The routes of nodes, from the same topologies as the agents' routes. The objects are imported once, and each node's
+//! topology is calculated once, because there may be as many questions as pairs of pods.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use manx_calculation::topology::{Reserved, Route, Topology, TopologyError, topol
 use manx_objects::contents::Contents;
 use manx_objects::object::Kind;
 
-/// About how many prefixes are kept, some hundred bytes each.
+/// The number of prefixes that are kept, about; each takes some hundred bytes.
 const MOST_PREFIXES: usize = 1 << 20;
 
 /// See the module.
@@ -24,7 +24,7 @@ pub(super) struct Routes<'a> {
     kept: RefCell<Kept>,
 }
 
-/// The topologies of nodes that were asked for last; `None`: the node has no pods.
+/// The topologies of the nodes that were used last; `None`: the node has no pods.
 #[derive(Debug, Default)]
 struct Kept {
     by_node: BTreeMap<String, Option<Rc<Topology>>>,
@@ -36,8 +36,8 @@ impl<'a> Routes<'a> {
         Self { contents, cluster: OnceCell::new(), kept: RefCell::default() }
     }
 
-    /// Where an address leads from a node, and by which prefix. `None`: there is no such node, or it has no block for
-    /// pods. `Err` says why the routes are not known.
+    /// The route from a node to an address, and its prefix. `None`: there is no such node, or it has no block for pods.
+    /// `Err` says why the routes are not known.
     pub(super) fn route(
         &self,
         node: &str,
@@ -46,7 +46,7 @@ impl<'a> Routes<'a> {
         Ok(self.topology(node)?.map(|seen| seen.route(address)))
     }
 
-    /// What a node's agent sees.
+    /// The topology as the node's agent sees it.
     pub(super) fn topology(&self, node: &str) -> Result<Option<Rc<Topology>>, String> {
         if let Some(known) = self.kept.borrow().by_node.get(node) {
             return Ok(known.clone());
@@ -60,7 +60,8 @@ impl<'a> Routes<'a> {
         Ok(made)
     }
 
-    /// The objects that routes are made of: the nodes, the pools, and pods with what decides whether they are endpoints.
+    /// The objects that routes are made of: the nodes, the pools, and pods with the objects that decide whether they
+    /// are endpoints.
     fn cluster(&self) -> &Cluster {
         self.cluster.get_or_init(|| {
             let of_routes =
@@ -76,7 +77,7 @@ impl<'a> Routes<'a> {
 }
 
 impl Kept {
-    /// Keeps one more. If they hold more than `most` prefixes, all others go.
+    /// Keeps one more topology. If all together have more than `most` prefixes, the others are dropped.
     fn keep(&mut self, node: &str, made: Option<Rc<Topology>>, most: usize) {
         let prefixes = made.as_ref().map_or(0, |made| made.prefixes.len());
         if self.prefixes + prefixes > most {

@@ -1,4 +1,4 @@
-//! A service as a destination: its endpoints, and the port that each of them has for the service's own.
+//! A service as a destination: its endpoints, and the port of each endpoint for the service's port.
 //!
 //! Kubernetes translates a service's address and port before policy sees the packet. A headless service has no address
 //! of its own, and its ports are not translated.
@@ -16,18 +16,18 @@ use manx_objects::object::{
 
 use super::Explainer;
 
-/// Where a packet to a destination goes.
+/// The destinations of a packet after translation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destinations {
     /// Each end, in the form of requests, and the packet that arrives there.
     pub ends: Vec<(String, PacketSpec)>,
-    /// What a service has translated.
+    /// Notes about the translations of services.
     pub notes: Vec<String>,
 }
 
 impl Explainer<'_> {
-    /// As [`Explainer::ends`], of a destination: an address of a service stands for its endpoints, and a port of a
-    /// service for theirs.
+    /// Like [`Explainer::ends`], but for a destination: the address of a service stands for its endpoints, and the
+    /// service's port for theirs.
     pub fn destinations(&self, text: &str, packet: PacketSpec) -> Result<Destinations, String> {
         let mut notes = Vec::new();
         let having = text.parse().ok().and_then(|address| self.having(address));
@@ -56,7 +56,7 @@ impl Explainer<'_> {
         Ok(Destinations { ends, notes })
     }
 
-    /// The service that has a cluster IP. One that a pod or a node has, too, is theirs.
+    /// The service that has a cluster IP. `None` if a pod or a node has the address.
     fn having(&self, address: IpAddr) -> Option<&ObjectKey> {
         if !self.parties.having(address).is_empty() {
             return None;
@@ -66,7 +66,7 @@ impl Explainer<'_> {
     }
 }
 
-/// The services, but for those that are not valid.
+/// The valid services.
 pub(crate) fn services(contents: &Contents) -> impl Iterator<Item = (&ObjectKey, &Service)> {
     contents.of_kind(Kind::Service).filter_map(|(key, _)| match contents.valid(key) {
         Some(Object::Service(service)) => Some((key, &**service)),
@@ -88,11 +88,11 @@ pub(super) fn service_of<'a>(
     }
 }
 
-/// Ends with the port of each, and what to say of it.
+/// Ends with the port of each, and a note about the translation.
 type Translated = (Vec<(String, u16)>, Option<String>);
 
-/// The port of each end for a port of the service, and what to say of it. An end that lacks the port's name is no end of
-/// this port. A port that the service does not have is the ends' own.
+/// The port of each end for a port of the service, and a note. An end that lacks the port's name is left out. A port
+/// that the service does not have is used unchanged.
 fn translate(
     ends: Vec<String>,
     (key, service): (&ObjectKey, &Service),
@@ -128,7 +128,8 @@ fn translate(
     Ok((ends, Some(format!("port {port} of {key} is port {targets} of its endpoints"))))
 }
 
-/// The port that a service's port names: of a pod the port of that name; of an address what the service's slices say.
+/// The port that a service's named port means at an end: for a pod its own port of that name, for an address the port
+/// in the service's slices.
 fn named(
     (name, wanted): (&str, &ServicePort),
     end: &str,

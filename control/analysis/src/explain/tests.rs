@@ -40,7 +40,7 @@ fn asked(more: &str, from: &str, to: &str, ipv6: bool) -> Result<Trace, String> 
     Ok(explain(&request, &contents, &BTreeMap::new(), "eth0")?.story)
 }
 
-/// The interface at the destination's node, or why there is no route.
+/// The interface at the destination's node, or the reason why there is no route.
 fn way(more: &str, from: &str, to: &str, ipv6: bool) -> String {
     let story = asked(more, from, to, ipv6).unwrap();
     assert!(story.no_route.is_none() || !(story.allowed || story.intended), "{story}");
@@ -148,7 +148,8 @@ fn nothing_passes_to_or_from_the_addresses_of_a_pod_that_is_not_valid() {
     assert_eq!(told, "Pod default/broken is not valid, so it is no endpoint and nothing passes");
 }
 
-/// What becomes of a connection, in the words of requests: who asks whom, and by which port.
+/// The connections that a connection becomes, in the form of requests: source, destination and
+/// port.
 fn connections(services: &str, from: &str, to: &str, port: u16) -> String {
     let text = format!(
         "{PODS}{NODES}{}{}{services}",
@@ -253,7 +254,7 @@ fn many_questions_are_answered_with_one_import_and_one_topology_of_each_node() {
     for (node, seen) in ["n1", "n2"].iter().zip(seen) {
         let known = explainer.routes.topology(node).unwrap().unwrap();
         assert!(std::rc::Rc::ptr_eq(&known, &seen), "{node}");
-        // Here, in `seen`, and in what is kept.
+        // The three references: `known`, `seen` and the cache.
         assert_eq!(std::rc::Rc::strong_count(&known), 3, "{node}");
     }
 }

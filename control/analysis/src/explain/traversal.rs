@@ -1,9 +1,9 @@
 //! The interfaces of nodes that a packet passes between two parties.
 //!
-//! The packet leaves the source's node and arrives at the destination's, by the uplink or in a tunnel, as the nodes'
-//! topologies say: the agents use the same topologies for their routes. Between pods of one node, or a node and its own
-//! pods, no interface is passed. For a node that the objects do not have, or that has no block, no route is known: its
-//! packets pass its uplink.
+//! The packet leaves the source's node and arrives at the destination's by the uplink or in a tunnel, according to the
+//! nodes' topologies: the agents use the same topologies for their routes. Between pods of one node, or a node and its
+//! own pods, no interface is passed. A node without an object or without a block has no known route: its packets pass
+//! its uplink.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use manx_oracle::{Crossing, Direction, Packet, Party};
 use super::Explainer;
 use super::routes::Routes;
 
-/// The name of the tunnels as an interface; no host endpoint can have it.
+/// The name of the tunnels as an interface. No host endpoint can have it.
 const TUNNELS: &str = "its tunnels";
 
 /// See the module.
@@ -82,11 +82,11 @@ impl Traversal {
             .or_else(|| back.as_ref()?.refusal("back to"))
             .or_else(|| is_between_pods.and_then(|()| mismatch(there.as_ref()?, back.as_ref()?)));
         let interface = match there.or(back).map(|end| end.route) {
-            // What would pass a route of another plugin passes the uplink.
+            // Packets that would use a route of another plugin pass the uplink.
             _ if traversal.no_route.is_some() => uplink,
             Some(Route::Node) => return Ok(traversal),
             Some(Route::Tunnel(_)) => TUNNELS,
-            // What the node masquerades may have come in by it.
+            // A packet that the node masquerades may have come in by the uplink.
             Some(
                 Route::Masquerade
                 | Route::Local
@@ -110,12 +110,12 @@ impl Traversal {
         Ok(traversal)
     }
 
-    /// Why the packet does not arrive, or its reply does not come back, because there is no route.
+    /// The reason why the packet does not arrive, or its reply does not come back, because there is no route.
     pub(super) fn no_route(&self) -> Option<&str> {
         self.no_route.as_deref()
     }
 
-    /// The interfaces that a packet passes: first where it leaves, then where it arrives.
+    /// The interfaces that a packet passes: first the one where it leaves, then the one where it arrives.
     pub(super) fn crossings(&self, packet: Packet) -> [Option<Crossing<'_>>; 2] {
         let ends = [(&self.leaving, Direction::Egress), (&self.arriving, Direction::Ingress)];
         ends.map(|(passed, direction)| {
@@ -142,7 +142,8 @@ impl<'a> NodeRoute<'a> {
         Ok(found.map(|(prefix, route)| Self { node, other, prefix, route }))
     }
 
-    /// Why nothing goes there. Packets from there are refused, too, by the strict reverse-path check.
+    /// The reason why packets to the other end are refused. Packets from there are refused, too, by the strict
+    /// reverse-path check.
     fn refusal(&self, way: &str) -> Option<String> {
         let Self { node, other, prefix, .. } = self;
         let why = match self.route {
@@ -158,8 +159,8 @@ impl<'a> NodeRoute<'a> {
     }
 }
 
-/// Why a packet between pods is refused on arrival if only one of the two directions uses a tunnel: the packet arrives
-/// by another path than a packet back would take.
+/// The reason why a packet between pods is refused on arrival if only one of the two directions uses a tunnel: the
+/// packet arrives by another path than a packet back would take.
 fn mismatch(there: &NodeRoute<'_>, back: &NodeRoute<'_>) -> Option<String> {
     let in_tunnel = |end: &NodeRoute<'_>| matches!(end.route, Route::Tunnel(_));
     let how = |end: &NodeRoute<'_>| if in_tunnel(end) { "in a tunnel" } else { "without one" };

@@ -1,4 +1,4 @@
-//! What passes between any two groups.
+//! The services that pass between any two groups.
 
 use std::collections::HashMap;
 
@@ -10,14 +10,14 @@ use super::Cell;
 use super::groups::{End, Group, NodeKind, Place};
 use super::services::Services;
 
-/// The services of nothing and of everything have these numbers.
+/// The numbers of the empty set of services and of the set of all services.
 const NONE: u32 = 0;
 const ALL: u32 = 1;
 
-/// Stands for a pair that does not exist.
+/// The number of a pair that does not exist.
 const ABSENT: u32 = u32::MAX;
 
-/// What passes between any two groups, by family.
+/// The services that pass between any two groups, by family.
 #[derive(Debug)]
 pub(super) struct Cells {
     /// By family: the number of the services for each source and, next to each other, each destination. Empty if no
@@ -25,7 +25,7 @@ pub(super) struct Cells {
     all: [Vec<u32>; 2],
     groups: usize,
     services: Vec<Services>,
-    /// Whether some chain looks at source ports.
+    /// Whether some chain depends on source ports.
     pub(super) by_source: bool,
 }
 
@@ -34,16 +34,16 @@ struct Reader<'a> {
     image: &'a Image,
     family: Family,
     services: Interned,
-    /// By row.
+    /// The number of the services of each row.
     rows: Vec<u32>,
-    /// Of the chains that have no rows.
+    /// The services of chains that have no rows.
     rules: HashMap<Lookups, u32>,
-    /// What is in both of two.
+    /// The intersections of two services.
     both: HashMap<(u32, u32), u32>,
     by_source: bool,
 }
 
-/// Services by number.
+/// The distinct services by number.
 struct Interned {
     all: Vec<Services>,
     numbers: HashMap<Services, u32>,
@@ -91,7 +91,7 @@ impl Cells {
     }
 
     pub(super) fn services(&self, number: u32) -> &Services {
-        // The first are nothing: a number that does not exist allows nothing.
+        // The first services are the empty set: a number that does not exist allows nothing.
         self.services.get(number as usize).unwrap_or(&self.services[NONE as usize])
     }
 }
@@ -100,9 +100,9 @@ impl Cells {
 pub(super) enum Pair {
     /// Both ends decide.
     Policy(End, End),
-    /// A node always reaches its own pods.
+    /// The pod's node, which always reaches its own pods.
     OwnNode,
-    /// A node that accepts nothing from its own pods; this would be the pair otherwise.
+    /// A node that accepts nothing from its own pods; otherwise the pair would be this one.
     Dropped,
 }
 
@@ -143,7 +143,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What the policies of `local` let through.
+    /// The services that the policies of `local` allow.
     fn side(&mut self, direction: Direction, local: &End, peer: &End) -> u32 {
         let Some(chain) = local.chain(direction) else { return ALL };
         let place = self.image.lookups(chain, local.identity, peer.identity);

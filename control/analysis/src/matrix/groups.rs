@@ -1,7 +1,7 @@
 //! Groups: ends of connections that policy cannot tell apart. Everything is computed once for each pair of groups.
 //!
-//! Law: two pods of one group have, in each family, one class (so every other end decides alike about them) and one
-//! chain in each direction (so they decide alike about every other end), and their nodes are of one kind.
+//! Law: two pods of one group have, in each family, the same class (so every other end decides alike about them) and
+//! the same chain in each direction (so they decide alike about every other end), and their nodes are of the same kind.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,24 +15,24 @@ use manx_policy_compiler::model::{Direction, Family, ObjectName};
 #[derive(Debug, Clone)]
 pub(super) struct Group {
     pub(super) place: Place,
-    /// By family, what the tables know of it; `None`: no address of that family.
+    /// By family, the tables' entries for the group; `None` if it has no address of that family.
     pub(super) ends: [Option<End>; 2],
 }
 
-/// Where the ends of a group are.
+/// The place of a group's ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// Pods, on nodes of this kind.
     Pods { own: Option<usize> },
     /// The node that a pod runs on.
     OwnNode,
-    /// The other nodes of this kind.
+    /// All nodes of this kind, except the pod's own.
     Nodes(usize),
     /// Outside of the cluster.
     Outside,
 }
 
-/// What the tables know of an address.
+/// The tables' entries for an address.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct End {
     pub(super) address: IpAddr,
@@ -46,13 +46,13 @@ pub(super) struct End {
 pub(super) struct NodeKind {
     /// The nodes.
     pub(super) names: Vec<String>,
-    /// By family, the first address of the first of them.
+    /// By family, the first address of the first node.
     pub(super) ends: [Option<End>; 2],
-    /// Whether the node accepts what its own pods send to it.
+    /// Whether the node accepts packets from its own pods.
     pub(super) accepts: bool,
 }
 
-/// What decides about an address, and what it decides: equal for all that policy cannot tell apart.
+/// A key for an address: addresses that policy cannot tell apart have equal keys.
 type AddressKey = (Option<u32>, Option<[ChainId; 2]>, Option<Identity>);
 type Key = (Option<usize>, [Option<AddressKey>; 2]);
 
@@ -154,7 +154,7 @@ impl End {
         Family::from_address(self.address)
     }
 
-    /// A chain that is evaluated rule by rule looks at the identity of its own end.
+    /// A chain that is evaluated rule by rule depends on the identity of its own end.
     fn key(&self, image: &Image) -> AddressKey {
         let mut chains = self.chains.iter().flatten();
         let looks = chains.any(|chain| image.is_linear(*chain));

@@ -1,16 +1,17 @@
-//! Who reaches whom on which ports: every pair of pods, and of pods with nodes and with the world outside.
+//! The ports on which parties reach each other: every pair of pods, and pods with nodes and with addresses outside the
+//! cluster.
 //!
 //! One image is compiled in which every pod is local, so that every pod has its chains. Ends that its tables cannot
-//! tell apart are one group (`groups`). Between two groups the verdict is read from two rows: what the source's egress
-//! chain lets through to the destination's class, and what the destination's ingress chain lets through from the
-//! source's class. What is in both passes (`services`). [`Party`] is what people see: the pods of one workload, if they
-//! are of one group; otherwise single pods.
+//! tell apart are one group (`groups`). Between two groups the verdict is read from two rows: the services that the
+//! source's egress chain allows to the destination's class, and those that the destination's ingress chain allows from
+//! the source's class. The intersection passes (`services`). A [`Party`] is a row and column for users: the pods of one
+//! workload if they are of one group, otherwise single pods.
 //!
-//! Law: a cell is what the oracle says about every pair of pods of its two parties, for every packet from
+//! Law: a cell equals the oracle's verdict on every pair of pods of its two parties, for every packet from
 //! [`Packet::EPHEMERAL`].
 //!
-//! Not included: what host endpoints do to traffic that passes a node's interfaces, and routes. A pod always reaches
-//! itself. A node is asked by its first address of each family.
+//! Not included: host endpoint policy at a node's interfaces, and routes. A pod always reaches itself. A node is
+//! represented by its first address of each family.
 
 mod cells;
 mod groups;
@@ -44,24 +45,25 @@ pub use services::{KINDS, Keys, OF_ICMP, OF_OTHERS, Services, packet};
 pub use view::{Block, Filter, Line, View, fold};
 pub use why::Whys;
 
-/// Bytes of rows that the image may hold: it has rows for every pod of the cluster, not for those of one node.
+/// The largest size of the image's rows, in bytes. The image has rows for every pod of the cluster, not only for those
+/// of one node.
 const BUDGET: usize = 4 << 30;
 
 /// Every pair.
 #[derive(Debug)]
 pub struct Matrix {
-    /// The parties: pods by namespace and name, then nodes, then addresses outside.
+    /// The parties: pods by namespace and name, then nodes, then addresses outside the cluster.
     pub parties: Vec<Party>,
-    /// The pods that are no party, and why.
+    /// The pods that are no party, with the reasons.
     pub left_out: Vec<LeftOut>,
-    /// How many pods are in it.
+    /// The number of pods in the matrix.
     pub pods: usize,
-    /// How many different nets policies name, if they are too many to be parties ([`MOST_NETS`]). Then those that were
-    /// asked for are parties.
+    /// The number of different nets that policies name, if it is too large for all of them to be parties
+    /// ([`MOST_NETS`]). Then only requested nets are parties.
     pub too_many_nets: Option<usize>,
     /// Whether a host endpoint exists, whose policy is not in the matrix.
     pub has_host_endpoints: bool,
-    /// The parties of each net that was asked for.
+    /// The parties of each requested net.
     asked: BTreeMap<IpNet, BTreeSet<usize>>,
     groups: Vec<Group>,
     node_kinds: Vec<NodeKind>,
@@ -71,12 +73,11 @@ pub struct Matrix {
     places: Places,
 }
 
-/// What passes from one party to another, in each family that both have: numbers for [`Matrix::services`].
+/// The services that pass from one party to another, in each family that both have, as numbers for
+/// [`Matrix::services`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cell {
-    /// By IPv4.
     pub v4: Option<u32>,
-    /// By IPv6.
     pub v6: Option<u32>,
 }
 
@@ -91,8 +92,8 @@ impl Matrix {
         Self::with_nets(contents, &[])
     }
 
-    /// The matrix of these objects. It knows which of its parties hold or overlap these nets
-    /// ([`Matrix::parties_of`]), and has them even where nets are too many to be parties.
+    /// The matrix of these objects. [`Matrix::parties_of`] works for the nets in `asked`, and these are parties even if
+    /// there are too many nets.
     pub fn with_nets(contents: &Contents, asked: &[IpNet]) -> Self {
         let mut cluster: Cluster = import(contents);
         let pods: BTreeSet<LocalName> = cluster.model.endpoints.keys().cloned().collect();
@@ -132,14 +133,14 @@ impl Matrix {
         }
     }
 
-    /// The parties of a net that was asked for: those outside of the cluster that hold or overlap it; of a single
-    /// address the pod or node that has it, if one has.
+    /// The parties of a requested net: those outside the cluster that contain or overlap it. For a single address, the
+    /// pod or node that has it, if one does.
     pub fn parties_of(&self, net: IpNet) -> impl Iterator<Item = usize> {
         self.asked.get(&net).into_iter().flatten().copied()
     }
 
-    /// What passes from one party to another. `None`: there is no such pair (a pod and itself, two ends of which none
-    /// is a pod, a node that is only the pod's own, or no common family).
+    /// The cell of two parties. `None` if there is no such pair (a pod and itself, two ends of which none is a pod, a
+    /// node that is only the pod's own, or no common family).
     pub fn cell(&self, from: usize, to: usize) -> Option<Cell> {
         let (source, destination) = (self.parties.get(from)?, self.parties.get(to)?);
         // Traffic of a pod to itself is not judged.
@@ -154,12 +155,12 @@ impl Matrix {
         self.parties.get(party).map_or(usize::MAX, |party| party.group)
     }
 
-    /// What passes from a group to another, even if it is from a pod to itself.
+    /// The cell of two groups, also for a pod to itself.
     pub fn between(&self, from: usize, to: usize) -> Option<Cell> {
         self.cells.between(from, to)
     }
 
-    /// How many groups there are: parties of one group have equal rows and columns.
+    /// The number of groups. Parties of one group have equal rows and columns.
     pub fn groups(&self) -> usize {
         self.groups.len()
     }
@@ -169,13 +170,12 @@ impl Matrix {
         self.cells.services(number)
     }
 
-    /// Whether a rule that was looked at asks for source ports: the cells hold for packets from
-    /// [`Packet::EPHEMERAL`].
+    /// Whether an evaluated rule depends on source ports. The cells hold for packets from [`Packet::EPHEMERAL`].
     pub fn looks_at_source_ports(&self) -> bool {
         self.cells.by_source
     }
 
-    /// The text of a cell: one if all families agree.
+    /// The text of a cell, one text if all families agree.
     pub fn text(&self, cell: Cell) -> String {
         match (cell.v4, cell.v6) {
             (Some(v4), Some(v6)) if v4 == v6 => self.services(v4).to_string(),

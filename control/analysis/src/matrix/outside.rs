@@ -1,4 +1,5 @@
-//! Addresses that are no pod's and no node's: each net that a policy or a network set names, and the rest of the world.
+//! Addresses that belong to no pod and no node: each net that a policy or a network set names, and the rest of the
+//! world.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -19,14 +20,14 @@ use super::groups::End;
 /// The most nets that become parties.
 pub const MOST_NETS: usize = 24;
 
-/// The most nets that become parties because somebody asked for them.
+/// The most nets that become parties because the user asked for them.
 pub const MOST_ASKED_NETS: usize = 400;
 
-/// Addresses of no network (RFC 5737, RFC 3849): the first choice for one that no object names.
+/// Addresses for documentation (RFC 5737, RFC 3849). They are tried first for an address that no object names.
 const DOCUMENTATION: [&str; 5] =
     ["203.0.113.1", "198.51.100.1", "192.0.2.1", "2001:db8::1", "2001:db8:ffff::1"];
 
-/// Nets without hosts that send packets: all that are neither global nor private unicast addresses (RFC 6890).
+/// Nets without hosts that send packets, that is, all that are neither global nor private unicast addresses (RFC 6890).
 const NO_HOSTS: [&str; 12] = [
     "0.0.0.0/8",
     "127.0.0.0/8",
@@ -42,26 +43,26 @@ const NO_HOSTS: [&str; 12] = [
     "fe00::/7",
 ];
 
-/// Addresses outside that policy tells apart from all others.
+/// Addresses outside the cluster that policy tells apart from all others.
 #[derive(Debug, Default)]
 pub(super) struct Outside {
     /// By family, an address that no object names.
     pub(super) rest: [Option<End>; 2],
-    /// Nets, in each case with an address of theirs that is in no smaller net and no object's. Nets of one class stand
-    /// together. A net of the class of the rest is not among them.
+    /// Groups of nets of one class, each with an address that is in no smaller net and belongs to no object. Nets of
+    /// the class of `rest` are not listed.
     pub(super) nets: Vec<(Vec<IpNet>, End)>,
-    /// How many of these there are, if they are too many: then `nets` has those that were asked for.
+    /// The number of nets, if there are too many. Then `nets` contains only the requested ones.
     pub(super) too_many: Option<usize>,
-    /// Where the addresses of each net are that was asked for.
+    /// The places of the addresses of each requested net.
     pub(super) asked: BTreeMap<IpNet, Held>,
 }
 
-/// Where the addresses of a net are that are no object's.
+/// The places of a net's addresses that belong to no object.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     /// Indexes of [`Outside::nets`].
     pub(super) nets: BTreeSet<usize>,
-    /// Whether some are in [`Outside::rest`].
+    /// Whether some addresses are in [`Outside::rest`].
     pub(super) rest: bool,
 }
 
@@ -76,7 +77,7 @@ impl Held {
 }
 
 impl Outside {
-    /// `asked` are nets that somebody asks for, without host bits.
+    /// `asked` are the requested nets, without host bits.
     pub(super) fn new(
         image: &Image,
         cluster: &Cluster,
@@ -92,11 +93,11 @@ impl Outside {
             outside.rest[family as usize] = address.map(|address| End::new(image, address, None));
         }
         let class = |end: &End| (end.family(), image.class_of(end.identity));
-        // By family and class, the index of nets; the rest has none.
+        // By family and class, the index in `nets`; the class of the rest has none.
         let rest = outside.rest.iter().flatten().map(|end| (class(end), None));
         let mut by_class: BTreeMap<_, Option<usize>> = rest.collect();
         let mut places: BTreeMap<IpNet, Option<usize>> = BTreeMap::new();
-        // What is an object's address is no net outside: a policy's `nodes` are named as nets of one address.
+        // An object's address is no net outside. A policy's `nodes` are named as nets of one address.
         for net in named.difference(&of_objects).filter(|net| net.prefix_len() > 0) {
             let Some(address) = free(*net, &all) else { continue };
             let end = End::new(image, address, None);
@@ -206,7 +207,7 @@ fn of_objects(cluster: &Cluster, contents: &Contents) -> BTreeSet<IpNet> {
     addresses.into_iter().map(IpNet::from).chain(blocks).collect()
 }
 
-/// An address that a host can have and that is in none of these nets, apart from those that contain every address.
+/// An address that a host can have and that is in none of these nets, except nets that contain every address.
 fn unnamed(family: Family, nets: &BTreeSet<IpNet>) -> Option<IpAddr> {
     let documentation = DOCUMENTATION.iter().filter_map(|text| text.parse::<IpAddr>().ok());
     let mut documentation = documentation.filter(|it| Family::from_address(*it) == family);
@@ -218,10 +219,10 @@ fn unnamed(family: Family, nets: &BTreeSet<IpNet>) -> Option<IpAddr> {
     })
 }
 
-/// An address of a net that is in no smaller one of these.
+/// An address of a net that is in none of these nets that are smaller.
 fn free(net: IpNet, nets: &BTreeSet<IpNet>) -> Option<IpAddr> {
-    // Nets ascend, and none overlaps another in part: those in this one follow it, and what is free begins where one of
-    // them ends.
+    // Nets ascend, and none overlaps another in part. So the nets inside this one follow it, and a free address comes
+    // directly after one of them.
     let behind = nets.range((Bound::Excluded(net), Bound::Unbounded));
     let mut candidate = net.network();
     for inner in behind.take_while(|inner| net.contains(*inner)) {

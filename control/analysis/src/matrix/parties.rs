@@ -1,4 +1,4 @@
-//! Parties: the rows and columns that people see.
+//! Parties: the rows and columns that users see.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,49 +18,43 @@ use super::outside::Outside;
 /// A row and column of the matrix: ends that policy cannot tell apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Party {
-    /// What it is.
     pub kind: PartyKind,
-    /// Its pods, if it consists of pods.
+    /// The party's pods, if it consists of pods.
     pub pods: Vec<ObjectName>,
-    /// Its group. Parties of one group have equal rows and columns.
+    /// The party's group. Parties of one group have equal rows and columns.
     pub group: usize,
 }
 
-/// What a party is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PartyKind {
     /// All pods of a workload.
     Workload {
-        /// The namespace.
         namespace: String,
         /// The kind of the controller.
         kind: String,
-        /// Its name.
         name: String,
     },
     /// A pod, with an address if policy tells its addresses apart.
     Pod(ObjectName, Option<IpAddr>),
     /// The node that the pod at the other end runs on.
     OwnNode,
-    /// Nodes, apart from the one that the pod at the other end runs on.
+    /// Nodes, except the one that the pod at the other end runs on.
     Nodes(Vec<String>),
     /// Addresses of these nets that belong to no smaller net and to no object.
     Nets(Vec<IpNet>),
-    /// Addresses that no object names, with the ones that were asked about.
+    /// Addresses that no object names, with the requested ones.
     Outside(Vec<IpAddr>),
 }
 
 /// A pod that is no party.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeftOut {
-    /// Why.
     pub why: &'static str,
-    /// The pod.
     pub pod: ObjectName,
 }
 
 impl Party {
-    /// Its namespace; empty if it has none.
+    /// The party's namespace; empty if it has none.
     pub fn namespace(&self) -> &str {
         match &self.kind {
             PartyKind::Workload { namespace, .. } => namespace,
@@ -74,7 +68,7 @@ impl Party {
         !self.pods.is_empty()
     }
 
-    /// The names by which a filter finds it.
+    /// The names that a filter matches.
     pub fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = self.pods.iter().map(ObjectName::to_string).collect();
         match &self.kind {

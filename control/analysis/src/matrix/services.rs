@@ -1,4 +1,4 @@
-//! Sets of services: which packets pass, in a normal form.
+//! Sets of services, that is, of packets, in a normal form.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use manx_oracle::Packet;
 use manx_policy_compiler::image::{Decisions, PathId, Run};
 use manx_policy_compiler::model::{Family, ICMP, ICMPV6, Protocol};
 
-/// Protocols, as numbers, that are never among [`KINDS`]' last.
+/// Protocol numbers that have a kind of their own, so the last of [`KINDS`] never contains them.
 const OWN_KIND: [u8; 5] = [6, 17, 132, ICMP, ICMPV6];
 
 /// The names of the kinds of service, in order: three with ports, ICMP with types, the rest with protocol numbers.
@@ -28,7 +28,7 @@ impl Keys {
         Self(vec![(0, u16::MAX)])
     }
 
-    /// The keys of the runs whose path is wanted.
+    /// The keys of the runs whose path `wanted` accepts.
     fn from_runs(runs: &[Run], wanted: impl Fn(PathId) -> bool) -> Self {
         let mut keys: Vec<(u16, u16)> = Vec::new();
         for run in runs.iter().filter(|run| wanted(run.path)) {
@@ -40,12 +40,11 @@ impl Keys {
         Self(keys)
     }
 
-    /// The ranges.
     pub fn ranges(&self) -> &[(u16, u16)] {
         &self.0
     }
 
-    /// Whether it is every key.
+    /// Whether the set contains every key.
     pub fn is_all(&self) -> bool {
         self.0 == [(0, u16::MAX)]
     }
@@ -82,7 +81,7 @@ impl Keys {
     }
 }
 
-/// Which packets pass: keys by [kind](KINDS). Equal sets are equal values, and their texts are equal.
+/// A set of packets: keys by [kind](KINDS). Equal sets are equal values, and their texts are equal.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Services(pub [Keys; 5]);
 
@@ -92,14 +91,14 @@ impl Services {
         Self(std::array::from_fn(|_| Keys::all()))
     }
 
-    /// The packets for which a chain's path is wanted.
+    /// The packets for which `wanted` accepts a chain's path.
     pub(super) fn from_decisions(decisions: &Decisions, wanted: impl Fn(PathId) -> bool) -> Self {
         let [tcp, udp, sctp] = &decisions.ports;
         let kinds = [tcp, udp, sctp, &decisions.icmp, &decisions.others];
         Self(kinds.map(|runs| Keys::from_runs(runs, &wanted)))
     }
 
-    /// What is in both.
+    /// The packets that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         Self(std::array::from_fn(|kind| self.0[kind].intersection(&other.0[kind])))
@@ -120,13 +119,13 @@ impl Services {
         self.0.get(kind).is_some_and(|keys| keys.contains(key))
     }
 
-    /// What is not in it.
+    /// The packets that are not in the set.
     #[must_use]
     pub fn complement(&self) -> Self {
         Self(std::array::from_fn(|kind| self.0[kind].complement()))
     }
 
-    /// A packet of the set, if it has one: to a port that people know if there is one.
+    /// A packet of the set, if it has one, to a well-known port if possible.
     pub fn example(&self, family: Family) -> Option<Packet> {
         const KNOWN: [u16; 4] = [80, 443, 53, 8080];
         let (kind, keys) = self.0.iter().enumerate().find(|(_, keys)| !keys.0.is_empty())?;
@@ -136,7 +135,7 @@ impl Services {
     }
 }
 
-/// The packet of a [kind](KINDS) with this key, from the source port that is asked about.
+/// The packet of a [kind](KINDS) with this key, from the matrix's source port.
 pub fn packet(kind: usize, key: u16, family: Family) -> Packet {
     match (Protocol::ALL.get(kind), key.to_be_bytes()) {
         (Some(protocol), _) => Packet::to_port(protocol.number(), Some(key)),
@@ -149,7 +148,8 @@ pub fn packet(kind: usize, key: u16, family: Family) -> Packet {
 }
 
 impl fmt::Display for Services {
-    /// `all`, `none`, or the shorter of what is in it (`TCP 80, 443-445; UDP 53`) and what is not (`all but UDP 53`).
+    /// `all`, `none`, or the shorter of the set's content (`TCP 80, 443-445; UDP 53`) and its complement (`all but UDP
+    /// 53`).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_none() {
             return f.write_str("none");

@@ -1,4 +1,4 @@
-//! What of a matrix is shown: the parties that a filter lets through, with equal rows joined.
+//! The part of a matrix that is shown: the parties that match a filter, with equal rows joined.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -8,60 +8,57 @@ use manx_policy_compiler::model::Family;
 use super::{Cell, Matrix, Whys};
 use crate::pattern::{fits, net};
 
-/// Which pairs are shown. An empty list is every party.
+/// The pairs that are shown. An empty list matches every party.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Patterns of sources. A net or an address stands for the parties that hold or overlap it.
+    /// Patterns of sources. A net or an address matches the parties that contain or overlap it.
     pub from: Vec<String>,
     /// Patterns of destinations.
     pub to: Vec<String>,
-    /// Namespaces; one end is in one of them.
+    /// Namespaces. At least one end of a pair is in one of them.
     pub namespaces: Vec<String>,
 }
 
 impl Filter {
-    /// The nets and addresses among the patterns: what [`Matrix::with_nets`] must know.
+    /// The nets and addresses among the patterns, for [`Matrix::with_nets`].
     pub fn nets(&self) -> Vec<IpNet> {
         self.from.iter().chain(&self.to).filter_map(|pattern| net(pattern)).collect()
     }
 }
 
-/// The sources and destinations that are shown, and what is shown of each pair.
+/// The sources and destinations that are shown, and the content of each pair.
 #[derive(Debug)]
 pub struct View<'a> {
     matrix: &'a Matrix,
     filter: &'a Filter,
     /// The sources, as indexes of parties.
     pub sources: Vec<usize>,
-    /// The destinations.
     pub destinations: Vec<usize>,
 }
 
-/// What is shown of a cell. Cells with equal ones are shown together.
+/// The content of a pair. Pairs with equal contents are shown together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
     /// The services.
     pub cell: Cell,
-    /// What decides at the source and at the destination, in each family that the cell has, if that was asked for:
-    /// numbers for the blocks' [`Whys`]. Families that agree are one.
+    /// The reasons at the source and at the destination, in each family of the cell, if they were requested: numbers
+    /// for the blocks' [`Whys`]. If the families agree, there is one entry.
     pub why: Vec<[usize; 2]>,
-    /// The destinations.
     pub destinations: Vec<usize>,
 }
 
 /// Sources with equal rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// The sources.
     pub sources: Vec<usize>,
-    /// Their row, without what reaches nothing: the destinations of each cell.
+    /// Their row, without destinations that they do not reach: the destinations of each cell.
     pub lines: Vec<Line>,
-    /// The destinations that they do not reach at all, with the reason if that was asked for.
+    /// The destinations that they do not reach, with the reason if it was requested.
     pub none: Vec<Line>,
 }
 
 impl<'a> View<'a> {
-    /// What the filter shows of the matrix.
+    /// The part of the matrix that the filter shows.
     pub fn new(matrix: &'a Matrix, filter: &'a Filter) -> Self {
         let shown = |patterns: &[String]| -> Vec<usize> {
             let nets = patterns.iter().filter_map(|pattern| net(pattern));
@@ -107,8 +104,8 @@ impl<'a> View<'a> {
         wanted.is_empty() || wanted.iter().any(|wanted| wanted == own)
     }
 
-    /// The rows, equal ones joined, in the order of their first sources. Sources are joined only if what decides is
-    /// equal too, if `why`.
+    /// The rows, with equal ones joined, in the order of their first sources. If `why`, sources are joined only if
+    /// their reasons are equal too.
     pub fn blocks(&self, why: bool) -> (Vec<Block>, Whys) {
         let mut rows: HashMap<Vec<usize>, usize> = HashMap::new();
         let mut joined: Vec<(Vec<usize>, Vec<usize>)> = Vec::new();
@@ -151,13 +148,13 @@ impl<'a> View<'a> {
         (blocks, values.whys)
     }
 
-    /// What a row or column of a party depends on.
+    /// The inputs of a party's row and column.
     fn alike(&self, party: usize) -> (usize, bool) {
         (self.matrix.group(party), self.is_in_namespace(party))
     }
 
-    /// The number of what is shown of a pair; 0 if nothing is. A pod has a number with itself, as with another pod of
-    /// its group: so rows of one group are equal.
+    /// The number of a pair's content, 0 if the pair is not shown. A pod has a number with itself, as with another pod
+    /// of its group, so rows of one group are equal.
     fn number(&self, from: usize, to: usize, values: &mut Values) -> usize {
         let is_shown = self.filter.namespaces.is_empty()
             || self.is_in_namespace(from)
@@ -193,11 +190,11 @@ impl<'a> View<'a> {
     }
 }
 
-/// What is shown of pairs of groups, by numbers from 1.
+/// The contents of pairs of groups, by numbers from 1.
 struct Values {
     numbers: HashMap<(Cell, Vec<[usize; 2]>), usize>,
     all: Vec<(Cell, Vec<[usize; 2]>)>,
-    /// Whether what decides is shown, too.
+    /// Whether reasons are shown, too.
     with_why: bool,
     whys: Whys,
 }
@@ -226,7 +223,7 @@ impl Values {
     }
 }
 
-/// Parties as a short list of names: `NAMESPACE/*` stands for all that the matrix has in a namespace, if these are
+/// Parties as a short list of names. `NAMESPACE/*` stands for all parties of the matrix in a namespace, if there are
 /// several. `all` are the parties that may be named.
 pub fn fold(matrix: &Matrix, parties: &[usize], all: &[usize]) -> Vec<String> {
     let mut wanted: BTreeMap<&str, usize> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Why: what decides at either end of a cell, and the oracle's explanation of a packet of it.
+//! The reasons at either end of a cell, and the oracle's explanation of one of its packets.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use super::groups::End;
 use super::parties::PartyKind;
 use super::services::Services;
 
-/// What decides at the ends of many cells, as texts by number. Each place of the tables is read once.
+/// The reasons at the ends of many cells, as texts by number. Each place of the tables is read once.
 #[derive(Debug, Default)]
 pub struct Whys {
     texts: Vec<String>,
@@ -25,7 +25,7 @@ pub struct Whys {
 }
 
 impl Whys {
-    /// The numbers of what decides between two groups, at the source and at the destination. `None`: there is no such
+    /// The numbers of the reasons between two groups, at the source and at the destination. `None` if there is no such
     /// pair.
     pub fn numbers(
         &mut self,
@@ -74,10 +74,10 @@ impl Whys {
     }
 }
 
-/// What decides where nothing does.
+/// The reason at an end that is no pod.
 const NO_POD: &str = "no policy of pods applies: it is no pod";
 
-/// Where each policy is defined.
+/// The file and line of each policy.
 #[derive(Debug)]
 pub(super) struct Places(BTreeMap<PolicyName, String>);
 
@@ -111,7 +111,7 @@ impl Places {
 }
 
 impl Matrix {
-    /// What a chain decides, by reason; what it allows comes first.
+    /// The services of a chain by reason, allowed ones first.
     fn reasons(&self, chain: ChainId, local: &End, peer: &End) -> String {
         let (family, source) = (local.family(), Packet::EPHEMERAL);
         let decisions = self.image.decisions(chain, local.identity, peer.identity, family, source);
@@ -132,7 +132,7 @@ impl Matrix {
         texts.collect::<Vec<_>>().join("; ")
     }
 
-    /// The oracle's explanations of a cell: of a packet that passes, and of one that does not, if there are such.
+    /// The oracle's explanations of a cell: for a packet that passes, and for one that does not, if such packets exist.
     pub fn explain(&self, oracle: &Oracle, from: usize, to: usize) -> Vec<Trace> {
         let Some(cell) = self.cell(from, to) else { return Vec::new() };
         let mut families = Family::ALL.into_iter().zip([cell.v4, cell.v6]);
@@ -155,7 +155,7 @@ impl Matrix {
         to: usize,
         family: Family,
     ) -> Option<(OracleParty, OracleParty)> {
-        // The first pod of each; of one party the first and the second.
+        // The first pod of each party. If both are the same party, its first and second pod.
         let second = usize::from(from == to);
         let (source, destination) = (self.pod(from, 0, family), self.pod(to, second, family));
         let of = |party: usize, pod: &Option<OracleParty>, other: &Option<OracleParty>| {

@@ -1,4 +1,4 @@
-//! The oracle as a judge of tables: its boundaries and its results, in the words of the model.
+//! The oracle as a judge of tables: its boundaries and its results, converted to the model's types.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,11 +14,11 @@ use manx_calculation::import::policy_name;
 use manx_objects::object::{Kind, calico};
 use manx_oracle::{Oracle, Packet, Place, Staged, VerdictReason};
 
-/// Judges by the objects alone.
+/// Judges from the objects alone.
 pub(super) struct ByObjects<'a> {
     pub(super) oracle: &'a Oracle,
-    /// At [`Depth::Every`] members are told apart by everything that any rule could see, whether a
-    /// rule uses it or not.
+    /// At [`Depth::Every`] members are told apart by everything that any rule could depend on,
+    /// whether a rule uses it or not.
     depth: Depth,
 }
 
@@ -58,7 +58,7 @@ impl<'a> Judge for ByObjects<'a> {
         JudgedPoint { stage, direction, seen }
     }
 
-    /// For forwarded traffic of a host, either end may have any address.
+    /// Forwarded traffic of a host may have any address at either end.
     fn addresses(&self, end: &Self::LocalEnd, peers: &Witnesses) -> BTreeSet<IpAddr> {
         if end.stage == Stage::Forward {
             peers.iter().collect()
@@ -138,7 +138,7 @@ impl ByObjects<'_> {
         }
     }
 
-    /// The reasons in the words of the model; none if tables cannot express it.
+    /// The reasons as the model's types; none if tables cannot express them.
     fn reasons(&self, end: &JudgedPoint<'_>, why: VerdictReason) -> Vec<Reason> {
         let direction = end.direction;
         let one = match why {
@@ -191,7 +191,7 @@ impl ByObjects<'_> {
     }
 }
 
-/// The direction in the oracle's words.
+/// Converts the model's direction to the oracle's.
 pub(super) const fn side(direction: Direction) -> manx_oracle::Direction {
     match direction {
         Direction::Ingress => manx_oracle::Direction::Ingress,
@@ -199,7 +199,7 @@ pub(super) const fn side(direction: Direction) -> manx_oracle::Direction {
     }
 }
 
-/// The oracle's direction in the model's words.
+/// Converts the oracle's direction to the model's.
 const fn direction(side: manx_oracle::Direction) -> Direction {
     match side {
         manx_oracle::Direction::Ingress => Direction::Ingress,
@@ -207,14 +207,16 @@ const fn direction(side: manx_oracle::Direction) -> Direction {
     }
 }
 
-/// The packet in the oracle's words.
+/// Converts the model's packet to the oracle's.
 pub(super) const fn packet(transport: Transport) -> Packet {
-    let shown = match transport.shown {
-        Shown::Nothing => manx_oracle::Shown::Nothing,
-        Shown::Ports { source, destination } => manx_oracle::Shown::Ports { source, destination },
-        Shown::Icmp { kind, code } => manx_oracle::Shown::Icmp { kind, code },
+    let l4 = match transport.shown {
+        Shown::Nothing => manx_oracle::L4Header::Nothing,
+        Shown::Ports { source, destination } => {
+            manx_oracle::L4Header::Ports { source, destination }
+        }
+        Shown::Icmp { kind, code } => manx_oracle::L4Header::Icmp { kind, code },
     };
-    Packet { protocol: transport.protocol, shown }
+    Packet { protocol: transport.protocol, l4 }
 }
 
 const fn action(action: calico::Action) -> Action {

@@ -2,11 +2,12 @@
 //!
 //! The import, the resolution and the compiler are between objects and tables; the oracle shares no code with any of
 //! them. Compared are, for each endpoint, direction and own address: every peer, and every packet at either side of
-//! every boundary that the oracle or the tables draw, including fragments that show no ports, in both families. The
-//! comparison covers the verdict, what decides, the Pass and Log rules before that, and what staged policies would have
-//! done. It does not cover decisions outside the tables (a node always reaches its own pods, and a pod itself).
+//! every boundary that the oracle or the tables draw, including fragments without ports, in both families. The
+//! comparison covers the verdict, its reason, the Pass and Log rules before it, and the effects that staged policies
+//! would have had. It does not cover decisions outside the tables (a node always reaches its own pods, and a pod
+//! itself).
 //!
-//! Equal cases are compared once: cases that are equal for the oracle by what its rules look at
+//! Equal cases are compared once: cases that are equal for the oracle, by the inputs of its rules
 //! ([`manx_oracle::AddressClass`]), and that the tables look up in the same row.
 
 mod judge;

@@ -1,4 +1,4 @@
-//! The tables of each node in some manifests, as its agent would make them.
+//! The tables of each node in some manifests, as the node's agent would make them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +27,7 @@ pub fn endpoints(contents: &Contents, oracle: &Oracle) -> BTreeMap<String, BTree
     let mut endpoints: BTreeMap<String, BTreeSet<LocalName>> =
         nodes.keys().map(|node| (node.clone(), BTreeSet::new())).collect();
     let first = nodes.keys().next().cloned().unwrap_or_default();
-    // The endpoints that the import knows, and those that it should know.
+    // The endpoints that the import has, and those that it should have.
     let pods = oracle.pods().filter_map(|pod| match pod {
         Party::Pod { namespace, name, .. } => Some(LocalName::new(namespace, name)),
         Party::Node { .. } | Party::Address(_) => None,
@@ -57,7 +57,7 @@ impl NodeTables {
         Self { local, image }
     }
 
-    /// Compares them with the oracle.
+    /// Compares the tables with the oracle.
     pub fn prove(
         &self,
         oracle: &Oracle,

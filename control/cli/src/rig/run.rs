@@ -18,7 +18,7 @@ use manx_linux::private;
 use manx_rig::caller::{self, Listener, Running};
 use manx_rig::plan::Plan;
 use manx_rig::plan::input::{self, Input, Manifests};
-use manx_rig::plan::policy_word::full_name;
+use manx_rig::plan::policy_reference::full_name;
 use manx_rig::plan::prober::Prober;
 use manx_rig::report::Report;
 use manx_rig::report::event::Request;

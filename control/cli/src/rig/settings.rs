@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use crate::node::{PodDevice, UplinkMode, parse_workers};
 use crate::output::Output;
 use crate::policy::assume::Assume;
-use manx_rig::plan::policy_word::PolicyWord;
+use manx_rig::plan::policy_reference::PolicyReference;
 
 /// `manx rig ...`.
 #[derive(Debug, Args)]
@@ -83,7 +83,7 @@ pub struct Run {
     /// Hide a policy (NAME, NAMESPACE/NAME, or with its KIND/ before it) from the agents, not from the oracle: the rig
     /// must then fail
     #[arg(long, value_name = "POLICY")]
-    pub sabotage: Vec<PolicyWord>,
+    pub sabotage: Vec<PolicyReference>,
     /// How pods are attached
     #[arg(long, value_enum, default_value_t = PodDevice::Auto)]
     pub pod_device: PodDevice,

@@ -64,7 +64,7 @@ fn pods_that_cnitool_attaches_reach_each_other_until_it_detaches_them() {
     assert_eq!(node.attachments(), []);
     let left = netlink::in_netns(&a, async |netlink| netlink.link("eth0").await).unwrap();
     assert!(left.is_none());
-    // Without a list of what is valid it detaches what it remembers, which is nothing any more.
+    // Without a list of valid attachments cnitool detaches those that it remembers, and it remembers none any more.
     node.cnitool("gc", &pods[0]).unwrap().result();
 }
 
@@ -95,7 +95,7 @@ fn every_version_and_kind_of_device_attaches() {
     }
 }
 
-/// A pod whose interface has another hardware address gets nothing.
+/// CHECK fails for a pod whose interface has another hardware address, because the pod gets no packets.
 fn check_finds_another_hardware_address(node: &Node) {
     let netns = node.add_namespace("tap");
     let call = |more: Value| {
@@ -118,7 +118,7 @@ fn check_finds_another_hardware_address(node: &Node) {
     node.call("DEL", &call(json!({}))).result();
 }
 
-/// The result names the hardware address that the interface has, if it has one.
+/// The result contains the hardware address of the interface, if it has one.
 fn check_hardware_address(netns: &Path, result: &Value, device: &str) {
     let inside = netns::open(netns).unwrap();
     let link = netlink::in_netns(&inside, async |netlink| netlink.existing("eth0").await).unwrap();
@@ -167,7 +167,7 @@ fn a_check_finds_what_is_no_longer_as_the_attachment_left_it() {
         let (code, text) = check(&node, &result).error();
         assert!(code == 103 && text.contains(found), "{code} {text}");
         ip(&repair);
-        // An address that goes takes the route along.
+        // The route is deleted with its address.
         if spoil.starts_with("address") {
             ip("route replace default dev eth0");
         }
@@ -176,7 +176,7 @@ fn a_check_finds_what_is_no_longer_as_the_attachment_left_it() {
     ip("link set eth0 down");
     assert!(check(&node, &result).error().1.contains("is down"));
     check_finds_another_hardware_address(&node);
-    // An agent that starts anew without a holder has the addresses and no devices.
+    // An agent that is restarted without a holder has the addresses and no devices.
     node.holder().unwrap().1.end().unwrap();
     assert!(node.stop_agent());
     assert_eq!(check(&node, &result).error().0, 11);
@@ -200,19 +200,19 @@ fn the_late_end_of_a_former_sandbox_leaves_the_new_one_alone() {
     let [old, new, peer] = [&paths[0], &paths[1], &paths[2]].map(|path| netns::open(path).unwrap());
     let gone = netlink::in_netns(&old, async |netlink| netlink.link("eth0").await).unwrap();
     assert!(gone.is_none(), "the pod has one interface");
-    // Another container, another interface, another network.
+    // Calls with another container, another interface, another network.
     node.call("DEL", &first).result();
     node.call("DEL", &Call { interface: "eth1", ..second.clone() }).result();
     node.call("DEL", &Call { config: json!({"name": "other"}), ..second.clone() }).result();
     assert!(all.iter().all(|address| reaches(&peer, &new, *address)));
     let refused = node.call("ADD", &Call { interface: "eth1", ..second.clone() }).error();
     assert!(refused.0 == 100 && refused.1.contains("one interface"), "{refused:?}");
-    // A new agent still knows whose the addresses are.
+    // A new agent still knows the owners of the addresses.
     assert!(node.stop_agent());
     node.start_agent();
     node.call("DEL", &first).result();
     assert!(node.attachments().iter().any(|it| it.pod.name == "db-0"));
-    // The pod's name is not needed.
+    // DEL does not need the pod's name.
     node.call("DEL", &Call { pod: "unknown", ..second }).result();
     assert!(!node.attachments().iter().any(|it| it.pod.name == "db-0"));
 }
@@ -239,7 +239,7 @@ fn a_reservation_ends_with_its_connection_and_only_the_devices_queues_fulfil_it(
     let text = client.hand_over(&[null.as_fd()]).unwrap_err().to_string();
     assert!(text.contains("not the queues of interface eth0"), "{text}");
     assert_eq!(node.attachments(), []);
-    // Another call than the one that is due ends it, too.
+    // A call other than the expected one also ends the reservation.
     reserve(&mut client);
     client.status().unwrap_err();
     let text = client.hand_over(&[null.as_fd()]).unwrap_err().to_string();
@@ -256,7 +256,7 @@ fn a_reservation_ends_with_its_connection_and_only_the_devices_queues_fulfil_it(
     let queues: Vec<_> = queues.iter().map(AsFd::as_fd).collect();
     let attached = client.hand_over(&queues).unwrap();
     assert_eq!((attached.addresses, attached.device), (reservation.addresses.clone(), Device::Tun));
-    // The same once more is there already.
+    // The same attachment already exists.
     let again = client.reserve(attach(), netns.as_fd()).unwrap().unwrap_err();
     assert_eq!(again.addresses, reservation.addresses);
 }
@@ -285,7 +285,7 @@ fn carries_pods_that_the_plugin_attaches_without_sys_admin(workers: usize) {
     for ((from, _), (to, has)) in [(&all[0], &all[1]), (&all[1], &all[0])] {
         assert!(has.iter().all(|address| reaches(from, to, *address)), "{has:?}");
     }
-    // The node itself, by manx0.
+    // The node itself is reached by manx0.
     let _listener = netns::run_in(&all[0].0, || TcpListener::bind("0.0.0.0:80").unwrap()).unwrap();
     let port = SocketAddr::new(all[0].1[0], 80);
     assert!(node.inside(|| connects(port)));
@@ -298,7 +298,7 @@ fn carries_pods_that_the_plugin_attaches_without_sys_admin(workers: usize) {
     assert!(text.contains("attach by the CNI plugin"), "{text}");
     for (name, path) in ["a", "b"].into_iter().zip(&paths) {
         node.call("DEL", &Call::new(name, path)).result();
-        // The name is free at once.
+        // The name is free immediately.
         let inside = netns::open(path).unwrap();
         let left = netlink::in_netns(&inside, async |netlink| netlink.link("eth0").await).unwrap();
         assert!(left.is_none());
@@ -315,7 +315,7 @@ fn what_the_runtime_no_longer_has_is_freed_and_nothing_else() {
     node.call("ADD", &call("a", &paths[0])).result();
     node.call("ADD", &call("b", &paths[1])).result();
     node.call("ADD", &Call { config: json!({"name": "other"}), ..call("c", &paths[2]) }).result();
-    // As the rig attaches.
+    // The pod is attached as the rig attaches pods.
     let pod = manx_api::PodName { namespace: "shop".to_owned(), name: "d".to_owned() };
     let attach = manx_api::Attach::new(pod, &paths[3], "eth0");
     node.client().unwrap().attach(attach).unwrap();
@@ -380,14 +380,14 @@ fn a_port_of_the_node_leads_to_a_pod_by_portmap_behind_it() {
     if !add_plugin(&node, "portmap") {
         return;
     }
-    // Debian's speaks 1.0.0.
+    // Debian's plugin has version 1.0.0.
     node.install();
     let pod = node.add_namespace("web");
     let mapping =
         json!({"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]});
     fs::write(node.folder.path().join("cap-args"), mapping.to_string()).unwrap();
     let Some(added) = node.cnitool("add", &pod) else { return };
-    // Without CHECK: that of Debian's portmap 1.1 misses the rules of IPv6 that it has not made.
+    // CHECK is left out because Debian's portmap 1.1 misses IPv6 rules that it has not made.
     let has = node.show("web", &added.result());
     assert_eq!(has.len(), 2);
     let inside = netns::open(&pod).unwrap();
@@ -418,8 +418,8 @@ fn of_two_hundred_pods_that_come_at_once_no_two_have_one_address() {
     assert_eq!(node.attachments(), []);
 }
 
-/// The interface may have gone with a namespace whose number this one has got, and the agent hears of it late: of a veth
-/// with the next packet.
+/// The interface may have ended with a namespace whose number the new one has got, and the agent may not know yet: for
+/// a veth it learns that with the next packet.
 #[test]
 fn an_addition_succeeds_only_with_an_interface_in_the_namespace() {
     let Some(node) = Node::start(&BOTH) else { return };
@@ -441,7 +441,8 @@ fn an_addition_succeeds_only_with_an_interface_in_the_namespace() {
     }
 }
 
-/// A runtime that has given up on an ADD detaches while it is under way, and attaches the pod's next sandbox meanwhile.
+/// A runtime that has given up on an ADD detaches while the ADD still runs, and attaches the pod's next sandbox
+/// meanwhile.
 #[test]
 fn additions_and_removals_of_one_pod_at_the_same_time_leave_it_whole_or_nothing_of_it() {
     let Some(node) = Node::start(&["10.244.1.0/28"]) else { return };
@@ -458,7 +459,7 @@ fn additions_and_removals_of_one_pod_at_the_same_time_leave_it_whole_or_nothing_
         let turned = under_way.into_iter().cycle().skip(round % 6).take(6);
         let running: Vec<_> = turned
             .map(|(verb, at)| {
-                // Each time another distance.
+                // The distance differs each time.
                 std::thread::sleep(std::time::Duration::from_millis(round as u64 % 8));
                 (verb, node.start_call(verb, &call(at)))
             })
@@ -467,7 +468,7 @@ fn additions_and_removals_of_one_pod_at_the_same_time_leave_it_whole_or_nothing_
             let said = one.end();
             assert!(said.succeeded || verb == "ADD", "{verb}: {}", said.text);
         }
-        // It is attached once or not at all, and then with its interface where the agent says.
+        // The pod is attached once or not at all. If it is, its interface is where the agent says.
         let left = node.attachments();
         assert!(left.len() <= 1, "{left:?}");
         for (at, container) in containers.iter().enumerate() {
@@ -485,7 +486,7 @@ fn additions_and_removals_of_one_pod_at_the_same_time_leave_it_whole_or_nothing_
         assert_eq!(node.attachments(), []);
         assert!(node.holder().is_none() || node.kept().is_empty(), "{:?}", node.kept());
     }
-    // Every address is there to give again: all but the network's, the node's and the broadcast's.
+    // All addresses are free again, except the network's, the node's and the broadcast address.
     let names: Vec<String> = (0..13).map(|number| format!("pod-{number}")).collect();
     for name in &names {
         let path = node.add_namespace(name);
@@ -500,7 +501,7 @@ fn an_agent_that_is_killed_amid_many_attachments_forgets_no_address_and_gives_no
     let paths: Vec<_> = names.iter().map(|name| node.add_namespace(name)).collect();
     let call = |at: usize| Call::new(&names[at], &paths[at]);
     let mut held: BTreeMap<&str, Vec<IpAddr>> = BTreeMap::new();
-    // Two thirds are on their way when it dies.
+    // Two thirds of the calls run when the agent dies.
     let running: Vec<_> = (0..40).map(|at| (at, node.start_call("ADD", &call(at)))).collect();
     while node.attachments().len() < 20 {}
     node.kill_agent();
@@ -523,7 +524,7 @@ fn an_agent_that_is_killed_amid_many_attachments_forgets_no_address_and_gives_no
     let kept = node.attachments();
     let all: BTreeSet<IpAddr> = kept.iter().flat_map(|it| it.addresses.clone()).collect();
     assert_eq!(all.len(), kept.len());
-    // The runtime detaches what it could not attach, too.
+    // The runtime also detaches the pods that it could not attach.
     assert!((0..60).all(|at| node.call("DEL", &call(at)).succeeded));
     assert_eq!(node.attachments(), []);
 }

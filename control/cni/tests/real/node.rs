@@ -1,4 +1,4 @@
-//! A node in namespaces of its own: an agent with a directory of manifests, and the plugin as it is installed.
+//! A node in its own namespaces: an agent with a directory of manifests, and the installed plugin.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -26,30 +26,30 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-/// Set in a process of this program that is to be an agent: the folder of its node.
+/// Set in a process of this program that should be an agent, to the folder of its node.
 const FOLDER: &str = "MANX_CNI_TEST_FOLDER";
-/// How many workers that agent has.
+/// The number of workers of that agent.
 const WORKERS: &str = "MANX_CNI_TEST_WORKERS";
 /// Set if that agent's node translates the addresses of services.
 const SERVICES: &str = "MANX_CNI_TEST_SERVICES";
 /// Set if another plugin connects the pods.
 const POLICY_ONLY: &str = "MANX_CNI_TEST_POLICY_ONLY";
-/// Set if it waits for the end of another one.
+/// Set if the agent waits for the end of another one.
 const STANDBY: &str = "MANX_CNI_TEST_STANDBY";
-/// The kind of device that it gives pods.
+/// The kind of device that the agent gives pods.
 const DEVICE: &str = "MANX_CNI_TEST_DEVICE";
-/// The name of its [`Power`].
+/// The name of the agent's [`Power`].
 const POWER: &str = "MANX_CNI_TEST_POWER";
-/// The test that is an agent in such a process.
+/// The test that runs as the agent in such a process.
 const AGENT: &str = "an_agent_listens_where_the_configuration_says_until_it_is_told_to_stop";
-/// Where Debian's package `containernetworking-plugins` has the plugins.
+/// The folder of the plugins of Debian's package `containernetworking-plugins`.
 const PLUGINS: &str = "/usr/lib/cni";
 /// The node's own address on its uplink.
 pub(crate) const NODE: &str = "172.18.0.2";
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Runs an agent until it is told to stop, if this process is to be one.
+/// Runs an agent until it is stopped, if this process should be one.
 pub(crate) fn be_an_agent() -> bool {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return false };
     let settings = Settings {
@@ -83,11 +83,11 @@ pub(crate) fn be_an_agent() -> bool {
     true
 }
 
-/// What an agent may do.
+/// The capabilities of an agent.
 #[derive(Clone, Copy)]
 pub(crate) enum Power {
     Root,
-    /// As in a container that is not given `CAP_SYS_ADMIN`.
+    /// As in a container without `CAP_SYS_ADMIN`.
     WithoutSysAdmin,
 }
 
@@ -104,10 +104,10 @@ impl Power {
 pub(crate) struct Node {
     pub(crate) folder: tempfile::TempDir,
     netns: OwnedFd,
-    /// Beyond its uplink.
+    /// A namespace beyond the node's uplink.
     pub(crate) outside: OwnedFd,
     agent: Option<Child>,
-    /// The kind of device that the next agent gives pods; `None`: as it finds.
+    /// The kind of device that the next agent gives pods; `None`: the agent chooses.
     pub(crate) device: Option<Device>,
     translates_services: bool,
     is_policy_only: bool,
@@ -119,7 +119,7 @@ pub(crate) fn end(mut agent: Child, how: Signal) -> bool {
     agent.wait().unwrap().success()
 }
 
-/// What `manx-cni` or `cnitool` said.
+/// The output of `manx-cni` or `cnitool`.
 pub(crate) struct Said {
     pub(crate) succeeded: bool,
     pub(crate) text: String,
@@ -131,13 +131,13 @@ impl Said {
         Self { succeeded: output.status.success(), text: both }
     }
 
-    /// What it succeeded with.
+    /// The result of a success.
     pub(crate) fn result(&self) -> Value {
         assert!(self.succeeded, "{}", self.text);
         serde_json::from_str(&self.text).unwrap_or_default()
     }
 
-    /// The code and the message that it failed with.
+    /// The code and the message of a failure.
     pub(crate) fn error(&self) -> (u64, String) {
         assert!(!self.succeeded, "{}", self.text);
         let value: Value = serde_json::from_str(&self.text).expect(&self.text);
@@ -182,7 +182,7 @@ impl Node {
         };
         node.write_own(cidrs);
         node.install();
-        // By cnitool STATUS and GC come from this version on.
+        // cnitool has STATUS and GC from this version on.
         node.change_conflist(|it| it["cniVersion"] = "1.1.0".into());
         Some(node)
     }
@@ -197,21 +197,21 @@ impl Node {
         fs::write(self.folder.path().join("manifests/node.json"), node).unwrap();
     }
 
-    /// Starts an agent that connects the pods itself, with addresses of these.
+    /// Starts an agent that connects the pods itself, with addresses from these CIDRs.
     pub(crate) fn connect_pods_itself(&mut self, cidrs: &[&str]) {
         self.write_own(cidrs);
         self.is_policy_only = false;
         self.start_agent();
     }
 
-    /// The same, with an agent.
+    /// A node with a running agent.
     pub(crate) fn start(cidrs: &[&str]) -> Option<Self> {
         let mut node = Self::new(cidrs)?;
         node.start_agent();
         Some(node)
     }
 
-    /// The same, with pods and own interfaces of this kind.
+    /// A node with an agent, whose pods and own interfaces have this kind of device.
     pub(crate) fn start_with_device(cidrs: &[&str], device: Device) -> Option<Self> {
         let mut node = Self::new(cidrs)?;
         if device.is_tuntap() && !tun_allowed() {
@@ -222,7 +222,7 @@ impl Node {
         Some(node)
     }
 
-    /// The same, with an agent that leaves the translation of service addresses to the node.
+    /// A node with an agent that leaves the translation of service addresses to the node.
     pub(crate) fn start_with_services(cidrs: &[&str], device: Option<Device>) -> Option<Self> {
         let mut node = Self::new(cidrs)?;
         if device.is_some_and(Device::is_tuntap) && !tun_allowed() {
@@ -234,7 +234,7 @@ impl Node {
         Some(node)
     }
 
-    /// The same, with a network that another plugin makes, and an agent that only judges.
+    /// A node with a network of another plugin, and an agent that only enforces policy.
     pub(crate) fn start_behind(main: &Value) -> Option<Self> {
         let mut node = Self::new(&[])?;
         node.is_policy_only = true;
@@ -243,7 +243,7 @@ impl Node {
                 return None;
             }
         }
-        // As its author wrote it.
+        // The configuration as its author wrote it.
         let list = serde_json::json!({"cniVersion": "1.0.0", "name": "manx", "plugins": [main]});
         node.uninstall();
         fs::write(node.folder.path().join("net.d/20-other.conflist"), list.to_string()).unwrap();
@@ -252,7 +252,7 @@ impl Node {
         Some(node)
     }
 
-    /// Puts the plugin and its configuration where the runtime looks.
+    /// Installs the plugin and its configuration.
     pub(crate) fn install(&self) {
         let verb: &[_] =
             if self.is_policy_only { &["install", "--policy-only"] } else { &["install"] };
@@ -265,21 +265,21 @@ impl Node {
         netns::run_in(&self.netns, || UdpSocket::bind((NODE, 0)).unwrap()).unwrap()
     }
 
-    /// Takes both away again. Returns what it told.
+    /// Uninstalls both. Returns the output.
     pub(crate) fn uninstall(&self) -> String {
         let (succeeded, text) = self.run_installer(&["uninstall"]);
         assert!(succeeded, "{text}");
         text
     }
 
-    /// The same where it is an error. Returns what it told.
+    /// Uninstalls, and expects an error. Returns the output.
     pub(crate) fn uninstall_that_fails(&self) -> String {
         let (succeeded, text) = self.run_installer(&["uninstall"]);
         assert!(!succeeded, "{text}");
         text
     }
 
-    /// Takes both away if Manx is gone from the cluster. Returns whether the agent said so or not, and what was told.
+    /// Uninstalls both if Manx is removed from the cluster. Returns whether the agent said that it is, and the output.
     pub(crate) fn uninstall_if_removed(&self) -> (bool, String) {
         self.run_installer(&["uninstall", "--if-removed"])
     }
@@ -330,14 +330,14 @@ impl Node {
     pub(crate) fn start_standby(&self) -> Child {
         let mut command = self.agent_command("standby-log", 1, Power::Root);
         let mut successor = self.inside(|| command.env(STANDBY, "1").spawn().unwrap());
-        // One that does not wait has ended by now.
+        // An agent that does not wait has ended by now.
         thread::sleep(Duration::from_millis(500));
         let log = fs::read_to_string(self.folder.path().join("standby-log")).unwrap();
         assert!(successor.try_wait().unwrap().is_none(), "{log}");
         successor
     }
 
-    /// Ends the agent by a signal. The one that waits is the node's from then on.
+    /// Ends the agent by a signal. The waiting agent is the node's from then on.
     pub(crate) fn replace_agent(&mut self, successor: Child, how: Signal) {
         let first = self.agent.replace(successor).unwrap();
         end(first, how);
@@ -371,12 +371,12 @@ impl Node {
         self.agent.take().is_some_and(|agent| end(agent, Signal::SIGTERM))
     }
 
-    /// Ends the agent as a crash does.
+    /// Kills the agent, like a crash.
     pub(crate) fn kill_agent(&mut self) {
         end(self.agent.take().unwrap(), Signal::SIGKILL);
     }
 
-    /// The process id of the holder, and a client of it. `None`: there is none.
+    /// The process id of the holder, and a client of it. `None` if there is no holder.
     pub(crate) fn holder(&self) -> Option<(Pid, holder::Client)> {
         let client = holder::Client::connect(&holder::path(&self.socket())).ok()?;
         let socket = self.socket();
@@ -405,12 +405,12 @@ impl Node {
         Client::connect(&self.socket()).ok()
     }
 
-    /// What the agent has.
+    /// The agent's attachments.
     pub(crate) fn attachments(&self) -> Vec<Attachment> {
         self.client().unwrap().attachments().unwrap()
     }
 
-    /// A thread of the node does this.
+    /// Runs `work` in a thread in the node's namespace.
     pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         netns::run_in(&self.netns, work).unwrap()
     }
@@ -422,8 +422,8 @@ impl Node {
         path
     }
 
-    /// Writes the object of a pod of the namespace `shop`, as the kubelet does once it is attached. Waits until the
-    /// agent has it. Returns the addresses of the result of the pod's ADD.
+    /// Writes the object of a pod of the namespace `shop`, as the kubelet does after the pod is attached. Waits until
+    /// the agent has it. Returns the addresses of the result of the pod's ADD.
     pub(crate) fn show(&self, pod: &str, result: &Value) -> Vec<IpAddr> {
         let all = self.write_pod(pod, result);
         let is_enforced = || self.attachments().iter().any(|it| it.pod.name == pod && it.enforced);
@@ -436,7 +436,7 @@ impl Node {
         all
     }
 
-    /// Writes the object, and does not wait.
+    /// Writes the pod's object without waiting.
     pub(crate) fn write_pod(&self, pod: &str, result: &Value) -> Vec<IpAddr> {
         let all = addresses(result);
         let ips: Vec<String> = all.iter().map(|ip| format!(r#"{{"ip":"{ip}"}}"#)).collect();
@@ -456,7 +456,7 @@ impl Node {
         fs::remove_file(self.folder.path().join(format!("manifests/{name}.yaml"))).unwrap();
     }
 
-    /// Writes a manifest, all at once.
+    /// Writes a manifest atomically.
     pub(crate) fn write(&self, name: &str, object: &str) {
         let [hidden, shown] = [format!(".{name}"), format!("{name}.yaml")]
             .map(|file| self.folder.path().join("manifests").join(file));
@@ -464,12 +464,12 @@ impl Node {
         fs::rename(hidden, shown).unwrap();
     }
 
-    /// Calls `cnitool` in the node's namespace, for the pod of this namespace's name. `None`: there is no cnitool.
+    /// Calls `cnitool` in the node's namespace, for the pod with this namespace's name. `None` if there is no cnitool.
     pub(crate) fn cnitool(&self, verb: &str, netns: &Path) -> Option<Said> {
         let cnitool = cnitool()?;
         let pod = netns.file_name().unwrap().to_str().unwrap();
         let mut command = Command::new("unshare");
-        // It keeps results of ADD in /var/lib/cni.
+        // cnitool keeps results of ADD in /var/lib/cni.
         let script = "mount --bind \"$1\" /var/lib && shift && exec \"$@\"";
         command
             .args(["-m", "sh", "-c", script, "sh"])
@@ -517,24 +517,24 @@ pub(crate) struct Call<'a> {
     pub(crate) container: &'a str,
     pub(crate) interface: &'a str,
     pub(crate) netns: &'a Path,
-    /// What the configuration has beside the usual.
+    /// Additions to the usual configuration.
     pub(crate) config: Value,
 }
 
 impl<'a> Call<'a> {
-    /// For a container whose id is its pod's name.
+    /// A call for a container whose id is its pod's name.
     pub(crate) fn new(pod: &'a str, netns: &'a Path) -> Self {
         Self { pod, container: pod, interface: "eth0", netns, config: Value::Null }
     }
 }
 
-/// A plugin that runs.
+/// A running plugin.
 pub(crate) struct Running(Child);
 
 impl Running {
     /// Starts a plugin in the node's namespace with a configuration.
     pub(crate) fn start(node: &Node, mut command: Command, config: &Value) -> Self {
-        // A file, so that nothing waits for the plugin to read it.
+        // The input is a file, so that nothing waits for the plugin to read it.
         let input = tempfile::tempfile().unwrap();
         serde_json::to_writer(&input, config).unwrap();
         std::io::Seek::rewind(&mut &input).unwrap();
@@ -559,12 +559,12 @@ impl Drop for Node {
         for name in fs::read_dir(self.folder.path().join("ns")).unwrap() {
             netns::delete(&name.unwrap().path()).unwrap();
         }
-        // The shelter, if there is one.
+        // Deletes the shelter, if there is one.
         netns::delete(&self.socket().with_extension("netns")).unwrap();
     }
 }
 
-/// The program, which is built from its Go module: in `PATH`, or where `go install` puts it.
+/// cnitool, which is built from its Go module: in `PATH`, or in the folder of `go install`.
 fn cnitool() -> Option<PathBuf> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join("go/bin"));
@@ -577,7 +577,7 @@ fn cnitool() -> Option<PathBuf> {
     found
 }
 
-/// Puts a plugin of Debian's beside the node's own. `false`: it is not there, and the calling test cannot run.
+/// Adds a plugin of Debian to the node's plugins. `false` if it is missing, and the calling test cannot run.
 pub(crate) fn add_plugin(node: &Node, name: &str) -> bool {
     let from = Path::new(PLUGINS).join(name);
     let there = from.exists();
@@ -607,6 +607,7 @@ pub(crate) fn reaches(from: &OwnedFd, to: &OwnedFd, address: IpAddr) -> bool {
 
 /// Whether the calling thread's namespace reaches a listener.
 pub(crate) fn connects(address: SocketAddr) -> bool {
-    // Longer than until a lost SYN is sent again, and not much longer: what is denied waits for that long.
+    // The timeout is a little longer than the time until a lost SYN is sent again. A denied connection waits for the
+    // whole timeout.
     TcpStream::connect_timeout(&address, Duration::from_millis(1500)).is_ok()
 }

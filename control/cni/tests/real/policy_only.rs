@@ -1,4 +1,4 @@
-//! Policy beside another plugin that connects the pods: the CNI project's `ptp` and `bridge`.
+//! Policy with another plugin that connects the pods: the CNI project's `ptp` and `bridge`.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -27,7 +27,7 @@ struct Pod {
     path: PathBuf,
     netns: OwnedFd,
     addresses: Vec<IpAddr>,
-    /// What the chain has said to its ADD.
+    /// The result of the chain's ADD.
     result: Value,
 }
 
@@ -59,7 +59,7 @@ impl Pod {
         let made = Self::call_main(node, main, "ADD", (name, &path)).result();
         let result = Self::call(node, "ADD", name, &path, &made).result();
         assert_eq!(result, made, "nothing is added");
-        // The other plugin's bridge looks for duplicates of its addresses, and has none meanwhile.
+        // The other plugin's bridge checks for duplicates of its addresses, which takes a moment.
         wait(|| !ip(node, "-6 addr show tentative").contains("inet6"));
         let addresses = node.show(name, &result);
         assert_eq!(addresses.len(), 2, "{result}");
@@ -70,7 +70,7 @@ impl Pod {
         Self::call(node, verb, &self.name, &self.path, &self.result)
     }
 
-    /// In reverse order, until one fails.
+    /// Calls DEL of all plugins in reverse order, until one fails.
     fn del(&self, node: &Node, main: &Value) -> Said {
         let own = self.again(node, "DEL");
         if own.succeeded {
@@ -88,7 +88,7 @@ fn ip(node: &Node, arguments: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Whether the node reaches a pod's addresses, and the pod the node's.
+/// Whether the node reaches a pod's addresses, and the pod reaches the node's.
 fn reach_node(node: &Node, pod: &Pod) -> bool {
     let to_pod = pod.addresses.iter().all(|address| {
         let listen = || TcpListener::bind((*address, 0)).unwrap();
@@ -112,7 +112,7 @@ fn policy(pod: &str, kind: &str) -> String {
     )
 }
 
-/// What the node has of interfaces, without what names another namespace and without states that follow.
+/// The node's interfaces, without names of other namespaces and without states that change by themselves.
 fn links(node: &Node) -> Vec<String> {
     let text = ip(node, "-o -d link") + &ip(node, "-o addr") + &ip(node, "route show table all");
     let text = text + &ip(node, "-6 route show table all");
@@ -177,7 +177,7 @@ fn pods_of_another_plugin_are_judged_and_nothing_passes_without_an_agent(name: &
         assert_eq!(passes, [false; 2], "{name}");
         assert!(!reach_node(&node, &a), "{name}: nothing passes unjudged");
         assert_eq!(links(&node), before, "{name}: all interfaces stay");
-        // Another number of workers, too.
+        // The new agent has another number of workers.
         workers += 1;
         node.start_agent_with(workers, Power::Root);
         wait(|| reach_each_other(&a, &b) && reach_node(&node, &b));
@@ -200,7 +200,7 @@ fn pods_from_before_manx_are_named() {
     node.write_pod("early", &made);
     let warned = || node.client().unwrap().status().unwrap().warnings;
     wait(|| warned().iter().any(|it| it.starts_with("pod shop/early: another plugin")));
-    // Made anew.
+    // The pod is made anew.
     let main_del = Pod::call_main(&node, &main, "DEL", ("early", &path));
     assert!(main_del.succeeded, "{}", main_del.text);
     netns::delete(&path).unwrap();
@@ -229,7 +229,7 @@ fn a_runtime_runs_the_chain_that_the_installer_writes() {
     let main = plugin("bridge");
     let Some(node) = Node::start_behind(&main) else { return };
     let paths = ["a", "b"].map(|name| node.add_namespace(name));
-    // cnitool has mounts of its own here, which end with it: that of the shelter must be there before.
+    // cnitool has its own mounts here, which end with it, so the shelter must be mounted before.
     Shelter::ensure(&node.socket().with_extension("netns")).unwrap();
     let mut pods = Vec::new();
     for (name, path) in ["a", "b"].into_iter().zip(&paths) {
@@ -242,7 +242,7 @@ fn a_runtime_runs_the_chain_that_the_installer_writes() {
     assert!(reach_each_other(&pods[0], &pods[1]) && reach_node(&node, &pods[0]));
     assert_eq!(node.attachments().len(), 2, "both are judged");
     for path in &paths {
-        // `bridge` would not find its host end: the installer has left CHECK out.
+        // `bridge` would not find its host end, so the installer has left CHECK out.
         node.cnitool("check", path).unwrap().result();
         node.cnitool("del", path).unwrap().result();
     }
@@ -293,7 +293,7 @@ fn uninstalling_gives_pods_back_with_their_connections() {
         };
         wait(|| unjudged("a") && unjudged("b"));
         wait(|| node.attachments().is_empty());
-        // Installed again, and a pod of the same name has other addresses.
+        // Manx is installed again, and a pod of the same name has other addresses.
         node.install();
         let gone = Pod::call_main(&node, &main, "DEL", ("a", &a.path));
         assert!(gone.succeeded, "{}", gone.text);
@@ -304,7 +304,7 @@ fn uninstalling_gives_pods_back_with_their_connections() {
     }
 }
 
-/// The host end of `a` has no stand-in any more, as after an uninstall that was killed.
+/// The host end of `a` has lost its stand-in, as after an uninstall that was killed.
 #[test]
 fn an_uninstall_that_was_interrupted_is_finished_and_names_what_lost_its_configuration() {
     let main = plugin("ptp");
@@ -328,7 +328,7 @@ fn an_uninstall_that_was_interrupted_is_finished_and_names_what_lost_its_configu
     assert!(reach_node(&node, &b));
     assert!(!name.exists() && !name.with_extension("netns.lock").exists());
     assert!(node.uninstall().contains("is not there"), "nothing is left to do");
-    // A runtime that read the configuration, and found the program, before they went.
+    // A runtime that read the configuration, and found the program, before they were removed.
     let program = node.folder.path().join("bin/manx-cni");
     std::fs::copy(env!("CARGO_BIN_EXE_manx-cni"), program).unwrap();
     let path = node.add_namespace("late");
@@ -363,13 +363,13 @@ fn a_chain_that_cannot_be_is_refused_and_leaves_the_other_plugins_link_alone() {
     refused(&node, json!({"policyOnly": true, "prevResult": made, "dns": dns}), 7, "`dns`");
     refused(&node, json!({"prevResult": made}), 7, "`policyOnly`");
     refused(&node, json!({}), 100, "policyOnly");
-    // An agent that connects pods itself.
+    // The next agent connects pods itself.
     node.stop_agent();
     node.connect_pods_itself(&["10.244.1.0/24"]);
     refused(&node, json!({"policyOnly": true, "prevResult": made}), 100, "--policy-only");
 }
 
-/// Waits until it holds, for at most 20 s.
+/// Waits until `holds` is true, for at most 20 s.
 #[track_caller]
 fn wait(mut holds: impl FnMut() -> bool) {
     let start = std::time::Instant::now();

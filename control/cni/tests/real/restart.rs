@@ -1,4 +1,4 @@
-//! Agents that end and start again, and what becomes of their pods.
+//! Agents that end and start again, and the effects on their pods.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,14 +36,14 @@ impl Pod {
         Self::attach_by(node, name, "tun")
     }
 
-    /// By this kind of device.
+    /// Attaches a pod with this kind of device.
     fn attach_by(node: &Node, name: &str, device: &'static str) -> Self {
         let pod = Self::attach_all_by(node, &[name.to_owned()], device).remove(0);
         node.show(name, &pod.result);
         pod
     }
 
-    /// Many at once.
+    /// Attaches many pods at once.
     fn attach_all(node: &Node, names: &[String]) -> Vec<Self> {
         Self::attach_all_by(node, names, "tun")
     }
@@ -81,7 +81,7 @@ impl Pod {
         addresses(&self.result)
     }
 
-    /// The index of its interface.
+    /// The index of the pod's interface.
     fn index(&self) -> Option<u32> {
         let link = netlink::in_netns(&self.netns, async |netlink| netlink.link("eth0").await);
         link.unwrap().map(|link| link.index)
@@ -92,7 +92,7 @@ impl Pod {
     }
 }
 
-/// A connection between two pods, whose far end answers with what it gets.
+/// A connection between two pods, whose far end sends back what it receives.
 struct Echo(TcpStream);
 
 impl Echo {
@@ -163,7 +163,7 @@ fn pods_keep_interface_and_connections_when_their_agent_is_killed_or_replaced() 
     }
 }
 
-/// A policy for pod `b`: it opens no connections, and only pod `a` opens some to it, unless these are denied, too.
+/// A policy for pod `b`: `b` opens no connections, and only pod `a` may open connections to it, if `allows_a`.
 fn answers_only(allows_a: bool) -> String {
     let from = if allows_a { "a" } else { "nobody" };
     json!({
@@ -178,7 +178,7 @@ fn answers_only(allows_a: bool) -> String {
     .to_string()
 }
 
-/// A connection from one pod to another. Returns both ends, that of the pod that has opened it first.
+/// A connection from one pod to another. Returns both ends, first that of the pod that has opened it.
 fn connection(from: &Pod, to: &Pod) -> [TcpStream; 2] {
     let address = to.addresses()[0];
     let listener = netns::run_in(&to.netns, || TcpListener::bind((address, 0)).unwrap()).unwrap();
@@ -215,7 +215,7 @@ fn the_next_agent_knows_who_opened_a_connection_and_judges_it_anew() {
         for _ in 0..3 {
             node.kill_agent();
             node.start_agent_with(workers, Power::WithoutSysAdmin);
-            // The pod that may open none speaks first.
+            // The pod that may open no connections sends first.
             assert!(hears(&mut near, &mut far, LONG));
             assert!(!opens(&b, &a));
         }
@@ -288,7 +288,7 @@ fn an_agent_that_waits_takes_the_place_of_one_that_ends() {
     let (a_index, b_index) = (a.index(), b.index());
     for how in [Signal::SIGTERM, Signal::SIGKILL] {
         let standby = node.start_standby();
-        // The first agent goes on meanwhile.
+        // The first agent continues meanwhile.
         let name = format!("meanwhile-{how}").to_lowercase();
         let meanwhile = Pod::attach(&node, &name);
         assert!(a.reaches(&b) && a.reaches(&meanwhile));
@@ -341,7 +341,7 @@ fn what_policy_denies_does_not_pass_once_while_the_agent_is_killed_ten_times() {
             while !netns::run_in(&a.netns, connects).unwrap() {
                 assert!(start.elapsed() < LONG, "what is allowed does not pass");
             }
-            // The next agent is asked, too, however soon it is there.
+            // The next agent is also asked, however soon it starts.
             let before = tried.load(Ordering::Relaxed);
             while tried.load(Ordering::Relaxed) < before + 3 {
                 assert!(start.elapsed() < LONG, "nobody asks");
@@ -383,14 +383,14 @@ fn a_holder_that_is_killed_costs_nothing_and_the_next_one_has_all() {
     assert_eq!(node.call("ADD", &a.call()).result()["interfaces"][0]["name"], "eth0");
 }
 
-/// A socket of a pod at a port that the kernel chooses.
+/// A socket of a pod with a port that the kernel chooses.
 fn bound(pod: &Pod) -> UdpSocket {
     let address = pod.addresses()[0];
     netns::run_in(&pod.netns, || UdpSocket::bind((address, 0)).unwrap()).unwrap()
 }
 
-/// Sends datagrams from one pod to another every millisecond, which answers, until told to stop. Returns when answers
-/// came.
+/// Sends datagrams every millisecond from one pod to another, which replies, until `ends` is set. Returns the times of
+/// the replies.
 fn probe(from: &Pod, to: &Pod, count: &AtomicU32, ends: &AtomicBool) -> Vec<Instant> {
     let (near, far) = (bound(from), bound(to));
     for socket in [&near, &far] {
@@ -418,14 +418,14 @@ fn probe(from: &Pod, to: &Pod, count: &AtomicU32, ends: &AtomicBool) -> Vec<Inst
     answers
 }
 
-/// What a process holds in KiB: its share of shared memory included (`Pss`, proc(5)).
+/// The memory of a process in KiB, including its share of shared memory (`Pss`, proc(5)).
 fn memory(pid: Pid) -> u32 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap();
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// With a release build (`--release --nocapture`) the lines that this prints are the figures of docs/agent.md.
+/// With a release build (`--release --nocapture`) this prints the numbers of docs/agent.md.
 #[test]
 fn all_pods_of_a_node_pass_again_soon_after_the_next_agent_starts() {
     for count in [2, 250] {
@@ -466,8 +466,8 @@ fn all_pods_of_a_node_pass_again_soon_after_the_next_agent_starts() {
     }
 }
 
-/// Ends the agent, does something, and starts an agent with so many workers. Checks that the pod's interface is let go,
-/// that the status says this, and that the pod can be detached and attached anew.
+/// Ends the agent, calls `meanwhile`, and starts an agent with this number of workers. Checks that the pod's interface
+/// is released, that the status says so, and that the pod can be detached and attached anew.
 fn is_let_go(workers: usize, says: &str, meanwhile: impl FnOnce(&Node, &Pod)) {
     let Some(mut node) = Node::start(&BOTH) else { return };
     let [a, b] = ["a", "b"].map(|name| Pod::attach(&node, name));
@@ -514,7 +514,7 @@ fn an_interface_of_another_sandbox_than_the_lease_is_let_go() {
 
 #[test]
 fn an_interface_in_a_former_namespace_of_its_path_is_let_go() {
-    // The test holds the former namespace, and the device lives there.
+    // The test keeps the former namespace open, and the device is there.
     is_let_go(1, "another namespace", |_, pod| {
         netns::delete(&pod.path).unwrap();
         netns::create_named(&pod.path).unwrap();

@@ -1,4 +1,4 @@
-//! Service addresses that the node's kernel translates, as kube-proxy has it do. Real TCP, real nftables.
+//! Service addresses that the node's kernel translates, as with kube-proxy. Real TCP, real nftables.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -68,7 +68,7 @@ impl Pods {
         }
     }
 
-    /// Has the node's kernel translate, as kube-proxy does in the mode nftables. `false`: there is no nft.
+    /// Makes the node's kernel translate, like kube-proxy in the mode nftables. `false` if there is no nft.
     fn translate(&self, more: &str) -> bool {
         self.load_rules(&format!(
             "add table ip kube\nflush table ip kube\n\
@@ -82,7 +82,7 @@ impl Pods {
         ))
     }
 
-    /// `false`: there is no nft.
+    /// Loads rules into nftables. `false` if there is no nft.
     fn load_rules(&self, rules: &str) -> bool {
         let mut nft = Command::new("nft");
         nft.args(["-f", "-"]).stdin(Stdio::piped());
@@ -104,7 +104,7 @@ impl Pods {
         status.ports.iter().filter_map(|port| port.drops.get(reason)).sum()
     }
 
-    /// Connects from pod `a`, and exchanges some bytes with whoever accepts.
+    /// Connects from pod `a`, and exchanges some bytes with the process that accepts.
     fn call(&self, address: &str, port: u16) -> bool {
         netns::run_in(&self.pods[0].0, || talk(address, port)).unwrap()
     }
@@ -134,7 +134,7 @@ impl Pods {
     }
 }
 
-/// Connects, and exchanges some bytes with whoever accepts.
+/// Connects, and exchanges some bytes with the process that accepts.
 fn talk(address: &str, port: u16) -> bool {
     let address = SocketAddr::new(address.parse().unwrap(), port);
     let talk = || -> std::io::Result<()> {
@@ -149,12 +149,12 @@ fn talk(address: &str, port: u16) -> bool {
     talk().is_ok()
 }
 
-/// Whether any of some calls is answered: of many where it should be (a machine may be slow), of two where not.
+/// Whether any of several calls is answered: of many if it should be (a machine may be slow), of two if not.
 fn is_answered(wanted: bool, call: impl Fn() -> bool) -> bool {
     (0..if wanted { 8 } else { 2 }).any(|_| call())
 }
 
-/// Answers with what it hears, for ever.
+/// Sends back everything that it receives, for ever.
 fn echo(listener: TcpListener) {
     thread::spawn(move || {
         for stream in listener.incoming() {
@@ -167,7 +167,7 @@ fn echo(listener: TcpListener) {
 
 #[test]
 fn pods_reach_services_by_the_nodes_translation_and_policy_judges_the_endpoint() {
-    // The node's own devices are like its pods'.
+    // The node's own devices are of the same kind as its pods'.
     for device in [Device::Tun, Device::Tap] {
         pods_reach_services(device);
     }
@@ -186,12 +186,12 @@ fn pods_reach_services(device: Device) {
     assert!(all.call(&own.to_string(), SERVED), "without the service");
     assert!(all.call(SERVICE, 80));
     assert!(all.call(OF_NODE, 443));
-    // The kernel's limit of ICMP errors is not used up by others.
+    // Other traffic does not use up the kernel's limit of ICMP errors.
     for _ in 0..3 {
         assert!(all.is_refused(SERVICE, 81), "the service has no such port");
     }
 
-    // Policy names what is behind the services.
+    // Policy names the pods behind the services.
     let only = |to: &str| {
         format!(
             "{{podSelector: {{}}, policyTypes: [Egress], egress: [{{to: [{{ipBlock: {{cidr: {to}}}}}]}}]}}"
@@ -207,7 +207,8 @@ fn pods_reach_services(device: Device) {
     assert!(!all.call(SERVICE, 80) && all.call(OF_NODE, 443));
     all.deny("{podSelector: {}, policyTypes: [Egress], egress: [{}]}");
 
-    // As node-local DNS does: a process of the node answers at the service's address, and policy is asked about that.
+    // Like node-local DNS: a process of the node answers at the service's address, and policy is evaluated for that
+    // address.
     let ip = |verb: &str| {
         let mut ip = Command::new("ip");
         ip.args(["address", verb, &format!("{SERVICE}/32"), "dev", "lo"]);
@@ -222,7 +223,7 @@ fn pods_reach_services(device: Device) {
     ip("del");
     all.wait_for_translation(SERVICE, true);
 
-    // A masqueraded connection would be the node's, which may always reach its pods.
+    // A masqueraded connection would come from the node, which may always reach its pods.
     assert!(all.call(SERVICE, 80));
     let before = all.drops("service-source");
     all.translate("add rule ip kube post ip daddr 10.244.0.0/16 masquerade");
@@ -230,8 +231,8 @@ fn pods_reach_services(device: Device) {
     assert!(all.drops("service-source") > before);
 }
 
-/// The ports of `NODE` by which kube-proxy publishes pod `b`: with `externalTrafficPolicy: Cluster` it masquerades, and with
-/// `Local` it does not.
+/// The ports of `NODE` at which kube-proxy publishes pod `b`. With `externalTrafficPolicy: Cluster` it masquerades, and
+/// with `Local` it does not.
 const CLUSTER: u16 = 30080;
 const LOCAL: u16 = 30081;
 const OUTSIDE: &str = "172.18.0.9";
@@ -269,7 +270,7 @@ fn a_node_port_leads_nobody_around_where(device: Device, translates: bool) {
     .unwrap();
     let (server, own) = &all.pods[1];
     echo(netns::run_in(server, || TcpListener::bind((*own, SERVED)).unwrap()).unwrap());
-    // In the mode nftables kube-proxy marks what it is to masquerade.
+    // In the mode nftables kube-proxy marks the packets that it will masquerade.
     let dnat = format!(
         "ip daddr {NODE} tcp dport {CLUSTER} meta mark set 0x4000 dnat to {own}:{SERVED}\n"
     );
@@ -289,10 +290,10 @@ fn a_node_port_leads_nobody_around_where(device: Device, translates: bool) {
     let outside = |port| netns::run_in(&all.node.outside, || talk(NODE, port)).unwrap();
     let inside = |address: &str, port| all.node.inside(|| talk(address, port));
     let reached = |wanted: [bool; 3]| {
-        // The node itself always does.
+        // The node itself can always connect.
         assert!(is_answered(true, || inside(&own.to_string(), SERVED)), "{device:?}: a probe");
         assert!(is_answered(true, || inside(NODE, CLUSTER)), "{device:?}: by its node port");
-        // At the same time: one that is denied waits.
+        // The calls run at the same time, because a denied one waits.
         let calls: [&(dyn Fn() -> bool + Sync); 3] =
             [&|| all.call(NODE, CLUSTER), &|| outside(CLUSTER), &|| outside(LOCAL)];
         thread::scope(|scope| {
@@ -316,7 +317,7 @@ fn a_node_port_leads_nobody_around_where(device: Device, translates: bool) {
         ));
         assert_eq!(reached(wanted), wanted, "{device:?} {translates}: from {peers}");
     }
-    // Nor does it lead out of a pod that policy confines.
+    // The published port does not lead out of a pod that policy confines, either.
     all.deny("{podSelector: {matchLabels: {pod: a}}, policyTypes: [Egress]}");
     let wanted = [false, true, true];
     assert_eq!(reached(wanted), wanted, "{device:?} {translates}");
@@ -325,7 +326,7 @@ fn a_node_port_leads_nobody_around_where(device: Device, translates: bool) {
 /// The address of another program's bridge on the node.
 const BRIDGE: &str = "172.17.0.1";
 
-/// `defaultEndpointToHostAction: Drop` holds at every address at which the node's kernel takes something for itself.
+/// `defaultEndpointToHostAction: Drop` applies at every address at which the node's kernel accepts packets.
 #[test]
 fn a_node_that_takes_nothing_from_pods_takes_it_at_no_address_of_any_interface() {
     let Some(node) = Node::start(&["10.244.1.0/24"]) else { return };

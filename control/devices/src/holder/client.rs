@@ -1,4 +1,5 @@
-//! What the agent and the plugin ask of the holder. Each call blocks for two seconds at most.
+//! The requests of the agent and the plugin to the holder. Each call blocks for two seconds at
+//! most.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -9,48 +10,28 @@ use manx_api::descriptors;
 
 use super::{Call, Note, PATIENCE, Reply, Request, Response, VERSION, prepare, receive};
 
-/// Why the holder does not do what it is asked for.
+/// The reason why the holder does not do what it is asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is none.
+    /// No holder listens there.
     #[error(
         "no holder listens at {path} ({source}): the CNI plugin starts one when it attaches the next pod"
     )]
-    NoHolder {
-        /// Its socket.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Another user listens.
+    NoHolder { path: PathBuf, source: io::Error },
+    /// Another user listens there.
     #[error(
         "user {user} listens at {path}, and is not trusted: expected the user that runs this, or root"
     )]
-    Stranger {
-        /// Its socket.
-        path: PathBuf,
-        /// The user.
-        user: u32,
-    },
-    /// It is silent, ends, or sends something else than it should.
+    Stranger { path: PathBuf, user: u32 },
+    /// The holder does not reply, ends, or sends an unexpected reply.
     #[error(
         "the holder at {path} does not answer as it should: {reason}; kill its process, and the CNI plugin starts another when it \
          attaches the next pod"
     )]
-    Broken {
-        /// Its socket.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
-    /// It refuses.
+    Broken { path: PathBuf, reason: String },
+    /// The holder refuses the request.
     #[error("the holder at {path} refuses: {reason}")]
-    Refused {
-        /// Its socket.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
+    Refused { path: PathBuf, reason: String },
 }
 
 /// A connection to the holder.
@@ -60,12 +41,11 @@ pub struct Client {
     path: PathBuf,
 }
 
-/// An entry of the holder's.
+/// An entry of the holder.
 #[derive(Debug)]
 pub struct Kept {
-    /// Its name.
     pub name: String,
-    /// What is noted; `Err`: it is nothing that this program knows.
+    /// The note of the entry; `Err` if this program does not know it.
     pub note: Result<Note, serde_json::Error>,
     /// A pod's queues, or the file of flow records.
     pub descriptors: Vec<OwnedFd>,
@@ -91,7 +71,8 @@ impl Client {
         }
     }
 
-    /// Has it keep the queues of a pod, or flow records. Returns how many entries it has now.
+    /// Makes the holder keep the queues of a pod, or flow records. Returns the number of its
+    /// entries afterwards.
     pub fn keep(&mut self, what: &Note, descriptors: &[BorrowedFd<'_>]) -> Result<usize, Error> {
         let note = serde_json::to_value(what).map_err(|error| self.broken(&error))?;
         let call = Call::Keep { name: what.name(), note, descriptors: descriptors.len() };
@@ -101,7 +82,7 @@ impl Client {
         }
     }
 
-    /// All that it keeps, with duplicates of the descriptors.
+    /// All entries, with duplicates of the descriptors.
     pub fn entries(&mut self) -> Result<Vec<Kept>, Error> {
         let mut all: Vec<Kept> = Vec::new();
         loop {
@@ -124,7 +105,7 @@ impl Client {
         }
     }
 
-    /// Has it let an entry go.
+    /// Makes the holder release an entry.
     pub fn release(&mut self, name: String) -> Result<(), Error> {
         match self.call(Call::Release { name }, &[])? {
             (Reply::Released, _) => Ok(()),
@@ -132,7 +113,7 @@ impl Client {
         }
     }
 
-    /// Has it let everything go, and end.
+    /// Makes the holder release everything and end.
     pub fn end(&mut self) -> Result<(), Error> {
         match self.call(Call::End, &[])? {
             (Reply::Ending, _) => Ok(()),

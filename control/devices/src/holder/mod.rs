@@ -1,17 +1,17 @@
 //! The holder: a process that outlives the agent, and keeps a duplicate of each queue of each pod's device. A device
-//! goes with its last queue, so pods keep their interfaces while there is no agent. The next agent takes them over.
-//! It also keeps the records of the agent's flows, so that the next agent knows who opened a connection.
+//! ends with its last queue, so pods keep their interfaces while there is no agent. The next agent takes them over. The
+//! holder also keeps the records of the agent's flows, so that the next agent knows which end opened a connection.
 //!
-//! It keeps descriptors under names, each with a note that it does not read. So it need not change when agents do: one
-//! that an older plugin has started serves newer agents. It reads no packets, knows no policy and decides nothing.
-//! What it keeps it lets go when it is told to, or when the device is gone. It ends when it has no device left.
+//! It keeps descriptors under names, each with a note that it does not read. So it need not change when agents do: a
+//! holder of an older plugin serves newer agents. It reads no packets, knows no policy and decides nothing. It releases
+//! an entry when a client asks for that, or when the device is gone. It ends when it has no device left.
 //!
-//! - this file: the protocol, and what is noted of an entry.
+//! - this file: the protocol, and the notes of entries.
 //! - `process`: the holder itself.
-//! - `client`: what the agent and the plugin ask of it.
+//! - `client`: the requests of the agent and the plugin.
 //!
-//! A message is framed as those of the agent's socket, at most `MAX_MESSAGE` bytes. The socket lies beside the
-//! agent's, with mode 0600.
+//! A message is framed as those of the agent's socket, at most `MAX_MESSAGE` bytes. The socket is next to the agent's,
+//! with mode 0600.
 
 mod client;
 mod process;
@@ -36,44 +36,40 @@ pub use self::process::Holder;
 
 /// The version of the protocol.
 const VERSION: u32 = 1;
-/// The most bytes of a message. A pod's note has some hundred.
+/// The most bytes of a message. A pod's note has some hundred bytes.
 const MAX_MESSAGE: usize = 16 << 10;
 /// The most entries. A node has some 110 pods (Kubernetes, "Considerations for large clusters").
 const MAX_ENTRIES: usize = 2048;
-/// How long the holder waits for a message. It serves one connection at a time.
+/// The time that the holder waits for a message. It serves one connection at a time.
 const SILENCE: Duration = Duration::from_millis(500);
-/// How long its client waits: until the silence of another client is over.
+/// The time that a client waits. It is longer than the holder waits for another, silent client.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The holder's socket, beside that of its agent.
+/// The path of the holder's socket, next to that of its agent.
 pub fn path(agent: &Path) -> PathBuf {
     agent.with_extension("holder.sock")
 }
 
-/// What the next agent has to know of a pod's device.
+/// The facts about a pod's device that the next agent needs.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Held {
-    /// The attachment, with the addresses that the pod has.
+    /// The attachment, with the addresses of the pod.
     pub attach: Attach,
     /// The interface's MTU in bytes.
     pub mtu: u32,
 }
 
-/// What an entry is, for the next agent.
+/// The meaning of an entry, for the next agent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Note {
     /// The queues of a pod's device.
     Pod(Box<Held>),
     /// The records of a worker's flows ([`manx_dataplane::flow::FlowRecordFile`]).
-    Flows {
-        /// The worker's number.
-        worker: usize,
-    },
+    Flows { worker: usize },
 }
 
 impl Note {
-    /// The entry's name.
     pub fn name(&self) -> String {
         match self {
             Self::Pod(held) => name(&held.attach.pod),
@@ -102,36 +98,36 @@ struct Request {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Call {
-    /// Keep as many descriptors as come with the message, in place of what the name had.
+    /// Keep the descriptors of the message in place of the entry's former ones.
     Keep { name: String, note: Value, descriptors: usize },
     /// The first entry, or the one after this name.
     Next { after: Option<String> },
-    /// Let go what the name has. It is no error if that is nothing.
+    /// Release the entry. It is no error if there is none.
     Release { name: String },
-    /// Let everything go, and end.
+    /// Release everything, and end.
     End,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Reply {
-    /// To [`Call::Keep`]: there are so many entries now.
+    /// The reply to [`Call::Keep`], with the number of entries.
     Kept {
         entries: usize,
     },
-    /// To [`Call::Next`]: as many descriptors come with the message.
+    /// The reply to [`Call::Next`]. The message has as many descriptors.
     Entry {
         name: String,
         note: Value,
         descriptors: usize,
     },
-    /// To [`Call::Next`].
+    /// The reply to [`Call::Next`] after the last entry.
     NoMore,
     Released,
     Ending,
 }
 
-/// Or why not.
+/// A reply, or the reason for a refusal.
 type Response = Result<Reply, String>;
 
 /// The next message; `None`: the other side has closed the connection.
@@ -142,7 +138,7 @@ fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<Option<(T, Ve
     Ok(Some((serde_json::from_slice(&bytes)?, descriptors)))
 }
 
-/// Sets how long the stream waits, and returns the other side's user if that is neither root nor the caller's.
+/// Sets the time that the stream waits. Returns the other side's user if that is neither root nor the caller's.
 fn prepare(stream: &UnixStream, patience: Duration) -> io::Result<Option<u32>> {
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;

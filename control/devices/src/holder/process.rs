@@ -16,10 +16,10 @@ use serde_json::Value;
 
 use super::{Call, MAX_ENTRIES, Reply, Request, Response, SILENCE, VERSION, prepare, receive};
 
-/// How often it looks for devices that are gone: with a namespace that ends, and no DEL.
+/// The interval at which the holder looks for devices that are gone because their namespaces ended without a DEL.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long it stays without a device and a connection. The plugin sees that there is one before it makes a device,
-/// and the agent brings the queues when the device is made.
+/// The time that the holder stays without a device and a connection. The plugin checks that there is a holder before it
+/// makes a device, and the agent brings the queues when the device is made.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// See the module.
@@ -33,17 +33,17 @@ pub struct Holder {
 struct Entry {
     note: Value,
     descriptors: Vec<OwnedFd>,
-    /// Else they are of files, which nobody needs when all devices are gone.
+    /// `false` for descriptors of files, which are useless when all devices are gone.
     has_device: bool,
 }
 
 impl Holder {
-    /// Listens, and keeps nothing yet. `InUse`: there is another one.
+    /// Listens, with no entries. `InUse`: there is another holder.
     pub fn bind(path: &Path) -> Result<Self, socket::Error> {
         Ok(Self { socket: Listening::bind(path)?, entries: BTreeMap::new() })
     }
 
-    /// Serves until it is told to end, or keeps no device and nobody asks any more.
+    /// Serves until a client ends it, or until it has no device and no client asks any more.
     pub fn run(self) -> io::Result<()> {
         self.run_for(IDLE, LOOK)
     }
@@ -52,7 +52,7 @@ impl Holder {
         let mut asked = Instant::now();
         loop {
             if self.wait(look)? {
-                // A connection that breaks is its client's affair.
+                // Only the client is affected if a connection breaks.
                 match self.socket.listener().accept().and_then(|(stream, _)| self.serve(&stream)) {
                     Ok(true) => return Ok(()),
                     Ok(false) | Err(_) => asked = Instant::now(),
@@ -113,7 +113,7 @@ impl Holder {
     }
 
     fn keep(&mut self, name: String, note: Value, told: usize, brought: Vec<OwnedFd>) -> Response {
-        // The kernel leaves out what is beyond the limit of open files.
+        // The kernel leaves out the descriptors beyond the limit of open files.
         if brought.len() != told || told == 0 {
             let came = brought.len();
             return Err(format!(
@@ -148,7 +148,7 @@ impl Entry {
         Self { note, descriptors, has_device }
     }
 
-    /// Whether the device of these queues is gone: such a queue reports an error (Linux, `tun_chr_poll`).
+    /// Whether the device of these queues is gone. Queues of such a device report an error (Linux, `tun_chr_poll`).
     fn is_gone(&self) -> bool {
         self.descriptors.iter().any(|it| {
             let mut one = [PollFd::new(it.as_fd(), PollFlags::empty())];

@@ -66,7 +66,7 @@ fn what_is_kept_comes_back_as_it_was_until_it_is_released() {
     let [a, b] = ["a", "b"].map(|name| held(name, Path::new("/run/netns/x")));
     assert_eq!(holder.client().keep(&Note::from(b.clone()), &both).unwrap(), 1);
     assert_eq!(holder.client().keep(&Note::from(a.clone()), &both[1..]).unwrap(), 2);
-    // The same name once more has what came last.
+    // A second entry with the same name replaces the first.
     assert_eq!(holder.client().keep(&Note::from(b.clone()), &both).unwrap(), 2);
     let entries = holder.client().entries().unwrap();
     let is_folder =
@@ -131,7 +131,7 @@ fn it_is_bounded_and_refuses_what_it_does_not_understand() {
             None => assert!(got.is_none(), "{text}"),
         }
     }
-    // One that says nothing holds up the others for a moment only.
+    // A silent client delays the others only for a moment.
     let _silent = UnixStream::connect(&holder.path).unwrap();
     assert_eq!(holder.names(), [""; 0]);
     for number in 0..MAX_ENTRIES {

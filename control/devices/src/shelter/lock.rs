@@ -1,6 +1,6 @@
-//! Who moves host ends: any number of callers move them into the shelter, or one gives all of them back. A file beside the
-//! shelter's name is locked for that. It is there as long as Manx judges the node's pods. No other user can open it: who
-//! has a file open may lock it, and for ever.
+//! The lock for moving host ends: any number of callers move them into the shelter, or one gives all of them back. A
+//! file next to the shelter's name is locked for that. It exists as long as Manx judges the node's pods. No other user
+//! can open it, because everyone who has a file open may lock it, and for ever.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -11,31 +11,31 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::Error;
 
-/// A lock that ends when it is dropped.
+/// A lock that is released when it is dropped.
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "dropping it unlocks")] Flock<File>);
 
 impl Lock {
-    /// Makes the file, if there is none: from now on host ends may be moved in.
+    /// Makes the file, if there is none. From then on host ends may be moved in.
     pub fn create(shelter: &Path) -> Result<(), Error> {
         make_file(&path(shelter))
     }
 
-    /// The right to move host ends in. Waits while somebody gives all back.
+    /// Takes the right to move host ends in. Waits while another process gives all back.
     ///
     /// # Errors
-    /// [`Error::GivenBack`] when that has happened, or no host ends may be moved in yet.
+    /// [`Error::GivenBack`] if all were given back, or if no host ends may be moved in yet.
     pub fn shared(shelter: &Path) -> Result<Self, Error> {
         let path = path(shelter);
         take(&path, FlockArg::LockShared)?.ok_or(Error::GivenBack(path))
     }
 
-    /// The right to give all back. Waits until nobody moves host ends in. `None`: nobody may.
+    /// Takes the right to give all back. Waits until no process moves host ends in. `None` if there is no lock file.
     pub fn exclusive(shelter: &Path) -> Result<Option<Self>, Error> {
         take(&path(shelter), FlockArg::LockExclusive)
     }
 
-    /// All is given back: those that wait for the lock turn back.
+    /// Removes the file after all was given back. Processes that wait for the lock then get an error.
     pub fn remove(self, shelter: &Path) -> Result<(), Error> {
         let path = path(shelter);
         std::fs::remove_file(&path).map_err(failed(&path, "removed"))
@@ -49,7 +49,7 @@ pub(super) fn make_file(path: &Path) -> Result<(), Error> {
     file.map(drop).map_err(failed(path, "made"))
 }
 
-/// Locks a file. `None`: there is none, or it was removed meanwhile.
+/// Locks a file. `None` if there is none, or it was removed meanwhile.
 pub(super) fn take(path: &Path, how: FlockArg) -> Result<Option<Lock>, Error> {
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

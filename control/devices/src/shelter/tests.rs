@@ -19,7 +19,7 @@ const HOST_END: &str = "veth1a2b3c4d";
 const NODE4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
 const POD4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
 
-/// What the plugin makes of the node's side of the pod.
+/// The node's side of the pod's link, as the plugin makes it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Plugin {
     /// Addresses and routes on the host end.
@@ -124,8 +124,8 @@ impl Cluster {
         Self { node, pod, shelter, path, _folder: folder }
     }
 
-    /// Everything that the node knows of the host end, or of its stand-in: without what names the other end, and
-    /// without counters and clocks.
+    /// Everything that the node's kernel shows of the host end, or of its stand-in, except names of the other end,
+    /// counters and clocks.
     fn seen(&self) -> Vec<String> {
         let mut all = Vec::new();
         for arguments in [
@@ -183,7 +183,7 @@ impl Cluster {
         [reaches(&pod, &node, patience), reaches(&node, &pod, patience)]
     }
 
-    /// Carries what passes between the two ends of a pair.
+    /// Carries packets between the two ends of a pair.
     fn carry(&self, pair: &Pair) -> Wire {
         let ends = Ends {
             pod: Self::link(&self.pod, "eth0").mac.unwrap(),
@@ -237,7 +237,8 @@ fn a_host_end_goes_and_comes_back_as_it_was() {
     }
 }
 
-/// What is seen of a cluster is what was. The kernel sets the carrier of a new link a moment later, so this is waited for.
+/// Checks that the cluster looks as before. The kernel sets the carrier of a new link a moment later, so the check
+/// waits for it.
 fn assert_same(before: &[String], cluster: &Cluster, when: &str, plugin: Plugin) {
     const SETTLES: Duration = Duration::from_secs(5);
     let start = Instant::now();
@@ -253,9 +254,9 @@ fn assert_same(before: &[String], cluster: &Cluster, when: &str, plugin: Plugin)
     }
 }
 
-/// Whether a host end lies in the shelter and the pod and the node do not reach each other.
+/// Whether a host end is in the shelter and the pod and the node do not reach each other.
 fn is_cut(cluster: &Cluster, index: u32) -> bool {
-    // It may have gone with the host end.
+    // The address may have been deleted with the host end.
     ip(&cluster.node, &format!("addr replace {NODE4}/32 dev lo"));
     let links = |netns| netlink::in_netns(netns, async |netlink| netlink.links().await).unwrap();
     let is_here = |netns| links(netns).iter().any(|link| link.index == index);
@@ -286,10 +287,10 @@ fn a_move_that_fails_midway_leaves_no_way_open() {
         ip(cluster.shelter.netns(), &taken);
         cluster.shelter.take_in(&cluster.node, &found, &attachment()).unwrap_err();
         assert!(is_cut(&cluster, found.index), "{plugin:?}");
-        // It can be given back nevertheless, with nothing of what it had.
+        // The host end can be given back nevertheless, without its former configuration.
         give_back_bare(&cluster, found.index);
     }
-    // The stand-in cannot be configured: its bridge has gone meanwhile.
+    // The stand-in cannot be configured, because its bridge was deleted meanwhile.
     let cluster = Cluster::new(Plugin::Bridge);
     let [_, found] = host_end(&cluster.node, &cluster.pod, "eth0").unwrap();
     let config = netlink::in_netns(&cluster.node, async |netlink| netlink.config(HOST_END).await);
@@ -299,7 +300,7 @@ fn a_move_that_fails_midway_leaves_no_way_open() {
     assert!(matches!(failed, Error::Netlink(_)), "{failed}");
     assert!(is_cut(&cluster, found.index));
     give_back_bare(&cluster, found.index);
-    // The stand-in was removed, as DEL and a hook that is killed midway do.
+    // The stand-in was removed, as by DEL or a hook that is killed midway.
     let cluster = Cluster::new(Plugin::Ptp);
     let pair = cluster.take_in();
     cluster.shelter.remove(&pair).unwrap();
@@ -307,7 +308,7 @@ fn a_move_that_fails_midway_leaves_no_way_open() {
     give_back_bare(&cluster, pair.index);
 }
 
-/// A host end without a stand-in is found, and goes back: the shelter may end then, and the pod's interface stays.
+/// A host end without a stand-in is found and given back. Then the shelter may end, and the pod's interface stays.
 fn give_back_bare(cluster: &Cluster, index: u32) {
     let pair = Pair { index, attachment: None };
     assert_eq!(cluster.shelter.pairs().unwrap(), std::slice::from_ref(&pair));
@@ -370,7 +371,7 @@ fn who_waits_while_all_is_given_back_moves_nothing_in_any_more() {
             let twice = scope.spawn(move || Lock::exclusive(path));
             thread::sleep(SHORT);
             all.remove(path).unwrap();
-            // Whether it has opened the file before that, or comes later.
+            // The result is the same whether the file was opened before that, or later.
             assert!(given_back(late.join().unwrap()) && given_back(another.join().unwrap()));
             assert!(twice.join().unwrap().unwrap().is_none(), "it is done already");
         });
@@ -406,7 +407,7 @@ fn what_would_be_lost_or_cannot_be_moved_is_refused() {
     ip(&cluster.pod, "link set eth0 name veth9");
     ip(&cluster.pod, "link add link veth9 name eth0 type macvlan");
     refused(&cluster, &["eth0", "no end of a veth pair", "macvlan"]);
-    // Both ends in the pod, and in the node a pair of another pod's that has the same indices.
+    // Both ends are in the pod, and the node has another pod's pair with the same indices.
     ip(&cluster.pod, "link del eth0");
     let index = Cluster::link(&cluster.node, HOST_END).index;
     ip(&cluster.pod, "link del veth9");

@@ -1,4 +1,5 @@
-//! What a container's runtime takes away, and the options of podman, Docker and Kubernetes that leave it.
+//! The restrictions of a container's runtime, and the options of podman, Docker and Kubernetes that
+//! lift them.
 
 use std::fs;
 
@@ -7,7 +8,7 @@ use nix::unistd::geteuid;
 
 use super::machine::{may_set_file_capabilities, seccomp};
 
-/// What keeps a process from namespaces and their settings in a container.
+/// The restrictions that keep a process in a container from namespaces and their settings.
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Confinement {
@@ -17,13 +18,13 @@ pub(super) struct Confinement {
     pub(super) covered: bool,
     /// An `AppArmor` profile is enforced.
     pub(super) profiled: bool,
-    /// It is root without `CAP_SETFCAP`, and so may not map itself (`user_namespaces(7)`).
+    /// The process is root without `CAP_SETFCAP`, and so may not map itself (`user_namespaces(7)`).
     pub(super) unmappable: bool,
 }
 
 impl Confinement {
     pub(super) fn read() -> Self {
-        // Without AppArmor the file cannot be read, or holds another security module's label.
+        // Without AppArmor the file cannot be read, or contains another security module's label.
         let label = fs::read_to_string("/proc/self/attr/apparmor/current").unwrap_or_default();
         Self {
             filtered: seccomp() == 2,
@@ -33,7 +34,7 @@ impl Confinement {
         }
     }
 
-    /// The options for what was found, if anything was.
+    /// The options that lift the found restrictions, if there are any.
     pub(super) fn options(self) -> Option<String> {
         let rows = [
             (

@@ -1,4 +1,4 @@
-//! The folders that a rig needs. Nothing is made.
+//! Checks the folders that a rig needs, without making them.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use nix::unistd::{AccessFlags, access};
 use super::lack::{Capability, Check, Lack};
 use crate::private;
 
-/// Whether rigs have a folder, and what a deviation leaves has one.
+/// Whether rigs have a folder, and the results after a deviation have one.
 pub(super) fn folders() -> Check {
     let rigs = usable(private::of_rigs(), "XDG_RUNTIME_DIR")?;
     let left = usable(private::temporary(), "TMPDIR")?;
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_cannot_be_made_has_its_sentence() {
-        // A device holds no folders.
+        // A device contains no folders.
         let told = usable(Ok("/dev/null/rigs".into()), "XDG_RUNTIME_DIR").unwrap_err();
         insta::assert_snapshot!(told, @r"
         /dev/null/rigs: Not a directory (os error 20): a rig has no place for its sockets, or for what a deviation leaves; set XDG_RUNTIME_DIR to a folder of your own; in a container: --tmpfs /run --tmpfs /tmp

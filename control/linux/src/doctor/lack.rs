@@ -1,8 +1,8 @@
-//! The sentence for each thing that the environment does not allow.
+//! The message for each capability that the environment does not allow.
 
 use serde::{Deserialize, Serialize};
 
-/// What this program may need from its environment.
+/// A capability that this program may need from its environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Capability {
@@ -14,7 +14,7 @@ pub enum Capability {
     NetworkNamespaces,
     /// The settings of these namespaces, under `/proc/sys/net`, can be written.
     Settings,
-    /// Folders for rigs and for what they leave.
+    /// Folders for rigs and for their results.
     Folders,
     /// `/dev/net/tun` opens and makes devices that carry TCP super-packets.
     Tun,
@@ -26,7 +26,6 @@ pub enum Capability {
     RawSockets,
     /// The kernel does not decapsulate IPIP itself.
     NoIpipModule,
-    /// IPv6.
     Ipv6,
     /// `io_uring_setup(2)`.
     IoUring,
@@ -74,19 +73,17 @@ impl Capability {
     }
 }
 
-/// A missing capability. Its text is the sentence of every command that needs the capability.
+/// A missing capability. Its text is the message of every command that needs the capability.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{found}: {cost}; {remedy}")]
 pub struct Lack {
-    /// What is missing.
     pub capability: Capability,
-    /// What was found.
     pub found: String,
     /// The consequence.
     pub cost: String,
-    /// The command that provides it, or what else to do.
+    /// The command that provides the capability, or other advice.
     pub remedy: String,
 }
 
-/// The result of one check: what was found, or what is missing.
+/// The result of one check: a text about what was found, or the missing capability.
 pub type Check = Result<String, Lack>;

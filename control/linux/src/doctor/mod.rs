@@ -1,8 +1,9 @@
-//! What this environment allows, the consequence of each lack, and the command that provides the missing capability.
+//! The capabilities that this environment allows, the consequence of each missing one, and the command that provides
+//! it.
 //!
-//! The result of a check is what was found, or a [`Lack`]. Every command that needs the capability prints the text of
-//! that lack. What can only be found out by trying is tried by child processes ([`probe`]), in namespaces that end with
-//! them.
+//! The result of a check is a text about what was found, or a [`Lack`]. Every command that needs the capability prints
+//! the text of that lack. Some capabilities can only be found by trying: child processes ([`probe`]) try them, in
+//! namespaces that end with them.
 
 mod container;
 mod folders;
@@ -25,7 +26,7 @@ pub use self::probe::{Found, probe, probe_inside};
 pub use self::sockets::{packet_sockets_refused, raw_sockets_refused};
 pub use self::tun::{tun, tun_opens};
 
-/// Everything that was found.
+/// The results of all checks.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     /// Each capability, in the order of [`Capability`].
@@ -40,11 +41,9 @@ pub struct Report {
 /// One line of a [`Report`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Entry {
-    /// The capability.
     pub capability: Capability,
-    /// Whether it is there.
+    /// Whether the capability is there.
     pub allowed: bool,
-    /// What was found.
     pub found: String,
     /// The consequence, if it is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,7 +65,7 @@ impl Entry {
 }
 
 impl Report {
-    /// A report of the tried capabilities and the others.
+    /// A report of the tried capabilities and of the other ones.
     pub fn new(found: Found, seccomp: u64) -> Self {
         let mut checks: Vec<Entry> =
             found.into_iter().map(|(capability, check)| Entry::new(capability, check)).collect();
@@ -77,13 +76,13 @@ impl Report {
 }
 
 impl Report {
-    /// What the rig needs and does not find: the first of it, or nothing if the rig can run.
+    /// The first capability that the rig needs and that is missing. `None` if the rig can run.
     pub fn obstacle(&self) -> Option<Lack> {
         let mut needed = self.checks.iter().filter(|entry| entry.capability.needed_by_rig());
         needed.find_map(|entry| self.lack(entry.capability))
     }
 
-    /// The lack of a capability, if it is missing.
+    /// The lack of a capability, if the capability is missing.
     pub fn lack(&self, capability: Capability) -> Option<Lack> {
         let entry = self.checks.iter().find(|entry| entry.capability == capability)?;
         let (cost, remedy) = (entry.cost.clone()?, entry.remedy.clone()?);

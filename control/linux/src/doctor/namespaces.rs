@@ -1,4 +1,4 @@
-//! User namespaces and what can be done in one.
+//! User namespaces, and the operations in them that need capabilities.
 
 use nix::errno::Errno;
 
@@ -17,7 +17,7 @@ struct Circumstances {
     clone_disabled: bool,
     /// `user.max_user_namespaces` is 0.
     none_left: bool,
-    /// What a container's runtime takes away.
+    /// The restrictions of a container's runtime.
     confinement: Confinement,
 }
 
@@ -35,7 +35,7 @@ impl Circumstances {
     fn remedy(self, errno: Errno) -> String {
         let denied = matches!(errno, Errno::EPERM | Errno::EACCES);
         let confinement = match errno {
-            // It is the mount, and nothing else that confines.
+            // Only the mount confines.
             Errno::EROFS => Confinement { covered: true, ..Confinement::default() },
             Errno::EPERM | Errno::EACCES if !self.none_left => self.confinement,
             _ => Confinement::default(),
@@ -62,19 +62,19 @@ impl Circumstances {
     }
 }
 
-/// Makes the sentence if a user namespace is refused: by a step (`unshare`, the writing of the user map, …) with an
-/// error. Call this before the first step, which changes what can be read of the causes.
+/// Makes the message for a refused user namespace, from the refused step (`unshare`, the writing of the user map, …)
+/// and its error. Call this before the first step, which changes what can be read of the causes.
 pub fn user_namespaces_refusal() -> impl Fn(&str, Errno) -> Lack {
     let circumstances = Circumstances::read();
     move |step, errno| refused(Capability::UserNamespaces, step, errno, circumstances)
 }
 
-/// The sentence if, in a user namespace or as root, the other namespaces or something in them are refused.
+/// The message if, in a user namespace or as root, the other namespaces or something in them are refused.
 pub fn network_namespaces_refused(step: &str, errno: Errno) -> Lack {
     refused(Capability::NetworkNamespaces, step, errno, Circumstances::read())
 }
 
-/// The sentence if a setting of a namespace of the caller's own cannot be written.
+/// The message if a setting in the caller's own namespace cannot be written.
 pub(super) fn settings_refused(error: &sysctl::Error) -> Lack {
     let errno = error.source.raw_os_error().map_or(Errno::UnknownErrno, Errno::from_raw);
     Lack {

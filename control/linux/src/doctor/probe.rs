@@ -1,4 +1,4 @@
-//! The checks by trying, in processes of their own that end afterwards, so that nothing is left behind.
+//! The checks by trying, in child processes that end afterwards, so that nothing is left behind.
 
 use std::fs;
 use std::io;
@@ -20,12 +20,12 @@ use crate::netns::{self, sysctl};
 /// The loopback interface's index, the same in every network namespace.
 const LOOPBACK: u32 = 1;
 
-/// What was tried, with the results. What could not be tried is absent.
+/// The tried capabilities with the results. A capability that could not be tried is absent.
 pub type Found = Vec<(Capability, Check)>;
 
-/// Runs `manx internal STAGE` and reads what it found.
+/// Runs `manx internal STAGE` and reads its results.
 pub(super) fn run(stage: &str) -> io::Result<Found> {
-    // /proc/self/exe rather than a path: the file may have been replaced.
+    // /proc/self/exe is used because the file at the program's path may have been replaced.
     let output = Command::new("/proc/self/exe")
         .args(["internal", stage])
         .stdin(Stdio::null())
@@ -40,7 +40,7 @@ pub(super) fn run(stage: &str) -> io::Result<Found> {
 }
 
 /// Enters a user and a pid namespace as the supervisor of a rig does, and tries the rest in a child. Call it in a
-/// process with a single thread; it changes the process permanently.
+/// process with a single thread, because it changes the process permanently.
 pub fn probe() -> io::Result<Found> {
     let outside = tun::tun_opens();
     let user = sandbox::enter_user_namespace()
@@ -54,20 +54,20 @@ pub fn probe() -> io::Result<Found> {
     if let Err(lack) = outside
         && !found.iter().any(|(capability, _)| *capability == Capability::Tun)
     {
-        // If it opens, it is still not known whether it makes devices.
+        // Even if it opens, it is not known whether it makes devices.
         found.push((Capability::Tun, Err(lack)));
     }
     Ok(found)
 }
 
-/// Enters the other namespaces of a rig and tries what a rig does there. Call it as [`probe`].
+/// Enters the other namespaces of a rig and tries the operations of a rig there. Call it like [`probe`].
 pub fn probe_inside() -> Found {
     let network = try_namespaces();
     let inside = network.is_ok();
     let mut found = vec![(Capability::NetworkNamespaces, network)];
     if inside {
         found.push((Capability::Settings, try_settings()));
-        // As for an agent in the rig: opened in these namespaces, with the rights that the process has in them.
+        // The device is opened in these namespaces, with the rights of the process there, as by an agent in the rig.
         found.extend(try_tun());
         found.push((Capability::PacketSockets, try_packet_sockets()));
         found.push((Capability::RawSockets, try_raw_sockets()));
@@ -82,7 +82,7 @@ fn place() -> PathBuf {
     if temporary.is_dir() { temporary } else { "/sys".into() }
 }
 
-/// Enters the namespaces and does what needs capabilities in them: this shows whether `AppArmor` removed the
+/// Enters the namespaces and does operations that need capabilities there. They fail if `AppArmor` removed the
 /// capabilities.
 fn try_namespaces() -> Check {
     let refused =
@@ -108,7 +108,7 @@ fn try_namespaces() -> Check {
     Ok("network, mount, IPC and host name namespaces can be made and set up".to_owned())
 }
 
-/// Sets what a rig and its agents set, in the calling process's network namespace.
+/// Sets the settings of a rig and its agents in the calling process's network namespace.
 fn try_settings() -> Check {
     [sysctl::RIG, sysctl::FORWARD, sysctl::PLAIN_BRIDGES, sysctl::SILENT]
         .into_iter()

@@ -1,6 +1,6 @@
-//! Moves a process into the namespaces that hold a rig. The rig's processes do it, and `doctor` tries it.
+//! Moves a process into the namespaces that contain a rig. The rig's processes do it, and `doctor` tries it.
 //!
-//! Each function changes the calling process for good. Call it in a process with a single thread.
+//! Each function changes the calling process permanently. Call it in a process with a single thread.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use nix::unistd::{getegid, geteuid};
 use super::lack::Lack;
 use super::namespaces::{network_namespaces_refused, user_namespaces_refusal};
 
-/// Makes the user root of a user namespace, whose next child is the first process of a pid namespace.
+/// Makes the user root of a new user namespace, and makes the next child the first process of a new pid namespace.
 pub fn enter_user_namespace() -> Result<(), Lack> {
     let (user, group, refused) = (geteuid(), getegid(), user_namespaces_refusal());
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWPID)
@@ -33,8 +33,8 @@ pub fn enter_user_namespace() -> Result<(), Lack> {
     Ok(())
 }
 
-/// Enters mount, network, host name and IPC namespaces, mounts a tmpfs on `names` for the names of network namespaces,
-/// and `/proc` anew if the kernel allows it.
+/// Enters new mount, network, host name and IPC namespaces, mounts a tmpfs on `names` for the names of network
+/// namespaces, and mounts `/proc` anew if the kernel allows it.
 pub fn enter_other_namespaces(names: &Path) -> Result<(), Lack> {
     let refused = |step: &'static str| move |errno| network_namespaces_refused(step, errno);
     unshare(
@@ -49,8 +49,8 @@ pub fn enter_other_namespaces(names: &Path) -> Result<(), Lack> {
         .map_err(refused("making mounts private"))?;
     mount(Some("manx"), names, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, none)
         .map_err(refused("mounting a tmpfs"))?;
-    // With this mount, commands in the rig see the rig's processes. Where /proc is partly covered, as in many
-    // containers, the kernel refuses it; nothing in the rig itself needs it.
+    // With this mount, commands in the rig see the rig's processes. If /proc is partly covered, as in many containers,
+    // the kernel refuses the mount. Nothing in the rig itself needs it.
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     let _ = mount(Some("proc"), Path::new("/proc"), Some("proc"), flags, none);
     Ok(())

@@ -1,4 +1,4 @@
-//! The sentences about sockets.
+//! The messages about sockets.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use super::lack::{Capability, Lack};
 const REMEDY: &str = "run it as root, inside a user namespace (as the rig does), or with CAP_NET_ADMIN and CAP_NET_RAW; in a container: \
                       docker run --cap-add NET_ADMIN --cap-add NET_RAW";
 
-/// The sentence if packet sockets are refused.
+/// The message if packet sockets are refused.
 pub fn packet_sockets_refused(error: &io::Error) -> Lack {
     Lack {
         capability: Capability::PacketSockets,
@@ -20,7 +20,7 @@ pub fn packet_sockets_refused(error: &io::Error) -> Lack {
     }
 }
 
-/// The sentence if raw sockets are refused.
+/// The message if raw sockets are refused.
 pub fn raw_sockets_refused(error: &io::Error) -> Lack {
     Lack {
         capability: Capability::RawSockets,

@@ -9,7 +9,7 @@ use manx_dataplane::port::tuntap::{Kind, Queue};
 use super::lack::{Capability, Lack};
 
 const DEVICE: &str = "/dev/net/tun";
-/// The device for the attempt; the kernel replaces `%d` by a free number.
+/// The name of the probe's device. The kernel replaces `%d` by a free number.
 const PROBE: &str = "manx-probe%d";
 const COST: &str = "pods are attached by veth pairs, which carry less";
 /// The owner that the kernel shows if the real owner has no number in this user namespace (`user_namespaces(7)`).
@@ -35,7 +35,7 @@ pub fn tun_opens() -> Result<(), Lack> {
     Err(lack(&error, node, nix::unistd::geteuid().as_raw()))
 }
 
-/// The sentence if the device node opens but no device can be made with it.
+/// The message if the device node opens but no device can be made with it.
 fn device_refused(error: &io::Error) -> Lack {
     Lack {
         capability: Capability::Tun,
@@ -71,7 +71,7 @@ fn lack(error: &io::Error, node: Option<Node>, user: u32) -> Lack {
             ),
         ),
         _ => {
-            // ENODEV, ENXIO: the node exists, but the driver does not.
+            // ENODEV, ENXIO: the node exists, but the driver is missing.
             (
                 format!("{DEVICE} does not open ({error})"),
                 "to load the driver: sudo modprobe tun".to_owned(),

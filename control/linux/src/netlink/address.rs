@@ -9,9 +9,8 @@ use super::{Error, Netlink};
 /// An address on an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Address {
-    /// The interface.
     pub index: u32,
-    /// The address and the length of its prefix.
+    /// The address with its prefix length.
     pub net: IpNet,
 }
 

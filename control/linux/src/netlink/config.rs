@@ -1,4 +1,4 @@
-//! What an interface loses when it leaves its network namespace, read and written.
+//! The configuration that an interface loses when it leaves its network namespace, read and written.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -19,10 +19,10 @@ use rtnetlink::{LinkMessageBuilder, RouteMessageBuilder};
 use super::{Error, Link, Netlink};
 use crate::netns::sysctl;
 
-/// All that is configured for an interface in its network namespace and is lost when it leaves: its bridge and the
-/// settings of that port, addresses, routes of all tables, permanent neighbours, settings under `/proc/sys/net`.
+/// The configuration of an interface that is lost when it leaves its network namespace: its bridge and the settings of
+/// that port, addresses, routes of all tables, permanent neighbours, settings under `/proc/sys/net`.
 ///
-/// Held as the kernel says it, so that another interface of the same index and name gets the same.
+/// It is stored as the kernel reports it, so that another interface with the same index and name gets the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceConfig {
     /// The interface itself.
@@ -35,13 +35,13 @@ pub struct InterfaceConfig {
     settings: Vec<(String, String)>,
 }
 
-/// The setting that says whether IPv6 addresses wait until they are found free.
+/// The setting for IPv6's duplicate address detection.
 const ACCEPT_DAD: &str = "accept_dad";
 const WAIT_STEPS: u32 = 200;
 const WAIT_STEP: Duration = Duration::from_millis(5);
 
 impl Netlink {
-    /// The configuration of the interface of this name. The calling thread must be in the namespace, as within
+    /// The configuration of the interface with this name. The calling thread must be in the namespace, as within
     /// [`in_netns`](super::in_netns).
     pub async fn config(&self, name: &str) -> Result<InterfaceConfig, Error> {
         let link = self.existing(name).await?;
@@ -58,14 +58,14 @@ impl Netlink {
         })
     }
 
-    /// Configures an interface that has the index and the name of the one that this was read of. It should be down, and
-    /// is up afterwards if that one was.
+    /// Configures an interface with the same index and name as the one from which `config` was read. It should be down,
+    /// and is up afterwards if that one was.
     pub async fn configure(&self, config: &InterfaceConfig) -> Result<(), Error> {
         let InterfaceConfig { link, attributes, port, .. } = config;
         for (key, value) in &config.settings {
             sysctl::set_if_present(key, value)?;
         }
-        // Nobody else has the addresses: the other interface had them until now.
+        // No other interface has the addresses: the former interface had them until now.
         let accept_dad = format!("ipv6/conf/{}/{ACCEPT_DAD}", link.name);
         sysctl::set_if_present(&accept_dad, "0")?;
         self.change(link.index, "as it was", |message| {
@@ -99,7 +99,8 @@ impl Netlink {
         Ok(())
     }
 
-    /// What an interface would lose that no [`InterfaceConfig`] holds, in words, if there is such a thing.
+    /// A setting of an interface that would be lost because no [`InterfaceConfig`] contains it, in words, if there is
+    /// one.
     pub async fn unconfigurable(&self, link: &Link) -> Result<Option<String>, Error> {
         let message = self.link_message(link.index).await?;
         let has_program = message.attributes.iter().any(|attribute| {
@@ -126,7 +127,7 @@ impl Netlink {
         })
     }
 
-    /// The first queueing discipline that somebody has given an interface, on either way.
+    /// The first queueing discipline that a user has given an interface, in either direction.
     async fn discipline(&self, index: u32) -> Result<Option<String>, Error> {
         let all = self.handle.qdisc().get().execute().try_collect::<Vec<_>>().await;
         let all = all.map_err(Error::request(|| {
@@ -140,8 +141,8 @@ impl Netlink {
         Ok(kinds.find(|kind| kind != "noqueue"))
     }
 
-    /// Waits until the interface's addresses can be used: once its other end is up, and the kernel has seen that. At
-    /// most a second, because there may be no other end.
+    /// Waits until the interface's addresses can be used, that is, until its other end is up and the kernel has seen
+    /// that. Waits at most a second, because there may be no other end.
     async fn wait_for_addresses(&self, index: u32) -> Result<(), Error> {
         let is_tentative = |message: &AddressMessage| {
             let tentative = |it: &AddressAttribute| matches!(it, AddressAttribute::Flags(all) if all.contains(AddressFlags::Tentative));
@@ -177,8 +178,8 @@ impl Netlink {
         }))
     }
 
-    /// Those that somebody has made: others come and go with addresses. The direct ones are first, because the others'
-    /// next hops may be behind them.
+    /// The routes that a user has made; others come and go with addresses. Direct routes come first, because the next
+    /// hops of others may need them.
     async fn routes_of(&self, index: u32) -> Result<Vec<RouteMessage>, Error> {
         let mut routes = Vec::new();
         for request in [
@@ -246,7 +247,7 @@ fn infos(message: LinkMessage) -> impl Iterator<Item = LinkInfo> {
     infos.flatten()
 }
 
-/// What an interface loses that leaves this master, and that no [`InterfaceConfig`] holds.
+/// A setting that an interface loses when it leaves this master, and that no [`InterfaceConfig`] contains.
 fn lost_in(master: LinkMessage) -> Option<String> {
     let filters_vlans = infos(master).find_map(|info| match info {
         LinkInfo::Data(InfoData::Bridge(all)) => {
@@ -261,7 +262,7 @@ fn lost_in(master: LinkMessage) -> Option<String> {
     }
 }
 
-/// What can be set of what is read: of the interface, and of it as a bridge's port.
+/// The attributes that can be set, of those that were read: of the interface, and of it as a bridge's port.
 fn settable(message: LinkMessage) -> (Vec<LinkAttribute>, Vec<InfoBridgePort>) {
     let is_setting =
         |it: &&LinkAttribute| matches!(it, LinkAttribute::TxQueueLen(_) | LinkAttribute::Group(_));
@@ -273,7 +274,7 @@ fn settable(message: LinkMessage) -> (Vec<LinkAttribute>, Vec<InfoBridgePort>) {
     (own, port.flatten().filter(is_port_setting).collect())
 }
 
-/// Whether it is a setting of a bridge's port, and no state of it.
+/// Whether it is a setting of a bridge's port, and not a state of it.
 fn is_port_setting(attribute: &InfoBridgePort) -> bool {
     use InfoBridgePort::{
         BroadcastFlood, Cost, FastLeave, GroupFwdMask, Guard, HairpinMode, Isolated, Learning,
@@ -314,7 +315,7 @@ mod tests {
 
     use super::*;
 
-    /// The rest is tested with interfaces; not every kernel has these kinds of masters.
+    /// The rest is tested with interfaces, but not every kernel has these kinds of masters.
     #[test]
     fn a_bridge_that_filters_vlans_and_what_is_no_bridge_keep_more_than_can_be_read() {
         let lost = |info: Vec<LinkInfo>| {

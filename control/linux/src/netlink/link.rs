@@ -16,9 +16,7 @@ use super::{Error, Netlink};
 /// An interface as the kernel shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
-    /// The kernel's number for it.
     pub index: u32,
-    /// Its name.
     pub name: String,
     /// The hardware address; `None` for devices without one (TUN).
     pub mac: Option<[u8; 6]>,
@@ -28,30 +26,30 @@ pub struct Link {
     pub up: bool,
     /// Whether it is the loopback interface.
     pub loopback: bool,
-    /// The bridge that it belongs to.
+    /// The index of the bridge to which the interface belongs.
     pub master: Option<u32>,
-    /// The index of the other end, in whichever namespace that is, if it is an end of a veth pair.
+    /// The index of the other end of a veth pair, whichever namespace that is in.
     pub veth_peer: Option<u32>,
-    /// This namespace's number for the one in which the other end is; `None`: it is in this one, or there is none.
+    /// This namespace's number for the namespace of the other end. `None` if that is in this namespace, or does not
+    /// exist.
     pub peer_namespace: Option<i32>,
-    /// What an administrator has written about it (`ip link set … alias`).
+    /// A text of an administrator about the interface (`ip link set … alias`).
     pub alias: Option<String>,
 }
 
-/// The other end of a veth pair.
+/// The second end of a veth pair.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer<'a> {
-    /// Its name.
     pub name: &'a str,
-    /// The namespace in which it is made; the first end's if absent.
+    /// The namespace in which the end is made; the first end's if absent.
     pub netns: Option<BorrowedFd<'a>>,
-    /// Its hardware address; the kernel chooses if absent.
+    /// The hardware address; the kernel chooses if absent.
     pub mac: Option<[u8; 6]>,
-    /// Its index; the kernel chooses if absent.
+    /// The index; the kernel chooses if absent.
     pub index: Option<u32>,
 }
 
-/// A veth pair to make.
+/// The description of a veth pair to make.
 #[derive(Debug, Clone, Copy)]
 pub struct Veth<'a> {
     /// The first end's name.
@@ -62,7 +60,6 @@ pub struct Veth<'a> {
     pub index: Option<u32>,
     /// Both ends' MTU in bytes.
     pub mtu: u32,
-    /// The other end.
     pub peer: Peer<'a>,
 }
 
@@ -96,14 +93,14 @@ impl From<LinkMessage> for Link {
                 _ => {}
             }
         }
-        // Other kinds name by it what they lie on.
+        // Other kinds of interface use this attribute for the interface below them.
         link.veth_peer = link.veth_peer.filter(|_| is_veth);
         link
     }
 }
 
 impl Netlink {
-    /// The interface of this name, if there is one.
+    /// The interface with this name, if there is one.
     pub async fn link(&self, name: &str) -> Result<Option<Link>, Error> {
         let request = self.handle.link().get().match_name(name).execute();
         match std::pin::pin!(request).try_next().await {
@@ -115,7 +112,7 @@ impl Netlink {
         }
     }
 
-    /// The interface of this name.
+    /// The interface with this name; an error if there is none.
     pub async fn existing(&self, name: &str) -> Result<Link, Error> {
         if let Some(link) = self.link(name).await? {
             return Ok(link);
@@ -124,7 +121,6 @@ impl Netlink {
         Err(Error::NoLink { name: name.to_owned(), found })
     }
 
-    /// All interfaces.
     pub async fn links(&self) -> Result<Vec<Link>, Error> {
         let messages = self.handle.link().get().execute().try_collect::<Vec<_>>().await;
         let messages =
@@ -132,7 +128,7 @@ impl Netlink {
         Ok(messages.into_iter().map(Link::from).collect())
     }
 
-    /// This namespace's number for another one, as [`Link::peer_namespace`] has it. `None`: it has no number, so no
+    /// This namespace's number for another one, as in [`Link::peer_namespace`]. `None` if it has no number: then no
     /// interface here has its other end there.
     pub async fn number_of(&self, netns: impl AsFd) -> Result<Option<i32>, Error> {
         let failed = || "the number of a network namespace cannot be read".to_owned();
@@ -182,7 +178,7 @@ impl Netlink {
         }))
     }
 
-    /// Makes a bridge, up.
+    /// Makes a bridge and sets it up.
     pub async fn add_bridge(&self, name: &str) -> Result<(), Error> {
         let message = LinkBridge::new(name).build();
         self.handle
@@ -205,12 +201,10 @@ impl Netlink {
         }
     }
 
-    /// Sets an interface up.
     pub async fn set_up(&self, index: u32) -> Result<(), Error> {
         self.change(index, "up", LinkMessageBuilder::up).await
     }
 
-    /// Sets an interface down.
     pub async fn set_down(&self, index: u32) -> Result<(), Error> {
         self.change(index, "down", LinkMessageBuilder::down).await
     }
@@ -244,7 +238,7 @@ impl Netlink {
         self.change(index, "to another hardware address", |link| link.address(mac.to_vec())).await
     }
 
-    /// Writes something about an interface on it, at most 255 bytes.
+    /// Writes a text of at most 255 bytes on an interface.
     pub async fn set_alias(&self, index: u32, alias: &str) -> Result<(), Error> {
         self.change(index, &format!("an alias of {} bytes", alias.len()), |link| {
             link.append_extra_attribute(LinkAttribute::IfAlias(alias.to_owned()))
@@ -257,7 +251,7 @@ impl Netlink {
         self.change(index, &format!("into bridge {master}"), |link| link.controller(master)).await
     }
 
-    /// Moves an interface into another namespace, where it is down and without addresses.
+    /// Moves an interface into another namespace, where it is then down and without addresses.
     pub async fn move_to(&self, index: u32, netns: impl AsFd) -> Result<(), Error> {
         let fd = netns.as_fd().as_raw_fd();
         self.change(index, "into another namespace", |link| link.setns_by_fd(fd)).await

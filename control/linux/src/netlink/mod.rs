@@ -41,21 +41,19 @@ pub enum Error {
     /// The namespace cannot be entered.
     #[error(transparent)]
     Namespace(#[from] netns::Error),
-    /// A setting under `/proc/sys/net`.
+    /// A setting under `/proc/sys/net` could not be read or written.
     #[error(transparent)]
     Sysctl(#[from] netns::sysctl::Error),
-    /// The kernel refused.
+    /// The kernel refused a request.
     #[error("{what}: {source}")]
     Request {
         /// The message, e.g. `interface eth0 cannot be made`.
         what: String,
-        /// The kernel's error.
         source: io::Error,
     },
     /// There is no such interface.
     #[error("there is no interface {name} in this network namespace: there is {}", found.join(", "))]
     NoLink {
-        /// The name.
         name: String,
         /// The existing interfaces.
         found: Vec<String>,

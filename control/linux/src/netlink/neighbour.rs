@@ -13,25 +13,22 @@ use rtnetlink::packet_route::route::RouteAttribute;
 use super::route::ip;
 use super::{Error, Netlink};
 
-/// How often, and at what interval, the neighbour table is read after a resolution was started.
+/// The number of times, and the interval, that the neighbour table is read after a resolution was started.
 const RESOLVE_STEPS: u32 = 20;
 const RESOLVE_STEP: Duration = Duration::from_millis(50);
 
 /// An entry of the neighbour table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Neighbour {
-    /// The interface's index.
     pub index: u32,
-    /// The neighbour's address.
     pub address: IpAddr,
-    /// Its hardware address, if it is known.
+    /// The neighbour's hardware address, if it is known.
     pub mac: Option<[u8; 6]>,
 }
 
 /// The next hop to a destination in the kernel's routing table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextHop {
-    /// The interface's index.
     pub device: u32,
     /// The neighbour that gets the packet: the gateway, or the destination itself.
     pub neighbour: IpAddr,

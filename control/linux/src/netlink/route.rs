@@ -21,18 +21,15 @@ pub const MANX_PROTOCOL: u8 = 77;
 /// The main routing table.
 pub const MAIN: u8 = RouteHeader::RT_TABLE_MAIN;
 
-/// A route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Route {
-    /// The destination prefix.
     pub destination: IpNet,
     /// The next hop, if the destination is not on the link itself.
     pub via: Option<IpAddr>,
-    /// The interface's index.
     pub device: u32,
     /// The source address of the node's own packets; the kernel chooses if absent.
     pub source: Option<IpAddr>,
-    /// The next hop is on the link even if no address of the interface says so.
+    /// Whether the next hop is on the link even if no address of the interface says so.
     pub onlink: bool,
 }
 
@@ -116,7 +113,7 @@ impl Netlink {
         self.replace_route_in(MAIN, route).await
     }
 
-    /// The same in another table, one below 256.
+    /// Like [`Self::replace_route`], in another table below 256.
     pub async fn replace_route_in(&self, table: u8, route: &Route) -> Result<(), Error> {
         let mut message = route.message();
         message.header.table = table;
@@ -138,7 +135,7 @@ impl Netlink {
         }))
     }
 
-    /// Removes a route of Manx from a table, one below 256. It is no error if the route does not exist.
+    /// Removes a route of Manx from a table below 256. It is no error if the route does not exist.
     pub async fn delete_route(&self, table: u8, route: &Route) -> Result<(), Error> {
         let mut message = route.message();
         message.header.table = table;
@@ -152,7 +149,7 @@ impl Netlink {
         }
     }
 
-    /// The routes that Manx made in a table, one below 256, both families.
+    /// The routes that Manx made in a table below 256, both families.
     pub async fn manx_routes(&self, table: u8) -> Result<Vec<Route>, Error> {
         let is_manx = |message: &RouteMessage| {
             message.header.protocol == RouteProtocol::Other(MANX_PROTOCOL)

@@ -1,4 +1,4 @@
-//! Policy routing rules: those that refuse forged sources, and those that route by tables of Manx's own.
+//! Policy routing rules: those that refuse forged sources, and those that route by Manx's own tables.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,18 +11,17 @@ use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use super::route::MANX_PROTOCOL;
 use super::{Error, Netlink};
 
-/// Between the local table's rule (0) and the main table's (32,766): Manx must not refuse packets to the node itself.
+/// The priority is between the local table's rule (0) and the main table's (32,766): Manx must not refuse packets to
+/// the node itself.
 const PRIORITY: u32 = 77;
 
-/// A packet that comes in by an interface from this IPv6 address is dropped and not forwarded.
+/// A rule that drops, and does not forward, packets that come in by an interface from this IPv6 address.
 ///
-/// For IPv4 the kernel itself drops packets from outside with one of its own addresses as the source; IPv6 has no such
+/// For IPv4 the kernel itself drops packets from outside whose source is one of its own addresses; IPv6 has no such
 /// check.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Refusal {
-    /// The interface's name.
     pub interface: String,
-    /// The source.
     pub source: Ipv6Addr,
 }
 
@@ -55,21 +54,21 @@ impl Refusal {
     }
 }
 
-/// The table for packets that come back from the translation of services. The routes of these tables go with their
-/// interfaces.
+/// The table for packets that come back from the translation of services. The routes of Manx's tables are deleted with
+/// their interfaces.
 pub const TRANSLATED_TABLE: u8 = 77;
-/// The table for what the node itself sends: the kernel says that it comes in by `lo`.
+/// The table for packets that the node itself sends. The kernel treats them as coming in by `lo`.
 pub const OWN_TABLE: u8 = 78;
 
 impl Netlink {
-    /// Has the kernel look in `table`, one below 256, before the main table, for packets that come in by this
-    /// interface, and for no others. `None`: for none. Packets to the node itself are routed before.
+    /// Makes the kernel use `table`, one below 256, before the main table, but only for packets that come in by this
+    /// interface. `None`: for no packets. Packets to the node itself are routed before.
     pub async fn set_table_rule(&self, table: u8, interface: Option<&str>) -> Result<(), Error> {
         for version in [IpVersion::V4, IpVersion::V6] {
             let is_v4 = matches!(version, IpVersion::V4);
             let listed = self.handle.rule().get(version).execute().try_collect::<Vec<_>>().await;
             let listed = match listed {
-                // A kernel without IPv6.
+                // The kernel may lack IPv6.
                 Err(_) if !is_v4 => continue,
                 listed => listed
                     .map_err(Error::request(|| "the routing rules cannot be listed".to_owned()))?,
@@ -107,7 +106,7 @@ impl Netlink {
         Ok(())
     }
 
-    /// Sets Manx's refusals to these, and touches no other rules.
+    /// Replaces Manx's refusals by these, without touching other rules.
     pub async fn set_refusals(&self, wanted: &BTreeSet<Refusal>) -> Result<(), Error> {
         let listed = self.handle.rule().get(IpVersion::V6).execute().try_collect::<Vec<_>>().await;
         let listed =

@@ -15,7 +15,8 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Two namespaces joined by a veth, the left one host 1 and the right one host 2 of 10.9.0.0/24 and `fd00::/64`.
+/// Two namespaces joined by a veth. The left one is host 1 and the right one host 2 of 10.9.0.0/24
+/// and `fd00::/64`.
 fn joined() -> (std::os::fd::OwnedFd, std::os::fd::OwnedFd) {
     let (left, right) = (netns::create().unwrap(), netns::create().unwrap());
     let peer = Peer {

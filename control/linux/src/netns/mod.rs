@@ -25,10 +25,10 @@ use nix::sys::statfs::{NSFS_MAGIC, fstatfs};
 /// The calling thread's own network namespace.
 const OWN: &str = "/proc/thread-self/ns/net";
 
-/// What can go wrong with a network namespace.
+/// An error of a network namespace.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel refuses to make one.
+    /// The kernel refuses to make a namespace.
     #[error(
         "no network namespace can be made here ({0}): that takes CAP_SYS_ADMIN, in a user namespace if not in the initial one; \
          `manx doctor` tells what is missing"
@@ -36,43 +36,28 @@ pub enum Error {
     Unshare(Errno),
     /// The name's file cannot be made, or is in use.
     #[error("the network namespace's file {path} cannot be made: {source}")]
-    Name {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Name { path: PathBuf, source: io::Error },
     /// The namespace cannot be bound to its name.
     #[error("the network namespace cannot be mounted on {path}: {source}")]
-    Mount {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: Errno,
-    },
-    /// The name does not lead to a file that can be opened.
+    Mount { path: PathBuf, source: Errno },
+    /// The path does not lead to a file that can be opened.
     #[error("the network namespace {path} cannot be opened: {source}")]
-    Open {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It is the namespace of a process that the caller may not trace.
+    Open { path: PathBuf, source: io::Error },
+    /// The namespace is that of a process that the caller may not trace.
     #[error(
         "the network namespace {0} may not be opened: by a process's folder that takes CAP_SYS_PTRACE, which the agent does not \
          keep; name it by a file that it is mounted on, as CNI's runtimes do (ip netns attach NAME PID)"
     )]
     Process(PathBuf),
-    /// The name leads to something that is no network namespace.
+    /// The path leads to something that is no network namespace.
     #[error(
         "{0} is not a network namespace: nothing is mounted on the file (was it left behind by a crash?)"
     )]
     NotANamespace(PathBuf),
-    /// The kernel refuses to let the thread in.
+    /// The kernel refuses to let the thread enter the namespace.
     #[error("the network namespace cannot be entered: {0}")]
     Enter(Errno),
-    /// Other threads would not change their namespace.
+    /// The process has other threads, which would stay in their namespace.
     #[error("the process has {0} threads: a namespace is entered before the first of them starts")]
     Threads(usize),
     /// No thread could be started.
@@ -80,12 +65,7 @@ pub enum Error {
     Thread(io::Error),
     /// The name cannot be removed.
     #[error("the network namespace's file {path} cannot be removed: {source}")]
-    Delete {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Delete { path: PathBuf, source: io::Error },
 }
 
 impl Error {
@@ -105,8 +85,8 @@ impl Error {
     }
 }
 
-/// Makes a network namespace that lives as long as the descriptor and everything else that holds it. Its loopback
-/// interface is down.
+/// Makes a network namespace that lives as long as the descriptor or any other reference to it. Its loopback interface
+/// is down.
 pub fn create() -> Result<OwnedFd, Error> {
     in_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET).map_err(Error::Unshare)?;
@@ -127,7 +107,7 @@ pub fn create_named(path: &Path) -> Result<OwnedFd, Error> {
     made
 }
 
-/// The same for a file that exists, and on which nothing is mounted.
+/// Like [`create_named`], for a file that exists and on which nothing is mounted.
 pub fn create_on(path: &Path) -> Result<OwnedFd, Error> {
     in_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET).map_err(Error::Unshare)?;
@@ -176,8 +156,8 @@ pub fn same(a: impl AsFd, b: impl AsFd) -> io::Result<bool> {
     Ok(identity(a)? == identity(b)?)
 }
 
-/// Device and inode of a namespace. No two namespaces have the same at one time, but a later one may get the inode of
-/// one that has ended.
+/// Device and inode of a namespace. No two namespaces have the same ones at one time, but a later one may get the inode
+/// of one that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     device: u64,
@@ -205,7 +185,7 @@ pub fn run_in<T: Send>(
     work: impl FnOnce() -> T + Send,
 ) -> Result<T, Error> {
     in_thread(|| {
-        // To enter the namespace that one is in takes a capability, too, and changes nothing.
+        // Entering the current namespace also needs a capability, and changes nothing.
         if !current().is_ok_and(|current| same(&netns, current).unwrap_or(false)) {
             setns(netns.as_fd(), CloneFlags::CLONE_NEWNET).map_err(Error::Enter)?;
         }

@@ -13,11 +13,9 @@ const PROC_SYS: &str = "/proc/sys/net";
 #[derive(Debug, thiserror::Error)]
 #[error("{path} cannot be {verb}: {source}{}", hint(source))]
 pub struct Error {
-    /// The file.
     pub path: PathBuf,
     /// `read` or `set to …`.
     pub verb: String,
-    /// Why.
     pub source: io::Error,
 }
 
@@ -39,9 +37,9 @@ fn path(key: &str) -> PathBuf {
     PathBuf::from(PROC_SYS).join(key)
 }
 
-/// Makes `/proc/sys` writable for the calling thread and those that it starts, if it is read-only and root may mount: in
-/// a container that has `CAP_SYS_ADMIN` and is not privileged. What is mounted outside later still appears. Call it while
-/// there is one thread.
+/// Makes `/proc/sys` writable for the calling thread and its later children, if it is read-only and root may mount, as
+/// in a container that has `CAP_SYS_ADMIN` and is not privileged. Later mounts outside still appear. Call it while the
+/// process has one thread.
 pub fn make_writable() -> io::Result<()> {
     if !statvfs(PROC_SYS)?.flags().contains(FsFlags::ST_RDONLY) {
         return Ok(());
@@ -68,7 +66,7 @@ pub fn set(key: &str, value: &str) -> Result<(), Error> {
     })
 }
 
-/// As [`set`], but a kernel without the setting (built without IPv6, say) is no error.
+/// Like [`set`], but it is no error if the kernel lacks the setting (for example without IPv6).
 pub fn set_if_present(key: &str, value: &str) -> Result<(), Error> {
     match set(key, value) {
         Err(error) if error.source.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -102,7 +100,7 @@ pub fn of_interface(name: &str) -> Vec<(String, String)> {
     all
 }
 
-/// Settings and their values. Those of IPv4 are in every kernel; others may be missing.
+/// Settings and their values. Every kernel has those of IPv4; others may be missing.
 pub type Settings = [(&'static str, &'static str)];
 
 /// For a namespace of the rig. There is no rate limit for the ICMP errors of closed ports (the kernel's
@@ -120,14 +118,14 @@ pub const RIG: &Settings = &[
 /// For a namespace that forwards packets.
 pub const FORWARD: &Settings = &[("ipv4/ip_forward", "1"), ("ipv6/conf/all/forwarding", "1")];
 
-/// For a namespace whose bridges are only wires: no packet filter sees what crosses them.
+/// For a namespace whose bridges are only wires: no packet filter sees their packets.
 pub const PLAIN_BRIDGES: &Settings = &[
     ("bridge/bridge-nf-call-iptables", "0"),
     ("bridge/bridge-nf-call-ip6tables", "0"),
     ("bridge/bridge-nf-call-arptables", "0"),
 ];
 
-/// For a namespace whose kernel passes nothing on and answers nothing: no forwarding, no IPv6, no ARP (8: never answer,
+/// For a namespace whose kernel forwards nothing and answers nothing: no forwarding, no IPv6, no ARP (8: never reply,
 /// whatever the address; the kernel's `ip-sysctl.rst`).
 pub const SILENT: &Settings = &[
     ("ipv6/conf/all/disable_ipv6", "1"),
@@ -139,7 +137,7 @@ pub const SILENT: &Settings = &[
     ("ipv4/ip_forward", "0"),
 ];
 
-/// Sets all of `settings`, in order.
+/// Sets all `settings` in order.
 pub fn apply(settings: &Settings) -> Result<(), Error> {
     for (key, value) in settings {
         if key.starts_with("ipv4/") { set(key, value) } else { set_if_present(key, value) }?;

@@ -4,7 +4,7 @@ use std::{env, thread};
 
 use super::*;
 
-/// Set in a process of this program that is to listen: where.
+/// Set in a process of this program that should listen, to the path.
 const PATH: &str = "MANX_SOCKET_TEST_PATH";
 /// The test that listens in such a process.
 const LISTENS: &str = "socket::tests::one_that_was_killed_is_told_from_one_that_lives";
@@ -30,7 +30,7 @@ fn one_that_was_killed_is_told_from_one_that_lives() {
     assert_eq!(patience(&path), LIVING);
     assert!(matches!(SocketLock::take(&path), Err(Error::InUse(_))));
     other.kill().unwrap();
-    // Not waited for: it may be alive for a moment, with all that it has open.
+    // The process is not waited for: it may live for a moment, with all its open files.
     let killed = Instant::now();
     let taken = loop {
         match Listening::bind(&path) {
@@ -48,7 +48,7 @@ fn one_that_was_killed_is_told_from_one_that_lives() {
 fn a_second_name_is_taken_by_who_has_the_first_and_goes_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let [path, beside] = ["agent.sock", "agent.health"].map(|name| folder.path().join(name));
-    // Of a process that has not ended yet, with its descriptors.
+    // A stale socket of a process that has not ended yet, with its descriptors.
     let _stale = UnixListener::bind(&beside).unwrap();
     let mut listening = Listening::bind(&path).unwrap();
     let listener = listening.listen_beside(&beside).unwrap();

@@ -1,4 +1,4 @@
-//! What both sides of a rule share: its place, and the address family.
+//! Facts that both sides of a rule share: the rule's place, and the address family.
 
 use super::super::object::PolicyType;
 
@@ -13,8 +13,6 @@ pub(super) struct Context {
 /// The address family that the fields of a rule require.
 #[derive(Debug, Default)]
 pub(super) struct Family {
-    /// From `ipVersion`.
     pub(super) version: Option<u8>,
-    /// From the first net.
     pub(super) nets: Option<u8>,
 }

@@ -23,7 +23,7 @@ const ENTITY: &[&str] = &[
     "services",
 ];
 
-/// Which side of a rule.
+/// The side of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Source,
@@ -62,7 +62,7 @@ pub(super) fn entity(
         service_alone(cursor, &field, side, out);
     }
     intent::empty_condition(cursor, "ports", "port", out);
-    // Beside another condition of the address an empty list is what templates write where nothing is to be added.
+    // If the address has another condition, an empty list here is what templates write when there is nothing to add.
     if !has_address(&entity) {
         intent::empty_condition(cursor, "nets", "address", out);
         if let Some(accounts) = cursor.field("serviceAccounts") {
@@ -72,7 +72,7 @@ pub(super) fn entity(
     entity
 }
 
-/// Whether there is a condition of the address.
+/// Whether a condition of the address exists.
 fn has_address(entity: &EntityRule) -> bool {
     let accounts = entity.service_accounts.as_ref();
     !entity.nets.is_empty()
@@ -84,7 +84,7 @@ fn has_address(entity: &EntityRule) -> bool {
             .any(|selector| selector.is_some())
 }
 
-/// Reads `selector` or `notSelector`. An empty one is no criterion, which may surprise: in other places it selects
+/// Reads `selector` or `notSelector`. An empty one counts as absent, which may surprise, because elsewhere it selects
 /// every endpoint.
 fn rule_selector(cursor: &Cursor<'_>, key: &str, out: &mut Findings) -> Option<String> {
     let field = cursor.field(key)?;
@@ -95,7 +95,7 @@ fn rule_selector(cursor: &Cursor<'_>, key: &str, out: &mut Findings) -> Option<S
     selector(&field, Over::Labels, out)
 }
 
-/// Reads `nets` or `notNets`. All nets of a rule are of one family.
+/// Reads `nets` or `notNets`. All nets of a rule must be of one family.
 fn nets(cursor: &Cursor<'_>, key: &str, family: &mut Family, out: &mut Findings) -> Vec<IpNet> {
     let Some(field) = cursor.field(key) else { return Vec::new() };
     field.items(out, |item, out| {

@@ -11,11 +11,11 @@ use super::super::tree::Value;
 use super::fixed::OBJECT;
 use super::value::net_or_address;
 
-/// Felix also accepts 0: it matches only packets to port 0.
+/// Felix also accepts 0, which matches only packets to port 0.
 const FAILSAFE_PORT: &str = "a port number from 0 to 65535";
 const FAILSAFE: &str = "a failsafe port: a mapping with protocol, port and perhaps net, or text such as tcp:22 or tcp:10.0.0.0/8:22";
 
-/// Reads those of Felix's settings that policy needs, and warns of those that are not done.
+/// Reads the settings of Felix that policy needs, and warns of those that Manx does not implement.
 pub(in super::super) fn felix_configuration(
     root: &Cursor<'_>,
     name: &str,
@@ -95,7 +95,7 @@ fn failsafe(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Failsafe> {
     Some(Failsafe { protocol: protocol?, port: port?, net })
 }
 
-/// The protocol if none is named.
+/// The protocol if the setting names none.
 const TCP: u8 = 6;
 
 fn protocol(text: &str) -> Option<u8> {

@@ -1,4 +1,4 @@
-//! What Calico fixes: the fields of every object, and the tiers that it makes.
+//! Facts that Calico fixes: the fields of every object, and the tiers that it makes.
 
 /// The fields of every object.
 pub(super) const OBJECT: &[&str] = &["apiVersion", "kind", "metadata", "spec"];

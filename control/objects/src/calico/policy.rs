@@ -43,7 +43,7 @@ pub(in super::super) fn decode(
     policy.ingress = rules(&spec, "ingress", context(PolicyType::Ingress), out);
     policy.egress = rules(&spec, "egress", context(PolicyType::Egress), out);
     intent::rules_without_type(&spec, "types", policy.types.as_deref(), out);
-    // Without types a policy covers egress if it has egress rules, and then ingress only if it has ingress rules.
+    // A policy without types covers egress if it has egress rules. It covers ingress unless it has only egress rules.
     let not_covered = if policy.egress.is_empty() { "egress" } else { "ingress" };
     intent::empty_without_type(&spec, ("types", policy.types.as_deref()), not_covered, out);
     if global {
@@ -93,7 +93,7 @@ fn types(cursor: &Cursor<'_>, out: &mut Findings) -> Vec<PolicyType> {
     })
 }
 
-/// Checks the hints. There is only one, and Manx does not use it.
+/// Checks the hints. Calico has only one, and Manx does not use it.
 fn check_hints(cursor: &Cursor<'_>, out: &mut Findings) {
     let hint = "AssumeNeededOnEveryNode";
     cursor.distinct(out, |item, out| item.parsed(out, hint, |text| (text == hint).then_some(())));
@@ -135,7 +135,7 @@ pub(in super::super) fn staged_action(
     })
 }
 
-/// Reports every field that is not in `allowed`: a staged policy that stands for a deletion has no others.
+/// Reports every field that is not in `allowed`. A staged policy for a deletion has no others.
 pub(in super::super) fn nothing_but(spec: &Cursor<'_>, allowed: &[&str], out: &mut Findings) {
     for (field, _) in spec.others(allowed) {
         if !field.is_empty() && field.node.value != Value::Boolean(false) {

@@ -64,7 +64,7 @@ fn rule(cursor: &Cursor<'_>, context: Context, out: &mut Findings) -> Option<Rul
             *read = entity(&field, side, context, &mut family, out);
         }
     }
-    // The metadata is only for people, but it should read as its author wrote it.
+    // The metadata is only for people, but it should be read as its author wrote it.
     if let Some(metadata) = cursor.field("metadata")
         && metadata.mapping(out, &["annotations"], &[])
         && let Some(annotations) = metadata.field("annotations")
@@ -138,7 +138,7 @@ fn check_protocol(cursor: &Cursor<'_>, rule: &Rule, out: &mut Findings) {
     }
 }
 
-/// Reads whether there is an `http` match. Only ingress rules that allow may have one.
+/// Whether there is an `http` match. Only ingress rules that allow may have one.
 fn http(cursor: &Cursor<'_>, action: Action, context: Context, out: &mut Findings) -> bool {
     let Some(http) = cursor.field("http") else { return false };
     if !http.exact(out, &["methods", "paths"]) {

@@ -19,7 +19,8 @@ fn text(kind: &str, spec: &str) -> String {
     format!("apiVersion: {V3}\nkind: {kind}\nmetadata: {{name: {name}}}\nspec:\n  {body}\n")
 }
 
-/// A policy that has nothing wrong; one before tracking or translation is told of as not enforced.
+/// A policy without problems, except that a policy before tracking or translation is reported as
+/// not enforced.
 fn policy(kind: &str, spec: &str) -> Policy {
     let manifest = read("file.yaml", &text(kind, spec)).unwrap();
     let enforced = |problem: &Problem| problem.code() != Code::HostPolicyNotEnforced;
@@ -29,7 +30,7 @@ fn policy(kind: &str, spec: &str) -> Policy {
     (**policy).clone()
 }
 
-/// The one ingress rule of a global policy.
+/// The only ingress rule of a global policy.
 fn rule(rule: &str) -> Rule {
     let body = rule.trim_matches('\n').replace('\n', "\n  ");
     let mut policy = policy("GlobalNetworkPolicy", &format!("ingress:\n- {body}"));
@@ -37,7 +38,7 @@ fn rule(rule: &str) -> Rule {
     policy.ingress.remove(0)
 }
 
-/// The messages of all cases, one after another. Checks that each case is valid or not, as
+/// The messages of all cases, one after another. Checks for each case whether it is valid as
 /// expected.
 fn messages<'a>(cases: impl IntoIterator<Item = (&'a str, String)>, valid: bool) -> String {
     let mut all = String::new();
@@ -50,7 +51,8 @@ fn messages<'a>(cases: impl IntoIterator<Item = (&'a str, String)>, valid: bool)
     all
 }
 
-/// The objects of a file of `fixtures/refused`, each with its name. An API server refuses them, too.
+/// The objects of a file of `fixtures/refused`, each with its name. An API server refuses them,
+/// too.
 fn refused(file: &str) -> Vec<(&str, String)> {
     let mut all = Vec::new();
     for text in file.split("\n---\n") {

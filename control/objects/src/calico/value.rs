@@ -110,12 +110,12 @@ pub(super) fn order(cursor: &Cursor<'_>, out: &mut Findings) -> Option<Order> {
     order
 }
 
-/// Whose labels a selector reads.
+/// The kind of objects whose labels a selector reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
     /// The labels of an endpoint, a set or a service account.
     Labels,
-    /// The labels of a namespace, in a rule: `global()` alone is also allowed.
+    /// The labels of a namespace, in a rule. `global()` alone is also allowed.
     NamespaceOfPeer,
 }
 

@@ -25,8 +25,8 @@ use super::object::cluster::{
 use super::object::{ClusterNetworkPolicy, Kind, LabelSelector, PolicyType};
 use super::tree::Value;
 
-/// Reads `spec`. Errors are in `out`; if there are any, only the result's subject may be used. The subject is `None` if
-/// it could not be read completely.
+/// Reads `spec`. If there are errors in `out`, only the result's subject may be used. The subject is `None` if it could
+/// not be read completely.
 pub(super) fn decode(
     root: &Cursor<'_>,
     kind: Kind,

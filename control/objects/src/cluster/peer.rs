@@ -74,8 +74,8 @@ pub(super) fn peer(
         return None;
     }
     if filled == 0 {
-        // The API's rule for an empty entry: it had a field that the reader's version does not know, and that was
-        // dropped.
+        // The API's rule for an empty entry: the entry had a field that the reader's version does not know, and the
+        // field was dropped.
         support.lacks(cursor, cursor.node.at, out);
         return None;
     }
@@ -135,8 +135,8 @@ fn peer_pods(
     Some(Pods { namespaces, pods: peer_selector(&pods, support, out)? })
 }
 
-/// Reads the namespaces of a peer: a label selector; or, as v0.1.0 of the API had it, a `namespaceSelector`. What else
-/// that version had there (`sameLabels`, `notSameLabels`) is not supported.
+/// Reads the namespaces of a peer: a label selector, or a `namespaceSelector` as in v0.1.0 of the API. Other fields of
+/// that version (`sameLabels`, `notSameLabels`) are not supported.
 fn namespaces(
     cursor: &Cursor<'_>,
     version: &Version,

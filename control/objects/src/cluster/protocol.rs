@@ -11,7 +11,7 @@ use super::support::Support;
 
 const PORTS: std::ops::RangeInclusive<i128> = 1..=65535;
 
-/// The only field that an entry has, one of `known`. `None`: it is not valid or not supported.
+/// The only field of an entry, one of `known`. `None`: it is not valid or not supported.
 fn single<'a>(
     cursor: &Cursor<'a>,
     known: &[&str],
@@ -32,8 +32,8 @@ fn single<'a>(
             None
         }
         (None, _) => {
-            // The API's rule for an empty entry: it had a field that the reader's version does not know, and that was
-            // dropped.
+            // The API's rule for an empty entry: the entry had a field that the reader's version does not know, and the
+            // field was dropped.
             support.lacks(cursor, cursor.node.at, out);
             None
         }

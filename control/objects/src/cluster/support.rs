@@ -1,10 +1,10 @@
-//! What of a rule can be decided.
+//! The parts of a rule that can be decided.
 
 use super::super::cursor::{Cursor, Findings};
 use super::super::problem::Cause;
 use super::super::tree::Position;
 
-/// Whether a rule can be decided, and what happens to it if not.
+/// Whether a rule can be decided, and the effect on the rule if it cannot.
 #[derive(Debug)]
 pub(super) struct Support {
     pub(super) effect: &'static str,
@@ -18,7 +18,7 @@ impl Support {
         field.warning_at(out, at, Cause::Unsupported { effect: self.effect });
     }
 
-    /// Records the fields of `cursor` that are not in `known`. Returns whether there are none.
+    /// Records the fields of `cursor` that are not in `known`. Returns whether all are known.
     pub(super) fn fields(
         &mut self,
         cursor: &Cursor<'_>,

@@ -38,7 +38,8 @@ fn rule_of(name: Option<&str>, action: ClusterAction, matches: ClusterMatch) -> 
     ClusterRule { name: name.map(str::to_owned), action, matches }
 }
 
-/// The messages of all cases, one after another. Checks that each case is valid or not, as expected.
+/// The messages of all cases, one after another. Checks for each case whether it is valid as
+/// expected.
 fn messages<'a>(cases: impl IntoIterator<Item = (&'a str, String)>, valid: bool) -> String {
     let mut all = String::new();
     for (name, text) in cases {
@@ -143,7 +144,7 @@ fn nodes_are_named_by_their_labels() {
     }
 }
 
-/// The form of v0.1.0 of the API.
+/// The form in v0.1.0 of the API.
 #[test]
 fn peers_of_v1alpha1_may_nest_the_selector_of_namespaces() {
     let rules = "

@@ -1,20 +1,20 @@
-//! What differs between the versions of the API.
+//! The differences between the versions of the API.
 
 use super::super::cursor::{Cursor, Findings};
 use super::super::object::cluster::{ClusterAction, ClusterProtocol, ClusterTier};
 use super::protocol::{port_v1alpha1, protocol};
 use super::support::Support;
 
-/// `None`: the entry is not valid or not supported.
+/// The reader of one entry. It returns `None` if the entry is not valid or not supported.
 pub(super) type ReadProtocol =
     fn(&Cursor<'_>, &mut Support, &mut Findings) -> Option<ClusterProtocol>;
 
-/// What differs between the versions of the API.
+/// The differences between the versions of the API.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Version {
     /// The tier, if the kind determines it.
     pub(super) tier: Option<ClusterTier>,
-    /// The names of the actions.
+    /// The names of the actions in this version.
     pub(super) actions: &'static [(&'static str, ClusterAction)],
     /// The field of a rule that restricts it to protocols and ports, and the function that reads one entry of it.
     pub(super) protocols: (&'static str, ReadProtocol),

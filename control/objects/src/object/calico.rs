@@ -21,7 +21,6 @@ impl Order {
         (!order.is_nan()).then_some(Self(order + 0.0))
     }
 
-    /// The number.
     pub fn value(self) -> f64 {
         self.0
     }
@@ -54,7 +53,6 @@ pub struct Policy {
     pub tier: Option<String>,
     /// `spec.order`; last if absent.
     pub order: Option<Order>,
-    /// The endpoints that it selects.
     pub subject: Subject,
     /// `spec.types`.
     pub types: Option<Vec<PolicyType>>,
@@ -99,36 +97,31 @@ pub enum StagedAction {
 /// A rule of a policy or a profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// `action`.
     pub action: Action,
     /// `ipVersion`: 4 or 6.
     pub ip_version: Option<u8>,
     /// `protocol`, as IANA's number.
     pub protocol: Option<u8>,
-    /// `notProtocol`.
     pub not_protocol: Option<u8>,
-    /// `icmp`.
     pub icmp: Option<Icmp>,
     /// `notICMP`: type and code are negated together.
     pub not_icmp: Option<Icmp>,
-    /// `source`.
     pub source: EntityRule,
-    /// `destination`.
     pub destination: EntityRule,
     /// Whether there is an `http` match, which cannot be decided here.
     pub http: bool,
 }
 
-/// What a rule does. It may be written in upper or lower case; `next-tier` is Pass.
+/// The action of a rule. It may be written in upper or lower case; `next-tier` is Pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Allows the packet and ends the evaluation.
     Allow,
     /// Denies the packet and ends the evaluation.
     Deny,
-    /// Goes on with the next tier.
+    /// Continues with the next tier.
     Pass,
-    /// Notes the rule and goes on with the next rule.
+    /// Logs the rule and continues with the next rule.
     Log,
 }
 
@@ -151,33 +144,26 @@ pub struct EntityRule {
     /// `selector`. An empty one counts as absent, as in Calico's API, and is no criterion; `all()` selects all
     /// endpoints and sets.
     pub selector: Option<String>,
-    /// `notSelector`.
     pub not_selector: Option<String>,
-    /// `namespaceSelector`.
     pub namespace_selector: Option<String>,
     /// `ports`: the port is one of them.
     pub ports: Vec<Port>,
     /// `notPorts`: the port is none of them.
     pub not_ports: Vec<Port>,
-    /// `serviceAccounts`.
     pub service_accounts: Option<ServiceAccountMatch>,
-    /// `services`.
     pub service: Option<ServiceMatch>,
 }
 
 /// `serviceAccounts`: the name is one of `names` (if there are any), and the selector matches (if there is one).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServiceAccountMatch {
-    /// `names`.
     pub names: Vec<String>,
     /// `selector`, over the service account's labels.
     pub selector: Option<String>,
 }
 
-/// `services`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceMatch {
-    /// `name`.
     pub name: String,
     /// `namespace`; the policy's own if absent.
     pub namespace: Option<String>,
@@ -188,11 +174,9 @@ pub struct ServiceMatch {
 pub enum Port {
     /// `80` or `"80:90"`: both ends included, not descending.
     Range(u16, u16),
-    /// A name.
     Name(String),
 }
 
-/// `Tier`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tier {
     /// `spec.order`; last if absent.
@@ -204,20 +188,18 @@ pub struct Tier {
 /// `NetworkSet` and `GlobalNetworkSet`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkSet {
-    /// The labels.
     pub labels: Pairs,
     /// `spec.nets`; a plain address is one of full length.
     pub nets: Vec<IpNet>,
 }
 
-/// `HostEndpoint`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostEndpoint {
-    /// The labels.
     pub labels: Pairs,
     /// `spec.node`.
     pub node: String,
-    /// `spec.interfaceName`: a name, `*` for all, or absent: the interfaces that have one of the addresses.
+    /// `spec.interfaceName`: a name, or `*` for all. If absent, the endpoint has the interfaces that have one of its
+    /// addresses.
     pub interface: Option<String>,
     /// `spec.expectedIPs`.
     pub expected_ips: Vec<IpAddr>,
@@ -227,7 +209,6 @@ pub struct HostEndpoint {
     pub ports: Vec<(String, u8, u16)>,
 }
 
-/// `Profile`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Profile {
     /// `spec.labelsToApply`.
@@ -249,14 +230,12 @@ pub struct FelixConfiguration {
     pub failsafe_outbound: Option<Vec<Failsafe>>,
 }
 
-/// What happens to a pod's packet to its own node after the pod's egress policy allowed it.
+/// The treatment of a pod's packet to its own node after the pod's egress policy allowed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EndpointToHost {
-    /// Accepted.
     Accept,
-    /// Dropped.
     Drop,
-    /// Left to the host's own rules; there are none here, so it is the same as Accept.
+    /// The host's own rules decide. There are none here, so it is the same as Accept.
     Return,
 }
 
@@ -265,7 +244,6 @@ pub enum EndpointToHost {
 pub struct Failsafe {
     /// Protocol number.
     pub protocol: u8,
-    /// `port`.
     pub port: u16,
     /// `net`: only with peers in this net.
     pub net: Option<IpNet>,

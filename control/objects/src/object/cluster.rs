@@ -1,17 +1,16 @@
-//! `policy.networking.k8s.io`: ClusterNetworkPolicy (v1alpha2). AdminNetworkPolicy and BaselineAdminNetworkPolicy
-//! (v1alpha1) have the same form here: the decoder translates them.
+//! Policies of `policy.networking.k8s.io`: ClusterNetworkPolicy (v1alpha2). AdminNetworkPolicy and
+//! BaselineAdminNetworkPolicy (v1alpha1) have the same form here: the decoder translates them.
 
 use ipnet::IpNet;
 
 use super::label_selector::LabelSelector;
 use super::port::Protocol;
 
-/// A `ClusterNetworkPolicy`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterNetworkPolicy {
     /// `spec.tier`.
     pub tier: ClusterTier,
-    /// `spec.priority`, 0-1000: lower comes first. 0 for a BaselineAdminNetworkPolicy, which has none.
+    /// `spec.priority`, 0-1000, lower first. A BaselineAdminNetworkPolicy has none, so it has 0 here.
     pub priority: u16,
     /// `spec.subject`.
     pub subject: Pods,
@@ -39,14 +38,10 @@ pub struct Pods {
     pub pods: LabelSelector,
 }
 
-/// One rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterRule {
-    /// `name`.
     pub name: Option<String>,
-    /// `action`.
     pub action: ClusterAction,
-    /// What it matches.
     pub matches: ClusterMatch,
 }
 
@@ -57,11 +52,11 @@ pub enum ClusterAction {
     Accept,
     /// Denies the packet and ends the evaluation.
     Deny,
-    /// Goes on with the next tier.
+    /// Continues with the next tier.
     Pass,
 }
 
-/// What a rule matches.
+/// The packets that a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterMatch {
     /// Packets of one of the peers and one of the protocols.
@@ -76,7 +71,6 @@ pub enum ClusterMatch {
     Unsupported,
 }
 
-/// One peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterPeer {
     /// `namespaces` or `pods`.
@@ -92,7 +86,6 @@ pub enum ClusterPeer {
 pub enum ClusterProtocol {
     /// `tcp`, `udp` or `sctp`.
     Ports {
-        /// The protocol.
         protocol: Protocol,
         /// `destinationPort`, both ends included; `None` is every packet of the protocol.
         ports: Option<(u16, u16)>,

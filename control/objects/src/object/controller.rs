@@ -1,5 +1,5 @@
-//! Controllers of workloads, and the labels that they give to pods beside those of the template: the one place that knows
-//! these.
+//! Controllers of workloads, and the labels that they give to pods in addition to those of the template. No other
+//! module has these.
 //!
 //! Source: Kubernetes documentation, "Well-Known Labels, Annotations and Taints".
 
@@ -20,20 +20,19 @@ pub enum Controller {
     Job,
     /// `batch/v1` `CronJob`.
     CronJob,
-    /// One of a kind that is not read, and whose objects have a template of pods. Their names are `KIND/NAME`.
+    /// A controller of a kind that is not read, and whose objects have a template of pods. Their names are `KIND/NAME`.
     Other,
 }
 
-/// What a controller writes into a label of its pods.
+/// The value that a controller writes into a label of its pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Given {
-    /// The pod's name.
     PodName,
     /// The pod's number.
     Number,
     /// The workload's name.
     Name,
-    /// What only a cluster knows: a hash, a uid, the name of a later object.
+    /// A value that is known only in the cluster: a hash, a uid, the name of a later object.
     Unknown,
 }
 
@@ -62,7 +61,7 @@ impl Controller {
         }
     }
 
-    /// The labels beside the template's. A label with the pod's number is given only where pods have [`Numbers`].
+    /// The labels in addition to the template's. A label with the pod's number is given only if pods have [`Numbers`].
     pub(super) const fn given(self) -> &'static [(&'static str, Given)] {
         match self {
             Self::Deployment => &[("pod-template-hash", Given::Unknown)],
@@ -82,7 +81,7 @@ impl Controller {
                 ("batch.kubernetes.io/controller-uid", Given::Unknown),
                 ("controller-uid", Given::Unknown),
             ],
-            // Its jobs have names of their own.
+            // The jobs of a `CronJob` have names of their own.
             Self::CronJob => &[
                 ("batch.kubernetes.io/job-name", Given::Unknown),
                 ("job-name", Given::Unknown),

@@ -1,4 +1,4 @@
-//! The kinds of object that are read, and what names one object.
+//! The kinds of object that are read, and the key that identifies an object.
 
 use std::fmt;
 
@@ -61,7 +61,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All that are read. [`Controller::Other`] stands for kinds that are not.
+    /// All kinds that are read. [`Controller::Other`] stands for kinds that are not.
     pub const ALL: [Self; 30] = [
         Self::Namespace,
         Self::Node,
@@ -95,8 +95,8 @@ impl Kind {
         Self::FelixConfiguration,
     ];
 
-    /// The name as manifests write it. Calico's NetworkPolicy has the same name as Kubernetes'; the API version tells
-    /// them apart.
+    /// The name as written in manifests. Calico's NetworkPolicy has the same name as Kubernetes';
+    /// the API version tells them apart.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Namespace => "Namespace",
@@ -198,7 +198,7 @@ impl Kind {
         )
     }
 
-    /// What happens to an object of the kind, or because of it, while it is not valid.
+    /// The effect of an object of the kind while it is not valid.
     pub const fn when_invalid(self) -> &'static str {
         match self {
             Self::Namespace => "until it is valid, nothing passes the pods of this namespace",
@@ -283,11 +283,9 @@ impl fmt::Display for Kind {
 /// The unique key of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
-    /// The kind.
     pub kind: Kind,
     /// The namespace; empty for kinds that have none.
     pub namespace: String,
-    /// The name.
     pub name: String,
 }
 

@@ -1,4 +1,4 @@
-//! Wire objects: the contents of manifests in the words of the Kubernetes and Calico APIs, checked but not interpreted.
+//! Wire objects: the contents of manifests in the terms of the Kubernetes and Calico APIs, checked but not interpreted.
 //!
 //! No defaults are applied here: an absent `policyTypes` is `None`. The import and the oracle apply the defaults
 //! independently, so that each can show the other's mistake.
@@ -39,35 +39,28 @@ pub use workload::{Numbers, Workload, kind_and_group};
 /// A valid object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Object {
-    /// A namespace.
     Namespace(Namespace),
-    /// A node.
     Node(Box<Node>),
-    /// A pod.
     Pod(Box<Pod>),
-    /// A service account.
     ServiceAccount(ServiceAccount),
-    /// A service.
     Service(Box<Service>),
     /// A service's endpoints, in the older form.
     Endpoints(Box<Endpoints>),
     /// Some of a service's endpoints.
     EndpointSlice(Box<EndpointSlice>),
-    /// A controller's template of pods; the key's kind says whose.
+    /// A controller's template of pods. The key's kind tells the controller.
     Workload(Box<Workload>),
     /// A Kubernetes policy, also a staged one.
     NetworkPolicy(Box<NetworkPolicy>),
     /// A cluster-wide policy of Kubernetes, of any of its three kinds.
     ClusterNetworkPolicy(Box<ClusterNetworkPolicy>),
-    /// A Calico policy: namespaced, global, or staged; the key's kind says which.
+    /// A Calico policy: namespaced, global, or staged. The key's kind tells which.
     CalicoPolicy(Box<calico::Policy>),
-    /// A tier.
     Tier(calico::Tier),
     /// A network set, namespaced or global.
     NetworkSet(Box<calico::NetworkSet>),
     /// A node's interface.
     HostEndpoint(Box<calico::HostEndpoint>),
-    /// A profile.
     Profile(Box<calico::Profile>),
     /// Felix's settings.
     FelixConfiguration(Box<calico::FelixConfiguration>),
@@ -75,7 +68,7 @@ pub enum Object {
     IpPool(Box<IpPool>),
 }
 
-/// The endpoints that a policy selects, in the words of its API.
+/// The endpoints that a policy selects, in the terms of its API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subject {
     /// Pods of the policy's namespace.

@@ -1,4 +1,4 @@
-//! What groups pods: namespaces and service accounts.
+//! Groups of pods: namespaces and service accounts.
 
 use super::pairs::Pairs;
 
@@ -6,13 +6,10 @@ use super::pairs::Pairs;
 /// manifest says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
-    /// The labels.
     pub labels: Pairs,
 }
 
-/// A service account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceAccount {
-    /// The labels.
     pub labels: Pairs,
 }

@@ -7,7 +7,8 @@ use super::label_selector::LabelSelector;
 use super::policy_type::PolicyType;
 use super::port::{PortNumber, Protocol};
 
-/// `networking.k8s.io/v1` NetworkPolicy, and Calico's StagedKubernetesNetworkPolicy; the key's kind says which.
+/// `networking.k8s.io/v1` NetworkPolicy, and Calico's StagedKubernetesNetworkPolicy. The key's kind
+/// tells which.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkPolicy {
     /// `spec.podSelector`; the empty selector if absent.
@@ -34,7 +35,6 @@ pub struct Rule {
 /// A peer: either a block or selectors, never both and never neither.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
-    /// `ipBlock`.
     IpBlock(IpBlock),
     /// `podSelector`, `namespaceSelector` or both.
     Selectors {
@@ -48,7 +48,6 @@ pub enum Peer {
 /// `ipBlock`. Host bits are kept as written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IpBlock {
-    /// `cidr`.
     pub cidr: IpNet,
     /// `except`, each strictly inside `cidr`.
     pub except: Vec<IpNet>,

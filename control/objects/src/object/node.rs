@@ -9,7 +9,6 @@ use super::pairs::Pairs;
 /// A node, the part that routing needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// The labels.
     pub labels: Pairs,
     /// `spec.podCIDRs`; `spec.podCIDR` comes first if the list does not contain it. Without host bits.
     pub pod_cidrs: Vec<IpNet>,

@@ -1,59 +1,58 @@
 //! Labels and annotations: pairs of texts, in order of their keys.
 //!
-//! A cluster has very many of them, and most have few pairs. A `BTreeMap` of one pair takes the room of eleven.
+//! A cluster has very many of them, and most have few pairs. A `BTreeMap` of one pair takes the
+//! memory of eleven.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::slice::Iter;
 
-/// Labels or annotations. Their keys differ.
+/// Labels or annotations. No two have the same key.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Pairs(Box<[(String, String)]>);
 
 impl Pairs {
-    /// None.
+    /// No pairs.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&String> {
         let at = self.0.binary_search_by(|(found, _)| found.as_str().cmp(key));
         at.ok().map(|at| &self.0[at].1)
     }
 
-    /// Whether there is such a key.
     pub fn contains_key(&self, key: &str) -> bool {
         self.get(key).is_some()
     }
 
-    /// In order of the keys.
+    /// The pairs in the order of their keys.
     pub fn iter(&self) -> PairsIter<'_> {
         self.into_iter()
     }
 
-    /// In order.
+    /// The keys in order.
     pub fn keys(&self) -> impl Iterator<Item = &String> {
         self.0.iter().map(|(key, _)| key)
     }
 
-    /// As a map, which has more room and can be changed.
+    /// The pairs as a map, which needs more memory and can be changed.
     pub fn to_map(&self) -> BTreeMap<String, String> {
         self.0.iter().cloned().collect()
     }
 
-    /// Gives a key this value. It takes as long as there are pairs: many are better collected.
+    /// Sets the value of a key. The time grows with the number of pairs, so many pairs should be
+    /// collected instead.
     pub fn insert(&mut self, key: String, value: String) {
         self.extend([(key, value)]);
     }
 }
 
-/// A pair takes the place of one with the same key.
+/// A pair replaces the pair with the same key.
 impl Extend<(String, String)> for Pairs {
     fn extend<I: IntoIterator<Item = (String, String)>>(&mut self, pairs: I) {
         *self = std::mem::take(self).into_iter().chain(pairs).collect();
@@ -87,7 +86,7 @@ impl<const N: usize> From<[(String, String); N]> for Pairs {
     }
 }
 
-/// Of pairs with one key the last one counts.
+/// If pairs have the same key, the last one counts.
 impl FromIterator<(String, String)> for Pairs {
     fn from_iter<I: IntoIterator<Item = (String, String)>>(pairs: I) -> Self {
         pairs.into_iter().collect::<BTreeMap<_, _>>().into()

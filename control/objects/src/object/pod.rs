@@ -7,10 +7,9 @@ use super::created::Created;
 use super::pairs::Pairs;
 use super::port::Protocol;
 
-/// A pod, the part that networking needs.
+/// A pod: the part that networking needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
-    /// The labels.
     pub labels: Pairs,
     /// `metadata.creationTimestamp`.
     pub created: Option<Created>,
@@ -40,13 +39,13 @@ pub struct Pod {
     pub pod_ips: Vec<IpAddr>,
     /// The addresses in its annotations.
     pub annotated_ips: AnnotatedIps,
-    /// The annotations that ask for what Manx does not do: each row's name in the table of settings, and what is not
-    /// done.
+    /// The annotations that request something that Manx does not implement: the name of each row in the table of
+    /// settings, and the missing part.
     pub not_done: Vec<(&'static str, &'static str)>,
 }
 
 /// The annotations in which CNI plugins store the addresses of a pod. `None`: the annotation is absent, or no address
-/// in it can be read. Empty: it is there and empty.
+/// in it can be read. Empty: the annotation is present and empty.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AnnotatedIps {
     /// `cni.projectcalico.org/podIPs`.
@@ -66,7 +65,7 @@ impl AnnotatedIps {
 }
 
 impl Pod {
-    /// The addresses in its status, which kubelet writes and no user of the cluster.
+    /// The addresses in the pod's status, which only kubelet writes.
     pub fn reported_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let has_any = !self.host_network;
         self.pod_ips.iter().chain(&self.pod_ip).copied().filter(move |_| has_any)
@@ -84,7 +83,6 @@ impl Pod {
 /// The object that controls another one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
-    /// `kind`.
     pub kind: String,
     /// `name`, in the namespace of the object that is controlled.
     pub name: String,
@@ -93,7 +91,6 @@ pub struct Owner {
 /// One port of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerPort {
-    /// The name, if it has one.
     pub name: Option<String>,
     /// The number, 1-65535.
     pub port: u16,
@@ -112,6 +109,6 @@ pub enum Phase {
     Succeeded,
     /// All containers ended, one of them badly.
     Failed,
-    /// Its node does not answer.
+    /// The pod's node does not answer.
     Unknown,
 }

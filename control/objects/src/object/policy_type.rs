@@ -3,8 +3,6 @@
 /// `spec.policyTypes[]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PolicyType {
-    /// `Ingress`.
     Ingress,
-    /// `Egress`.
     Egress,
 }

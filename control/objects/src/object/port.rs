@@ -1,13 +1,10 @@
-//! Protocols and ports, as every kind of Kubernetes writes them.
+//! Protocols and ports, as every Kubernetes kind writes them.
 
 /// A transport protocol of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// `TCP`.
     Tcp,
-    /// `UDP`.
     Udp,
-    /// `SCTP`.
     Sctp,
 }
 
@@ -16,11 +13,9 @@ pub enum Protocol {
 pub enum PortNumber {
     /// A number, and perhaps the end of a range, which is not below the number.
     Number {
-        /// `port`.
         port: u16,
         /// `endPort`.
         end: Option<u16>,
     },
-    /// A name.
     Name(String),
 }

@@ -1,51 +1,50 @@
-//! Workloads, and which labels and values their pods may have beside those of the template.
+//! Workloads, and the labels and values that their pods may have in addition to those of the template.
 
 use super::controller::{Controller, Given};
 use super::kind::{Kind, ObjectKey};
 use super::pairs::Pairs;
 use super::pod::{Owner, Pod};
 
-/// The most characters of a label's value. A cluster does without a label that would have more.
+/// The most characters of a label's value. The cluster leaves out a label that would have more.
 const LABEL_VALUE: usize = 63;
 
 /// The numbers of a workload's pods: ordinals of a `StatefulSet`, indexes of a Job with `completionMode: Indexed`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Numbers {
-    /// The first one: `spec.ordinals.start`, or 0.
+    /// The first number: `spec.ordinals.start`, or 0.
     pub first: u32,
-    /// How many there are: `spec.replicas`, or `spec.completions`.
+    /// The number of pods: `spec.replicas`, or `spec.completions`.
     pub count: Option<u32>,
 }
 
 impl Numbers {
-    /// Whether a pod may have the number. If it is not said how many there are, or if there are none now, every later one
-    /// may come.
+    /// Whether a pod may have the number. If the number of pods is absent or 0, any later number may come.
     fn may_have(self, number: u32) -> bool {
         let after = number.checked_sub(self.first);
         after.is_some_and(|after| self.count.is_none_or(|count| count == 0 || after < count))
     }
 }
 
-/// A workload: what its controller makes pods of.
+/// A workload: an object from which a controller makes pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
-    /// `metadata.labels`: its own, which its pods do not have.
+    /// `metadata.labels` of the workload, which its pods do not have.
     pub labels: Pairs,
-    /// The pods: labels, `spec`. For a `CronJob` those of its jobs.
+    /// The pods: labels, `spec`. For a `CronJob`, the pods of its jobs.
     pub template: Pod,
     /// `spec.replicas`; for a Job `spec.parallelism`.
     pub replicas: Option<u32>,
-    /// The numbers of its pods, if they have some.
+    /// The numbers of its pods, if they have numbers.
     pub numbers: Option<Numbers>,
-    /// Whether no pod of it runs: it is suspended, being deleted, or a Job that has ended.
+    /// Whether none of its pods run: it is suspended, being deleted, or a Job that has ended.
     pub idle: bool,
     /// The object that controls it: the Deployment of a `ReplicaSet`, the `CronJob` of a Job.
     pub owner: Option<Owner>,
 }
 
 impl Workload {
-    /// The labels that the controller of the workload `key` gives to a pod beside the template's, as far as manifests
-    /// tell.
+    /// The labels that the controller of the workload `key` gives to a pod in addition to the template's, as far as
+    /// they follow from manifests.
     pub fn labels(&self, key: &ObjectKey, pod: &str, number: u32) -> Vec<(&'static str, String)> {
         let value = |given| match given {
             Given::PodName => Some(pod.to_owned()),
@@ -57,9 +56,9 @@ impl Workload {
         labels.filter(|(_, value)| value.len() <= LABEL_VALUE).collect()
     }
 
-    /// Whether the controller of the workload `key` may give its pods a label that the template lacks, with this value if
-    /// one is named. Of what only a cluster knows every value may be; so may every label of a controller that is not
-    /// known.
+    /// Whether the controller of the workload `key` may give its pods a label that the template lacks, with this value
+    /// if one is given. A label whose value is known only in the cluster may have any value; a controller that is not
+    /// known may give any label.
     pub fn may_give(&self, key: &ObjectKey, label: &str, value: Option<&str>) -> bool {
         if key.kind == Kind::Workload(Controller::Other) {
             return true;
@@ -88,7 +87,7 @@ fn given(key: &ObjectKey) -> &'static [(&'static str, Given)] {
     }
 }
 
-/// What a workload of another project's kind is called before its name: `KIND.GROUP`, or `KIND` without a group.
+/// The first part of the name of a workload of another project's kind: `KIND.GROUP`, or `KIND` without a group.
 pub fn kind_and_group(kind: &str, api_version: &str) -> String {
     match api_version.split_once('/') {
         Some((group, _)) => format!("{kind}.{group}"),
@@ -144,7 +143,7 @@ mod tests {
         let labels = set.labels(&key, "db-6", 6);
         let name = ("statefulset.kubernetes.io/pod-name", "db-6".to_owned());
         assert_eq!(labels, [name, ("apps.kubernetes.io/pod-index", "6".to_owned())]);
-        // Later ones may come.
+        // Later pods may come.
         for open in ["replicas: 0", "serviceName: db"] {
             let (key, set) = of(open);
             let name = |text| set.may_give(&key, "statefulset.kubernetes.io/pod-name", Some(text));

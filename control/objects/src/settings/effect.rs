@@ -1,44 +1,42 @@
-//! What Manx does with a field, and which values ask for nothing.
+//! The effect of a field in Manx, and the values that need no effect, such as `false`.
 
 use super::super::code::Code;
 use super::super::tree::Value;
 
-/// What Manx does with a field.
+/// The effect of a field in Manx.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// What Calico's reference says, with the exception that the text names.
+    /// The effect in Calico's reference, with the exception that the text names.
     Heeded(&'static str),
-    /// Nothing, and nothing is missing: why.
+    /// No effect, and nothing is missing. The text says why.
     Quiet(&'static str),
-    /// Not what it asks for.
+    /// Manx does not have the effect that the field requests.
     NotDone(NotDone),
 }
 
-/// A setting that is not done.
+/// A setting that Manx does not implement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotDone {
-    /// What kind of problem it is.
+    /// The code of the problem.
     pub code: Code,
-    /// The value that asks for nothing.
+    /// The values that need no effect.
     pub unless: Unless,
-    /// What is not done, behind the field's name.
+    /// The missing part, as text after the field's name.
     pub message: &'static str,
-    /// What to do about it.
     pub help: &'static str,
 }
 
-/// Values that ask for nothing. Empty ones and null never do.
+/// Values that need no effect, such as `false`. Empty values and null never need one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unless {
-    /// None but the empty ones.
+    /// Only the empty values.
     Empty,
     /// This truth value.
     Boolean(bool),
-    /// This number.
     Integer(i128),
     /// One of these texts, in upper or lower case.
     Texts(&'static [&'static str]),
-    /// A list of nothing but these texts.
+    /// A list that contains only these texts.
     Items(&'static [&'static str]),
 }
 

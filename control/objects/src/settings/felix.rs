@@ -5,7 +5,7 @@ use super::effect::Effect::{Heeded, NotDone as Told, Quiet};
 use super::effect::Unless::{Boolean, Empty, Integer, Texts};
 use super::effect::{NotDone, Row};
 
-/// All fields that Calico 3.30 to 3.33 have, those that only one of them has included.
+/// All fields of Calico 3.30 to 3.33, including those that only one version has.
 pub(super) const ROWS: &[Row] = &[
     (
         &["defaultEndpointToHostAction"],
@@ -17,7 +17,7 @@ pub(super) const ROWS: &[Row] = &[
         &["failsafeInboundHostPorts", "failsafeOutboundHostPorts"],
         Heeded("where policy for host endpoints is judged"),
     ),
-    // What protects.
+    // Settings that protect.
     (
         &["wireguardEnabled", "wireguardEnabledV6", "wireguardHostEncryptionEnabled"],
         Told(NotDone {
@@ -100,7 +100,7 @@ pub(super) const ROWS: &[Row] = &[
             help: "keep them on loopback, behind a proxy that asks for certificates",
         }),
     ),
-    // What opens, leads somewhere or shows something.
+    // Settings that open ports, change routes or export data.
     (
         &["bpfEnabled"],
         Told(NotDone {
@@ -299,7 +299,7 @@ pub(super) const ROWS: &[Row] = &[
             help: "name in each HostEndpoint the interface that it is for",
         }),
     ),
-    // What tunes.
+    // Settings that tune.
     (
         &[
             "bpfAttachType",

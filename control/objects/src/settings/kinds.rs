@@ -111,7 +111,7 @@ pub(super) const HOST_ENDPOINT: &[Row] = &[(
 
 pub(super) const PROFILE: &[Row] = &[(&["egress", "ingress", "labelsToApply"], Heeded(""))];
 
-/// From which pools pods get addresses.
+/// The pools from which pods get addresses.
 pub(super) const ADDRESSES: &[Row] = &[(
     &["cni.projectcalico.org/ipv4pools", "cni.projectcalico.org/ipv6pools"],
     Told(NotDone {
@@ -208,7 +208,7 @@ pub(super) const EGRESS: &[Row] = &[(
     }),
 )];
 
-/// Calico's kinds that Manx does not read, with what is not done because of that.
+/// Calico's kinds that Manx does not read, with the consequence.
 pub(super) const UNREAD: &[(&str, &str)] = &[
     ("BGPConfiguration", "Manx speaks no BGP: it announces neither pods' nor services' addresses"),
     ("BGPFilter", "Manx speaks no BGP: there is nothing to filter"),

@@ -1,12 +1,12 @@
-//! What Manx does with each field of Calico's kinds, and with the annotations of Calico's CNI plugin.
+//! The effect in Manx of each field of Calico's kinds, and of the annotations of Calico's CNI plugin.
 //!
-//! This is the one table of it. The reader knows a kind's fields by it and warns by it, so that `manx policy check`,
-//! `manx status` and Events say the same; `docs/settings.md` is made of it, and a test holds that page to it.
+//! There is only this table. The reader takes a kind's fields and its warnings from it, so that `manx policy check`,
+//! `manx status` and Events say the same. `docs/settings.md` is made from it, and a test compares the page with it.
 //!
-//! - A field that changes what is allowed, protected or reached, and that Manx does not do, is [`Effect::NotDone`]: a
-//!   warning, unless its value asks for nothing.
+//! - A field that changes what is allowed, protected or reached, and that Manx does not implement, is
+//!   [`Effect::NotDone`]: a warning, unless its value needs no effect.
 //! - A field that only tunes how Calico does a thing is [`Effect::Quiet`].
-//! - A field that is in no row is told as unknown: a later version of Calico may promise something by it.
+//! - A field that is in no row is reported as unknown: a later version of Calico may give it a meaning.
 //!
 //! Source: Calico's API reference and custom resource definitions, 3.30 to 3.33.
 
@@ -47,15 +47,15 @@ const SPECS: &[(Kind, Rows)] = &[
     (Kind::Profile, &[kinds::PROFILE]),
 ];
 
-/// The annotations of each kind that may have some of Calico's CNI plugin. A name that ends in `/` stands for all of its
-/// prefix that have no row of their own.
+/// The annotations of Calico's CNI plugin, by kind. A name that ends in `/` stands for all annotations with this prefix
+/// that have no row of their own.
 const ANNOTATIONS: &[(Kind, Rows)] = &[
     (Kind::Pod, &[kinds::ADDRESSES, kinds::POD, kinds::QOS, kinds::EGRESS]),
     (Kind::Namespace, &[kinds::ADDRESSES, kinds::EGRESS]),
     (Kind::HostEndpoint, &[kinds::QOS]),
 ];
 
-/// A field's name, and what Manx does with it.
+/// A field's name and its effect.
 type Field = (&'static str, Effect);
 /// Fields by kind and name.
 type Index = BTreeMap<(Kind, &'static str), Field>;
@@ -76,7 +76,8 @@ fn fields(rows: Rows) -> impl Iterator<Item = Field> {
     rows.flat_map(|(names, effect)| names.iter().map(|name| (*name, *effect)))
 }
 
-/// Whether `spec` is a mapping; reports if not. Warns of its fields that are not done, and of those that are unknown.
+/// Whether `spec` is a mapping; reports if it is not. Warns of its fields that Manx does not implement, and of unknown
+/// fields.
 pub(super) fn tell(spec: &Cursor<'_>, kind: Kind, out: &mut Findings) -> bool {
     let known = || SPEC_INDEX.keys().filter(move |key| key.0 == kind).map(|key| key.1).collect();
     spec.entries(out, |name, at, field, out| match SPEC_INDEX.get(&(kind, name)) {
@@ -86,7 +87,7 @@ pub(super) fn tell(spec: &Cursor<'_>, kind: Kind, out: &mut Findings) -> bool {
     matches!(spec.node.value, Value::Mapping(_))
 }
 
-/// Warns of annotations that are not done. Their types are checked elsewhere.
+/// Warns of annotations that Manx does not implement. Their types are checked elsewhere.
 pub(super) fn tell_annotations(metadata: &Cursor<'_>, kind: Kind, out: &mut Findings) {
     let Some(annotations) = metadata.field("annotations") else { return };
     if !matches!(annotations.node.value, Value::Mapping(_)) {
@@ -99,14 +100,14 @@ pub(super) fn tell_annotations(metadata: &Cursor<'_>, kind: Kind, out: &mut Find
     });
 }
 
-/// The row of an annotation, with its name: the annotation's own, or the prefix that stands for it.
+/// The row of an annotation, with the row's name: the annotation's own, or its prefix.
 fn annotation(kind: Kind, name: &str) -> Option<Field> {
     let prefix = name.find('/').map_or("", |slash| &name[..=slash]);
     let row = |name| ANNOTATION_INDEX.get(&(kind, name)).copied();
     row(name).or_else(|| row(prefix))
 }
 
-/// The annotations that are not done: each row's name, and what is not done.
+/// The annotations that Manx does not implement: the name of each row, and the missing part.
 pub(super) fn annotations_not_done(
     annotations: &Pairs,
     kind: Kind,
@@ -133,8 +134,8 @@ fn tell_field(field: &Cursor<'_>, effect: Effect, out: &mut Findings) {
     }
 }
 
-/// What an agent says of a variable of its environment that Felix would take as a setting (`FELIX_WIREGUARDENABLED`), and
-/// that the agent does not heed itself. `None`: nothing is missing.
+/// The agent's message about an environment variable that Felix would take as a setting (`FELIX_WIREGUARDENABLED`) and
+/// that the agent does not use itself. `None`: nothing is missing.
 pub fn of_variable(name: &str, value: &str) -> Option<&'static str> {
     let name = name.strip_prefix("FELIX_")?;
     let field = fields(&[felix::ROWS]).find(|(field, _)| field.eq_ignore_ascii_case(name));
@@ -155,7 +156,7 @@ pub fn of_variable(name: &str, value: &str) -> Option<&'static str> {
     }
 }
 
-/// What is not done because Manx does not read a kind of Calico's.
+/// The consequence of Manx not reading a Calico kind.
 pub(super) fn unread(kind: &str, api_version: &str) -> Option<&'static str> {
     let is_calicos = Kind::FelixConfiguration.api_versions().contains(&api_version);
     let row = kinds::UNREAD.iter().find(|(name, _)| is_calicos && *name == kind);

@@ -19,7 +19,7 @@ fn each(count: usize, one: impl Fn(usize) -> String) -> String {
     (0..count).map(one).collect()
 }
 
-/// Levels of ten aliases each, all for the level below.
+/// Levels of ten aliases each, all of the level below.
 fn bomb(levels: usize, bottom: &str) -> String {
     let mut text = format!("a0: &a0 {bottom}\n");
     for level in 1..levels {
@@ -44,7 +44,7 @@ fn anchors_and_aliases_repeat_as_much_as_the_file_is_long_and_little_more() {
         format!("a: &a {long}\nb: [{}]\n", "*a, ".repeat(5000)),
         format!("a: &a {{k: {long}}}\nb: {{<<: [{}]}}\n", "*a, ".repeat(5000)),
         format!("a: {nested}{long}{}\n", "]".repeat(50)),
-        // Each of the documents alone is harmless.
+        // Each single document is harmless.
         [small.as_str(); 10].join("---\n"),
     ] {
         let Err(SyntaxError::Repeats { most, .. }) = yaml::parse(&text) else {
@@ -70,12 +70,12 @@ fn names_of_ports_for_many_peers_are_not_valid_and_few_of_either_are() {
     for (peers, names) in [(20, 20), (2, 5_000), (5_000, 3), (1, 20_000), (200, 5)] {
         clean(&policy(peers, names));
     }
-    // What a name stands for at the policy's own pods does not differ by peers.
+    // A name at the policy's own pods stands for the same ports at every peer.
     clean(&policy(5_000, 500).replace("egress", "ingress").replace("to: ", "from: "));
     for (peers, names) in [(30, 30), (5, 2_000), (2_000, 5), (5_000, 5_000)] {
         assert!(invalid(&policy(peers, names)).is_some(), "{peers} {names}");
     }
-    // One name among numbers, which are then of each peer, too; and none.
+    // One name among numbers, which then also differ by peer; and no name.
     let numbers = each(100, |at| format!("{{port: {}}}, ", at + 1));
     let mixed = |name: &str| policy(100, 1).replace("{port: n0}, ", &format!("{numbers}{name}"));
     assert!(invalid(&mixed("{port: n0}")).is_some());
@@ -221,7 +221,7 @@ fn of_very_many_flaws_the_first_are_told_and_each_item_of_a_list_has_one() {
     assert_eq!(manifest.problems.len(), Findings::MOST + 1 + 50);
     assert_eq!(manifest.entries.len(), 50);
     assert!(manifest.entries.iter().all(|entry| matches!(entry.state, State::Invalid(_))));
-    // A list without items also reports what is wrong with it.
+    // Problems of a list without items are reported, too.
     let empty = "{apiVersion: v1, kind: List, items: [], a: 1, a: 2, a: 3}";
     assert_eq!(read("file.yaml", empty).unwrap().problems.len(), 2);
 }
@@ -303,7 +303,7 @@ fn a_name_that_was_cut_is_no_objects() {
     assert_eq!(invalid(&text('b')), Some(key));
 }
 
-/// JSON as another library writes it, without characters that it would escape.
+/// JSON as another library writes it, without characters that the library would escape.
 fn json() -> impl Strategy<Value = serde_json::Value> {
     let leaf = prop_oneof![
         Just(serde_json::Value::Null),

@@ -1,5 +1,5 @@
-//! What policies, and the objects that they refer to, may contain: the lines of `docs/policy-semantics.md` and
-//! `docs/policy-input.md` that make an object valid or not. The tests of the import show what replaces an invalid
+//! The content that is valid in policies and in the objects that they refer to: the lines of `docs/policy-semantics.md`
+//! and `docs/policy-input.md` that make an object valid or not. The tests of the import show what replaces an invalid
 //! object.
 
 use super::invalid;
@@ -429,7 +429,7 @@ fn a_rules_metadata_has_annotations_with_legal_keys() {
         metadata,
         ["5", "[a]", "{annotations: {'a b': c}}", "{annotations: {a: 5}}", "{annotations: [a]}"],
     );
-    // Unknown metadata has nothing to do with packets: no criterion is lost with it.
+    // Unknown metadata does not affect packets: no criterion is lost with it.
     let unknown = metadata("{foo: c}");
     assert!(invalid(&unknown).is_none());
     assert!(super::problems(&unknown).contains("metadata.foo: unknown field"));

@@ -47,7 +47,7 @@ spec: {nodeName: node-1}
 status: {podIP: 10.0.2.1}
 ";
 
-/// Objects while they are collected.
+/// A cluster's objects, to which tests add more.
 #[derive(Clone)]
 pub(super) struct Cluster(pub(super) BTreeMap<ObjectKey, Stored>);
 

@@ -78,7 +78,7 @@ fn nodes_are_all_addresses_of_the_nodes_with_these_labels() {
     for (address, expected) in [
         ([172, 18, 0, 2], false),
         ([192, 0, 2, 2], false),
-        // Its own in its block.
+        // The node's own address in its block.
         ([10, 2, 2, 1], false),
         ([10, 2, 2, 2], true),
         ([172, 18, 0, 3], true),
@@ -88,7 +88,7 @@ fn nodes_are_all_addresses_of_the_nodes_with_these_labels() {
         let to = Party::Address(address.into());
         assert_eq!(cluster.allows(&self::web(), &to, 80), expected, "{address:?}");
     }
-    // Which nodes are meant is not known.
+    // The nodes that the policy means are not known.
     let invalid = cluster.invalid(Kind::Node, "z", Invalid::default());
     assert!(!invalid.allows(&self::web(), &Party::Address([172, 18, 0, 3].into()), 80));
 }

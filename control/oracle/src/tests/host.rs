@@ -287,7 +287,7 @@ fn a_reference_to_a_missing_or_invalid_profile_is_deny() {
     let invalid = two.invalid(Kind::Profile, "gone", Invalid::default());
     assert_eq!(judge(&invalid, &local(80)).why, missing);
     assert!(allows(&with(&["projectcalico-default-allow", "gone"]), &local(80)));
-    // The same for a policy that cannot be evaluated.
+    // A policy that cannot be evaluated gives the same result.
     let rules = vec![from(Allow, matching("zone == 'x'")), rule(Allow)];
     let profile = Profile { labels: pairs(&[]), ingress: rules, egress: vec![] };
     let cluster = with(&["mine"]).with(Kind::Profile, "mine", Object::Profile(Box::new(profile)));
@@ -312,7 +312,7 @@ fn host_endpoints_have_their_own_labels_and_those_of_their_profiles() {
     };
     assert!(selects("role == 'host'") && selects("zone == 'own'"));
     assert!(!selects("zone == 'profile'") && !selects("has(projectcalico.org/orchestrator)"));
-    // As a peer it is known by its expected addresses.
+    // As a peer, a host endpoint is identified by its expected IPs.
     let from_host = ingress("app == 'db'", vec![from(Allow, matching("role == 'host'"))]);
     let cluster = cluster.policy("p", from_host);
     assert!(cluster.allows(&address("172.18.0.2"), &db(), 80));

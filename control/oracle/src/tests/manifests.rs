@@ -91,7 +91,7 @@ fn manifests_of_every_kind_are_judged_as_they_were_written() {
     assert!(!cluster.allows(&web(), &db(), 8081) && !cluster.allows(&lab(), &db(), 8079));
     assert!(cluster.passes(&lab(), &db(), Packet::echo(true)));
     assert!(!cluster.passes(&lab(), &db(), Packet::icmp(1, 13, 0)));
-    // The tier before it.
+    // The tier before the default one.
     assert!(!cluster.allows(&stranger(), &web(), 80));
     assert!(cluster.allows(&address("198.51.100.1"), &web(), 80));
     let judgement = cluster.oracle().judge(&stranger(), &web(), Packet::to_port(TCP, Some(80)));
@@ -101,7 +101,7 @@ fn manifests_of_every_kind_are_judged_as_they_were_written() {
     // A staged policy is only reported.
     let staged = cluster.oracle().staged(&lab(), &web(), Packet::to_port(TCP, Some(81)));
     assert_eq!(staged.len(), 1);
-    // The node.
+    // Traffic to a node.
     assert!(!cluster.allows(&web(), &node("node-1"), 80));
     let crossing = |port, forwarded| Crossing {
         node: "node-1",

@@ -6,7 +6,7 @@ use super::cluster::{
     Cluster, ICMP, SCTP, TCP, UDP, address, db, egress, from, in_tier, ingress, ip, lab, matching,
     pairs, pod_at, rule, stranger, to, web,
 };
-use crate::{Packet, Party, Shown};
+use crate::{L4Header, Packet, Party};
 use manx_objects::object::calico::Action::{Allow, Deny, Log, Pass};
 use manx_objects::object::calico::{
     EntityRule, HostEndpoint, Icmp, Port, Rule, ServiceAccountMatch, ServiceMatch, Subject,
@@ -116,7 +116,7 @@ fn an_absent_or_empty_rule_selector_is_no_criterion_and_all_takes_whoever_has_la
 fn source_ports_are_the_senders() {
     let source = EntityRule { ports: vec![Port::Range(1000, 1010)], ..EntityRule::default() };
     let rule = Rule { protocol: Some(TCP), ..with_source(source) };
-    let sent = |source| Packet { protocol: TCP, shown: Shown::Ports { source, destination: 1005 } };
+    let sent = |source| Packet { protocol: TCP, l4: L4Header::Ports { source, destination: 1005 } };
     assert!(takes(&rule, &web(), sent(1000)) && takes(&rule, &web(), sent(1010)));
     assert!(!takes(&rule, &web(), sent(999)) && !takes(&rule, &web(), sent(1011)));
     // A source's named port is the source's own.
@@ -435,7 +435,7 @@ fn pod_selectors_of_kubernetes_policies_never_match_host_endpoints_or_network_se
     let closed = cluster.clone().text(kubernetes);
     assert!(!closed.allows(&stranger(), &db(), 80));
     assert!(!closed.allows(&address("172.18.0.2"), &db(), 80));
-    // Calico's policies do.
+    // Calico's policies match them.
     let open = cluster.policy("p", ingress("all()", vec![with_source(matching("app == 'web'"))]));
     assert!(open.allows(&stranger(), &db(), 80) && open.allows(&address("172.18.0.2"), &db(), 80));
 }
@@ -547,7 +547,7 @@ fn a_rule_with_ports_never_matches_icmp_nor_a_later_fragment() {
     for protocol in [TCP, UDP, SCTP] {
         assert!(takes(&any, &web(), Packet::to_port(protocol, Some(0))), "{protocol}");
     }
-    let odd = Packet { protocol: 47, shown: Shown::Ports { source: 1, destination: 1 } };
+    let odd = Packet { protocol: 47, l4: L4Header::Ports { source: 1, destination: 1 } };
     assert!(!takes(&any, &web(), odd), "GRE has no ports");
 }
 
@@ -618,7 +618,7 @@ fn a_namespaced_policy_selects_in_its_namespace_only() {
 
 #[test]
 fn addresses_have_their_holders_whoever_asks() {
-    // The same judgement by address and by pod.
+    // The judgement by address is the same as the one by pod.
     let cluster = Cluster::new()
         .policy("p", ingress("app == 'db'", vec![with_source(matching("app == 'web'"))]));
     let plain: IpAddr = web().address();

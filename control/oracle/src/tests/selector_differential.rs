@@ -45,7 +45,7 @@ const WORDS: [&str; 32] = [
     "startswith",
 ];
 
-/// Words in any order, with any space between them.
+/// Tokens of the language in any order, with any space between them.
 fn soup() -> impl Strategy<Value = String> {
     let word = (select(&WORDS[..]), select(&["", " ", "\t "][..]));
     prop::collection::vec(word, 0..10)

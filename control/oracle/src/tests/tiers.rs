@@ -64,7 +64,8 @@ fn a_tier_that_is_missing_sorts_last_and_denies_at_its_end() {
 
 #[test]
 fn the_built_in_tiers_are_fixed() {
-    // Before `default` in one case, after it in the other, whatever objects say.
+    // The tier comes before `default` in one case and after it in the other, whatever the objects
+    // say.
     let cluster = |order: f64| {
         Cluster::new()
             .tier("kube-admin", Some(9e9), Deny)
@@ -141,7 +142,8 @@ fn a_tier_without_an_enforced_policy_in_this_direction_contributes_nothing() {
         .tier("mine", Some(1.0), Deny)
         .policy("out", in_tier("mine", 1.0, egress("app == 'db'", vec![])))
         .policy("other", in_tier("mine", 1.0, ingress("app == 'nobody'", vec![])));
-    // Egress rules: none. So it would be an ingress policy by default; the type has to be stated.
+    // A policy without types and without egress rules applies to ingress, so the type has to be
+    // stated.
     let only_egress = calico::Policy {
         types: Some(vec![PolicyType::Egress]),
         ..in_tier("mine", 1.0, egress("app == 'db'", vec![]))

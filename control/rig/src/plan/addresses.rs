@@ -9,10 +9,9 @@ use manx_api::PodName;
 use super::Plan;
 use super::prober::Prober;
 
-/// The addresses of all probers in the rig.
 pub(crate) type Addresses = BTreeMap<Prober, Vec<IpAddr>>;
 
-/// The addresses of all probers: those of the plan, and those that the pods were given.
+/// The addresses of all probers: those of the plan, and those that the agents gave the pods.
 pub(crate) fn addresses(plan: &Plan, pods: &BTreeMap<PodName, Vec<IpAddr>>) -> Addresses {
     let hosts = plan.nodes.iter().map(|(name, host)| (Prober::Node(name.clone()), host));
     let host_pods = plan

@@ -1,17 +1,17 @@
-//! Why no plan can be made.
+//! The reasons why no plan can be made.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use manx_api::PodName;
 
-/// Why no rig can be made from the objects.
+/// The reason why no rig can be made from the objects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// There is no node.
     #[error("there is no Node object: a rig needs at least one, with an InternalIP and a podCIDR")]
     NoNodes,
-    /// The node cannot be reached.
+    /// A node cannot be reached, because it has no address.
     #[error(
         "Node {0} has no InternalIP in status.addresses: the rig gives it that address on the underlay"
     )]
@@ -19,41 +19,24 @@ pub enum PlanError {
     /// The node's pods cannot have addresses.
     #[error("Node {0} has no spec.podCIDRs: the rig takes its pods' addresses from them")]
     NoPodCidr(String),
-    /// More than one address of a family.
+    /// A node has more than one address of a family.
     #[error(
         "Node {0} has more than one InternalIP of a family: expected at most one for IPv4 and one for IPv6"
     )]
     TooManyAddresses(String),
-    /// Two nodes with one address.
+    /// Two nodes have the same address.
     #[error("Nodes {first} and {second} have the same InternalIP {address}")]
-    AddressTwice {
-        /// A node.
-        first: String,
-        /// Another one.
-        second: String,
-        /// The address.
-        address: IpAddr,
-    },
-    /// A subnet in two places.
+    AddressTwice { first: String, second: String, address: IpAddr },
+    /// Two segments have the same subnet.
     #[error(
         "Node {node} puts the subnet {subnet} on another segment than the nodes before it: \
          nodes that share a subnet of one family must share that of the other"
     )]
-    SplitSubnet {
-        /// The node.
-        node: String,
-        /// The subnet.
-        subnet: IpNet,
-    },
-    /// Two pod ranges that overlap.
+    SplitSubnet { node: String, subnet: IpNet },
+    /// Two nodes' pod ranges overlap.
     #[error("the podCIDRs {first} and {second} overlap: each node needs addresses of its own")]
-    OverlappingPodCidrs {
-        /// A range.
-        first: IpNet,
-        /// Another one.
-        second: IpNet,
-    },
-    /// No address is left.
+    OverlappingPodCidrs { first: IpNet, second: IpNet },
+    /// A subnet has no free address left.
     #[error(
         "the subnet {0} has no address left for the router or the outside host: take a larger one"
     )]
@@ -63,35 +46,16 @@ pub enum PlanError {
     OutsideAddress(IpAddr, &'static str),
     /// The pod's node does not exist.
     #[error("Pod {pod} is on node {node}, and there is no Node object of that name")]
-    UnknownNode {
-        /// The pod.
-        pod: PodName,
-        /// The node.
-        node: String,
-    },
+    UnknownNode { pod: PodName, node: String },
     /// A pod cannot keep an address that its object gives it.
     #[error(
         "Pod {pod} cannot keep its address {address}: {why}. Change it in the pod's status.podIPs; without any address there \
          (or in its annotations) the rig chooses one"
     )]
-    PodAddress {
-        /// The pod.
-        pod: PodName,
-        /// The address.
-        address: IpAddr,
-        /// Why.
-        why: AddressConflict,
-    },
+    PodAddress { pod: PodName, address: IpAddr, why: AddressConflict },
     /// No address is left for a pod.
     #[error("podCIDR {block} of Node {node} has no address left for Pod {pod}: take a larger one")]
-    BlockFull {
-        /// The pod.
-        pod: PodName,
-        /// Its node.
-        node: String,
-        /// The block.
-        block: IpNet,
-    },
+    BlockFull { pod: PodName, node: String, block: IpNet },
     /// `rig.yaml` adds ports to no pod.
     #[error(
         "{at}: no pod matches {wanted}: expected a pod or workload of that name, or pods with those labels, that are not finished"
@@ -109,24 +73,24 @@ pub enum PlanError {
     NoPods,
 }
 
-/// Why a pod cannot keep an address.
+/// The reason why a pod cannot keep an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressConflict {
-    /// Other nodes could not reach it.
+    /// Other nodes could not reach the address.
     #[error(
         "Node {0}, on which it runs, has no InternalIP of that family, by which others reach it (give it one)"
     )]
     NoUnderlay(String),
-    /// It is a node's own address.
+    /// The address is a node's own.
     #[error("it is Node {0}'s own, in its status.addresses or as the second of its podCIDR")]
     OfNode(String),
-    /// It is the outside host's address.
+    /// The address is that of the outside host.
     #[error("rig.yaml gives it to the outside host")]
     OfOutside,
-    /// Another pod has it.
+    /// Another pod has the address.
     #[error("Pod {0} has it, too")]
     OfPod(PodName),
-    /// It is not for pods.
+    /// The address is not for pods.
     #[error("expected a unicast address, not link-local or loopback")]
     NotForPods,
     /// The pod has another one of that family.

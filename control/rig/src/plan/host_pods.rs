@@ -1,7 +1,7 @@
-//! Pods on the host's network. They have no namespace of their own: they send and listen as their node, at its
-//! addresses, and its process does so for them. Policy sees the node.
+//! Pods on the host's network. They have no namespace of their own: they send and listen at their node's addresses, and
+//! the node's prober process does that for them. Policy sees the node.
 //!
-//! Of several such pods on a node that declare one port, the first by name listens.
+//! If several such pods on a node declare the same port, the first by name listens.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use super::prober::Prober;
 use super::{HostPod, Plan, Pod};
 use manx_api::PodName;
 
-/// Gives each port of a node to one pod.
+/// Assigns each port of a node to one pod.
 pub(super) fn share_ports(pods: BTreeMap<PodName, Pod>) -> BTreeMap<PodName, HostPod> {
     let mut owners: BTreeMap<(String, Port), PodName> = BTreeMap::new();
     let shared = pods.into_iter().map(|(name, Pod { node, ports, .. })| {
@@ -32,7 +32,7 @@ pub(super) fn share_ports(pods: BTreeMap<PodName, Pod>) -> BTreeMap<PodName, Hos
 }
 
 impl Plan {
-    /// The prober that acts for a prober: the node of a pod on the host's network.
+    /// The prober that sends and receives for a prober: itself, or the node of a pod on the host's network.
     pub fn acting(&self, prober: &Prober) -> Prober {
         let host = match prober {
             Prober::Pod(pod) => self.host_pods.get(pod),
@@ -47,7 +47,8 @@ impl Plan {
         own.or_else(|| self.host_pods.get(pod).map(|pod| &pod.node))
     }
 
-    /// The ports on which a prober listens. The node itself leaves its ports to pods that declare them.
+    /// The ports on which a prober listens. A node does not listen on a port that one of its pods on the host's network
+    /// declares.
     pub fn listening(&self, prober: &Prober) -> BTreeSet<Port> {
         match prober {
             Prober::Pod(pod) => {
@@ -64,7 +65,7 @@ impl Plan {
         }
     }
 
-    /// The ports on which something listens at the addresses of a prober.
+    /// The ports on which any prober listens at the addresses of a prober.
     pub fn listening_there(&self, prober: &Prober) -> BTreeSet<Port> {
         match self.acting(prober) {
             Prober::Node(node) => {
@@ -81,7 +82,7 @@ impl Plan {
         here.flat_map(|pod| pod.ports.iter().copied()).collect()
     }
 
-    /// Says which ports several pods declare, and who listens.
+    /// A note about the ports that several pods declare, and the pod that listens on each.
     pub fn note_of_ports(&self) -> Option<String> {
         let lost = self.host_pods.iter().flat_map(|(pod, host)| {
             host.lost.iter().map(move |(port, owner)| {
@@ -153,7 +154,7 @@ mod tests {
         assert_eq!(listening("a"), [port(80), port(8080)].into());
         assert_eq!(listening("b"), [port(81)].into());
         assert_eq!(listening("c"), [port(80)].into());
-        // The pod has the node's own port.
+        // The pod declares one of the node's own ports.
         let node = plan.listening(&Prober::Node("n1".to_owned()));
         assert!(!node.contains(&port(8080)) && node.len() == 1);
         assert_eq!(

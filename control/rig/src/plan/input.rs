@@ -16,35 +16,30 @@ use manx_objects::problem::Severity;
 use manx_objects::tree::{Node, Value};
 use manx_objects::yaml;
 
-/// Why no rig can be made from an input.
+/// The reason why no rig can be made from an input.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
     /// A file or directory cannot be read or written.
     #[error("{path} cannot be used: {source}")]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// There is no such path.
     #[error(
         "there is no {0}: expected a directory with manifests, a file of them, or - for standard input; `manx rig init {0}` makes \
          a directory with an example"
     )]
     NoPath(PathBuf),
-    /// There is nothing to read.
+    /// The directory contains no manifests.
     #[error(
         "{0} holds no manifests: expected *.yaml, *.yml or *.json (-R enters subdirectories); `manx rig init {0}` writes an example"
     )]
     Empty(PathBuf),
-    /// What is missing cannot be made up.
+    /// The missing objects cannot be assumed.
     #[error(transparent)]
     Incomplete(#[from] Refusal),
-    /// `rig.yaml`.
+    /// `rig.yaml` cannot be used.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The manifests are not valid; the text has all their problems.
+    /// The manifests are not valid. The text contains all their problems.
     #[error("{0}")]
     Manifests(String),
 }
@@ -59,18 +54,17 @@ impl InputError {
 /// The input of a rig, read, validated and completed.
 #[derive(Debug, Clone)]
 pub struct Input {
-    /// The objects, what was made up among them.
+    /// The objects, including the assumed ones.
     pub objects: Objects,
-    /// What was made up.
     pub assumed: Assumed,
     /// `rig.yaml`.
     pub settings: Settings,
-    /// What was ignored, for the user.
+    /// Warnings about ignored parts, for the user.
     pub warnings: Vec<String>,
 }
 
-/// Reads the input of a rig: a directory of manifests and perhaps `rig.yaml`, a file, or standard input (`-`). What it
-/// leaves out is made up, as `options` say.
+/// Reads the input of a rig: a directory of manifests and perhaps `rig.yaml`, a file, or standard
+/// input (`-`). Missing objects are assumed, according to `options`.
 pub fn read(path: &Path, recursive: bool, options: Options) -> Result<Input, InputError> {
     if path != Path::new("-") && !path.exists() {
         return Err(InputError::NoPath(path.to_owned()));
@@ -100,7 +94,7 @@ pub struct Manifests {
     pub contents: Contents,
     /// The same objects as JSON.
     pub objects: Objects,
-    /// What was ignored, for the user.
+    /// Warnings about ignored parts, for the user.
     pub warnings: Vec<String>,
 }
 
@@ -122,7 +116,6 @@ pub fn read_paths(paths: &[PathBuf]) -> Result<Manifests, InputError> {
     Ok(manifests)
 }
 
-/// Reads manifests.
 fn read_files(files: &[PathBuf]) -> Result<Manifests, InputError> {
     let mut texts = Vec::new();
     for path in files {
@@ -193,7 +186,7 @@ items:
 - metadata: {name: b, namespace: shop}
   spec: {containers: [{name: c}]}
 ";
-    /// Two nodes and a pool.
+    /// The number of assumed objects: two nodes and a pool.
     const ASSUMED: usize = 3;
     const POLICY: &str = "
 apiVersion: networking.k8s.io/v1

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::error::{AddressConflict, PlanError};
-use super::settings::{Settings, more_ports};
+use super::settings::{Settings, extra_ports};
 use super::spec::{self, NodeSpec, PodSpec};
 use super::{Host, Plan, Pod, Route, Segment, host_pods};
 use manx_api::PodName;
@@ -17,10 +17,10 @@ use manx_ipam::turn::Turn;
 use manx_objects::contents::Contents;
 
 impl Plan {
-    /// Makes the plan. The same objects give the same plan.
+    /// Makes the plan. The same objects always give the same plan.
     pub fn make(contents: &Contents, settings: &Settings) -> Result<Self, PlanError> {
         let mut pods = spec::pods(contents);
-        more_ports::add(&settings.ports, contents, &mut pods)?;
+        extra_ports::add(&settings.ports, contents, &mut pods)?;
         plan(&spec::nodes(contents), &pods, settings)
     }
 }
@@ -149,8 +149,7 @@ fn overlaps(a: IpNet, b: IpNet) -> bool {
     a.contains(&b) || b.contains(&a)
 }
 
-/// From which end of a subnet an address is taken: the router's from the start, as is usual, and the others from the
-/// end.
+/// The end of a subnet from which an address is taken: the start for the router, as is usual, and the end for others.
 #[derive(Clone, Copy)]
 enum AddressChoice {
     First,
@@ -317,7 +316,7 @@ fn check_addresses(
     Ok(())
 }
 
-/// Gives each pod without addresses one of each block of its node that nobody has.
+/// Gives each pod without addresses a free address of each block of its node.
 fn give_addresses(
     nodes: &BTreeMap<String, NodeSpec>,
     pods: &mut BTreeMap<PodName, Pod>,
@@ -476,7 +475,8 @@ mod tests {
             &two_segments(),
             &[
                 ("a", "n1", &[]),
-                // In the block of a's node, outside of all, in its own node's, and on the underlay.
+                // Addresses in the block of a's node, outside of all blocks, in its own node's block, and on the
+                // underlay.
                 ("b", "n2", &["10.1.1.2"]),
                 ("c", "n1", &["192.168.7.9", "fd09::9"]),
                 ("d", "n2", &["10.1.2.200"]),

@@ -1,5 +1,5 @@
-//! What was asked: the input of a rig, what users name in it, and the plan that is [made](Plan::make) of it. Nothing is
-//! built here.
+//! The plan of a rig, which is [made](Plan::make) from its input, and the names that users give to parts of it. Nothing
+//! is built here.
 //!
 //! Nodes whose `InternalIP`s share a subnet are on one segment (a bridge). If there are several segments, a router
 //! connects them. An outside host, which is not part of the cluster, is on the first segment.
@@ -18,7 +18,7 @@ mod host_pods;
 pub mod input;
 pub(crate) mod make;
 pub(crate) mod objects;
-pub mod policy_word;
+pub mod policy_reference;
 pub mod port;
 pub mod prober;
 pub mod settings;
@@ -50,20 +50,19 @@ pub struct Plan {
 pub struct Segment {
     /// Its subnets, at most one of a family.
     pub subnets: Vec<IpNet>,
-    /// The router's addresses on it. Empty if it is the only segment.
+    /// The router's addresses on it. Empty if there is only one segment.
     pub gateways: Vec<IpNet>,
 }
 
 /// A node, or the outside host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
-    /// Index of its segment.
     pub segment: usize,
     /// Its addresses, with their subnets' prefix lengths.
     pub addresses: Vec<IpNet>,
-    /// A node's addresses in the ranges of its pods; from these it sends through tunnels.
+    /// A node's addresses in the ranges of its pods. From these it sends through tunnels.
     pub tunnels: Vec<IpAddr>,
-    /// Its routes to prefixes outside its own subnets.
+    /// The host's routes to prefixes outside its own subnets.
     pub routes: Vec<Route>,
 }
 
@@ -81,19 +80,17 @@ pub struct Route {
 pub struct Pod {
     /// The node that it runs on.
     pub node: String,
-    /// The ports on which it listens.
+    /// The ports on which the pod listens.
     pub ports: BTreeSet<Port>,
-    /// Its addresses.
     pub addresses: Vec<IpAddr>,
 }
 
 /// A pod on the host's network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPod {
-    /// Its node.
     pub node: String,
-    /// The ports on which it listens.
+    /// The ports on which the pod listens.
     pub ports: BTreeSet<Port>,
-    /// The ports that it declares, and on which another pod of the node listens, or the agent.
+    /// The ports that the pod declares and on which another pod of the node listens (`Some`), or the agent (`None`).
     pub lost: BTreeMap<Port, Option<PodName>>,
 }

@@ -8,14 +8,14 @@ use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, ObjectKey};
 use serde_json::{Value as Json, json};
 
-use super::policy_word::{PolicyWord, PolicyWordError};
+use super::policy_reference::{PolicyReference, PolicyReferenceError};
 
 /// Objects by their keys, each as JSON.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Objects(pub BTreeMap<ObjectKey, Json>);
 
 impl Objects {
-    /// Objects in this order; those of a kind that Manx does not read are ignored.
+    /// Objects in this order. Objects of a kind that Manx does not read are ignored.
     pub fn from_json(objects: &[Json]) -> Self {
         let mut all = Self::default();
         for object in objects {
@@ -59,13 +59,16 @@ impl Objects {
     }
 
     /// Removes an enforced policy and returns it.
-    pub fn withhold(&mut self, policy: &PolicyWord) -> Result<(ObjectKey, Json), PolicyWordError> {
+    pub fn withhold(
+        &mut self,
+        policy: &PolicyReference,
+    ) -> Result<(ObjectKey, Json), PolicyReferenceError> {
         let key = policy.find(self.0.keys())?;
         let object = self.0.remove(&key).unwrap_or_default();
         Ok((key, object))
     }
 
-    /// Writes what the scheduler and the kubelet set in a pod.
+    /// Writes the fields of a pod that the scheduler and the kubelet set.
     pub fn place(&mut self, pod: &PodName, node: &str, addresses: &[IpAddr]) -> Option<ObjectKey> {
         let PodName { namespace, name } = pod.clone();
         let id = ObjectKey { kind: Kind::Pod, namespace, name };

@@ -8,10 +8,8 @@ use serde::{Deserialize, Serialize};
 /// A port on which a prober listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Port {
-    /// The protocol.
     #[serde(with = "protocol_name")]
     pub protocol: Protocol,
-    /// The number.
     pub number: u16,
 }
 
@@ -21,7 +19,7 @@ pub const HOST_PORTS: [Port; 2] = [
     Port { protocol: Protocol::Udp, number: 8080 },
 ];
 
-/// The agent itself listens here on a node (Calico's port for VXLAN).
+/// The port on which a node's agent listens (Calico's port for VXLAN).
 pub const VXLAN: Port = Port { protocol: Protocol::Udp, number: 4789 };
 
 impl fmt::Display for Port {
@@ -30,17 +28,15 @@ impl fmt::Display for Port {
     }
 }
 
-/// A [`Protocol`] in JSON: its name.
+/// A [`Protocol`] in JSON, as its name.
 pub mod protocol_name {
     use super::Protocol;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    /// Writes the name.
     pub fn serialize<S: Serializer>(protocol: &Protocol, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(protocol.name())
     }
 
-    /// Reads the name.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Protocol, D::Error> {
         let name = String::deserialize(from)?;
         Protocol::ALL

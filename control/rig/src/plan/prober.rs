@@ -1,4 +1,4 @@
-//! Who sends and receives in a rig.
+//! The senders and receivers of probes.
 
 use std::fmt;
 
@@ -10,9 +10,7 @@ use serde::{Deserialize, Serialize};
 #[serde(into = "String")]
 #[serde(from = "String")]
 pub enum Prober {
-    /// A pod.
     Pod(PodName),
-    /// A node.
     Node(String),
     /// The host that is not part of the cluster.
     Outside,

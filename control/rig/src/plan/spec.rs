@@ -16,9 +16,9 @@ use super::port::Port;
 /// The part of a Node object that the plan needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodeSpec {
-    /// Its `InternalIP`s, at most one of a family, each with the length of its subnet's prefix.
+    /// The node's `InternalIP`s, at most one of a family, each with the length of its subnet's prefix.
     pub addresses: Vec<IpNet>,
-    /// The ranges of its pods' addresses.
+    /// The ranges of the node's pod addresses.
     pub pod_cidrs: Vec<IpNet>,
 }
 
@@ -27,11 +27,10 @@ pub(crate) struct NodeSpec {
 pub(crate) struct PodSpec {
     /// `spec.nodeName`.
     pub node: Option<String>,
-    /// The ports on which its containers listen.
+    /// The ports on which the pod's containers listen.
     pub ports: BTreeSet<Port>,
-    /// The addresses that its object gives it, which it keeps. Empty: the plan takes one of each block of its node.
+    /// The addresses in the pod's object, which it keeps. If empty, the plan takes one of each block of its node.
     pub addresses: Vec<IpAddr>,
-    /// Whether it is on its host's network.
     pub host_network: bool,
 }
 

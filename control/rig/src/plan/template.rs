@@ -1,4 +1,5 @@
-//! The files that `manx rig init` writes: a small commented rig, which passes as it is.
+//! The files that `manx rig init` writes: a small commented rig, whose check passes without
+//! changes.
 
 use std::fs;
 use std::io;
@@ -14,13 +15,13 @@ pub const FILES: [(&str, &str); 4] = [
     ("rig.yaml", include_str!("template/rig.yaml")),
 ];
 
-/// Writes the files into `directory`, which is made if it does not exist. Existing files are not touched: if there is
-/// one, it is an error, and nothing is written.
+/// Writes the files into `directory`, which is made if it does not exist. If one of the files
+/// already exists, that is an error, and nothing is written.
 pub fn write(directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     for (name, _) in FILES {
         let path = directory.join(name);
-        // A link to nowhere also exists.
+        // A link whose target does not exist also counts.
         if path.symlink_metadata().is_ok() {
             let message = format!("{} is there already: nothing was written", path.display());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));

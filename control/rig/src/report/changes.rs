@@ -1,4 +1,4 @@
-//! What is different in the truth table since the run before. Pure.
+//! The differences of the truth table from that of the run before.
 
 use std::collections::BTreeMap;
 
@@ -9,29 +9,28 @@ use crate::plan::prober::Prober;
 use crate::traffic::check::Finding;
 use crate::world::service::Service;
 
-/// A cell that says something else than before.
+/// A cell whose content has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// The prober that sends.
     pub source: Prober,
     /// The prober that receives.
     pub destination: Prober,
-    /// The service.
     pub service: Service,
     /// Whether the destination listens there.
     pub listening: bool,
     /// Whether the probe goes over IPv6.
     pub ipv6: bool,
-    /// What it said; absent if it is new.
+    /// The content in the run before; absent if the cell is new.
     pub before: Option<Seen>,
-    /// What it says; absent if there is no such cell now.
+    /// The content now; absent if the cell no longer exists.
     pub after: Option<Seen>,
 }
 
-/// A change of a cell: before, after.
+/// A change of a cell: its content before and after.
 pub(crate) type BeforeAfter = (Option<Seen>, Option<Seen>);
 
-/// The cells whose expectation or observation is another one.
+/// The cells whose expected or observed result has changed.
 pub(crate) fn changes(before: &[Finding], after: &[Finding]) -> Vec<Change> {
     let seen = |findings: &[Finding]| -> BTreeMap<Place, Seen> {
         findings.iter().map(|it| (truth::place(&it.cell), Seen::of(it))).collect()

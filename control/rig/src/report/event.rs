@@ -13,28 +13,22 @@ use crate::world::fault::Fault;
 pub enum Event {
     /// The progress of a step.
     Progress {
-        /// The step.
         step: String,
-        /// How much is done.
+        /// The number of parts that are done.
         done: usize,
-        /// How much there is.
+        /// The number of all parts.
         total: usize,
     },
     /// A line for the user.
     Note(String),
     /// The rig is built.
     Ready,
-    /// What the probes saw.
+    /// The results of the probes.
     Report(Box<Report>),
-    /// Which agents run.
+    /// The state of each agent.
     Agents(Vec<AgentState>),
-    /// The rig cannot go on.
-    Failed {
-        /// Whose fault it is.
-        fault: Fault,
-        /// The message.
-        message: String,
-    },
+    /// The rig cannot continue.
+    Failed { fault: Fault, message: String },
 }
 
 /// A request to a running rig.
@@ -43,11 +37,11 @@ pub enum Event {
 pub enum Request {
     /// Probe everything and compare the results.
     Check,
-    /// Apply these objects (JSON), and then do the same as [`Request::Check`].
+    /// Apply these objects (JSON), then act as for [`Request::Check`].
     Apply(Vec<serde_json::Value>),
-    /// Delete the objects with these names ([`PolicyWord`](crate::plan::policy_word::PolicyWord), with the kind), all or
-    /// none, and then do the same as [`Request::Check`].
+    /// Delete the objects with these names ([`PolicyReference`](crate::plan::policy_reference::PolicyReference), with the kind), all
+    /// or none, then act as for [`Request::Check`].
     Delete(Vec<String>),
-    /// Say which agents run. It does not wait for probes.
+    /// Report the state of each agent, without waiting for probes.
     Agents,
 }

@@ -1,5 +1,5 @@
-//! The export for those who have to understand a deviation: a folder with the logs, the agents' status, the manifests,
-//! the report, and captures of the deviating probes, which are sent once more.
+//! The export for the analysis of a deviation: a folder with the logs, the agents' status, the
+//! manifests, the report, and captures of the deviating probes, which are sent once more.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -17,9 +17,9 @@ use crate::world::workdir::Workdir;
 use manx_api::Status;
 use manx_linux::private;
 
-/// How many deviating probes are sent again under capture.
+/// The number of deviating probes that are sent again under capture.
 const CAPTURED: usize = 3;
-/// How long such a probe waits for an answer.
+/// The time that such a probe waits for an answer.
 const PATIENCE_MS: u64 = 1000;
 
 /// Writes the export and returns its folder.
@@ -107,7 +107,7 @@ async fn capture(
         let Some(agent) = cluster.agents.iter().find(|agent| agent.node() == planned.node) else {
             continue;
         };
-        // An export is made even if an agent cannot capture.
+        // The export is made even if an agent cannot capture.
         let Ok(stream) = agent.capture(pod.to_string()).await else { continue };
         let path = folder.join(format!("probe-{index}.{}.{}.pcapng", pod.namespace, pod.name));
         let end = stream.try_clone()?;
@@ -115,7 +115,7 @@ async fn capture(
     }
     if let Some(process) = cluster.probers.get(&cell.source) {
         let probe = Probe { to: cell.address, service: cell.service, timeout_ms: PATIENCE_MS };
-        // The result is in the capture.
+        // The result is not needed, because the capture shows it.
         let _ = process.run_task(Task::Probe(probe)).await;
     }
     tokio::time::sleep(Duration::from_millis(200)).await;

@@ -1,5 +1,5 @@
-//! What came of it: the results of a rig as data ([`Report`]), what is alike in them and what has changed, as text, as
-//! events and as an export.
+//! The results of a rig as data ([`Report`]), their grouping and their changes, as text, as events
+//! and as an export.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,37 +21,35 @@ pub mod table;
 mod truth;
 mod truth_text;
 
-/// Everything that a check found.
+/// All results of a check.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The rig's name.
     pub rig: String,
-    /// Whether everything was as the oracle expects.
+    /// Whether everything is as the oracle expects.
     pub as_expected: bool,
     /// The pods, nodes and the outside host, by name.
     #[serde(rename = "parties")]
     pub probers: Probers,
-    /// Every probe.
     pub probes: Vec<Finding>,
-    /// The cells that say something else than in the run before; absent in the first run of a rig.
+    /// The cells whose content has changed since the run before; absent in the first run of a rig.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changes: Option<Vec<Change>>,
-    /// Packets of all nodes by the rule, or the missing rule, that decided.
+    /// Packets of all nodes by the rule that decided, or the reason if no rule did.
     pub rules: Vec<Counted>,
     /// Dropped packets of all nodes and ports, by reason.
     pub drops: BTreeMap<String, u64>,
-    /// What was not probed, in a line each.
+    /// A line about each kind of pair that was not probed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// Throughput and latency.
     pub samples: Vec<Measured>,
-    /// How long the probing took, in milliseconds.
+    /// The duration of the probing in milliseconds.
     pub elapsed_ms: u64,
     /// The folder of the export, if there was a deviation.
     pub export: Option<PathBuf>,
 }
 
-/// Packets by the rule, or the missing rule, that decided.
+/// Packets by the rule that decided, or by the reason if no rule did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
     /// The rule, or the reason.

@@ -1,4 +1,4 @@
-//! What a report says of the probers.
+//! Facts about the probers in a report.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,23 +11,22 @@ use serde::{Deserialize, Serialize};
 use crate::plan::prober::Prober;
 use crate::world::cluster::Cluster;
 
-/// What is known of the probers.
+/// The facts about all probers.
 pub(crate) type Probers = BTreeMap<Prober, ProberReport>;
 
 /// A prober in the report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProberReport {
-    /// Its addresses.
     pub addresses: Vec<IpAddr>,
-    /// The node of a pod.
+    /// The pod's node.
     pub node: Option<String>,
-    /// What controls a pod: `NAMESPACE/KIND NAME`.
+    /// The workload that controls the pod: `NAMESPACE/KIND NAME`.
     pub workload: Option<String>,
-    /// How the pod is attached.
+    /// The device by which the pod is attached.
     pub device: Option<Device>,
 }
 
-/// Describes all probers of a cluster. `contents` says what controls a pod.
+/// Describes all probers of a cluster. The workloads of pods come from `contents`.
 pub(crate) fn describe(cluster: &Cluster, contents: &Contents) -> Probers {
     let entries = cluster.addresses.iter().map(|(prober, addresses)| {
         let addresses = addresses.clone();

@@ -1,4 +1,4 @@
-//! Renders a report for users: plain words, and colours if standard output is a terminal.
+//! Renders a report as text for users, with colours if standard output is a terminal.
 
 use std::fmt::Write as _;
 
@@ -12,10 +12,9 @@ use crate::traffic::check::{Finding, Observed};
 use crate::traffic::matrix::Outcome;
 use crate::traffic::measure::Measured;
 
-/// How many lines of deviations are printed; the export has all.
+/// The number of deviations that are printed. The export has all of them.
 const DEVIATIONS: usize = 40;
 
-/// The whole report.
 pub fn text(report: &Report, style: Style) -> String {
     let mut out = String::new();
     if let Some(changes) = &report.changes {
@@ -34,7 +33,7 @@ pub fn text(report: &Report, style: Style) -> String {
     out
 }
 
-/// Writes who the probers are, and the truth table.
+/// Writes the probers and the truth table.
 fn truth(out: &mut String, report: &Report, style: Style) {
     let cells = report.probes.iter().map(|it| (truth::place(&it.cell), Seen::of(it))).collect();
     let blocks = truth::group(cells, &report.probers);
@@ -42,7 +41,7 @@ fn truth(out: &mut String, report: &Report, style: Style) {
     truth_text::push_blocks(out, &blocks, &report.probers, style, |seen| outcome(seen, style));
 }
 
-/// Writes the cells that say something else than in the run before.
+/// Writes the cells whose content has changed since the run before.
 fn changed(out: &mut String, changes: &[Change], report: &Report, style: Style) {
     let cells = report.probes.len();
     if changes.is_empty() {
@@ -67,7 +66,7 @@ fn outcome(seen: &Seen, style: Style) -> TableCell {
     coloured(TableCell::new(word(seen)), seen, style)
 }
 
-/// What was seen; a deviation stands out.
+/// The word for a cell. A deviation is emphasised.
 fn word(seen: &Seen) -> String {
     let word = match &seen.observed {
         Observed::Clear(outcome) => outcome.name(),

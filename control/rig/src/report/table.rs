@@ -4,14 +4,13 @@ use std::fmt::Write as _;
 
 use comfy_table::{ContentArrangement, Table, presets};
 
-/// How to print.
+/// The style of tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
-    /// Whether to colour.
     pub colour: bool,
-    /// The width in columns.
     pub width: u16,
-    /// Whether the whole truth table is printed, where there was a run before, after what has changed.
+    /// Whether the whole truth table is also printed when there was a run before. Otherwise only
+    /// the changes are printed.
     pub whole: bool,
 }
 

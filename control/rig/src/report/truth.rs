@@ -1,8 +1,8 @@
-//! The truth table in groups: destinations with equal columns share a block, and sources with equal rows share a row.
+//! The truth table in groups: destinations with equal columns form a block, and sources with equal rows share a row.
 //!
-//! Law: the cells can be read back from the blocks (`expand` of the tests). A pod is never probed from itself, so a pod may
-//! be source and destination of one block: that means the other pairs. A node is "the node" of the pod at the other
-//! end, so pods of different nodes can be alike.
+//! Law: the cells can be read back from the blocks (`expand` of the tests). A pod is never probed from itself, so if a
+//! pod is both source and destination of a block, that means only the pairs of different pods. The node of the pod at
+//! the other end is called "the node", so pods of different nodes can be alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,14 +17,13 @@ use crate::world::service::Service;
 /// An end of the cells of a block.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum End {
-    /// A prober.
     Prober(Prober),
     /// The node of the pod at the other end.
     OwnNode,
 }
 
 impl End {
-    /// The prober, if it is one in every pair.
+    /// The prober, if the end is the same prober in every pair.
     pub(super) const fn prober(&self) -> Option<&Prober> {
         match self {
             Self::Prober(prober) => Some(prober),
@@ -38,28 +37,24 @@ impl End {
 pub(crate) struct Column {
     /// Nothing listens there.
     pub closed: bool,
-    /// The service.
     pub service: Service,
-    /// IPv6.
     pub v6: bool,
 }
 
-/// What a cell says: what is expected, and what was seen.
+/// The content of a cell: the expected and the observed result.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Seen {
-    /// What the oracle expects.
     pub expected: Outcome,
-    /// What happened.
     pub observed: Observed,
 }
 
 impl Seen {
-    /// What a finding says.
+    /// The content of a finding's cell.
     pub fn of(finding: &Finding) -> Self {
         Self { expected: finding.cell.expected, observed: finding.observed.clone() }
     }
 
-    /// Whether what was seen is what is expected.
+    /// Whether the observed result is the expected one.
     pub fn as_expected(&self) -> bool {
         self.observed == Observed::Clear(self.expected)
     }
@@ -75,23 +70,23 @@ pub(super) fn place(cell: &Cell) -> Place {
     (cell.source.clone(), cell.destination.clone(), column)
 }
 
-/// A row: what each column says. A column that is absent has no cell.
+/// A row: the content of each column. A column that is absent has no cell.
 pub(super) type Row<V> = BTreeMap<Column, V>;
 
 /// The rows of all sources.
 type Rows<V> = BTreeMap<End, Row<V>>;
 
-/// Destinations with equal columns.
+/// A group of destinations with equal columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Block<V> {
-    /// The destinations.
     pub destinations: Vec<End>,
-    /// Sources with equal rows. A source that is absent has no cell.
+    /// Groups of sources with equal rows. A source that is absent has no cell.
     pub rows: Vec<(Vec<End>, Row<V>)>,
 }
 
 impl<V> Block<V> {
-    /// The destination, if there is only one. It may be named among the sources of any row: it is no source of its own.
+    /// The destination, if there is only one. It may be named among the sources of any row, because it is not a source
+    /// of its own cells.
     pub(super) fn alone(&self) -> Option<&End> {
         if let [only] = &self.destinations[..] { Some(only) } else { None }
     }
@@ -102,7 +97,7 @@ impl<V> Block<V> {
     }
 }
 
-/// Groups cells. Pods of one workload come together first.
+/// Groups cells. Pods of one workload are compared first.
 pub(super) fn group<V: Clone + Eq>(cells: BTreeMap<Place, V>, probers: &Probers) -> Vec<Block<V>> {
     let mut table: BTreeMap<End, Rows<V>> = BTreeMap::new();
     for ((source, destination, column), value) in cells {
@@ -135,7 +130,7 @@ pub(super) fn group<V: Clone + Eq>(cells: BTreeMap<Place, V>, probers: &Probers)
     blocks.collect()
 }
 
-/// Whether a destination has the rows of a group. A pod has no row for itself, neither here nor there.
+/// Whether a destination has the rows of a group. A pod has no row for itself, in either.
 fn alike<V: Eq>((ends, known): (&[End], &Rows<V>), (end, rows): (&End, &Rows<V>)) -> bool {
     let only = if let [only] = ends { Some(only) } else { None };
     let excepted = |source: &&End| *source != end && Some(*source) != only;
@@ -154,7 +149,7 @@ fn node_of<'a>(prober: &Prober, probers: &'a Probers) -> Option<&'a String> {
     probers.get(prober)?.node.as_ref()
 }
 
-/// The order of destinations: pods of one workload stand together, where the first of them stands.
+/// The order of destinations: pods of one workload stand together, at the place of the first of them.
 fn first_of_workload(end: &End, probers: &Probers) -> (End, End) {
     let workload = |prober: &Prober| probers.get(prober)?.workload.as_ref();
     let first = end.prober().and_then(workload).and_then(|of| {
@@ -206,8 +201,8 @@ pub(super) mod tests {
         Column { closed: number > 3, service: Service::Port(port), v6: number % 2 == 1 }
     }
 
-    /// Tables whose cells depend on what few kinds of ends there are, with some cells that differ and some that miss,
-    /// and perhaps with probes between pods and the nodes of others.
+    /// Tables whose cells depend on a few kinds of ends, with some cells that differ and some that are missing, and
+    /// perhaps with probes between pods and nodes of other pods.
     pub(crate) fn tables() -> impl Strategy<Value = BTreeMap<Place, u8>> {
         let all: Vec<Prober> = probers().into_keys().collect();
         let count = all.len();
@@ -241,7 +236,7 @@ pub(super) mod tests {
         })
     }
 
-    /// The cells that blocks stand for.
+    /// The cells that the blocks stand for.
     pub(crate) fn expand<V: Clone>(blocks: &[Block<V>], probers: &Probers) -> BTreeMap<Place, V> {
         let prober = |end: &End, other: &End| match (end, other) {
             (End::Prober(prober), _) => Some(prober.clone()),

@@ -12,12 +12,12 @@ use super::truth::{Block, Column, End, Row};
 use crate::plan::prober::Prober;
 use crate::world::service::Service;
 
-/// Names are folded at this width, between two names.
+/// The width at which lists of names are folded, between two names.
 const NAMES: usize = 60;
-/// The heads of columns are folded at this width.
+/// The width at which the heads of columns are folded.
 const HEAD: usize = 24;
 
-/// Writes who the probers are: the pods of each node with their addresses, and the pods of each workload.
+/// Writes the probers: the pods of each node with their addresses, and the pods of each workload.
 pub(super) fn push_probers(out: &mut String, probers: &Probers, style: Style) {
     let width = usize::from(style.width);
     for (prober, report) in probers {
@@ -36,7 +36,7 @@ pub(super) fn push_probers(out: &mut String, probers: &Probers, style: Style) {
     push_workloads::<()>(out, probers, style, None);
 }
 
-/// Writes the pods of each workload that blocks name, or of all.
+/// Writes the pods of each workload that blocks name, or of all workloads.
 pub(super) fn push_workloads<V>(
     out: &mut String,
     probers: &Probers,
@@ -85,12 +85,12 @@ fn workloads(probers: &Probers) -> BTreeMap<&String, BTreeSet<&Prober>> {
     workloads
 }
 
-/// The name of a workload as all of its pods.
+/// The name for all pods of a workload.
 fn whole(workload: &str, pods: usize) -> String {
     format!("{workload} ({pods})")
 }
 
-/// The names of ends: a workload instead of its pods if all of them are there.
+/// The names of ends: a workload in place of its pods if all of them are among the ends.
 fn names(ends: &[End], alone: Option<&End>, probers: &Probers) -> Vec<String> {
     let here: BTreeSet<&Prober> = ends.iter().chain(alone).filter_map(End::prober).collect();
     let mut workloads = workloads(probers);
@@ -113,12 +113,13 @@ fn names(ends: &[End], alone: Option<&End>, probers: &Probers) -> Vec<String> {
     names
 }
 
-/// The words for all sources that have no other row: of every pod, its own node and the outside host, or of every pod.
+/// The words for all sources without another row: among every pod, its own node and the outside host, or among every
+/// pod.
 const OTHERS: [&str; 2] = ["all others", "all other pods"];
-/// So many sources are named.
+/// The number of sources up to which they are named one by one.
 const NAMED: usize = 3;
 
-/// The ends that [`OTHERS`] mean.
+/// The ends to which [`OTHERS`] refer.
 fn universes(probers: &Probers) -> [BTreeSet<End>; 2] {
     let pods = probers.keys().filter(|prober| matches!(prober, Prober::Pod(_)));
     let pods: BTreeSet<End> = pods.cloned().map(End::Prober).collect();
@@ -126,7 +127,8 @@ fn universes(probers: &Probers) -> [BTreeSet<End>; 2] {
     [pods.iter().cloned().chain(hosts).collect(), pods]
 }
 
-/// The names of the sources of each row. The row with the most has all others, if every source has a row.
+/// The names of the sources of each row. If every source has a row, the row with the most sources is named "all
+/// others".
 fn sources<V>(block: &Block<V>, probers: &Probers) -> Vec<Vec<String>> {
     let alone = block.alone();
     let all = block.rows.iter().map(|(sources, _)| names(sources, alone, probers));
@@ -142,7 +144,7 @@ fn sources<V>(block: &Block<V>, probers: &Probers) -> Vec<Vec<String>> {
     all
 }
 
-/// Joins items by commas, in lines of at most `width` columns where no item is longer.
+/// Joins items by commas, in lines of at most `width` columns unless an item is longer.
 fn fold(items: &[String], width: usize) -> String {
     let mut text = String::new();
     let mut column = 0;
@@ -163,7 +165,7 @@ fn fold(items: &[String], width: usize) -> String {
     text
 }
 
-/// Writes blocks. `show` makes a cell.
+/// Writes blocks. `show` makes the text of a cell.
 pub(super) fn push_blocks<V: Eq>(
     out: &mut String,
     blocks: &[Block<V>],
@@ -196,7 +198,7 @@ pub(super) fn push_blocks<V: Eq>(
     }
 }
 
-/// The columns of a block; those that are equal in every row stand together.
+/// The columns of a block. Columns that are equal in every row are grouped.
 fn columns<V: Eq>(block: &Block<V>) -> Vec<Vec<Column>> {
     let mut groups: Vec<Vec<Column>> = Vec::new();
     for column in block.columns() {
@@ -235,7 +237,7 @@ mod tests {
     use crate::report::truth;
     use crate::report::truth::tests::{expand, probers, tables};
 
-    /// The ends that a printed name means.
+    /// The ends to which a printed name refers.
     fn ends(name: &str, probers: &Probers) -> Vec<End> {
         if name == "its own node" {
             return vec![End::OwnNode];
@@ -248,7 +250,7 @@ mod tests {
         }
     }
 
-    /// What a block says once its names are printed, folded and read again.
+    /// A block after its names are printed, folded and parsed again.
     fn reread(block: Block<u8>, probers: &Probers) -> Block<u8> {
         let read = |names: &[String]| {
             let text = fold(names, NAMES).replace('\n', " ");

@@ -1,4 +1,4 @@
-//! Sends every probe and finds out what happened to it.
+//! Sends every probe and finds out its result.
 //!
 //! Silence alone proves nothing: a probe counts as denied only if an agent recorded the denial of exactly that packet.
 //! A probe with an unexpected result is sent again, from another source port and with a longer timeout.
@@ -19,28 +19,28 @@ use crate::world::command::{Probe, ProbeReply, ProbeResult, Task, TaskResult};
 use crate::world::process::Process;
 use manx_api::Denial;
 
-/// Probes in flight at once.
+/// The largest number of probes in flight at one time.
 const IN_FLIGHT: usize = 128;
-/// How often a probe is sent before it counts as a deviation.
+/// The number of tries before a probe counts as a deviation.
 const TRIES: usize = 3;
-/// How long an answer may take, for each try.
+/// The time for an answer, for each try.
 const PATIENCE: [Duration; TRIES] =
     [Duration::from_secs(1), Duration::from_millis(1500), Duration::from_millis(2500)];
-/// The same for the first try of a probe that should be denied, because there the agent's record is the proof and not
-/// the silence.
+/// The time for the first try of a probe that should be denied. It is shorter, because the proof is the agent's record
+/// and not the silence.
 const SHORT: Duration = Duration::from_millis(200);
-/// How often the agents are asked for their denials after a round before a silence counts as a loss, and the pause in
-/// between.
+/// The number of times that the agents are asked for their denials after a round, before a silence counts as a loss,
+/// and the pause in between.
 const ASKS: usize = 5;
 const PAUSE: Duration = Duration::from_millis(75);
 
-/// What happened to a probe.
+/// The observed result of a probe.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Observed {
     /// One of the three results that can be expected.
     Clear(Outcome),
-    /// There was no answer, and no agent says that it dropped the probe.
+    /// There was no answer, and no agent recorded a denial.
     Lost,
     /// Another prober answered.
     Wrong(String),
@@ -59,24 +59,23 @@ impl std::fmt::Display for Observed {
     }
 }
 
-/// A cell and what happened to its probe.
+/// A cell with the observed result of its probe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The cell.
     #[serde(flatten)]
     pub cell: Cell,
     /// The result of the last try.
     pub observed: Observed,
     /// The source of the last try.
     pub from: Option<SocketAddr>,
-    /// What denied it, as the agent says.
+    /// The rule or reason of the denial, according to the agent.
     pub denied_by: Option<String>,
-    /// How often it was sent.
+    /// The number of tries.
     pub tries: usize,
 }
 
 impl Finding {
-    /// Whether the result is what the oracle expects.
+    /// Whether the observed result is the expected one.
     pub fn as_expected(&self) -> bool {
         self.observed == Observed::Clear(self.cell.expected)
     }
@@ -85,7 +84,7 @@ impl Finding {
 /// The packet of a denial: source, destination, protocol, ports.
 type Packet = (IpAddr, IpAddr, u8, u16, u16);
 
-/// The denials that the agents recorded since a given time, with what denied.
+/// The denials that the agents recorded since a given time, each with its rule or reason.
 #[derive(Debug, Default)]
 struct DenialLog {
     since_ms: u64,
@@ -100,7 +99,7 @@ impl DenialLog {
 
     async fn refresh(&mut self, agents: &[Arc<Agent>]) {
         for agent in agents {
-            // An agent that does not answer records nothing; the probes will show that.
+            // If an agent does not answer, the probes will show that.
             let Ok(denials) = agent.denials().await else { continue };
             for denial in denials.into_iter().filter(|denial| denial.at_ms >= self.since_ms) {
                 if denial.reason.starts_with("policy-") {
@@ -202,7 +201,7 @@ fn send(
     sent
 }
 
-/// Notes the result. `meant` is the process that should answer.
+/// Records the result of a try. `meant` is the name of the prober that should answer.
 fn note(finding: &mut Finding, meant: &str, result: TaskResult) {
     finding.tries += 1;
     finding.denied_by = None;

@@ -1,7 +1,7 @@
-//! The nodes' interfaces that a probe passes, and what the oracle expects there.
+//! The nodes' interfaces that a probe passes, and the oracle's verdicts there.
 //!
-//! The rig judges what agents do, so this shares no code with them: it finds out from the pools and its own segments
-//! which packets travel in tunnels. Agents and `manx policy explain` use the topology for that; a test of the rig
+//! The rig checks agents, so this shares no code with them: it derives from the pools and its own segments which
+//! packets travel in tunnels. Agents and `manx policy explain` use the topology for that, and a test of the rig
 //! compares the two.
 
 use std::net::IpAddr;
@@ -15,24 +15,23 @@ use manx_objects::contents::Contents;
 use manx_objects::object::{EncapsulationMode, Object};
 use manx_oracle::{Crossing, Direction, Oracle, Packet, Verdict};
 
-/// The name of the tunnels as an interface; no host endpoint can have it.
+/// The name of the tunnels as an interface. No host endpoint can have it.
 const TUNNEL: &str = "its tunnels";
 
 /// The interfaces that packets between the probers of a plan pass.
 pub(crate) struct Crossings<'a> {
     /// The cluster's hosts and pods.
     pub plan: &'a Plan,
-    /// Their addresses.
     pub addresses: &'a Addresses,
-    /// The pools say which packets travel in tunnels.
+    /// The objects, whose pools determine which packets travel in tunnels.
     pub contents: &'a Contents,
-    /// The oracle that judges.
     pub oracle: &'a Oracle,
 }
 
 impl Crossings<'_> {
-    /// The oracle's verdicts at each interface on the path of a forwarded packet: where it leaves the source's node and
-    /// where it arrives at the destination's node. None between pods of one node, or a node and its own pods.
+    /// The oracle's verdicts at each interface on the path of a forwarded packet: first where it leaves the source's
+    /// node, then where it arrives at the destination's node. There are none between pods of one node, or between a
+    /// node and its own pods.
     pub(crate) fn judge(
         &self,
         (source, from): (&Prober, IpAddr),
@@ -66,8 +65,8 @@ impl Crossings<'_> {
     }
 
     /// The source address of a probe: a node sends through a tunnel from its address in its pods' range. `None` if the
-    /// probe would have no answer: a node that answers a pod through a tunnel does so from the address that was asked,
-    /// and the far node takes only pods' and tunnel addresses from there.
+    /// probe would get no answer: a node answers a pod through a tunnel from the address to which the probe was sent,
+    /// and the far node accepts only pods' and tunnel addresses there.
     pub(crate) fn source_address(
         &self,
         (source, from): (&Prober, IpAddr),
@@ -95,8 +94,8 @@ impl Crossings<'_> {
         }
     }
 
-    /// Whether the packet is encapsulated: only between nodes, as the destination's pool says. With `CrossSubnet`, the
-    /// rig's nodes on one segment share a subnet.
+    /// Whether the packet is encapsulated. It is only between nodes, and only if the destination's pool says so. With
+    /// `CrossSubnet`, the rig's nodes on one segment share a subnet.
     fn encapsulated(&self, leaves: Option<&str>, arrives: Option<&str>, to: IpAddr) -> bool {
         let (Some(leaves), Some(arrives)) = (leaves, arrives) else { return false };
         let pools = self.contents.objects.values().filter_map(|stored| match &stored.state {

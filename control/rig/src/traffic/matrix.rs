@@ -1,4 +1,4 @@
-//! Every probe of a rig, and what the oracle expects of it. Pure.
+//! All probes of a rig, with the oracle's expectations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -20,11 +20,11 @@ use manx_oracle::Packet;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// The intended prober answers it.
+    /// The destination answers the probe.
     Allowed,
-    /// Policy drops it, and an agent says so.
+    /// Policy drops the probe, and an agent recorded that.
     Denied,
-    /// It arrives, and nothing listens there.
+    /// The probe arrives, and nothing listens there.
     Refused,
 }
 
@@ -46,23 +46,21 @@ pub struct Cell {
     pub source: Prober,
     /// The prober that receives.
     pub destination: Prober,
-    /// The destination's address.
     pub address: IpAddr,
     /// The service to which the probe is sent.
     pub service: Service,
     /// Whether the destination listens there.
     pub listening: bool,
-    /// What the oracle expects.
     pub expected: Outcome,
-    /// The reason.
+    /// The reason for the expected result.
     pub because: String,
 }
 
 /// All cells: to each pod from every other pod, from its own node and from outside; and from each pod to its own node
-/// and to the outside. There is one for every port of the destination, for each port that policies name there, for one
-/// closed port of each protocol that the destination has (TCP always), and for an echo, in every family that both have.
-/// No pod is probed from itself, because that traffic never leaves its namespace; nor are hosts from hosts, because
-/// that traffic does not pass Manx.
+/// and to the outside. There is one cell for every port of the destination, for each port that policies name there, for
+/// one closed port of each protocol that the destination has (TCP always), and for an echo, in every family that both
+/// have. No pod is probed from itself, because that traffic never leaves its namespace; nor are hosts from hosts,
+/// because that traffic does not pass Manx.
 pub(crate) fn cells(crossings: &Crossings<'_>, policy_ports: &PolicyPorts) -> Vec<Cell> {
     let mut cells = Vec::new();
     for (source, destination) in pairs(crossings.plan) {
@@ -89,10 +87,10 @@ pub(crate) fn cells(crossings: &Crossings<'_>, policy_ports: &PolicyPorts) -> Ve
     cells
 }
 
-/// A prober and the address that it uses.
+/// A prober with the address that it uses.
 type Using<'a> = (&'a Prober, IpAddr);
 
-/// What the oracle expects, and the reason. `None`: there would be no answer.
+/// The expected result, and the reason. `None` if there would be no answer.
 fn expect(
     crossings: &Crossings<'_>,
     ((source, from), (destination, to)): (Using<'_>, Using<'_>),
@@ -118,7 +116,7 @@ fn expect(
     Some((expected, because))
 }
 
-/// Says how many pairs are not probed because there would be no answer.
+/// A note about the number of pairs that are not probed because there would be no answer.
 pub(crate) fn note_of_unanswered(crossings: &Crossings<'_>) -> Option<String> {
     let unanswered = pairs(crossings.plan).into_iter().filter(|(source, destination)| {
         let acting = (crossings.plan.acting(source), crossings.plan.acting(destination));
@@ -153,7 +151,7 @@ fn pairs(plan: &Plan) -> Vec<(Prober, Prober)> {
     pairs
 }
 
-/// The addresses of both in each family that both have.
+/// The addresses of both probers in each family that both have.
 fn families<'a>(
     addresses: &'a Addresses,
     source: &Prober,
@@ -166,8 +164,8 @@ fn families<'a>(
     })
 }
 
-/// The services to probe at a prober, and whether it will answer. What another prober with the same address serves is
-/// probed there.
+/// The services to probe at a prober, and whether it will answer. The services of another prober with the same address
+/// are left out, because they are probed there.
 fn services(plan: &Plan, prober: &Prober, policy_ports: &PolicyPorts) -> BTreeMap<Service, bool> {
     let (ports, there) = (plan.listening(prober), plan.listening_there(prober));
     let named = policy_ports.probed.get(&plan.acting(prober)).into_iter().flatten();
@@ -301,7 +299,7 @@ spec: {podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53}]}]}
         assert_eq!(closed_port(&ports, Protocol::Udp), Some(port(Protocol::Udp, 9)));
     }
 
-    /// A rig of `fixtures/rigs`, as it is when its pods are attached.
+    /// A rig of `fixtures/rigs`, in the state when its pods are attached.
     fn fixture(folder: &Path) -> (Plan, Addresses, Contents) {
         let Input { mut objects, settings, .. } =
             input::read(folder, false, manx_assume::Options::default()).unwrap();

@@ -11,12 +11,12 @@ use crate::world::cluster::Cluster;
 use crate::world::command::{Sample, Task, TaskResult};
 use crate::world::service::Service;
 
-/// How long a stream runs.
+/// The duration of a stream.
 const STREAM_MS: u64 = 1000;
-/// How long small exchanges go on.
+/// The duration of small exchanges.
 const PING_PONG_MS: u64 = 300;
 
-/// What was measured between two pods.
+/// The measurements between two pods.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// `same node` or `across nodes`.
@@ -25,13 +25,14 @@ pub struct Measured {
     pub source: Prober,
     /// The server.
     pub destination: Prober,
-    /// One TCP stream, in bits a second; or why not.
+    /// The speed of one TCP stream, in bits a second, or the reason why there is none.
     pub throughput_bps: Result<f64, String>,
-    /// The median round trip of 64 bytes over TCP, in microseconds; or why not.
+    /// The median round trip of 64 bytes over TCP, in microseconds, or the reason why there is
+    /// none.
     pub latency_us: Result<f64, String>,
 }
 
-/// Measures both paths, if the rig has pods that may talk over TCP there.
+/// Measures both paths, if the rig has pods that may connect by TCP there.
 pub(crate) async fn measure(cluster: &Cluster, cells: &[Cell]) -> Vec<Measured> {
     let mut measured = Vec::new();
     for (path, same) in [("same node", true), ("across nodes", false)] {

@@ -1,4 +1,4 @@
-//! What is asked of which prober, what the oracle expects to come of it, and what did.
+//! The probes between probers, the oracle's expectations, and the observed results.
 
 pub(crate) mod check;
 pub(crate) mod crossings;

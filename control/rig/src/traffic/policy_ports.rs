@@ -1,7 +1,7 @@
 //! The ports that policies name, at the probers that their rules can concern: they are probed even if nothing listens
-//! there. Of a range the first and the last are probed, of a port's name the number that the pod gives it.
+//! there. For a range the first and the last port are probed, for a port's name the number that the pod gives it.
 //!
-//! This only chooses what is probed, so it reads policies as agents do; what is expected is the oracle's word.
+//! This only chooses the probes, so it reads policies as agents do. The expected results come from the oracle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,20 +17,20 @@ use crate::plan::addresses::Addresses;
 use crate::plan::port::Port;
 use crate::plan::prober::Prober;
 
-/// How many of these ports are probed at one prober.
+/// The number of these ports that are probed at one prober.
 pub(crate) const MOST: usize = 8;
 
 /// The ports that policies name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct PolicyPorts {
-    /// Those that are probed at each prober.
+    /// The ports that are probed at each prober.
     pub probed: BTreeMap<Prober, BTreeSet<Port>>,
-    /// How many are left out at all probers together.
+    /// The number of ports that are left out at all probers together.
     pub left_out: usize,
 }
 
 impl PolicyPorts {
-    /// Finds them. Where something listens is probed in any case and does not count. A pod on its host's
+    /// Finds the ports. Ports on which a prober listens are probed in any case and do not count. A pod on its host's
     /// network has the ports of its node.
     pub(crate) fn find(contents: &Contents, plan: &Plan, addresses: &Addresses) -> Self {
         let model = import::import(contents).model;
@@ -58,7 +58,7 @@ impl PolicyPorts {
         found
     }
 
-    /// Says what is left out.
+    /// A note about the ports that are left out.
     pub(crate) fn note(&self) -> Option<String> {
         let left_out = self.left_out;
         (left_out > 0).then(|| {
@@ -106,7 +106,7 @@ impl<'m> Target<'m> {
         let end = &rule.destination;
         let concerned =
             end.entities.as_ref().is_none_or(|any| any.iter().any(|entity| self.fits(entity)));
-        // Ports without a protocol are of any; TCP stands for all.
+        // Ports without a protocol are for any protocol; TCP is probed.
         let protocol = rule.protocol.map_or(Some(Protocol::Tcp), Protocol::from_number);
         let Some(protocol) = protocol.filter(|_| concerned) else { return };
         for port in end.ports.iter().chain(&end.not_ports) {

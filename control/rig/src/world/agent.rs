@@ -1,4 +1,4 @@
-//! A node's agent: a process of its own in the node's namespace, and its socket.
+//! A node's agent: a separate process in the node's namespace, and its socket.
 
 use std::io;
 use std::net::IpAddr;
@@ -16,82 +16,66 @@ use super::underlay::UPLINK;
 use manx_api::client::{Client, Error};
 use manx_api::{Attach, Attached, Denial, PodName, Status};
 
-/// How long an agent may take until it listens.
+/// The time in which an agent must listen.
 const START: Duration = Duration::from_secs(20);
 /// The interval at which a condition is checked.
 pub const LOOK: Duration = Duration::from_millis(20);
-/// How many lines of a dead agent's log are shown.
+/// The number of lines of an ended agent's log that are shown.
 const LAST_LINES: usize = 8;
-/// How long a dead agent's last lines may take to its log.
+/// The time that an ended agent's last lines may take to reach its log.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// Why an agent does not do what it should.
+/// The reason why an agent does not do what it should.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// It cannot be started.
+    /// The agent cannot be started.
     #[error("the agent of node {node} cannot be started: {source}")]
-    Start {
-        /// The node.
-        node: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// It has ended.
+    Start { node: String, source: io::Error },
     #[error("the agent of node {node} has ended ({status}); the last lines of its log:\n{log}")]
     Ended {
-        /// The node.
         node: String,
-        /// Its exit status.
         status: ExitStatus,
-        /// The last lines of its log.
+        /// The last lines of the agent's log.
         log: String,
     },
-    /// It does not listen in time.
+    /// The agent does not listen in time.
     #[error("the agent of node {0} does not listen after {START:?}")]
     NotUp(String),
     /// A call failed.
     #[error("the agent of node {node}: {source}")]
-    Call {
-        /// The node.
-        node: String,
-        /// Why.
-        source: Error,
-    },
+    Call { node: String, source: Error },
 }
 
-/// How an agent is started.
+/// The parameters of an agent's start.
 #[derive(Debug, Clone)]
 pub struct Start<'a> {
-    /// The node's name.
     pub node: &'a str,
     /// The node's network namespace.
     pub netns: &'a Path,
-    /// The live manifests.
     pub manifests: &'a Path,
-    /// The socket on which it listens.
+    /// The socket on which the agent listens.
     pub socket: PathBuf,
-    /// The file to which it logs.
+    /// The file to which the agent logs.
     pub log: PathBuf,
-    /// More arguments of `manx node`.
+    /// Additional arguments of `manx node`.
     pub extra: &'a [String],
 }
 
-/// Whether the agent of a node runs.
+/// The state of a node's agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentState {
-    /// The node.
     pub node: String,
-    /// How it ended, if it has.
+    /// The end of the agent, if it has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<AgentEnd>,
 }
 
-/// How an agent ended.
+/// The end of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentEnd {
-    /// Its exit status or signal, in words.
+    /// The exit status or signal, as text.
     pub status: String,
-    /// The last lines of its log.
+    /// The last lines of the agent's log.
     pub log: Vec<String>,
 }
 
@@ -102,7 +86,7 @@ pub struct Agent {
     socket: PathBuf,
     log: PathBuf,
     child: Mutex<Child>,
-    /// Copies what the agent prints into its log.
+    /// The thread that copies the agent's output into its log.
     copier: JoinHandle<()>,
 }
 
@@ -137,29 +121,27 @@ impl Agent {
         })
     }
 
-    /// The node's name.
     pub fn node(&self) -> &str {
         &self.node
     }
 
-    /// Its log.
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// Returns an error if it has ended.
+    /// Returns an error if the agent has ended.
     pub fn check_alive(&self) -> Result<(), AgentError> {
         let Some((status, lines)) = self.ended() else { return Ok(()) };
         Err(AgentError::Ended { node: self.node.clone(), status, log: lines.join("\n") })
     }
 
-    /// Whether it runs, or how it ended.
+    /// The state of the agent.
     pub fn state(&self) -> AgentState {
         let ended = self.ended().map(|(status, log)| AgentEnd { status: status.to_string(), log });
         AgentState { node: self.node.clone(), ended }
     }
 
-    /// Its exit status and the last lines of its log, if it has ended.
+    /// The exit status and the last lines of the log, if the agent has ended.
     fn ended(&self) -> Option<(ExitStatus, Vec<String>)> {
         let ended = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
         let status = ended.ok().flatten()?;
@@ -172,7 +154,7 @@ impl Agent {
         Some((status, lines))
     }
 
-    /// Waits until it listens.
+    /// Waits until the agent listens.
     pub async fn wait_up(&self) -> Result<(), AgentError> {
         let deadline = tokio::time::Instant::now() + START;
         loop {
@@ -199,7 +181,7 @@ impl Agent {
         self.call(move |mut client| client.attach(attach)).await
     }
 
-    /// What `manx status` shows.
+    /// The agent's status, as in `manx status`.
     pub async fn status(&self) -> Result<Status, AgentError> {
         self.call(|mut client| client.status()).await
     }

@@ -1,22 +1,22 @@
-//! A log of bounded size: a file, and the older one before it. When the file is full it becomes the older one, whose
-//! lines go, and a new file begins.
+//! A log of bounded size: a current file, and an older one. When the current file is full it replaces the older one,
+//! and a new file begins.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of one of the two files.
+/// The size of each of the two files, in bytes.
 pub const FILE_SIZE: u64 = 4 << 20;
-/// Bytes of a line; a longer one is cut into several.
+/// The longest line, in bytes. A longer line is cut into several.
 const LINE: u64 = 64 << 10;
 
 fn older(path: &Path) -> PathBuf {
     path.with_extension("log.1")
 }
 
-/// Copies lines into the log at `path` until `from` ends. What cannot be written is left out, because the writer at the
-/// other end of a full pipe would wait.
+/// Copies lines into the log at `path` until `from` ends. Lines that cannot be written are left out, because otherwise
+/// the writer at the other end of the pipe would have to wait.
 pub fn copy(from: impl Read, path: &Path, file_size: u64) {
     let mut from = BufReader::new(from);
     let (mut file, mut size) = (File::create(path).ok(), 0);
@@ -43,12 +43,11 @@ pub struct LogReader {
     begun: Vec<u8>,
 }
 
-/// New lines of a log.
+/// The new lines of a log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct NewLines {
-    /// The lines.
     pub lines: Vec<String>,
-    /// Whether lines before them were replaced before they could be read.
+    /// Whether earlier lines were replaced before they could be read.
     pub lost: bool,
 }
 
@@ -59,15 +58,15 @@ impl LogReader {
         Ok(Self { path: path.to_owned(), file, begun: Vec::new() })
     }
 
-    /// What was written since the last call.
+    /// The lines that were written since the last call.
     pub fn new_lines(&mut self) -> io::Result<NewLines> {
         let mut new = NewLines::default();
         loop {
-            // Asked first: what is no longer the newest file does not grow any more.
+            // The inodes are read first, because a file that is no longer the current one does not grow any more.
             let (current, before) = (inode(&self.path), inode(&older(&self.path)));
             self.file.read_to_end(&mut self.begun)?;
             let own = self.file.metadata()?.ino();
-            // Between two files there is none for a moment.
+            // Between two files there is no current file for a moment.
             if current.is_none_or(|current| current == own) {
                 break;
             }
@@ -90,7 +89,7 @@ fn inode(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().map(|file| file.ino())
 }
 
-/// All lines that a log has.
+/// All lines of a log.
 pub fn lines(path: &Path) -> io::Result<Vec<String>> {
     Ok(LogReader::open(path)?.new_lines()?.lines)
 }
@@ -107,7 +106,7 @@ mod tests {
         numbers(from, to).iter().flat_map(|line| format!("{line}\n").into_bytes()).collect()
     }
 
-    /// Ten lines.
+    /// The size of ten lines.
     const SMALL: u64 = 100;
 
     #[test]
@@ -118,7 +117,7 @@ mod tests {
         assert_eq!(lines(&path).unwrap(), numbers(980, 1000));
         let sizes = fs::read_dir(folder.path()).unwrap().map(|it| it.unwrap().metadata().unwrap());
         assert_eq!(sizes.map(|it| it.len()).collect::<Vec<u64>>(), [SMALL, SMALL]);
-        // Longer than a file may be: it is kept, in pieces.
+        // A line that is longer than a file is kept, in pieces.
         copy(vec![b'x'; 200_000].as_slice(), &path, SMALL);
         assert!(fs::metadata(&path).unwrap().len() <= LINE);
     }
@@ -146,10 +145,10 @@ mod tests {
         while !path.exists() {}
         let mut reader = LogReader::open(&path).unwrap();
         assert_eq!(await_lines(&mut reader, 5), NewLines { lines: numbers(0, 5), lost: false });
-        // Across the change of files.
+        // The reader continues across the change of files.
         write(&text(5, 15));
         assert_eq!(await_lines(&mut reader, 10), NewLines { lines: numbers(5, 15), lost: false });
-        // Half a line is none.
+        // An incomplete line is not returned.
         write(b"line 0");
         write(b"015\n");
         assert_eq!(await_lines(&mut reader, 1).lines, numbers(15, 16));

@@ -1,4 +1,5 @@
-//! The cluster's process: builds everything inside the rig's namespaces, and holds what is needed to probe it.
+//! The cluster's process: builds everything inside the rig's namespaces, and keeps the processes and addresses that
+//! probes need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -19,7 +20,7 @@ use crate::plan::addresses::{Addresses, addresses};
 use crate::plan::error::PlanError;
 use crate::plan::input::InputError;
 use crate::plan::objects::Objects;
-use crate::plan::policy_word::PolicyWord;
+use crate::plan::policy_reference::PolicyReference;
 use crate::plan::port::{HOST_PORTS, Port};
 use crate::plan::prober::Prober;
 use crate::plan::{Host, Plan, spec};
@@ -30,58 +31,55 @@ use manx_linux::private;
 use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, ObjectKey};
 
-/// How long the agents may take to enforce what the manifests say.
+/// The time in which the agents must enforce the manifests.
 const SYNC: Duration = Duration::from_secs(30);
 
-/// Why a cluster cannot be built or cannot go on.
+/// The reason why a cluster cannot be built or cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClusterError {
-    /// The objects.
+    /// No plan can be made from the objects.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The manifests.
+    /// The manifests cannot be used.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// The folder.
+    /// The rig's folder cannot be used.
     #[error(transparent)]
     Workdir(#[from] WorkdirError),
-    /// The underlay.
     #[error("the rig's network cannot be built: {0}")]
     Underlay(#[from] netlink::Error),
-    /// An agent.
     #[error(transparent)]
     Agent(#[from] AgentError),
-    /// A prober's process.
+    /// A prober's process cannot be started.
     #[error("the process of {0} cannot be started: {1}")]
     Prober(Prober, std::io::Error),
     /// The agents do not enforce the manifests in time.
     #[error("the agents do not enforce the manifests after {SYNC:?}: {0}")]
     NotInSync(String),
-    /// A deletion that is not made.
+    /// A deletion cannot be made.
     #[error(transparent)]
     Deletion(#[from] DeletionError),
-    /// A change that `manx rig apply` cannot make.
+    /// A change is not possible in a running rig.
     #[error(
         "{0} is new: a running rig takes no new nodes, pods or pools, only changes to those that it has; build it again with `manx rig run`"
     )]
     NewObject(String),
-    /// A change of a pod's addresses.
+    /// A change of a pod's addresses is not possible in a running rig.
     #[error(
         "Pod {pod} has the address {address} now, and runs with {}: a running rig keeps its pods' addresses; build it again with `manx rig run`",
         .has.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     )]
     OtherAddress {
-        /// The pod.
         pod: PodName,
         /// The address in the changed object.
         address: IpAddr,
-        /// What it has.
+        /// The addresses that the pod has.
         has: Vec<IpAddr>,
     },
 }
 
 impl ClusterError {
-    /// Whose fault it is.
+    /// The side whose fault it is.
     pub(crate) fn fault(&self) -> Fault {
         match self {
             Self::Plan(_)
@@ -111,9 +109,8 @@ impl ClusterError {
 pub(crate) struct Cluster {
     /// The rig's folder.
     pub workdir: Workdir,
-    /// The setup that it is built from.
+    /// The setup from which it is built.
     pub setup: Setup,
-    /// Its plan.
     pub plan: Plan,
     /// The addresses of all probers.
     pub addresses: Addresses,
@@ -121,14 +118,14 @@ pub(crate) struct Cluster {
     pub probers: BTreeMap<Prober, Arc<Process>>,
     /// The agents, in the order of the nodes' names.
     pub agents: Vec<Arc<Agent>>,
-    /// How the pods are attached.
+    /// The attachments of the pods.
     pub attached: BTreeMap<PodName, Attached>,
-    /// The live objects.
     objects: Objects,
 }
 
 impl Cluster {
-    /// Builds it. `progress` is called with the step, how much of it is done, and how much there is.
+    /// Builds the cluster. `progress` is called with the step, the number of parts that are done, and the number of all
+    /// parts.
     pub(crate) async fn build(
         workdir: Workdir,
         mut progress: impl FnMut(&str, usize, usize),
@@ -193,8 +190,8 @@ impl Cluster {
         progress: &mut impl FnMut(&str, usize, usize),
     ) -> Result<(), ClusterError> {
         let hosts: BTreeSet<Port> = HOST_PORTS.into();
-        // A host has other addresses than those of the underlay, and its answer to a datagram must come from the
-        // address that was asked.
+        // A host also has addresses that are not of the underlay, and must answer a datagram from the address to which
+        // it was sent.
         let at = |host: &Host| host.addresses.iter().map(IpNet::addr).collect();
         let outside: Vec<IpAddr> = at(&self.plan.outside);
         let mut wanted = vec![(Prober::Outside, names.outside(), hosts.clone(), outside)];
@@ -255,7 +252,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until every agent enforces the live manifests as they are now.
+    /// Waits until every agent enforces the current live manifests.
     async fn wait_in_sync(&self) -> Result<(), ClusterError> {
         let datastore = format!("{:016x}", Store::load(self.workdir.manifests()).fingerprint);
         let deadline = tokio::time::Instant::now() + SYNC;
@@ -344,12 +341,12 @@ impl Cluster {
         self.wait_in_sync().await
     }
 
-    /// Deletes the objects that are named and waits until the agents no longer enforce them. Returns what was deleted.
+    /// Deletes the named objects and waits until the agents no longer enforce them. Returns the deleted objects.
     pub(crate) async fn delete(
         &mut self,
-        words: &[PolicyWord],
+        references: &[PolicyReference],
     ) -> Result<BTreeSet<ObjectKey>, ClusterError> {
-        let keys = deletion::find(&self.objects, words)?;
+        let keys = deletion::find(&self.objects, references)?;
         for key in &keys {
             live::remove(&self.workdir.manifests(), key)?;
             self.objects.0.remove(key);
@@ -359,7 +356,7 @@ impl Cluster {
         Ok(keys)
     }
 
-    /// Whether changed pods keep the addresses that they run with. One that says none does.
+    /// Checks that changed pods keep the addresses with which they run. A changed object may leave out its addresses.
     fn check_addresses(&self, changed: &Objects) -> Result<(), ClusterError> {
         for (pod, spec) in spec::pods(&changed.contents()) {
             let Some(has) = self.attached.get(&pod).map(|attached| &attached.addresses) else {
@@ -391,7 +388,7 @@ impl Cluster {
     }
 }
 
-/// What is still missing until an agent enforces these manifests with this many pods.
+/// The reason why an agent does not yet enforce these manifests with this many pods, if it does not.
 fn lack(status: &Status, pods: usize, datastore: &str) -> Option<String> {
     let node = &status.node;
     if !status.in_sync {

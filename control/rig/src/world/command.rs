@@ -12,11 +12,9 @@ use super::service::Service;
 pub(crate) struct Command {
     /// The number, which the result repeats.
     pub id: u64,
-    /// What to do.
     pub task: Task,
 }
 
-/// The tasks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Task {
@@ -35,32 +33,27 @@ pub(crate) struct Probe {
     pub to: IpAddr,
     /// The service to which the probe is sent.
     pub service: Service,
-    /// How long to wait for an answer, in milliseconds.
+    /// The time to wait for an answer, in milliseconds.
     pub timeout_ms: u64,
 }
 
 /// A measurement over TCP.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Sample {
-    /// The server.
+    /// The server's address and port.
     pub to: SocketAddr,
-    /// How long, in milliseconds.
+    /// The duration in milliseconds.
     pub duration_ms: u64,
 }
 
-/// What a prober reports.
+/// An event of a prober.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ProberEvent {
     /// Its servers listen. It is the first event and is sent once.
     Ready,
     /// A command has ended.
-    Done {
-        /// The command's number.
-        id: u64,
-        /// The result.
-        result: TaskResult,
-    },
+    Done { id: u64, result: TaskResult },
 }
 
 /// The result of a task.
@@ -69,34 +62,24 @@ pub(crate) enum ProberEvent {
 pub(crate) enum TaskResult {
     /// The result of [`Task::Probe`].
     Probed(ProbeResult),
-    /// The result of [`Task::Stream`]: how many bytes the server has read, in how many microseconds.
-    Streamed {
-        /// Bytes.
-        bytes: u64,
-        /// Microseconds.
-        elapsed_us: u64,
-    },
+    /// The result of [`Task::Stream`]: the number of bytes that the server has read, and the time in microseconds.
+    Streamed { bytes: u64, elapsed_us: u64 },
     /// The result of [`Task::PingPong`]: the median round trip, and the number of round trips.
-    PingPonged {
-        /// Nanoseconds.
-        median_ns: u64,
-        /// Round trips.
-        exchanges: u64,
-    },
+    PingPonged { median_ns: u64, exchanges: u64 },
     /// The task could not be done.
     Failed(String),
 }
 
-/// What a probe saw.
+/// The result of a probe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProbeResult {
     /// The source address and port of the sent probe; the port is 0 for an echo. `None` if nothing was sent.
     pub from: Option<SocketAddr>,
-    /// What came back.
+    /// The reply to the probe.
     pub answer: ProbeReply,
 }
 
-/// What came back to a probe.
+/// The reply to a probe.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ProbeReply {
@@ -104,8 +87,8 @@ pub(crate) enum ProbeReply {
     From(Option<String>),
     /// TCP RST, ICMP port unreachable or SCTP ABORT: the probe arrived and nothing listens.
     Refused,
-    /// No answer in time.
+    /// There was no answer in time.
     Silence,
-    /// Anything else, e.g. an ICMP error of another kind, in the kernel's words.
+    /// Another reply, such as an ICMP error of another kind, in the kernel's words.
     Error(String),
 }

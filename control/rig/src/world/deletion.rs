@@ -1,18 +1,18 @@
-//! Which objects of a running rig are to be deleted: all that are named, or none.
+//! The objects of a running rig that a request deletes: all of the named ones, or none.
 
 use std::collections::BTreeSet;
 
 use crate::plan::objects::Objects;
-use crate::plan::policy_word::{ObjectWordError, PolicyWord};
+use crate::plan::policy_reference::{ObjectReferenceError, PolicyReference};
 use manx_objects::object::{Kind, ObjectKey};
 
-/// Why nothing is deleted.
+/// The reason why nothing is deleted.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum DeletionError {
     /// Names that do not name exactly one object.
     #[error("{}; nothing is deleted", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Names(Vec<ObjectWordError>),
-    /// Objects that a running rig keeps.
+    Names(Vec<ObjectReferenceError>),
+    /// Objects that cannot be deleted while a rig runs.
     #[error(
         "a running rig keeps its nodes, pods, pools and namespaces, and so {}; nothing is deleted; build it again with `manx rig run`",
         .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
@@ -20,14 +20,14 @@ pub(crate) enum DeletionError {
     Kept(Vec<ObjectKey>),
 }
 
-/// The objects that the names mean.
+/// The objects that the references name.
 pub(super) fn find(
     objects: &Objects,
-    words: &[PolicyWord],
+    references: &[PolicyReference],
 ) -> Result<BTreeSet<ObjectKey>, DeletionError> {
     let (mut keys, mut wrong) = (BTreeSet::new(), Vec::new());
-    for word in words {
-        match word.find_object(objects.0.keys()) {
+    for reference in references {
+        match reference.find_object(objects.0.keys()) {
             Ok(key) => _ = keys.insert(key),
             Err(error) => wrong.push(error),
         }

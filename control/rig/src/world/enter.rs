@@ -19,43 +19,32 @@ use super::supervisor::SELF;
 use super::workdir::Workdir;
 use manx_linux::netns;
 
-/// Why a namespace cannot be entered, or a program cannot be run in it.
+/// The reason why a namespace cannot be entered, or a program cannot be run in it.
 #[derive(Debug, thiserror::Error)]
 pub enum EnterError {
-    /// The network namespace.
+    /// The network namespace cannot be entered.
     #[error(transparent)]
     Netns(#[from] netns::Error),
-    /// Another namespace.
+    /// Another namespace cannot be entered.
     #[error("{path} cannot be entered: {source}")]
-    Namespace {
-        /// The namespace.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The program.
+    Namespace { path: PathBuf, source: io::Error },
     #[error("{program:?} cannot be run: {source}")]
-    Program {
-        /// The program.
-        program: OsString,
-        /// Why.
-        source: io::Error,
-    },
+    Program { program: OsString, source: io::Error },
 }
 
-/// Becomes `command` in the network namespace, with a host name of its own if one is given and the kernel allows it.
-/// Returns only on failure, with the reason.
+/// Replaces this process by `command` in the network namespace, with its own host name if one is given and the kernel
+/// allows it. Returns only on failure, with the reason.
 pub fn become_in(netns: &Path, host_name: Option<&str>, command: &[OsString]) -> EnterError {
     let entered = netns::open(netns).and_then(netns::enter);
     if let Err(error) = entered {
         return error.into();
     }
     if let Some(name) = host_name {
-        // Only a prompt shows it. A container's seccomp filter may refuse it.
+        // The host name is only shown in a prompt. A container's seccomp filter may refuse it.
         let _ = unshare(CloneFlags::CLONE_NEWUTS).and_then(|()| nix::unistd::sethostname(name));
     }
-    // The supervisor blocks signals, and a program inherits what is blocked (signal(7)): SIGTERM could not stop an
-    // agent.
+    // The supervisor blocks signals, and a program inherits blocked signals (signal(7)): otherwise SIGTERM could not
+    // stop an agent.
     if let Err(errno) = SigSet::empty().thread_set_mask() {
         return EnterError::Namespace { path: "signals".into(), source: errno.into() };
     }
@@ -80,8 +69,8 @@ pub fn run_in_rig(
     };
     let init_folder = open_init(workdir)?;
     let init = PathBuf::from(format!("/proc/self/fd/{}", init_folder.as_raw_fd()));
-    // All are opened before the first is entered, and the mount namespace is entered last: after that, /proc is another
-    // one, which does not contain this process.
+    // All namespaces are opened before the first is entered, and the mount namespace is entered last, because it has
+    // another /proc, which does not contain this process.
     let inside = netns.strip_prefix("/").unwrap_or(netns);
     let netns = netns::open(&init.join("root").join(inside))?;
     let mut opened = Vec::new();
@@ -113,18 +102,18 @@ pub fn run_in_rig(
         .map_err(|source| EnterError::Program { program: program.to_owned(), source })
 }
 
-/// The folder in /proc of the first process in a rig. What is opened below it is that process's or nothing (proc(5)), also
-/// when it has ended and another process has its number.
+/// The folder in /proc of the first process in a rig. A file opened below it belongs to that process or cannot be
+/// opened (proc(5)), even if the process has ended and another process has its number.
 ///
 /// # Errors
-/// The rig has ended, or the process is another user's.
+/// The rig has ended, or the process belongs to another user.
 fn open_init(workdir: &Workdir) -> Result<File, EnterError> {
     let pid_file = workdir.init_pid();
     let refused = |source: io::Error| EnterError::Namespace { path: pid_file.clone(), source };
     let pid = std::fs::read_to_string(&pid_file).map_err(refused)?;
     let folder = File::open(format!("/proc/{}", pid.trim())).map_err(refused)?;
     let owner = folder.metadata().map_err(refused)?.uid();
-    // A rig that still runs has not ended between the two.
+    // The lock shows that the rig did not end in between.
     if owner == geteuid().as_raw()
         && workdir.is_running().map_err(|it| refused(io::Error::other(it)))?
     {
@@ -151,14 +140,14 @@ mod tests {
         let mut own = Command::new("sleep").arg("60").spawn().unwrap();
         number(own.id());
         let found = open_init(&workdir).unwrap();
-        // Its folder is its own, and nobody's when it has ended.
+        // The folder belongs to that process, and to no process after it has ended.
         let inside = format!("/proc/self/fd/{}/ns/net", found.as_raw_fd());
         File::open(&inside).unwrap();
         own.kill().unwrap();
         own.wait().unwrap();
         assert!(File::open(&inside).is_err());
         assert!(open_init(&workdir).is_err());
-        // For root another user's process, for others root's.
+        // A process of another user: root's test uses an ordinary user's, other users' tests use root's.
         let mut strange = Command::new("sleep");
         let mut strange =
             geteuid().is_root().then(|| strange.arg("60").uid(61_337).spawn().unwrap());

@@ -1,7 +1,8 @@
-//! The live manifests: every object as a JSON file of its own. The agents watch these files.
+//! The live manifests: a JSON file for each object. The agents watch these files.
 //!
-//! The rig plays the scheduler, the kubelet and a controller: it writes `spec.nodeName` and, when a pod is attached,
-//! `status.podIPs` and the `EndpointSlices` of the services that select the pod ([`super::slices`]).
+//! The rig acts as the scheduler, the kubelet and a controller: it writes `spec.nodeName` and, when
+//! a pod is attached, `status.podIPs` and the `EndpointSlices` of the services that select the pod
+//! ([`super::slices`]).
 
 use std::fs;
 use std::path::Path;
@@ -13,12 +14,12 @@ use crate::plan::input::InputError;
 use crate::plan::objects::{Objects, file_name};
 
 impl Objects {
-    /// Writes each object into a file of its own, each in one step.
+    /// Writes each object into a separate file, each file atomically.
     pub fn write(&self, folder: &Path) -> Result<(), InputError> {
         self.0.iter().try_for_each(|(id, object)| write(folder, id, object))
     }
 
-    /// Reads what [`Objects::write`] wrote.
+    /// Reads the files of [`Objects::write`].
     pub fn read(folder: &Path) -> Result<Self, InputError> {
         let mut objects = Vec::new();
         for entry in fs::read_dir(folder).map_err(InputError::at(folder))? {
@@ -34,7 +35,7 @@ impl Objects {
     }
 }
 
-/// Writes one object's file; a reader sees the old one or the new one.
+/// Writes one object's file. A reader sees the old file or the new one.
 pub fn write(folder: &Path, id: &ObjectKey, object: &Json) -> Result<(), InputError> {
     let path = folder.join(file_name(id));
     let draft = folder.join(format!(".{}.draft", file_name(id)));

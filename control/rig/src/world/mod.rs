@@ -1,5 +1,5 @@
-//! What is set up and lived in: the processes that hold a rig, its network, an agent for each node, a process for each
-//! prober, and the live manifests.
+//! The running rig: the processes that hold it, its network, an agent for each node, a process for
+//! each prober, and the live manifests.
 
 pub mod agent;
 pub mod bounded_log;

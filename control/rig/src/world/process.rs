@@ -20,7 +20,7 @@ use super::supervisor::this_program;
 use crate::plan::port::Port;
 use crate::plan::prober::Prober;
 
-/// How long a prober may take until its servers listen.
+/// The time in which a prober's servers must listen.
 const START: Duration = Duration::from_secs(20);
 
 type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<TaskResult>>>>;
@@ -85,7 +85,7 @@ impl Process {
         Ok(Self { name, child, commands, waiting, next: AtomicU64::new(0) })
     }
 
-    /// The name that its servers answer with.
+    /// The name with which its servers answer.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

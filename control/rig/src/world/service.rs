@@ -1,4 +1,4 @@
-//! What is probed: a protocol and a port, or an echo.
+//! The service to which a probe is sent: a protocol and a port, or an echo.
 
 use manx_policy_compiler::model::{ICMP, ICMPV6, Transport};
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use crate::plan::port::Port;
 /// A source port in the ephemeral range.
 const SOME_SOURCE_PORT: u16 = 49_152;
 
-/// The kind of a probe.
+/// The service to which a probe is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Service {
@@ -19,7 +19,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// What a probe shows; its source port does not matter.
+    /// The probe's packet as policy sees it. Its source port does not matter.
     pub fn transport(self, v4: bool) -> Transport {
         match self {
             Self::Port(port) => Transport::ports(port.protocol, SOME_SOURCE_PORT, port.number),

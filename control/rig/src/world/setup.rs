@@ -1,4 +1,5 @@
-//! What the caller writes into the rig's folder for the processes inside, and what these write for later callers.
+//! The files that the caller writes into the rig's folder for the processes inside, and that these
+//! write for later callers.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,28 +12,25 @@ use crate::plan::settings::Settings;
 /// The input from which the rig is built.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Setup {
-    /// The directory that the objects came from, for messages.
+    /// The directory of the objects, for messages.
     pub source: PathBuf,
     /// `rig.yaml`.
     pub settings: Settings,
-    /// More arguments for every agent.
+    /// Additional arguments for every agent.
     pub agent_arguments: Vec<String>,
     /// The folder for exports.
     pub exports: PathBuf,
 }
 
-/// What `manx rig list` and `manx rig status` show of a running rig.
+/// The state of a running rig for `manx rig list` and `manx rig status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// The rig's name.
     pub name: String,
-    /// The directory that the objects came from.
+    /// The directory of the objects.
     pub source: PathBuf,
-    /// Seconds since the Unix epoch when it was built.
+    /// The time when the rig was built, in seconds since the Unix epoch.
     pub built_s: u64,
-    /// The nodes.
     pub nodes: Vec<NodeState>,
-    /// The pods.
     pub pods: Vec<PodState>,
     /// The pods on their nodes' network.
     pub host_pods: Vec<HostPodState>,
@@ -43,55 +41,46 @@ pub struct State {
 /// A node of a running rig.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeState {
-    /// Its name.
     pub name: String,
-    /// Its addresses.
     pub addresses: Vec<std::net::IpAddr>,
-    /// Its agent's socket.
+    /// The socket of the node's agent.
     pub socket: PathBuf,
 }
 
 /// A pod of a running rig.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodState {
-    /// Its name.
     pub name: manx_api::PodName,
-    /// Its node.
     pub node: String,
-    /// Its addresses.
     pub addresses: Vec<std::net::IpAddr>,
-    /// How it is attached.
+    /// The device by which the pod is attached.
     pub device: manx_api::Device,
 }
 
-/// A pod on its node's network: it has the node's addresses and namespace.
+/// A pod on its node's network. It has the node's addresses and namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostPodState {
-    /// Its name.
     pub name: manx_api::PodName,
-    /// Its node.
     pub node: String,
 }
 
 impl Setup {
-    /// Writes it into the folder.
+    /// Writes the setup into the folder.
     pub fn write(&self, workdir: &Workdir) -> Result<(), WorkdirError> {
         write(&workdir.setup(), self)
     }
 
-    /// Reads it.
     pub fn read(workdir: &Workdir) -> Result<Self, WorkdirError> {
         read(&workdir.setup())
     }
 }
 
 impl State {
-    /// Writes it into the folder.
+    /// Writes the state into the folder.
     pub fn write(&self, workdir: &Workdir) -> Result<(), WorkdirError> {
         write(&workdir.state(), self)
     }
 
-    /// Reads it.
     pub fn read(workdir: &Workdir) -> Result<Self, WorkdirError> {
         read(&workdir.state())
     }

@@ -1,21 +1,20 @@
 //! The endpoint slice controller of the rig: keeps the `EndpointSlices` of the services that have a selector.
 //!
-//! They are those that are made up where the input has none ([`manx_assume::endpoint_slices`]), for the pods as they
-//! run.
+//! They are made as for an input without slices ([`manx_assume::endpoint_slices`]), for the running pods.
 
 use std::collections::BTreeSet;
 
 use crate::plan::objects::Objects;
 use manx_objects::object::{Kind, ObjectKey};
 
-/// The label of a slice that names its writer: this rig, or the controller of the cluster that the manifests came from.
-/// Slices of other writers are not touched.
+/// The label of a slice that names its controller: this rig, or the controller of the cluster from which the manifests
+/// came. Slices of other controllers are not changed.
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const OWN: &str = manx_assume::MANAGER;
 const CONTROLLER: &str = "endpointslice-controller.k8s.io";
 
-/// The slices of all services with selectors, for the pods as they are now; and the keys of slices that a controller
-/// wrote and that are no longer among them.
+/// The slices of all services with selectors, for the current pods, and the keys of slices of controllers that are no
+/// longer among them.
 pub fn endpoint_slices(objects: &Objects) -> (Objects, BTreeSet<ObjectKey>) {
     let slices = Objects(manx_assume::endpoint_slices(&objects.contents()));
     let managed = objects.0.iter().filter(|(key, object)| {

@@ -1,4 +1,4 @@
-//! The processes that hold a rig, so that nothing of it remains, whichever of them dies.
+//! The processes that hold a rig. If any of them dies, nothing of the rig remains.
 //!
 //! ```text
 //! manx rig run            reads the objects, prints; holds the supervisor's stdin
@@ -31,7 +31,7 @@ use super::workdir::{Workdir, WorkdirError};
 use manx_linux::doctor::Lack;
 use manx_linux::doctor::sandbox;
 
-/// This program, even if its file has been replaced.
+/// The path of this program, which works even if its file has been replaced.
 pub const SELF: &str = "/proc/self/exe";
 
 /// A command that runs this program under its own name.
@@ -41,24 +41,23 @@ pub fn this_program() -> Command {
     command
 }
 
-/// What the caller writes to the supervisor's stdin to leave the rig running.
+/// The text that the caller writes to the supervisor's stdin to keep the rig running.
 pub const KEEP: &[u8] = b"keep\n";
 
-/// Why a rig cannot be started.
+/// The reason why a rig cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
     /// Namespaces are refused.
     #[error("{0}")]
     Refused(Lack),
-    /// The folder.
+    /// The rig's folder cannot be used.
     #[error(transparent)]
     Workdir(#[from] WorkdirError),
     /// The system refuses something else.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation that was tried.
         what: &'static str,
-        /// Why.
         source: io::Error,
     },
 }
@@ -67,24 +66,26 @@ fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Supervise
     move |source| SuperviseError::System { what, source: source.into() }
 }
 
-/// How long a rig may live.
+/// The time limits of a rig.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// While its caller waits.
+    /// The limit while its caller waits.
     pub timeout: Duration,
-    /// After its caller has left it running.
+    /// The limit after its caller has left it running.
     pub ttl: Duration,
 }
 
-/// The whole life of the supervisor. The caller has made the folder, and the supervisor holds it by its standard error.
+/// Runs the supervisor. The caller has made the folder, and the supervisor holds the folder's lock by its standard
+/// error.
 ///
 /// # Errors
-/// The rig could not be started. After the start the result is how the rig ended: whether its cluster ended well.
+/// The rig could not be started. After the start the result is whether its cluster ended well.
 pub fn supervise(workdir: &Workdir, bounds: Bounds) -> Result<bool, SuperviseError> {
     if workdir.hold()?.is_some() {
         return Err(WorkdirError::NotRunning(workdir.name().to_owned()).into());
     }
-    // A session of its own: Ctrl-C in the terminal goes only to the caller, which ends everything in order.
+    // The supervisor has its own session, so that Ctrl-C in the terminal goes only to the caller, which ends everything
+    // in order.
     setsid().map_err(system("a session of its own"))?;
     fs::write(workdir.pid(), std::process::id().to_string()).map_err(system("the pid file"))?;
     let signals = block_signals()?;
@@ -93,7 +94,7 @@ pub fn supervise(workdir: &Workdir, bounds: Bounds) -> Result<bool, SuperviseErr
         fs::write(workdir.init_pid(), init.id().to_string()).map_err(system("the pid file"))?;
         watch(&mut init, &signals, bounds)
     });
-    // After init has ended, everything inside is dead; only the folder has to be removed.
+    // When init has ended, everything inside is dead, and only the folder has to be removed.
     workdir.remove()?;
     result
 }
@@ -120,7 +121,7 @@ fn start_next(stage: &str, workdir: &Workdir) -> Result<Child, SuperviseError> {
         .map_err(system("the rig's next process"))
 }
 
-/// Waits until init ends, or ends it: when the caller closes stdin without KEEP, when time is up, or on a signal.
+/// Waits until init ends, or ends it if the caller closes stdin without KEEP, at a time limit, or on a signal.
 fn watch(init: &mut Child, signals: &SignalFd, bounds: Bounds) -> Result<bool, SuperviseError> {
     let mut stdin = io::stdin();
     let mut deadline = Instant::now() + bounds.timeout;
@@ -166,11 +167,11 @@ fn end(init: &mut Child) -> Result<bool, SuperviseError> {
     Ok(false)
 }
 
-/// The whole life of init: enters the other namespaces, starts the cluster, and reaps processes until the cluster ends.
+/// Runs init: enters the other namespaces, starts the cluster, and reaps processes until the cluster ends.
 pub fn init(workdir: &Workdir) -> Result<bool, SuperviseError> {
     set_pdeathsig(Signal::SIGKILL).map_err(system("PR_SET_PDEATHSIG"))?;
-    // The supervisor may have died before that. A process whose parent is outside its pid namespace sees the parent as
-    // 0, whether the parent lives or not. So the lock shows whether the supervisor lives (later its pipe does, see
+    // The supervisor may already have died. A process whose parent is outside its pid namespace sees the parent as 0,
+    // whether the parent lives or not. So the lock shows whether the supervisor lives (later its pipe does, see
     // `watch`).
     if workdir.hold()?.is_some() {
         return Ok(false);

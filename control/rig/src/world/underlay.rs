@@ -1,5 +1,5 @@
-//! The network below the cluster, made of kernel parts: a bridge for each segment, a veth pair for each host, and the
-//! rig's own network namespace as the router between the segments.
+//! The network below the cluster, made from parts of the kernel: a bridge for each segment, a veth pair for each host,
+//! and the rig's own network namespace as the router between the segments.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub const UPLINK: &str = "eth0";
 pub struct Names(PathBuf);
 
 impl Names {
-    /// Names in this folder.
+    /// The names in this folder.
     pub fn new(folder: &Path) -> Self {
         Self(folder.to_owned())
     }
@@ -38,7 +38,7 @@ impl Names {
 }
 
 /// Builds the underlay in the calling thread's network namespace, and every namespace of the plan. Call it within a
-/// tokio runtime. What it makes disappears with the namespaces.
+/// tokio runtime. Everything that it makes ends with the namespaces.
 pub async fn build(plan: &Plan, names: &Names) -> Result<(), netlink::Error> {
     let netlink = Netlink::open()?;
     make_router(&netlink, plan).await?;

@@ -1,8 +1,8 @@
-//! The folder of a rig's files, and the lock that keeps two rigs of one name apart.
+//! The folder of a rig's files, and the lock that prevents two rigs of one name.
 //!
-//! `rigs/NAME` in the user's own runtime folder ([`private::of_rigs`]). A rig lives as long as a process holds the lock
-//! on its log, from before it is built: the lock goes from the caller to the supervisor with the open file. A folder with
-//! a free lock was left behind by a crash; the next command that looks removes it.
+//! The folder is `rigs/NAME` in the user's own runtime folder ([`private::of_rigs`]). A rig exists as long as a process
+//! holds the lock on its log. The caller takes the lock before it builds the rig, and passes it to the supervisor with
+//! the open file. A folder with a free lock was left behind by a crash, and the next command that finds it removes it.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,7 +19,7 @@ const LONGEST_SOCKET: usize = 107;
 /// The length of the longest socket path inside a rig's folder, with some reserve.
 const ROOM_FOR_SOCKET: usize = "/nodes/999/agent.sock".len();
 
-/// Why a rig's folder cannot be used.
+/// The reason why a rig's folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkdirError {
     /// The name is not allowed.
@@ -45,12 +45,7 @@ pub enum WorkdirError {
     TooLong(PathBuf),
     /// A file cannot be made, read or removed.
     #[error("{path}: {source}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
 }
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> WorkdirError {
@@ -64,19 +59,19 @@ pub struct Workdir {
     path: PathBuf,
 }
 
-/// Holds a rig's folder until all copies of its file are closed (flock(2)).
+/// The lock of a rig's folder, held until all copies of its file are closed (flock(2)).
 #[derive(Debug)]
 pub struct WorkdirLock(File);
 
 impl From<WorkdirLock> for Stdio {
-    /// The rig's log, which the process that gets it holds.
+    /// The rig's log. The process that gets it holds the lock.
     fn from(WorkdirLock(log): WorkdirLock) -> Self {
         Self::from(log)
     }
 }
 
 impl Workdir {
-    /// The folder of rig `name`, which need not exist.
+    /// The folder of the rig `name`, which need not exist.
     pub fn from_name(name: &str) -> Result<Self, WorkdirError> {
         let legal = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
@@ -90,18 +85,16 @@ impl Workdir {
         Ok(Self { name: name.to_owned(), path })
     }
 
-    /// A folder that exists: the rig's own processes get it as an argument.
+    /// A folder that exists. The rig's own processes get it as an argument.
     pub fn from_path(path: &Path) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Self { name, path: path.to_owned() }
     }
 
-    /// The rig's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -116,12 +109,12 @@ impl Workdir {
         self.path.join("nodes").join(index.to_string())
     }
 
-    /// The agent's socket of the node with this index.
+    /// The socket of the agent of the node with this index.
     pub fn agent_socket(&self, index: usize) -> PathBuf {
         self.node(index).join("agent.sock")
     }
 
-    /// The agent's log of the node with this index.
+    /// The log of the agent of the node with this index.
     pub fn agent_log(&self, index: usize) -> PathBuf {
         self.node(index).join("agent.log")
     }
@@ -141,34 +134,33 @@ impl Workdir {
         self.path.join("withheld")
     }
 
-    /// The setup of the rig.
     pub fn setup(&self) -> PathBuf {
         self.path.join("setup.json")
     }
 
-    /// The state that `manx rig list` shows.
+    /// The file of the state for `manx rig list`.
     pub fn state(&self) -> PathBuf {
         self.path.join("state.json")
     }
 
-    /// The pid of the supervisor, which ends the rig on a signal.
+    /// The file with the pid of the supervisor, which ends the rig on a signal.
     pub fn pid(&self) -> PathBuf {
         self.path.join("pid")
     }
 
-    /// The pid of the first process in the rig's pid namespace, as seen from outside.
+    /// The file with the pid of the first process in the rig's pid namespace, as seen from outside.
     pub fn init_pid(&self) -> PathBuf {
         self.path.join("init.pid")
     }
 
-    /// The mount point for the names of the network namespaces; mounted only inside the rig.
+    /// The mount point for the names of the network namespaces. It is mounted only inside the rig.
     pub fn names(&self) -> PathBuf {
         self.path.join("ns")
     }
 
-    /// Makes an empty folder and holds it.
+    /// Makes an empty folder and takes its lock.
     pub fn create(&self) -> Result<WorkdirLock, WorkdirError> {
-        // Begins with the user's folder, and examines each folder before anything is made in it.
+        // The user's folder comes first. Each folder is examined before anything is made in it.
         let folders: Vec<&Path> = self.path.ancestors().take(3).collect();
         folders.into_iter().rev().try_for_each(private::make)?;
         let held = self.hold()?.ok_or_else(|| WorkdirError::Running(self.name.clone()))?;
@@ -185,7 +177,7 @@ impl Workdir {
         Ok(held)
     }
 
-    /// Holds the folder if no other process does.
+    /// Takes the folder's lock if no other process has it.
     pub fn hold(&self) -> Result<Option<WorkdirLock>, WorkdirError> {
         let path = self.log();
         let log = File::options().create(true).append(true).open(&path).map_err(at(&path))?;
@@ -207,7 +199,7 @@ impl Workdir {
                 self.remove()?;
                 Ok(false)
             }
-            // It has just been removed.
+            // The folder has just been removed.
             Err(WorkdirError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 Ok(false)
             }

@@ -1,4 +1,4 @@
-//! Connections that are kept, if tables are published while packets are on their way.
+//! Connections that are kept if tables are published while packets are on their way.
 
 use fastrand::Rng;
 use manx_dataplane::port::memory::Frame;
@@ -40,7 +40,7 @@ impl Bench {
         Self { plan, published: 0, judge }
     }
 
-    /// Publishes tables with this policy: they are true from now on.
+    /// Publishes tables with this policy, which is in force from then on.
     fn publish(&mut self, policy: &str) -> Rc<Epoch> {
         let mut text = "{apiVersion: v1, kind: Namespace, metadata: {name: lab}}\n".to_owned();
         for (at, label) in ENDS.into_iter().zip(["a", "b"]) {
@@ -85,7 +85,7 @@ impl Bench {
         packets: Vec<(PortId, Vec<u8>)>,
         outputs: Vec<Output>,
     ) -> Result<(), String> {
-        // Packets need not arrive.
+        // Packets need not arrive, because the batch counts as incomplete.
         let mut node_batch = NodeBatch { is_incomplete: true, ..NodeBatch::default() };
         for (port, bytes) in packets {
             let (kind, offload) = (Kind::Conversation, Offload::default());
@@ -107,7 +107,8 @@ fn a_kept_connection_passes_by_tables_in_which_its_end_is_where_it_was() {
     bench.conversation(&open);
     let closed = bench.publish(CLOSED);
     let port = bench.port(1);
-    // Another attachment with the same port and address, and in between none: policy allows what goes to the world.
+    // The pod gets another attachment with the same port and address. In between it has none, and policy allows packets
+    // to the world.
     bench.plan.planned_pods[ENDS[1]].attachment = None;
     let gone = bench.publish(CLOSED);
     bench.plan.attach(ENDS[1]);
@@ -134,7 +135,7 @@ fn a_connection_may_be_kept_whose_end_was_away_for_a_moment() {
 
     bench.goes_on(&[closed, gone, Rc::clone(&back)], port).unwrap();
 
-    // No packet need have been judged while the pod was away.
+    // The batch may contain no packet that was judged while the pod was away.
     bench.goes_on(&[back], port).unwrap();
 }
 

@@ -1,8 +1,8 @@
-//! The ends that packets may have: those of the input, and those that come later.
+//! The ends that packets may have: those of the input, and those that may come later.
 //!
-//! A later end is a pod without labels, in each namespace and in one that nobody knows yet: a policy for all pods is
-//! meant for it, too. If the input has no pods at all, there is for each selector a pod with just the labels that the
-//! selector requires.
+//! A later end is a pod without labels, in each namespace and in a namespace that the input does not name: a policy for
+//! all pods is meant for it, too. If the input has no pods at all, each selector gets a pod that has exactly the labels
+//! that the selector requires.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,11 +23,11 @@ pub(in crate::check) struct End<'m> {
     pub(super) kind: EndKind,
     /// Its addresses, as far as they are known.
     pub(super) nets: Vec<IpNet>,
-    /// What messages call it.
+    /// The end's name in messages.
     pub(super) name: String,
 }
 
-/// What it is to policy.
+/// The kind of an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EndKind {
     Pod,
@@ -41,10 +41,10 @@ enum View<'m> {
     Minimal(Labels),
 }
 
-/// A namespace that nobody knows.
+/// The name that stands for a namespace that the input does not name.
 const UNKNOWN: &str = "(another)";
 
-/// For how many combinations of values of its labels a selector has minimal pods, at most.
+/// The largest number of label combinations for which a selector gets minimal pods.
 const MOST_COMBINATIONS: usize = 16;
 
 static NONE: Labels = Labels::new();
@@ -58,8 +58,8 @@ impl LabelSource for End<'_> {
     }
 }
 
-/// The ends of the input and the later ones; the last is the pod in the namespace that nobody knows. `selectors` are
-/// those that minimal pods are made for.
+/// The ends of the input and the later ones. The last end is the pod in the namespace that the input does not name.
+/// Minimal pods are made for `selectors`.
 pub(super) fn all<'s>(
     scene: &'s Scene<'_>,
     namespaces: BTreeSet<&'s str>,
@@ -103,8 +103,8 @@ pub(super) fn all<'s>(
     all
 }
 
-/// The labels of pods that have just what a selector requires, one for each combination of values. None if there are
-/// too many, or if this is not enough for the selector.
+/// The labels of pods that have exactly the labels that a selector requires, one for each combination of values. Empty
+/// if there are too many combinations, or if these labels do not match the selector.
 fn minimal_labels(selector: &Selector, model: &Model) -> Vec<Labels> {
     let mut all = vec![Labels::new()];
     for (key, values) in selector.required_labels() {
@@ -135,16 +135,15 @@ fn minimal_labels(selector: &Selector, model: &Model) -> Vec<Labels> {
 /// The address of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::check) enum Address {
-    /// In no net that anybody names, unless it is a net of all addresses.
+    /// In no net that the input names, except nets of all addresses.
     Unnamed,
-    /// Not known: it may be any.
+    /// Any address, because it is not known.
     Unknown,
-    /// This one.
     At(IpAddr),
 }
 
 impl Address {
-    /// Whether it is in a net, which is of this family; `None` if that is not known.
+    /// Whether the address is in a net of this family; `None` if that is not known.
     pub(super) fn is_in(self, net: &IpNet, family: Family) -> Option<bool> {
         if Family::from_address(net.addr()) != family {
             return Some(false);

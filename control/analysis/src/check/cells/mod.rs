@@ -1,11 +1,11 @@
-//! Cells: the packets between two ends, and what the rules before a rule leave of them.
+//! Cells: the packets between two ends, and the packets that are left after the rules before a rule.
 //!
 //! Ends are those of the input and later ones (`ends`). The packets of a rule between two ends are the tables' own
-//! match sets. What is not known never takes a packet: an address that no manifest gives is in no net but those of all
+//! match sets. Only certain matches take packets: an address that no manifest gives is in no net except those of all
 //! addresses, and a rule that excludes members takes nothing.
 //!
-//! The work is bounded. A question that was begun within the bound and not ended ([`Cells::is_spent`]) has no answer, and
-//! nothing may be reported of it.
+//! The work is bounded. If the bound is reached during a question ([`Cells::is_spent`]), its answer is not valid and
+//! must not be reported.
 
 mod ends;
 mod walk;
@@ -31,25 +31,25 @@ pub(super) struct Cells<'s, 'a> {
     /// The policies that are enforced, in the order of evaluation.
     pub(super) policies: Vec<Placed<'s, 'a>>,
     ends: Vec<End<'s>>,
-    /// Indexes of ends and of policies by the namespace that they are in, or that they require.
+    /// Indexes of ends and of policies by their namespace, or by the namespace that they require.
     ends_in: HashMap<String, Vec<usize>>,
     policies_in: HashMap<&'s str, Vec<usize>>,
     policies_anywhere: Vec<usize>,
     /// The selectors of policies that are not valid.
     broken: Vec<&'s Selector>,
     pub(super) families: Vec<Family>,
-    /// The policies of each endpoint that was asked for.
+    /// The policies of the endpoints that were looked up so far.
     lists: RefCell<HashMap<usize, NumberedList>>,
     distinct: RefCell<HashMap<Rc<[usize]>, usize>>,
     walks: RefCell<HashMap<(Pair, Direction), Walk>>,
-    /// The steps that are left.
+    /// The steps that are left before the bound.
     steps: Cell<u64>,
 }
 
-/// A list of policies, and its number among the distinct ones.
+/// A list of policies, and its number among the distinct lists.
 type NumberedList = (usize, Rc<[usize]>);
 
-/// A policy in its place.
+/// A policy with its place in the order.
 pub(super) struct Placed<'s, 'a> {
     pub(super) key: &'a ObjectKey,
     pub(super) policy: &'s Policy,
@@ -63,7 +63,6 @@ pub(super) struct RuleAt {
     pub(super) index: u32,
 }
 
-/// A peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Peer {
     /// The index of the end that has the address, if one has it.
@@ -80,21 +79,20 @@ pub(super) struct Pair {
     pub(super) family: Family,
 }
 
-/// What takes a packet.
+/// The rule or tier end that takes a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Taker {
-    /// A rule.
     Rule(RuleAt),
-    /// The end of the tier of this policy, which is the first of it that applies.
+    /// The end of a tier; the index is that of the tier's first policy that applies.
     TierEnd(usize),
 }
 
-/// What took packets.
+/// The rules and tier ends that took packets.
 #[derive(Debug, Clone)]
 pub(super) struct Tally {
-    /// In how many cells each took some.
+    /// The number of cells in which each took packets.
     pub(super) takers: BTreeMap<Taker, usize>,
-    /// Whether the same would be taken between all ends.
+    /// Whether the same packets would be taken between all ends.
     pub(super) general: bool,
 }
 
@@ -104,7 +102,7 @@ impl Default for Tally {
     }
 }
 
-/// The steps that all questions of a check together may take.
+/// The largest number of steps for all questions of a check together.
 const MOST_STEPS: u64 = 5_000_000;
 
 impl<'s, 'a> Cells<'s, 'a> {
@@ -164,7 +162,7 @@ impl<'s, 'a> Cells<'s, 'a> {
         Some(cells)
     }
 
-    /// Whether the steps are used up. If so, the last question has no answer.
+    /// Whether the steps are used up. Then the last question has no valid answer.
     pub(super) fn is_spent(&self) -> bool {
         self.steps.get() == 0
     }
@@ -195,7 +193,7 @@ impl<'s, 'a> Cells<'s, 'a> {
         })
     }
 
-    /// The endpoints that a policy selects, without those that a policy selects that is not valid.
+    /// The endpoints that a policy selects, except those that a policy that is not valid selects.
     pub(super) fn locals<'c>(&'c self, policy: &'c Policy) -> impl Iterator<Item = usize> + 'c {
         let is_closed = |end| self.broken.iter().any(|broken| broken.matches(end));
         self.ends_of(&policy.selector).filter(move |at| {
@@ -210,7 +208,7 @@ impl<'s, 'a> Cells<'s, 'a> {
         self.numbered_list(local).1
     }
 
-    /// A number of that list, which endpoints with the same policies share.
+    /// The number of an endpoint's list of policies. Endpoints with the same policies have the same number.
     pub(super) fn list_number(&self, local: usize) -> usize {
         self.numbered_list(local).0
     }
@@ -228,7 +226,7 @@ impl<'s, 'a> Cells<'s, 'a> {
         };
         let mut list: Vec<usize> = asked.filter(selects).collect();
         if self.is_spent() {
-            // It is not whole, and must not be found by the next check.
+            // The list is not complete, so the next check must not find it.
             return (usize::MAX, list.into());
         }
         list.sort_unstable();
@@ -244,7 +242,7 @@ impl<'s, 'a> Cells<'s, 'a> {
         numbered
     }
 
-    /// What messages call a peer.
+    /// The peer's name in messages.
     pub(super) fn name(&self, peer: Peer) -> String {
         match (peer.end, peer.address) {
             (Some(end), _) => self.ends[end].name.clone(),
@@ -253,13 +251,13 @@ impl<'s, 'a> Cells<'s, 'a> {
         }
     }
 
-    /// The peers that no policy has singled out: an address outside, and a pod without labels in another namespace.
+    /// The peers that no policy names: an address outside the cluster, and a pod without labels in another namespace.
     pub(super) fn strangers(&self) -> [Peer; 2] {
         let outside = Peer { end: None, address: Address::Unnamed };
         [outside, Peer { end: self.ends.len().checked_sub(1), address: Address::Unknown }]
     }
 
-    /// The rules of an object's rule.
+    /// The model's rules for one rule of an object.
     pub(super) fn rules(&self, at: RuleAt) -> impl Iterator<Item = &'s Rule> + use<'s> {
         let policy = self.policies.get(at.policy).map(|placed| placed.policy);
         let rules = policy.and_then(|policy| policy.rules(at.direction)).unwrap_or_default();

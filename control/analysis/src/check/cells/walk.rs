@@ -15,22 +15,22 @@ use manx_policy_compiler::packets::Packets;
 use super::ends::{Address, EndKind, around};
 use super::{Cells, Pair, Peer, Placed, RuleAt, Taker, Tally};
 
-/// The steps that are charged for each walk that is kept: they bound the memory.
+/// The steps that are charged for each walk that is kept. They bound the memory.
 const STEPS_OF_WALK: usize = 32;
 
-/// A walk over the rules at an endpoint, in the order of evaluation, and where it stands. Each packet is decided
+/// A walk over the rules at an endpoint, in the order of evaluation, and its position. Each packet is decided
 /// independently of the others.
 #[derive(Default)]
 pub(super) struct Walk {
-    /// The packets that no rule has taken, and those that rules of the tier have passed to the next one.
+    /// The packets that no rule has taken, and the packets that rules of the tier have passed to the next tier.
     alive: Packets,
     passed: Packets,
-    /// The first policy of the tier in which it is.
+    /// The first policy of the current tier.
     tier: Option<usize>,
     /// The next policy, as its place in the endpoint's list, and the place of its next rule.
     next_policy: usize,
     next_rule: usize,
-    /// The rule before which it stands.
+    /// The rule before which the walk has stopped.
     until: Option<RuleAt>,
 }
 
@@ -51,7 +51,8 @@ impl Cells<'_, '_> {
         all
     }
 
-    /// Whether it is the same between all ends that a rule matches at all, and what: what this pair has is all.
+    /// Whether a rule matches the same packets between all ends that it matches at all. `found` are the packets of this
+    /// pair.
     pub(in crate::check) fn is_same_for_all(
         &self,
         at: RuleAt,
@@ -68,7 +69,7 @@ impl Cells<'_, '_> {
         all == *found
     }
 
-    /// The packets of a pair that a rule matches: for certain, or possibly.
+    /// The packets of a pair that a rule matches: certainly, or possibly.
     pub(in crate::check) fn matched(
         &self,
         rule: &Rule,
@@ -109,7 +110,7 @@ impl Cells<'_, '_> {
         {
             return false;
         }
-        // Another member may have the address, too.
+        // Another member may also have the address.
         if let Some(selector) = not_selector
             && (certain || end.is_some_and(|end| selector.matches(end)))
         {
@@ -123,8 +124,8 @@ impl Cells<'_, '_> {
             && not_nets.iter().all(is_out)
     }
 
-    /// What the rules before a rule leave of some packets of a pair; `tally` tells what took the others. `until` is a
-    /// rule of a policy that selects the local end; its index may be one that no rule has.
+    /// The packets of a pair that are left after the rules before a rule; `tally` records the takers of the others.
+    /// `until` is a rule of a policy that selects the local end; its index may be one that no rule has.
     pub(in crate::check) fn left(
         &self,
         packets: Packets,
@@ -137,15 +138,17 @@ impl Cells<'_, '_> {
         walk.alive
     }
 
-    /// Whether it is found at little cost that the rules before a rule leave some of these packets: if the rules are asked
-    /// in the order of evaluation, the walk of each pair goes on where it stands. If not, [`Cells::left`] knows.
+    /// Whether the rules before a rule certainly leave some of these packets, found at little cost: if this is called
+    /// for the rules in the order of evaluation, the walk of each pair continues from its last position. If the answer
+    /// is no, [`Cells::left`] gives the exact one.
     pub(in crate::check) fn leaves_some(
         &self,
         packets: &Packets,
         pair: &Pair,
         until: RuleAt,
     ) -> bool {
-        // Which policies count at a host endpoint depends on the rule. A single address outside is asked of few rules.
+        // The policies that count at a host endpoint depend on the rule. A single outside address is used for few
+        // rules.
         let is_single = pair.peer.end.is_none() && pair.peer.address != Address::Unnamed;
         if self.is_host(pair.local) || is_single {
             return false;
@@ -163,7 +166,7 @@ impl Cells<'_, '_> {
         !walk.alive.intersection(packets).is_empty()
     }
 
-    /// Goes on with a walk.
+    /// Continues a walk.
     fn walk(&self, walk: &mut Walk, pair: &Pair, until: RuleAt, tally: &mut Tally) {
         let target = &self.policies[until.policy];
         let list = self.list(pair.local);
@@ -191,7 +194,7 @@ impl Cells<'_, '_> {
         }
     }
 
-    /// Takes from a walk what a rule of a policy takes.
+    /// Removes from a walk the packets that a rule of a policy takes.
     fn apply(
         &self,
         rule: &Rule,
@@ -228,7 +231,7 @@ impl Cells<'_, '_> {
         *tally.takers.entry(Taker::Rule(by)).or_default() += 1;
     }
 
-    /// Ends the tier in which a walk is, if a policy is in another one.
+    /// Ends the current tier of a walk if the policy is in another tier.
     fn enter_tier(&self, policy: usize, walk: &mut Walk, tally: &mut Tally) {
         let first = *walk.tier.get_or_insert(policy);
         let tier = &self.policies[first].policy.tier;
@@ -247,8 +250,7 @@ impl Cells<'_, '_> {
         walk.tier = Some(policy);
     }
 
-    /// Whether a policy applies wherever another one applies at the same endpoint: at host endpoints there are several
-    /// stages.
+    /// Whether a policy applies wherever another one applies at the same endpoint. Host endpoints have several stages.
     fn counts(&self, placed: &Placed<'_, '_>, target: &Placed<'_, '_>, local: usize) -> bool {
         match placed.policy.hook {
             Hook::Forward => true,
@@ -259,10 +261,10 @@ impl Cells<'_, '_> {
         }
     }
 
-    /// The peers that a rule may match. They are enough: an address that nobody names, one at either side of every
-    /// bound of a net that the rules up to this one name, and the ends that the rule selects. An end that it does not
-    /// select by its labels has one of these addresses, and can only matter as the peer of a Pass before: then, or if
-    /// `every` is true, every end is among them.
+    /// The peers that a rule may match, enough of them for an exact answer: an address that no rule names, one at
+    /// either side of every bound of a net that the rules up to this one name, and the ends that the rule selects. An
+    /// end that the rule does not select by its labels has one of these addresses, and can matter only as the peer of
+    /// an earlier Pass. In that case, or if `every` is true, every end is included.
     pub(in crate::check) fn peers<'c>(
         &'c self,
         at: RuleAt,
@@ -283,7 +285,7 @@ impl Cells<'_, '_> {
         let nets = Rc::new(LazyCell::new(move || self.nets(at, local, family)));
         let of_ends = Rc::clone(&nets);
         let ends = selected.chain(all).flat_map(move |end| self.peers_at(end, family, &of_ends));
-        // Its own nets come first: they decide most rules, and ask for nothing of the others.
+        // The rule's own nets come first, because they decide most rules without the nets of others.
         let own = self.few_nets(at).into_iter().flatten();
         let own = own.filter(|net| Family::from_address(net.addr()) == family);
         let own: BTreeSet<IpAddr> = own.map(|net| net.network()).collect();
@@ -298,8 +300,8 @@ impl Cells<'_, '_> {
         unnamed.chain(ends).chain(points).inspect(move |_| self.spend(1))
     }
 
-    /// Whether a rule that selects by address may match more of a peer, or be reached by more, because of the end that
-    /// has the address.
+    /// Whether the member that has an address may change the packets that a rule matches by address, or the packets
+    /// that reach it.
     fn members_matter(&self, at: RuleAt, local: usize) -> bool {
         let list = self.list(local);
         let tier = &self.policies[at.policy].policy.tier;
@@ -339,7 +341,7 @@ impl Cells<'_, '_> {
         }
         let at = |address| Peer { end: Some(end), address };
         if addresses.is_empty() {
-            // An end without addresses may get any.
+            // An end without addresses may get any address.
             let unknown = own.is_empty() && self.ends[end].kind != EndKind::Set;
             return if unknown { vec![at(Address::Unknown)] } else { Vec::new() };
         }
@@ -371,7 +373,7 @@ impl Cells<'_, '_> {
         nets
     }
 
-    /// The nets of a rule's peers; `None` if it matches others, too, or has many.
+    /// The nets of a rule's peers; `None` if the rule also matches other peers, or has many nets.
     fn few_nets(&self, at: RuleAt) -> Option<Vec<IpNet>> {
         const FEW: usize = 8;
         let mut nets = Vec::new();
@@ -384,7 +386,7 @@ impl Cells<'_, '_> {
         Some(nets)
     }
 
-    /// Whether any rule before a rule, or the rule itself, asks for something of the local end.
+    /// Whether this rule or an earlier one depends on the local end.
     pub(in crate::check) fn asks_of_local(&self, until: RuleAt, local: usize) -> bool {
         let list = self.list(local);
         let policies = list.iter().take_while(|at| **at <= until.policy);
@@ -396,13 +398,13 @@ impl Cells<'_, '_> {
         })
     }
 
-    /// Whether an endpoint is a host's.
+    /// Whether an endpoint is a host endpoint.
     pub(in crate::check) fn is_host(&self, end: usize) -> bool {
         self.ends[end].kind == EndKind::Host
     }
 }
 
-/// Whether a rule matches the same between all ends.
+/// Whether a rule matches the same packets between all ends.
 fn is_general(rule: &Rule, direction: Direction, family: Family) -> bool {
     let (local, peer) = rule.ends(direction);
     let every_address = |end: &RuleEnd| {
@@ -419,7 +421,7 @@ fn is_general(rule: &Rule, direction: Direction, family: Family) -> bool {
     every_address(local) && every_address(peer) && !has_names(rule)
 }
 
-/// Whether a rule names ports by name.
+/// Whether a rule has named ports.
 fn has_names(rule: &Rule) -> bool {
     let ends = [&rule.source, &rule.destination].into_iter();
     let mut ports = ends.flat_map(|end| end.ports.iter().chain(&end.not_ports));

@@ -1,4 +1,4 @@
-//! Where there is what a selector asks for, and what reaches it there.
+//! Places other than the selector's own where an object matches its labels, and the selectors that reach these places.
 
 use manx_objects::object::Pairs;
 use manx_policy_compiler::model::{KUBERNETES, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR};
@@ -10,14 +10,14 @@ use crate::check::parts::{Part, Whose};
 use crate::check::scene::{Member, Role};
 
 impl<'m> Question<'_, 'm> {
-    /// A member that fits all but where it is.
+    /// A member that matches the selector except for its place.
     pub(super) fn fits_elsewhere(&self) -> Option<&'m Member<'m>> {
         let of_namespace = |part: &&Part<'_>| part.whose() == Whose::Namespace;
         if self.rest.iter().all(|part| of_namespace(&part)) {
             return None;
         }
         let fits = |member: &&Member<'_>| {
-            // Calico's namespaceSelector can mean what has no namespace.
+            // A namespaceSelector of Calico can also match members without a namespace.
             let outside = member.namespace().is_none() && self.asked.language == Language::Calico;
             let mut parts = self.rest.iter().filter(|part| !(outside && of_namespace(part)));
             parts.all(|part| part.0.matches(&member.labels))
@@ -27,7 +27,7 @@ impl<'m> Question<'_, 'm> {
         self.found.members().iter().filter(may_be).find(fits)
     }
 
-    /// Says what reaches a member that fits all but where it is.
+    /// A text about the selector that reaches a member which matches except for its place.
     pub(super) fn reach(&self, member: &Member<'_>) -> String {
         let title = member.title();
         let language = self.asked.language;
@@ -63,7 +63,7 @@ impl<'m> Question<'_, 'm> {
         }
     }
 
-    /// Whether a part says where the selector looks because of the policy's kind, and not by a label that it names.
+    /// Whether a part limits the selector's place because of the policy's kind, and not by a label that it names.
     fn is_imposed(&self, part: &Selector) -> bool {
         *part == Selector::equals(NAMESPACE, self.asked.namespace)
             || *part == Selector::has(NAMESPACE)
@@ -71,7 +71,8 @@ impl<'m> Question<'_, 'm> {
                 && self.asked.language != Language::Calico)
     }
 
-    /// Says what else has the label that a part asks for and that nothing has where the selector looks.
+    /// A text about other objects that have the label which a part requires and which no member in the selector's place
+    /// has.
     pub(super) fn other_place_of(&self, part: Part<'_>) -> Option<String> {
         if !part.asks_for_label() {
             return None;
@@ -83,7 +84,7 @@ impl<'m> Question<'_, 'm> {
         }
     }
 
-    /// Says what has a label that no namespace with a pod has.
+    /// A text about other objects that have a label which no namespace with a pod has.
     fn in_place_of_namespaces(&self, part: Part<'_>) -> Option<String> {
         let namespaces = self.found.scene.namespaces();
         let there = namespaces.iter().find(|(_, labels)| part.0.matches(&OfNamespace(labels)));
@@ -103,7 +104,7 @@ impl<'m> Question<'_, 'm> {
         Some(format!("{} has it, and only a {field} looks at labels of pods", member.title()))
     }
 
-    /// Says what has a label that no pod has where the selector looks.
+    /// A text about other objects that have a label which no pod in the selector's place has.
     fn in_place_of_pods(&self, part: Part<'_>) -> Option<String> {
         let namespaces = self.found.scene.namespaces();
         let labelled = self.found.labelled.iter().find(|(key, labels)| {
@@ -126,7 +127,7 @@ impl<'m> Question<'_, 'm> {
     }
 }
 
-/// Labels as if they were a namespace's.
+/// Labels that are treated as labels of a namespace.
 struct OfNamespace<'l>(&'l Labels);
 
 impl LabelSource for OfNamespace<'_> {
@@ -135,7 +136,7 @@ impl LabelSource for OfNamespace<'_> {
     }
 }
 
-/// The labels of an object that no selector sees.
+/// The labels of an object that no selector matches.
 struct OfObject<'l>(&'l Pairs);
 
 impl LabelSource for OfObject<'_> {

@@ -1,4 +1,4 @@
-//! What selectors may match, and why they match nothing; each is asked once.
+//! The members that selectors may match, and the reasons why selectors match nothing. Each is calculated once.
 
 use std::collections::HashMap;
 
@@ -14,29 +14,29 @@ use super::{Asked, Language};
 use crate::check::scene::{Member, Role, Scene};
 use crate::check::selected::Selected;
 
-/// How many comparisons of a part with a member are spent on reasons: enough for every selector of all but very large
-/// inputs in which almost nothing fits.
+/// The largest number of comparisons of a part with a member that are spent on reasons. It is enough for every
+/// selector, except in very large inputs in which almost no selector matches.
 const MOST_COMPARISONS: usize = 3_000_000;
 
-/// What a reason depends on: the selector, whose policy it is, whether it is the policy's own, and whether the policy is
-/// cluster-wide.
+/// The inputs of a reason: the selector, its policy's language, whether it is the policy's own selector, and whether
+/// the policy is cluster-wide.
 type Key = (Selector, Language, bool, bool);
 
 /// See the module.
 pub(super) struct Found<'f, 'm> {
     pub(super) scene: &'m Scene<'m>,
     pub(super) selected: &'f mut Selected<'m>,
-    /// The workloads and services with their own labels, which no selector sees.
+    /// The workloads and services with their own labels, which no selector matches.
     pub(super) labelled: Vec<(&'m ObjectKey, &'m Pairs)>,
     pub(super) skipped: Vec<SkippedKind<'m>>,
-    /// Whether the input is a piece of a cluster, as what a chart makes: it has neither a Node nor kube-system.
+    /// Whether the input is only a part of a cluster, such as a chart's output: it has neither a Node nor kube-system.
     pub(super) is_piece: bool,
     matches: HashMap<Selector, Matches<'m>>,
     reasons: HashMap<Key, Option<(Code, String)>>,
     comparisons: usize,
 }
 
-/// What a selector matches: whether an endpoint, and the first of the others.
+/// The result of a selector: whether it matches an endpoint, and the first match of each other role.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Matches<'m> {
     pub(super) endpoint: bool,
@@ -67,7 +67,7 @@ impl<'f, 'm> Found<'f, 'm> {
         }
     }
 
-    /// The members that a selector may match by the namespaces that it requires.
+    /// The members in the namespaces that a selector requires.
     pub(super) fn candidates<'s>(
         &'s self,
         selector: &'s Selector,
@@ -82,7 +82,7 @@ impl<'f, 'm> Found<'f, 'm> {
         self.selected.members
     }
 
-    /// What a selector matches. `None`: it is not known, see [`Selected`].
+    /// The members that a selector matches. `None` if they are not known, see [`Selected`].
     pub(super) fn find(&mut self, selector: &Selector) -> Option<Matches<'m>> {
         if let Some(found) = self.matches.get(selector) {
             return Some(*found);
@@ -101,7 +101,8 @@ impl<'f, 'm> Found<'f, 'm> {
         Some(found)
     }
 
-    /// Whether the input has anything of what a selector is meant for. A selector of pods says nothing without pods.
+    /// Whether the input has members of the kind that a selector is meant for. A selector of pods cannot be checked
+    /// without pods.
     pub(super) fn has_what_is_meant(&self, selector: &Selector) -> bool {
         let endpoints = || self.members().iter().filter(|member| member.role != Role::Set);
         let only_pods = |key: &str| {
@@ -112,7 +113,8 @@ impl<'f, 'm> Found<'f, 'm> {
             || (!asks_for_pods && endpoints().next().is_some())
     }
 
-    /// Why a selector matches nothing, and the code of the problem. `None`: it may be meant for what the input lacks.
+    /// The reason why a selector matches nothing, and the code of the problem. `None`: the selector may be meant for
+    /// objects that the input does not contain.
     pub(super) fn why(&mut self, asked: Asked<'_>) -> Option<(Code, String)> {
         let of_cluster = asked.namespace.is_empty();
         let key = (asked.selector.clone(), asked.language, asked.subject, of_cluster);

@@ -1,15 +1,15 @@
 //! Selectors that match nothing, and named ports that no container has.
 //!
-//! - `found`: what selectors match, and what is known of the input.
-//! - `why`: what nothing has that a selector asks for, and what comes nearest.
-//! - `elsewhere`: where there is what it asks for, and what reaches it there.
+//! - `found`: the members that selectors match, and facts about the input.
+//! - `why`: the requirement that no member meets, and the nearest member.
+//! - `elsewhere`: places where an object meets the requirement, and selectors that reach it there.
 //! - `skipped`: the kinds that are not read. An operator may make pods of them, and the selector may match these.
 //! - `ports`: named ports.
 //!
-//! Nothing is reported of a selector without conditions: a policy for all pods of a namespace may be meant for later
-//! ones. Nor is anything if the input has no pods, or labels that are not known. A piece of a cluster, as what a chart
-//! makes, names pods of namespaces that it does not have (DNS, monitoring): of these something is told only if something
-//! in the input is nearly what is meant.
+//! A selector without conditions is not reported, because a policy for all pods of a namespace may be meant for later
+//! pods. Nothing is reported if the input has no pods, or has labels that are not known. A part of a cluster, such as a
+//! chart's output, names pods of namespaces that it does not contain (DNS, monitoring): these are reported only if an
+//! object of the input nearly matches.
 
 mod elsewhere;
 mod found;
@@ -32,7 +32,7 @@ use super::report::Report;
 use super::scene::{Role, Scene};
 use super::selected::Selected;
 
-/// Reports them, of each policy whose own namespace and names are defined.
+/// Reports selectors that match nothing, for each policy whose own namespace and names are defined.
 pub(super) fn check<'a, 'm>(
     scene: &'m Scene<'a>,
     selected: &mut Selected<'m>,
@@ -63,7 +63,7 @@ pub(super) fn check<'a, 'm>(
     }
 }
 
-/// Whose policy it is: what its fields are called.
+/// The API of a policy, which determines the names of its fields.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Language {
     Kubernetes,
@@ -73,7 +73,7 @@ enum Language {
 }
 
 impl Language {
-    /// What selects a namespace by its name.
+    /// The selector of a namespace by its name.
     fn by_name(self, namespace: &str) -> String {
         match self {
             Self::Calico => format!("projectcalico.org/name == \"{namespace}\""),
@@ -89,7 +89,7 @@ impl Language {
         }
     }
 
-    /// The field that says addresses.
+    /// The field that lists addresses.
     const fn of_addresses(self) -> &'static str {
         match self {
             Self::Kubernetes => "an ipBlock",
@@ -106,7 +106,7 @@ struct Asked<'s> {
     language: Language,
     /// The policy's namespace, if it has one.
     namespace: &'s str,
-    /// Whether it says which endpoints the policy applies to. If not, it is a peer's.
+    /// Whether this is the policy's own selector. Otherwise it is a peer's.
     subject: bool,
 }
 
@@ -120,13 +120,13 @@ impl<'s> Asked<'s> {
         Self { selector, language, namespace: &key.namespace, subject }
     }
 
-    /// Whether it may mean a member of this role at all: no policy applies to a set.
+    /// Whether the selector can match a member of this role. No policy applies to a network set.
     fn may_mean(self, role: Role) -> bool {
         !self.subject || role != Role::Set
     }
 
-    /// Whether a peer's selector looks into namespaces that the input may lack: the input is a piece of a cluster, and the
-    /// selector is not for namespaces that the piece has, nor for what has none.
+    /// Whether a peer's selector is for namespaces that the input may lack: the input is a part of a cluster, and the
+    /// selector is neither for namespaces of that part nor for members without a namespace.
     fn looks_beyond(self, found: &Found<'_, '_>) -> bool {
         let has = |name: &&str| found.scene.namespaces().contains_key(*name);
         found.is_piece
@@ -137,12 +137,12 @@ impl<'s> Asked<'s> {
             }
     }
 
-    /// Whether it has no conditions.
+    /// Whether the selector has no conditions.
     fn is_bare(self) -> bool {
         self.selector.matches(&Bare(self.namespace))
     }
 
-    /// What to say of a policy's own selector.
+    /// The problem of a policy's own selector, if there is one.
     fn of_subject(self, found: &mut Found<'_, '_>) -> Option<(Code, String)> {
         let matches = found.find(self.selector)?;
         if matches.endpoint {
@@ -166,8 +166,8 @@ impl<'s> Asked<'s> {
             (code, format!("{follows}: {why}"))
         };
         if let Some(set) = matches.set {
-            // A selector that asks for no label of the set, as `!has(app)`, may be meant for host endpoints elsewhere,
-            // and its namespace may have pods elsewhere.
+            // A selector that requires no label of the set, such as `!has(app)`, may be meant for host endpoints
+            // elsewhere, and its namespace may have pods elsewhere.
             let parts = Part::all(self.selector);
             let is_sure = parts.iter().any(|part| part.is_of_own_label())
                 || (parts.iter().any(|part| part.asks_for_label())
@@ -181,7 +181,7 @@ impl<'s> Asked<'s> {
         found.has_what_is_meant(self.selector).then(|| found.why(self)).flatten().map(told)
     }
 
-    /// What to say of the selector of a rule's peer.
+    /// The problem of the selector of a rule's peer, if there is one.
     fn of_peer(self, found: &mut Found<'_, '_>) -> Option<(Code, String)> {
         let matches = found.find(self.selector)?;
         if matches.endpoint || matches.set.is_some() || self.is_bare() {

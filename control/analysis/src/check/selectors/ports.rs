@@ -1,4 +1,4 @@
-//! Named ports that no container has where a rule looks.
+//! Named ports that no container has among the pods that a rule means.
 
 use std::collections::BTreeSet;
 
@@ -38,8 +38,8 @@ impl<'a> Place<'_, 'a> {
         }
     }
 
-    /// The names of the ports at one side of the rule, if `wanted` is not one of them and there is something at that
-    /// side. Nets and services are not asked: addresses may be unknown.
+    /// The names of the ports at one side of the rule, if `wanted` is not one of them and that side
+    /// has members. Nets and services are not compared, because their addresses may be unknown.
     fn other_names(
         &self,
         side: Side,

@@ -11,11 +11,11 @@ use manx_policy_compiler::model::{LabelView, Labels};
 use super::why::Question;
 use crate::check::parts::{Whose, listed};
 
-/// A kind that is named, or every kind of the group.
+/// Some kinds of a group, or all of them (`None`).
 type Kinds = Option<&'static [&'static str]>;
 
-/// Kinds that are often beside policies, by API group. Nobody makes pods of them. A kind that is missing here only changes
-/// the code of the problem and its message.
+/// Kinds that often come with policies, by API group, and whose objects make no pods. A kind that is missing here only
+/// changes the code of the problem and its message.
 const WITHOUT_PODS: &[(&str, Kinds)] = &[
     ("autoscaling.k8s.io", None),
     ("bitnami.com", Some(&["SealedSecret"])),
@@ -64,8 +64,8 @@ pub(super) struct SkippedKind<'m> {
     namespaces: BTreeSet<&'m str>,
 }
 
-/// The skipped kinds of the input that an operator may make pods of. A kind that counts as a workload is left out: its pods
-/// are known.
+/// The skipped kinds of the input that an operator may make pods of. Kinds that count as workloads are left out,
+/// because their pods are known.
 pub(super) fn skipped_kinds(contents: &Contents) -> Vec<SkippedKind<'_>> {
     let workloads = contents.of_kind(Kind::Workload(Controller::Other));
     let of_group = workloads.filter_map(|(key, _)| Some(key.name.split_once('/')?.0));
@@ -90,7 +90,7 @@ pub(super) fn skipped_kinds(contents: &Contents) -> Vec<SkippedKind<'_>> {
     kinds.into_iter().map(skipped).collect()
 }
 
-/// The skipped kinds whose pods a selector may match, for a message. `None`: there are none where it looks.
+/// The skipped kinds whose pods a selector may match, for a message. `None` if there are none in the selector's place.
 pub(super) fn makers(question: &Question<'_, '_>) -> Option<String> {
     let found = question.found;
     let places = found.scene.namespaces();

@@ -1,4 +1,5 @@
-//! Why a selector matches nothing: what nothing has, what comes nearest, and where something else has it.
+//! The reason why a selector matches nothing: the requirement that no member meets, the nearest
+//! member, and other places where an object meets it.
 
 use std::collections::BTreeSet;
 
@@ -12,19 +13,20 @@ use super::skipped::makers;
 use crate::check::parts::{Nearest, Part, Whose, listed};
 use crate::check::scene::{Member, Role};
 
-/// A selector that matches nothing, taken apart.
+/// A selector that matches nothing, in parts.
 pub(super) struct Question<'q, 'm> {
     pub(super) asked: Asked<'q>,
     pub(super) found: &'q Found<'q, 'm>,
-    /// The parts that say where it looks: in which namespace, and whether for pods only.
+    /// The parts that limit the selector's place: its namespace, and whether it is for pods only.
     pub(super) place: Vec<Part<'q>>,
     /// The other parts.
     pub(super) rest: Vec<Part<'q>>,
-    /// What is where it looks.
+    /// The members in the selector's place.
     scope: Vec<&'m Member<'m>>,
 }
 
-/// The reason, and the code of the problem. `None`: it may be meant for what the input lacks.
+/// The reason, and the code of the problem. `None`: the selector may be meant for objects that the
+/// input lacks.
 pub(super) fn why(asked: Asked<'_>, found: &Found<'_, '_>) -> Option<(Code, String)> {
     let question = Question::new(asked, found);
     let reason = question.reason()?;
@@ -51,7 +53,7 @@ impl<'q, 'm> Question<'q, 'm> {
     fn reason(&self) -> Option<String> {
         let elsewhere = self.fits_elsewhere();
         let missing: Vec<_> = self.rest.iter().copied().filter(|part| !self.has(*part)).collect();
-        // No selector of a rule means a pod on its node's network.
+        // No selector of a rule matches a pod on its node's network.
         let near = self.scope.iter().filter(|member| member.role != Role::OnHost);
         let nearest = Nearest::among(&self.rest, near.map(|member| (*member, &member.labels)));
         if self.asked.looks_beyond(self.found)
@@ -89,12 +91,13 @@ impl<'q, 'm> Question<'q, 'm> {
         Some(said.join("; "))
     }
 
-    /// Whether something where the selector looks matches a part.
+    /// Whether a member in the selector's place matches a part.
     fn has(&self, part: Part<'_>) -> bool {
         self.scope.iter().any(|member| part.0.matches(&member.labels))
     }
 
-    /// Says that nothing where the selector looks matches a part, and what there is instead.
+    /// A text that says that no member in the selector's place matches a part, and what there is
+    /// instead.
     fn nothing_has(&self, part: Part<'_>, here: &str) -> String {
         let (what, wanted) = (self.what(), part.text());
         let Some(label) = part.label() else {
@@ -119,7 +122,7 @@ impl<'q, 'm> Question<'q, 'm> {
         }
     }
 
-    /// Where the selector looks.
+    /// The selector's place, as text.
     fn here(&self) -> String {
         match self.asked.selector.required_values(NAMESPACE) {
             Some(within) => format!("in namespace {}", listed(within, " or ")),
@@ -127,7 +130,7 @@ impl<'q, 'm> Question<'q, 'm> {
         }
     }
 
-    /// What the selector looks for.
+    /// The kind of objects that the selector is for, as text.
     fn what(&self) -> &'static str {
         let global = Selector::not_has(NAMESPACE);
         if !self.place.iter().any(|part| *part.0 == global) {

@@ -1,4 +1,5 @@
-//! What is told of selectors that mean pods of controllers, and of services whose endpoints are written by hand.
+//! The problems that are reported of selectors for pods of controllers, and of services whose
+//! endpoints are written by hand.
 
 use super::{global, told};
 
@@ -29,7 +30,7 @@ fn labels_that_controllers_give_to_their_pods_are_known() {
         "batch.kubernetes.io/job-name: load",
         "job-name: load",
         "batch.kubernetes.io/job-completion-index: '1'",
-        // Nobody can know these.
+        // The values of these labels cannot be known.
         "controller-revision-hash: db-5f6d7",
         "pod-template-hash: 5f6d7",
         "pod-template-generation: '3'",
@@ -46,7 +47,7 @@ fn labels_that_controllers_give_to_their_pods_are_known() {
         "apps.kubernetes.io/pod-index: '3'",
         "job-name: laod",
         "batch.kubernetes.io/job-completion-index: '2'",
-        // Of another controller's pods.
+        // The label is given to pods of another controller.
         "app: db, pod-template-hash: 5f6d7",
         "app: wbe, pod-template-hash: 5f6d7",
         "tier: back",

@@ -1,4 +1,5 @@
-//! Policies that do something else than their author meant: each is told, and what is like it and right is not.
+//! Policies that do something else than their author meant. Each is reported, and similar policies
+//! that are right are not.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -98,17 +99,17 @@ fn what_else_the_tier_decides_about_the_same_endpoints_is_meant_to_be_asked() {
     let denies = global(&format!("order: 5, selector: all(), types: [Egress], egress: [{DENY}]"));
     let with = |other: &str| told(&(pods() + &denies + other));
     insta::assert_snapshot!(with(&policy("shop", "podSelector: {matchLabels: {app: web}}, egress: [{}]")), @"only-denies: GlobalNetworkPolicy g: spec.egress: only denies: everything else from 1 of the 2 endpoints that it selects is denied at the end of tier default, where nothing allows or passes it");
-    // It is not of this direction.
+    // The policy is not for this direction.
     assert!(with(&policy("shop", "podSelector: {}, ingress: [{}]")).starts_with("only-denies"));
     for other in ["egress: [{}]", "egress: [{ports: [{port: 443}]}]", "policyTypes: [Egress]"] {
         assert_eq!(with(&policy("shop", &format!("podSelector: {{}}, {other}"))), "", "{other}");
     }
     let staged = denies.replace("GlobalNetworkPolicy", "StagedGlobalNetworkPolicy");
     assert_eq!(told(&(pods() + &staged)), "");
-    // Whatever the other policy would have allowed is not known.
+    // The packets that the invalid policy would allow are not known.
     let invalid = policy("shop", "podSelector: {}, egress: [{ports: [{port: 70000}]}]");
     assert!(!with(&invalid).contains("only-denies"));
-    // Nothing is closed at the end of the tier before NAT.
+    // The end of the tier denies nothing before NAT.
     let host = "---\n{apiVersion: projectcalico.org/v3, kind: HostEndpoint, metadata: {name: h}, spec: {node: n1, interfaceName: eth0}}\n";
     let early = global(
         "selector: all(), applyOnForward: true, preDNAT: true, ingress: [{action: Deny, source: {nets: [192.0.2.0/24]}}]",
@@ -145,10 +146,10 @@ fn a_rule_whose_own_side_fits_no_endpoint_of_its_policy_matches_nothing() {
     ] {
         assert_eq!(of(fine), "", "{fine}");
     }
-    // One cause, one problem.
+    // One cause is reported as one problem.
     let nothing = of("ingress: [{action: Allow, destination: {selector: app == 'dbb'}}]");
     assert!(nothing.starts_with("selector-matches-nothing") && nothing.lines().count() == 1);
-    // What a node forwards to a pod has the pod as its destination.
+    // The destination of a packet that a node forwards to a pod is the pod.
     let host = "---\n{apiVersion: projectcalico.org/v3, kind: HostEndpoint, metadata: {name: h, labels: {edge: 'yes'}}, spec: {node: n1, interfaceName: eth0}}\n";
     let forwarded = |forward: bool| {
         let policy = global(&format!(
@@ -191,13 +192,13 @@ fn a_net_of_services_only_matches_nothing_that_is_meant() {
     insta::assert_snapshot!(of(&block("10.96.0.0/12")), @"service-address: NetworkPolicy shop/p: spec.egress[0].to[0].ipBlock.cidr: holds only addresses of Services (Service shop/web and 2 more): it matches no packet, because policy sees the address behind a Service; select its pods (app=web, in namespace shop)");
     insta::assert_snapshot!(of(&format!("{}, {}", block("192.0.2.0/24"), block("10.97.0.1/32"))), @"service-address: NetworkPolicy shop/p: spec.egress[0].to[1].ipBlock.cidr: holds only 10.97.0.1, the address of Service shop/outside: it matches no packet, because policy sees the address behind a Service; say the addresses of the endpoints of Service shop/outside");
     for fine in [
-        // It is wider than the addresses of Services may be, or holds others.
+        // The net is wider than the addresses of Services may be, or holds other addresses.
         block("10.0.0.0/8"),
         block("10.96.0.0/11"),
         block("0.0.0.0/0"),
         block("10.96.0.8/32"),
         block("10.244.1.3/32"),
-        // The pods behind the Service are reached, too.
+        // Another peer of the rule matches the pods behind the Service.
         format!("{}, {{podSelector: {{matchLabels: {{app: web}}}}}}", block("10.96.0.7/32")),
         format!("{}, {}", block("10.96.0.7/32"), block("10.244.0.0/16")),
     ] {
@@ -250,15 +251,15 @@ fn a_port_that_only_a_service_has_matches_nothing() {
     insta::assert_snapshot!(of(http, &to(selected, "{port: 443}, {port: 80}")), @"service-port: NetworkPolicy shop/p: spec.egress[0].ports[1]: matches nothing: only Service shop/web has port 80, and policy sees the port of the pods behind it: 8080");
     insta::assert_snapshot!(of(http, "podSelector: {matchLabels: {app: web}}, ingress: [{ports: [{port: 30080}]}]"), @"service-port: NetworkPolicy shop/p: spec.ingress[0].ports[0]: matches nothing: only Service shop/web has port 30080, and policy sees the port of the pods behind it: 8080");
     for (ports, spec) in [
-        // The pods' own port, or any.
+        // The rule names the pods' own port, or no port.
         (http, to(selected, "{port: 8080}")),
         (http, to(selected, "{port: 80}, {port: 8080}")),
         (http, to(selected, "{port: 80}, {port: http}")),
         (http, to(selected, "{port: 80, endPort: 90}")),
         (http, to(selected, "{port: 80, protocol: UDP}")),
-        // A pod has it.
+        // A pod has the port itself.
         ("{name: http, containerPort: 8080}, {containerPort: 80}", to(selected, "{port: 80}")),
-        // Others are meant, too.
+        // The rule also selects pods that are not behind the Service.
         (http, to("{podSelector: {}}", "{port: 80}")),
         (http, to(&format!("{selected}, {{ipBlock: {{cidr: 192.0.2.0/24}}}}"), "{port: 80}")),
         (http, "podSelector: {}, egress: [{ports: [{port: 80}]}]".to_owned()),
@@ -268,13 +269,13 @@ fn a_port_that_only_a_service_has_matches_nothing() {
     ] {
         assert_eq!(of(ports, &spec), "", "{ports} {spec}");
     }
-    // Another Service has the port for another one of its own.
+    // Another Service has the port as one of its own.
     let other = service("other", "selector: {app: web}, ports: [{port: 9000, targetPort: 80}]");
     let both = pods(http) + &mapped + &other + &policy("shop", &to(selected, "{port: 80}"));
     assert_eq!(told(&both), "");
     let headless = pods(http) + &mapped.replace("selector", "clusterIP: None, selector");
     assert_eq!(told(&(headless + &policy("shop", &to(selected, "{port: 80}")))), "");
-    // A headless one beside it says that the pods have the port.
+    // A second, headless Service says that the pods have the port.
     let own = service("own", "clusterIP: None, selector: {app: web}, ports: [{port: 80}]");
     let beside = pods(http) + &mapped + &own + &policy("shop", &to(selected, "{port: 80}"));
     assert_eq!(told(&beside), "");

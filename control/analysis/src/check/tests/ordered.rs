@@ -1,4 +1,4 @@
-//! What is told of policies that have an order.
+//! The problems that are reported of policies that have an order.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use proptest::test_runner::TestRunner;
 
 use super::{pod, policy, problems};
 
-/// What is told of the order of policies.
+/// The problems of the order of policies.
 fn told(text: &str) -> String {
     let all = super::told(text);
     all.split_inclusive('\n').filter(|line| !line.starts_with("only-denies")).collect()
@@ -65,7 +65,7 @@ fn a_rule_after_one_that_takes_all_of_it_is_not_reached() {
         "{action: Allow, source: {nets: [10.0.0.0/9]}}, {action: Deny, source: {nets: [10.0.0.0/8]}}",
         "{action: Deny, source: {nets: [10.0.0.0/8], notNets: [10.1.0.0/16]}}, {action: Allow, source: {nets: [10.1.0.0/16]}}",
         "{action: Allow, protocol: TCP, destination: {ports: [80]}}, {action: Deny, protocol: UDP, destination: {ports: [80]}}",
-        // Later fragments show no ports.
+        // Later fragments have no ports.
         "{action: Allow, protocol: TCP, destination: {ports: ['1:65535']}}, {action: Deny, protocol: TCP}",
         "{action: Allow, protocol: TCP, source: {ports: [1000]}}, {action: Deny, protocol: TCP, destination: {ports: [80]}}",
         "{action: Allow, protocol: ICMP, icmp: {type: 8}}, {action: Deny, protocol: ICMP}",
@@ -88,20 +88,20 @@ fn a_policy_before_takes_what_its_own_endpoints_cover() {
     insta::assert_snapshot!(of("selector: tier == 'back', ingress: [{action: Deny}]", allow), @"unreachable-rule: GlobalNetworkPolicy second: spec.ingress[0]: no packet reaches this rule: what it matches is taken before by GlobalNetworkPolicy first, spec.ingress[0] (Deny)");
     insta::assert_snapshot!(of("selector: all(), ingress: [{action: Allow, source: {selector: app == 'web'}, protocol: TCP}, {action: Deny}]", &allow.replace("app == 'web'}}", "app == 'web'}}, {action: Log, protocol: UDP}")), @"unreachable-rule: GlobalNetworkPolicy second: spec.ingress: no packet reaches any of these 2 rules: what they match is taken before by GlobalNetworkPolicy first, spec.ingress[1] (Deny), and 1 more");
     for (first, second) in [
-        // Later pods, which are not db, reach it.
+        // Later pods, which do not have the label of db, reach the rule.
         (
             "selector: app == 'db', ingress: [{action: Allow}]",
             "selector: all(), ingress: [{action: Deny}]",
         ),
         ("selector: app == 'web', ingress: [{action: Deny}]", allow),
-        // What an earlier policy does anyway is repeated.
+        // The rule repeats the effect of an earlier policy.
         ("selector: all(), ingress: [{action: Allow, source: {selector: app == 'web'}}]", allow),
         // The directions differ.
         ("selector: all(), egress: [{action: Deny}]", allow),
     ] {
         assert_eq!(of(first, second), "", "{first} {second}");
     }
-    // A staged policy takes nothing, and nobody expects packets at its rules.
+    // A staged policy takes no packets, and its own rules need not be reached.
     let staged = |text: &str| text.replacen("kind: Global", "kind: StagedGlobal", 1);
     let deny = global("first", 10, "selector: all(), ingress: [{action: Deny}]");
     let second = global("second", 20, allow);
@@ -124,7 +124,7 @@ fn a_tier_without_pass_takes_what_comes_after_it() {
     insta::assert_snapshot!(of(&format!("selector: all(), ingress: [{rules}]")), @"unreachable-rule: GlobalNetworkPolicy app: spec.ingress: no packet reaches any of these 2 rules: what they match is taken before by the end of tier security (Deny), which applies because of GlobalNetworkPolicy bad");
     insta::assert_snapshot!(of(&format!("selector: all(), ingress: [{rules}, {{action: Pass, source: {{selector: app == 'web'}}}}]")), @"unreachable-rule: GlobalNetworkPolicy app: spec.ingress[1]: no packet reaches this rule: what it matches is taken before by the end of tier security (Deny), which applies because of GlobalNetworkPolicy bad, and 2 more");
     assert_eq!(of(&format!("selector: all(), ingress: [{rules}, {{action: Pass}}]")), "");
-    // A pod that passes may have an address of the net.
+    // A passed pod may have an address of the net.
     let net = app.replace("source: {selector: app == 'web'}", "source: {nets: [10.0.0.0/8]}");
     let pass = format!(
         "selector: all(), ingress: [{rules}, {{action: Pass, protocol: UDP, source: {{selector: app == 'web'}}}}]"
@@ -222,7 +222,7 @@ fn an_allow_of_most_ports_for_everyone_skips_what_kubernetes_denies() {
         let told = of(10, fine, closed);
         assert!(!told.contains("allow-skips"), "{fine}: {told}");
     }
-    // It comes after Kubernetes' policies, or these deny nothing.
+    // The rule comes after Kubernetes' policies, or these deny nothing.
     assert_eq!(of(2000, "{action: Allow}", closed), "");
     assert_eq!(of(10, "{action: Allow}", "podSelector: {}, ingress: [{}]"), "");
     assert_eq!(of(10, "{action: Allow}", "podSelector: {}, policyTypes: [Egress]"), "");
@@ -274,12 +274,12 @@ fn policies_of_one_priority_that_decide_a_packet_differently_are_told_with_the_p
     ] {
         assert_eq!(of(5, &fine), "", "{fine}");
     }
-    // One cause, one problem.
+    // One cause is reported as one problem.
     let all = of(5, &rule("Allow", "start: 80, end: 90"));
     assert!(all.starts_with("conflicting") && all.lines().count() == 1, "{all}");
     let other_priority = of(6, &rule("Allow", "start: 80, end: 200"));
     assert!(!other_priority.contains("conflicting"), "{other_priority}");
-    // What a policy before both decides is not in doubt.
+    // There is no conflict about packets that a policy before both decides.
     let before = admin("0", 1, &rule("Deny", "start: 1, end: 1000"));
     let told = told(
         &(pods.clone()
@@ -290,7 +290,7 @@ fn policies_of_one_priority_that_decide_a_packet_differently_are_told_with_the_p
     assert!(!told.contains("conflicting"), "{told}");
 }
 
-/// A policy with rules of every kind that may take or need peers.
+/// A policy with rules of every kind that may take peers or need them.
 fn some_policy(number: u32) -> impl Strategy<Value = String> {
     let nets =
         prop::sample::select(vec!["", "10.0.0.0/8", "10.1.0.0/16", "10.128.0.0/9", "10.0.0.0/9"]);
@@ -333,7 +333,7 @@ fn some_policy(number: u32) -> impl Strategy<Value = String> {
     })
 }
 
-/// The rules of any path of the tables between these ends.
+/// The rules on any path of the tables between these ends.
 fn met(contents: &Contents) -> BTreeSet<(String, u32)> {
     let model = import(contents).model;
     let pods: BTreeSet<_> = model.endpoints.keys().cloned().collect();

@@ -1,4 +1,4 @@
-//! Why a selector matches nothing, and what the messages say to do about it.
+//! The reasons why selectors match nothing, and the advice in the messages.
 
 use super::{WHOLE, global, pod, policy, told};
 
@@ -48,7 +48,7 @@ fn a_policy_that_fits_only_network_sets_selects_nothing() {
     let web = pod("shop", "web", "app: web", "");
     let sets = set("", "bad: 'yes'");
     insta::assert_snapshot!(told(&(everywhere.clone() + &sets + &web)), @"selector-matches-nothing: GlobalNetworkPolicy g: spec.selector: selects nothing, so the policy has no effect: it fits only network sets (such as GlobalNetworkSet s), to which no policy applies; a rule's source or destination selects them");
-    // The set says it alone, too.
+    // The message is the same with only the set.
     assert_eq!(told(&(everywhere.clone() + &sets)), told(&(everywhere.clone() + &sets + &web)));
     let namespaced = calico("shop", "selector: bad == 'yes'") + &web;
     insta::assert_snapshot!(told(&(namespaced.clone() + &set("shop", "bad: 'yes'"))), @"selector-matches-nothing: NetworkPolicy shop/c: spec.selector: selects nothing, so the policy has no effect: it fits only network sets (such as NetworkSet shop/s), to which no policy applies; a rule's source or destination selects them");
@@ -58,7 +58,8 @@ fn a_policy_that_fits_only_network_sets_selects_nothing() {
     for fine in [
         everywhere.clone() + &sets + &pod("shop", "web", "bad: 'yes'", ""),
         everywhere + &sets + &host("bad: 'yes'"),
-        // It names no label of the set: it may be for host endpoints that Calico makes.
+        // The selector names no label of the set, so it may be meant for host endpoints that Calico
+        // makes.
         global("selector: '!has(projectcalico.org/namespace)'") + &sets + &web,
         calico("shop", "selector: all()") + &set("shop", "bad: 'yes'"),
         global(
@@ -149,7 +150,7 @@ fn a_label_that_a_deployment_or_service_has_alone_is_none_of_its_pods() {
     let by = policy("shop", "podSelector: {matchLabels: {app: web}}");
     insta::assert_snapshot!(told(&(by.clone() + deployment)), @"selector-matches-nothing: NetworkPolicy shop/p: spec.podSelector: selects nothing, so the policy has no effect: no pod in namespace shop has the label app=web; Deployment shop/web has it in its own metadata, and its pods do not have it");
     insta::assert_snapshot!(told(&(by.clone() + service + &pod("shop", "web", "name: web", ""))), @"selector-matches-nothing: NetworkPolicy shop/p: spec.podSelector: selects nothing, so the policy has no effect: no pod in namespace shop has the label app=web; Service shop/web has it in its own metadata, and its pods do not have it");
-    // It is in another namespace.
+    // The object is in another namespace.
     let elsewhere = told(&(by + &service.replace("shop", "far") + &pod("shop", "web", "", "")));
     assert!(!elsewhere.contains("metadata"), "{elsewhere}");
 }
@@ -211,7 +212,7 @@ fn pods_that_an_operator_may_make_are_told_with_a_code_of_their_own() {
         |team: &str| told(&(of_team.clone() + &namespace("far", team) + &custom("Thanos", "far")));
     assert!(of_team("team: a").starts_with("selector-may-match-skipped"));
     assert!(of_team("team: b").starts_with("selector-matches-nothing"));
-    // A namespace of nothing else exists.
+    // The namespace exists only as part of other objects.
     let alone = policy("monitoring", "podSelector: {}") + &pod("shop", "web", "", "");
     assert!(told(&alone).starts_with("no-such-namespace"));
     assert_eq!(told(&(alone + &custom("Prometheus", "monitoring"))), "");
@@ -227,7 +228,7 @@ fn of_nothing_but_policies_neither_selectors_nor_names_are_told() {
     let with = told(&(policies + &pod("shop", "api", "app: web", "")));
     let codes: Vec<&str> = with.lines().filter_map(|line| line.split(':').next()).collect();
     assert_eq!(codes, ["no-such-service-account", "no-such-service"], "{with}");
-    // Host endpoints alone say nothing of pods.
+    // Host endpoints alone do not show whether the input has the pods.
     let hosts = policy("shop", "podSelector: {matchLabels: {app: web}}") + &host("edge: 'yes'");
     assert_eq!(told(&hosts), "");
 }

@@ -1,4 +1,4 @@
-//! The file of the settings: its name, and what is wrong in it.
+//! The file of the settings: its name, and its errors.
 
 use manx_objects::tree::{Node, Position};
 
@@ -9,13 +9,12 @@ pub const FILE: &str = "rig.yaml";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{FILE}{}: {message}", at.map(|at| format!(":{at}")).unwrap_or_default())]
 pub struct SettingsError {
-    /// The place.
+    /// The place of the error.
     pub at: Option<Position>,
-    /// What is wrong.
     pub message: String,
 }
 
-/// What is expected of a value, and what it is.
+/// An error about a value, with what is expected and what was found.
 pub(super) fn wrong(node: &Node, expected: &str) -> SettingsError {
     let message = format!("expected {expected}, found {}", node.value.describe());
     SettingsError { at: Some(node.at), message }

@@ -4,15 +4,15 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use extra_ports::ExtraPorts;
 use file::{SettingsError, wrong};
 use manx_objects::tree::{Node, Value};
 use manx_objects::yaml;
-use more_ports::MorePorts;
 
+pub(super) mod extra_ports;
 pub mod file;
-pub(super) mod more_ports;
 
-/// Settings of a rig. The file may be absent, and so may each key.
+/// Settings of a rig. The file may be absent, and each key is optional.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// `mtu`: the underlay's MTU in bytes, from 1280 (the minimum of IPv6) to 9000.
@@ -23,7 +23,7 @@ pub struct Settings {
     /// `samples`: whether throughput and latency are measured.
     pub samples: bool,
     /// `ports`: ports on which pods listen and that no container declares.
-    pub ports: Vec<MorePorts>,
+    pub ports: Vec<ExtraPorts>,
 }
 
 impl Default for Settings {
@@ -53,7 +53,7 @@ impl Settings {
                 "mtu" => settings.mtu = mtu(&entry.node)?,
                 "outside" => settings.outside = addresses(&entry.node)?,
                 "samples" => settings.samples = boolean(&entry.node)?,
-                "ports" => settings.ports = more_ports::parse(&entry.node)?,
+                "ports" => settings.ports = extra_ports::parse(&entry.node)?,
                 key => {
                     let message = format!(
                         "the key `{key}` is unknown: expected mtu, outside, samples or ports"

@@ -3,11 +3,10 @@
 /// An echo request or reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Echo {
-    /// Whether it is a request.
     pub(super) request: bool,
-    /// Identifies the sender.
+    /// The number that identifies the sender.
     pub(super) identifier: u16,
-    /// Identifies the request.
+    /// The number that identifies the request.
     pub(super) sequence: u16,
 }
 
@@ -21,7 +20,8 @@ impl Echo {
         }
     }
 
-    /// The message. The kernel fills in the checksum of ICMPv6, because it covers the addresses.
+    /// The message as bytes. The kernel fills in the checksum of ICMPv6, because it covers the
+    /// addresses.
     pub(super) fn bytes(self, v4: bool) -> Vec<u8> {
         let mut bytes = vec![Self::kind(v4, self.request), 0, 0, 0];
         bytes.extend(self.identifier.to_be_bytes());
@@ -34,7 +34,7 @@ impl Echo {
         bytes
     }
 
-    /// Reads a message; the kernel has checked its checksum.
+    /// Parses a message. The kernel has checked the checksum.
     pub(super) fn parse(bytes: &[u8], v4: bool) -> Option<Self> {
         let request = match bytes.first()? {
             kind if *kind == Self::kind(v4, true) => true,

@@ -1,6 +1,6 @@
-//! A prober's process: it is in the prober's network namespace, serves its ports, and runs commands (`Command`
-//! lines), many at once. It reports the result of each (`ProberEvent` lines). Both go over its stdin, which is a
-//! socket; the process ends when the socket closes.
+//! A prober's process. It is in the prober's network namespace, serves its ports, and runs commands (`Command` lines),
+//! many at once. It reports the result of each (`ProberEvent` lines). Commands and results go over its stdin, which is
+//! a socket. The process ends when the socket closes.
 
 mod echo;
 mod probe;
@@ -26,16 +26,15 @@ use super::command::{Command, ProberEvent, Task, TaskResult};
 use crate::plan::port::Port;
 use manx_linux::netns;
 
-/// Why a prober's process cannot work.
+/// The reason why a prober's process cannot work.
 #[derive(Debug, thiserror::Error)]
 pub enum PodError {
-    /// Its namespace.
     #[error(transparent)]
     Namespace(#[from] netns::Error),
-    /// A server.
+    /// A server cannot be started.
     #[error("{0} cannot be served: {1}")]
     Serve(Port, io::Error),
-    /// Sockets, pipes, the runtime.
+    /// A socket, a pipe or the runtime cannot be made.
     #[error("{0}: {1}")]
     System(&'static str, io::Error),
 }
@@ -44,8 +43,8 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> PodError {
     move |error| PodError::System(what, error)
 }
 
-/// The whole life of the process, which must still have a single thread. It listens on the addresses `at`, or on all if
-/// there are none.
+/// Runs the process, which must still have a single thread. It listens on the addresses `at`, or on all if there are
+/// none.
 pub fn run(netns: &Path, name: &str, ports: &[Port], at: &[IpAddr]) -> Result<(), PodError> {
     netns::enter(netns::open(netns)?)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -83,7 +82,7 @@ async fn run_control_loop(name: &str, ports: &[Port], at: &[IpAddr]) -> Result<(
         let (wire, events) = (wire.clone(), events.clone());
         tokio::spawn(async move {
             let result = carry_out(&wire, &task).await;
-            // When the rig ends, the receiver has gone.
+            // When the rig ends, the receiver is gone.
             let _ = events.send(ProberEvent::Done { id, result });
         });
     }

@@ -20,11 +20,11 @@ use crate::world::service::Service;
 
 /// The longest name that a server may send.
 const LONGEST_NAME: usize = 512;
-/// How long to wait for a server's INIT ACK after an ABORT: a kernel that supports SCTP answers an unknown INIT with an
+/// The time to wait for a server's INIT ACK after an ABORT. A kernel that supports SCTP answers an unknown INIT with an
 /// ABORT, in addition to our server's INIT ACK.
 const AFTER_ABORT: Duration = Duration::from_millis(20);
 
-/// Counts the source ports of raw packets and the echo identifiers, from the start of the ephemeral range.
+/// A counter for the source ports of raw packets and the echo identifiers, from the start of the ephemeral range.
 static NEXT: AtomicU16 = AtomicU16::new(0);
 
 fn next_port() -> u16 {
@@ -69,7 +69,7 @@ fn any_of(to: SocketAddr) -> SocketAddr {
 
 async fn tcp(to: SocketAddr, from: &mut Option<SocketAddr>) -> io::Result<ProbeReply> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-    // Bound before it connects, so that the source is known even if there is no answer.
+    // The socket is bound before it connects, so that the source is known even if there is no answer.
     socket.bind(SocketAddr::new(source_towards(to.ip())?, 0))?;
     *from = Some(socket.local_addr()?);
     let stream = socket.connect(to).await?;

@@ -11,7 +11,6 @@ use tokio::net::UdpSocket;
 pub(super) enum RawProtocol {
     /// ICMP over IPv4, ICMPv6 over IPv6.
     Icmp,
-    /// SCTP.
     Sctp,
 }
 

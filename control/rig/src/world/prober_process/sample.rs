@@ -10,9 +10,9 @@ use tokio::time::timeout;
 use super::serve::{ECHO, SINK};
 use crate::world::command::{Sample, TaskResult};
 
-/// How long a measurement may take in addition to its duration.
+/// The time that a measurement may take in addition to its duration.
 const GRACE: Duration = Duration::from_secs(3);
-/// Bytes of one small exchange.
+/// The number of bytes in a small exchange.
 const SMALL: usize = 64;
 
 fn duration(sample: &Sample) -> Duration {

@@ -13,29 +13,26 @@ const STATE_COOKIE: u16 = 7;
 pub(super) enum Chunk {
     /// Opens an association: chunk type 1.
     Init,
-    /// Accepts one: chunk type 2, with its State Cookie.
+    /// Accepts an association: chunk type 2, with its State Cookie.
     InitAck(Vec<u8>),
-    /// Refuses one: chunk type 6.
+    /// Refuses an association: chunk type 6.
     Abort,
 }
 
 /// A packet with one chunk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Packet {
-    /// Source port.
     pub(super) source: u16,
-    /// Destination port.
     pub(super) destination: u16,
     /// The verification tag: 0 in an INIT, otherwise the initiate tag of the INIT that is answered (section 8.5.1).
     pub(super) verification: u32,
     /// The initiate tag of an INIT or INIT ACK; not used in an ABORT.
     pub(super) initiate: u32,
-    /// The chunk.
     pub(super) chunk: Chunk,
 }
 
 impl Packet {
-    /// The bytes, with their checksum.
+    /// The packet as bytes, with the checksum.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64);
         bytes.extend(self.source.to_be_bytes());
@@ -55,7 +52,7 @@ impl Packet {
         // Chunks are padded to four bytes; their length does not count the padding (section 3.2).
         bytes.resize(bytes.len().next_multiple_of(4), 0);
         let checksum = crc32c(&bytes);
-        // Least significant byte first (appendix A).
+        // The least significant byte comes first (appendix A).
         bytes[8..12].copy_from_slice(&checksum.to_le_bytes());
         bytes
     }
@@ -71,7 +68,7 @@ impl Packet {
         bytes.extend(parameters);
     }
 
-    /// Reads a packet with a correct checksum whose first chunk is one of these kinds.
+    /// Parses a packet with a correct checksum whose first chunk is of one of these kinds.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let mut zeroed = bytes.to_vec();
         zeroed.get_mut(8..COMMON)?.fill(0);

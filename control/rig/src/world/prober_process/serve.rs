@@ -1,5 +1,5 @@
-//! The servers of a prober: on TCP its name, and then, as the client chooses, an echo or a sink; on UDP its name in
-//! answer to every datagram.
+//! The servers of a prober. On TCP a server sends its name, and then is an echo or a sink, as the client chooses. On
+//! UDP it sends its name in answer to every datagram.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -30,7 +30,7 @@ pub(super) fn serve(port: Port, at: &[IpAddr], name: &Arc<str>) -> io::Result<()
             Protocol::Sctp => Ok(()),
         };
         match served {
-            // A kernel without IPv6.
+            // The kernel may lack IPv6.
             Err(error) if ip.is_ipv6() && error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {}
             other => other?,
         }
@@ -38,7 +38,7 @@ pub(super) fn serve(port: Port, at: &[IpAddr], name: &Arc<str>) -> io::Result<()
     Ok(())
 }
 
-/// Restricts a socket to one family: the IPv4 side has a socket of its own.
+/// Restricts a socket to one family, because the IPv4 side has a socket of its own.
 fn one_family(fd: &impl AsFd, address: SocketAddr) -> io::Result<()> {
     if address.is_ipv6() {
         setsockopt(fd, sockopt::Ipv6V6Only, &true)?;
@@ -64,7 +64,7 @@ async fn accept(listener: TcpListener, name: Arc<str>) {
                 // A client that disconnects does not affect others.
                 tokio::spawn(async move { talk(stream, &name).await.ok() });
             }
-            // For example no descriptors are left; later clients may succeed.
+            // The process may have no descriptors left, for example. Later clients may succeed.
             Err(_) => tokio::time::sleep(std::time::Duration::from_millis(50)).await,
         }
     }

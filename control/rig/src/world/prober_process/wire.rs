@@ -11,14 +11,13 @@ use super::echo::Echo;
 use super::raw::{RawProtocol, RawSocket};
 use super::sctp::{Chunk, Packet};
 
-/// The key by which a reply finds its waiting probe.
+/// The key by which a reply is matched to its waiting probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     /// A reply to an echo.
     Echo {
         /// The sender.
         peer: IpAddr,
-        /// Its identifier.
         identifier: u16,
     },
     /// An answer to an INIT.
@@ -35,7 +34,6 @@ pub(super) enum Key {
 /// A reply for a waiting probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// An echo reply.
     Echo,
     /// The first chunk of an SCTP packet.
     Sctp(Chunk),
@@ -57,14 +55,14 @@ pub(super) struct Waiting<'a> {
 }
 
 impl Wire {
-    /// Opens the sockets and starts to answer INITs to the ports in `listening` as `name`.
+    /// Opens the sockets and starts to answer INITs to the ports in `listening` with `name`.
     pub(super) fn open(listening: BTreeSet<u16>, name: &Arc<str>) -> io::Result<Arc<Self>> {
         let mut sockets = Vec::new();
         for protocol in [RawProtocol::Icmp, RawProtocol::Sctp] {
             for v4 in [true, false] {
                 match RawSocket::open(protocol, v4) {
                     Ok(socket) => sockets.push((protocol, v4, socket)),
-                    // A kernel without IPv6.
+                    // The kernel may lack IPv6.
                     Err(error) if !v4 && error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {}
                     Err(error) => return Err(error),
                 }
@@ -108,7 +106,7 @@ impl Wire {
     fn deliver(&self, key: Key, reply: Reply) {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(probe) = waiting.get(&key) {
-            // If the queue is full, the probe has enough replies.
+            // If the queue is full, the probe already has enough replies.
             let _ = probe.try_send(reply);
         }
     }

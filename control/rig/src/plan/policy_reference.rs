@@ -1,4 +1,4 @@
-//! A policy's name as users write it: `NAME`, `NAMESPACE/NAME`, `KIND/NAME` or `KIND/NAMESPACE/NAME`, as long as it is
+//! A user's reference to a policy: `NAME`, `NAMESPACE/NAME`, `KIND/NAME` or `KIND/NAMESPACE/NAME`, as long as it is
 //! unique.
 //!
 //! The kind is written as in manifests, in upper or lower case. If two APIs have a kind of that name, the API's group
@@ -8,24 +8,24 @@ use std::fmt;
 
 use manx_objects::object::{Kind, ObjectKey};
 
-/// The name that a user gives.
+/// A reference to a policy, as its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PolicyWord(String);
+pub struct PolicyReference(String);
 
-/// Why a name does not name exactly one policy.
+/// The reason why a reference does not name exactly one policy.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum PolicyWordError {
+pub enum PolicyReferenceError {
     /// No policy has that name.
     #[error("there is no such policy; enforced policies here: {}", or_none(.0))]
     Unknown(Vec<String>),
-    /// Several policies have it.
+    /// Several policies have that name.
     #[error("{} policies have that name; write one of: {}", .0.len(), .0.join(", "))]
     Ambiguous(Vec<String>),
 }
 
-/// Why a name with its kind does not name exactly one object.
+/// The reason why a reference with a kind does not name exactly one object.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum ObjectWordError {
+pub enum ObjectReferenceError {
     /// There is no such object.
     #[error("there is no {0}")]
     Unknown(String),
@@ -35,10 +35,10 @@ pub enum ObjectWordError {
     )]
     Kind(String),
     /// Several objects have the name.
-    #[error("{word} names several objects; write one of: {}", .names.join(", "))]
+    #[error("{reference} names several objects; write one of: {}", .names.join(", "))]
     Ambiguous {
-        /// What was written.
-        word: String,
+        /// The reference as written.
+        reference: String,
         /// The names of the objects.
         names: Vec<String>,
     },
@@ -48,54 +48,54 @@ fn or_none(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-impl From<&str> for PolicyWord {
+impl From<&str> for PolicyReference {
     fn from(text: &str) -> Self {
         Self(text.to_owned())
     }
 }
 
-impl fmt::Display for PolicyWord {
+impl fmt::Display for PolicyReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl PolicyWord {
-    /// The enforced policy in `keys` that the name means. Staged policies are not considered, because no verdict
-    /// depends on them.
+impl PolicyReference {
+    /// The enforced policy in `keys` that the reference names. Staged policies are ignored, because no verdict depends
+    /// on them.
     pub fn find<'k>(
         &self,
         keys: impl Iterator<Item = &'k ObjectKey>,
-    ) -> Result<ObjectKey, PolicyWordError> {
+    ) -> Result<ObjectKey, PolicyReferenceError> {
         let policies: Vec<&ObjectKey> = keys.filter(|key| key.kind.enforced_policy()).collect();
         let meant: Vec<&ObjectKey> =
             policies.iter().copied().filter(|key| self.names(key)).collect();
         let full = |keys: &[&ObjectKey]| keys.iter().map(|key| full_name(key)).collect();
         match meant[..] {
             [one] => Ok(one.clone()),
-            [] => Err(PolicyWordError::Unknown(full(&policies))),
-            _ => Err(PolicyWordError::Ambiguous(full(&meant))),
+            [] => Err(PolicyReferenceError::Unknown(full(&policies))),
+            _ => Err(PolicyReferenceError::Ambiguous(full(&meant))),
         }
     }
 
-    /// The object in `keys`, of whatever kind, that the name means. The name has to begin with the kind.
+    /// The object in `keys`, of any kind, that the reference names. The reference must begin with the kind.
     pub fn find_object<'k>(
         &self,
         keys: impl Iterator<Item = &'k ObjectKey>,
-    ) -> Result<ObjectKey, ObjectWordError> {
-        let word = self.0.clone();
+    ) -> Result<ObjectKey, ObjectReferenceError> {
+        let reference = self.0.clone();
         let kind = match self.0.split('/').collect::<Vec<_>>()[..] {
             [kind, _] | [kind, _, _] if Kind::ALL.iter().any(|it| is_kind(kind, *it)) => kind,
-            _ => return Err(ObjectWordError::Kind(word)),
+            _ => return Err(ObjectReferenceError::Kind(reference)),
         };
         let meant: Vec<&ObjectKey> =
             keys.filter(|key| is_kind(kind, key.kind) && self.names(key)).collect();
         match meant[..] {
             [one] => Ok(one.clone()),
-            [] => Err(ObjectWordError::Unknown(word)),
+            [] => Err(ObjectReferenceError::Unknown(reference)),
             _ => {
                 let names = meant.iter().map(|key| full_name(key)).collect();
-                Err(ObjectWordError::Ambiguous { word, names })
+                Err(ObjectReferenceError::Ambiguous { reference, names })
             }
         }
     }
@@ -123,7 +123,7 @@ fn is_kind(word: &str, kind: Kind) -> bool {
         || word.eq_ignore_ascii_case(&format!("{}.{}", kind.name(), group(kind)))
 }
 
-/// The unique name of an object: with the group if the kind's name alone is ambiguous.
+/// The unique name of an object. It contains the API group if the kind's name alone is ambiguous.
 pub fn full_name(key: &ObjectKey) -> String {
     let ObjectKey { kind, namespace, name } = key;
     let twice = Kind::ALL.iter().filter(|other| other.name() == kind.name()).count() > 1;
@@ -154,9 +154,9 @@ mod tests {
         ]
     }
 
-    fn find(word: &str) -> Result<String, PolicyWordError> {
+    fn find(word: &str) -> Result<String, PolicyReferenceError> {
         let keys = keys();
-        PolicyWord::from(word).find(keys.iter()).map(|key| full_name(&key))
+        PolicyReference::from(word).find(keys.iter()).map(|key| full_name(&key))
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn an_object_is_named_with_its_kind() {
-        let find = |word: &str| PolicyWord::from(word).find_object(keys().iter());
+        let find = |word: &str| PolicyReference::from(word).find_object(keys().iter());
         for (word, meant) in [
             ("pod/db", "Pod/shop/db"),
             ("Pod/shop/db", "Pod/shop/db"),
@@ -210,7 +210,7 @@ mod tests {
         insta::assert_snapshot!(said("NetworkPolicy/db"), @"NetworkPolicy/db names several objects; write one of: NetworkPolicy.networking.k8s.io/shop/db, NetworkPolicy.networking.k8s.io/blog/db");
         insta::assert_snapshot!(said("shop/db"), @"shop/db has no kind that Manx reads: expected KIND/NAME or KIND/NAMESPACE/NAME, e.g. NetworkPolicy/shop/web, or a file");
         for word in ["db", "policies.yaml", "Pod/a/b/c", "Shop/db"] {
-            assert_eq!(find(word), Err(ObjectWordError::Kind(word.to_owned())));
+            assert_eq!(find(word), Err(ObjectReferenceError::Kind(word.to_owned())));
         }
     }
 }

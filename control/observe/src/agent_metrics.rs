@@ -1,4 +1,4 @@
-//! The figures of an agent at one time.
+//! The metrics of an agent at one time.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -6,37 +6,38 @@ use std::time::SystemTime;
 use manx_api::{PolicyStatus, RuleCount, WorkerStatus};
 use tokio::sync::oneshot;
 
-/// Takes the figures of the agent.
-pub type Question = oneshot::Sender<Observation>;
+/// The channel for the agent's metrics.
+pub type Question = oneshot::Sender<AgentMetrics>;
 
-/// The figures of an agent at one time. Each list is bounded by what the node is, except rules.
+/// The metrics of an agent at one time. The length of each list is bounded by the node, except
+/// `rules`.
 #[derive(Debug, Clone)]
-pub struct Observation {
-    /// When the agent started.
+pub struct AgentMetrics {
+    /// The time when the agent started.
     pub started: SystemTime,
     /// Whether all objects have been read.
     pub in_sync: bool,
-    /// Since when objects may be out of date.
+    /// The time since which objects may be out of date.
     pub stale_since: Option<SystemTime>,
     /// Objects by the group and name of their kind, and whether they are valid.
     pub objects: BTreeMap<(&'static str, &'static str, bool), u64>,
-    /// Problems of objects: those by which something does not take effect.
+    /// Problems of objects because of which something does not take effect.
     pub errors: u64,
-    /// Problems of objects: those by which something was ignored.
+    /// Problems of objects because of which something was ignored.
     pub warnings: u64,
     /// Endpoints of the whole cluster in the tables.
     pub known_endpoints: u64,
     /// Policies in the tables.
     pub known_policies: u64,
-    /// Pods of this node that tables contain.
+    /// Pods of this node that are in tables.
     pub enforced: u64,
-    /// Pods of this node that are attached and that no tables contain: nothing passes them.
+    /// Attached pods of this node that are in no tables. No packets pass them.
     pub unenforced: u64,
-    /// Pods of this node that another plugin has connected and whose links this agent does not have.
+    /// Pods of this node that another plugin has connected and whose links this agent does not
+    /// have.
     pub not_judged: u64,
     /// Pods that have addresses of this node.
     pub leases: u64,
-    /// The node's blocks.
     pub blocks: Vec<BlockUse>,
     /// Published tables.
     pub tables: u64,
@@ -48,15 +49,14 @@ pub struct Observation {
     pub refuted: bool,
     /// The size of the policy tables.
     pub policy: PolicyStatus,
-    /// Traffic, by what is behind a port; pods together.
+    /// Traffic by kind of port; all pods are one kind.
     pub ports: BTreeMap<&'static str, Traffic>,
-    /// The workers.
     pub workers: Vec<WorkerStatus>,
     /// Flows that a worker can hold.
     pub flow_capacity: u64,
-    /// Packets by the rule that decided. A rule may be there more than once.
+    /// Packets by the rule that decided. A rule may occur more than once.
     pub rules: Vec<RuleCount>,
-    /// Packets that rules decided that are gone: allowed, denied.
+    /// Packets that former rules decided: allowed, denied.
     pub former: [u64; 2],
     /// Flows that were denied and reported.
     pub denied_flows: u64,
@@ -67,7 +67,6 @@ pub struct Observation {
 /// A block of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockUse {
-    /// Its net.
     pub net: String,
     /// Addresses that pods have.
     pub used: u64,
@@ -75,23 +74,19 @@ pub struct BlockUse {
     pub left: u128,
 }
 
-/// What has passed a port. Super-packets count in segments.
+/// The traffic of a port. Super-packets count in segments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Packets received.
     pub received_packets: u64,
-    /// Bytes received.
     pub received_bytes: u64,
-    /// Packets sent.
     pub sent_packets: u64,
-    /// Bytes sent.
     pub sent_bytes: u64,
-    /// Packets dropped, by reason; every reason is there.
+    /// Packets dropped, by reason, with an entry for every reason.
     pub drops: BTreeMap<&'static str, u64>,
 }
 
 impl Traffic {
-    /// Adds what has passed another port.
+    /// Adds the traffic of another port.
     pub fn add(&mut self, other: &Self) {
         self.received_packets += other.received_packets;
         self.received_bytes += other.received_bytes;

@@ -1,6 +1,6 @@
 //! `ports` of `rig.yaml`: ports on which pods listen and that no container declares.
 //!
-//! An entry means the pods of a workload, a single pod, or the pods that have labels.
+//! An entry selects the pods of a workload, a single pod, or the pods with some labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,22 +17,20 @@ use manx_objects::object::{Kind, Object, ObjectKey};
 use manx_objects::tree::{Entry, Node, Value};
 use manx_policy_compiler::model::Protocol;
 
-/// Ports for some pods.
+/// Additional ports of some pods.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MorePorts {
+pub struct ExtraPorts {
     /// The place in the file, for messages.
     pub at: String,
-    /// The pods.
     pub pods: Wanted,
-    /// The ports.
     pub ports: BTreeSet<Port>,
 }
 
-/// The pods that an entry means.
+/// The pods that an entry selects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wanted {
-    /// `workload`: the pods of a workload, or the pod, of this namespace and name.
+    /// `workload`: the pods of the workload, or the pod, with this namespace and name.
     Workload(String, String),
     /// `selector`: the pods with all of these labels; with `namespace` those of that namespace.
     Selector(BTreeMap<String, String>, Option<String>),
@@ -53,7 +51,7 @@ impl fmt::Display for Wanted {
 }
 
 /// Reads the list.
-pub(super) fn parse(node: &Node) -> Result<Vec<MorePorts>, SettingsError> {
+pub(super) fn parse(node: &Node) -> Result<Vec<ExtraPorts>, SettingsError> {
     const SHAPE: &str = "a list of ports, e.g. `- {workload: shop/web, ports: [8080, 53/UDP]}`";
     let Value::Sequence(items) = &node.value else { return Err(wrong(node, SHAPE)) };
     items
@@ -65,7 +63,7 @@ pub(super) fn parse(node: &Node) -> Result<Vec<MorePorts>, SettingsError> {
         .collect()
 }
 
-fn parse_item(item: &Node, entries: &[Entry]) -> Result<MorePorts, SettingsError> {
+fn parse_item(item: &Node, entries: &[Entry]) -> Result<ExtraPorts, SettingsError> {
     let (mut workload, mut selector, mut namespace, mut ports) = (None, None, None, None);
     for entry in entries {
         let node = &entry.node;
@@ -98,7 +96,7 @@ fn parse_item(item: &Node, entries: &[Entry]) -> Result<MorePorts, SettingsError
         }
     };
     let ports = ports.ok_or_else(|| error("without ports: expected ports: [8080, 53/UDP]"))?;
-    Ok(MorePorts { at: format!("{FILE}:{}", item.at), pods, ports })
+    Ok(ExtraPorts { at: format!("{FILE}:{}", item.at), pods, ports })
 }
 
 fn text<'a>(node: &'a Node, expected: &str) -> Result<&'a str, SettingsError> {
@@ -154,9 +152,9 @@ fn parse_ports(node: &Node) -> Result<BTreeSet<Port>, SettingsError> {
         .collect()
 }
 
-/// Adds the ports to the pods. An entry that means no pod is an error.
+/// Adds the ports to the pods. An entry that selects no pod is an error.
 pub(in crate::plan) fn add(
-    all: &[MorePorts],
+    all: &[ExtraPorts],
     contents: &Contents,
     pods: &mut BTreeMap<PodName, PodSpec>,
 ) -> Result<(), PlanError> {
