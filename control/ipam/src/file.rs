@@ -29,15 +29,15 @@ impl FileStore {
         Self { path: path.into(), key, turn: Arc::default() }
     }
 
-    fn error(&self, verb: &'static str, source: io::Error) -> Error {
-        Error { record: self.describe(&self.key), verb, source }
+    fn error(&self, verb: &'static str, Failed { source, is_undone }: Failed) -> Error {
+        Error { record: self.describe(&self.key), verb, source, is_undone }
     }
 
     /// Runs what may block on a thread of its own.
     async fn run<T: Send + 'static>(
         &self,
         verb: &'static str,
-        work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+        work: impl FnOnce(&Path) -> Result<T, Failed> + Send + 'static,
     ) -> Result<T, Error> {
         let (path, turn) = (self.path.clone(), Arc::clone(&self.turn));
         let in_turn = move || {
@@ -45,8 +45,21 @@ impl FileStore {
             work(&path)
         };
         let done = tokio::task::spawn_blocking(in_turn).await;
-        done.unwrap_or_else(|error| Err(io::Error::other(error)))
-            .map_err(|source| self.error(verb, source))
+        let cut_off = |error| Err(Failed { source: io::Error::other(error), is_undone: false });
+        done.unwrap_or_else(cut_off).map_err(|failed| self.error(verb, failed))
+    }
+}
+
+/// Why the file cannot be read or written.
+struct Failed {
+    source: io::Error,
+    /// Whether it is certainly as it was.
+    is_undone: bool,
+}
+
+impl From<io::Error> for Failed {
+    fn from(source: io::Error) -> Self {
+        Self { source, is_undone: true }
     }
 }
 
@@ -56,7 +69,7 @@ impl Store for FileStore {
             return Ok(None);
         }
         let key = key.clone();
-        let value = self.run("read", read).await?;
+        let value = self.run("read", |path| Ok(read(path)?)).await?;
         Ok(value.map(|value| Record { key, revision: revision(&value), value }))
     }
 
@@ -68,7 +81,7 @@ impl Store for FileStore {
     ) -> Result<Swap, Error> {
         if *key != self.key {
             let message = format!("it holds {:?}, not {key:?}", self.key);
-            return Err(self.error("written", io::Error::other(message)));
+            return Err(self.error("written", io::Error::other(message).into()));
         }
         let expected = expected.cloned();
         let swap = move |path: &Path| {
@@ -105,21 +118,20 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-fn write(path: &Path, value: &[u8]) -> io::Result<()> {
+fn write(path: &Path, value: &[u8]) -> Result<(), Failed> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     // What a crash left; a link would be removed, and not followed.
     match fs::remove_file(&beside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
     file.write_all(value)?;
     file.sync_all()?;
     fs::rename(&beside, path)?;
-    match path.parent() {
-        // The rename itself is on disk only when the folder is.
-        Some(folder) if !folder.as_os_str().is_empty() => File::open(folder)?.sync_all(),
-        _ => Ok(()),
-    }
+    // The rename itself is on disk only when the folder is.
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let synced = folder.map_or(Ok(()), |folder| File::open(folder)?.sync_all());
+    synced.map_err(|source| Failed { source, is_undone: false })
 }

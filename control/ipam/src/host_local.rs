@@ -7,7 +7,8 @@
 //! because it is not known how far its pod has come; and a runtime detaches every pod whose attachment failed.
 //!
 //! Changes come one after the other, in the order in which they were asked for. One that is given up half-way, or whose
-//! writing failed, has been done or not: the next change reads the record again.
+//! writing failed, has been done or not. Until the next change has read the record again, what either leaves taken is
+//! taken.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -150,6 +151,8 @@ struct Known {
     revision: Option<Revision>,
     /// Whether a change may have been done of which this does not know.
     is_doubtful: bool,
+    /// Whether the record lacks something of the leases.
+    is_behind: bool,
     /// Whether changes have ended.
     is_closed: bool,
 }
@@ -182,7 +185,8 @@ impl<S: Store> HostLocal<S> {
                 (Some(revision), leases)
             }
         };
-        let known = Mutex::new(Known { revision, is_doubtful: false, is_closed: false });
+        let known =
+            Mutex::new(Known { revision, is_doubtful: false, is_behind: false, is_closed: false });
         let leases = watch::Sender::new(Arc::new(leases));
         Ok(Self { shared: Arc::new(Shared { store, key, known, leases }) })
     }
@@ -254,18 +258,35 @@ impl<S: Store> HostLocal<S> {
             let before = self.leases();
             let mut next = Leases::clone(&before);
             let result = change(&mut next)?;
-            if next == *before {
+            if next == *before && !known.is_behind {
                 return Ok(result);
             }
             let value = saved::write(&next).map_err(|error| store::Error {
                 record: store.describe(key),
                 verb: "written",
                 source: error.into(),
+                is_undone: true,
             })?;
             known.is_doubtful = true;
-            let swap = store.compare_and_swap(key, known.revision.as_ref(), value).await?;
+            let swapped = store.compare_and_swap(key, known.revision.as_ref(), value).await;
+            let swap = match swapped {
+                Ok(swap) => swap,
+                Err(error) => {
+                    // An address that may be taken is taken: its pod's detachment finds it.
+                    let adds = before.pods.keys().all(|pod| next.pods.contains_key(pod));
+                    if adds && !error.is_undone {
+                        leases.send_replace(Arc::new(next));
+                    }
+                    return Err(error.into());
+                }
+            };
             if let Swap::Done(revision) = swap {
-                (known.revision, known.is_doubtful) = (Some(revision), false);
+                *known = Known {
+                    revision: Some(revision),
+                    is_doubtful: false,
+                    is_behind: false,
+                    is_closed: false,
+                };
                 leases.send_replace(Arc::new(next));
                 return Ok(result);
             }
@@ -273,21 +294,27 @@ impl<S: Store> HostLocal<S> {
         Err(Error::Contended(store.describe(key)))
     }
 
-    /// What the record says now. Where there is none nothing was ever written, and all is as it is known.
+    /// Reads the record's revision, and the leases in it that are not known: they are taken. What is known stays, whatever
+    /// the record says: pods may run with these addresses. Where there is no record, nothing was ever written.
     async fn read_again(&self, known: &mut Known) -> Result<(), Error> {
         let Shared { store, key, leases, .. } = &*self.shared;
         let found = store.get(key).await?;
+        known.is_behind = true;
         if let Some(Record { value, .. }) = &found {
             let damaged = |reason| Error::Damaged { record: store.describe(key), reason };
             let saved = saved::read(value).map_err(damaged)?;
-            leases.send_if_modified(|leases| {
-                // The record may still have the blocks that this host had before.
-                let is_ours = saved.blocks() == leases.blocks() && saved != **leases;
-                if is_ours {
-                    *leases = Arc::new(saved);
+            // The record may still have the blocks that this host had before.
+            if saved.blocks() == self.leases().blocks() {
+                let mut all = Leases::clone(&self.leases());
+                for (pod, addresses, id) in saved.iter() {
+                    let is_new = all.addresses(pod).is_none() && all.pin(pod, addresses).is_ok();
+                    if let Some(id) = id.filter(|_| is_new) {
+                        all.set_id(pod, id.clone());
+                    }
                 }
-                is_ours
-            });
+                known.is_behind = all != saved;
+                leases.send_replace(Arc::new(all));
+            }
         }
         (known.revision, known.is_doubtful) = (found.map(|it| it.revision), false);
         Ok(())

@@ -39,7 +39,7 @@ pub enum Swap {
     Conflict,
 }
 
-/// Why a record cannot be read or written. After a write that failed it is not known which value the record has.
+/// Why a record cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 #[error("{record} cannot be {verb}: {source}")]
 pub struct Error {
@@ -49,6 +49,8 @@ pub struct Error {
     pub verb: &'static str,
     /// Why.
     pub source: io::Error,
+    /// Whether the record is certainly as it was. If not, a write may have been done.
+    pub is_undone: bool,
 }
 
 /// See the module. A call that is given up has been done or not.

@@ -82,7 +82,7 @@ pub(super) struct HalfTraffic {
 pub struct FirstLine {
     pub(super) key_words: [u64; 2],
     pub(super) state: FlowState,
-    /// The cached verdict.
+    /// The cached verdict. In a table it is set by [`FlowMut::set_verdict`](super::FlowMut::set_verdict).
     pub verdict: Verdict,
     pub(super) original: Orientation,
     /// The table sets it.

@@ -1,5 +1,4 @@
-//! A flow that is changed in its place: in a table, where its lists, its record and who is told of its end follow, or
-//! outside of one.
+//! A flow that is changed. In a table its eviction list and its record follow, and whoever listens is told of its end.
 
 use std::mem::replace;
 use std::ops::{Deref, DerefMut};

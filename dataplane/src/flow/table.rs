@@ -310,9 +310,17 @@ impl FlowTable {
         write: impl FnOnce(&mut FlowMut<'_>),
     ) -> Option<Evicted> {
         let (slot, evicted) = match slot {
+            Some(taken) if self.first_lines[taken as usize].has_two_keys() => {
+                // It may have been found by either key, and stands under its first. Its claim of this hash goes over.
+                if let Some((shards, own)) = &self.shards {
+                    let claimed = shards.open(hash, *own);
+                    debug_assert_eq!(claimed, Ok(()), "a shard in which this worker has a flow");
+                }
+                self.remove(taken, now, EndReason::Replaced);
+                self.make_room(hash, owner, now)
+            }
             Some(taken) => {
                 self.tell_end(taken, now, EndReason::Replaced);
-                self.remove_second_key(taken);
                 if self.slots.owner(taken) != owner {
                     self.slots.change_owner(
                         taken,
@@ -347,7 +355,7 @@ impl FlowTable {
         };
         let evicted = victim.map(|slot| {
             let evicted = self.evicted(slot, now);
-            self.vacate(slot, now);
+            self.vacate(slot, now, EndReason::Evicted);
             evicted
         });
         // There is a bucket, a way and a slot, because the victim left them if there were none.
@@ -410,7 +418,7 @@ impl FlowTable {
             for way in 0..WAYS {
                 let Some(slot) = self.slot_at(bucket, way) else { continue };
                 if self.first_lines[slot as usize].is_expired(now) {
-                    self.remove(slot, now);
+                    self.remove(slot, now, EndReason::Expired);
                 } else if self.slots.records.is_some() {
                     self.entry_mut(slot).renew_record();
                 }
@@ -521,10 +529,10 @@ impl FlowTable {
         }
     }
 
-    /// Removes a flow, but leaves its slot to its owner.
+    /// Removes a flow, but leaves its slot to its owner. The reason counts unless it has expired.
     #[inline]
-    fn vacate(&mut self, slot: u32, now: u32) {
-        self.tell_end(slot, now, EndReason::Evicted);
+    fn vacate(&mut self, slot: u32, now: u32, reason: EndReason) {
+        self.tell_end(slot, now, reason);
         self.remove_second_key(slot);
         let place = Place::from_bits(self.slots.place_bits(slot));
         self.clear_tag(place, |table| table.copy(slot).key());
@@ -548,8 +556,9 @@ impl FlowTable {
         }
     }
 
-    pub(super) fn remove(&mut self, slot: u32, now: u32) {
-        self.vacate(slot, now);
+    /// Removes a flow. The reason counts unless it has expired.
+    pub(super) fn remove(&mut self, slot: u32, now: u32, reason: EndReason) {
+        self.vacate(slot, now, reason);
         self.slots.release(slot);
         self.len -= 1;
     }

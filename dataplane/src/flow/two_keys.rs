@@ -15,6 +15,7 @@
 //! whose shard is another worker's, is refused, and the caller takes another one (another source port).
 
 use super::bucket::{Place, tag};
+use super::end::EndReason;
 use super::second_key::{SecondKey, SecondKeyLine};
 use super::shards::WorkerId;
 use super::table::{Evicted, FlowTable, Found};
@@ -52,7 +53,7 @@ impl FlowTable {
             if !self.first_lines[other as usize].is_expired(now) {
                 return Err(KeyTaken::Flow);
             }
-            self.remove(other, now);
+            self.remove(other, now, EndReason::Expired);
         }
         if let Some((shards, worker)) = &self.shards {
             shards.open(hash, *worker).map_err(KeyTaken::Worker)?;
@@ -88,7 +89,7 @@ impl FlowTable {
         };
         let evicted = victim.map(|victim| {
             let evicted = self.evicted(victim, now);
-            self.remove(victim, now);
+            self.remove(victim, now, EndReason::Evicted);
             evicted
         });
         // The victim left a way if there was none.
@@ -223,19 +224,21 @@ mod tests {
                     let expired = model.values().filter(|(_, at)| !live(*at, now)).count();
                     prop_assert_eq!(table.age(table.buckets(), now), expired);
                     model.retain(|_, (_, at)| live(*at, now));
-                } else if second == Some(first) || (model.values().any(|(it, _)| *it == Some(first))) {
-                    // The caller's affair: a packet that is found by a second key opens no flow.
-                } else {
-                    let opened = open(&mut table, first, second, now);
+                } else if second != Some(first) {
+                    // By either key a packet finds the flow that the new one replaces.
+                    let replaced = model.iter().find(|(key, (its, _))| **key == first || *its == Some(first));
+                    let replaced = replaced.map(|(key, _)| *key);
                     let taken = model.iter().find(|(key, (its, _))| {
-                        **key != first && second.is_some_and(|it| **key == it || *its == Some(it))
+                        Some(**key) != replaced && second.is_some_and(|it| **key == it || *its == Some(it))
                     });
                     let taken = taken.map(|(key, (_, at))| (*key, live(*at, now)));
+                    let opened = open(&mut table, first, second, now);
                     prop_assert_eq!(opened.is_err(), matches!(taken, Some((_, true))), "{:?}", opened);
                     if let Some((key, false)) = taken {
                         model.remove(&key);
                     }
                     if let Ok(evicted) = opened {
+                        replaced.map(|it| model.remove(&it));
                         model.insert(first, (second, now));
                         let is_there = |n: &u32| {
                             let (key, _) = key(*n);

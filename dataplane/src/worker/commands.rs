@@ -27,7 +27,7 @@ pub enum Command {
     Wrap(PortId, Wrap),
     /// Send a copy of up to this many flows.
     Flows(usize, Sender<Vec<FlowEntry>>),
-    /// Tell of the end of each allowed flow, until the receiver is dropped.
+    /// Tell of the end of each allowed flow, until the receiver is dropped or another one is named.
     TellEnds(Sender<FlowEnd>),
     /// Open flows of the last process again, and wait until every worker has done so.
     Restore(RestorePass, Arc<Restoration>),

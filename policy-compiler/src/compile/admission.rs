@@ -23,6 +23,8 @@ const MOST_PRICE: usize = 2 << 20;
 pub(crate) struct Admission {
     /// The price that the policies of all namespaces may have together.
     pub(crate) most_price: usize,
+    /// Whether a compilation has counted more truths than it may: only then what policies are true of is shared out.
+    pub(crate) bounds_truths: bool,
     closed: BTreeSet<String>,
     /// The local endpoints of these.
     pub(crate) left_out: BTreeSet<LocalName>,
@@ -30,32 +32,36 @@ pub(crate) struct Admission {
     decided: Option<State>,
 }
 
-/// What a decision rests on: policies, network sets, and the namespaces of the local endpoints. Pods that come and go
-/// elsewhere count at the next one.
+/// What a decision rests on: policies, network sets, the namespaces of the local endpoints, and the local endpoints of
+/// closed namespaces. Other pods that come and go count at the next one.
 #[derive(Debug, PartialEq)]
 struct State {
     marks: [Mark; 2],
     namespaces: BTreeSet<String>,
+    closed: BTreeSet<LocalName>,
 }
 
 impl State {
-    fn new(model: &Model, local: &BTreeSet<LocalName>) -> Self {
+    fn new(model: &Model, local: &BTreeSet<LocalName>, closed: &BTreeSet<String>) -> Self {
         let namespaces = local.iter().map(|name| name.namespace.clone()).collect();
-        Self { marks: [model.policies.mark(), model.network_sets.mark()], namespaces }
+        let is_closed = |name: &&LocalName| closed.contains(&name.namespace);
+        let closed = local.iter().filter(is_closed).cloned().collect();
+        Self { marks: [model.policies.mark(), model.network_sets.mark()], namespaces, closed }
     }
 }
 
 impl Default for Admission {
     fn default() -> Self {
         let (closed, left_out) = Default::default();
-        Self { most_price: MOST_PRICE, closed, left_out, decided: None }
+        let (most_price, bounds_truths, decided) = (MOST_PRICE, false, None);
+        Self { most_price, bounds_truths, closed, left_out, decided }
     }
 }
 
 impl Admission {
     /// Whether policies have a higher price than they may.
-    pub(crate) fn is_too_dear(&self, resolved: &Resolved) -> bool {
-        resolved.prices().into_values().sum::<usize>() > self.most_price
+    pub(crate) fn is_too_dear(&self, model: &Model, resolved: &Resolved) -> bool {
+        resolved.prices(model).into_values().sum::<usize>() > self.most_price
     }
 
     /// Those that are compiled.
@@ -64,8 +70,9 @@ impl Admission {
         model: &Model,
         local: &'l BTreeSet<LocalName>,
     ) -> Cow<'l, BTreeSet<LocalName>> {
-        if !self.closed.is_empty() && self.decided != Some(State::new(model, local)) {
-            self.decide(model, local, SHARE);
+        let is_decided = || self.decided == Some(State::new(model, local, &self.closed));
+        if !self.closed.is_empty() && !is_decided() {
+            self.review(model, local);
         }
         let is_closed = |name: &&LocalName| self.closed.contains(&name.namespace);
         self.left_out = local.iter().filter(is_closed).cloned().collect();
@@ -80,16 +87,23 @@ impl Admission {
         !self.closed.is_empty()
     }
 
-    /// Decides who is left out, by one part of `share` of what may be counted.
+    /// Decides anew who is left out. If nobody is, all begins as if nobody had ever been.
+    pub(crate) fn review(&mut self, model: &Model, local: &BTreeSet<LocalName>) {
+        self.decide(model, local, SHARE);
+        self.bounds_truths &= self.is_closing();
+    }
+
+    /// Decides who is left out, by one part of `share` of the truths that may be counted if they are shared out.
     pub(crate) fn decide(&mut self, model: &Model, local: &BTreeSet<LocalName>, share: usize) {
-        self.closed = closed(model, local, [most_truths(model) / share, self.most_price]);
-        self.decided = Some(State::new(model, local));
+        let truths = if self.bounds_truths { most_truths(model) / share } else { usize::MAX };
+        self.closed = closed(model, local, [truths, self.most_price]);
+        self.decided = Some(State::new(model, local, &self.closed));
     }
 }
 
 /// What the policies of a namespace ask.
 struct Asking<'n> {
-    /// The part of what all may ask.
+    /// How much of the two bounds it takes, of whichever it takes more.
     part: f64,
     namespace: &'n str,
     terms: Terms,
@@ -118,12 +132,11 @@ fn closed(
         }
         asked.sort();
     }
-    let prices = resolved.prices();
+    let prices = resolved.prices(model);
     let weighed = asked.into_iter().map(|(namespace, terms)| {
         let price = prices.get(namespace).copied().unwrap_or_default();
         let each = weights.of_terms(&terms, &cache.vocabulary);
         let sum = each.iter().flatten().sum::<usize>();
-        // What it takes of the one bound or of the other.
         let part = (sum as f64 / truths_left as f64).max(price as f64 / price_left as f64);
         Asking { part, namespace, terms, each, price }
     });

@@ -5,8 +5,8 @@
 //!
 //! **Cost**, with *E* members of the cluster, *S* distinct selectors and *P* predicates: O(E log E) for addresses, at
 //! worst O(S·P) selector matches (a selector looks only at members with the namespace or label that it requires), and
-//! for each chain as many rows as its own predicates tell classes apart. Policies are looked up by namespace; they are
-//! never all read. The rows of a chain look at no more rules (each alternative of a rule counts) than 16 for each rule,
+//! for each chain as many rows as its own predicates tell classes apart. Policies are looked up by namespace and by a
+//! label that they require; they are never all read. The rows of a chain look at no more rules (each alternative of a rule counts) than 16 for each rule,
 //! each predicate that a rule names of peers and each predicate of a row, and four million; all chains of a node no more
 //! than four times those of the largest ([`Compiler::looks`] counts them).
 //!
@@ -119,8 +119,8 @@ impl Compiler {
         }
     }
 
-    /// The local endpoints that the last image leaves out, because the policies of their namespaces are true of too much:
-    /// nothing passes for them.
+    /// The local endpoints that the last image leaves out, because the policies of their namespaces are true of too much or
+    /// have too many rules: nothing passes for them.
     pub fn left_out(&self) -> &BTreeSet<LocalName> {
         &self.admission.left_out
     }
@@ -161,7 +161,7 @@ impl Compiler {
         basis.apply_local_delta(model, local, &mut delta)?;
         basis.apply_set_delta(model, &mut delta)?;
         let resolved = resolve(model, local, &mut basis.cache, &mut self.order, true);
-        if self.admission.is_too_dear(&resolved) {
+        if self.admission.is_too_dear(model, &resolved) {
             return Err(Rebuild);
         }
         let vocabulary = &basis.cache.vocabulary;
@@ -177,18 +177,22 @@ impl Compiler {
     fn compile_anew(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Draft {
         let mut share = SHARE;
         if self.admission.is_closing() {
-            self.admission.decide(model, local, share);
+            self.admission.review(model, local);
             share = share.saturating_pow(4);
         }
         // It ends when nobody has a share. What the node's own endpoints ask is not bounded.
         loop {
             let admitted = self.admission.admitted(model, local).into_owned();
             let most = if share == usize::MAX { usize::MAX } else { most_truths(model) };
-            if let Ok(draft) = self.compile_all(model, &admitted, most) {
-                return draft;
+            match self.compile_all(model, &admitted, most) {
+                Ok(draft) => return draft,
+                Err(Exceeded::Price) => self.admission.decide(model, local, share),
+                Err(Exceeded::Truths) => {
+                    self.admission.bounds_truths = true;
+                    self.admission.decide(model, local, share);
+                    share = share.saturating_pow(4);
+                }
             }
-            self.admission.decide(model, local, share);
-            share = share.saturating_pow(4);
         }
     }
 
@@ -198,7 +202,7 @@ impl Compiler {
         model: &Model,
         local: &BTreeSet<LocalName>,
         most: usize,
-    ) -> Result<Draft, TooMany> {
+    ) -> Result<Draft, Exceeded> {
         let mut cache = ResolveCache::default();
         let is_large = model.endpoints.len() + model.network_sets.len() >= LARGE_CLUSTER;
         let policies = || resolve(model, local, &mut cache, &mut self.order, false);
@@ -208,8 +212,8 @@ impl Compiler {
             (members, of_sets)
         };
         let (resolved, holders) = join(is_large, policies, holders);
-        if self.admission.is_too_dear(&resolved) {
-            return Err(TooMany);
+        if self.admission.is_too_dear(model, &resolved) {
+            return Err(Exceeded::Price);
         }
         let in_use = TermsInUse::of_either_end(&resolved, &cache.vocabulary);
         self.interner.forget_if_sparse(self.used);
@@ -223,7 +227,10 @@ impl Compiler {
             }
         };
         let (peers, ()) = join_with(is_large, peers, &mut self.tables, precompute);
-        let (basis, columns) = peers.inspect_err(|TooMany| self.interner.forget(taken))?;
+        let (basis, columns) = peers.map_err(|TooMany| {
+            self.interner.forget(taken);
+            Exceeded::Truths
+        })?;
         self.used = basis.peers.identities as u32;
         Ok(Draft { resolved, in_use, basis, columns })
     }
@@ -257,6 +264,14 @@ impl Compiler {
             serial: self.serial,
         }
     }
+}
+
+/// A bound that policies exceed.
+enum Exceeded {
+    /// How often predicates are true.
+    Truths,
+    /// What rules cost.
+    Price,
 }
 
 /// Everything that an image is built from.

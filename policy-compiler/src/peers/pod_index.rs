@@ -6,10 +6,7 @@ use ahash::AHashMap;
 
 use crate::common::Pinned;
 use crate::model::{Endpoint, LabelView, Model, ObjectName};
-use crate::selector::{
-    Labels, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, SERVICE_ACCOUNT, SERVICE_ACCOUNT_PREFIX,
-    Selector,
-};
+use crate::selector::{Labels, NAMESPACE, NAMESPACE_PREFIX, Selector, is_reserved};
 
 /// The pods by their own labels, made at first use because that reads all pods. Pods that share a label set are one
 /// entry.
@@ -139,11 +136,7 @@ impl PodIndex {
                 return namespaces.flat_map(|(name, _)| in_namespace(model, name)).collect();
             }
         }
-        let own = required.iter().find(|(key, _)| {
-            !matches!(*key, NAMESPACE | ORCHESTRATOR | SERVICE_ACCOUNT)
-                && !key.starts_with(NAMESPACE_PREFIX)
-                && !key.starts_with(SERVICE_ACCOUNT_PREFIX)
-        });
+        let own = required.iter().find(|(key, _)| !is_reserved(key));
         let Some((key, values)) = own else { return model.endpoints.iter().collect() };
         if self.names.len() == 0 {
             self.add_all(model);

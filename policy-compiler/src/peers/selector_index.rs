@@ -11,8 +11,7 @@ use ahash::AHashMap;
 use super::members::{Member, Members, Position, Run};
 use crate::common::{LARGE_CLUSTER, Pinned, join};
 use crate::selector::{
-    Comparison, Labels, NAMESPACE, NAMESPACE_PREFIX, Node, ORCHESTRATOR, SERVICE_ACCOUNT,
-    SERVICE_ACCOUNT_PREFIX, Selector,
+    Comparison, Labels, NAMESPACE, NAMESPACE_PREFIX, Node, ORCHESTRATOR, Selector, is_reserved,
 };
 
 /// A set of the members of a domain, by their places in it.
@@ -211,7 +210,7 @@ impl<'m> Domain<'m> {
             let half = self.runs.partition_point(|(first, _)| first * 2 < self.len);
             let (one, other) = self.runs.split_at(half);
             let (mut values, others) = join(
-                self.len >= LARGE_CLUSTER * 4 && is_own_label(key),
+                self.len >= LARGE_CLUSTER * 4 && !is_reserved(key),
                 || collect_values(one, members, key, words),
                 || collect_values(other, members, key, words),
             );
@@ -227,18 +226,13 @@ fn is_run_label(key: &str) -> bool {
     matches!(key, NAMESPACE | ORCHESTRATOR) || key.starts_with(NAMESPACE_PREFIX)
 }
 
-/// Whether a label is the member's own.
-fn is_own_label(key: &str) -> bool {
-    !is_run_label(key) && key != SERVICE_ACCOUNT && !key.starts_with(SERVICE_ACCOUNT_PREFIX)
-}
-
 fn collect_values<'m>(
     runs: &[(usize, Run)],
     members: &'m Members<'_>,
     key: &str,
     words: usize,
 ) -> LabelValues<'m> {
-    let (of_run, own) = (is_run_label(key), is_own_label(key));
+    let (of_run, own) = (is_run_label(key), !is_reserved(key));
     let mut values = LabelValues { by_value: AHashMap::new(), places: Vec::new(), words };
     let mut seen = AHashMap::new();
     for (place, run) in runs {

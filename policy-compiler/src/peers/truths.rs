@@ -14,7 +14,7 @@ pub(crate) fn most_truths(model: &Model) -> usize {
     MOST.0.saturating_add(members.saturating_mul(MOST.1))
 }
 
-/// There are more truths than a compilation may count, or rules that cost more than it may.
+/// There are more truths than a compilation may count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TooMany;
 

@@ -9,6 +9,7 @@ use ahash::{AHashMap, AHashSet};
 use super::list::{List, Lists, LocalName, ResolvedList};
 use super::order::{NamedPolicy, OrderedPolicy};
 use super::policy_rules::PolicyRules;
+use super::price;
 use super::steps::Step;
 use super::terms::terms_of;
 use super::vocabulary::Vocabulary;
@@ -142,11 +143,12 @@ impl ResolveCache {
         steps: Vec<Step>,
         tier_end: Option<Step>,
     ) -> Arc<PolicyRules> {
+        let terms = terms_of(&steps);
         let rules = Arc::new(PolicyRules {
             name: Arc::clone(name),
             policy: Arc::clone(policy),
-            terms: terms_of(&steps),
-            size: steps.iter().map(Step::size).sum(),
+            size: price::size(&steps, &terms, &self.vocabulary),
+            terms,
             isolated: Arc::new(Reason::Isolated(direction, (**name).clone()).into()),
             tier_end,
             steps: steps.into(),

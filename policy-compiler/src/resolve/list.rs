@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::policy_rules::PolicyRules;
+use super::price::PricedSizes;
 use super::stage::Stage;
 use super::step_index::StepIndex;
 use super::steps::Steps;
@@ -48,6 +49,8 @@ pub struct ResolvedList {
     pub(crate) policy_steps: Range<usize>,
     /// The names of the policies' tiers.
     pub(crate) tiers: Vec<String>,
+    /// What they count in a [price](super::price).
+    pub(super) priced_sizes: PricedSizes,
     /// The list that this one replaced.
     pub(crate) predecessor: Weak<ResolvedList>,
     /// Made when first needed.

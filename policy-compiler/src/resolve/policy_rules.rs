@@ -15,7 +15,7 @@ pub(crate) struct PolicyRules {
     pub(super) steps: Box<[Step]>,
     /// The terms that they use of the local end and of the peer.
     pub(super) terms: [Terms; 2],
-    /// The rules, and what they name of both ends.
+    /// What they count in a [price](super::price).
     pub(super) size: usize,
     /// The decision after its tier's last rule, if the policy is the first enforced one of the tier and the tier denies
     /// at its end.

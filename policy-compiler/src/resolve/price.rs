@@ -1,21 +1,69 @@
 //! What the policies of namespaces cost to compile from nothing: known before anything is compiled of them.
 //!
 //! A price is a number of units of about half a microsecond. It counts the rules of policies that have a namespace, with
-//! what they name of both ends ([`PolicyRules::size`]): each policy [`OF_POLICY`] times for the predicates and addresses
-//! that it brings along, and once more in each list that it is in, which makes rows. Rows are made for each endpoint if
-//! a list asks for something of its own. Policies without a namespace have no price: who may write them may do anything.
+//! what they name ([`size`]). Each policy counts [`OF_POLICY`] times for the predicates and addresses that it brings along,
+//! and once more in each list that it is in, which makes rows. If its rules ask for something of the endpoint itself, the
+//! list may have rows for each of its endpoints, and counts for each that differs. Policies without a namespace have no
+//! price: who may write them may do anything.
 
 use std::collections::BTreeMap;
 use std::mem::replace;
+use std::sync::Arc;
 
 use ahash::AHashSet;
 
 use super::list::{Resolved, ResolvedList};
 use super::policy_rules::PolicyRules;
+use super::predicate::Predicate;
+use super::steps::Step;
+use super::terms::Terms;
+use super::vocabulary::Vocabulary;
 use crate::common::Pinned;
+use crate::model::Model;
 
 /// A rule and what it names cost this many times as much as its place in one more list.
 const OF_POLICY: usize = 8;
+
+/// What looks at all members of the cluster counts this much: a name of ports, and a key of a selector that has more than
+/// [`FEW_KEYS`].
+const OF_ALL_MEMBERS: usize = 64;
+
+/// Nearly all selectors have no more keys.
+const FEW_KEYS: usize = 8;
+
+/// A policy with these steps: one, its rules, and what they name of both ends.
+pub(super) fn size(steps: &[Step], terms: &[Terms; 2], vocabulary: &Vocabulary) -> usize {
+    let of_terms = terms.iter().map(|terms| {
+        let selectors = terms.predicates.iter().filter_map(|it| {
+            match vocabulary.predicates.get(*it as usize) {
+                Some(Predicate::Members(selector)) => Some(selector),
+                _ => None,
+            }
+        });
+        let keys = selectors.map(|it| it.keys().len()).filter(|keys| *keys > FEW_KEYS);
+        (terms.port_sets.len() + keys.sum::<usize>()).saturating_mul(OF_ALL_MEMBERS)
+    });
+    1 + of_terms.sum::<usize>() + steps.iter().map(Step::size).sum::<usize>()
+}
+
+/// The sizes of a list's policies that have a price.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct PricedSizes {
+    all: usize,
+    /// Of those whose rules ask for something of the endpoint itself.
+    of_local: usize,
+}
+
+impl PricedSizes {
+    pub(super) fn new(rules: &[Arc<PolicyRules>]) -> Self {
+        let priced = || rules.iter().filter(|it| it.is_priced());
+        let asks = |it: &&Arc<PolicyRules>| !it.terms[0].is_empty();
+        Self {
+            all: priced().map(|it| it.size).sum(),
+            of_local: priced().filter(asks).map(|it| it.size).sum(),
+        }
+    }
+}
 
 impl PolicyRules {
     fn is_priced(&self) -> bool {
@@ -24,31 +72,39 @@ impl PolicyRules {
 }
 
 impl ResolvedList {
-    /// The size of its policies that have a price.
-    fn priced_size(&self) -> usize {
-        self.policy_rules.iter().filter(|it| it.is_priced()).map(|it| it.size).sum()
+    /// The distinct policies of the list that have a price.
+    fn priced(&self) -> impl Iterator<Item = &Arc<PolicyRules>> {
+        self.policy_rules.iter().filter(|it| it.is_priced())
     }
 }
 
 impl Resolved {
     /// The price of the endpoints of each namespace. A policy that has a namespace selects endpoints of that one only.
-    pub(crate) fn prices(&self) -> BTreeMap<&str, usize> {
+    pub(crate) fn prices(&self, model: &Model) -> BTreeMap<&str, usize> {
         let mut prices = BTreeMap::new();
         let mut listed = vec![false; self.lists.len()];
-        let mut paid = AHashSet::new();
+        let (mut paid, mut rows) = (AHashSet::new(), AHashSet::new());
         for (name, lists) in &self.endpoints {
             let price: &mut usize = prices.entry(name.namespace.as_str()).or_default();
             for &at in lists.values() {
-                let Some(list) = self.lists.get(at) else { continue };
+                let Some(list) = self.lists.get(at).filter(|it| it.priced_sizes.all > 0) else {
+                    continue;
+                };
+                let PricedSizes { all, of_local } = list.priced_sizes;
                 let is_first = !replace(&mut listed[at], true);
-                if is_first || !list.local.is_empty() {
-                    *price = price.saturating_add(list.priced_size());
-                }
                 if is_first {
-                    let rules = list.policy_rules.iter().filter(|it| it.is_priced());
-                    let new = rules.filter(|it| paid.insert(Pinned(&***it)));
+                    let new = list.priced().filter(|it| paid.insert(Pinned(&***it)));
                     let sizes: usize = new.map(|it| it.size.saturating_mul(OF_POLICY)).sum();
-                    *price = price.saturating_add(sizes);
+                    *price = price.saturating_add(sizes).saturating_add(all);
+                }
+                // Replicas of one pod have one set of rows, unless the list asks for more than their ports.
+                let differs = of_local > 0
+                    && model.endpoints.get(&**name).is_none_or(|pod| {
+                        !list.local.predicates.is_empty()
+                            || rows.insert((at, Arc::as_ptr(&pod.labels), &pod.named_ports))
+                    });
+                if differs && !is_first {
+                    *price = price.saturating_add(of_local);
                 }
             }
         }

@@ -4,14 +4,25 @@
 use ahash::AHashMap;
 
 use crate::model::LabelView;
-use crate::selector::{Selector, is_reserved};
+use crate::selector::{Comparison, Node, Selector, is_reserved};
+
+/// A policy for which more values will do is only looked up by its key.
+const MOST_VALUES: usize = 64;
 
 /// See the module. Each policy is a `P`.
 #[derive(Debug)]
 pub(super) struct ByRequiredLabel<P> {
-    /// By key and value; no list is empty. A policy for which several values will do is at each of them.
-    labelled: AHashMap<String, AHashMap<String, Vec<P>>>,
+    labelled: AHashMap<String, OfKey<P>>,
     others: Vec<P>,
+}
+
+/// The policies that require a label with this key.
+#[derive(Debug)]
+struct OfKey<P> {
+    /// By the value that they require; no list is empty. A policy for which several values will do is at each of them.
+    by_value: AHashMap<String, Vec<P>>,
+    /// Those for which any value may do.
+    any_value: Vec<P>,
 }
 
 impl<P> Default for ByRequiredLabel<P> {
@@ -20,38 +31,72 @@ impl<P> Default for ByRequiredLabel<P> {
     }
 }
 
-/// The first label that a selector requires of the endpoint itself, and its values, if there is one.
-fn required(selector: &Selector) -> Option<(&str, Vec<&str>)> {
-    let mut labels = selector.required_labels().into_iter();
-    labels.find_map(|(key, values)| Some((key, values.filter(|_| !is_reserved(key))?)))
+impl<P> Default for OfKey<P> {
+    fn default() -> Self {
+        Self { by_value: AHashMap::new(), any_value: Vec::new() }
+    }
+}
+
+/// A label that a selector requires of the endpoint itself, and its values if they are few. Costs as much as reading the
+/// selector once.
+fn required(selector: &Selector) -> Option<(&str, Option<Vec<&str>>)> {
+    let mut by_key = None;
+    for conjunct in selector.conjuncts() {
+        let (key, values) = match conjunct.node() {
+            Node::Compare { key, how: Comparison::Equal, value } => (key, Some(vec![&**value])),
+            Node::Among { key, values, negated: false } if values.len() <= MOST_VALUES => {
+                (key, Some(values.iter().map(String::as_str).collect()))
+            }
+            Node::Among { key, negated: false, .. } | Node::Has(key) => (key, None),
+            _ => continue,
+        };
+        if is_reserved(key) {
+            continue;
+        }
+        if values.is_some() {
+            return Some((key, values));
+        }
+        by_key = by_key.or(Some((key.as_str(), None)));
+    }
+    by_key
 }
 
 impl<P> ByRequiredLabel<P> {
     /// All lists.
     pub(super) fn lists_mut(&mut self) -> impl Iterator<Item = &mut Vec<P>> {
-        self.labelled.values_mut().flat_map(|it| it.values_mut()).chain([&mut self.others])
+        let labelled = self.labelled.values_mut();
+        let of_keys = labelled.flat_map(|it| it.by_value.values_mut().chain([&mut it.any_value]));
+        of_keys.chain([&mut self.others])
     }
 
     /// Edits the lists that a policy with this selector belongs to.
     pub(super) fn edit(&mut self, selector: &Selector, mut edit: impl FnMut(&mut Vec<P>)) {
         let Some((key, values)) = required(selector) else { return edit(&mut self.others) };
-        let by_value = self.labelled.entry(key.to_owned()).or_default();
-        for value in values {
-            let list = by_value.entry(value.to_owned()).or_default();
-            edit(list);
-            if list.is_empty() {
-                by_value.remove(value);
+        let of_key = self.labelled.entry(key.to_owned()).or_default();
+        match values {
+            None => edit(&mut of_key.any_value),
+            Some(values) => {
+                for value in values {
+                    let list = of_key.by_value.entry(value.to_owned()).or_default();
+                    edit(list);
+                    if list.is_empty() {
+                        of_key.by_value.remove(value);
+                    }
+                }
             }
         }
-        if by_value.is_empty() {
+        if of_key.by_value.is_empty() && of_key.any_value.is_empty() {
             self.labelled.remove(key);
         }
     }
 
     /// Those that may select an endpoint, some perhaps twice.
     pub(super) fn candidates(&self, view: &LabelView<'_>) -> impl Iterator<Item = &P> {
-        let labels = view.own_labels();
-        let lists = labels.filter_map(|(key, value)| self.labelled.get(key)?.get(value));
-        lists.flatten().chain(&self.others)
+        let of_labels = view.own_labels().flat_map(|(key, value)| {
+            let of_key = self.labelled.get(key);
+            let by_value = of_key.and_then(|it| it.by_value.get(value));
+            by_value.into_iter().chain(of_key.map(|it| &it.any_value))
+        });
+        of_labels.flatten().chain(&self.others)
     }
 }

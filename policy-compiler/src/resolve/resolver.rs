@@ -13,6 +13,7 @@ use super::list::{List, Lists, LocalName, Resolved, ResolvedList};
 use super::order::{NamedPolicy, OrderedPolicy, PolicyDelta, PolicyOrder};
 use super::policy_rules::PolicyRules;
 use super::predicate::{PortSet, PortSetId, Predicate, PredicateId};
+use super::price::PricedSizes;
 use super::rule::{Ports, ResolvedEnd, ResolvedEntity, ResolvedRule};
 use super::stage::Stage;
 use super::steps::{Outcome, Step, Steps};
@@ -229,6 +230,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
             peer,
             context_hash: around,
             revision: OnceLock::new(),
+            priced_sizes: PricedSizes::new(&rules),
             policy_rules: rules,
             policy_steps: of_policies_at,
             tiers,

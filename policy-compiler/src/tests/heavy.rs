@@ -353,14 +353,25 @@ fn rules_that_cost_too_much_close_their_namespace_and_its_neighbour_pays_nothing
     compiler.compile(&cluster.model, &local);
     assert!(compiler.left_out().is_empty());
 
-    // A node's own pods have a price each where a rule asks for the name of a port of theirs.
+    // Where a rule asks for the name of a port, each of the node's own pods counts, unless it is another's replica.
     let mut named = tenant(200).pod("a/b", "", "10.0.0.3");
     let local = named.all();
     compiler.compile(&named.model, &local);
     assert!(compiler.left_out().is_empty());
-    named = named.policy(kubernetes("a/heavy").ingress([from(allow().tcp("http"), 550)]));
+    named = named.policy(kubernetes("a/heavy").ingress([from(allow().tcp("http"), 500)]));
     compiler.compile(&named.model, &local);
     assert_eq!(*compiler.left_out(), [name("a/a"), name("a/b")].into());
+    // When one of the two goes the other is open.
+    let fewer = [name("a/a"), name("z/z")].into();
+    compiler.compile(&named.model, &fewer);
+    assert!(compiler.left_out().is_empty());
+    let labels = named.model.endpoints[&name("a/a")].labels.clone();
+    let replica = Endpoint { labels, ..Endpoint::clone(&named.model.endpoints[&name("a/b")]) };
+    named.model.endpoints.insert(name("a/b"), std::sync::Arc::new(replica));
+    let mut compiler = Compiler::new();
+    compiler.admission.most_price = 10_000;
+    compiler.compile(&named.model, &local);
+    assert!(compiler.left_out().is_empty());
 
     // What the cluster's administrator writes has no price.
     let of_all = of(global("heavy"), 600);

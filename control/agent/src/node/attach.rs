@@ -153,8 +153,14 @@ impl Agent {
         Renewing { caller, found, then }: Renewing,
         reserved: Result<Reservation, host_local::Error>,
     ) {
-        let reserved = reserved.map(Reservation::commit);
-        let response = reserved.map(|_| found).map_err(|error| failure(error.kind(), &error));
+        let response = match reserved.map(Reservation::commit) {
+            Ok(_) if then.is_some() => {
+                let message = "the pod's device failed meanwhile: attach it again";
+                Err(failure(ErrorKind::Internal, &message))
+            }
+            Ok(_) => Ok(found),
+            Err(error) => Err(failure(error.kind(), &error)),
+        };
         self.attachments.reply(caller, response);
         if let Some(departure) = then {
             self.begin_detach(name, departure);

@@ -1,7 +1,7 @@
 //! The state of a pod that this node has something of, or that somebody waits for.
 //!
 //! A pod is in one [`State`]. Work for a pod (addresses, its device) is one piece at a time; its states are named by what
-//! is under way. A state that nothing is under way in is a rest: [`State::Nothing`], [`State::Apart`], [`State::Attached`].
+//! is under way. In a rest ([`State::Nothing`], [`State::Apart`], [`State::Attached`]) nothing is, and a request can begin.
 //! The ways from one state to another are [`Pods`](super::pod_walk::Pods)'.
 
 use manx_dataplane::tables::PortId;

@@ -319,6 +319,9 @@ impl Pods {
         self.change(name, |before| {
             let may_begin = matches!(before, State::Nothing | State::Apart(_) | State::Expected(_));
             debug_assert!(may_begin, "{name}: {:?}", before.describe());
+            if !may_begin {
+                tracing::error!(%name, state = before.describe(), "work for a pod began beside other work for it");
+            }
             next(before)
         });
     }

@@ -5,7 +5,7 @@
 //! device as a port, and settles: tables name the pod. The caller gets its reply after that, so the pod's policy is in
 //! force; if the tables were refuted (`--verify-tables`), nothing passes the pod. Detaching goes the other way round.
 //! Work for many pods runs at once; requests for one pod run one after the other, in order of arrival. What fails leaves
-//! nothing: neither a device nor an address.
+//! no device, and no address unless a lease could not be written.
 
 use std::panic::resume_unwind;
 

@@ -7,6 +7,8 @@ use std::task::{Context, Poll, Waker};
 
 use proptest::prelude::*;
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 /// A store whose calls take a step to begin and another to end, and may fail before or after they have done their work. It
@@ -73,6 +75,7 @@ impl Store for Memory {
             record: "the record".to_owned(),
             verb: "written",
             source: std::io::Error::other("it is broken"),
+            is_undone: false,
         };
         let end = lock(&self.ends).pop().unwrap_or(End::Written);
         pause().await;
@@ -177,6 +180,7 @@ struct Node {
     memory: Memory,
     ipam: HostLocal<Memory>,
     pods: BTreeMap<PodName, Pod>,
+    given_up: BTreeSet<PodName>,
 }
 
 impl Node {
@@ -184,7 +188,7 @@ impl Node {
         let memory = Memory::default();
         *lock(&memory.ends) = ends;
         let ipam = whole(HostLocal::open(memory.clone(), "n1", fresh())).unwrap();
-        Self { memory, ipam, pods: BTreeMap::new() }
+        Self { memory, ipam, pods: BTreeMap::new(), given_up: BTreeSet::new() }
     }
 
     fn step(&mut self, step: Step) {
@@ -213,6 +217,7 @@ impl Node {
             Step::GiveUp(number) => {
                 if let Some(Pod::UnderWay(_)) = self.pods.get(&pod(number)) {
                     self.pods.remove(&pod(number));
+                    self.given_up.insert(pod(number));
                 }
             }
             Step::Crash => {
@@ -265,7 +270,7 @@ impl Node {
     /// What pods were told is theirs alone, and in the store.
     fn check(&self) {
         let kept = self.memory.leases();
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         for (pod, addresses, _) in kept.iter() {
             assert!(addresses.iter().all(|it| seen.insert(*it)), "{pod}: {addresses:?}");
         }
@@ -306,11 +311,15 @@ proptest! {
         node.finish();
         node.check();
         lock(&node.memory.ends).clear();
-        // Nothing is taken by a pod that the leases do not name, and a runtime detaches those that failed.
+        // A runtime detaches those that the leases name, and whose attachment it has given up.
         let ipam = node.ipam.clone();
-        for number in 0..8 {
-            whole(ipam.release(&pod(number))).unwrap();
+        for pod in &node.given_up {
+            whole(ipam.release(pod)).unwrap();
         }
+        for (pod, ..) in ipam.leases().iter() {
+            whole(ipam.release(pod)).unwrap();
+        }
+        prop_assert_eq!(ipam.leases().iter().count(), 0);
         let fill = |ipam: &HostLocal<Memory>, from: u8| -> Vec<(PodName, Vec<IpAddr>)> {
             let one = |number| {
                 let reserved = whole(ipam.reserve(&request(pod(number)))).ok()?;
