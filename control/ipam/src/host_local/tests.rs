@@ -364,9 +364,9 @@ fn a_file_that_is_put_back_takes_no_running_pods_address_away() {
     let path = folder.path().join("addresses.json");
     let ipam = open(&path, &nets(&["10.0.0.0/24"])).unwrap();
     reserve(&ipam, &pod(1), &[], None).unwrap();
-    let backup = std::fs::read(&path).unwrap();
+    let backup = fs::read(&path).unwrap();
     let running = reserve(&ipam, &pod(2), &[], None).unwrap();
-    std::fs::write(&path, backup).unwrap();
+    fs::write(&path, backup).unwrap();
     assert_ne!(reserve(&ipam, &pod(3), &[], None).unwrap(), running);
     let again = open(&path, &nets(&["10.0.0.0/24"])).unwrap();
     assert_eq!(again.leases().addresses(&pod(2)), Some(&running[..]));
