@@ -9,7 +9,7 @@ use ahash::{AHashMap, AHashSet};
 use super::list::{List, Lists, LocalName, ResolvedList};
 use super::order::{NamedPolicy, OrderedPolicy};
 use super::policy_rules::PolicyRules;
-use super::price;
+use super::size;
 use super::steps::Step;
 use super::terms::terms_of;
 use super::vocabulary::Vocabulary;
@@ -147,7 +147,7 @@ impl ResolveCache {
         let rules = Arc::new(PolicyRules {
             name: Arc::clone(name),
             policy: Arc::clone(policy),
-            size: price::size(&steps, &terms, &self.vocabulary),
+            size: size::size(&steps, &terms, &self.vocabulary),
             terms,
             isolated: Arc::new(Reason::Isolated(direction, (**name).clone()).into()),
             tier_end,

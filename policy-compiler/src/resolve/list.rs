@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
 
 use super::policy_rules::PolicyRules;
-use super::price::PricedSizes;
+use super::size::PricedSizes;
 use super::stage::Stage;
 use super::step_index::StepIndex;
 use super::steps::Steps;

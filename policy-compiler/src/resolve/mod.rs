@@ -17,6 +17,7 @@ mod required_label;
 mod resolver;
 mod revision;
 mod rule;
+mod size;
 mod stage;
 mod step_index;
 mod steps;

@@ -1,7 +1,7 @@
 //! What the policies of namespaces cost to compile from nothing: known before anything is compiled of them.
 //!
 //! A price is a number of units of about half a microsecond. It counts the rules of policies that have a namespace, with
-//! what they name ([`size`]). Each policy counts [`OF_POLICY`] times for the predicates and addresses that it brings along,
+//! what they name (their [size](super::size)). Each policy counts [`OF_POLICY`] times for the predicates and addresses that it brings along,
 //! and once more in each list that it is in, which makes rows. If its rules ask for something of the endpoint itself, the
 //! list may have rows for each of its endpoints, and counts for each that differs. Policies without a namespace have no
 //! price: who may write them may do anything.
@@ -14,62 +14,12 @@ use ahash::AHashSet;
 
 use super::list::{Resolved, ResolvedList};
 use super::policy_rules::PolicyRules;
-use super::predicate::Predicate;
-use super::steps::Step;
-use super::terms::Terms;
-use super::vocabulary::Vocabulary;
+use super::size::PricedSizes;
 use crate::common::Pinned;
 use crate::model::Model;
 
 /// A rule and what it names cost this many times as much as its place in one more list.
 const OF_POLICY: usize = 8;
-
-/// What looks at all members of the cluster counts this much: a name of ports, and a key of a selector that has more than
-/// [`FEW_KEYS`].
-const OF_ALL_MEMBERS: usize = 64;
-
-/// Nearly all selectors have no more keys.
-const FEW_KEYS: usize = 8;
-
-/// A policy with these steps: one, its rules, and what they name of both ends.
-pub(super) fn size(steps: &[Step], terms: &[Terms; 2], vocabulary: &Vocabulary) -> usize {
-    let of_terms = terms.iter().map(|terms| {
-        let selectors = terms.predicates.iter().filter_map(|it| {
-            match vocabulary.predicates.get(*it as usize) {
-                Some(Predicate::Members(selector)) => Some(selector),
-                _ => None,
-            }
-        });
-        let keys = selectors.map(|it| it.keys().len()).filter(|keys| *keys > FEW_KEYS);
-        (terms.port_sets.len() + keys.sum::<usize>()).saturating_mul(OF_ALL_MEMBERS)
-    });
-    1 + of_terms.sum::<usize>() + steps.iter().map(Step::size).sum::<usize>()
-}
-
-/// The sizes of a list's policies that have a price.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct PricedSizes {
-    all: usize,
-    /// Of those whose rules ask for something of the endpoint itself.
-    of_local: usize,
-}
-
-impl PricedSizes {
-    pub(super) fn new(rules: &[Arc<PolicyRules>]) -> Self {
-        let priced = || rules.iter().filter(|it| it.is_priced());
-        let asks = |it: &&Arc<PolicyRules>| !it.terms[0].is_empty();
-        Self {
-            all: priced().map(|it| it.size).sum(),
-            of_local: priced().filter(asks).map(|it| it.size).sum(),
-        }
-    }
-}
-
-impl PolicyRules {
-    fn is_priced(&self) -> bool {
-        !self.name.namespace.is_empty()
-    }
-}
 
 impl ResolvedList {
     /// The distinct policies of the list that have a price.

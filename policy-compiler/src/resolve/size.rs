@@ -1,0 +1,56 @@
+//! The size of policies, of which their [price](super::price) is made: their rules, and what they name.
+
+use std::sync::Arc;
+
+use super::policy_rules::PolicyRules;
+use super::predicate::Predicate;
+use super::steps::Step;
+use super::terms::Terms;
+use super::vocabulary::Vocabulary;
+
+/// What looks at all members of the cluster counts this much: a name of ports, and a key of a selector that has more than
+/// [`FEW_KEYS`].
+const OF_ALL_MEMBERS: usize = 64;
+
+/// Nearly all selectors have no more keys.
+const FEW_KEYS: usize = 8;
+
+/// A policy with these steps: one, its rules, and what they name of both ends.
+pub(super) fn size(steps: &[Step], terms: &[Terms; 2], vocabulary: &Vocabulary) -> usize {
+    let of_terms = terms.iter().map(|terms| {
+        let selectors = terms.predicates.iter().filter_map(|it| {
+            match vocabulary.predicates.get(*it as usize) {
+                Some(Predicate::Members(selector)) => Some(selector),
+                _ => None,
+            }
+        });
+        let keys = selectors.map(|it| it.keys().len()).filter(|keys| *keys > FEW_KEYS);
+        (terms.port_sets.len() + keys.sum::<usize>()).saturating_mul(OF_ALL_MEMBERS)
+    });
+    1 + of_terms.sum::<usize>() + steps.iter().map(Step::size).sum::<usize>()
+}
+
+/// The sizes of a list's policies that have a price.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct PricedSizes {
+    pub(super) all: usize,
+    /// Of those whose rules ask for something of the endpoint itself.
+    pub(super) of_local: usize,
+}
+
+impl PricedSizes {
+    pub(super) fn new(rules: &[Arc<PolicyRules>]) -> Self {
+        let priced = || rules.iter().filter(|it| it.is_priced());
+        let asks = |it: &&Arc<PolicyRules>| !it.terms[0].is_empty();
+        Self {
+            all: priced().map(|it| it.size).sum(),
+            of_local: priced().filter(asks).map(|it| it.size).sum(),
+        }
+    }
+}
+
+impl PolicyRules {
+    pub(super) fn is_priced(&self) -> bool {
+        !self.name.namespace.is_empty()
+    }
+}
