@@ -34,9 +34,8 @@ pub enum Route {
     Local,
     /// An address of this node itself.
     Node,
-    /// An address of this node by which it masquerades others
-    /// ([`Plan`](manx_ipam::plan::Plan)): a destination like the node's own, and a source of which
-    /// nothing is known.
+    /// An address of this node by which it masquerades others ([`Plan`](manx_ipam::plan::Plan)). As a destination it is
+    /// like the node's own. As a source it is unknown.
     Masquerade,
     /// Another node's block or borrowed address, unencapsulated, by that node's address.
     Direct(IpAddr),

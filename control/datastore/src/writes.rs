@@ -1,7 +1,7 @@
 //! Single objects, read and written. A write is done, or it is refused because somebody else was first.
 //!
-//! A source follows objects, and is always a little late. Whoever decides by what an object is reads it here, and has it
-//! written only if it is still the same: no writer undoes what another one has written and it has not seen.
+//! A source follows objects, and is always a little late. A writer that decides by the value of an object reads it here,
+//! and writes it only if it is still the same. So no writer undoes a change that it has not seen.
 
 use manx_objects::object::{Kind, ObjectKey};
 use serde_json::Value;

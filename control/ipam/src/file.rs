@@ -1,8 +1,8 @@
 //! One record in a file.
 //!
 //! The file is written beside its place, synced, and renamed onto it: it is always one whole record. The revision is a
-//! digest of what it says. Comparing and swapping is not one step for the kernel: whoever has the file must be the only
-//! one, as an agent is by the lock of its socket.
+//! digest of the content. The kernel does not compare and swap in one step, so only one process may use the file: the
+//! lock of an agent's socket sees to that.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};

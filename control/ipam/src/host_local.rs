@@ -98,7 +98,7 @@ pub struct Request {
     pub addresses: Vec<IpAddr>,
     /// What a container runtime calls the attachment.
     pub id: Option<AttachmentId>,
-    /// Addresses that are next for nobody, and who has them.
+    /// Addresses that no pod may be given in turn, and who has each.
     pub others: BTreeMap<IpAddr, String>,
 }
 
@@ -149,7 +149,7 @@ struct Shared<S> {
 struct Known {
     /// `None`: there is none.
     revision: Option<Revision>,
-    /// Whether a change may have been done of which this does not know.
+    /// Whether the record may have been changed since it was last read.
     is_doubtful: bool,
     /// Whether the record lacks something of the leases.
     is_behind: bool,
@@ -281,12 +281,8 @@ impl<S: Store> HostLocal<S> {
                 }
             };
             if let Swap::Done(revision) = swap {
-                *known = Known {
-                    revision: Some(revision),
-                    is_doubtful: false,
-                    is_behind: false,
-                    is_closed: false,
-                };
+                known.revision = Some(revision);
+                (known.is_doubtful, known.is_behind) = (false, false);
                 leases.send_replace(Arc::new(next));
                 return Ok(result);
             }

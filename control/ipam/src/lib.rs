@@ -12,7 +12,8 @@
 //! is aborted. Both may take calls of a store, which fail, hang, or are cut off by a crash. The law is that no address is
 //! ever two pods', and that none is lost for ever. A reservation therefore is in the store before anybody hears of it.
 //!
-//! The layers below `store` know no files, no clock and no Kubernetes. None of this knows devices, tables or who asks.
+//! The layers before `store` depend on no file, no clock and no Kubernetes. The whole crate depends on no device and no
+//! table.
 
 pub mod block;
 pub mod file;

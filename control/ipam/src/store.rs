@@ -1,8 +1,8 @@
 //! Where records about addresses are kept: read, and changed by compare-and-swap.
 //!
-//! A store knows no addresses: a record is bytes. Whoever changes one says which revision it has read, and nothing is
-//! written if the record has another one by now. So several may change the same records, and one that has crashed in
-//! the middle of its changes has changed each record or not.
+//! A record is bytes; a store knows nothing of addresses. A writer names the revision that it has read, and nothing is
+//! written if the record has another revision by now. So several writers may change the same records. A writer that
+//! crashes has changed each record as a whole, or not at all.
 
 use std::io;
 

@@ -144,7 +144,7 @@ impl FirstLine {
         FlowKey::from_words([first, last & !HAS_ANOTHER], second.v6)
     }
 
-    /// Whether the entry has another key as well ([`second_key`](super::two_keys)).
+    /// Whether the entry has another key as well ([`two_keys`](super::two_keys)).
     #[inline]
     pub(super) fn has_two_keys(&self) -> bool {
         self.key_words[1] & HAS_ANOTHER != 0
@@ -152,11 +152,6 @@ impl FirstLine {
 
     pub(super) fn set_two_keys(&mut self, two: bool) {
         self.key_words[1] = self.key_words[1] & !HAS_ANOTHER | if two { HAS_ANOTHER } else { 0 };
-    }
-
-    /// Whether the entry has another key as well, and belongs to this connection by its first.
-    pub(super) fn has_first_of_two(&self, key: &FlowKey, second: &SecondLine) -> bool {
-        self.has_two_keys() && self.key(second) == *key
     }
 
     /// Becomes another entry in the same slot: what the table knows of the slot stays.
@@ -268,8 +263,8 @@ impl FlowEntry {
         Self { first: FirstLine::open(&key, original, flags, now), second: SecondLine::open(&key) }
     }
 
-    /// A flow that is as far as its record says. It is denied, as [`FlowMut::open`](super::FlowMut::open) says. The record may be older than
-    /// the flow's last packet by [`MAX_AGE`].
+    /// A flow that is as far as its record says. It is denied, as [`FlowMut::open`](super::FlowMut::open) says. The record
+    /// may be older than the flow's last packet by [`MAX_AGE`].
     pub fn from_record(record: &FlowRecord, now: u32) -> Self {
         let seen = record.seen.saturating_add(MAX_AGE).min(now);
         let mut entry = Self::open(record.key, record.original, TcpFlags::default(), seen);

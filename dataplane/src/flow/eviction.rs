@@ -49,15 +49,11 @@ impl FlowTable {
         Some(victim)
     }
 
-    /// The flow of some buckets, but for one, to evict first, if they hold any: an expired flow before a live one, then a
-    /// flow whose owner has more than its share, then one that is not established, then the longest silent.
-    pub(super) fn least_valuable(
-        &self,
-        buckets: &[usize],
-        but: Option<u32>,
-        now: u32,
-    ) -> Option<u32> {
-        let all = buckets.iter().flat_map(|bucket| (0..WAYS).map(move |way| (*bucket, way)));
+    /// The flow of a hash's two buckets, but for one, to evict first, if they hold any: an expired flow before a live one,
+    /// then a flow whose owner has more than its share, then one that is not established, then the longest silent.
+    pub(super) fn least_valuable(&self, hash: u64, but: Option<u32>, now: u32) -> Option<u32> {
+        let buckets = [self.first_bucket(hash), self.alternate_bucket(hash)];
+        let all = buckets.into_iter().flat_map(|bucket| (0..WAYS).map(move |way| (bucket, way)));
         let slots = all.filter_map(|(bucket, way)| self.slot_at(bucket, way));
         let slots = slots.filter(|slot| Some(*slot) != but);
         slots.min_by_key(|slot| {

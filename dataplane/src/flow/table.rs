@@ -347,22 +347,15 @@ impl FlowTable {
     fn make_room(&mut self, hash: u64, owner: Owner, now: u32) -> (Option<u32>, Option<Evicted>) {
         let chosen = self.choose_bucket(hash);
         let victim = if chosen.is_none() {
-            self.least_valuable(&[self.first_bucket(hash), self.alternate_bucket(hash)], None, now)
+            self.least_valuable(hash, None, now)
         } else if self.len == self.capacity() {
             self.victim(owner, now)
         } else {
             None
         };
-        let evicted = victim.map(|slot| {
-            let evicted = self.evicted(slot, now);
-            self.vacate(slot, now, EndReason::Evicted);
-            evicted
-        });
-        // There is a bucket, a way and a slot, because the victim left them if there were none.
-        let chosen = chosen.or_else(|| self.choose_bucket(hash));
-        let free = chosen.and_then(|bucket| Some((bucket, self.buckets[bucket].free_way()?)));
-        let Some((bucket, way)) = free else { return (None, evicted) };
-        let place = Place { bucket, way, is_alternate: bucket != self.first_bucket(hash) };
+        let evicted = victim.map(|slot| self.evict(slot, now));
+        // There is a place and a slot, because the victim left them if there were none.
+        let Some(place) = self.free_place(hash, chosen) else { return (None, evicted) };
         let slot = if let Some(slot) = victim {
             self.slots.reassign(slot, owner, place.to_bits());
             slot
@@ -375,6 +368,14 @@ impl FlowTable {
         };
         self.set_tag(hash, place, slot);
         (Some(slot), evicted)
+    }
+
+    /// A free place for a tag of this hash: in the chosen bucket, or in the one that can be chosen now.
+    #[inline]
+    pub(super) fn free_place(&self, hash: u64, chosen: Option<usize>) -> Option<Place> {
+        let bucket = chosen.or_else(|| self.choose_bucket(hash))?;
+        let way = self.buckets[bucket].free_way()?;
+        Some(Place { bucket, way, is_alternate: bucket != self.first_bucket(hash) })
     }
 
     /// Lets a hash lead to a slot by a free way.
@@ -498,8 +499,8 @@ impl FlowTable {
             let lines = self.first_lines.get(slot).zip(self.second_lines.get(slot));
             lines.is_some_and(|(first, second)| {
                 first.has_key(key, second)
-                    || first.has_first_of_two(key, second)
-                    || first.has_two_keys() && self.slots.second_keys[slot].has_key(key)
+                    || first.has_two_keys()
+                        && (first.key(second) == *key || self.slots.second_keys[slot].has_key(key))
             })
         })
     }
@@ -517,16 +518,18 @@ impl FlowTable {
         }
     }
 
-    /// What a flow is that is about to be evicted.
-    pub(super) fn evicted(&self, slot: u32, now: u32) -> Evicted {
+    /// Evicts a flow, and returns what it was. Its slot stays its owner's.
+    pub(super) fn evict(&mut self, slot: u32, now: u32) -> Evicted {
         let entry = &self.first_lines[slot as usize];
-        if entry.is_expired(now) {
+        let evicted = if entry.is_expired(now) {
             Evicted::Expired
         } else if entry.state().is_established() {
             Evicted::Established
         } else {
             Evicted::Unestablished
-        }
+        };
+        self.vacate(slot, now, EndReason::Evicted);
+        evicted
     }
 
     /// Removes a flow, but leaves its slot to its owner. The reason counts unless it has expired.
@@ -559,6 +562,12 @@ impl FlowTable {
     /// Removes a flow. The reason counts unless it has expired.
     pub(super) fn remove(&mut self, slot: u32, now: u32, reason: EndReason) {
         self.vacate(slot, now, reason);
+        self.release(slot);
+    }
+
+    /// Gives back the slot of a flow that was evicted.
+    #[inline]
+    pub(super) fn release(&mut self, slot: u32) {
         self.slots.release(slot);
         self.len -= 1;
     }

@@ -80,26 +80,18 @@ impl FlowTable {
             self.release_second_key(ClaimedKey { second, hash });
             return None;
         };
-        let first_bucket = self.first_bucket(hash);
         let chosen = self.choose_bucket(hash);
-        let victim = if chosen.is_none() {
-            self.least_valuable(&[first_bucket, self.alternate_bucket(hash)], Some(slot), now)
-        } else {
-            None
-        };
+        let victim = chosen.map_or_else(|| self.least_valuable(hash, Some(slot), now), |_| None);
         let evicted = victim.map(|victim| {
-            let evicted = self.evicted(victim, now);
-            self.remove(victim, now, EndReason::Evicted);
+            let evicted = self.evict(victim, now);
+            self.release(victim);
             evicted
         });
-        // The victim left a way if there was none.
-        let chosen = chosen.or_else(|| self.choose_bucket(hash));
-        let free = chosen.and_then(|bucket| Some((bucket, self.buckets[bucket].free_way()?)));
-        let Some((bucket, way)) = free else {
+        // The victim left a place if there was none.
+        let Some(place) = self.free_place(hash, chosen) else {
             self.release_second_key(ClaimedKey { second, hash });
             return evicted;
         };
-        let place = Place { bucket, way, is_alternate: bucket != first_bucket };
         self.set_tag(hash, place, slot);
         let line = SecondKeyLine::new(second, place.to_bits());
         self.slots.second_keys[slot as usize] = line;

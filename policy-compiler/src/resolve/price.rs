@@ -22,7 +22,7 @@ use crate::model::Model;
 const OF_POLICY: usize = 8;
 
 impl ResolvedList {
-    /// The distinct policies of the list that have a price.
+    /// The policies of the list that have a price.
     fn priced(&self) -> impl Iterator<Item = &Arc<PolicyRules>> {
         self.policy_rules.iter().filter(|it| it.is_priced())
     }

@@ -100,7 +100,7 @@ impl Pods {
         }
     }
 
-    /// Takes the requests whose turn it is, and forgets pods of which nothing is left.
+    /// Takes the requests of pods at rest, and forgets the pods that the node has nothing of.
     pub(super) fn take_ready(&mut self) -> Vec<PodRequest> {
         let at_rest = self.all.values_mut().filter(|pod| pod.state.is_rest());
         let ready = at_rest.flat_map(|pod| pod.requests.drain(..)).collect();
@@ -176,16 +176,12 @@ impl Pods {
 
     /// Reserving → as before.
     pub(super) fn end_reserving(&mut self, name: &ObjectName) -> Option<Reserving> {
-        let mut ended = None;
-        self.change(name, |state| match state {
+        self.end(name, |state| match state {
             State::Reserving(mut reserving) => {
-                let before = State::at_rest(reserving.before.take());
-                ended = Some(*reserving);
-                before
+                (State::at_rest(reserving.before.take()), Some(*reserving))
             }
-            other => other,
-        });
-        ended
+            other => (other, None),
+        })
     }
 
     /// Attached → renewing. An attachment of the same device is repeated.
@@ -199,15 +195,10 @@ impl Pods {
 
     /// Renewing → attached.
     pub(super) fn end_renewing(&mut self, name: &ObjectName) -> Option<Renewing> {
-        let mut ended = None;
-        self.change(name, |state| match state {
-            State::Renewing(pod, renewing) => {
-                ended = Some(renewing);
-                State::Attached(pod)
-            }
-            other => other,
-        });
-        ended
+        self.end(name, |state| match state {
+            State::Renewing(pod, renewing) => (State::Attached(pod), Some(renewing)),
+            other => (other, None),
+        })
     }
 
     /// Nothing or apart → making: it has addresses.
@@ -217,15 +208,10 @@ impl Pods {
 
     /// Making → nothing. What follows is another state: attached, removing or releasing.
     pub(super) fn end_making(&mut self, name: &ObjectName) -> Option<Making> {
-        let mut ended = None;
-        self.change(name, |state| match state {
-            State::Making(making) => {
-                ended = Some(*making);
-                State::Nothing
-            }
-            other => other,
-        });
-        ended
+        self.end(name, |state| match state {
+            State::Making(making) => (State::Nothing, Some(*making)),
+            other => (other, None),
+        })
     }
 
     /// Nothing → attached: it has a device and a port.
@@ -261,17 +247,14 @@ impl Pods {
         let is_leaving = |pod: &Pod| matches!(pod.state, State::Leaving(..));
         let leaving = self.all.iter().filter(|(_, pod)| is_leaving(pod));
         let leaving: Vec<ObjectName> = leaving.map(|(name, _)| name.clone()).collect();
-        let mut ended = Vec::new();
-        for name in leaving {
-            self.change(&name, |state| match state {
-                State::Leaving(pod, departure) => {
-                    ended.push((name.clone(), pod, departure));
-                    State::Nothing
-                }
-                other => other,
-            });
-        }
-        ended
+        let end = |name: ObjectName| {
+            let (pod, departure) = self.end(&name, |state| match state {
+                State::Leaving(pod, departure) => (State::Nothing, Some((pod, departure))),
+                other => (other, None),
+            })?;
+            Some((name, pod, departure))
+        };
+        leaving.into_iter().filter_map(end).collect()
     }
 
     /// Nothing → removing.
@@ -281,15 +264,10 @@ impl Pods {
 
     /// Removing → nothing. What follows is another state: releasing or apart.
     pub(super) fn end_removing(&mut self, name: &ObjectName) -> Option<Departure> {
-        let mut ended = None;
-        self.change(name, |state| match state {
-            State::Removing(departure) => {
-                ended = Some(departure);
-                State::Nothing
-            }
-            other => other,
-        });
-        ended
+        self.end(name, |state| match state {
+            State::Removing(departure) => (State::Nothing, Some(departure)),
+            other => (other, None),
+        })
     }
 
     /// Nothing, apart or expected → releasing. Attachments that wait for the pod's object wait for this first.
@@ -303,15 +281,12 @@ impl Pods {
         name: &ObjectName,
         failed: Option<String>,
     ) -> Option<Releasing> {
-        let mut ended = None;
-        self.change(name, |state| match state {
+        self.end(name, |state| match state {
             State::Releasing(releasing) => {
-                ended = Some(releasing);
-                State::at_rest(failed.map(Apart::Stuck))
+                (State::at_rest(failed.map(Apart::Stuck)), Some(releasing))
             }
-            other => other,
-        });
-        ended
+            other => (other, None),
+        })
     }
 
     /// From a state in which nothing is under way to the next.
@@ -324,6 +299,21 @@ impl Pods {
             }
             next(before)
         });
+    }
+
+    /// From a state in which something is under way to the next. Returns what has ended.
+    fn end<T>(
+        &mut self,
+        name: &ObjectName,
+        next: impl FnOnce(State) -> (State, Option<T>),
+    ) -> Option<T> {
+        let mut ended = None;
+        self.change(name, |before| {
+            let (state, what) = next(before);
+            ended = what;
+            state
+        });
+        ended
     }
 
     /// From one state to another.

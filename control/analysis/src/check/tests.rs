@@ -1,5 +1,5 @@
-//! The problems that are reported of all objects together, and correct input of which none is
-//! reported. `docs/check.md` has an example of each code.
+//! The problems that all objects together have, and correct input without any problem. `docs/check.md` has an example
+//! of each code.
 
 mod made_pods;
 mod meant;

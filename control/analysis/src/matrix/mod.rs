@@ -139,8 +139,8 @@ impl Matrix {
         self.asked.get(&net).into_iter().flatten().copied()
     }
 
-    /// The cell of two parties. `None` if there is no such pair (a pod and itself, two ends of which none is a pod, a
-    /// node that is only the pod's own, or no common family).
+    /// The cell of two parties. `None` if they are no pair: a pod and itself, two ends without a pod, a pod and a node
+    /// that is only its own, or two ends without a common family.
     pub fn cell(&self, from: usize, to: usize) -> Option<Cell> {
         let (source, destination) = (self.parties.get(from)?, self.parties.get(to)?);
         // Traffic of a pod to itself is not judged.

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use super::*;
 
 /// A store whose calls take a step to begin and another to end, and may fail before or after they have done their work. It
-/// outlives whoever uses it.
+/// stays when an agent ends.
 #[derive(Debug, Clone, Default)]
 struct Memory {
     record: Arc<std::sync::Mutex<Numbered>>,

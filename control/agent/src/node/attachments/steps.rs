@@ -16,7 +16,7 @@ use super::{Attachments, Done};
 use crate::node::pod_request::{Answered, AttachRequest, Caller, pod_name};
 use crate::node::pod_state::{Departure, GivesBack, Making};
 use crate::server::{Handover, Outcome};
-use manx_api::{self as api, Attach};
+use manx_api::{self as api, Attach, Device};
 use manx_devices::device::{AgentNamespace, DeviceSpec};
 use manx_devices::holder::Held;
 use manx_devices::pod_device::{self, PodDevice};
@@ -26,10 +26,25 @@ use manx_linux::netns;
 /// How long the removal of a pod's device waits until workers have closed its queues.
 const CLOSING: Duration = Duration::from_secs(1);
 
-/// What a device has beside the pattern.
+/// What a pod's device may have different from the pattern.
+#[derive(Clone, Copy)]
 pub(in crate::node) struct Measures {
     pub(in crate::node) mtu: u32,
     pub(in crate::node) segments: Option<u32>,
+}
+
+impl Measures {
+    /// A pod's device.
+    fn device_spec<'a>(
+        self,
+        pattern: DeviceSpec<'a>,
+        interface: &'a str,
+        addresses: &'a [IpAddr],
+        device: Device,
+    ) -> DeviceSpec<'a> {
+        let Self { mtu, segments } = self;
+        DeviceSpec { interface, addresses, mtu, segments, device, ..pattern }
+    }
 }
 
 impl Attachments {
@@ -71,21 +86,14 @@ impl Attachments {
         attach: Attach,
         caller: Caller,
         reservation: Reservation,
-        Measures { mtu, segments }: Measures,
+        measures: Measures,
     ) {
         let pattern = self.devices.pattern;
         let (device, addresses) = (self.devices.kind(&attach), reservation.addresses().to_vec());
         let making = Making { attach: attach.clone(), reservation, caller: Some(caller) };
         self.pods.begin_making(name, making);
         self.work.start(name.clone(), move |namespace| {
-            let wanted = DeviceSpec {
-                interface: &attach.interface,
-                addresses: &addresses,
-                mtu,
-                segments,
-                device,
-                ..pattern
-            };
+            let wanted = measures.device_spec(pattern, &attach.interface, &addresses, device);
             Done::Made(pod_device::attach(namespace, &attach.netns, &wanted))
         });
     }
@@ -97,7 +105,7 @@ impl Attachments {
         attach: Attach,
         (caller, netns): (Caller, netns::Identity),
         reservation: Reservation,
-        Measures { mtu, segments }: Measures,
+        measures: Measures,
     ) {
         let pattern = self.devices.pattern;
         let (device, addresses) = (self.devices.kind(&attach), reservation.addresses().to_vec());
@@ -105,9 +113,9 @@ impl Attachments {
         let to_make = api::Reservation {
             device,
             addresses: addresses.clone(),
-            mtu,
+            mtu: measures.mtu,
             queues: pattern.queues,
-            segments,
+            segments: measures.segments,
         };
         // A client that went away takes the channel along.
         let _ = caller.send(Outcome::Reserved(to_make, handover));
@@ -116,21 +124,14 @@ impl Attachments {
         let holding = Arc::clone(&self.holding);
         let take_over = move |Handover { queues, answer }| {
             let attach = Attach { addresses: addresses.clone(), ..attach };
-            let wanted = DeviceSpec {
-                interface: &attach.interface,
-                addresses: &addresses,
-                mtu,
-                segments,
-                device,
-                ..pattern
-            };
+            let wanted = measures.device_spec(pattern, &attach.interface, &addresses, device);
             let own: io::Result<Vec<OwnedFd>> = queues.iter().map(OwnedFd::try_clone).collect();
             let made = match attach.made {
                 None => pod_device::adopt(queues, &attach.netns, netns, &wanted),
                 Some(_) => pod_device::relay(queues, &attach, netns, &wanted),
             };
             if made.is_ok() {
-                holding.keep(Held { attach, mtu }, own);
+                holding.keep(Held { attach, mtu: measures.mtu }, own);
             }
             Done::HandedOver(answer, made)
         };
