@@ -69,12 +69,11 @@ fn product_crates_depend_on_each_other_one_way() {
         |name: &str| -> BTreeSet<String> { direct[name].intersection(&ours).cloned().collect() };
     assert_eq!(of("manx-policy-compiler"), set(&[]));
     assert_eq!(of("manx-dataplane"), set(&["manx-policy-compiler"]));
-    for (at, (package, depends_on)) in CONTROL.iter().enumerate() {
-        assert_eq!(of(package), set(depends_on), "{package}");
-        for known in depends_on.iter().filter(|known| control_folder(known).is_some()) {
-            let before = CONTROL[..at].iter().any(|(package, _)| package == known);
-            assert!(before, "{known} stands before {package}");
-        }
+    let packages: Vec<String> = FOLDERS.iter().map(|(folder, _)| package(folder)).collect();
+    for (at, (folder, depends_on)) in FOLDERS.iter().enumerate() {
+        assert_eq!(of(&packages[at]), set(depends_on), "{folder}");
+        let later = packages[at..].iter().find(|it| depends_on.contains(&it.as_str()));
+        assert_eq!(later, None, "stands before {folder}");
     }
     assert_eq!(of("manx-fixtures"), set(&[]), "fixtures are data");
 }
@@ -208,47 +207,53 @@ fn what_promises_no_system_calls_no_clock_and_no_files_names_none() {
 }
 
 #[test]
-fn what_control_calculates_from_objects_alone_reaches_no_file_and_no_clock() {
-    for name in ["objects", "assume", "oracle", "calculation", "analysis"] {
-        let sources = sources_of(&format!("control/{name}"));
+fn what_is_calculated_from_a_clusters_objects_alone_reaches_no_file_and_no_clock() {
+    let of_cluster =
+        FOLDERS.iter().map(|(folder, _)| *folder).filter(|it| it.starts_with("cluster/"));
+    for name in of_cluster.filter(|it| *it != "cluster/datastore") {
+        let sources = sources_of(name);
         assert!(sources.is_dir(), "{name}");
         assert_eq!(reached([sources]), [""; 0]);
     }
     let pure = ["block.rs", "plan.rs", "turn.rs", "leases.rs", "saved.rs"];
-    let pure = pure.map(|name| sources_of("control/ipam").join(name));
+    let pure = pure.map(|name| sources_of("node/ipam").join(name));
     assert!(pure.iter().all(|path| path.exists()), "a module that has another name: {pure:?}");
     assert_eq!(reached(pure), [""; 0]);
-    let datastore = sources_of("control/datastore");
+    let datastore = sources_of("cluster/datastore");
     assert!(!reached([datastore]).is_empty(), "and sees what does reach the system");
 }
 
-/// The crates of control, in the order of the layers, and the crates of the workspace that each depends on.
-const CONTROL: &[(&str, &[&str])] = &[
-    ("manx-objects", &["manx-policy-compiler"]),
-    ("manx-assume", &["manx-objects"]),
-    ("manx-datastore", &["manx-objects"]),
+/// The folders of crates of `cluster`, `node` and `tools`, in the order of the layers, and the crates of the workspace
+/// that each depends on.
+const FOLDERS: &[(&str, &[&str])] = &[
+    ("cluster/objects", &["manx-policy-compiler"]),
+    ("cluster/assume", &["manx-objects"]),
+    ("cluster/datastore", &["manx-objects"]),
     // A program that talks to an agent needs nothing else.
-    ("manx-api", &[]),
+    ("node/api", &[]),
     // The oracle judges the objects themselves, so it must not share the import with what it judges. Its traces have
     // the types that the agent's socket carries.
-    ("manx-oracle", &["manx-api", "manx-objects"]),
-    ("manx-ipam", &["manx-api", "manx-objects"]),
-    ("manx-calculation", &["manx-dataplane", "manx-ipam", "manx-objects", "manx-policy-compiler"]),
+    ("cluster/oracle", &["manx-api", "manx-objects"]),
+    ("node/ipam", &["manx-api", "manx-objects"]),
+    (
+        "cluster/calculation",
+        &["manx-dataplane", "manx-ipam", "manx-objects", "manx-policy-compiler"],
+    ),
     // Tables made of the imported objects are compared with the objects.
     (
-        "manx-analysis",
+        "cluster/analysis",
         &["manx-api", "manx-calculation", "manx-objects", "manx-oracle", "manx-policy-compiler"],
     ),
     // The fixtures are behind the feature `testing`, which only tests of other crates turn on.
-    ("manx-linux", &["manx-dataplane", "manx-fixtures"]),
+    ("node/linux", &["manx-dataplane", "manx-fixtures"]),
     // The agent and the plugin make devices by one mechanism.
-    ("manx-devices", &["manx-api", "manx-dataplane", "manx-linux"]),
+    ("node/devices", &["manx-api", "manx-dataplane", "manx-linux"]),
     // A container runtime starts it for every pod.
-    ("manx-cni", &["manx-api", "manx-dataplane", "manx-devices", "manx-linux"]),
+    ("node/cni", &["manx-api", "manx-dataplane", "manx-devices", "manx-linux"]),
     // It is told what it shows.
-    ("manx-observe", &["manx-api"]),
+    ("node/observe", &["manx-api"]),
     (
-        "manx-agent",
+        "node/agent",
         &[
             "manx-analysis",
             "manx-api",
@@ -266,7 +271,7 @@ const CONTROL: &[(&str, &[&str])] = &[
     ),
     // The rig talks to agents through their sockets, as every client does.
     (
-        "manx-rig",
+        "tools/rig",
         &[
             "manx-api",
             "manx-assume",
@@ -280,7 +285,7 @@ const CONTROL: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "manx",
+        "tools/cli",
         &[
             "manx-agent",
             "manx-analysis",
@@ -298,11 +303,12 @@ const CONTROL: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The folder of a crate of control below the workspace. `None`: it is no crate of control.
-fn control_folder(package: &str) -> Option<String> {
-    let is_control = CONTROL.iter().any(|(name, _)| *name == package);
-    let name = package.strip_prefix("manx-").unwrap_or("cli");
-    is_control.then(|| format!("control/{name}"))
+/// The package of a crate's folder.
+fn package(folder: &str) -> String {
+    match Path::new(folder).file_name().and_then(|name| name.to_str()) {
+        Some("cli") => "manx".to_owned(),
+        name => format!("manx-{}", name.unwrap()),
+    }
 }
 
 #[test]
@@ -315,7 +321,7 @@ fn every_crate_of_the_workspace_is_known_here() {
         "manx-policy-compiler",
         "manx-tests",
     ]);
-    known.extend(CONTROL.iter().map(|(package, _)| (*package).to_owned()));
+    known.extend(FOLDERS.iter().map(|(folder, _)| package(folder)));
     assert_eq!(names, known, "a new crate needs a place in the order of layers");
 }
 
@@ -352,16 +358,16 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 /// Crates in which no files import one another in a loop.
 const WITHOUT_LOOPS: &[&str] = &[
     "bench",
-    "control/agent",
-    "control/api",
-    "control/cli",
-    "control/cni",
-    "control/datastore",
-    "control/ipam",
-    "control/objects",
-    "control/observe",
-    "control/oracle",
-    "control/rig",
+    "node/agent",
+    "node/api",
+    "tools/cli",
+    "node/cni",
+    "cluster/datastore",
+    "node/ipam",
+    "cluster/objects",
+    "node/observe",
+    "cluster/oracle",
+    "tools/rig",
     "dataplane",
     "policy-compiler",
 ];
@@ -376,12 +382,10 @@ fn no_files_import_one_another_in_a_loop() {
     }
 }
 
-/// In the crates of control a loop of files stays in one folder, and no folders of the first level import one another
-/// in a loop.
+/// A loop of files stays in one folder, and no folders of the first level import one another in a loop.
 #[test]
 fn no_folders_import_one_another_in_a_loop() {
-    for name in CONTROL.iter().filter_map(|(package, _)| control_folder(package)) {
-        let name = &*name;
+    for (name, _) in FOLDERS {
         let imports = imports_of(name);
         let sources = sources_of(name);
         let modules = imports::between_modules(&imports, &sources);

@@ -1,5 +1,5 @@
 //! What `deploy/monitoring` says of metrics is true: every name is one of `docs/metrics.md`, which holds for an agent
-//! (`control/observe`); the dashboard is made of that page; promtool takes the rules and every alert fires as it should.
+//! (`node/observe`); the dashboard is made of that page; promtool takes the rules and every alert fires as it should.
 
 mod dashboard;
 
