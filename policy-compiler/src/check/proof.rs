@@ -121,7 +121,7 @@ struct Side<'a, E> {
     chain: Option<ChainId>,
 }
 
-/// What the image looks at in an address of the local end.
+/// The part of a local end's address that the image uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum LocalKey {
     Unknown,

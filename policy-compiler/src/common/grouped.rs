@@ -4,7 +4,7 @@
 /// See the module.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Grouped {
-    /// Where each group ends.
+    /// The end of each group in `all`.
     ends: Vec<u32>,
     all: Vec<u32>,
 }
@@ -72,7 +72,7 @@ impl Grouped {
 #[derive(Debug, Default)]
 pub(crate) struct OccupiedGroups {
     groups: Vec<u32>,
-    /// Where each group ends.
+    /// The end of each group in `all`.
     ends: Vec<usize>,
     all: Vec<u32>,
 }

@@ -1,7 +1,7 @@
-//! Which local endpoints are compiled, if the policies of all together are true of too much (an address of each of many
-//! sets, or a pod of each of many selectors) or have too many rules. The endpoints of a namespace stay or go together,
-//! and the namespaces that ask least come first, so what others ask costs a namespace nothing that asks little. The
-//! node's own endpoints always stay. An endpoint that is left out gets no tables: nothing passes for it.
+//! The choice of the local endpoints that are compiled, if the policies of all have too many truths (many sets with one
+//! address, or many selectors with one pod) or too many rules. The endpoints of a namespace stay or go together. The
+//! namespaces with the smallest policies come first, so that large policies of others cost them nothing. The node's own
+//! endpoints always stay. An endpoint that is left out gets no tables: nothing passes for it.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,22 +26,22 @@ pub(crate) struct Admission {
     /// Whether a compilation has counted more truths than it may: only then what policies are true of is shared out.
     pub(crate) bounds_truths: bool,
     closed: BTreeSet<String>,
-    /// The local endpoints of these.
+    /// The local endpoints of the closed namespaces.
     pub(crate) left_out: BTreeSet<LocalName>,
-    /// What it was when that was decided.
-    decided: Option<State>,
+    /// The inputs of the last decision.
+    decided: Option<DecisionInputs>,
 }
 
-/// What a decision rests on: policies, network sets, the namespaces of the local endpoints, and the local endpoints of
-/// closed namespaces. Other pods that come and go count at the next one.
+/// The inputs of a decision: policies, network sets, the namespaces of the local endpoints, and the local endpoints of
+/// closed namespaces. Changes of other pods count at the next decision.
 #[derive(Debug, PartialEq)]
-struct State {
+struct DecisionInputs {
     marks: [Mark; 2],
     namespaces: BTreeSet<String>,
     closed: BTreeSet<LocalName>,
 }
 
-impl State {
+impl DecisionInputs {
     fn new(model: &Model, local: &BTreeSet<LocalName>, closed: &BTreeSet<String>) -> Self {
         let namespaces = local.iter().map(|name| name.namespace.clone()).collect();
         let is_closed = |name: &&LocalName| closed.contains(&name.namespace);
@@ -70,7 +70,7 @@ impl Admission {
         model: &Model,
         local: &'l BTreeSet<LocalName>,
     ) -> Cow<'l, BTreeSet<LocalName>> {
-        let is_decided = || self.decided == Some(State::new(model, local, &self.closed));
+        let is_decided = || self.decided == Some(DecisionInputs::new(model, local, &self.closed));
         if !self.closed.is_empty() && !is_decided() {
             self.review(model, local);
         }
@@ -97,13 +97,13 @@ impl Admission {
     pub(crate) fn decide(&mut self, model: &Model, local: &BTreeSet<LocalName>, share: usize) {
         let truths = if self.bounds_truths { most_truths(model) / share } else { usize::MAX };
         self.closed = closed(model, local, [truths, self.most_price]);
-        self.decided = Some(State::new(model, local, &self.closed));
+        self.decided = Some(DecisionInputs::new(model, local, &self.closed));
     }
 }
 
-/// What the policies of a namespace ask.
-struct Asking<'n> {
-    /// How much of the two bounds it takes, of whichever it takes more.
+/// The terms that the policies of a namespace use.
+struct NamespaceTerms<'n> {
+    /// The part of a bound that it takes: of the two bounds, the one of which it takes more.
     part: f64,
     namespace: &'n str,
     terms: Terms,
@@ -138,9 +138,9 @@ fn closed(
         let each = weights.of_terms(&terms, &cache.vocabulary);
         let sum = each.iter().flatten().sum::<usize>();
         let part = (sum as f64 / truths_left as f64).max(price as f64 / price_left as f64);
-        Asking { part, namespace, terms, each, price }
+        NamespaceTerms { part, namespace, terms, each, price }
     });
-    let mut namespaces: Vec<Asking<'_>> = weighed.collect();
+    let mut namespaces: Vec<NamespaceTerms<'_>> = weighed.collect();
     namespaces.sort_by(|a, b| {
         let own_first = b.namespace.is_empty().cmp(&a.namespace.is_empty());
         own_first.then(a.part.total_cmp(&b.part))
@@ -148,7 +148,9 @@ fn closed(
 
     let mut paid = Terms::default();
     let mut closed = BTreeSet::new();
-    for Asking { namespace, terms, each: [of_predicates, of_port_sets], price, .. } in namespaces {
+    for NamespaceTerms { namespace, terms, each: [of_predicates, of_port_sets], price, .. } in
+        namespaces
+    {
         let predicates = terms.predicates.iter().zip(of_predicates);
         let predicates = predicates.filter(|(it, _)| paid.predicates.binary_search(it).is_err());
         let port_sets = terms.port_sets.iter().zip(of_port_sets);

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 
 use super::address_delta::AddressDelta;
-use super::basis::Basis;
+use super::state::CompileState;
 use crate::common::Rebuild;
 use crate::model::{Endpoint, Model, NetworkSet, ObjectName};
 use crate::peers::{
@@ -40,7 +40,7 @@ struct MovedMember {
     added: Vec<PredicateId>,
 }
 
-impl Basis {
+impl CompileState {
     /// Adds the predicates that come into use. `peers` are the terms that rules use of peers, `anybody` those that they
     /// use of either end. The touched addresses are added to `delta`.
     pub(crate) fn apply_predicate_delta(

@@ -1,10 +1,10 @@
-//! Targets: where a step of a lookup in a row leads.
+//! The targets of the steps of a lookup in a row.
 
 use std::hash::Hash;
 
 use crate::common::PathId;
 
-/// Where a step of a lookup leads: to a path, or to a line, which is searched by key or by source port.
+/// The target of a step of a lookup: a path, or a line, which is searched by key or by source port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Target(pub(super) u32);
 
@@ -83,7 +83,7 @@ impl Target {
     }
 }
 
-/// The key of packets that show none; all other keys are below it.
+/// The key of packets that have none; all other keys are below it.
 pub(crate) const NO_KEY: u32 = 1 << 16;
 
 /// Keys from `start` up to the start of the next interval lead to `to`.

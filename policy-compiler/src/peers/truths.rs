@@ -4,7 +4,7 @@
 
 use crate::model::Model;
 
-/// How many truths a compilation may count, and so many more for each member.
+/// The most truths of a compilation, and the further truths for each member.
 const MOST: (usize, usize) = (8 << 20, 128);
 
 /// How many truths of a cluster may be counted.

@@ -1,4 +1,4 @@
-//! What a predicate costs: at least as many truths as come of it, without making one of them.
+//! The weight of a predicate: an upper bound of the number of its truths, computed without making one.
 
 use std::collections::BTreeSet;
 
@@ -22,9 +22,9 @@ pub(crate) struct Weights<'m> {
     index: SelectorIndex<'m>,
     /// The prefixes of members that are no sets.
     common: AllPrefixes,
-    /// The prefixes that the terms bring along that are weighed now.
+    /// The prefixes of the terms that are weighed now.
     own: AllPrefixes,
-    /// How many ports one member gives a name at most.
+    /// The most ports that one member gives a name.
     ports: AHashMap<&'m str, usize>,
 }
 
@@ -92,8 +92,8 @@ impl<'m> Weights<'m> {
         Self { model, members, index, common, own: AllPrefixes::default(), ports }
     }
 
-    /// The weight of each of some terms, for those who ask for them all: with the prefixes of members that are no sets,
-    /// and those that the terms bring along. Prefixes that others bring along are theirs to pay.
+    /// The weight of each of some terms, with the prefixes of members that are no sets and those of the terms. Prefixes
+    /// of other terms count for these.
     pub(crate) fn of_terms(&mut self, terms: &Terms, vocabulary: &Vocabulary) -> [Vec<usize>; 2] {
         let predicates = || terms.predicates.iter().map(|it| &vocabulary.predicates[*it as usize]);
         let port_sets = || terms.port_sets.iter().map(|it| &vocabulary.port_sets[*it as usize]);

@@ -1,4 +1,5 @@
-//! Where the reference sees peers and packets change: at what the model and its rules name.
+//! The boundaries between which the reference judges all peers and packets alike: the prefixes, members and ports that
+//! the model and its rules name.
 
 use std::collections::BTreeSet;
 

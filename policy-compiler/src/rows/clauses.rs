@@ -126,7 +126,7 @@ impl<'a> Clauses<'a> {
 }
 
 impl Clause<'_> {
-    /// What it takes to look at it.
+    /// The cost of testing it, in steps.
     pub(super) fn steps(&self) -> usize {
         match &self.matches {
             ClauseMatch::Fixed(_) => 1,
@@ -134,7 +134,7 @@ impl Clause<'_> {
         }
     }
 
-    /// What it matches at a peer; `None` for nothing.
+    /// The packets that it matches at a peer; `None` for none.
     pub(super) fn claim(
         &self,
         peer: &AddressFacts<'_>,

@@ -274,7 +274,7 @@ impl Facts for NoFacts {
     }
 }
 
-/// What a rule asks of a packet, apart from its ends.
+/// The terms of a rule about a packet, except those about its ends.
 #[derive(Clone, Copy)]
 pub(crate) struct PacketTerms {
     pub(crate) protocol: Option<u8>,

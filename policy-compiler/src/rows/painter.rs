@@ -12,7 +12,7 @@ use crate::image::{Interval, NO_KEY, OTHERS, Row, TABLES, Target};
 #[derive(Debug)]
 pub(super) struct Painter {
     tables: [TablePaint; TABLES],
-    /// What is painted throughout: [`Parts`](parts) as bits.
+    /// The parts that are painted throughout, as bits of [`parts`].
     pub(super) done: u16,
     intervals: Vec<Interval>,
 }
@@ -28,9 +28,9 @@ struct TablePaint {
     occupied: [u64; WORDS / 64],
     /// How many keys are open.
     left: u32,
-    /// What was taken: first and last key.
+    /// The ranges of keys that were taken, each with its target.
     pieces: Vec<(u32, u32, Target)>,
-    /// Where packets without a key lead.
+    /// The target of packets without a key.
     bare: Option<Target>,
 }
 
@@ -112,7 +112,7 @@ impl Painter {
         painted
     }
 
-    /// The row. What nothing claimed leads to `none`. Also returns the number of intervals.
+    /// Returns the row and its number of intervals. Keys that nothing claimed lead to `none`.
     pub(super) fn row(&mut self, none: Target, interner: &mut RowInterner) -> (Row, usize) {
         let Self { tables, intervals, .. } = self;
         let mut row = [none; TABLES];

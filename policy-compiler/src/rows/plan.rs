@@ -42,9 +42,9 @@ pub(crate) struct PlannedChain<'a> {
 
 enum PlannedCells {
     /// Every row has to be built.
-    All(Arc<Partition>),
+    Full(Arc<Partition>),
     /// The existing row of each class; and the classes that need another row, each with the index of its part.
-    Some { rows: Vec<u32>, open: Vec<(u32, u32)>, parts: Parts },
+    Incremental { rows: Vec<u32>, open: Vec<(u32, u32)>, parts: Parts },
 }
 
 impl<'a> RowPlan<'a> {
@@ -113,7 +113,7 @@ impl<'a> RowPlan<'a> {
             Some((*class, parts.push(family(set)?, relevant)))
         });
         let open = open.collect::<Option<_>>().ok_or(Rebuild)?;
-        self.add(at, (list, local), PlannedCells::Some { rows, open, parts });
+        self.add(at, (list, local), PlannedCells::Incremental { rows, open, parts });
         Ok(())
     }
 
@@ -127,15 +127,15 @@ impl<'a> RowPlan<'a> {
         turn: u64,
     ) {
         let partition = partitions.get(list.peer_predicates(ports), classes, turn);
-        self.add(at, (list, local), PlannedCells::All(partition));
+        self.add(at, (list, local), PlannedCells::Full(partition));
     }
 }
 
 impl PlannedCells {
     fn parts(&self) -> &Parts {
         match self {
-            Self::All(partition) => &partition.parts,
-            Self::Some { parts, .. } => parts,
+            Self::Full(partition) => &partition.parts,
+            Self::Incremental { parts, .. } => parts,
         }
     }
 }
@@ -153,15 +153,15 @@ impl PlannedChain<'_> {
         named.sum::<usize>() + self.rows.len() + self.cells.parts().predicates.len()
     }
 
-    /// How many alternatives of rules its rows look at if they are built one by one: those of rules that require a
-    /// predicate that the peers have, or none; and what is asked again within each row.
+    /// The number of alternatives of rules that its rows test if they are built one by one: those of rules that require
+    /// a predicate that the peers have, or none; and those that a row tests again.
     pub(crate) fn looks(&self) -> usize {
         let again = self.rows.len().saturating_mul(self.looks_again());
         self.looks_once().saturating_add(again)
     }
 
-    /// What a row asks more than once: source ports for each range of keys, rules that are noted for each decision, and
-    /// the ports of a rule for each peer whose ports it looks at.
+    /// The number of repeated tests in a row: source ports for each range of keys, noted rules for each decision, and
+    /// the ports of a rule for each peer whose ports it tests.
     fn looks_again(&self) -> usize {
         let (mut keys, mut sources, mut noted, mut named) = (1_usize, 0_usize, 0, 0);
         for Step { rule, outcome, .. } in &self.list.steps.steps {
@@ -214,8 +214,8 @@ impl PlannedChain<'_> {
     /// Bytes of its cells.
     pub(crate) fn bytes(&self) -> usize {
         match &self.cells {
-            PlannedCells::All(partition) => size_of_val(&*partition.of_class),
-            PlannedCells::Some { rows, .. } => size_of_val(&**rows),
+            PlannedCells::Full(partition) => size_of_val(&*partition.of_class),
+            PlannedCells::Incremental { rows, .. } => size_of_val(&**rows),
         }
     }
 
@@ -224,10 +224,10 @@ impl PlannedChain<'_> {
         let made = made.get(self.rows).unwrap_or_default();
         let made = |part: u32| made.get(part as usize).copied().unwrap_or(LINEAR);
         match self.cells {
-            PlannedCells::All(partition) => {
+            PlannedCells::Full(partition) => {
                 partition.of_class.iter().map(|part| made(*part)).collect()
             }
-            PlannedCells::Some { mut rows, open, .. } => {
+            PlannedCells::Incremental { mut rows, open, .. } => {
                 for (class, part) in open {
                     if let Some(row) = rows.get_mut(class as usize) {
                         *row = made(part);
