@@ -9,11 +9,9 @@ use manx_policy_compiler::model::{HostEndpoint, Interface, Model};
 /// The interfaces of a node that Manx sees forwarded packets of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interfaces<'a> {
-    /// The node.
     pub node: &'a str,
     /// The name of the interface to other nodes and the world, if there is one.
     pub uplink: Option<&'a str>,
-    /// The node's addresses.
     pub addresses: &'a [std::net::IpAddr],
 }
 

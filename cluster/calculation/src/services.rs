@@ -25,15 +25,16 @@ pub struct Services {
     pub addresses: BTreeSet<IpAddr>,
     /// Their endpoints that are hosts.
     pub hosts: Arc<ServiceHosts>,
-    /// The endpoints that no route tells from the world's. True: they are pods of another plugin.
+    /// The endpoints whose addresses have the same route as the world's. True: they are pods of another plugin.
     endpoints: HashMap<IpAddr, bool>,
 }
 
 impl Services {
-    /// Those of a cluster, seen from a node; `is_own` tells which addresses are its own. A cluster IP that lies in a pool or
-    /// a block, or is one of those, is left out, and so is a service that is not fully known: policy decides about such
-    /// an address itself. `is_pod` tells whether a pod has an address that no route tells from the world's. One that was a
-    /// pod's `before` is so until no slice names it: a slice names a pod for some time after that is gone.
+    /// Those of a cluster, seen from a node; `is_own`: whether an address is the node's own. A cluster IP that lies in
+    /// a pool or a block, or is one of those, is left out, and so is a service that is not fully known: policy decides
+    /// about such an address itself. `is_pod`: whether a pod has an address whose route is the same as the world's. An
+    /// address that was a pod's `before` stays one until no slice names it: a slice names a pod for some time after the
+    /// pod is gone.
     pub fn new(
         contents: &Contents,
         topology: &Topology,

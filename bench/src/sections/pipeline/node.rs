@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use manx_calculation::calc::{Calculation, Inputs, Local, Underlay};
+use manx_calculation::calc::{Calculation, Inputs, LocalPod, Underlay};
 use manx_calculation::import::Cluster;
 use manx_calculation::interfaces::Interfaces;
 use manx_calculation::topology::{Reserved, topology};
@@ -37,7 +37,6 @@ const PER_PACKET: Duration = Duration::from_nanos(50);
 /// The number of buffers of a worker: twice a device's ring.
 pub(crate) const BUFFERS: usize = 2 * Pace::DEVICE.ring;
 
-/// A node's shape.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     /// The rules of its policies.
@@ -59,7 +58,7 @@ impl Default for Shape {
 /// See the module.
 pub(crate) struct Node {
     pub(crate) cluster: Cluster,
-    pub(crate) locals: BTreeMap<ObjectName, Local>,
+    pub(crate) locals: BTreeMap<ObjectName, LocalPod>,
     calculation: Calculation,
     /// Whether the uplink is Manx's own.
     owns_uplink: bool,
@@ -67,11 +66,10 @@ pub(crate) struct Node {
     pub(crate) counters: Arc<WorkerCounters>,
     stations: BTreeMap<PortId, (Station, Arc<PortCounters>)>,
     pub(crate) commands: Sender<Command>,
-    /// What the worker reports.
     pub(crate) reports: Receiver<Report>,
     pub(crate) worker: Worker,
     clock: Clock,
-    /// The time, where packets count it.
+    /// The time, if packets advance it.
     counted: Option<Duration>,
     /// The number of packets of the last turn.
     found: usize,
@@ -261,8 +259,8 @@ impl Node {
 }
 
 /// The node's own pods.
-fn locals() -> BTreeMap<ObjectName, Local> {
-    let pod = |index, port, address| Local {
+fn locals() -> BTreeMap<ObjectName, LocalPod> {
+    let pod = |index, port, address| LocalPod {
         index,
         attachment: index,
         port,

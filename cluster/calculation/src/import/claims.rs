@@ -1,12 +1,12 @@
 //! Which pod has an address. The objects of several pods may name one, and one pod has it.
 //!
-//! What an object says of addresses is of two kinds. Its status is kubelet's: no user of the cluster writes it. Its
+//! An object names addresses in two places. Its status is kubelet's: no user of the cluster writes it. Its
 //! annotations are a CNI plugin's, but everybody who may change the pod may write them. So an annotation counts only
 //! until there is a status, only for a pod that has a node, and only for addresses that pods of that node can have:
 //! those of the node's blocks, and those of pools that no node has for itself. Of each family the first counts.
 //!
 //! Of several pods that name an address the first of this order has it:
-//! 1. one whose status names it, before one that is being deleted, before one that only an annotation names it for;
+//! 1. one whose status names it, before one that is being deleted, before one that only has it in an annotation;
 //! 2. one whose node has the address in its blocks;
 //! 3. the one that was made first, and then the one whose name comes first.
 //!
@@ -70,7 +70,7 @@ pub enum Unheld {
     OutOfPlace,
 }
 
-/// What an object says of an address, the best first.
+/// The strength of an object's claim to an address, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
     Reported,

@@ -1,4 +1,4 @@
-//! What host endpoints take from other objects: their profiles, and Felix's settings for the node.
+//! The objects that host endpoints depend on: their profiles, and Felix's settings for the node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -22,7 +22,7 @@ pub(super) fn service_account(pod: &object::Pod) -> &str {
     pod.service_account.as_deref().unwrap_or("default")
 }
 
-/// What many pods have in common, each value stored once.
+/// The values that many pods have in common, each stored once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Shared {
     labels: Interner<Labels>,
@@ -76,7 +76,6 @@ pub fn addresses(pod: &object::Pod) -> Vec<IpAddr> {
     list.into_iter().flatten().copied().collect()
 }
 
-/// The host endpoint.
 pub(super) fn host_endpoint(wire: &calico::HostEndpoint) -> HostEndpoint {
     let ports = wire.ports.iter().filter_map(|(name, protocol, port)| {
         let protocol = Protocol::from_number(*protocol)?;
@@ -98,7 +97,6 @@ pub(super) fn host_endpoint(wire: &calico::HostEndpoint) -> HostEndpoint {
     }
 }
 
-/// The network set.
 pub(super) fn network_set(wire: &calico::NetworkSet) -> NetworkSet {
     NetworkSet { labels: wire.labels.to_map(), nets: wire.nets.iter().copied().collect() }
 }

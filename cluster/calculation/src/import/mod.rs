@@ -65,7 +65,7 @@ const DEFAULT_TIER: &str = "default";
 pub struct Cluster {
     /// The model that policy is compiled from.
     pub model: Model,
-    /// What pods share.
+    /// The values that pods share, each stored once.
     pub(crate) shared: Shared,
     /// The nodes by name.
     pub nodes: BTreeMap<String, Node>,
@@ -145,7 +145,7 @@ pub fn import_for(contents: &Contents, node: &str) -> Cluster {
 }
 
 impl Cluster {
-    /// Imports the pods. Nodes and pools are there: who has an address depends on them, too.
+    /// Imports the pods. Nodes and pools were imported before: the owner of an address depends on them, too.
     fn import_pods(&mut self, contents: &Contents, broken: &BTreeSet<&ObjectKey>) {
         self.claim_all(contents);
         for (key, stored) in contents.of_kind(Kind::Pod) {
@@ -165,8 +165,8 @@ impl Cluster {
         }
     }
 
-    /// Closes the addresses of a pod that is not valid: those that kubelet has reported, and of those that an annotation
-    /// names the ones that pods can have. What another pod names is left to that pod.
+    /// Closes the addresses of a pod that is not valid: those that kubelet has reported, and of those that an
+    /// annotation names the ones that pods can have. Addresses that another pod names are left to that pod.
     fn close_addresses(&mut self, invalid: &Invalid) {
         let Invalid { reported, annotated, .. } = invalid;
         let annotated = annotated.iter().filter(|address| self.is_for_some_pod(**address));

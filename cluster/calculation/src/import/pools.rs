@@ -1,8 +1,8 @@
 //! Pools that cannot be used as they stand: those that share addresses with another one, and those that hold addresses
 //! of nodes.
 //!
-//! Of two pools that overlap the older one counts, as with Calico, which refuses the later one. Where it is not known
-//! which is older, it is not known which pool a block is of, so neither is valid.
+//! Of two pools that overlap the older one counts, as with Calico, which refuses the later one. If it is not known
+//! which is older, the pool of a block is not known, so neither is valid.
 //!
 //! A pool that holds addresses of nodes keeps its blocks. Each kubelet may report any address for its own node, and that
 //! must not cost other nodes their routes. But the rest of the pool is no route of the node's own, because it would lead

@@ -20,7 +20,7 @@ fn cluster(text: &str) -> Cluster {
     import(&Contents::from_texts([("file.yaml", text)]))
 }
 
-/// The import of what is as it should be; what is only probably not meant is meant here.
+/// Imports a text without faults. Warnings about probable mistakes are ignored.
 fn clean(text: &str) -> Cluster {
     let cluster = cluster(text);
     let meant = [

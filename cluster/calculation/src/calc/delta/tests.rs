@@ -456,7 +456,7 @@ fn local() -> BTreeSet<ObjectName> {
     [ObjectName::new("a", "p0"), ObjectName::new("", "h")].into_iter().collect()
 }
 
-/// What one object takes where there are others.
+/// The next step for one more object where there are others.
 #[track_caller]
 fn left(others: &[(&'static str, usize)], object: (&'static str, usize)) -> NextStep {
     Followed::from(others).to(&[others, &[object]].concat())

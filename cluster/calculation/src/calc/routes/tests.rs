@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
-use crate::calc::{Calculation, Local};
+use crate::calc::{Calculation, LocalPod};
 use crate::import::Cluster;
 use crate::interfaces::Interfaces;
 use crate::topology::{Nowhere, Peer, Topology};
@@ -47,7 +47,7 @@ const ATTACHED: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 7);
 fn with_inputs<T>(topology: &Topology, then: impl FnOnce(&Inputs<'_>) -> T) -> T {
     let (name, addresses) = (ObjectName::new("shop", "web"), vec![ATTACHED.into()]);
     let local =
-        Local { index: 0, attachment: 1, port: PortId(5), host: None, addresses, mtu: 1480 };
+        LocalPod { index: 0, attachment: 1, port: PortId(5), host: None, addresses, mtu: 1480 };
     then(&Inputs {
         cluster: &Cluster::default(),
         topology,
