@@ -9,7 +9,6 @@ use manx_linux::netns;
 /// Why there is no figure.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A network namespace.
     #[error(transparent)]
     Namespace(#[from] netns::Error),
     /// An interface, address or route.
@@ -24,15 +23,14 @@ pub enum Error {
     /// A system call or file.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The action that failed.
         what: String,
-        /// Why it failed.
         source: io::Error,
     },
     /// A process that is not ready in time, or that failed.
     #[error("{what}\n{log}")]
     Process {
-        /// What it did not do.
+        /// The step that it did not reach.
         what: String,
         /// The last lines of its log.
         log: String,

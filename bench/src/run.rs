@@ -77,7 +77,6 @@ impl Settings {
 pub struct ListedRow {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What is measured.
     pub description: String,
     /// About how long it takes.
     pub estimate: Duration,

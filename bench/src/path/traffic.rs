@@ -198,7 +198,6 @@ pub struct RoundTrips {
 }
 
 impl PingPong {
-    /// Opens the sockets.
     pub fn open(ends: &PathEnds) -> Result<Self, Error> {
         let (asking, answering) = udp_sockets(ends)?;
         Ok(Self { asking, answering })

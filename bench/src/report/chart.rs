@@ -8,7 +8,7 @@ use super::goal::Goal;
 use super::statistics::Summary;
 
 const WIDTH: f64 = 1120.0;
-/// Where the axis begins and ends.
+/// The left and right end of the axis.
 const LEFT: f64 = 470.0;
 const RIGHT: f64 = 940.0;
 const LINE: f64 = 22.0;

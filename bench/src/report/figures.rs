@@ -15,11 +15,10 @@ pub struct Figure {
     pub row: &'static str,
     /// The heading that it is shown under.
     pub head: String,
-    /// What is measured.
+    /// The measured quantity.
     pub what: String,
-    /// The unit.
     pub unit: &'static str,
-    /// The figure of what Manx is compared with, if it is.
+    /// The figure of the other side, if Manx is compared.
     pub beside: Option<Summary>,
     /// The figure of Manx.
     pub manx: Summary,
@@ -82,7 +81,7 @@ impl Figure {
         Self::from_values(row, head, what, unit, &values, goal)
     }
 
-    /// What the goal limits.
+    /// The value that the goal limits.
     fn limited(&self) -> Summary {
         self.ratio.unwrap_or(self.manx)
     }
@@ -118,7 +117,6 @@ pub struct Missing {
 /// All results of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// The machine.
     pub machine: Machine,
     /// How long and how often, on which cores, with which policies.
     pub conditions: Vec<String>,
@@ -133,7 +131,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// An empty report.
     pub const fn new(machine: Machine, conditions: Vec<String>) -> Self {
         Self {
             machine,

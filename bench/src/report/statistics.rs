@@ -5,11 +5,9 @@ use serde::Serialize;
 /// The spread and the middle of several measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Summary {
-    /// The lowest.
     pub lowest: f64,
     /// The one in the middle, or the mean of the two in the middle.
     pub median: f64,
-    /// The highest.
     pub highest: f64,
 }
 

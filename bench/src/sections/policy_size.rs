@@ -1,5 +1,5 @@
-//! What policies cost by their length that are made to cost much: from their text to the tables of one node. A row is
-//! one of the shapes of `manx_fixtures::heavy`.
+//! The cost of policies that are made to be expensive, by their length: from their text to the tables of one node. Each
+//! row is a shape of `manx_fixtures::heavy`.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -10,19 +10,19 @@ use crate::run::{ListedRow, Run};
 /// How often it is answered.
 const TIMES: usize = 5;
 
-/// What each step of an answer took.
+/// The time of each step of an answer.
 pub(super) type Steps = Vec<(&'static str, Duration)>;
 
-/// Such a row.
+/// A row of these steps.
 #[derive(Clone, Copy)]
 pub(super) struct StepsRow {
     pub(super) name: &'static str,
-    /// What its section is called above its figures.
+    /// The heading of its figures.
     pub(super) section: &'static str,
     pub(super) description: &'static str,
     /// About how long it takes to measure.
     pub(super) estimate: Duration,
-    /// What all steps together may take.
+    /// The most time for all steps together.
     pub(super) goal: Duration,
 }
 
@@ -32,7 +32,6 @@ impl StepsRow {
         ListedRow::new(self.name, self.description, self.estimate)
     }
 
-    /// Measures it.
     pub(super) fn measure(
         &self,
         run: &mut Run,

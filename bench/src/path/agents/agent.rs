@@ -82,7 +82,6 @@ impl Agent {
         Ok(agent)
     }
 
-    /// The agent's status.
     pub(super) fn status(&self) -> Result<Status, Error> {
         Ok(Client::connect(&self.socket)?.status()?)
     }

@@ -38,7 +38,6 @@ pub fn rows(settings: &Settings) -> Vec<ListedRow> {
     vec![ListedRow::new(NAME, HEAD, estimate)]
 }
 
-/// Measures it.
 pub fn measure(run: &mut Run) -> Result<(), Error> {
     if let Some(why) = run.no_namespaces.clone() {
         return run.add_missing(NAME, why, false);

@@ -1,4 +1,4 @@
-//! What an agent does while pods are attached: when it publishes tables, and when it answers.
+//! An observer of an agent while pods are attached: it notes when the agent publishes tables and when it answers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -16,7 +16,7 @@ use crate::path::agents::cluster::Attack;
 use crate::path::constants::{ATTACK_PORTS, PORT};
 use crate::path::traffic::SMALL;
 
-/// What an attacker sends.
+/// The packets of an attacker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Kind {
     /// Nothing: its process only computes.
@@ -42,7 +42,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// What is sent and where to.
+    /// The packets and their destination, in words.
     pub(super) const fn description(self) -> &'static str {
         match self {
             Self::Loop => "nothing",
@@ -122,7 +122,6 @@ impl Packets {
         Self { batch, kind, front, sums: sums.collect(), made: 0 }
     }
 
-    /// The next batch.
     pub(super) fn next(&mut self) -> &mut Batch {
         match self.kind {
             Kind::New => self.set_ports(PORT),

@@ -17,7 +17,7 @@ use super::packets::addresses::{CLIENT_PORT, HOST, RAW, SERVER_PORT};
 use super::packets::peers::Peers;
 use super::packets::station::{Pace, Station};
 use super::packets::stream::{Direction, Order, Stream};
-use super::rows::{Decides, Row, Traffic};
+use super::rows::{DecidingRule, Row, Traffic};
 use super::time::cpu_ticks;
 use crate::error::Failure;
 use crate::report::statistics::Summary;
@@ -98,8 +98,8 @@ impl Row {
             (Traffic::Encapsulated(_) | Traffic::Decapsulated(_), _) => {
                 Peers::far(self.nodes, true)
             }
-            (Traffic::New(Decides::Any), Rules::Pods(rules)) => Peers::networks(rules, false),
-            (Traffic::Untracked(_, Decides::Any), Rules::Untracked(rules, many_lengths)) => {
+            (Traffic::New(DecidingRule::Any), Rules::Pods(rules)) => Peers::networks(rules, false),
+            (Traffic::Untracked(_, DecidingRule::Any), Rules::Untracked(rules, many_lengths)) => {
                 Peers::networks(rules, many_lengths)
             }
             _ => Peers::far(self.nodes, false),

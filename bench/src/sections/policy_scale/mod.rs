@@ -1,4 +1,4 @@
-//! What policy costs at scale: compiling a node, following a change, and one lookup. The linear reference, which walks
+//! The cost of policy at scale: compiling a node, following a change, and one lookup. The linear reference, which walks
 //! the policies as they were written, is measured beside the lookup.
 
 mod changes;

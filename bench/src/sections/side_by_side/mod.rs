@@ -88,7 +88,7 @@ fn measure_row(run: &Run, row: &Row, paths: &Paths) -> Result<Figure, Error> {
         .ok_or_else(|| Error::Nothing("no rounds were asked for".to_owned()))
 }
 
-/// What the agents cost before any traffic, one remark for each. Agents that never sleep have none.
+/// The cost of the agents before any traffic, one remark for each. Agents that never sleep have none.
 fn idle_costs(paths: &Paths) -> Result<Vec<String>, Error> {
     if paths.manx.is_busy() {
         return Ok(Vec::new());
