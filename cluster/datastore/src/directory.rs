@@ -60,7 +60,6 @@ impl Store {
         Arc::unwrap_or_clone(store.contents)
     }
 
-    /// The directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -178,10 +177,9 @@ impl Store {
     }
 }
 
-/// What was read once, and the texts that it was read from.
+/// The objects of one reading, and the texts that they were read from.
 #[derive(Debug)]
 pub struct Read {
-    /// The objects.
     pub contents: Contents,
     /// The text of each file that could be read, by its name in [`Place::file`](manx_objects::problem::Place::file).
     pub texts: BTreeMap<String, String>,
@@ -189,8 +187,8 @@ pub struct Read {
 
 /// Reads files and directories once, as if all files were in one directory. Each file has the path that led to it as
 /// its name. A file that several paths lead to is read once. `-` is standard input. A directory without a manifest is
-/// an error, and so are files that together have no object, because the caller expects some. What is no object is an
-/// error in a file that was named, and a warning in a file of a directory.
+/// an error, and so are files that together have no object, because the caller expects some. Text that is no object
+/// is an error in a file that was named, and a warning in a file of a directory.
 pub fn read_with_texts<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive: bool) -> Read {
     let now = Moment::now();
     let mut files: BTreeMap<String, File> = BTreeMap::new();

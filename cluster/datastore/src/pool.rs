@@ -8,7 +8,7 @@ use crate::writes::{WriteError, Writes};
 /// The name that Calico gives it.
 const NAME: &str = "default-ipv4-ippool";
 
-/// What the pool is to be if there is none.
+/// The pool to make if there is none.
 #[derive(Debug, Clone)]
 pub struct DefaultPool {
     /// Its addresses.

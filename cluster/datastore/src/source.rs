@@ -1,4 +1,4 @@
-//! A source of objects: what they are now, and an event for each change.
+//! A source of objects: their present state, and an event for each change.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -134,7 +134,7 @@ impl Source {
         }
     }
 
-    /// What the users of the source have to know beside that: what of it is not kept, or could not be told.
+    /// Further warnings to users: about state that is not kept, or that could not be written.
     pub fn warnings(&self) -> Vec<String> {
         match self {
             Self::Directory(_) => Vec::new(),

@@ -30,10 +30,10 @@ pub enum WriteError {
     Unreachable(String),
 }
 
-/// Where objects are written.
+/// A store in which objects are read and written.
 ///
-/// An object has the name by which the server knows it. A value is the object's JSON; what the key says (kind, API
-/// version, name, namespace) need not stand in it.
+/// An object has the name by which the server knows it. A value is the object's JSON; the fields of the key (kind, API
+/// version, name, namespace) may be left out.
 pub trait Writes {
     /// Reads an object; `None`: there is none.
     fn get(

@@ -1,4 +1,4 @@
-//! How the API server is reached: where it is, whom to trust, and as whom.
+//! Access to the API server: its URL, the authorities to trust, and the client's identity.
 
 use std::env;
 use std::path::PathBuf;
@@ -19,8 +19,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// The name of what is made of single settings, in a kubeconfig that stands in no file.
 const OWN: &str = "manx";
 
-/// How the API server is reached. What is not set comes from the kubeconfig; without one, from the service account of
-/// the pod that this runs in.
+/// Access to the API server. Settings that are not given come from the kubeconfig; without one, from the service
+/// account of the pod that this runs in.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
     /// A kubeconfig file.
@@ -35,7 +35,6 @@ pub struct Access {
     pub key: Option<PathBuf>,
     /// The authorities that may have signed the server's certificate, a PEM file.
     pub authority: Option<PathBuf>,
-    /// A bearer token.
     pub token: Option<String>,
 }
 

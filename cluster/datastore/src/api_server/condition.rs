@@ -1,10 +1,10 @@
 //! The condition `NetworkUnavailable` of the agent's own Node: whether the network of its pods is there.
 //!
-//! It is set as Calico sets it (`node/pkg/lifecycle`): `False` when an agent has started, `True` when one ends because it
-//! is told to. While it is `True`, Kubernetes' node controller keeps a taint on the Node
+//! It is set as Calico sets it (`node/pkg/lifecycle`): `False` when an agent has started, `True` when one is
+//! stopped. While it is `True`, Kubernetes' node controller keeps a taint on the Node
 //! (`node.kubernetes.io/network-unavailable`, `NoSchedule`), so that no new pod comes there.
 //!
-//! Each change is written once. What another writer makes of the condition later stays. A patch names the version that
+//! Each change is written once. A later value of another writer stays. A patch names the version that
 //! the Node had when it was read: so one that comes late, after the next agent's, is refused by the server (409).
 
 use std::time::{Duration, SystemTime};
@@ -28,24 +28,24 @@ const LAST: Duration = Duration::from_secs(1);
 /// The network of a node's pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NetworkState {
-    /// It works.
+    /// The network works.
     Up,
     /// It ends with the agent.
     Down,
 }
 
-/// What was written, and why the last try has failed.
+/// The state that was written last, and the failure of the last try.
 #[derive(Debug, Clone, Default)]
-struct Told {
+struct WriteOutcome {
     written: Option<NetworkState>,
     failure: Option<String>,
 }
 
-/// What is to be written, and what became of it. Nothing is written before the agent says something.
+/// The state to write, and the outcome. Nothing is written before the agent sets a state.
 #[derive(Debug, Default)]
 pub(super) struct Condition {
     wanted: watch::Sender<Option<NetworkState>>,
-    told: watch::Sender<Told>,
+    told: watch::Sender<WriteOutcome>,
 }
 
 impl Condition {
@@ -66,7 +66,7 @@ impl Condition {
         }
     }
 
-    /// What its users have to know; `None`: nothing.
+    /// The warning to users, if the condition could not be written.
     pub(super) fn text(&self, node: &str) -> Option<String> {
         let told = self.told.borrow();
         let reason = told.failure.as_ref()?;
@@ -81,7 +81,7 @@ impl Condition {
     }
 }
 
-/// Writes what is wanted, for as long as the connection lasts. What fails is tried again.
+/// Writes the wanted state while the connection lasts. A failed write is tried again.
 pub(super) async fn keep_writing(connection: &Connection, node: &str, condition: &Condition) {
     let mut wanted = condition.wanted.subscribe();
     let mut pause = PAUSES.0;
@@ -95,7 +95,7 @@ pub(super) async fn keep_writing(connection: &Connection, node: &str, condition:
             }
             Some(network) => match write(connection, node, network).await {
                 Ok(()) => {
-                    let told = Told { written: Some(network), failure: None };
+                    let told = WriteOutcome { written: Some(network), failure: None };
                     condition.told.send_replace(told);
                 }
                 Err(error) => {
@@ -118,7 +118,8 @@ async fn write(connection: &Connection, node: &str, network: NetworkState) -> ku
     connection.ask::<Value>(patched.map_err(kube::Error::BuildRequest)?).await.map(drop)
 }
 
-/// What makes the condition say so. A strategic merge patch merges conditions by their type, and leaves the others alone.
+/// The patch that sets the condition. A strategic merge patch merges conditions by their type, and leaves the others
+/// alone.
 fn patch(found: &Value, network: NetworkState, now: SystemTime) -> Value {
     let (status, reason, message) = match network {
         NetworkState::Up => ("False", "ManxIsUp", "Manx is running on this node"),

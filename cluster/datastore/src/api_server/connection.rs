@@ -1,8 +1,8 @@
 //! A way to the API server: requests, and answers of bounded size.
 //!
-//! An answer that is read as a whole, and a line of a watch, have at most [`MOST`] bytes. What is longer is an error as
-//! soon as so much of it has come, and nothing of it is kept. So whatever is sent, reading takes memory in proportion to
-//! that bound: each watch holds the start of one line at most, and one line or answer is parsed at a time.
+//! An answer that is read as a whole, and a line of a watch, have at most [`MOST`] bytes. A longer one is an error as
+//! soon as so many bytes have come, and is not kept. So reading takes memory in proportion to that bound, whatever the
+//! server sends: each watch holds the start of one line at most, and one line or answer is parsed at a time.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::fault::{self, Own, own};
+use super::fault::{self, ClientError, own};
 
 /// A server that does not answer within this time is not there.
 pub(super) const ANSWER: Duration = Duration::from_secs(4);
@@ -105,13 +105,13 @@ async fn whole(response: Response<Body>) -> kube::Result<Bytes> {
 }
 
 fn too_long(what: &'static str) -> Error {
-    Own::TooLong { what, most: MOST }.into()
+    ClientError::TooLong { what, most: MOST }.into()
 }
 
 /// The events of a watch: one a line.
 pub(super) struct Lines {
     body: Body,
-    /// What has come and was not looked at.
+    /// The received bytes that were not read yet.
     frame: Bytes,
     /// The start of a line.
     part: Vec<u8>,

@@ -11,17 +11,17 @@ use crate::followed::Reason;
 /// The most bytes of what a server says that are repeated.
 pub(super) const WORDS: usize = 500;
 
-/// What this client finds wrong itself.
+/// A fault that the client finds itself.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Own {
-    /// More was sent than is read.
+pub(super) enum ClientError {
+    /// The server sent more than the client reads.
     #[error(
         "the server sent {what} of more than {most} bytes, expected no more for one object: it was read no further"
     )]
     TooLong {
         /// An answer, or a line.
         what: &'static str,
-        /// What is read.
+        /// The most bytes that the client reads.
         most: usize,
     },
     /// Anything else.
@@ -29,21 +29,21 @@ pub(super) enum Own {
     Other(String),
 }
 
-impl From<Own> for kube::Error {
-    fn from(own: Own) -> Self {
+impl From<ClientError> for kube::Error {
+    fn from(own: ClientError) -> Self {
         Self::Service(Box::new(own))
     }
 }
 
 /// An error in our own words.
 pub(super) fn own(text: String) -> kube::Error {
-    Own::Other(text).into()
+    ClientError::Other(text).into()
 }
 
 /// Whether a whole answer was too long. With fewer objects in it, it may not be.
 pub(super) fn is_too_long(error: &kube::Error) -> bool {
     let kube::Error::Service(error) = error else { return false };
-    matches!(error.downcast_ref(), Some(Own::TooLong { .. }))
+    matches!(error.downcast_ref(), Some(ClientError::TooLong { .. }))
 }
 
 /// The HTTP status of an error that the server has answered.
@@ -95,7 +95,7 @@ pub(super) fn reasons(error: &dyn Error) -> String {
     text.replacen("client error (Connect)", "cannot connect", 1)
 }
 
-/// What is wrong with a certificate or a token, and where to correct it.
+/// The fault of a certificate or a token, and the place to correct it.
 fn certificate_or_token(error: &(dyn Error + 'static)) -> Option<String> {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -1,8 +1,8 @@
 //! Follows the objects of one kind: lists them, and watches from there.
 //!
 //! A server that can streams the list as the first events of the watch (Kubernetes, "Streaming lists"); from others it
-//! is read in pages. A watch that ends goes on where it was; bookmarks move that place on. A place that the server has
-//! forgotten (410) costs a list. What was known stays known until a whole list says otherwise.
+//! is read in pages. A watch that ended continues from its last version, which bookmarks advance. A version that the
+//! server has forgotten (410) costs a list. Known objects stay until a whole list replaces them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -309,8 +309,8 @@ impl Position {
     }
 }
 
-/// Reads all objects of a resource, page by page, and returns them with the version that they are of. What `read` makes of
-/// an object is kept; a page is not.
+/// Reads all objects of a resource, page by page, and returns them with the version that they are of. The results of
+/// `read` are kept; a page is not.
 pub(super) async fn read_pages<T>(
     connection: &Connection,
     resource: &Resource,
@@ -375,7 +375,7 @@ pub(super) async fn watch_installed(
 ) {
     let mut pause = Pause::default();
     loop {
-        // From any version: the server first tells those that there are.
+        // From any version: the server first sends the existing ones.
         let params = WatchParams::default().timeout(WATCH);
         let request = Request::new(resource::DEFINITIONS).watch_metadata(&params, "0");
         if let Ok(request) = request

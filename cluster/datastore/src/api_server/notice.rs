@@ -45,25 +45,25 @@ const NAME: usize = 200;
 /// The most bytes of a writer's name in an Event.
 const INSTANCE: usize = 128;
 
-/// What is said of an object.
+/// The problems of an object, as its Event reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Notice {
     /// The problems, as `manx status` has them.
     text: String,
-    /// Of the worst.
+    /// The severity of the worst problem.
     severity: Severity,
-    /// Not before.
+    /// The earliest time to write it.
     due: Instant,
     /// How often it was tried.
     tries: u32,
 }
 
-/// The Events that were given up: how many, and why the last one.
+/// The Events that could not be written: their number, and the reason for the last one.
 #[derive(Debug, Clone, Default)]
-pub(super) struct GivenUp(Arc<Mutex<(u64, String)>>);
+pub(super) struct AbandonedEvents(Arc<Mutex<(u64, String)>>);
 
-impl GivenUp {
-    /// What there is to say; `None`: there are none.
+impl AbandonedEvents {
+    /// The warning to users; `None`: all Events were written.
     pub(super) fn text(&self) -> Option<String> {
         let given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, last) = &*given_up;
@@ -82,7 +82,7 @@ impl GivenUp {
     }
 }
 
-/// What was found to say.
+/// The notices, by object.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     /// By object. It stays while the object has these problems.
@@ -90,8 +90,8 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    /// Has Events written about the objects whose problems are others than before, as far as this node speaks of them.
-    /// `known_as` tells by which names the server knows an object.
+    /// Queues Events about the objects whose problems have changed, if this node reports on them. `known_as`: the names
+    /// by which the server knows an object.
     pub(super) fn report(
         &mut self,
         problems: &[Problem],
@@ -175,7 +175,7 @@ pub(super) async fn keep_writing(
     connection: &Connection,
     node: &str,
     waiting: &Waiting<Notice>,
-    given_up: &GivenUp,
+    given_up: &AbandonedEvents,
 ) {
     let resources = Resources::default();
     let mut second = tokio::time::interval(BETWEEN);

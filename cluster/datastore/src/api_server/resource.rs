@@ -13,10 +13,9 @@ use serde_json::Value;
 use super::connection::Connection;
 use super::fault::{own, words};
 
-/// Where the objects of a kind are.
+/// The place of a kind's objects at the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Resource {
-    /// The kind.
     pub(super) kind: Kind,
     /// `v1` or `group/version`.
     pub(super) api_version: &'static str,
@@ -93,7 +92,7 @@ pub(super) async fn find(connection: &Connection, kind: Kind) -> kube::Result<Op
     }
 }
 
-/// What is found in the server's own lists.
+/// Finds a kind's resource in the server's discovery lists.
 pub(super) async fn find_served(
     connection: &Connection,
     kind: Kind,
@@ -150,7 +149,7 @@ fn serves(definition: &Value, kind: Kind, group: &str) -> bool {
     established && list(&definition["spec"]["versions"]).iter().any(is_read)
 }
 
-/// Where CRDs are.
+/// The path of CRDs.
 pub(super) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// The groups that a kind may be in, and the name of its CRD in each: its plural, as Kubernetes' own kinds and Calico's

@@ -1,4 +1,4 @@
-//! What becomes of what a server sends: see `fake`.
+//! The effects of a server's answers: see `fake`.
 
 use std::fs;
 use std::path::Path;
@@ -334,7 +334,7 @@ fn server_of_node(written: impl Fn(usize) -> Answer + Send + 'static) -> Fake {
     server
 }
 
-/// What was written of the condition: status, reason and the version of the Node that it was made for.
+/// The patches of the condition: status, reason and the version of the Node that each was made for.
 fn conditions(server: &Fake) -> Vec<String> {
     let world = server.world();
     let patches = world.asked.iter().filter(|it| it.method == "PATCH").map(|it| &it.body);
@@ -419,8 +419,9 @@ fn a_damaged_state_is_set_aside_and_said_and_the_next_one_is_whole() {
     });
 }
 
-/// What a server shows of itself, made for these tests by `openssl ca`: certificates for 127.0.0.1 until 2120, of two
-/// authorities; one that has expired, one that is not valid yet, and one for another name. All have one key.
+/// A TLS acceptor with a certificate that `openssl ca` made for these tests. There are certificates for 127.0.0.1 until
+/// 2120, of two authorities; one that has expired, one that is not valid yet, and one for another name. All have one
+/// key.
 fn acceptor(certificate: &str) -> tokio_rustls::TlsAcceptor {
     acceptor_for(certificate, rustls::server::WebPkiClientVerifier::no_client_auth())
 }

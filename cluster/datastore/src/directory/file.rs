@@ -62,7 +62,7 @@ pub(super) struct File {
     /// Randomly keyed, so that an attacker cannot write two texts with one digest.
     hashing: RandomState,
     good: Option<Version>,
-    /// What was read last, while it has less content than `good` and may be a partial save.
+    /// The version that was read last, while it has less content than `good` and may be a partial save.
     unsettled: Option<(Version, Instant)>,
     fault: Option<Problem>,
     /// Whether the text is kept, and the text that was read last.
@@ -231,7 +231,6 @@ impl File {
         self.fault.as_ref().is_some_and(|fault| matches!(fault.cause, Cause::Unreadable(_)))
     }
 
-    /// Reads a text.
     fn read_text(&mut self, name: &str, text: &str, file: (u64, u64), now: Instant) -> Refreshed {
         let faulty = self.is_faulty();
         self.unsettled = None;

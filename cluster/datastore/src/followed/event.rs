@@ -1,4 +1,4 @@
-//! What has happened at a server.
+//! The events of a server.
 
 use std::time::SystemTime;
 
@@ -6,16 +6,10 @@ use manx_objects::object::{Kind, ObjectKey};
 
 use super::reading::Reading;
 
-/// What has happened.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// These are all objects of a kind.
-    Listed {
-        /// The kind.
-        kind: Kind,
-        /// The objects.
-        readings: Vec<Reading>,
-    },
+    Listed { kind: Kind, readings: Vec<Reading> },
     /// An object came or changed.
     Changed(Box<Reading>),
     /// An object is gone.

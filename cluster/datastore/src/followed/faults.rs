@@ -22,10 +22,10 @@ pub struct Stale {
     pub reason: String,
 }
 
-/// What keeps objects from being followed: of one kind, or (`None`) of all.
+/// The faults that keep objects from being followed: of one kind, or (`None`) of all.
 #[derive(Debug)]
 pub(super) struct Faults {
-    /// What sentences call the server.
+    /// The server's name in sentences.
     server: &'static str,
     all: BTreeMap<Option<Kind>, (SystemTime, Reason)>,
 }
@@ -61,9 +61,9 @@ impl Faults {
         [None, Some(kind)].iter().any(|it| self.all.contains_key(it))
     }
 
-    /// Since when objects may be out of date; `None`: they are not. `restored`: when the last state was complete, if that
-    /// is what counts. The reason is one sentence: where the server as a whole does not answer, faults of single kinds
-    /// follow from that, and kinds with the same fault stand together.
+    /// The time since which objects may be out of date, and the reason; `None`: they are not. `restored`: when the last
+    /// state was complete, if that is in force. The reason is one sentence: if the server as a whole does not answer,
+    /// it leaves out faults of single kinds, and kinds with the same fault are joined.
     pub(super) fn stale(&self, restored: Option<SystemTime>) -> Option<Stale> {
         let since = self.all.values().map(|(since, _)| *since).chain(restored).min()?;
         if let Some((_, reason)) = self.all.get(&None) {

@@ -1,15 +1,15 @@
-//! What every source has that follows a server, whichever protocol it speaks.
+//! The common part of all sources that follow a server, whichever protocol they speak.
 //!
 //! The layers, in order:
-//! - `server`: what is followed.
-//! - `pause`: how long a failure is waited out.
+//! - `server`: the server and the kinds that are followed.
+//! - `pause`: the wait after a failure.
 //! - `reading`: an object, read by the reader that reads files.
-//! - `event`: what has happened at the server.
+//! - `event`: an event of the server.
 //! - `faults`: since when objects may be out of date, and why.
 //! - `snapshot`: the last state on disk.
 //! - `events`: the way of events, to the agent and to the state on disk.
 //! - `objects`: all objects, and how they differ from those before.
-//! - `waiting`: what is still to be written, one value for each object.
+//! - `waiting`: the values that are still to be written, one for each object.
 //!
 //! A source has a thread that speaks with its server and sends [`Events`]; the agent has [`Followed`], and gets changes.
 
@@ -52,7 +52,7 @@ const WAITING: usize = 4096;
 /// How long a start waits for the server before the state on disk counts.
 const START: Duration = Duration::from_secs(10);
 
-/// Who follows a server, and what else it wants there.
+/// The agent that follows a server, and the writes that it makes there.
 #[derive(Debug, Clone)]
 pub struct Follower {
     /// The name of its node. It writes to the objects of pods on this node.
@@ -61,10 +61,9 @@ pub struct Follower {
     pub state: Option<PathBuf>,
 }
 
-/// What a start waits for.
+/// The reason why the agent's start waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waits {
-    /// The server.
     pub server: String,
     /// When the start began to wait.
     pub since: SystemTime,
@@ -89,8 +88,8 @@ pub(crate) struct Followed {
 }
 
 impl Followed {
-    /// Nothing is known yet but the last state in the file `state`, which does not count yet. What is sent by the events
-    /// counts, and is written there.
+    /// Only the last state in the file `state` is known, and it is not in force yet. Objects that come by the events
+    /// are in force, and are written to the file.
     pub(crate) fn new(server: Server, state: Option<&Path>) -> (Self, Events) {
         let trouble = Trouble::default();
         let open = |file| Snapshot::open(file, server, &trouble);
@@ -136,7 +135,6 @@ impl Followed {
         Arc::clone(&self.objects.contents)
     }
 
-    /// The objects themselves.
     pub(crate) const fn objects(&mut self) -> &mut Objects {
         &mut self.objects
     }
@@ -191,8 +189,8 @@ impl Followed {
         }
     }
 
-    /// The state on disk counts for as long as not all objects were listed. `false`: not all of it can be read, so none
-    /// of it counts; what cannot be read may be a policy.
+    /// Puts the state on disk in force until all objects were listed. `false`: some of it cannot be read, so none of it
+    /// is used; the unreadable part may be a policy.
     fn restore(&mut self, place: &Arc<str>, Loaded { texts, complete }: Loaded) -> bool {
         let reading = |text: String| {
             let object: Value = serde_json::from_str(&text).ok()?;

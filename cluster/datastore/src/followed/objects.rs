@@ -19,11 +19,11 @@ use super::server::Server;
 #[derive(Debug)]
 pub(crate) struct Objects {
     pub(crate) contents: Arc<Contents>,
-    /// Where objects come from, stored once: the server.
+    /// The server that objects come from, stored once.
     place: Option<Arc<Place>>,
-    /// Whether an agent follows the objects. What pods' annotations ask for and Manx does not do is then no problem of
-    /// theirs (the agent of their node tells of it): otherwise every such pod that comes or goes would have everything
-    /// imported anew.
+    /// Whether an agent follows the objects. An annotation of a pod that Manx does not support is then no problem of
+    /// the pod (the agent of its node reports it): otherwise every such pod that comes or goes would cause an import of
+    /// everything.
     follows: bool,
     /// The problems of the objects that have some, by the names that the server knows them by.
     problems: BTreeMap<ObjectKey, Vec<Problem>>,
@@ -56,7 +56,7 @@ struct Differences {
 }
 
 impl Objects {
-    /// No objects; in sync as soon as all of `kinds` were listed. `server`: what sentences call it.
+    /// No objects; in sync as soon as all of `kinds` were listed. `server`: its name in sentences.
     pub(crate) fn new(server: &'static str, kinds: &[Kind]) -> Self {
         Self {
             contents: Arc::default(),
@@ -80,8 +80,8 @@ impl Objects {
         Self { follows: true, ..Self::new(server.name, server.kinds) }
     }
 
-    /// Takes the state that was complete at an earlier time, and counts as whole.
-    /// Kinds that were listed meanwhile stay as they are: what was listed is newer.
+    /// Takes a state that was complete at an earlier time. Kinds that were listed meanwhile stay as they are: a list is
+    /// newer.
     pub(super) fn restore(&mut self, complete: SystemTime, readings: Vec<Reading>) {
         let mut differences = Differences::default();
         for reading in readings {

@@ -8,18 +8,17 @@ use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::{Place, Problem};
 use serde_json::Value;
 
-/// What was read of one object.
+/// The result of reading one object.
 #[derive(Debug, Clone)]
 pub(crate) struct Reading {
     /// The object, by the name that the server knows it by.
     pub(crate) key: ObjectKey,
-    /// What it is. Calico's objects may have another name of their own.
+    /// Its content. Calico's objects may have another name of their own.
     pub(crate) entry: Option<Entry>,
-    /// What is wrong with it.
     pub(crate) problems: Vec<Problem>,
     /// Identifies its content.
     pub(crate) fingerprint: u64,
-    /// What was read, as JSON.
+    /// Its JSON.
     pub(crate) text: String,
 }
 

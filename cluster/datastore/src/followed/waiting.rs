@@ -1,4 +1,4 @@
-//! What is still to be written at a server: one value for each object, the latest.
+//! The values that are still to be written at a server: one for each object, the latest.
 //!
 //! The agent puts values in and never waits. The thread that speaks with the server works them off. A value stays until
 //! it was written, whichever connections end meanwhile.

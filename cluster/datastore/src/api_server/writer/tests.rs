@@ -39,9 +39,9 @@ fn tokens(value: &Value) -> Vec<String> {
     all.map(|it| it.as_str().unwrap().to_owned()).collect()
 }
 
-/// What one writer knows of the tokens that it has tried to write.
+/// The outcomes of the tokens that one writer has tried to write.
 #[derive(Debug, Default)]
-struct Told {
+struct TokenOutcomes {
     written: Vec<String>,
     refused: Vec<String>,
     unknown: Vec<String>,
@@ -49,8 +49,8 @@ struct Told {
 }
 
 /// Adds tokens to the object, one a write, each one tried once, so many milliseconds after the object was read.
-async fn add_tokens(writer: &Writer, name: usize, pauses: &[u64]) -> Told {
-    let mut told = Told::default();
+async fn add_tokens(writer: &Writer, name: usize, pauses: &[u64]) -> TokenOutcomes {
+    let mut told = TokenOutcomes::default();
     for (at, pause) in pauses.iter().enumerate() {
         let token = format!("{name}-{at}");
         let found = writer.get(&key()).await;
@@ -89,7 +89,7 @@ fn each_write_is_seen_or_refused_and_never_lost() {
         let (told, last) = write_at_once(&pauses, troubles);
         let there: BTreeSet<&String> = last.iter().collect();
         prop_assert_eq!(there.len(), last.len(), "none twice: {:?}", last);
-        for Told { written, refused, .. } in &told {
+        for TokenOutcomes { written, refused, .. } in &told {
             prop_assert!(written.iter().all(|it| there.contains(it)), "{told:?} {last:?}");
             prop_assert!(!refused.iter().any(|it| there.contains(it)), "{told:?} {last:?}");
         }
@@ -100,7 +100,7 @@ fn each_write_is_seen_or_refused_and_never_lost() {
         for (at, revision) in revisions.iter().enumerate() {
             prop_assert!(!revisions[..at].contains(revision), "{told:?}");
         }
-        for Told { written, refused, unknown, .. } in &told {
+        for TokenOutcomes { written, refused, unknown, .. } in &told {
             let [a, b, c] = seen.get();
             seen.set([a + written.len(), b + refused.len(), c + unknown.len()]);
         }
@@ -112,7 +112,7 @@ fn each_write_is_seen_or_refused_and_never_lost() {
 
 /// Lets one writer for each list of pauses add tokens. Requests for the object meet these troubles, in order. Returns what
 /// the writers know, and the tokens that are there in the end.
-fn write_at_once(pauses: &[Vec<u64>], troubles: Vec<u8>) -> (Vec<Told>, Vec<String>) {
+fn write_at_once(pauses: &[Vec<u64>], troubles: Vec<u8>) -> (Vec<TokenOutcomes>, Vec<String>) {
     let server = server();
     let troubles = Mutex::new(troubles.into_iter());
     server.world().rule = Box::new(move |asked| {

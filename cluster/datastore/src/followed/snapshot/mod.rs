@@ -1,8 +1,8 @@
 //! The last state on disk, for an agent that starts while its server does not answer.
 //!
-//! It is written on a thread of its own: a slow disk delays nobody. Changes are written in the order in which they came,
-//! and nothing is written behind one that was lost: what the file holds was the state at some time. A state that was
-//! never complete is not used, and neither is a file that is not as it was written ([`file`]).
+//! It is written on a thread of its own: a slow disk delays nobody. Changes are written in the order in which they
+//! came, and none is written after one that was lost, so the file holds the state of some time. A state that was never
+//! complete is not used, and neither is a file that is not as it was written ([`file`]).
 
 mod file;
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use manx_objects::object::{Kind, ObjectKey};
 
-use self::file::{Change, State, StateFile, Unusable, beside};
+use self::file::{Change, State, StateFile, UnusableFile, beside};
 use super::event::Event;
 use super::reading::Reading;
 use super::server::Server;
@@ -27,17 +27,17 @@ const WAITING: usize = 16_384;
 const REFUSED: usize = 32 << 20;
 /// Changes of this time are written at once.
 const BURST: Duration = Duration::from_millis(500);
-/// What could not be written is tried again after this time: the disk may have been full.
+/// A write that failed is tried again after this time: the disk may have been full.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// What the writer is told.
-enum Told {
+/// A message to the writer.
+enum WriterMessage {
     Change(Change),
-    /// All objects were known to be as they were told, at this time in seconds since 1970.
+    /// All changes up to this time, in seconds since 1970, were sent.
     Complete(u64),
 }
 
-impl Told {
+impl WriterMessage {
     /// About how many bytes it holds.
     fn size(&self) -> usize {
         match self {
@@ -51,7 +51,7 @@ impl Told {
     }
 }
 
-/// What waits for the disk.
+/// The changes that wait for the disk.
 #[derive(Debug, Default)]
 struct Backlog {
     bytes: AtomicUsize,
@@ -61,7 +61,7 @@ struct Backlog {
 
 /// The way to the writer.
 pub(crate) struct Snapshot {
-    told: SyncSender<Told>,
+    told: SyncSender<WriterMessage>,
     backlog: Arc<Backlog>,
     /// Whether a change was lost. Nothing may follow it.
     lost: AtomicBool,
@@ -81,7 +81,7 @@ struct Reasons {
 }
 
 impl Trouble {
-    /// What it is now.
+    /// The present reason.
     pub(crate) fn text(&self) -> Option<String> {
         let reasons = self.reasons();
         reasons.lasting.as_ref().or(reasons.passing.as_ref()).cloned()
@@ -119,8 +119,8 @@ fn name(key: &ObjectKey) -> String {
     format!("{:?}/{}/{}", key.kind, key.namespace, key.name)
 }
 
-/// What counts of a state; `None`: it is not complete for these kinds. That of an earlier version may lack a kind of
-/// policy, and without policies more passes.
+/// The usable part of a state; `None`: it is not complete for these kinds. The state of an earlier version may lack a
+/// kind of policy, and without policies more passes.
 fn loaded(state: State, kinds: &[Kind]) -> Option<Loaded> {
     let is_whole = kinds.iter().all(|kind| state.listed.contains(&format!("{kind:?}")));
     (is_whole && state.complete != 0).then(|| Loaded {
@@ -133,7 +133,7 @@ fn loaded(state: State, kinds: &[Kind]) -> Option<Loaded> {
 /// told: an agent that reaches the server needs none.
 fn open(path: &Path, server: &str, trouble: &Trouble) -> Option<(StateFile, State)> {
     let opened = match StateFile::open(path) {
-        Err(Unusable::File(reason)) => set_aside(path).map(|aside| {
+        Err(UnusableFile::File(reason)) => set_aside(path).map(|aside| {
             trouble.set(Some(format!(
                 "the last state {} is not used: {reason}. It is set aside as {}; until {server} has told all \
                  objects, an agent that starts while the server does not answer passes nothing",
@@ -148,7 +148,7 @@ fn open(path: &Path, server: &str, trouble: &Trouble) -> Option<(StateFile, Stat
         Some(opened) => Ok(opened),
         None => Ok((StateFile::create(path, &State::default())?, State::default())),
     });
-    let unusable = |error: &Unusable| {
+    let unusable = |error: &UnusableFile| {
         trouble.set_for_good(format!(
             "no last state is kept in {}: {error}. An agent that starts while {server} does not answer passes \
              nothing; correct it, or name another file by --state",
@@ -158,8 +158,8 @@ fn open(path: &Path, server: &str, trouble: &Trouble) -> Option<(StateFile, Stat
     made.inspect_err(unusable).ok()
 }
 
-/// There is one file beside, the latest.
-fn set_aside(path: &Path) -> Result<PathBuf, Unusable> {
+/// Renames the file, in place of one that was set aside before.
+fn set_aside(path: &Path) -> Result<PathBuf, UnusableFile> {
     let aside = beside(path, "damaged");
     fs::rename(path, &aside)?;
     Ok(aside)
@@ -185,7 +185,7 @@ impl Snapshot {
     /// Records what an event says. Its texts are moved: the agent needs none.
     pub(super) fn record(&self, event: &mut Event) {
         let text = |reading: &mut Reading| (name(&reading.key), std::mem::take(&mut reading.text));
-        self.tell(Told::Change(match event {
+        self.tell(WriterMessage::Change(match event {
             Event::Listed { kind, readings } => {
                 Change::Replace(format!("{kind:?}"), readings.iter_mut().map(text).collect())
             }
@@ -201,10 +201,10 @@ impl Snapshot {
     /// All objects were known, and the server answered, at `now`.
     pub(super) fn complete(&self, now: SystemTime) {
         let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        self.tell(Told::Complete(since.as_secs()));
+        self.tell(WriterMessage::Complete(since.as_secs()));
     }
 
-    fn tell(&self, told: Told) {
+    fn tell(&self, told: WriterMessage) {
         if self.lost.load(Ordering::Relaxed) {
             return;
         }
@@ -225,14 +225,19 @@ impl Snapshot {
     }
 }
 
-fn write_all(file: &mut StateFile, told: &Receiver<Told>, backlog: &Backlog, trouble: &Trouble) {
+fn write_all(
+    file: &mut StateFile,
+    told: &Receiver<WriterMessage>,
+    backlog: &Backlog,
+    trouble: &Trouble,
+) {
     while let Ok(first) = told.recv() {
         let (mut changes, mut complete, mut bytes) = (Vec::new(), None, 0);
-        let mut take = |told: Told| {
+        let mut take = |told: WriterMessage| {
             bytes += told.size();
             match told {
-                Told::Change(change) => changes.push(change),
-                Told::Complete(at) => complete = Some(at),
+                WriterMessage::Change(change) => changes.push(change),
+                WriterMessage::Complete(at) => complete = Some(at),
             }
         };
         take(first);
@@ -274,7 +279,9 @@ mod tests {
             lost: AtomicBool::new(false),
             trouble: trouble.clone(),
         };
-        let tell = || snapshot.tell(Told::Change(Change::Put("a".to_owned(), "x".repeat(1 << 20))));
+        let tell = || {
+            snapshot.tell(WriterMessage::Change(Change::Put("a".to_owned(), "x".repeat(1 << 20))))
+        };
         (0..100).for_each(|_| tell());
         assert_eq!(
             (waiting.try_iter().count(), trouble.text()),
