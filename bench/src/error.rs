@@ -38,7 +38,7 @@ pub enum Error {
     /// A measurement without devices, or a precondition.
     #[error("{0}")]
     Failed(String),
-    /// Nothing arrived: the path does not carry this traffic, so there is no figure.
+    /// No packet arrived: the path does not carry this traffic, so there is no figure.
     #[error("nothing arrived: {0}")]
     Nothing(String),
 }

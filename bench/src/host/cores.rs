@@ -1,4 +1,4 @@
-//! Which part of a measurement runs on which core.
+//! The cores of the parts of a measurement.
 
 use std::str::FromStr;
 

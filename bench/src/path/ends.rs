@@ -1,4 +1,4 @@
-//! The two ends of a path, and what every path can do.
+//! The two ends of a path, and the interface of every path.
 
 use std::fmt::Debug;
 use std::net::IpAddr;

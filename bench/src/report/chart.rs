@@ -102,7 +102,7 @@ pub(super) fn svg(report: &Report) -> String {
     svg + &body + "</svg>\n"
 }
 
-/// A power of two as it is read.
+/// A power of two as text.
 fn label(power: i32) -> String {
     let of = 2f64.powi(power.abs());
     if power < 0 { format!("1/{of}") } else { of.to_string() }

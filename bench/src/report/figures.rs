@@ -8,7 +8,7 @@ use super::goal::Goal;
 use super::statistics::{Pair, Summary};
 use crate::host::machine::Machine;
 
-/// One figure of Manx, and what it is compared with.
+/// One figure of Manx, and the figure that it is compared with.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
     /// The row's name on the command line.
@@ -108,7 +108,7 @@ pub struct Breakdown {
 pub struct Missing {
     /// The row's name on the command line.
     pub row: &'static str,
-    /// Why, and what to do.
+    /// The reason, and what to do about it.
     pub why: String,
     /// Whether the measurement failed. Otherwise this machine lacks something that the row needs.
     pub failed: bool,
@@ -118,7 +118,7 @@ pub struct Missing {
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     pub machine: Machine,
-    /// How long and how often, on which cores, with which policies.
+    /// The conditions of the run: length, number, cores, policies.
     pub conditions: Vec<String>,
     /// The figures, in the order of measuring.
     pub figures: Vec<Figure>,

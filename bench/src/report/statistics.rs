@@ -71,7 +71,7 @@ pub fn percentile(values: &[f64], percent: u8) -> Option<f64> {
 /// One measurement of each side, one right after the other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pair {
-    /// The figure of what Manx is compared with.
+    /// The figure of the side that Manx is compared with.
     pub beside: f64,
     /// The figure of Manx.
     pub manx: f64,

@@ -15,11 +15,11 @@ use crate::report::figures::{Breakdown, Figure};
 use crate::report::goal::Goal;
 use crate::run::{ListedRow, Run, Settings};
 
-/// The lengths of the text in bytes, and what they are called.
+/// The lengths of the text in bytes, and their names.
 const LENGTHS: [(usize, &str); 4] =
     [(100_000, "0.1 MB"), (1_000_000, "1 MB"), (5_000_000, "5 MB"), (10_000_000, "10 MB")];
 
-/// How often everything is compiled from nothing; the lowest time counts.
+/// The number of compilations from nothing; the lowest time is the figure.
 const TIMES: usize = 3;
 
 /// The most pods of the node.

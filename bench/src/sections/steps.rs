@@ -7,7 +7,7 @@ use crate::report::figures::Figure;
 use crate::report::goal::Goal;
 use crate::run::{ListedRow, Run};
 
-/// How often it is answered.
+/// The number of answers.
 const TIMES: usize = 5;
 
 /// The time of each step of an answer.
@@ -27,7 +27,7 @@ pub(super) struct StepsRow {
 }
 
 impl StepsRow {
-    /// As it is listed.
+    /// The row in the list of rows.
     pub(super) fn listed(&self) -> ListedRow {
         ListedRow::new(self.name, self.description, self.estimate)
     }

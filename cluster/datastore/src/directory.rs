@@ -69,12 +69,12 @@ impl Store {
         &self.contents
     }
 
-    /// The same, shared: the caller may read them while the store continues. The store then changes a copy.
+    /// All objects, shared: the caller may read them while the store continues. The store then changes a copy.
     pub fn shared(&self) -> Arc<Contents> {
         Arc::clone(&self.contents)
     }
 
-    /// Reads what has changed since the last refresh and returns how the contents differ; `None` if they do not.
+    /// Reads the files that have changed since the last refresh and returns the differences; `None` if there are none.
     pub fn refresh(&mut self) -> Option<Changes> {
         self.refresh_at(Moment::now())
     }
@@ -236,8 +236,7 @@ pub fn read_with_texts<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive:
     Read { contents, texts }
 }
 
-/// Says which subdirectories are not entered although they have manifests. If the directory itself has none, another
-/// problem says that.
+/// The problem that subdirectories with manifests are not entered. A directory without any manifest is another problem.
 fn skipped_folders(directory: &Path, name: &str) -> Option<Problem> {
     if file::names(directory).ok()?.is_empty() {
         return None;
@@ -254,7 +253,7 @@ pub fn read_paths<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive: bool
     read_with_texts(paths, recursive).contents
 }
 
-/// Reports that nothing was read, unless another error says why. `blank`: no text has more than comments.
+/// Reports that no object was read, unless another error explains it. `blank`: no text has more than comments.
 fn expect_objects(contents: &mut Contents, first: &Arc<str>, blank: bool) {
     let told = contents.problems.iter().any(|problem| problem.severity == Severity::Error);
     if !contents.objects.is_empty() || told {

@@ -1,4 +1,4 @@
-//! Why a source of objects cannot be used.
+//! The errors of sources of objects.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub enum SourceError {
     /// The kubeconfig, or a file that it names, cannot be used.
     #[error("kubeconfig {file}: {reason}")]
     Kubeconfig { file: String, reason: String },
-    /// Nothing says where it is.
+    /// No setting names the server.
     #[error(
         "no API server is named, and this is no pod of a cluster ({0}): expected --kubeconfig FILE (KUBECONFIG), or \
          --api-endpoint URL (K8S_API_ENDPOINT) with a certificate or token"
@@ -42,7 +42,7 @@ pub enum SourceError {
         kind: &'static str,
         reason: String,
     },
-    /// The client cannot be made of the settings.
+    /// No client can be made from the settings.
     #[error("no client can be made for {server}: {reason}")]
     Client { server: String, reason: String },
 }

@@ -1,7 +1,7 @@
 //! Sources of objects: a directory of manifests, or an API server.
 //!
 //! The layers, in order:
-//! - `error`: why a source cannot be used.
+//! - `error`: the errors of sources.
 //! - `directory`: the [`Store`] of a directory. It reads changed files, keeps the last good state of each, and returns
 //!   the differences as [`Changes`](manx_objects::contents::Changes).
 //! - `watch`: reports when a directory may have changed.

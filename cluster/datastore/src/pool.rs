@@ -17,7 +17,7 @@ pub struct DefaultPool {
     pub ipip: &'static str,
 }
 
-/// Makes the pool unless there is one, of any name, and returns whether it was made now.
+/// Makes the pool unless there is one, of any name. Returns whether it was made.
 pub(crate) async fn make_first(
     writes: &impl Writes,
     pool: &DefaultPool,

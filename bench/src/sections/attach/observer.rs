@@ -14,7 +14,7 @@ const BETWEEN_CHANGES: Duration = Duration::from_millis(100);
 /// The time between an answer of the agent and the next request.
 const BETWEEN_REQUESTS: Duration = Duration::from_millis(2);
 
-/// How long a publication may take that follows a change.
+/// The most time from a change to its publication.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// When the agent was seen to do something.

@@ -140,7 +140,7 @@ fn measure_proof(
     Ok(())
 }
 
-/// Each pod changes, changes back, goes and comes.
+/// Each pod is changed, changed back, removed and added.
 fn measure_pods(
     count: usize,
     contents: &mut Contents,

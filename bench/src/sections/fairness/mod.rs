@@ -24,7 +24,7 @@ use rows::{ROWS, Row};
 
 /// The part of its fair share that a neighbour keeps.
 const KEPT: Goal = Goal::AtLeast(0.9);
-/// How much longer the p99 of its round trips may become.
+/// The most that the p99 of its round trips may grow, as a factor.
 const LONGER: Goal = Goal::AtMost(3.0);
 /// The fair share of a neighbour of one attacker, as a part of its rate with the loop.
 const HALF: f64 = 0.5;
@@ -37,7 +37,7 @@ pub fn rows(settings: &Settings) -> Vec<ListedRow> {
     ROWS.iter().map(|row| ListedRow::new(row.name, &row.description(), estimate)).collect()
 }
 
-/// How long a round of three pairs takes.
+/// The time of a round of three pairs.
 fn round_estimate(settings: &Settings) -> Duration {
     6 * (settings.length + WARM_UP) + 3 * 2 * QUIET
 }
@@ -98,7 +98,7 @@ fn measure_row(run: &Run, row: &Row) -> Result<(Vec<Figure>, String), Error> {
     Ok((figures, node.summary()))
 }
 
-/// One pair each of the stream, the stream that asks for a quarter, and the ping-pong.
+/// One pair each of the stream, the stream that needs a quarter, and the ping-pong.
 fn measure_round(node: &mut AttackedNode<'_>) -> Result<[Pair; 3], Error> {
     let beside_loop = node.measure_stream(CoreLoad::Loop, None)?;
     let manx = node.measure_stream(CoreLoad::Attack, None)?;

@@ -19,14 +19,14 @@ use crate::path::traffic::{self, PingPong, TcpStreams, WARM_UP};
 use crate::report::statistics::percentile;
 use crate::run::Settings;
 
-/// How long an attacker may run after a measurement.
+/// The most time for which an attacker runs after a measurement.
 const MARGIN: Duration = Duration::from_secs(10);
-/// How long the agent may take for the packets that an attacker leaves behind: the buffers of veths hold millions of
+/// The most time of the agent for the packets that an attacker leaves behind: the buffers of veths hold millions of
 /// segments.
 const SETTLE: Duration = Duration::from_secs(5);
 /// The attacker's packets are handled when none has come for so long.
 pub(super) const QUIET: Duration = Duration::from_millis(100);
-/// How long the neighbour may take to get packets through again after an attack.
+/// The most time until the neighbour's packets pass again after an attack.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
 /// See the module. It is built for one row.
@@ -55,7 +55,7 @@ struct Attacks {
     dropped: BTreeMap<String, u64>,
     pings: usize,
     lost: usize,
-    /// How often the node was rebuilt, because it did not finish the packets that were left.
+    /// The number of times that the node was rebuilt because it did not finish the packets that were left.
     rebuilt: usize,
 }
 

@@ -108,7 +108,7 @@ struct Profile {
 impl Profile {
     fn read(text: &str) -> Result<Self, Failure> {
         let mut found = Self::default();
-        // A name is written once, with a number that stands for it afterwards.
+        // A name is written once, with a number that replaces it afterwards.
         let mut names = HashMap::new();
         let mut called = None;
         let mut is_of_a_call = false;

@@ -82,7 +82,7 @@ impl Node {
         Self::one_of_several(shape, sizes, SharedState::alone())
     }
 
-    /// One of several workers of a node, each with these sizes. `share` is what they share.
+    /// One of several workers of a node, each with these sizes. `share`: the state that they share.
     pub(crate) fn one_of_several(
         shape: Shape,
         sizes: Sizes,
@@ -204,7 +204,7 @@ impl Node {
             *counted += PER_PACKET * self.found as u32;
             now = *counted;
         }
-        // The worker is never told to end.
+        // The worker never gets a command to end.
         self.worker.step(now).unwrap_or_default()
     }
 

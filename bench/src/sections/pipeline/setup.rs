@@ -37,7 +37,7 @@ impl Row {
         self.set_up_part(sizes, SharedState::alone(), 0..self.flows())
     }
 
-    /// The same for one of several workers, with its part of the flows.
+    /// As `set_up`, for one of several workers, with its part of the flows.
     pub(crate) fn set_up_part(
         &self,
         sizes: Sizes,
@@ -147,7 +147,7 @@ impl Setup {
         Ok(())
     }
 
-    /// Passes more packets of the row. This is what is measured, and what valgrind counts.
+    /// Passes more packets of the row. This part is measured, and valgrind counts its instructions.
     #[inline(never)]
     pub(crate) fn more(&mut self, count: u64) -> Result<(), Failure> {
         self.pass(self.entrance, None, count)
@@ -274,7 +274,7 @@ pub(crate) fn measure(row: &Row, rounds: usize, count: u64) -> Result<Figures, F
 mod tests {
     use super::*;
 
-    /// A row whose batches do not depend on how slow the machine is.
+    /// A row whose batches do not depend on the speed of the machine.
     fn set_up(name: &str) -> Setup {
         let mut setup = Row::find(name).unwrap().set_up().unwrap();
         setup.node.worker.set_batch_ticks(1 << 50);

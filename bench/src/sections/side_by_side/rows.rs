@@ -17,10 +17,10 @@ use crate::path::traffic;
 use crate::report::goal::Goal;
 use crate::report::statistics::Pair;
 
-/// How long a path that was halted may take to carry packets again.
+/// The most time until a halted path carries packets again.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
-/// The traffic, and what is measured of it.
+/// The traffic and the measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Traffic {
     /// This many TCP streams: gigabits per second.

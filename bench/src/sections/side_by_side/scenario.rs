@@ -107,7 +107,7 @@ impl Scenario {
         }
     }
 
-    /// Which part runs on which core.
+    /// The core of each part.
     fn cores(self, machine: Cores) -> Cores {
         match self {
             Self::SeparateCore(_) | Self::Switch(_) => machine.with_separate_worker(),
@@ -123,7 +123,7 @@ pub(super) struct Paths {
     pub(super) beside: Box<dyn Path>,
     /// The path through Manx. It is halted while the other is measured.
     pub(super) manx: Cluster,
-    /// Which part runs on which core.
+    /// The core of each part.
     pub(super) cores: Cores,
     pub(super) scenario: Scenario,
 }

@@ -13,10 +13,10 @@ use super::connection::{Connection, TokenFile};
 use super::fault::{reasons, words};
 use crate::error::SourceError;
 
-/// A server that does not take a connection within this time does not answer.
+/// A server that accepts no connection within this time counts as silent.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// The name of what is made of single settings, in a kubeconfig that stands in no file.
+/// The name of the context made from single settings, in a kubeconfig without a file.
 const OWN: &str = "manx";
 
 /// Access to the API server. Settings that are not given come from the kubeconfig; without one, from the service
@@ -89,12 +89,12 @@ impl Access {
             }
         };
         config.connect_timeout = Some(CONNECT);
-        // The library would try for minutes before it says anything. An agent tries again itself, and tells.
+        // The library would retry for minutes without a report. An agent retries itself, and reports.
         config.default_retry = false;
         Ok(config)
     }
 
-    /// Puts the single settings in the place of what a kubeconfig has for its context.
+    /// Replaces the settings of a kubeconfig's context by the single settings.
     fn adjust(&self, mut kubeconfig: Kubeconfig) -> (Kubeconfig, KubeConfigOptions) {
         let wanted = self.context.clone().or_else(|| kubeconfig.current_context.clone());
         let context = kubeconfig.contexts.iter().find(|it| Some(&it.name) == wanted.as_ref());

@@ -62,7 +62,7 @@ use crate::followed::{
     Event, Events, Followed, Follower, Objects, Pause, Server, Stale, Waiting, Waits,
 };
 
-/// The kinds that policy, routes and addresses are made of.
+/// The kinds from which policy, routes and addresses are made.
 const FOLLOWED: [Kind; 22] = [
     Kind::Namespace,
     Kind::Node,
@@ -88,7 +88,7 @@ const FOLLOWED: [Kind; 22] = [
     Kind::FelixConfiguration,
 ];
 
-/// How often the server is asked whether it is there.
+/// The time between two checks that the server answers.
 const PROBE: Duration = Duration::from_secs(5);
 const SERVER: Server = Server { name: "the API server", kinds: &FOLLOWED };
 
@@ -117,18 +117,18 @@ struct PendingWrites {
 
 impl ApiServer {
     /// Starts to follow the server, and waits until all objects are known. While the server does not answer, the last
-    /// state in the file `state` counts instead, if it is complete; without one this waits for the server. `told` gets
-    /// what is waited for, and why.
+    /// state in the file `state` is used instead, if it is complete; without one this waits for the server. `told` gets
+    /// the reason for the wait.
     ///
     /// # Errors
-    /// `access` does not say how to reach a server. A server that does not answer is no error.
+    /// `access` and the kubeconfig name no server. A server that does not answer is no error.
     pub async fn open(
         access: Access,
         follower: Follower,
         told: impl Fn(&Waits),
     ) -> Result<Self, SourceError> {
         let Follower { node, state } = follower;
-        // What is wrong now is the user's to know at once; later it is a fault that may pass.
+        // A mistake in the settings is reported at once; later it would be a fault that may pass.
         let url = access.config().await?.cluster_url;
         let (server, host): (Arc<str>, _) = (url.to_string().into(), url.host().map(str::to_owned));
         let (mut followed, events) = Followed::new(SERVER, state.as_deref());
@@ -163,12 +163,12 @@ impl ApiServer {
         self.host.as_deref()
     }
 
-    /// Since when the objects may be out of date; `None`: they are not.
+    /// The time since which the objects may be out of date, and the reason; `None`: they are not.
     pub fn stale(&self) -> Option<Stale> {
         self.followed.stale()
     }
 
-    /// Whether nothing is learned of a kind now.
+    /// Whether changes of a kind are missed now.
     pub(crate) fn is_behind(&self, kind: Kind) -> bool {
         self.followed.is_behind(kind)
     }
@@ -191,7 +191,7 @@ impl ApiServer {
     }
 
     /// Gives a pod the addresses that it has on this node, or takes them away; see [`Source::assign`](crate::Source).
-    /// They are written to its object, too, when the server takes them.
+    /// They are also written to its object.
     pub(crate) fn assign(
         &mut self,
         pod: ObjectKey,
@@ -201,7 +201,7 @@ impl ApiServer {
         self.followed.objects().assign(pod, addresses)
     }
 
-    /// Has Kubernetes Events written about objects with problems; see [`Source::report`](crate::Source).
+    /// Queues Kubernetes Events about objects with problems; see [`Source::report`](crate::Source).
     pub(crate) fn report(&mut self, problems: &[Problem]) {
         let Self { followed, notices, to_write: PendingWrites { node, noticed, .. }, .. } = self;
         let objects = followed.objects();
@@ -210,7 +210,7 @@ impl ApiServer {
         notices.report(problems, (node, &nodes), |own| objects.known_as(own), noticed);
     }
 
-    /// When the first event of the last change was received.
+    /// The time when the first event of the last change was received.
     pub(crate) const fn changed(&self) -> Option<Instant> {
         self.followed.changed()
     }
@@ -262,7 +262,7 @@ async fn read_all(access: &Access) -> Result<Contents, SourceError> {
     Ok(Arc::unwrap_or_clone(objects.contents))
 }
 
-/// Speaks with the server until nobody listens.
+/// Speaks with the server while there is a listener.
 fn speak(access: &Access, server: &Arc<str>, events: &Events, to_write: &PendingWrites) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -283,7 +283,7 @@ fn speak(access: &Access, server: &Arc<str>, events: &Events, to_write: &Pending
     });
 }
 
-/// Follows all kinds over one connection until it fails. `Ok`: nobody listens.
+/// Follows all kinds over one connection until it fails. `Ok`: the listener has gone.
 async fn connect(
     access: &Access,
     server: &Arc<str>,
@@ -313,7 +313,7 @@ async fn connect(
     }
 }
 
-/// Asks the server again and again, and returns why it does not answer.
+/// Checks the server periodically. Returns the reason when it does not answer.
 async fn keep_probing(connection: &Connection, events: &Events) -> String {
     loop {
         tokio::time::sleep(PROBE).await;

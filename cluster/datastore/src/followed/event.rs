@@ -10,7 +10,7 @@ use super::reading::Reading;
 pub(crate) enum Event {
     /// These are all objects of a kind.
     Listed { kind: Kind, readings: Vec<Reading> },
-    /// An object came or changed.
+    /// An object was added or changed.
     Changed(Box<Reading>),
     /// An object is gone.
     Gone(ObjectKey),
@@ -23,12 +23,12 @@ pub(crate) enum Event {
     },
 }
 
-/// Why objects cannot be followed.
+/// The reason why objects cannot be followed.
 #[derive(Debug, Clone)]
 pub(crate) struct Reason {
     /// In full.
     pub(crate) text: String,
-    /// The part of it that is the same for all kinds with this cause.
+    /// The part of the text that is the same for all kinds with this cause.
     pub(crate) cause: String,
 }
 

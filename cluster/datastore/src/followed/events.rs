@@ -14,7 +14,7 @@ use super::snapshot::Snapshot;
 #[derive(Debug)]
 pub(crate) struct Closed;
 
-/// An event, and when it was received.
+/// An event, and the time when it was received.
 pub(super) type Received = (Instant, Event);
 
 /// The way of events to the agent and to the state on disk.
@@ -23,7 +23,7 @@ pub(crate) struct Events {
     snapshot: Option<Snapshot>,
     /// The kinds that the state on disk lacks: they were not listed yet, or cannot be followed.
     unknown: RefCell<BTreeSet<Kind>>,
-    /// When the server has answered last.
+    /// The time of the server's last answer.
     answered: Cell<SystemTime>,
 }
 

@@ -1,4 +1,4 @@
-//! Since when objects may be out of date, and why.
+//! The faults because of which objects may be out of date.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -13,12 +13,12 @@ const CAUSES: usize = 3;
 /// The most kinds that are named with a cause.
 const KINDS: usize = 3;
 
-/// Since when objects may be out of date, and why.
+/// The time since which objects may be out of date, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stale {
-    /// When they were last known to be up to date.
+    /// The time when they were last known to be up to date.
     pub since: SystemTime,
-    /// Why they are not.
+    /// The reason, as one sentence.
     pub reason: String,
 }
 
@@ -36,7 +36,7 @@ impl Faults {
         Self { server, all: BTreeMap::new() }
     }
 
-    /// Takes a fault, or its end. The first time and the last reason count.
+    /// Records a fault, or its end. The first time and the last reason are kept.
     pub(super) fn note(&mut self, kind: Option<Kind>, fault: Option<(SystemTime, Reason)>) {
         match fault {
             None => {
@@ -56,7 +56,7 @@ impl Faults {
         }
     }
 
-    /// Whether nothing is learned of a kind: nothing at all, or nothing of that kind.
+    /// Whether changes of a kind are missed: because of its own fault, or of one of the whole server.
     pub(super) fn include(&self, kind: Kind) -> bool {
         [None, Some(kind)].iter().any(|it| self.all.contains_key(it))
     }

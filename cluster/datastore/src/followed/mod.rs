@@ -5,10 +5,10 @@
 //! - `pause`: the wait after a failure.
 //! - `reading`: an object, read by the reader that reads files.
 //! - `event`: an event of the server.
-//! - `faults`: since when objects may be out of date, and why.
+//! - `faults`: the faults because of which objects may be out of date.
 //! - `snapshot`: the last state on disk.
 //! - `events`: the way of events, to the agent and to the state on disk.
-//! - `objects`: all objects, and how they differ from those before.
+//! - `objects`: all objects, and their differences from those before.
 //! - `waiting`: the values that are still to be written, one for each object.
 //!
 //! A source has a thread that speaks with its server and sends [`Events`]; the agent has [`Followed`], and gets changes.
@@ -47,9 +47,9 @@ use self::snapshot::Loaded;
 pub(crate) use self::snapshot::{Snapshot, Trouble};
 pub(crate) use self::waiting::Waiting;
 
-/// Events that wait for the agent. When there are so many, the thread that reads them waits, and so does the server.
+/// The most events that wait for the agent. With so many, the thread that reads them waits, and so does the server.
 const WAITING: usize = 4096;
-/// How long a start waits for the server before the state on disk counts.
+/// The time for which a start waits for the server before it uses the state on disk.
 const START: Duration = Duration::from_secs(10);
 
 /// The agent that follows a server, and the writes that it makes there.
@@ -65,9 +65,9 @@ pub struct Follower {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waits {
     pub server: String,
-    /// When the start began to wait.
+    /// The time when the start began to wait.
     pub since: SystemTime,
-    /// Why objects are missing, if that is known.
+    /// The reason why objects are missing, if it is known.
     pub reason: Option<String>,
     /// The longest time until the next attempt.
     pub at_most: Duration,
@@ -81,7 +81,7 @@ pub(crate) struct Followed {
     trouble: Trouble,
     events: mpsc::Receiver<Received>,
     received: Vec<Received>,
-    /// When the first event of the last change was received.
+    /// The time when the first event of the last change was received.
     changed: Option<Instant>,
     /// The last state on disk, for as long as the start may use it.
     loaded: Option<Loaded>,
@@ -101,9 +101,8 @@ impl Followed {
         (Self { server, objects, trouble, events, received, changed, loaded }, of_thread)
     }
 
-    /// Waits until all objects are known. While the server does not answer, the last state counts instead, if it is
-    /// complete; without one this waits for the server. `place`: which server it is. `told` gets what is waited for, and
-    /// why.
+    /// Waits until all objects are known. While the server does not answer, the last state is used instead, if it is
+    /// complete; without one this waits for the server. `place`: the server. `told` gets the reason for the wait.
     pub(crate) async fn start(&mut self, place: &Arc<str>, told: impl Fn(&Waits)) {
         let waits = Waits {
             server: place.to_string(),
@@ -139,22 +138,22 @@ impl Followed {
         &mut self.objects
     }
 
-    /// Since when the objects may be out of date; `None`: they are not.
+    /// The time since which the objects may be out of date, and the reason; `None`: they are not.
     pub(crate) fn stale(&self) -> Option<Stale> {
         self.objects.stale()
     }
 
-    /// Whether nothing is learned of a kind now.
+    /// Whether changes of a kind are missed now.
     pub(crate) fn is_behind(&self, kind: Kind) -> bool {
         self.objects.is_behind(kind)
     }
 
-    /// Why there may be no last state to start from.
+    /// The reason why there may be no last state to start from.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.trouble.text()
     }
 
-    /// When the first event of the last change was received.
+    /// The time when the first event of the last change was received.
     pub(crate) const fn changed(&self) -> Option<Instant> {
         self.changed
     }
@@ -171,7 +170,7 @@ impl Followed {
     /// Waits for events, and takes them.
     async fn receive(&mut self) -> Option<Changes> {
         if self.events.recv_many(&mut self.received, WAITING).await == 0 {
-            // The thread has ended, which it does not while anybody listens: it has panicked.
+            // The thread ends only without a listener, so it has panicked.
             let reason = format!("the thread that follows {} has ended", self.server.name);
             self.objects.mark_stale(reason);
             std::future::pending::<()>().await;
@@ -181,7 +180,7 @@ impl Followed {
         self.objects.apply(events)
     }
 
-    /// Waits until all objects are known. `told` gets why some are not.
+    /// Waits until all objects are known. `told` gets the reason why some are not.
     async fn synced(&mut self, told: &impl Fn(Option<String>)) {
         while !self.contents().in_sync {
             self.receive().await;

@@ -30,7 +30,7 @@ pub(crate) fn key(kind: Kind, object: &Value) -> ObjectKey {
 
 /// Reads an object from its text.
 pub(crate) fn read(server: &Arc<str>, key: ObjectKey, text: String) -> Reading {
-    // The text is one line that nobody has written: a position in it says nothing, the object's name and field do.
+    // The text is one line made by the server: a position in it does not help the user, the object's name and field do.
     let place = || Place { file: Arc::clone(server), document: 0, at: None };
     let (mut entries, mut problems) = match manx_objects::read(server, &text) {
         Ok(manifest) => (manifest.entries, manifest.problems),

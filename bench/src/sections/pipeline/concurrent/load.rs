@@ -15,7 +15,7 @@ use crate::sections::pipeline::time::cpu_ticks;
 
 /// The result of a row.
 pub(crate) struct Outcome {
-    /// Pairs of figures without and with what happens; none if the row only requires that nothing is lost.
+    /// Pairs of figures without and with the event; none if the row only requires that no packet is lost.
     pub(crate) pairs: Vec<Pair>,
     /// Further observations.
     pub(crate) remark: String,

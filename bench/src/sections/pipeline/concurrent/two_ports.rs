@@ -1,5 +1,5 @@
-//! How a worker shares its time between two ports that always have packets. The packets of one port are cheap, those of
-//! the other expensive.
+//! The division of a worker's time between two ports that always have packets. The packets of one port are cheap, those
+//! of the other expensive.
 //!
 //! A port's time lasts from when the worker asks it for packets to when it asks the next port. So it contains
 //! receiving, deciding and sending these packets.

@@ -1,4 +1,4 @@
-//! The file of the last state. It is used only if all that it holds was written whole.
+//! The file of the last state. It is used only if all of its content was written whole.
 //!
 //! ```text
 //! block 0, block 1   heads: `manx-state 2 SEQUENCE LENGTH SUM COMPLETE OWN-SUM`, 512 bytes each
@@ -31,23 +31,23 @@ const FORM: &str = "manx-state 2";
 const HEAD: u64 = 512;
 /// The offset of the log.
 const LOG: u64 = 2 * HEAD;
-/// Lines of so many bytes are written at once.
+/// This many bytes of lines are written at once.
 const PIECE: usize = 1 << 20;
-/// The log is written anew when it has grown by so many bytes, and by as many as it had when it was new.
+/// The log is written anew when it has grown by this many bytes, and to twice its length when it was new.
 const GROWTH: u64 = 1 << 20;
 /// Only its user reads and writes the file.
 const MODE: u32 = 0o600;
 
-/// Why a file cannot be used.
+/// The reason why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UnusableFile {
     /// It is damaged, or it is not ours. It is set aside.
     #[error("{0}")]
     File(String),
-    /// Another process has it.
+    /// Another process has locked it.
     #[error("another process keeps its state there: expected a file for each agent (--state)")]
     InUse,
-    /// The system does not let us.
+    /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -61,14 +61,14 @@ pub(super) enum Change {
     Replace(String, Vec<(String, String)>),
 }
 
-/// All that the file says.
+/// The content of the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct State {
     /// The texts of all objects, by name.
     pub(super) objects: BTreeMap<String, String>,
     /// The kinds of which all objects were written.
     pub(super) listed: BTreeSet<String>,
-    /// When all objects were last known to be these, in seconds since 1970; 0: never.
+    /// The time of the last complete state, in seconds since 1970; 0: never.
     pub(super) complete: u64,
 }
 
@@ -92,10 +92,10 @@ pub(super) struct StateFile {
 }
 
 impl StateFile {
-    /// Opens the state at `path`. `Ok(None)`: there is none.
+    /// Opens the state at `path`. `Ok(None)`: there is no file.
     pub(super) fn open(path: &Path) -> Result<Option<(Self, State)>, UnusableFile> {
         let mut options = OpenOptions::new();
-        // A link is not followed, and a pipe that somebody has put there is not waited for.
+        // A link is not followed, and a pipe in its place is not waited for.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let file = match options.read(true).write(true).custom_flags(flags).open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -147,8 +147,8 @@ impl StateFile {
         Ok(this)
     }
 
-    /// Writes changes. When this returns they are on disk; if it fails, none of them counts, and the same may be tried
-    /// again. `complete`: all objects were known to be these then.
+    /// Writes changes. When this returns they are on disk; if it fails, none of them is in force, and the same may be
+    /// tried again. `complete`: the time at which the state was complete.
     pub(super) fn commit(
         &mut self,
         changes: &[Change],
@@ -220,7 +220,7 @@ impl StateFile {
         Ok(())
     }
 
-    /// Says in the older of the two heads how far the log is whole.
+    /// Writes the length and sum of the log to the older of the two heads.
     fn write_head(&mut self) -> io::Result<()> {
         self.head.sequence += 1;
         let mut block = self.head.text().into_bytes();
@@ -249,7 +249,7 @@ impl StateFile {
 }
 
 impl State {
-    /// Takes one line of the log. `None`: it is not one.
+    /// Applies one line of the log. `None`: it is no valid line.
     fn take(&mut self, line: &str) -> Option<()> {
         let name = |text: &str| serde_json::from_str::<String>(text).ok();
         if let Some(rest) = line.strip_prefix('+') {
@@ -340,7 +340,7 @@ fn check_owner(file: &File) -> Result<(), UnusableFile> {
     Ok(())
 }
 
-/// An agent that ends may keep the file for as long, while the next one starts already.
+/// The time for which an ending agent may keep the file while the next one starts.
 const ENDING: Duration = Duration::from_secs(3);
 
 fn lock(mut file: File) -> Result<Flock<File>, UnusableFile> {
@@ -373,7 +373,8 @@ fn newest_head(file: &File) -> Result<Head, UnusableFile> {
     })
 }
 
-/// The log is as long as the head says, and has that sum. It is read in pieces: nothing in it is believed before.
+/// The log is as long as the head says, and has that sum. It is read in pieces; its content is used only after this
+/// check.
 fn check_log(mut file: &File, head: Head) -> Result<(), UnusableFile> {
     let damaged = || UnusableFile::File("its log is not what was written".to_owned());
     let found = file.metadata()?.len();
@@ -399,7 +400,7 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// FNV-1a of 64 bits (Fowler, Noll, Vo): of nothing, and how bytes go on with it.
+/// FNV-1a of 64 bits (Fowler, Noll, Vo): the sum of no bytes, and the step for each byte.
 const SUM_OF_NOTHING: u64 = 0xcbf2_9ce4_8422_2325;
 
 fn sum(before: u64, bytes: &[u8]) -> u64 {

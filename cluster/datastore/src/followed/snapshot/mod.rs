@@ -1,8 +1,8 @@
 //! The last state on disk, for an agent that starts while its server does not answer.
 //!
-//! It is written on a thread of its own: a slow disk delays nobody. Changes are written in the order in which they
-//! came, and none is written after one that was lost, so the file holds the state of some time. A state that was never
-//! complete is not used, and neither is a file that is not as it was written ([`file`]).
+//! It is written on a thread of its own, so that a slow disk does not delay the agent. Changes are written in the order
+//! in which they came, and none is written after one that was lost, so the file holds the state of some time. A state
+//! that was never complete is not used, and neither is a damaged file ([`file`]).
 
 mod file;
 
@@ -23,7 +23,7 @@ use super::server::Server;
 
 /// The most changes that wait for the disk.
 const WAITING: usize = 16_384;
-/// The most bytes that wait for a disk that takes nothing. One that takes them may get all objects of a large cluster.
+/// The most bytes that wait while the disk fails. While it works, all objects of a large cluster may wait.
 const REFUSED: usize = 32 << 20;
 /// Changes of this time are written at once.
 const BURST: Duration = Duration::from_millis(500);
@@ -55,28 +55,28 @@ impl WriterMessage {
 #[derive(Debug, Default)]
 struct Backlog {
     bytes: AtomicUsize,
-    /// Whether the disk took nothing when it was tried last.
+    /// Whether the last write failed.
     is_refused: AtomicBool,
 }
 
 /// The way to the writer.
 pub(crate) struct Snapshot {
-    told: SyncSender<WriterMessage>,
+    messages: SyncSender<WriterMessage>,
     backlog: Arc<Backlog>,
-    /// Whether a change was lost. Nothing may follow it.
+    /// Whether a change was lost. No change may be written after it.
     lost: AtomicBool,
     trouble: Trouble,
 }
 
-/// Why there may be no last state to start from, as `manx status` shows it.
+/// The reason why there may be no last state to start from, as `manx status` shows it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Trouble(Arc<Mutex<Reasons>>);
 
 #[derive(Debug, Default)]
 struct Reasons {
-    /// For as long as the agent runs.
+    /// The reason that holds while the agent runs.
     lasting: Option<String>,
-    /// Until a complete state is on disk.
+    /// The reason that holds until a complete state is on disk.
     passing: Option<String>,
 }
 
@@ -91,7 +91,7 @@ impl Trouble {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is logged when it is new.
+    /// Sets the passing reason. A new reason is logged.
     fn set(&self, text: Option<String>) {
         let mut reasons = self.reasons();
         if let Some(text) = text.as_ref().filter(|text| reasons.passing.as_ref() != Some(*text)) {
@@ -129,8 +129,8 @@ fn loaded(state: State, kinds: &[Kind]) -> Option<Loaded> {
     })
 }
 
-/// Opens the file, or makes it. One that cannot be used is set aside, so that somebody can look at it, and the reason is
-/// told: an agent that reaches the server needs none.
+/// Opens the file, or makes it. An unusable one is set aside for inspection, and the reason is reported; an agent that
+/// reaches the server needs no file.
 fn open(path: &Path, server: &str, trouble: &Trouble) -> Option<(StateFile, State)> {
     let opened = match StateFile::open(path) {
         Err(UnusableFile::File(reason)) => set_aside(path).map(|aside| {
@@ -173,19 +173,19 @@ impl Snapshot {
         trouble: &Trouble,
     ) -> (Option<Self>, Option<Loaded>) {
         let Some((mut file, state)) = open(path, server.name, trouble) else { return (None, None) };
-        let (told, receiver) = sync_channel(WAITING);
+        let (messages, receiver) = sync_channel(WAITING);
         let (backlog, lost) = (Arc::<Backlog>::default(), AtomicBool::new(false));
         let of_writer = (Arc::clone(&backlog), trouble.clone());
         let write = move || write_all(&mut file, &receiver, &of_writer.0, &of_writer.1);
         let spawned = thread::Builder::new().name("snapshot".to_owned()).spawn(write);
-        let this = spawned.ok().map(|_| Self { told, backlog, lost, trouble: trouble.clone() });
+        let this = spawned.ok().map(|_| Self { messages, backlog, lost, trouble: trouble.clone() });
         (this, loaded(state, server.kinds))
     }
 
     /// Records what an event says. Its texts are moved: the agent needs none.
     pub(super) fn record(&self, event: &mut Event) {
         let text = |reading: &mut Reading| (name(&reading.key), std::mem::take(&mut reading.text));
-        self.tell(WriterMessage::Change(match event {
+        self.send(WriterMessage::Change(match event {
             Event::Listed { kind, readings } => {
                 Change::Replace(format!("{kind:?}"), readings.iter_mut().map(text).collect())
             }
@@ -198,21 +198,21 @@ impl Snapshot {
         }));
     }
 
-    /// All objects were known, and the server answered, at `now`.
+    /// Records that the state was complete at `now`: all objects were known, and the server answered.
     pub(super) fn complete(&self, now: SystemTime) {
         let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        self.tell(WriterMessage::Complete(since.as_secs()));
+        self.send(WriterMessage::Complete(since.as_secs()));
     }
 
-    fn tell(&self, told: WriterMessage) {
+    fn send(&self, message: WriterMessage) {
         if self.lost.load(Ordering::Relaxed) {
             return;
         }
-        let waiting = self.backlog.bytes.fetch_add(told.size(), Ordering::Relaxed);
+        let waiting = self.backlog.bytes.fetch_add(message.size(), Ordering::Relaxed);
         let is_refused = self.backlog.is_refused.load(Ordering::Relaxed);
-        let sent = match told {
+        let sent = match message {
             _ if is_refused && waiting > REFUSED => Err("the disk takes nothing"),
-            told => self.told.try_send(told).map_err(|error| match error {
+            message => self.messages.try_send(message).map_err(|error| match error {
                 TrySendError::Full(_) => "the disk is too slow, or takes nothing",
                 TrySendError::Disconnected(_) => "its writer has ended",
             }),
@@ -227,15 +227,15 @@ impl Snapshot {
 
 fn write_all(
     file: &mut StateFile,
-    told: &Receiver<WriterMessage>,
+    messages: &Receiver<WriterMessage>,
     backlog: &Backlog,
     trouble: &Trouble,
 ) {
-    while let Ok(first) = told.recv() {
+    while let Ok(first) = messages.recv() {
         let (mut changes, mut complete, mut bytes) = (Vec::new(), None, 0);
-        let mut take = |told: WriterMessage| {
-            bytes += told.size();
-            match told {
+        let mut take = |message: WriterMessage| {
+            bytes += message.size();
+            match message {
                 WriterMessage::Change(change) => changes.push(change),
                 WriterMessage::Complete(at) => complete = Some(at),
             }
@@ -243,11 +243,11 @@ fn write_all(
         take(first);
         let until = Instant::now() + BURST;
         while let Some(left) = until.checked_duration_since(Instant::now())
-            && let Ok(more) = told.recv_timeout(left)
+            && let Ok(more) = messages.recv_timeout(left)
         {
             take(more);
         }
-        // The same is tried until it is written: nothing may be written behind what was lost.
+        // The same commit is tried until it is written: no change may be written after a lost one.
         while let Err(error) = file.commit(&changes, complete) {
             trouble.set(Some(format!(
                 "the last state cannot be written, and stays as it is on disk: {error}"
@@ -271,18 +271,18 @@ mod tests {
 
     #[test]
     fn what_waits_for_a_disk_that_takes_nothing_is_bounded() {
-        let (told, waiting) = sync_channel(WAITING);
+        let (messages, waiting) = sync_channel(WAITING);
         let (backlog, trouble) = (Arc::<Backlog>::default(), Trouble::default());
         let snapshot = Snapshot {
-            told,
+            messages,
             backlog: Arc::clone(&backlog),
             lost: AtomicBool::new(false),
             trouble: trouble.clone(),
         };
-        let tell = || {
-            snapshot.tell(WriterMessage::Change(Change::Put("a".to_owned(), "x".repeat(1 << 20))))
+        let send = || {
+            snapshot.send(WriterMessage::Change(Change::Put("a".to_owned(), "x".repeat(1 << 20))))
         };
-        (0..100).for_each(|_| tell());
+        (0..100).for_each(|_| send());
         assert_eq!(
             (waiting.try_iter().count(), trouble.text()),
             (100, None),
@@ -290,7 +290,7 @@ mod tests {
         );
         backlog.bytes.store(0, Ordering::Relaxed);
         backlog.is_refused.store(true, Ordering::Relaxed);
-        (0..100).for_each(|_| tell());
+        (0..100).for_each(|_| send());
         assert_eq!(waiting.try_iter().count(), 32);
         assert!(trouble.text().unwrap().ends_with("the disk takes nothing"));
     }

@@ -51,7 +51,7 @@ fn listed() -> Vec<Change> {
     ["Pod", "PodX", "NetworkPolicy"].map(|kind| Change::Replace(kind.to_owned(), Vec::new())).into()
 }
 
-/// Writes commits, and returns what the file was to hold after each.
+/// Writes commits, and returns the expected content after each.
 fn write(path: &Path, commits: &[(Vec<Change>, Option<u64>)]) -> Vec<State> {
     let mut state = State::default();
     let mut file = StateFile::create(path, &state).unwrap();
@@ -64,7 +64,7 @@ fn write(path: &Path, commits: &[(Vec<Change>, Option<u64>)]) -> Vec<State> {
     states
 }
 
-/// How a file comes to harm.
+/// The ways in which a file is damaged.
 #[derive(Debug, Clone)]
 enum Damage {
     Bit(prop::sample::Index, u8),
@@ -138,7 +138,7 @@ proptest! {
         prop_assert_eq!(StateFile::open(&path).unwrap().unwrap().1, state);
     }
 
-    /// Whatever happens to the bytes of a file: it is a state that was committed, whole, or it is none.
+    /// After any damage to its bytes, a file is a whole state that was committed, or it is refused.
     #[test]
     fn a_damaged_file_is_a_whole_state_that_was_written_or_none(
         commits in any_commits(),
