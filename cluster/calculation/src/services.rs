@@ -1,7 +1,7 @@
 //! Service addresses as far as the node's kube-proxy translates them: cluster IPs, and which of their endpoints are hosts.
 //!
-//! The other addresses of services (`externalIPs`, load balancers) are the world's: whoever may write a Service may give
-//! it any such address, and policy must not be passed over for it.
+//! The other addresses of services (`externalIPs`, load balancers) are the world's: every author of a Service may give
+//! it any such address, and that must not bypass policy.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -30,11 +30,11 @@ pub struct Services {
 }
 
 impl Services {
-    /// Those of a cluster, seen from a node; `is_own`: whether an address is the node's own. A cluster IP that lies in
-    /// a pool or a block, or is one of those, is left out, and so is a service that is not fully known: policy decides
-    /// about such an address itself. `is_pod`: whether a pod has an address whose route is the same as the world's. An
-    /// address that was a pod's `before` stays one until no slice names it: a slice names a pod for some time after the
-    /// pod is gone.
+    /// The service addresses of a cluster, seen from a node. `is_own`: whether an address is the node's own. A cluster
+    /// IP that lies in a pool or a block, or is the node's own, is left out, and so is a service that is not fully
+    /// known: policy decides about such an address itself. `is_pod`: whether a pod has an address whose route is the
+    /// same as the world's. An address that was a pod's `before` stays one until no slice names it: a slice names a pod
+    /// for some time after the pod is gone.
     pub fn new(
         contents: &Contents,
         topology: &Topology,
@@ -94,7 +94,8 @@ impl Services {
         (&self.addresses, &self.hosts) == (&other.addresses, &other.hosts)
     }
 
-    /// Whether an endpoint with this address is a pod of another plugin. `None`: none has it, or a route says what it is.
+    /// Whether an endpoint with this address is a pod of another plugin. `None`: no endpoint has it, or its route
+    /// decides.
     pub fn is_pod(&self, address: &IpAddr) -> Option<bool> {
         self.endpoints.get(address).copied()
     }

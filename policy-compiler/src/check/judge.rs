@@ -72,7 +72,7 @@ impl Expected {
         }
     }
 
-    /// Whether a path says the same. Chains that are evaluated rule by rule note nothing.
+    /// Whether a path agrees. Chains that are evaluated rule by rule note nothing.
     pub(super) fn agrees(&self, path: &Path, linear: bool) -> bool {
         match self {
             Self::Decision(decision) => {

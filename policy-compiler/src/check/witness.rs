@@ -90,7 +90,7 @@ pub struct Atoms(BTreeMap<IpNet, PrefixEntry>);
 /// The members at a prefix, and whether a rule names it.
 #[derive(Debug, Clone, Default)]
 struct PrefixEntry {
-    /// Numbers of the contents of the members that have it. Members with equal contents have one number.
+    /// The numbers of its members' contents. Members with equal contents have one number.
     members: Vec<u32>,
     bound: bool,
 }

@@ -24,7 +24,7 @@ impl Grouped {
             sum += *end;
             *end = sum;
         }
-        // Each entry is where its group starts; it moves to where the group ends.
+        // Each entry begins as the start of its group and becomes the group's end.
         let mut all = vec![0; sum as usize];
         for (group, one) in pairs {
             let at = &mut ends[group as usize];

@@ -1,6 +1,6 @@
 //! The delta of addresses: the addresses whose predicate sets changed since the last image, and their new identities.
 //!
-//! The deltas of predicates and of sets rest on it; their module comments say what they buy.
+//! The deltas of predicates and of sets rest on it; their module comments state the gain.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -23,7 +23,7 @@ const MOST_PRICE: usize = 2 << 20;
 pub(crate) struct Admission {
     /// The price that the policies of all namespaces may have together.
     pub(crate) most_price: usize,
-    /// Whether a compilation has counted more truths than it may: only then what policies are true of is shared out.
+    /// Whether a compilation has counted too many truths: only then truths are shared out among namespaces.
     pub(crate) bounds_truths: bool,
     closed: BTreeSet<String>,
     /// The local endpoints of the closed namespaces.
@@ -64,7 +64,7 @@ impl Admission {
         resolved.prices(model).into_values().sum::<usize>() > self.most_price
     }
 
-    /// Those that are compiled.
+    /// The local endpoints that are compiled.
     pub(crate) fn admitted<'l>(
         &mut self,
         model: &Model,
@@ -87,13 +87,14 @@ impl Admission {
         !self.closed.is_empty()
     }
 
-    /// Decides anew who is left out. If nobody is, all begins as if nobody had ever been.
+    /// Decides anew which endpoints are left out. If none is, truths are no longer shared out.
     pub(crate) fn review(&mut self, model: &Model, local: &BTreeSet<LocalName>) {
         self.decide(model, local, SHARE);
         self.bounds_truths &= self.is_closing();
     }
 
-    /// Decides who is left out, by one part of `share` of the truths that may be counted if they are shared out.
+    /// Decides which endpoints are left out, by one part of `share` of the truths that may be counted if they are
+    /// shared out.
     pub(crate) fn decide(&mut self, model: &Model, local: &BTreeSet<LocalName>, share: usize) {
         let truths = if self.bounds_truths { most_truths(model) / share } else { usize::MAX };
         self.closed = closed(model, local, [truths, self.most_price]);

@@ -64,7 +64,7 @@ impl Default for Compiler {
 }
 
 impl Compiler {
-    /// A compiler that has made nothing yet.
+    /// A compiler without a last image.
     pub fn new() -> Self {
         Self::with_budget(DEFAULT_BUDGET)
     }
@@ -119,13 +119,13 @@ impl Compiler {
         }
     }
 
-    /// The local endpoints that the last image leaves out, because the policies of their namespaces are true of too much or
-    /// have too many rules: nothing passes for them.
+    /// The local endpoints that the last image leaves out, because the policies of their namespaces have too many
+    /// truths or rules: nothing passes for them.
     pub fn left_out(&self) -> &BTreeSet<LocalName> {
         &self.admission.left_out
     }
 
-    /// How many rules, and predicates of rules, all rows so far have looked at: the work of compiling that grows fastest.
+    /// The number of rules, and of their predicates, that all rows so far have tested: the work that grows fastest.
     pub fn looks(&self) -> u64 {
         self.tables.builder.looks
     }
@@ -173,7 +173,7 @@ impl Compiler {
         Ok(Draft { resolved, in_use, state, columns: None })
     }
 
-    /// Compiles everything anew, without the endpoints whose policies ask too much.
+    /// Compiles everything anew, without the endpoints whose policies exceed a bound.
     fn compile_anew(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Draft {
         let mut share = SHARE;
         if self.admission.is_closing() {
@@ -274,7 +274,7 @@ enum Exceeded {
     Price,
 }
 
-/// Everything that an image is built from.
+/// The inputs of an image's chains and rows.
 struct Draft {
     resolved: Resolved,
     /// The terms that rules use of either end.

@@ -1,7 +1,7 @@
 //! The delta of local endpoints: pods are attached to this node, and detached from it. Policies, predicates and
 //! addresses stay, and so do the rows of all other pods.
 //!
-//! It buys: a pod that is attached does not pay for the policies of others. Beside 30 policies of 83 kB the tables for
+//! The gain: a pod that is attached does not pay for the policies of others. Beside 30 policies of 83 kB the tables for
 //! one more pod take 5 ms, and a whole compilation 1.2 s or more (`docs/performance.md`).
 
 use std::collections::BTreeSet;

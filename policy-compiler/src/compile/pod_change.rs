@@ -1,4 +1,4 @@
-//! The change of a pod of another node, in the image in use: it comes, goes or changes.
+//! The change of a pod of another node, in the image in use: it is added, removed or changed.
 //!
 //! The identity of an address depends on the kinds of members that have it and on its atom. So the change of such a pod
 //! changes a few cells of the address map and nothing else, if the image has a class for the predicate set of each of
@@ -14,7 +14,7 @@ use crate::image::Image;
 use crate::model::{Endpoint, Model, ObjectName};
 use crate::peers::{IdentityInterner, Member, MemberKindId};
 
-/// A pod that comes, goes or changes.
+/// A pod that is added, removed or changed.
 #[derive(Debug, Clone, Copy)]
 pub struct PodChange<'m> {
     /// Its name.

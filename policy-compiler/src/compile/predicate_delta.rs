@@ -1,9 +1,9 @@
 //! The delta of predicates: policies use selectors and CIDRs that no policy used before. Members and addresses that
-//! match one of them move to another class; everything else that is known about addresses stays.
+//! match one of them move to another class; all other addresses keep their identities.
 //!
 //! This covers selectors and CIDRs. Every other new term (port names, services) needs a rebuild.
 //!
-//! It buys: a policy that changes together with its predicates takes 4.1 ms in the cluster of `docs/performance.md`
+//! The gain: a policy that changes together with its predicates takes 4.1 ms in the cluster of `docs/performance.md`
 //! (goal 5), and a whole compilation 31 ms.
 
 use std::collections::BTreeMap;

@@ -100,7 +100,7 @@ impl CompileState {
         Ok(())
     }
 
-    /// `Err` if so many predicates are true of kinds, or of something else.
+    /// `Err` if the kinds have too many truths, or `of_others` is too large.
     pub(crate) fn check_truths(&self, of_others: usize) -> Result<(), Rebuild> {
         let most = self.most_truths.saturating_mul(2);
         if self.kinds.truths.max(of_others) > most { Err(Rebuild) } else { Ok(()) }

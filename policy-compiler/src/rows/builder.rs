@@ -31,7 +31,7 @@ pub(crate) struct RowBuilder {
     /// Bytes of the cells of the chains so far.
     pub(crate) cell_bytes: usize,
     precomputed: Precomputed,
-    /// How many rules, and predicates of rules, all rows so far have looked at.
+    /// The number of rules, and of their predicates, that all rows so far have tested.
     pub(crate) looks: u64,
 }
 

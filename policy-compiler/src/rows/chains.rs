@@ -15,7 +15,7 @@ use crate::peers::{
 use crate::prefix_map::PrefixMap;
 use crate::resolve::{LocalName, PredicateId, Resolved, ResolvedList};
 
-/// Everything from which the predicate sets of the local pods follow.
+/// The inputs of the predicate sets of the local pods.
 pub(crate) struct LocalPods<'a> {
     pub(crate) model: &'a Model,
     pub(crate) members: &'a Members<'a>,

@@ -15,7 +15,7 @@ use crate::resolve::{PredicateId, ResolvedList};
 pub(super) struct Clause<'a> {
     pub(super) step: u32,
     matches: ClauseMatch<'a>,
-    /// Which of the sets of active clauses it is in.
+    /// The set of active clauses that it is in.
     pub(super) group: u32,
 }
 
@@ -32,11 +32,11 @@ pub(super) struct Clauses<'a> {
     /// By rank, the clauses that require the predicate, and those that exclude it.
     pub(super) wanting: Grouped,
     pub(super) excluding: Grouped,
-    /// By rank, whether the predicate says which ports a peer has.
+    /// By rank, whether the predicate determines a peer's ports.
     pub(super) of_ports: Vec<bool>,
     /// Whether a clause looks at the peer's ports.
     pub(super) looks_at_ports: bool,
-    /// For each group of clauses what they look at in a row: see [`parts`].
+    /// For each group of clauses the parts of a row that they test: see [`parts`].
     pub(super) groups: Vec<u16>,
 }
 

@@ -16,12 +16,12 @@ use manx_objects::contents::{Changes, Contents};
 pub enum NextStep {
     /// Nothing: the cluster and the image in use are up to date. The number of pods that changed in the image.
     Nothing(u64),
-    /// The cluster says what the objects say; tables are to be made of it. The topology is as it was.
+    /// The cluster is up to date, and the topology is unchanged. Tables are to be calculated.
     Tables,
     /// The cluster is up to date. The topology is to be calculated, and then tables if `tables` says so or
     /// [`Calculation::change_routes`] cannot store the change.
     Routes {
-        /// How many pods changed in the image.
+        /// The number of pods that changed in the image.
         pods: u64,
         /// Tables are to be made in any case.
         tables: bool,

@@ -15,7 +15,7 @@ use super::invalid_references::InvalidReferences;
 use manx_objects::object::PolicyType;
 use manx_objects::object::calico::{self, EntityRule, StagedAction, Subject};
 
-/// Why the meaning of a policy or profile is not known.
+/// The reason why the meaning of a policy or profile is not known.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unknown {
     #[error("its tier {0} is not valid")]

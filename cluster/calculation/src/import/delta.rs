@@ -21,7 +21,8 @@ use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey, Pod};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     Nothing,
-    /// Pods came, went or changed as endpoints: one whose object changed, and others that name one of its addresses.
+    /// Pods were added, removed or changed as endpoints: one whose object changed, and others that name one of its
+    /// addresses.
     Pods {
         pods: Vec<ChangedPod>,
         /// Whether routes have changed with them: one borrows an address, or has one no longer that another pod names.

@@ -72,7 +72,7 @@ pub struct Cluster {
     /// The node of each pod that has one: endpoints, and pods that become endpoints when they have addresses. Pods on
     /// the host's network and finished pods are not included.
     pub pods_by_node: BTreeMap<Arc<ObjectName>, Arc<str>>,
-    /// Which pods name which addresses, and which of them has it.
+    /// The pods that name each address, and the one that has it.
     pub(crate) claims: Claims,
     /// The addresses that pods that are not valid name.
     pub(crate) named_by_invalid: BTreeSet<IpAddr>,
@@ -83,7 +83,7 @@ pub struct Cluster {
     /// Names of the pools that are not valid, or overlap others that are as old. While there is one, it is not known
     /// which blocks are behind tunnels.
     pub invalid_pools: Vec<String>,
-    /// Names of the pools that do not count, because they overlap an older one.
+    /// The names of the pools that are not used, because they overlap an older one.
     pub later_pools: BTreeSet<String>,
     /// Whether nodes accept nothing from their own pods (`defaultEndpointToHostAction: Drop`).
     pub drops_to_node: bool,

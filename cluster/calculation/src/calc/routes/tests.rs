@@ -124,7 +124,7 @@ fn routes_stored_in_place_are_those_made_anew_and_every_change_is_counted() {
                 anew.set(anew.get() + 1);
                 tables = with_inputs(&topology, |inputs| calculation.tables(inputs));
             }
-            // Tunnels keep their numbers, so what is made from nothing is compared by what the numbers mean.
+            // Tunnels keep their numbers, so tables made from nothing are compared by the meaning of the numbers.
             let fresh = with_inputs(&topology, |inputs| Calculation::default().tables(inputs));
             let meaning = |tables: &Tables, address: &IpAddr| {
                 let next_hop = tables.next_hop((*address).into());
