@@ -118,7 +118,7 @@ impl Run {
         self.write()
     }
 
-    /// Adds the figures of a row, or why it has none.
+    /// Adds the figures of a row, or the reason why it has none.
     pub fn add_measured(
         &mut self,
         row: &'static str,

@@ -39,7 +39,7 @@ pub enum Checksum {
 }
 
 impl Checksum {
-    /// Whether it is still to be completed.
+    /// Whether the checksum is still partial.
     #[inline]
     pub const fn is_partial(self) -> bool {
         matches!(self, Self::Partial { .. })
@@ -188,7 +188,7 @@ impl Body {
         self.len as usize
     }
 
-    /// Whether it holds no bytes.
+    /// Whether the packet holds no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -47,8 +47,8 @@ pub enum NextHop {
     /// Of a source: an address of this node in a packet that the node forwards. The node's kernel has masqueraded the
     /// sender, and nothing says who that is: it has none of the node's rights. No route holds it.
     Forwarded,
-    /// The node and everything beyond it, by the own link of an endpoint that another plugin has connected, an index
-    /// into [`Tables::host_sides`]. No route holds it: see [`ReturnPath::next_hops`].
+    /// The node and everything beyond it, by the link of one endpoint that another plugin has connected: an index into
+    /// [`Tables::host_sides`]. No route holds it: see [`ReturnPath::next_hops`].
     HostSide(u32),
 }
 

@@ -49,7 +49,7 @@ impl Packets {
         Self(tables)
     }
 
-    /// Whether there is none.
+    /// Whether the set has no packet.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|table| table.pairs.is_empty() && !table.bare)
     }

@@ -25,7 +25,7 @@ const TIMES: usize = 3;
 /// The most pods of the node.
 const LOCAL: usize = 250;
 
-/// Twice the text may take so many times as long.
+/// Twice the text may take at most this many times as long.
 const GROWTH_GOAL: f64 = 2.5;
 
 /// About how long one row takes.

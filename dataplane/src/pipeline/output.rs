@@ -183,7 +183,7 @@ impl Outbox {
         outcome
     }
 
-    /// Whether it is time to send.
+    /// Whether the queues must be sent now.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.queued >= FULL

@@ -56,7 +56,7 @@ pub(crate) struct Pipeline {
 const AGE_ROUND: Duration = Duration::from_secs(MAX_AGE as u64);
 const AGE_STEP: Duration = Duration::from_millis(10);
 
-/// Flows that are prefetched before the first one is needed; from then on each flow is prefetched so many packets
+/// Flows that are prefetched before the first one is needed; from then on each flow is prefetched this many packets
 /// ahead. A core waits for about as many lines at once: with more the last ones would be late.
 const AHEAD: usize = 16;
 

@@ -22,7 +22,7 @@ impl Allowance {
         Self { left: Cell::new(BURST), counted: Cell::new(now) }
     }
 
-    /// Whether one more message may go on.
+    /// Whether one more message may be relayed.
     pub(super) fn take(&self, now: Instant) -> bool {
         let elapsed = now.saturating_duration_since(self.counted.get());
         let earned = u32::try_from(elapsed.as_nanos() / EACH.as_nanos()).unwrap_or(BURST);

@@ -62,7 +62,7 @@ impl CopyBudget {
         Arc::new(Self { free: AtomicUsize::new(bytes), whole: Some(Arc::clone(self)) })
     }
 
-    /// Takes this many bytes, or none and returns false.
+    /// Takes this many bytes; `false`, and nothing is taken, if there are fewer.
     fn take(&self, bytes: usize) -> bool {
         let less = |free: usize| free.checked_sub(bytes);
         if self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {

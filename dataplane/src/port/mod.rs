@@ -48,7 +48,7 @@ impl Intake {
         }
     }
 
-    /// Whether it is enough for one batch.
+    /// Whether the packets so far are enough for one batch.
     #[inline]
     pub(crate) fn is_enough(&self) -> bool {
         self.bytes >= Self::BYTES || self.segments >= Self::SEGMENTS

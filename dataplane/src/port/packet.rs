@@ -54,9 +54,9 @@ enum Framing {
     /// The port is one side of a relay.
     Relay {
         relay: Relay,
-        /// The same queue of the other side.
+        /// The queue of the other side with the same number.
         other: OwnedFd,
-        /// The link messages that may go on, if they are bounded.
+        /// The limit on relayed link messages, if there is one.
         allowance: Option<Allowance>,
     },
 }

@@ -87,7 +87,7 @@ impl Slot {
         }
     }
 
-    /// Whether it brought something a short time ago.
+    /// Whether the port brought packets a short time ago.
     pub(crate) fn is_active(&self, now: Duration) -> bool {
         now.saturating_sub(self.last_received) < QUIET
     }

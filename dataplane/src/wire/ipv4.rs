@@ -70,7 +70,7 @@ impl Header {
         Ecn::from_bits(self.dscp_ecn)
     }
 
-    /// Whether it must not be fragmented.
+    /// Whether the packet must not be fragmented.
     #[inline]
     pub fn dont_fragment(&self) -> bool {
         self.flags_offset.get() & DONT_FRAGMENT != 0
@@ -82,7 +82,7 @@ impl Header {
         self.flags_offset.get() & MORE_FRAGMENTS != 0
     }
 
-    /// Whether it is a part of a packet.
+    /// Whether this is a fragment.
     #[inline]
     pub fn is_fragment(&self) -> bool {
         self.flags_offset.get() & (MORE_FRAGMENTS | OFFSET_MASK) != 0

@@ -23,7 +23,7 @@ pub enum Polling {
 pub struct Settings {
     /// The sizes of its tables and buffers.
     pub sizes: Sizes,
-    /// Whether it sleeps.
+    /// Whether the worker sleeps when idle.
     pub polling: Polling,
     /// The core it is pinned to.
     pub core: Option<usize>,

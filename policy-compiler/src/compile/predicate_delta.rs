@@ -34,7 +34,7 @@ struct NewPredicates {
 struct MovedMember {
     is_endpoint: bool,
     nets: Vec<IpNet>,
-    /// Its predicate set before.
+    /// Its predicate set before the change.
     before: PredicateSet,
     /// The predicates that are added to it, ascending.
     added: Vec<PredicateId>,

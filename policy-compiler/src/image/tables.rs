@@ -22,7 +22,7 @@ pub struct Query {
     packet: PacketKey,
 }
 
-/// The numbers of an image's parts.
+/// The sizes of an image: its chains, rows, paths and so on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Local endpoints.
@@ -260,7 +260,7 @@ impl Image {
         self.chains.get(chain.0 as usize)
     }
 
-    /// The numbers of the image's parts.
+    /// The sizes of the image.
     pub fn counts(&self) -> Counts {
         Counts {
             endpoints: self.endpoints.len(),

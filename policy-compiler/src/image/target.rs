@@ -39,7 +39,7 @@ impl Target {
         Self(self.0 | LEAF)
     }
 
-    /// Whether it is a leaf, provided that it is a line.
+    /// Whether the target is a leaf, provided that it is a line.
     #[inline]
     pub(crate) const fn is_leaf(self) -> bool {
         self.0 & LEAF != 0
@@ -66,7 +66,7 @@ impl Target {
         self.0
     }
 
-    /// Whether it is searched by source port, provided that it is a line.
+    /// Whether the target is searched by source port, provided that it is a line.
     #[inline]
     pub(crate) const fn is_by_source(self) -> bool {
         self.0 & SOURCE != 0

@@ -62,7 +62,7 @@ impl fmt::Display for Order {
 /// A group of policies that is evaluated before the next group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tier {
-    /// Its place; ties go by name.
+    /// Its place among tiers; ties go by name.
     pub order: Order,
     /// The action on a packet to which a policy of the tier applied and that no rule decided.
     pub default_action: DefaultAction,

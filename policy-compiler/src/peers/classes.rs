@@ -25,7 +25,7 @@ pub(crate) struct Classes {
     pub(crate) first: u32,
     /// The class of each identity; [`NO_CLASS`] for identities that are not in use.
     pub(crate) of_identity: Vec<u32>,
-    /// How many identities are in use.
+    /// The number of identities in use.
     pub(crate) identities: usize,
     /// Classes by predicate set.
     pub(crate) by_predicate_set: AHashMap<PredicateSet, u32>,

@@ -25,7 +25,7 @@ pub(crate) struct Truths {
 }
 
 impl Truths {
-    /// At most so many.
+    /// Counts at most this many truths.
     pub(crate) const fn new(most: usize) -> Self {
         Self { left: most }
     }

@@ -206,7 +206,7 @@ impl PlannedChain<'_> {
         most == 0 || (looks > most && looks / FAR > self.size())
     }
 
-    /// Whether most steps matter to one of the rows, because there are many rows.
+    /// Whether there are so many rows that most steps matter to one of them.
     pub(crate) fn uses_most_steps(&self) -> bool {
         self.rows.len() * 8 >= self.list.steps.steps.len()
     }

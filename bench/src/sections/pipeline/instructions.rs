@@ -78,7 +78,7 @@ pub(super) fn count((row, omitted): Row) -> Result<Vec<(&'static str, f64)>, Fai
     Ok(parts)
 }
 
-/// Counts the instructions of so many packets of a row.
+/// Counts the instructions of this many packets of a row.
 fn profile(row: &str, packets: u64) -> Result<Profile, Failure> {
     let program = env::current_exe()?;
     let mut command = Command::new("/proc/self/exe");

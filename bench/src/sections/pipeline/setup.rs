@@ -153,7 +153,7 @@ impl Setup {
         self.pass(self.entrance, None, count)
     }
 
-    /// Runs generator and sink alone: transmits the same packets as they come. `sunk` is called for each batch with
+    /// Runs generator and sink alone: transmits the same packets unchanged. `sunk` is called for each batch with
     /// `false` before the sink and with `true` after it.
     pub(crate) fn pass_without_worker(
         &mut self,

@@ -1,8 +1,8 @@
 //! A connection to the API server: requests, and answers of bounded size.
 //!
 //! An answer that is read as a whole, and a line of a watch, have at most [`MOST`] bytes. A longer one is an error as
-//! soon as so many bytes have come, and is not kept. So reading takes memory in proportion to that bound, whatever the
-//! server sends: each watch holds the start of one line at most, and one line or answer is parsed at a time.
+//! soon as that many bytes have come, and is not kept. So reading takes memory in proportion to that bound, whatever
+//! the server sends: each watch holds the start of one line at most, and one line or answer is parsed at a time.
 
 use std::future::Future;
 use std::path::PathBuf;

@@ -80,7 +80,7 @@ impl Fake {
         Self::start_with(None)
     }
 
-    /// The same by TLS.
+    /// A server; with an acceptor it speaks TLS.
     pub(crate) fn start_with(acceptor: Option<TlsAcceptor>) -> Self {
         let of = |kinds: &[(&str, &str)]| {
             kinds.iter().map(|(kind, plural)| ((*kind).to_owned(), (*plural).to_owned())).collect()

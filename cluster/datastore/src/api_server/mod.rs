@@ -153,7 +153,7 @@ impl ApiServer {
         self.followed.contents()
     }
 
-    /// The same, shared.
+    /// All objects, shared.
     pub fn shared(&self) -> Arc<Contents> {
         self.followed.shared()
     }

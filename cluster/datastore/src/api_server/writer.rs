@@ -29,7 +29,7 @@ impl fmt::Debug for Writer {
 }
 
 impl Writer {
-    /// Nothing is asked yet.
+    /// Makes a writer; sends no request yet.
     ///
     /// # Errors
     /// `access` and the kubeconfig name no server.

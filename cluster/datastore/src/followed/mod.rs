@@ -129,7 +129,7 @@ impl Followed {
         &self.objects.contents
     }
 
-    /// The same, shared.
+    /// All objects, shared.
     pub(crate) fn shared(&self) -> Arc<Contents> {
         Arc::clone(&self.objects.contents)
     }

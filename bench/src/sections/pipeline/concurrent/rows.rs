@@ -17,7 +17,7 @@ pub(crate) struct Row {
     pub(crate) head: &'static str,
     /// The unit of the pairs.
     pub(crate) unit: &'static str,
-    /// Measures it in this many rounds.
+    /// Measures the row in this many rounds.
     pub(crate) measure: Measure,
 }
 

@@ -48,7 +48,8 @@ struct TokenOutcomes {
     revisions: Vec<Revision>,
 }
 
-/// Adds tokens to the object, one a write, each one tried once, so many milliseconds after the object was read.
+/// Adds tokens to the object, one a write. Each is tried once, as many milliseconds after the object was read as its
+/// pause says.
 async fn add_tokens(writer: &Writer, name: usize, pauses: &[u64]) -> TokenOutcomes {
     let mut outcomes = TokenOutcomes::default();
     for (at, pause) in pauses.iter().enumerate() {

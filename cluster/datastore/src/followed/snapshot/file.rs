@@ -209,7 +209,7 @@ impl StateFile {
         Ok(())
     }
 
-    /// Writes lines behind the log if there are at least so many bytes of them.
+    /// Appends lines to the log if they have at least this many bytes.
     fn write_piece(&mut self, lines: &mut Vec<u8>, least: usize) -> io::Result<()> {
         if lines.len() >= least {
             self.file.write_all_at(lines, LOG + self.head.length)?;
