@@ -14,7 +14,7 @@ const MAX_REASSEMBLED: u32 = 65_535;
 /// The length of every fragment except the last is a multiple of this, in bytes.
 const FRAGMENT_UNIT: usize = 8;
 
-/// The part of a packet that this is, if it is a fragment.
+/// The kind of fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fragment {
     /// The whole packet.
@@ -65,7 +65,7 @@ pub struct Parsed {
     pub header_len: u16,
     /// The packet's length by its IP header, in bytes. Bytes behind it are the link's padding.
     pub total_len: u16,
-    /// The part of a packet that this is, if it is a fragment.
+    /// The kind of fragment.
     pub fragment: Fragment,
 }
 
@@ -244,7 +244,7 @@ fn parse_v6(bytes: &[u8]) -> Result<Parsed, Malformed> {
     parsed.with_upper(&payload[walked.offset..])
 }
 
-/// The part of a packet that this is, if it is a fragment. `before`: length of the headers that reassembly keeps;
+/// The kind of fragment. `before`: length of the headers that reassembly keeps;
 /// `len`: length of the bytes after them.
 #[inline]
 fn part(

@@ -95,7 +95,7 @@ pub fn policy_stamp(tables: &Tables, ends: &FlowEnds) -> PolicyStamp {
     }
 }
 
-/// The directions in which untracked policy of the node's interfaces has allowed the packet.
+/// The result of untracked policy of the node's interfaces for a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UntrackedAllows {
     /// The packet is allowed at the interface by which it enters: no other policy of that interface is evaluated.

@@ -557,7 +557,7 @@ impl Tables {
         })
     }
 
-    /// The identity of `address`: the number of the predicates that policy finds true of it.
+    /// The identity of `address`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as Tables::encoded_next_hop")]
     pub fn identity(&self, address: Address) -> Identity {

@@ -118,7 +118,7 @@ impl Source {
         }
     }
 
-    /// The time since which the objects may be out of date, and the reason; `None`: they are not.
+    /// The reason why objects may be out of date; `None`: they are not.
     pub fn stale(&self) -> Option<Stale> {
         match self {
             Self::Directory(_) => None,

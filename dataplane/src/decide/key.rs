@@ -44,8 +44,7 @@ pub(super) fn key_from_parts(
     }
 }
 
-/// The type of the reply to an ICMP query, or of the query of a reply, and whether this is the query. `None` for the
-/// other family's ICMP.
+/// The type of the reply to an ICMP query, or of the query to a reply; and whether this is the query.
 pub(super) fn icmp_query(source: Address, upper: u8, kind: u8) -> Option<(u8, bool)> {
     match (upper, source.is_v4()) {
         (protocol::ICMPV4, true) => icmpv4::kind::query(kind),
@@ -54,8 +53,7 @@ pub(super) fn icmp_query(source: Address, upper: u8, kind: u8) -> Option<(u8, bo
     }
 }
 
-/// The protocol and L4 header that policy judges for a packet of this key and orientation. For the first packet of a
-/// flow they stand for the flow.
+/// The protocol and L4 header of a packet with this key and orientation, as policy judges them.
 #[inline]
 pub(super) fn transport(key: &FlowKey, orientation: Orientation) -> Transport {
     let protocol = key.protocol();

@@ -104,7 +104,7 @@ pub struct FirstLine {
 #[repr(C, align(64))]
 pub struct SecondLine {
     v6: [u64; 3],
-    /// The identities and policy revisions that the verdict rests on.
+    /// The inputs of the verdict.
     pub policy_stamp: PolicyStamp,
     /// The attachments of source and destination, each 0 if it is not a local endpoint. The numbers of endpoints and
     /// ports are used again, those of attachments are not.

@@ -155,7 +155,7 @@ pub enum NoRecords {
     /// It cannot be read.
     #[error("the flow records cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// The file does not begin with the words of a file of records.
+    /// The file begins with other words.
     #[error(
         "the flow records begin with {:#x}, {}: expected {:#x}, {} (layout {LAYOUT})",
         .0[0], .0[1], HEADER[0], HEADER[1]

@@ -20,7 +20,7 @@ pub struct Handle {
     counters: Arc<WorkerCounters>,
     core: Option<usize>,
     flow_records: Arc<SharedFile>,
-    /// The sender by which the worker begins; `None` after that.
+    /// `None` when the worker has begun.
     begins: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }

@@ -19,7 +19,7 @@ use crate::tables::{PortId, Tables};
 /// The workers of a node, at least one. Dropping them ends them, and closes their ports.
 pub struct Workers {
     handles: Vec<Handle>,
-    /// The closing thread. It is dropped after the workers, because they hand their ports to it.
+    /// Dropped after the workers, because they hand it their ports.
     _closing: Closing,
 }
 

@@ -15,7 +15,7 @@ use crate::image::{Image, LINEAR, Path};
 use crate::model::{Decision, Direction, Family, Transport, Verdict};
 use crate::resolve::{LocalName, Stage};
 
-/// The result of a proof: an image and a judge agree in all cells, which are counted here.
+/// The counts of a proof: an image and a judge agree in all cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Proof {
     /// Local endpoints.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::model::{Decision, Direction, Reason, Verdict};
 
-/// The decision about a packet, with its counter.
+/// A decision, with its counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Path {
     /// The reason for the verdict, and the rules that were noted before it.

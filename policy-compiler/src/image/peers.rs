@@ -1,4 +1,4 @@
-//! The tables of an image that lead from an address to its class. Images share them if only policies changed between.
+//! The tables from an address to its class. Images share them if only policies changed between.
 
 use std::sync::Arc;
 

@@ -118,7 +118,7 @@ pub struct Policy {
     pub order: Order,
     /// The endpoints that it selects. If the policy has a namespace, the selector includes it.
     pub selector: Selector,
-    /// The point on a packet's path at which it applies.
+    /// The place on a packet's path.
     pub hook: Hook,
     /// Ingress rules. `None`: the policy does not apply to ingress. Empty: it applies, so its tier counts, but it
     /// decides nothing itself.

@@ -101,7 +101,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A rule or tier end that the evaluation passed before the decision, and that is reported with it.
+/// A rule or tier end that is reported with a later decision.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Noted {
     /// A rule, and what it did ([`Action::Pass`] or [`Action::Log`]) or, in a staged policy, would have done.
@@ -128,7 +128,7 @@ impl Noted {
         }
     }
 
-    /// The action that it took; in a staged policy, the one that it would have taken.
+    /// The action, taken or (staged) not taken.
     pub const fn action(&self) -> Action {
         match self {
             Self::Rule(_, action) => *action,

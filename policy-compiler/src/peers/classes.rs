@@ -17,7 +17,7 @@ use super::truths::{TooMany, Truths};
 use crate::common::{Grouped, Identity};
 use crate::resolve::PredicateId;
 
-/// The classes of one image: sets of identities that no predicate tells apart.
+/// The classes of one image.
 pub(crate) struct Classes {
     /// The predicate set of each class.
     pub(crate) predicate_sets: Vec<PredicateSet>,
@@ -34,8 +34,7 @@ pub(crate) struct Classes {
 /// The number of an atom while identities are computed.
 pub(crate) type AtomNumber = u32;
 
-/// The number of an address's surroundings while identities are computed: the predicates that the members of all
-/// larger prefixes make true.
+/// The number of an address's surroundings: the predicates that the members of all larger prefixes make true.
 pub(crate) type SurroundingsNumber = u32;
 
 /// The surroundings of an address that lies in no larger prefix with occupants.

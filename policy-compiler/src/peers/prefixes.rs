@@ -95,7 +95,7 @@ impl From<MemberKindId> for Occupant {
     }
 }
 
-/// All occupants of an address: those of every prefix that contains it.
+/// The occupants of all prefixes that contain an address.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Occupants {
     /// Distinct and ascending.

@@ -1,5 +1,4 @@
-//! The boundaries between which the reference judges all peers and packets alike: the prefixes, members and ports that
-//! the model and its rules name.
+//! The boundaries of the reference for peers and packets: those that the model and its rules name.
 
 use std::collections::BTreeSet;
 

@@ -80,7 +80,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         resolver
     }
 
-    /// Resolves a pod. `before`: its policies in the last resolution; `changes`: the policies that changed since.
+    /// `before`: the pod's last policies; `changes`: the policies that changed since.
     fn pod(
         &mut self,
         name: &LocalName,

@@ -1,5 +1,4 @@
-//! The size of policies, from which their [price](super::price) is computed: their rules, and the terms that these
-//! name.
+//! The size of policies: their rules, and the terms that these name. Their [price](super::price) rests on it.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ const OF_ALL_MEMBERS: usize = 64;
 /// Nearly all selectors have no more keys.
 const FEW_KEYS: usize = 8;
 
-/// The size of a policy with these steps: 1, the size of its rules, and that of their terms for both ends.
+/// The size of a policy with these steps: 1, and the sizes of its rules and of their terms.
 pub(super) fn size(steps: &[Step], terms: &[Terms; 2], vocabulary: &Vocabulary) -> usize {
     let of_terms = terms.iter().map(|terms| {
         let selectors = terms.predicates.iter().filter_map(|it| {

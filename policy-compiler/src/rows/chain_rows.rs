@@ -17,7 +17,7 @@ use crate::model::Family;
 use crate::peers::{AddressFacts, Predicates};
 use crate::resolve::{PredicateId, ResolvedList, Step};
 
-/// The part of a chain that depends on the list's rules alone, not on the predicates of the local end.
+/// The part of a chain that depends on the list's rules alone.
 #[derive(Debug)]
 pub(super) struct PrecomputedList {
     pub(super) paths: FirstPaths,

@@ -163,7 +163,7 @@ impl ApiServer {
         self.host.as_deref()
     }
 
-    /// The time since which the objects may be out of date, and the reason; `None`: they are not.
+    /// The reason why objects may be out of date; `None`: they are not.
     pub fn stale(&self) -> Option<Stale> {
         self.followed.stale()
     }

@@ -138,7 +138,7 @@ impl Followed {
         &mut self.objects
     }
 
-    /// The time since which the objects may be out of date, and the reason; `None`: they are not.
+    /// The reason why objects may be out of date; `None`: they are not.
     pub(crate) fn stale(&self) -> Option<Stale> {
         self.objects.stale()
     }

@@ -1,4 +1,4 @@
-//! The server that is followed, and the kinds of objects.
+//! The followed server, and its kinds.
 
 use manx_objects::object::Kind;
 

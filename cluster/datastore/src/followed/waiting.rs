@@ -35,7 +35,7 @@ impl<V: Clone + PartialEq> Waiting<V> {
         self.more.notify_one();
     }
 
-    /// Replaces the value `known` by a later one, unless another value has replaced it already.
+    /// Replaces the value by a later one, if it is still `known`.
     pub(crate) fn replace(&self, key: &ObjectKey, known: &V, later: V) {
         if let Some(value) = self.values().get_mut(key).filter(|value| *value == known) {
             *value = later;

@@ -198,7 +198,7 @@ impl Snapshot {
         }));
     }
 
-    /// Records that the state was complete at `now`: all objects were known, and the server answered.
+    /// Records that the state was complete at `now`.
     pub(super) fn complete(&self, now: SystemTime) {
         let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.send(WriterMessage::Complete(since.as_secs()));
