@@ -280,7 +280,7 @@ mod tests {
             trouble: trouble.clone(),
         };
         let send = || {
-            snapshot.send(WriterMessage::Change(Change::Put("a".to_owned(), "x".repeat(1 << 20))))
+            snapshot.send(WriterMessage::Change(Change::Put("a".to_owned(), "x".repeat(1 << 20))));
         };
         (0..100).for_each(|_| send());
         assert_eq!(
