@@ -112,36 +112,36 @@ fn next_of_blocks(reader: &mut PcapNgReader<Source>) -> io::Result<Option<Entry<
 
 /// The result for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum FillOutcome {
+enum Filled {
     Packet,
     NotOurs,
     Malformed,
 }
 
-fn fill(packet: &mut Packet, (link, frame, original_len): &Entry<'_>) -> FillOutcome {
+fn fill(packet: &mut Packet, (link, frame, original_len): &Entry<'_>) -> Filled {
     let bytes = match *link {
         DataLink::RAW | DataLink::IPV4 | DataLink::IPV6 => {
             (frame.len() >= *original_len as usize).then_some(&frame[..])
         }
         DataLink::ETHERNET => {
             let Some((header, payload)) = frame.split_at_checked(ETHERNET_LEN) else {
-                return FillOutcome::Malformed;
+                return Filled::Malformed;
             };
             let kind = u16::from_be_bytes([header[12], header[13]]);
             if kind != ethertype::IPV4 && kind != ethertype::IPV6 {
-                return FillOutcome::NotOurs;
+                return Filled::NotOurs;
             }
             packet_len(kind, payload).map(|len| &payload[..len])
         }
-        _ => return FillOutcome::NotOurs,
+        _ => return Filled::NotOurs,
     };
     match bytes {
         Some(bytes) if bytes.len() <= MAX_PACKET => {
             packet.room_mut()[..bytes.len()].copy_from_slice(bytes);
             packet.set_len(bytes.len());
-            FillOutcome::Packet
+            Filled::Packet
         }
-        _ => FillOutcome::Malformed,
+        _ => Filled::Malformed,
     }
 }
 
@@ -160,14 +160,14 @@ impl PacketIo for Replay {
             left -= 1;
             let outcome =
                 self.reader.next().map(|entry| entry.map(|entry| fill(&mut packet, &entry)));
-            if let Ok(Some(FillOutcome::Packet)) = outcome {
+            if let Ok(Some(Filled::Packet)) = outcome {
                 into.push(packet);
                 continue;
             }
             pool.put(packet);
             match outcome {
-                Ok(Some(FillOutcome::NotOurs)) => received.not_ours += 1,
-                Ok(Some(FillOutcome::Malformed | FillOutcome::Packet)) => received.malformed += 1,
+                Ok(Some(Filled::NotOurs)) => received.not_ours += 1,
+                Ok(Some(Filled::Malformed | Filled::Packet)) => received.malformed += 1,
                 Ok(None) | Err(_) => {
                     self.finished = true;
                     received.drained = true;
