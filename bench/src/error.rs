@@ -1,4 +1,4 @@
-//! Why a measurement fails.
+//! The errors of measurements.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use manx_api::client;
 use manx_linux::netlink;
 use manx_linux::netns;
 
-/// Why there is no figure.
+/// The reason why there is no figure.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]

@@ -504,7 +504,7 @@ pub struct Tables {
     pub host_sides: Vec<Option<Link>>,
     /// Policy for the node's own interfaces.
     pub host_policy: HostPolicy,
-    /// How connections are tracked.
+    /// The settings of connection tracking.
     pub connections: Connections,
     /// The source of the ICMP errors that this node originates.
     pub router_v4: Option<Ipv4Addr>,

@@ -10,7 +10,7 @@ use crate::tables::PortId;
 use crate::wire::address::Address;
 use crate::wire::vxlan;
 
-/// How a packet came.
+/// The way by which a packet came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
     /// The entrance by which it came.

@@ -6,7 +6,7 @@ use crossbeam::channel::{Sender, TrySendError};
 use super::entry::FlowEntry;
 use super::second_key::SecondKey;
 
-/// Why a flow has ended.
+/// The reason why a flow has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EndReason {
     /// It was silent for longer than its state allows.
@@ -26,7 +26,7 @@ pub struct FlowEnd {
     pub flow: FlowEntry,
     /// Its second key, if it had one.
     pub second_key: Option<SecondKey>,
-    /// Why it has ended.
+    /// The reason for its end.
     pub reason: EndReason,
     /// The number of earlier ends that found no room in the channel, and were lost.
     pub lost: u64,

@@ -1,8 +1,8 @@
 //! Flow records: the part of each flow that outlives the process.
 //!
-//! A table may keep a record of each of its flows in memory that another process holds a descriptor of. The next process
-//! reads the records and judges each flow anew. So a record holds only the facts that later packets do not show: the
-//! connection, the side that opened it, and its progress.
+//! A table may keep a record of each of its flows in memory that another process holds a descriptor of. The next
+//! process reads the records and judges each flow anew. So a record holds only the facts that later packets do not
+//! show: the connection, the side that opened it, and its progress.
 //!
 //! ```text
 //! file:   header · record of slot 0 · record of slot 1 · ...          (each six words of eight bytes)

@@ -57,7 +57,7 @@ pub(crate) struct Slot {
     pub(crate) awoken: bool,
     /// Epoll reports when it is readable.
     pub(crate) watched: bool,
-    /// When it last brought something.
+    /// The time when it last brought packets.
     last_received: Duration,
     /// The worker's time that its packets took.
     pub(crate) account: Account,

@@ -32,7 +32,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// How many rows there are.
+    /// The number of rows.
     pub(crate) fn len(&self) -> usize {
         self.rows[0].len()
     }

@@ -50,7 +50,7 @@ pub struct HostEndpoint {
     pub labels: Labels,
     /// The node's name.
     pub node: String,
-    /// Which interfaces.
+    /// Its interfaces.
     pub interface: Interface,
     /// The addresses by which selectors of other policies know it.
     pub addresses: AddressSet,

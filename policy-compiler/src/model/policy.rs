@@ -277,7 +277,7 @@ impl Entity {
     }
 }
 
-/// Which ports.
+/// The ports of a rule's end.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PortMatch {
     /// Port numbers of TCP, UDP or SCTP, both ends included; `first <= last`.

@@ -7,7 +7,7 @@ use crate::model::Model;
 /// The most truths of a compilation, and the further truths for each member.
 const MOST: (usize, usize) = (8 << 20, 128);
 
-/// How many truths of a cluster may be counted.
+/// The most truths of a cluster.
 pub(crate) fn most_truths(model: &Model) -> usize {
     let pods_and_sets = model.endpoints.len() + model.network_sets.len();
     let members = pods_and_sets + model.host_endpoints.len() + model.services.len();

@@ -57,7 +57,7 @@ impl AllPrefixes {
         self.v4.len() + self.v6.len()
     }
 
-    /// How many are in a net.
+    /// The number of prefixes in a net.
     fn inside(&self, net: IpNet) -> usize {
         match net {
             IpNet::V4(net) => inside(&self.v4, v4(net)),

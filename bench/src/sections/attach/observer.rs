@@ -17,10 +17,10 @@ const BETWEEN_REQUESTS: Duration = Duration::from_millis(2);
 /// The most time from a change to its publication.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// When the agent was seen to do something.
+/// The times of the agent's actions.
 #[derive(Debug, Default)]
 pub(super) struct Observed {
-    /// When it answered.
+    /// The times of its answers.
     pub(super) answers: Vec<Instant>,
     /// When an answer had tables of another version than the one before it.
     pub(super) publications: Vec<Instant>,

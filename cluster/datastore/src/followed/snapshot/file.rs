@@ -72,7 +72,7 @@ pub(super) struct State {
     pub(super) complete: u64,
 }
 
-/// How far the log is whole.
+/// A head: the length of the log at a commit, and its sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Head {
     sequence: u64,
