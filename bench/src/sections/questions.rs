@@ -28,7 +28,7 @@ const PAIRS: usize = 90;
 /// A question, and the cluster that it is asked about.
 struct Question {
     row: StepsRow,
-    /// The number of Calico's policies, with an order, among 100.
+    /// The number of Calico's policies (with an order) in 100.
     ordered: usize,
     /// Whether the nodes have podCIDRs, and the cluster a pool.
     blocks: bool,

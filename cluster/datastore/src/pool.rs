@@ -29,7 +29,7 @@ pub(crate) async fn make_first(
     let object = json!({ "spec": { "cidr": pool.cidr, "ipipMode": pool.ipip } });
     match writes.create(&key, object).await {
         Ok(_) => Ok(true),
-        // Somebody else was first.
+        // Another writer was first.
         Err(WriteError::Conflict) => Ok(false),
         Err(error) => Err(error),
     }

@@ -21,6 +21,6 @@ pub struct DecisionState {
     pub service_budgets: ServiceBudgets,
     /// The number of live flows that were evicted for others.
     pub evictions: u64,
-    /// The next worker for a packet whose state any worker may have, and the number of other workers.
+    /// The worker that gets the next packet whose state may be at any worker, and the number of other workers.
     pub next_worker: (WorkerId, u8),
 }

@@ -28,7 +28,7 @@ pub(crate) struct Weights<'m> {
     ports: AHashMap<&'m str, usize>,
 }
 
-/// The prefixes in the nets of members, by position.
+/// The number of prefixes in the nets of each member, by its position.
 type Inside = AHashMap<Position, usize>;
 
 /// Prefixes, ascending.

@@ -23,7 +23,7 @@ pub(crate) struct Request {
 
 /// A test's answer to a request, in place of the server's.
 pub(crate) enum Answer {
-    /// An answer of its own.
+    /// A status and a JSON body.
     Json(u16, Value),
     /// These bytes with status 200, one after the other, and then nothing more; the connection stays.
     Pieces(Vec<u8>, usize),
