@@ -8,7 +8,7 @@ use manx_dataplane::tables::PortId;
 
 use super::pod_request::{Answered, AttachRequest, Caller};
 use manx_api::{Attach, Reply};
-use manx_calculation::calc::Local;
+use manx_calculation::calc::LocalPod;
 use manx_devices::pod_device::PodDevice;
 use manx_ipam::host_local::Reservation;
 
@@ -83,7 +83,7 @@ pub(super) struct Releasing {
 /// A pod with a device and a port.
 pub(crate) struct AttachedPod {
     pub(super) device: PodDevice,
-    pub(super) local: Local,
+    pub(super) local: LocalPod,
 }
 
 /// What follows when a pod's device is gone.
