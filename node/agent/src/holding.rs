@@ -133,7 +133,7 @@ impl Holding {
         let text = |reason| {
             format!("when the agent ends, pods have no network until they are made anew: {reason}")
         };
-        lock(&self.fault).settle(brought.map_err(text));
+        lock(&self.fault).record(brought.map_err(text));
     }
 
     /// Looks now and then whether there still is a holder, as long as it has something; never ends.

@@ -46,13 +46,15 @@ fn answer(call: Call) -> Option<Outcome> {
             }))))
         }
         Call::Detach(_) => Some(Outcome::Reply(Ok(Reply::Detached))),
-        Call::Explain(request) if request.from == "slow" => Some(Outcome::Later(Box::new(|| {
-            let others = AT_WORK.fetch_add(1, SeqCst);
-            thread::sleep(Duration::from_millis(20));
-            AT_WORK.fetch_sub(1, SeqCst);
-            let message = format!("{others} others at work");
-            Err(Failure { kind: ErrorKind::Internal, message })
-        }))),
+        Call::Explain(request) if request.from == "slow" => {
+            Some(Outcome::Deferred(Box::new(|| {
+                let others = AT_WORK.fetch_add(1, SeqCst);
+                thread::sleep(Duration::from_millis(20));
+                AT_WORK.fetch_sub(1, SeqCst);
+                let message = format!("{others} others at work");
+                Err(Failure { kind: ErrorKind::Internal, message })
+            })))
+        }
         Call::Explain(request) => Some(failed(ErrorKind::Invalid, &request.from)),
         Call::Flows(_) => Some(Outcome::Reply(Ok(Reply::Flows(Box::default())))),
         Call::Denials => Some(Outcome::Reply(Ok(Reply::Denials(vec![])))),

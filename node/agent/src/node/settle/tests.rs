@@ -207,7 +207,7 @@ struct Node {
     calculated: Calculated,
     locals: BTreeMap<ObjectName, Local>,
     opens_sockets: bool,
-    /// What it was last told to be.
+    /// The node's network as of the last reconciliation.
     host_network: Option<HostNetwork>,
 }
 
@@ -241,7 +241,7 @@ impl Node {
         match event {
             Event::Object(name, text) => {
                 write(directory, name, *text);
-                self.inputs.source.refresh().into_iter().for_each(|it| self.inputs.note(it));
+                self.inputs.source.refresh().into_iter().for_each(|it| self.inputs.add_changes(it));
             }
             Event::Own(own) => self.inputs.set_own_addresses(nets(own)),
             Event::Reserved(all) => {
@@ -282,12 +282,12 @@ impl Node {
     fn settle(&mut self) -> Settled {
         let Self { inputs, view, calculated, locals, opens_sockets, host_network } = self;
         let open = |view: &View| (view.has_vxlan() && *opens_sockets).then_some(PortId(4));
-        let follow = |view: &View| *host_network = Some(view.host());
-        settle(inputs, view, calculated, &locals.iter().collect(), follow, open)
+        let reconcile = |view: &View| *host_network = Some(view.host_network());
+        settle(inputs, view, calculated, &locals.iter().collect(), reconcile, open)
     }
 
-    /// All that packets and users can tell of it, in words that do not depend on the way here: tunnels keep the indexes
-    /// that they had first.
+    /// Everything of the state that packets and users can see, in words that do not depend on its history: tunnels keep the
+    /// indexes that they had first.
     fn state(&self) -> BTreeMap<String, String> {
         let Self { view, calculated, locals, .. } = self;
         let tables = &calculated.tables;
