@@ -133,7 +133,7 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         "ready"
     );
     tracing::info!("{kept}");
-    (settings.tell_ready)();
+    (settings.report_ready)();
     agent.tell_network_up();
     let mut sources =
         EventSources { terminate, inbox, completed, next_hops, own_addresses, reserved, observer };
@@ -197,10 +197,10 @@ async fn run_control_loop(agent: &mut Agent, sources: &mut EventSources) -> Resu
                     let reserved = sources.reserved.borrow_and_update().clone();
                     agent.inputs.set_reserved(reserved);
                 }
-                Some(question) = sources.observer.questions.recv() => {
+                Some(request) = sources.observer.metrics_requests.recv() => {
                     // A client that went away no longer waits.
-                    if !question.is_closed() {
-                        let _ = question.send(agent.metrics());
+                    if !request.is_closed() {
+                        let _ = request.send(agent.metrics());
                     }
                 }
                 _ = tick.tick() => {

@@ -56,7 +56,6 @@ use manx_linux::netlink;
 use manx_observe::Observer;
 use manx_observe::served::Served;
 
-/// The agent.
 pub(super) struct Agent {
     pub(super) inputs: Inputs,
     pub(super) view: View,

@@ -14,7 +14,6 @@ use manx_linux::netns::{self, sysctl};
 
 use crate::error;
 
-/// The interface's name.
 pub(crate) const NAME: &str = "manx1";
 
 /// The service port's interface, without its queues.

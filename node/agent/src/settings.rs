@@ -70,5 +70,5 @@ pub struct Settings {
     /// Whether tables are proved before they are published.
     pub verify_tables: bool,
     /// A function that is called when the agent has started.
-    pub tell_ready: fn(),
+    pub report_ready: fn(),
 }

@@ -137,7 +137,6 @@ impl Inputs {
         }
     }
 
-    /// All objects.
     pub(super) fn contents(&self) -> &Contents {
         self.source.contents()
     }

@@ -96,7 +96,6 @@ impl View {
         Ok(view)
     }
 
-    /// Imports all objects.
     pub(super) fn import(&mut self, inputs: &mut Inputs) {
         self.set_cluster(inputs, import_for(inputs.contents(), &self.node));
     }

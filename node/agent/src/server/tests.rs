@@ -19,7 +19,7 @@ struct Agent {
     _folder: tempfile::TempDir,
 }
 
-/// How many slow answers are being made.
+/// The number of slow answers that are being made.
 static AT_WORK: AtomicU32 = AtomicU32::new(0);
 
 fn bind(path: &Path) -> Result<Server, socket::Error> {
@@ -249,7 +249,7 @@ fn what_is_no_request_is_told_why_and_the_connection_goes_on() {
     Invalid: a message that does not parse: expected ident at line 1 column 2
     Denials([])
     ");
-    // A length beyond the limit ends the connection without a byte of it being stored.
+    // A length beyond the limit ends the connection before memory is taken for the message.
     stream.write_all(&u32::MAX.to_le_bytes()).unwrap();
     assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
 }
