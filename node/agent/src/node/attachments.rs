@@ -86,6 +86,7 @@ impl Attachments {
         };
         let key = host_local::key(&settings.name);
         let file = FileStore::new(settings.socket.with_extension("addresses"), key);
+        let file = file.map_err(host_local::Error::from)?;
         let addresses = HostLocal::open(file, &settings.name, fresh).await?;
         let (devices, own) = NodeDevices::open(settings, uplink)?;
         let (work, completed) = PodWork::new(Arc::clone(&devices.namespace));
