@@ -95,7 +95,7 @@ pub enum Call {
     /// Detach a pod: take its interface and addresses away. It is no error if the pod is not attached, or is attached
     /// otherwise than the call says.
     Detach(Detach),
-    /// All that have addresses of this node.
+    /// All that have addresses of this node, and all else that [`Call::Detach`] would end.
     Attachments,
     /// Whether a pod could be attached now.
     Ready,
