@@ -5,12 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use manx_api::PodName;
+use manx_api::{Attach, PodName, Sandbox};
 use manx_dataplane::flow::FlowRecordFile;
 use manx_dataplane::sys::shared_file::SharedFile;
 use manx_devices::device::{DeviceSpec, OpenDevice};
@@ -36,11 +37,12 @@ pub(crate) struct Holding {
 /// What the holder is to have.
 #[derive(Default)]
 struct Entries {
-    pods: BTreeMap<PodName, (Note, Vec<OwnedFd>)>,
+    pods: BTreeMap<PodName, (Held, Vec<OwnedFd>)>,
     /// By worker.
     flows: Vec<(Note, Arc<SharedFile>)>,
-    /// Whether the holder has these `flows`, and not those of the last agent under the same names.
-    has_flows: bool,
+    /// Whether the holder was brought all of these. If not, it may have others under the same names: flows of the last
+    /// agent, or a device with its former sandbox.
+    is_brought: bool,
     rests_until: Option<Instant>,
 }
 
@@ -64,7 +66,7 @@ pub(crate) struct Resumed {
 pub(crate) struct Refused {
     pub(crate) entry: String,
     /// `None`: it is no pod's, or of another version of this program.
-    pub(crate) pod: Option<PodName>,
+    pub(crate) attach: Option<Box<Attach>>,
     pub(crate) reason: String,
 }
 
@@ -88,7 +90,7 @@ impl Holding {
 
     /// The agent has a device that the holder has, too.
     pub(crate) fn insert(&self, held: Held, queues: Vec<OwnedFd>) {
-        lock(&self.entries).pods.insert(held.attach.pod.clone(), (held.into(), queues));
+        lock(&self.entries).pods.insert(held.attach.pod.clone(), (held, queues));
     }
 
     /// Has the holder keep a device with these queues. May block.
@@ -99,8 +101,18 @@ impl Holding {
             Err(error) => return self.settle(Err(format!("the queues of {pod}: {error}"))),
         };
         let mut entries = lock(&self.entries);
-        entries.pods.insert(pod.clone(), (held.into(), queues));
+        entries.pods.insert(pod.clone(), (held, queues));
         self.bring(&mut entries, Some(&pod));
+    }
+
+    /// Has the holder know a device that it keeps by the sandbox that has it now. May block.
+    pub(crate) fn rename(&self, pod: &PodName, sandbox: &Sandbox) {
+        let mut entries = lock(&self.entries);
+        let Some((held, _)) = entries.pods.get_mut(pod) else { return };
+        if held.attach.sandbox.as_ref() != Some(sandbox) {
+            held.attach.sandbox = Some(sandbox.clone());
+            self.bring(&mut entries, Some(pod));
+        }
     }
 
     /// Has the holder keep the records of each worker's flows, in place of those of the last agent's workers, of which
@@ -121,6 +133,7 @@ impl Holding {
     /// Brings the holder a pod's device, or all that it is to have.
     fn bring(&self, entries: &mut Entries, pod: Option<&PodName>) {
         if entries.rests_until.is_some_and(|until| Instant::now() < until) {
+            entries.is_brought = false;
             return;
         }
         let brought = Client::connect(&self.path).and_then(|holder| entries.bring(holder, pod));
@@ -158,7 +171,7 @@ impl Holding {
         let mut names = vec![holder::name(pod)];
         if entries.pods.is_empty() {
             self.settle(Ok(()));
-            entries.has_flows = false;
+            entries.is_brought = false;
             names.extend(entries.flows.iter().map(|(note, _)| note.name()));
         }
         let released = Client::connect(&self.path)
@@ -190,22 +203,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Entries {
     /// Brings a pod's device to the holder, and all others if it does not have them.
     fn bring(&mut self, mut holder: Client, pod: Option<&PodName>) -> Result<(), Error> {
-        let count = self.pods.len() + self.flows.len();
-        if let Some((note, queues)) = pod.and_then(|pod| self.pods.get(pod)) {
+        let mut keep_pod = |(held, queues): &(Held, Vec<OwnedFd>)| {
             let queues: Vec<BorrowedFd<'_>> = queues.iter().map(OwnedFd::as_fd).collect();
-            if holder.keep(note, &queues)? == count && self.has_flows {
-                return Ok(());
+            holder.keep(&held.clone().into(), &queues)
+        };
+        let count = self.pods.len() + self.flows.len();
+        let was_brought = mem::replace(&mut self.is_brought, false);
+        let kept = pod.and_then(|pod| self.pods.get(pod)).map(&mut keep_pod).transpose()?;
+        if kept != Some(count) || !was_brought {
+            for pod in self.pods.values() {
+                keep_pod(pod)?;
+            }
+            for (note, file) in &self.flows {
+                holder.keep(note, &[file.as_fd()])?;
             }
         }
-        for (note, queues) in self.pods.values() {
-            let queues: Vec<BorrowedFd<'_>> = queues.iter().map(OwnedFd::as_fd).collect();
-            holder.keep(note, &queues)?;
-        }
-        self.has_flows = false;
-        for (note, file) in &self.flows {
-            holder.keep(note, &[file.as_fd()])?;
-        }
-        self.has_flows = true;
+        self.is_brought = true;
         Ok(())
     }
 }
@@ -214,7 +227,7 @@ impl LastAgent {
     fn from_entries(entries: Vec<Kept>, pattern: &DeviceSpec<'_>) -> Self {
         let (mut devices, mut flows) = (Vec::new(), BTreeMap::new());
         for Kept { name, note, descriptors } in entries {
-            let refused = |reason| Refused { entry: name.clone(), pod: None, reason };
+            let refused = |reason| Refused { entry: name.clone(), attach: None, reason };
             match note {
                 Ok(Note::Pod(held)) => devices.push(resume(name, *held, descriptors, pattern)),
                 Ok(Note::Flows { worker }) => match open_records(descriptors) {
@@ -245,8 +258,8 @@ fn resume(
     queues: Vec<OwnedFd>,
     pattern: &DeviceSpec<'_>,
 ) -> Result<Resumed, Refused> {
-    let pod = Some(held.attach.pod.clone());
-    let refused = |reason| Refused { entry: name, pod, reason };
+    let attach = Some(Box::new(held.attach.clone()));
+    let refused = |reason| Refused { entry: name, attach, reason };
     let wanted = DeviceSpec {
         interface: &held.attach.interface,
         addresses: &held.attach.addresses,

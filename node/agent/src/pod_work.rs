@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use manx_policy_compiler::model::ObjectName;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinError, JoinHandle};
 
 use manx_devices::device::AgentNamespace;
@@ -68,21 +68,21 @@ impl<C: Send + 'static> PodWork<C> {
         tokio::spawn(async move { send(&completed, pod, running.await.whole().await) });
     }
 
-    /// Waits for something, and then runs `work` with it; [`Completed`] with what it returns follows, or with `without`
-    /// when nothing comes any more.
+    /// Waits for something, and then runs `work` with it on a thread that may block; one [`Completed`] with what it
+    /// returns follows. `Err`: there is nothing to work with, and this follows.
     pub(super) fn start_when<T: Send + 'static>(
         &self,
         pod: ObjectName,
-        awaited: oneshot::Receiver<T>,
+        awaited: impl Future<Output = Result<T, C>> + Send + 'static,
         work: impl FnOnce(T) -> C + Send + 'static,
-        without: C,
     ) {
         let (namespace, threads) = (Arc::clone(&self.namespace), Arc::clone(&self.threads));
         let completed = self.completed.clone();
         tokio::spawn(async move {
-            let result = match awaited.await {
-                Ok(thing) => run(namespace, threads, move |_| work(thing)).await.whole().await,
-                Err(_) => Ok(without),
+            let result = match tokio::spawn(awaited).await {
+                Ok(Ok(thing)) => run(namespace, threads, move |_| work(thing)).await.whole().await,
+                Ok(Err(without)) => Ok(without),
+                Err(error) => Err(error),
             };
             send(&completed, pod, result);
         });
@@ -164,6 +164,8 @@ fn send<C>(
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::channel;
+
+    use tokio::sync::oneshot;
 
     use super::*;
     use manx_linux::testing::namespaces_allowed;

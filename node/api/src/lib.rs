@@ -95,7 +95,7 @@ pub enum Call {
     /// Detach a pod: take its interface and addresses away. It is no error if the pod is not attached, or has another
     /// attachment than the call names.
     Detach(Detach),
-    /// List the pods that have addresses of this node.
+    /// List the pods that have addresses of this node, and all other attachments that [`Call::Detach`] would end.
     Attachments,
     /// Check whether a pod could be attached now.
     Ready,

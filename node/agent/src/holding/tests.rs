@@ -2,8 +2,8 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::thread;
 
-use manx_api::Attach;
 use manx_devices::holder::Holder;
+use proptest::prelude::*;
 
 use super::*;
 
@@ -17,9 +17,33 @@ impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let holding = Holding::new(&folder.path().join("node.sock"));
-        let holder = Holder::bind(&holding.path).unwrap();
+        let fixture = Self { holding, folder };
+        fixture.start_holder();
+        fixture
+    }
+
+    fn start_holder(&self) {
+        let holder = loop {
+            // The former one may still be ending.
+            if let Ok(holder) = Holder::bind(&self.holding.path) {
+                break holder;
+            }
+        };
         thread::spawn(move || holder.run());
-        Self { holding, folder }
+    }
+
+    /// Whether the holder is left alone because it did not answer.
+    fn rest(&self, rests: bool) {
+        lock(&self.holding.entries).rests_until = rests.then(|| Instant::now() + REST);
+    }
+
+    /// The pods whose devices the holder keeps, and their sandboxes.
+    fn kept_pods(&self) -> Vec<(PodName, Option<Sandbox>)> {
+        let one = |it: Kept| match it.note.unwrap() {
+            Note::Pod(held) => Some((held.attach.pod, held.attach.sandbox)),
+            Note::Flows { .. } => None,
+        };
+        self.client().entries().unwrap().into_iter().filter_map(one).collect()
     }
 
     fn client(&self) -> Client {
@@ -102,11 +126,81 @@ fn the_last_agents_records_do_not_pass_for_this_ones() {
     fixture.holding.insert(held("a"), vec![queue()]);
     let (records, number) = fixture.records();
     // The holder was just asked, and did not answer.
-    lock(&fixture.holding.entries).rests_until = Some(Instant::now() + REST);
+    fixture.rest(true);
     fixture.holding.keep_flows(vec![records], &[0]);
     assert_ne!(fixture.kept_records()[0].1, number);
-    lock(&fixture.holding.entries).rests_until = None;
+    fixture.rest(false);
     // It has as many entries now as it should have.
     fixture.holding.keep(held("b"), Ok(vec![queue()]));
     assert_eq!(fixture.kept_records(), [("flows:0".to_owned(), number)]);
+}
+
+fn sandbox(number: u8) -> Sandbox {
+    Sandbox { network: "manx".to_owned(), container: number.to_string() }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// A pod is attached.
+    Keep(u8),
+    /// It is attached again, by this sandbox.
+    Rename(u8, u8),
+    /// It is detached.
+    Release(u8),
+    /// The holder is left alone from now on, or not.
+    Rest(bool),
+    /// The holder ends, and another one begins.
+    Replace,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let pod = || 0_u8..3;
+    let step = prop_oneof![
+        3 => pod().prop_map(Step::Keep),
+        4 => (pod(), 0_u8..3).prop_map(|(pod, sandbox)| Step::Rename(pod, sandbox)),
+        1 => pod().prop_map(Step::Release),
+        2 => any::<bool>().prop_map(Step::Rest),
+        1 => Just(Step::Replace),
+    ];
+    prop::collection::vec(step, 0..12)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn when_the_holder_is_brought_a_device_it_has_all_and_each_with_its_sandbox(steps in steps()) {
+        let fixture = Fixture::new();
+        let holding = &fixture.holding;
+        let name = |pod: u8| format!("pod-{pod}");
+        let pod = |number: u8| held(&name(number)).attach.pod;
+        let mut has: BTreeMap<PodName, Option<Sandbox>> = BTreeMap::new();
+        for step in steps {
+            match step {
+                Step::Keep(number) => {
+                    holding.keep(held(&name(number)), Ok(vec![queue()]));
+                    has.insert(pod(number), None);
+                }
+                Step::Rename(number, by) => {
+                    holding.rename(&pod(number), &sandbox(by));
+                    has.entry(pod(number)).and_modify(|it| *it = Some(sandbox(by)));
+                }
+                Step::Release(number) => {
+                    holding.release(&pod(number));
+                    has.remove(&pod(number));
+                }
+                Step::Rest(rests) => fixture.rest(rests),
+                Step::Replace => {
+                    fixture.client().end().unwrap();
+                    fixture.start_holder();
+                }
+            }
+        }
+        fixture.rest(false);
+        holding.keep(held("last"), Ok(vec![queue()]));
+        has.insert(held("last").attach.pod, None);
+        let mut kept = fixture.kept_pods();
+        kept.sort();
+        prop_assert_eq!(kept, has.into_iter().collect::<Vec<_>>());
+        prop_assert_eq!(holding.problem(), None);
+    }
 }

@@ -25,7 +25,7 @@ const PATIENCE_BEHIND: Duration = Duration::from_secs(2);
 
 impl Agent {
     /// The first step: addresses are reserved, those that the request names or the next in turn. A repeated request for
-    /// what is there only has them reserved anew; another device of the pod goes first.
+    /// what is there only gives it the request's name; another device of the pod goes first.
     pub(super) fn begin_attach(
         &mut self,
         name: &ObjectName,
@@ -42,7 +42,7 @@ impl Agent {
             if device.is(&attach.netns, *netns, &attach.interface) {
                 let asks = (caller, attached(device, local.addresses.clone()));
                 let others = self.view.others(&self.inputs, name);
-                return self.attachments.start_renewing(name, attach, asks, others);
+                return self.attachments.start_renewing(name, request.attach, asks, others);
             }
             let departure = Departure { gives_back: Some(GivesBack::Lease), reply: None };
             self.begin_detach(name, departure);
@@ -123,17 +123,12 @@ impl Agent {
         }
     }
 
-    /// The second step: the pod's object has the addresses, and a thread or the caller makes the device. A pod that is
-    /// attached already has nothing made.
+    /// The second step: the pod's object has the addresses, and a thread or the caller makes the device.
     pub(super) fn end_reserving(
         &mut self,
         name: &ObjectName,
         reserved: Result<Reservation, host_local::Error>,
     ) -> Option<()> {
-        if let Some(renewing) = self.attachments.pods.end_renewing(name) {
-            self.end_renewing(name, renewing, reserved);
-            return Some(());
-        }
         let Reserving { request, caller, .. } = self.attachments.pods.end_reserving(name)?;
         match reserved {
             Err(error) => {
@@ -147,12 +142,13 @@ impl Agent {
         Some(())
     }
 
-    fn end_renewing(
+    /// The only step of a pod that is attached already: lease and device have the name that the request says.
+    pub(super) fn end_renewing(
         &mut self,
         name: &ObjectName,
-        Renewing { caller, found, then }: Renewing,
         reserved: Result<Reservation, host_local::Error>,
-    ) {
+    ) -> Option<()> {
+        let Renewing { caller, found, then, .. } = self.attachments.pods.end_renewing(name)?;
         let response = match reserved.map(Reservation::commit) {
             Ok(_) if then.is_some() => {
                 let message = "the pod's device failed meanwhile: attach it again";
@@ -165,6 +161,7 @@ impl Agent {
         if let Some(departure) = then {
             self.begin_detach(name, departure);
         }
+        Some(())
     }
 
     fn begin_making(

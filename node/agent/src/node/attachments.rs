@@ -21,7 +21,7 @@ use crate::holding::{Holding, LastAgent};
 use crate::pod_work::{Completed, PodWork};
 use crate::server::Outcome;
 use crate::settings::{Network, Settings};
-use manx_api::{PodName, Response};
+use manx_api::{AttachmentId, PodName, Response};
 use manx_calculation::calc::{HostSide, Local};
 use manx_devices::device::{self, OpenDevice};
 use manx_devices::pod_device::PodDevice;
@@ -41,6 +41,8 @@ pub(crate) type Made = Result<(PodDevice, OpenDevice), device::Error>;
 pub(crate) enum Done {
     /// It has addresses, or why not.
     Reserved(Result<Reservation, host_local::Error>),
+    /// Its addresses and its device have another name, or why not.
+    Renewed(Result<Reservation, host_local::Error>),
     /// It has a device, or why not.
     Made(Made),
     /// The same of one that this caller has made and handed over.
@@ -86,6 +88,7 @@ impl Attachments {
         };
         let key = host_local::key(&settings.name);
         let file = FileStore::new(settings.socket.with_extension("addresses"), key);
+        let file = file.map_err(host_local::Error::from)?;
         let addresses = HostLocal::open(file, &settings.name, fresh).await?;
         let (devices, own) = NodeDevices::open(settings, uplink)?;
         let (work, completed) = PodWork::new(Arc::clone(&devices.namespace));
@@ -209,6 +212,17 @@ impl Attachments {
     /// Who has which addresses.
     pub(super) fn leases(&self) -> Arc<Leases> {
         self.addresses.leases()
+    }
+
+    /// What a container runtime calls the attachment that a pod has: its lease says that. Of a pod without a lease the
+    /// device says it that was not taken over.
+    pub(super) fn id(&self, name: &ObjectName) -> Option<AttachmentId> {
+        let pod = pod_name(name);
+        let leases = self.leases();
+        match leases.addresses(&pod) {
+            Some(_) => leases.id(&pod).cloned(),
+            None => self.pods.state(name)?.unleased().cloned(),
+        }
     }
 
     /// Ends all changes of the leases: no file is written any more when this returns.

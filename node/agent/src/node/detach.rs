@@ -20,8 +20,7 @@ impl Agent {
         self.give_up_expected(name, detach.id.as_ref());
         let reply = Some((caller, Ok(api::Reply::Detached)));
         // A pod that started again has another sandbox under the same name. The end of the former one comes late.
-        let is_other =
-            detach.id.is_some() && detach.id.as_ref() != self.attachments.leases().id(&detach.pod);
+        let is_other = detach.id.is_some() && detach.id != self.attachments.id(name);
         if is_other {
             return self.answer(reply);
         }

@@ -7,7 +7,7 @@
 use manx_dataplane::tables::PortId;
 
 use super::pod_request::{Answered, AttachRequest, Caller};
-use manx_api::{Attach, Reply};
+use manx_api::{Attach, AttachmentId, Reply};
 use manx_calculation::calc::Local;
 use manx_devices::pod_device::PodDevice;
 use manx_ipam::host_local::Reservation;
@@ -26,7 +26,8 @@ pub(super) enum State {
     Making(Box<Making>),
     /// It has a port, and the tables name it.
     Attached(AttachedPod),
-    /// It has a port, and the tables name it; its addresses are kept under another name of a container runtime's.
+    /// It has a port, and the tables name it; its addresses and its device are kept under another name of a container
+    /// runtime's.
     Renewing(AttachedPod, Renewing),
     /// It is to be detached when new tables do not name it.
     Leaving(AttachedPod, Departure),
@@ -43,10 +44,20 @@ pub(super) enum Apart {
     Lost,
     /// It has addresses of the last agent, which left no device for it.
     Left,
-    /// The device that the last agent left does not fit what this agent knows.
+    /// The device that the last agent left does not fit what this agent knows; its addresses stay its own.
     Refused(String),
+    /// The last agent left a device for it, and it has no lease.
+    Unleased(Unleased),
     /// Its addresses could not be released, and stay taken.
     Stuck(String),
+}
+
+/// A pod that only the device tells of which the last agent left, and which was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unleased {
+    pub(super) reason: String,
+    /// What a container runtime calls the attachment, which it may still detach.
+    pub(super) id: Option<AttachmentId>,
 }
 
 /// An attachment whose addresses are reserved.
@@ -67,6 +78,8 @@ pub(super) struct Making {
 
 /// An attachment that was there already.
 pub(super) struct Renewing {
+    /// The new name is this one's.
+    pub(super) attach: Attach,
     pub(super) caller: Caller,
     /// What is there.
     pub(super) found: Reply,
@@ -126,16 +139,28 @@ impl State {
         }
     }
 
+    /// Why it is apart, or was before an attachment that has no addresses yet.
+    fn apart(&self) -> Option<&Apart> {
+        match self {
+            Self::Apart(apart) | Self::Expected(Some(apart)) => Some(apart),
+            Self::Reserving(reserving) => reserving.before.as_ref(),
+            _ => None,
+        }
+    }
+
     /// Why its device was not taken over from the last agent, if that is so and was not settled since.
     pub(super) fn refused(&self) -> Option<&str> {
-        let apart = match self {
-            Self::Apart(apart) | Self::Expected(Some(apart)) => apart,
-            Self::Reserving(reserving) => reserving.before.as_ref()?,
-            _ => return None,
-        };
-        match apart {
-            Apart::Refused(reason) => Some(reason),
+        match self.apart()? {
+            Apart::Refused(reason) | Apart::Unleased(Unleased { reason, .. }) => Some(reason),
             Apart::Lost | Apart::Left | Apart::Stuck(_) => None,
+        }
+    }
+
+    /// What a container runtime calls the pod's attachment, if no lease says that and it has one.
+    pub(super) fn unleased(&self) -> Option<&AttachmentId> {
+        match self.apart()? {
+            Apart::Unleased(Unleased { id, .. }) => id.as_ref(),
+            Apart::Lost | Apart::Left | Apart::Refused(_) | Apart::Stuck(_) => None,
         }
     }
 
@@ -148,7 +173,7 @@ impl State {
             Self::Reserving(_) => "addresses are being reserved",
             Self::Making(making) if making.caller.is_some() => "the agent makes its device",
             Self::Making(_) => "the caller makes its device",
-            Self::Renewing(..) => "attached; its addresses are being kept under a new name",
+            Self::Renewing(..) => "attached; it is being kept under a new name",
             Self::Leaving(..) => "is being removed: tables still name it",
             Self::Removing(_) => "is being removed: its queues are closed and its device goes",
             Self::Releasing(_) => "its addresses are being released",
@@ -156,7 +181,7 @@ impl State {
             Self::Apart(Apart::Left) => {
                 "has addresses of the last agent, which left no device for it"
             }
-            Self::Apart(Apart::Refused(reason)) => {
+            Self::Apart(Apart::Refused(reason) | Apart::Unleased(Unleased { reason, .. })) => {
                 return Some(format!("was not taken over from the last agent: {reason}"));
             }
             Self::Apart(Apart::Stuck(reason)) => {

@@ -62,20 +62,20 @@ impl Pods {
         self.all.values().any(|pod| is_one(&pod.state))
     }
 
-    /// The attachments that have no addresses yet: those that wait for the pod's object, and those that reserve.
-    pub(super) fn without_addresses(&self) -> impl Iterator<Item = &Attach> {
+    /// The attachments that are asked for and that no lease names yet: those that wait, those that reserve, and those
+    /// that give an attached pod another name.
+    pub(super) fn asked(&self) -> impl Iterator<Item = &Attach> {
         self.all.values().flat_map(|pod| {
-            let reserving = match &pod.state {
+            let under_way = match &pod.state {
                 State::Reserving(reserving) => Some(&reserving.request.attach),
+                State::Renewing(_, renewing) => Some(&renewing.attach),
                 _ => None,
             };
-            let is_expected = matches!(pod.state, State::Expected(_));
-            let expected = pod.requests.iter().filter(move |_| is_expected);
-            let expected = expected.filter_map(|request| match request {
+            let waiting = pod.requests.iter().filter_map(|request| match request {
                 PodRequest::Attach(request, _) => Some(&request.attach),
                 PodRequest::Detach(..) => None,
             });
-            reserving.into_iter().chain(expected)
+            under_way.into_iter().chain(waiting)
         })
     }
 
@@ -185,8 +185,13 @@ impl Pods {
     }
 
     /// Attached → renewing. An attachment of the same device is repeated.
-    pub(super) fn begin_renewing(&mut self, name: &ObjectName, caller: Caller, found: Reply) {
-        let renewing = Renewing { caller, found, then: None };
+    pub(super) fn begin_renewing(
+        &mut self,
+        name: &ObjectName,
+        attach: Attach,
+        (caller, found): (Caller, Reply),
+    ) {
+        let renewing = Renewing { attach, caller, found, then: None };
         self.change(name, |state| match state {
             State::Attached(pod) => State::Renewing(pod, renewing),
             other => other,

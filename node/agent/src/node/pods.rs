@@ -52,6 +52,7 @@ impl Agent {
     fn go_on(&mut self, pod: &ObjectName, done: Done) -> Option<()> {
         match done {
             Done::Reserved(reserved) => self.end_reserving(pod, reserved),
+            Done::Renewed(reserved) => self.end_renewing(pod, reserved),
             Done::Made(made) => self.end_making(pod, None, made),
             Done::HandedOver(caller, made) => self.end_making(pod, Some(caller), made),
             Done::NotHandedOver => self.end_making_without(pod),

@@ -15,11 +15,10 @@ use std::sync::Arc;
 use manx_dataplane::flow::FlowRecordFile;
 use manx_dataplane::pipeline::{RestorePass, Restored};
 use manx_dataplane::tables::Tables;
-use manx_policy_compiler::model::ObjectName;
 
 use super::Agent;
 use super::pod_request::object_name;
-use super::pod_state::Apart;
+use super::pod_state::{Apart, Unleased};
 use super::ports::PodPorts;
 use crate::error::Error;
 use crate::holding::{Refused, Resumed};
@@ -93,7 +92,7 @@ impl Agent {
         let (pod, addresses) = (held.attach.pod.clone(), held.attach.addresses.clone());
         let refused = |reason| Refused {
             entry: manx_devices::holder::name(&pod),
-            pod: Some(pod.clone()),
+            attach: Some(Box::new(held.attach.clone())),
             reason,
         };
         self.check_lease(&held.attach).map_err(refused)?;
@@ -134,18 +133,26 @@ impl Agent {
     }
 
     /// A pod that is taken over by another entry is not apart.
-    fn refuse(&mut self, name: &ObjectName, reason: String) {
+    fn refuse(&mut self, attach: &Attach, reason: String) {
+        let name = object_name(&attach.pod);
+        let has_lease = self.attachments.leases().addresses(&attach.pod).is_some();
         let pods = &mut self.attachments.pods;
-        if pods.find(name).is_none() {
-            pods.set_apart(name, Apart::Refused(reason));
+        if pods.find(&name).is_none() {
+            pods.set_apart(
+                &name,
+                match has_lease {
+                    true => Apart::Refused(reason),
+                    false => Apart::Unleased(Unleased { reason, id: attach.id() }),
+                },
+            );
         }
     }
 
-    fn let_go(&mut self, Refused { entry, pod, reason }: Refused) {
+    fn let_go(&mut self, Refused { entry, attach, reason }: Refused) {
         tracing::warn!(entry, reason, "what the holder has of the last agent is not taken over");
         self.attachments.holding.let_go(entry);
-        if let Some(pod) = pod {
-            self.refuse(&object_name(&pod), reason);
+        if let Some(attach) = attach {
+            self.refuse(&attach, reason);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The status that `manx status` shows, read from the agent and the workers' counters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -65,7 +65,7 @@ impl Agent {
         }
     }
 
-    /// All that have addresses of this node.
+    /// All that have addresses of this node, and what else may be detached.
     pub(super) fn list_attachments(&self) -> Vec<Attachment> {
         let one = |(pod, addresses, id): (&PodName, &[IpAddr], Option<&AttachmentId>)| {
             let attached = self.attachments.pods.find(&object_name(pod));
@@ -79,12 +79,22 @@ impl Agent {
                     .is_some_and(|it| is_enforced(&self.calculated.tables, &it.local)),
             }
         };
-        // Those that wait have nothing yet, and may be detached.
-        let waiting = self.attachments.pods.without_addresses().map(|attach| {
-            let (pod, id, addresses) = (attach.pod.clone(), attach.id(), Vec::new());
+        let leases = self.attachments.leases();
+        let is_leased = |(pod, id): &(PodName, Option<AttachmentId>)| {
+            leases.addresses(pod).is_some() && leases.id(pod) == id.as_ref()
+        };
+        let pods = &self.attachments.pods;
+        let asked = pods.asked().map(|attach| (attach.pod.clone(), attach.id()));
+        let unleased = pods.states().filter_map(|(name, state, _)| {
+            let id = state.unleased()?;
+            Some((pod_name(name), Some(id.clone())))
+        });
+        let others: BTreeSet<_> = asked.chain(unleased).filter(|it| !is_leased(it)).collect();
+        let others = others.into_iter().map(|(pod, id)| {
+            let addresses = Vec::new();
             Attachment { pod, id, addresses, device: None, mac: None, enforced: false }
         });
-        self.attachments.leases().iter().map(one).chain(waiting).collect()
+        leases.iter().map(one).chain(others).collect()
     }
 
     /// Whether a pod could be attached now: the objects are known, and an address is free.

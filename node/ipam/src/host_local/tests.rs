@@ -31,7 +31,7 @@ fn open(path: &Path, blocks: &[IpNet]) -> Result<Ipam, Error> {
 }
 
 fn open_as(path: &Path, fresh: Leases) -> Result<Ipam, Error> {
-    wait(HostLocal::open(FileStore::new(path, key("n1")), "n1", fresh))
+    wait(HostLocal::open(FileStore::new(path, key("n1"))?, "n1", fresh))
 }
 
 /// Reserves, and commits.

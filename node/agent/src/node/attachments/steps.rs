@@ -56,27 +56,36 @@ impl Attachments {
         caller: Caller,
         others: BTreeMap<IpAddr, String>,
     ) {
-        let wanted = request_for(&request.attach, others);
+        let (addresses, wanted) = (self.addresses.clone(), request_for(&request.attach, others));
         self.pods.begin_reserving(name, request, caller);
-        self.follow_reserving(name, wanted);
+        let reserve = async move { Done::Reserved(addresses.reserve(&wanted).await) };
+        self.work.follow(name.clone(), reserve);
     }
 
-    /// Has the addresses of an attached pod reserved anew, perhaps by another sandbox.
+    /// Has the addresses and the device of an attached pod kept for a repeated request, perhaps of another sandbox. The
+    /// next agent takes the device over if the holder and the lease name the same sandbox.
     pub(in crate::node) fn start_renewing(
         &mut self,
         name: &ObjectName,
-        attach: &Attach,
-        (caller, found): (Caller, api::Reply),
+        attach: Attach,
+        asks: (Caller, api::Reply),
         others: BTreeMap<IpAddr, String>,
     ) {
-        self.pods.begin_renewing(name, caller, found);
-        self.follow_reserving(name, request_for(attach, others));
-    }
-
-    fn follow_reserving(&self, name: &ObjectName, wanted: Request) {
-        let addresses = self.addresses.clone();
-        let reserve = async move { Done::Reserved(addresses.reserve(&wanted).await) };
-        self.work.follow(name.clone(), reserve);
+        let (addresses, wanted) = (self.addresses.clone(), request_for(&attach, others));
+        let holding = Arc::clone(&self.holding);
+        let (pod, sandbox) = (attach.pod.clone(), attach.sandbox.clone());
+        self.pods.begin_renewing(name, attach, asks);
+        let reserve = async move {
+            let reserved = addresses.reserve(&wanted).await;
+            reserved.map_err(|error| Done::Renewed(Err(error)))
+        };
+        let rename = move |reservation| {
+            if let Some(sandbox) = sandbox {
+                holding.rename(&pod, &sandbox);
+            }
+            Done::Renewed(Ok(reservation))
+        };
+        self.work.start_when(name.clone(), reserve, rename);
     }
 
     /// Has a thread make the pod's device.
@@ -135,7 +144,8 @@ impl Attachments {
             }
             Done::HandedOver(answer, made)
         };
-        self.work.start_when(name.clone(), handed, take_over, Done::NotHandedOver);
+        let handed = async { handed.await.map_err(|_| Done::NotHandedOver) };
+        self.work.start_when(name.clone(), handed, take_over);
     }
 
     /// Has a thread remove a pod's device. If that hangs, the device goes with its queues, which the workers have given
