@@ -28,6 +28,26 @@ pub enum Encapsulation {
 }
 
 impl Encapsulation {
+    /// The number of kinds.
+    pub const KINDS: u32 = 2;
+
+    /// Its kind, below [`Encapsulation::KINDS`].
+    pub const fn kind(self) -> u32 {
+        match self {
+            Self::Ipip => 0,
+            Self::Vxlan { .. } => 1,
+        }
+    }
+
+    /// A number that no other kind and no other network has.
+    #[inline]
+    pub(crate) const fn key(self) -> u32 {
+        match self {
+            Self::Ipip => 0,
+            Self::Vxlan { vni } => 1 + vni,
+        }
+    }
+
     /// Its name, as users see it.
     pub const fn name(self) -> &'static str {
         match self {

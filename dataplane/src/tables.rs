@@ -104,7 +104,6 @@ const _: () = assert!(
         && EncodedNextHop::SERVICE_OR_TRANSLATED.is_power_of_two()
         && NextHop::HostSide(7).encode().is_of_node()
         && !NextHop::Endpoint(7).encode().is_of_node()
-        && TUNNELS_OF_A_NODE.is_power_of_two()
 );
 
 /// The kind is in the low bits, so that the numbers are small and routes hold them in two bytes.
@@ -400,8 +399,9 @@ pub struct ServicePort {
 /// port.
 pub type ServiceHosts = BTreeMap<(IpAddr, u8, u16), Vec<(IpAddr, u16)>>;
 
-/// The most tunnels to one node: one of each encapsulation.
-pub const TUNNELS_OF_A_NODE: u32 = 2;
+/// The places of the tunnels to one node: one for each kind of encapsulation, so many that they differ in bits of their
+/// own.
+pub const TUNNELS_OF_A_NODE: u32 = Encapsulation::KINDS.next_power_of_two();
 
 /// The tunnels whose packets are accepted, by the address of the other end and the encapsulation.
 ///
@@ -421,11 +421,7 @@ impl Peers {
     /// A peer's address and encapsulation in one number.
     #[inline]
     fn key(address: Ipv4Addr, encapsulation: Encapsulation) -> u64 {
-        let kind = match encapsulation {
-            Encapsulation::Ipip => 0,
-            Encapsulation::Vxlan { vni } => 1 + u64::from(vni),
-        };
-        kind << 32 | u64::from(u32::from_ne_bytes(address.octets()))
+        u64::from(encapsulation.key()) << 32 | u64::from(u32::from_ne_bytes(address.octets()))
     }
 
     /// The index of the tunnel of this kind whose other end is `address`.

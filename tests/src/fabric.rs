@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use ipnet::IpNet;
-use manx_calculation::calc::{Calculation, HostSide, Inputs, Local, Underlay};
-use manx_calculation::import::{Cluster, Node as NodeObject, Overlay, Plan, Pool, import};
+use manx_calculation::calc::{Calculation, HostSide, Inputs, Local};
+use manx_calculation::import::{Cluster, Node as NodeObject, Plan, Pool, import};
 use manx_calculation::interfaces::Interfaces;
+use manx_calculation::overlay::{Overlay, Underlay};
 use manx_calculation::services::Services;
 use manx_calculation::topology::{Peer, Reserved, Route, topology};
 use manx_dataplane::counters::{Counter, PortCounters, WorkerCounters};

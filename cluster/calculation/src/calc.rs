@@ -8,11 +8,10 @@ mod routes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use manx_dataplane::encapsulation::Encapsulation;
 use manx_dataplane::tables::{
     Connections, Endpoint, HostPolicy, InterfaceChains, Link, NextHop, OwnedChains, PortId, Role,
     ServicePort, Tables,
@@ -22,25 +21,15 @@ use manx_policy_compiler::image::{ChainId, Image};
 use manx_policy_compiler::model::{Direction, Noted, ObjectName, Reason, Verdict};
 use manx_policy_compiler::resolve::Stage;
 
-use crate::import::{Cluster, Overlay};
+use crate::import::Cluster;
 use crate::interfaces::Interfaces;
+use crate::overlay::Underlay;
 use crate::services::Services;
 use crate::topology::Topology;
 
 pub use delta::NextStep;
 use routes::RouteTables;
 pub use routes::own_routes;
-
-/// The VXLAN network of Calico's nodes (`FelixConfiguration`, `vxlanVNI`, by default).
-const VNI: u32 = 4096;
-
-/// What is put around a packet of this overlay. A tunnel's MTU is smaller by its headers than the underlay's.
-pub const fn encapsulation(overlay: Overlay) -> Encapsulation {
-    match overlay {
-        Overlay::Ipip => Encapsulation::Ipip,
-        Overlay::Vxlan => Encapsulation::Vxlan { vni: VNI },
-    }
-}
 
 /// A pod that is attached to this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,21 +55,6 @@ pub struct HostSide {
     pub port: PortId,
     /// The node's own addresses there.
     pub gateways: Vec<IpAddr>,
-}
-
-/// Where encapsulated packets leave and arrive.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Underlay {
-    /// The MTU of the uplink.
-    pub mtu: u32,
-    /// The raw protocol-4 socket: the kernel finds the way.
-    pub raw: PortId,
-    /// The packet socket on the uplink and the uplink's own hardware address.
-    pub packet_socket: Option<(PortId, [u8; 6])>,
-    /// Hardware address of the next hop to each peer that it can reach; others go by the raw socket.
-    pub next_hops: BTreeMap<Ipv4Addr, [u8; 6]>,
-    /// VXLAN's socket, once some pool asks for it.
-    pub vxlan: Option<PortId>,
 }
 
 /// Everything a node's tables are made of.

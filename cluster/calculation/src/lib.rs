@@ -2,6 +2,7 @@
 //!
 //! The layers, in order:
 //! - [`interfaces`]: the interfaces of a node that host endpoints may govern.
+//! - [`overlay`]: the kinds of tunnels, in one table.
 //! - [`import`]: objects to the validated model. An object that is not valid fails closed.
 //! - [`topology`]: where every prefix leads, seen from one node.
 //! - [`services`]: service addresses that the node's kube-proxy translates.
@@ -13,5 +14,6 @@
 pub mod calc;
 pub mod import;
 pub mod interfaces;
+pub mod overlay;
 pub mod services;
 pub mod topology;

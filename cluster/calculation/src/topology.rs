@@ -3,9 +3,9 @@
 //! they cannot disagree.
 
 mod longest;
+mod no_route;
 mod seen;
 mod source;
-mod unrouted;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,12 +14,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use self::longest::longest;
+use self::no_route::lines;
+pub use self::no_route::{NoRoute, NoRouteToPod, UnroutedAddresses};
 use self::seen::{ClusterView, underlay_address, unheld};
 pub use self::source::{RouteSource, routes};
-use self::unrouted::lines;
-pub use self::unrouted::{Unroutables, Unrouted};
-use crate::import::{Cluster, Node, Overlay};
+use crate::import::{Cluster, Node};
 use crate::interfaces::Interfaces;
+use crate::overlay::Overlay;
 
 /// All addresses.
 const WORLD: [IpNet; 2] = [
@@ -42,7 +43,7 @@ pub enum Route {
     /// Another node's block or borrowed address, encapsulated to that node.
     Tunnel(Peer),
     /// Nowhere: such packets must never leave by the default route.
-    Nowhere(Nowhere),
+    NoRoute(NoRoute),
     /// Everything else.
     World,
 }
@@ -56,44 +57,9 @@ impl Route {
             | Self::Node
             | Self::Masquerade
             | Self::Direct(_)
-            | Self::Nowhere(_)
+            | Self::NoRoute(_)
             | Self::World => None,
         }
-    }
-}
-
-/// Why a prefix leads nowhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Nowhere {
-    /// It belongs to a pool and to no node.
-    Unclaimed,
-    /// Two nodes claim it as a block.
-    Contested,
-    /// It belongs to a node and lies in no pool.
-    Unpooled,
-    /// Its node has no address of its family.
-    NoAddress,
-    /// Its pool requires a tunnel, and only IPv4 travels in tunnels.
-    NoTunnel,
-    /// It belongs to a pool that holds addresses of nodes, and to no node. The node's own table has no such route.
-    HoldsNodes,
-    /// It belongs to another node, and not all pools are known.
-    UnknownPools,
-}
-
-impl fmt::Display for Nowhere {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unclaimed => "is part of an IPPool and of no node's pod CIDRs",
-            Self::Contested => "is claimed by two nodes",
-            Self::Unpooled => {
-                "belongs to a node and lies in no IPPool, so it is not known whether it is behind a tunnel"
-            }
-            Self::NoAddress => "belongs to a node that has no address of this family",
-            Self::NoTunnel => "lies in an IPPool that asks for a tunnel, and only IPv4 travels in tunnels",
-            Self::HoldsNodes => "is part of an IPPool that holds addresses of nodes, and of no node's pod CIDRs",
-            Self::UnknownPools => "belongs to a node, and an IPPool is not valid, so it is not known whether it is behind a tunnel",
-        })
     }
 }
 
@@ -171,7 +137,7 @@ pub struct Topology {
     /// no route for them, because it may need the address elsewhere.
     pub of_no_pool: BTreeSet<IpNet>,
     /// The addresses that do not lead to pods that name them.
-    pub unrouted: Unroutables,
+    pub unrouted: UnroutedAddresses,
 }
 
 /// What a node needs an address for that is no pod's, wherever it lies.
@@ -223,7 +189,7 @@ impl Topology {
     pub fn is_of_world(&self, address: IpAddr) -> bool {
         let (prefix, route) = self.route(address);
         let is_borrowed = || match route {
-            Route::Nowhere(Nowhere::Unpooled) => !self.unpooled.contains_key(&prefix),
+            Route::NoRoute(NoRoute::Unpooled) => !self.unpooled.contains_key(&prefix),
             _ => self.of_no_pool.contains(&prefix),
         };
         route == Route::World || is_borrowed()
@@ -269,11 +235,11 @@ impl Topology {
             self.tunnel_addresses.iter().copied().find(|ip| ip.is_ipv4() == block.addr().is_ipv4())
         };
         let way = |(block, route): (&IpNet, &Route)| match *route {
-            Route::Nowhere(Nowhere::HoldsNodes)
+            Route::NoRoute(NoRoute::HoldsNodes)
             | Route::Node
             | Route::Masquerade
             | Route::World => None,
-            Route::Local | Route::Nowhere(_) => Some((*block, HostRoute::Manx { source: None })),
+            Route::Local | Route::NoRoute(_) => Some((*block, HostRoute::Manx { source: None })),
             Route::Tunnel(_) => Some((*block, HostRoute::Manx { source: source(block) })),
             Route::Direct(address) => Some((*block, HostRoute::Node { address })),
         };

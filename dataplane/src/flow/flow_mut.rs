@@ -109,11 +109,15 @@ impl<'a> FlowMut<'a> {
     #[inline]
     pub fn set_verdict(&mut self, verdict: Verdict) {
         let before = replace(&mut self.first.verdict, verdict);
-        if before == Verdict::Allow
-            && verdict != Verdict::Allow
-            && let Some((slots, slot)) = &mut self.list_slot
-            && slots.listener.is_some()
-        {
+        if before == Verdict::Allow && verdict != Verdict::Allow {
+            self.tell_denied();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_denied(&mut self) {
+        if let Some((slots, slot)) = &mut self.list_slot {
             let flow = FlowEntry::from_lines(self.first, self.second);
             slots.tell_end(*slot, flow, EndReason::Denied);
         }

@@ -94,7 +94,7 @@ pub struct FlowTable {
     pub(super) buckets: ZeroedPages<Bucket>,
     /// The two lines of each entry, by slot.
     pub(super) first_lines: ZeroedPages<FirstLine>,
-    second_lines: ZeroedPages<SecondLine>,
+    pub(super) second_lines: ZeroedPages<SecondLine>,
     pub(super) slots: Slots,
     len: usize,
     /// The next bucket to age.
@@ -498,9 +498,7 @@ impl FlowTable {
             let slot = *slot as usize;
             let lines = self.first_lines.get(slot).zip(self.second_lines.get(slot));
             lines.is_some_and(|(first, second)| {
-                first.has_key(key, second)
-                    || first.has_two_keys()
-                        && (first.key(second) == *key || self.slots.second_keys[slot].has_key(key))
+                first.has_key(key, second) || first.has_two_keys() && self.has_either_key(slot, key)
             })
         })
     }
@@ -550,10 +548,16 @@ impl FlowTable {
     /// Tells whoever listens that a flow goes, and why if it has not expired.
     #[inline]
     fn tell_end(&mut self, slot: u32, now: u32, reason: EndReason) {
-        if self.slots.listener.is_some()
-            && self.first_lines[slot as usize].verdict == Verdict::Allow
-        {
-            let flow = self.copy(slot);
+        if self.slots.listener.is_some() {
+            self.tell_listener(slot, now, reason);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_listener(&mut self, slot: u32, now: u32, reason: EndReason) {
+        let flow = self.copy(slot);
+        if flow.verdict == Verdict::Allow {
             let reason = if flow.is_expired(now) { EndReason::Expired } else { reason };
             self.slots.tell_end(slot, flow, reason);
         }

@@ -16,6 +16,7 @@
 
 use super::bucket::{Place, tag};
 use super::end::EndReason;
+use super::key::FlowKey;
 use super::second_key::{SecondKey, SecondKeyLine};
 use super::shards::WorkerId;
 use super::table::{Evicted, FlowTable, Found};
@@ -105,6 +106,14 @@ impl FlowTable {
         self.first_lines[slot].has_two_keys().then(|| self.slots.second_keys[slot].second_key())
     }
 
+    /// Whether the entry in a slot, which has two keys, has this one.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn has_either_key(&self, slot: usize, key: &FlowKey) -> bool {
+        self.first_lines[slot].key(&self.second_lines[slot]) == *key
+            || self.slots.second_keys[slot].has_key(key)
+    }
+
     /// Takes the second key of the entry in a slot away, if it has one.
     #[inline]
     pub(super) fn remove_second_key(&mut self, slot: u32) {
@@ -135,7 +144,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::bucket::{Bucket, WAYS};
-    use super::super::{FlowEntry, FlowKey, HashSeed, Orientation, Owner, Shards, TcpFlags};
+    use super::super::{FlowEntry, HashSeed, Orientation, Owner, Shards, TcpFlags};
     use super::*;
     use crate::wire::address::Address;
     use crate::wire::protocol::TCP;

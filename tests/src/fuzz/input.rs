@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use ahash::RandomState;
 use etherparse::Ipv4HeaderSlice;
 use etherparse::checksum::u64_16bit_word as sums;
-use manx_calculation::import::Overlay;
+use manx_calculation::overlay::Overlay;
 use manx_dataplane::packet::{Checksum, Offload, SegmentKind, Segmentation};
 use manx_dataplane::tables::PortId;
 

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use ahash::RandomState;
-use manx_calculation::import::Overlay;
+use manx_calculation::overlay::Overlay;
 use manx_dataplane::packet::{Offload, SegmentKind};
 use manx_dataplane::tables::PortId;
 

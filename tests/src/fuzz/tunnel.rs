@@ -1,6 +1,6 @@
 //! The outer header of packets that leave by a tunnel.
 
-use manx_calculation::import::Overlay;
+use manx_calculation::overlay::Overlay;
 
 use super::wire::Fault;
 use crate::fabric::{UNDERLAY, vxlan_mac};

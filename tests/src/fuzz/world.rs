@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use ahash::RandomState;
 use fastrand::Rng;
-use manx_calculation::import::{Cluster, Overlay};
+use manx_calculation::import::Cluster;
+use manx_calculation::overlay::Overlay;
 use manx_dataplane::packet::Offload;
 use manx_dataplane::pipeline::Sizes;
 use manx_dataplane::tables::{Connections as Following, Established, PortId};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::fragments::{cut, datagram};
 use ipnet::IpNet;
-use manx_calculation::topology::{Nowhere, Peer, Route};
+use manx_calculation::topology::{NoRoute, Peer, Route};
 use manx_dataplane::flow::{Epoch, FlowEntry, Orientation};
 use manx_dataplane::tables::Tables;
 use manx_policy_compiler::compile::Compiler;
@@ -95,7 +95,7 @@ fn a_route_that_changes_in_place_takes_its_own_flows_along_and_no_other() {
     let far = IpNet::from(FAR.parse::<IpAddr>().unwrap());
     let by_tunnel = Route::Tunnel(Peer { address: UNDERLAY[1], overlay: fabric.overlay });
     for (route, leads_to) in
-        [(Route::Nowhere(Nowhere::Unclaimed), vec![]), (by_tunnel, vec![UNDERLAY[1]])]
+        [(Route::NoRoute(NoRoute::Unclaimed), vec![]), (by_tunnel, vec![UNDERLAY[1]])]
     {
         assert!(fabric.change_route(0, far, route), "{route:?} needs no new tables");
         for packet in [to_far.data(b"more"), to_far.data(b"and more")] {
@@ -107,7 +107,7 @@ fn a_route_that_changes_in_place_takes_its_own_flows_along_and_no_other() {
     }
     let pieces = cut(&datagram(to_far, 2500), 1400);
     assert_eq!(sent_to(&mut fabric, ("shop/b", &pieces[0])), [UNDERLAY[1]]);
-    assert!(fabric.change_route(0, far, Route::Nowhere(Nowhere::Unclaimed)));
+    assert!(fabric.change_route(0, far, Route::NoRoute(NoRoute::Unclaimed)));
     assert!(sent_to(&mut fabric, ("shop/b", &pieces[1])).is_empty(), "later fragments, too");
     assert!(fabric.change_route(0, far, by_tunnel));
     for piece in &pieces {

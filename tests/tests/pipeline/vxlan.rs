@@ -1,7 +1,7 @@
 //! VXLAN between the nodes: the laws of IPIP also hold for it.
 
 use etherparse::{Ethernet2Slice, PacketBuilder, SlicedPacket, TransportSlice};
-use manx_calculation::import::Overlay;
+use manx_calculation::overlay::Overlay;
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::packet::Offload;
 use manx_tests::fabric::{Fabric, MTU, RAW, UNDERLAY, pod, vxlan_mac};

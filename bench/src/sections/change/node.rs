@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use manx_calculation::calc::{Calculation, Inputs, Local, Underlay};
+use manx_calculation::calc::{Calculation, Inputs, Local};
 use manx_calculation::import::Cluster;
 use manx_calculation::interfaces::Interfaces;
 
+use manx_calculation::overlay::Underlay;
 use manx_calculation::topology::Topology;
 use manx_dataplane::tables::{Connections, Link, PortId, Tables};
 use manx_objects::contents::{Changes, Contents, Stored};

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use manx_calculation::import::{Cluster, Node as NodeObject, Overlay, Plan, Pool, import};
+use manx_calculation::import::{Cluster, Node as NodeObject, Plan, Pool, import};
+use manx_calculation::overlay::Overlay;
 use manx_objects::contents::Contents;
 use manx_objects::object::EncapsulationMode;
 use manx_objects::problem::Severity;

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use manx_calculation::calc::{Calculation, Inputs, Local, Underlay};
+use manx_calculation::calc::{Calculation, Inputs, Local};
 use manx_calculation::import::Cluster;
 use manx_calculation::interfaces::Interfaces;
+use manx_calculation::overlay::Underlay;
 use manx_calculation::topology::{Reserved, topology};
 use manx_dataplane::counters::{PortCounters, WorkerCounters};
 use manx_dataplane::drop_reason::DropReason;

@@ -178,7 +178,7 @@ impl Explainer<'_> {
                 | Route::Node
                 | Route::Masquerade
                 | Route::Tunnel(_)
-                | Route::Nowhere(_),
+                | Route::NoRoute(_),
             ) => by_manx,
         };
         seen.ok_or_else(|| format!("node {node} has no address of the family of {to}"))

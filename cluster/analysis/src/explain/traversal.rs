@@ -91,7 +91,7 @@ impl Traversal {
                 Route::Masquerade
                 | Route::Local
                 | Route::Direct(_)
-                | Route::Nowhere(_)
+                | Route::NoRoute(_)
                 | Route::World,
             )
             | None => uplink,
@@ -147,7 +147,7 @@ impl<'a> NodeRoute<'a> {
     fn refusal(&self, way: &str) -> Option<String> {
         let Self { node, other, prefix, .. } = self;
         let why = match self.route {
-            Route::Nowhere(why) => why.to_string(),
+            Route::NoRoute(why) => why.to_string(),
             Route::Local => "is its own, and none of its pods has the address".to_owned(),
             Route::Node
             | Route::Masquerade

@@ -9,14 +9,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
-use manx_dataplane::encapsulation::{LinkAddresses, Outer};
 use manx_dataplane::tables::{
-    EncodedNextHop, Link, NextHop, Peers, PortId, TUNNELS_OF_A_NODE, Tables, Tunnel,
+    EncodedNextHop, Link, NextHop, Peers, TUNNELS_OF_A_NODE, Tables, Tunnel,
 };
 use manx_policy_compiler::prefix_map::PrefixMap;
 
-use super::{Inputs, Underlay, VNI, encapsulation};
-use crate::import::Overlay;
+use super::Inputs;
+use crate::overlay::Underlay;
 use crate::topology::{self, Peer, Route, RouteSource, Topology};
 
 /// Routes are stored by the /24.
@@ -84,7 +83,7 @@ impl RouteTables {
         self.tunnels = self.tunnels(inputs);
         self.routes = self.routes(inputs, &attached);
         let senders = inputs.topology.senders.iter().filter_map(|&peer| {
-            let key = (peer.address, encapsulation(peer.overlay));
+            let key = (peer.address, peer.overlay.encapsulation());
             Some((key, self.tunnel_index(peer)?))
         });
         self.peers = senders.collect();
@@ -130,13 +129,10 @@ impl RouteTables {
         }
         let Some(local) = inputs.topology.underlay else { return Vec::new() };
         let mut tunnels = vec![None; self.nodes.len() * TUNNELS_OF_A_NODE as usize];
-        let underlay = inputs.underlay;
+        let (underlay, macs) = (inputs.underlay, &inputs.topology.vxlan_macs);
         for peer in peers {
-            let made = match peer.overlay {
-                Overlay::Ipip => Some(ipip(underlay, local, peer.address)),
-                Overlay::Vxlan => vxlan(inputs, local, peer.address),
-            };
-            let headers = encapsulation(peer.overlay).header_len() as u32;
+            let made = peer.overlay.tunnel(underlay, macs, (local, peer.address));
+            let headers = peer.overlay.encapsulation().header_len() as u32;
             let mtu = underlay.mtu.saturating_sub(headers);
             if let (Some((outer, port)), Some(index)) = (made, self.tunnel_index(peer)) {
                 let link = Link { port, mtu, tunnel: Some(index) };
@@ -148,7 +144,7 @@ impl RouteTables {
 
     fn tunnel_index(&self, peer: Peer) -> Option<u32> {
         let node = self.nodes.get(&peer.address)?;
-        Some(node * TUNNELS_OF_A_NODE + peer.overlay as u32)
+        Some(node * TUNNELS_OF_A_NODE + peer.overlay.encapsulation().kind())
     }
 
     fn routes(
@@ -163,7 +159,7 @@ impl RouteTables {
             Route::Tunnel(peer) => {
                 self.tunnel_index(*peer).map_or(NextHop::NoRoute, NextHop::Tunnel)
             }
-            Route::Nowhere(_) => NextHop::NoRoute,
+            Route::NoRoute(_) => NextHop::NoRoute,
         };
         let of_cluster = inputs.topology.prefixes.iter();
         let of_cluster =
@@ -249,24 +245,6 @@ fn next_hops(routes: &BTreeMap<IpNet, NextHop>, block: Ipv4Net) -> [EncodedNextH
         next_hops[from..=to].fill(next_hop.encode());
     }
     next_hops
-}
-
-/// By the packet socket where the next hop is known, else by the raw socket.
-fn ipip(underlay: &Underlay, local: Ipv4Addr, peer: Ipv4Addr) -> (Outer, PortId) {
-    match (underlay.packet_socket, underlay.next_hops.get(&peer)) {
-        (Some((packet_socket, own)), Some(next_hop)) => {
-            let link = LinkAddresses { source: own, destination: *next_hop };
-            (Outer::ipip(local, peer, Some(link)), packet_socket)
-        }
-        _ => (Outer::ipip(local, peer, None), underlay.raw),
-    }
-}
-
-/// `None` without the socket.
-fn vxlan(inputs: &Inputs<'_>, local: Ipv4Addr, peer: Ipv4Addr) -> Option<(Outer, PortId)> {
-    let macs = &inputs.topology.vxlan_macs;
-    let inner = LinkAddresses { source: *macs.get(&local)?, destination: *macs.get(&peer)? };
-    Some((Outer::vxlan(local, peer, VNI, inner), inputs.underlay.vxlan?))
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ pub use claims::Unheld;
 pub use delta::{ChangedPod, Effect};
 pub use kubernetes::label_selector;
 pub use member::addresses as pod_addresses;
-pub use network::{Node, Overlay, Plan, Pool, plan};
+pub use network::{Node, Plan, Pool, plan};
 pub use overlap::Overlap;
 pub(crate) use pools::reported_within;
 

@@ -11,6 +11,8 @@ use manx_policy_compiler::model::Labels;
 pub use manx_ipam::plan::Plan;
 use manx_objects::object::{self, EncapsulationMode};
 
+use crate::overlay::Overlay;
+
 /// A node as routing sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Node {
@@ -26,16 +28,6 @@ pub struct Node {
     pub plan: Plan,
     /// The hardware address of the node in VXLAN's inner frames.
     pub vxlan_mac: [u8; 6],
-}
-
-/// An encapsulation that pools can ask for. Of the tunnels to one node each has a number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum Overlay {
-    /// IPIP.
-    #[default]
-    Ipip = 0,
-    /// VXLAN.
-    Vxlan = 1,
 }
 
 /// A pool of pod addresses.
@@ -87,10 +79,6 @@ pub(super) fn node(name: &str, node: &object::Node) -> Node {
 }
 
 pub(super) fn pool(pool: &object::IpPool) -> Pool {
-    let (overlay, mode) = match pool.vxlan_mode {
-        None | Some(EncapsulationMode::Never) => (Overlay::Ipip, pool.ipip_mode),
-        mode => (Overlay::Vxlan, mode),
-    };
-    let mode = mode.unwrap_or(EncapsulationMode::Never);
+    let (overlay, mode) = Overlay::of_pool(pool);
     Pool { cidr: pool.cidr, overlay, mode, holds_nodes: false }
 }

@@ -8,8 +8,8 @@ use manx_policy_compiler::model::{
 
 use manx_policy_compiler::selector::{LabelSource as _, Selector};
 
-use super::Overlay;
 use super::{Cluster, import, import_for};
+use crate::overlay::Overlay;
 use manx_objects::State;
 use manx_objects::code::Code;
 use manx_objects::contents::Contents;

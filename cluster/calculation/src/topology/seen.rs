@@ -7,8 +7,8 @@ use ipnet::IpNet;
 
 use super::longest::longest;
 use super::{
-    Contribution, Nowhere, Peer, Reserved, Route, RouteSource, TopologyError, Unroutables,
-    Unrouted, WORLD, node,
+    Contribution, NoRoute, NoRouteToPod, Peer, Reserved, Route, RouteSource, TopologyError,
+    UnroutedAddresses, WORLD, node,
 };
 use crate::import::{Cluster, Node, Overlap, Pool, reported_within};
 use manx_objects::object::EncapsulationMode;
@@ -56,7 +56,7 @@ struct BorrowedAddress<'a> {
     pod: &'a ObjectName,
     /// `None`: it leads to no pod.
     route: Option<Route>,
-    unrouted: Option<Unrouted>,
+    unrouted: Option<NoRouteToPod>,
 }
 
 impl<'a> ClusterView<'a> {
@@ -80,8 +80,8 @@ impl<'a> ClusterView<'a> {
         let route = |prefix, source, object, route| SourceRoute { prefix, source, object, route };
         let world = WORLD.map(|it| route(it, RouteSource::World, None, Route::World));
         let of_pools = cluster.pools.iter().map(move |pool| {
-            let why = if pool.holds_nodes { Nowhere::HoldsNodes } else { Nowhere::Unclaimed };
-            route(pool.cidr, RouteSource::Pool, None, Route::Nowhere(why))
+            let why = if pool.holds_nodes { NoRoute::HoldsNodes } else { NoRoute::Unclaimed };
+            route(pool.cidr, RouteSource::Pool, None, Route::NoRoute(why))
         });
         let with_nodes = cluster.pools.iter().filter(|pool| pool.holds_nodes);
         let in_pools = with_nodes.flat_map(|pool| reported_within(&cluster.nodes, pool.cidr));
@@ -94,7 +94,7 @@ impl<'a> ClusterView<'a> {
             route(*block, RouteSource::NodeBlock, Some(Named::Node(name)), to)
         });
         let contested = contested.iter().map(move |block| {
-            route(*block, RouteSource::ContestedBlock, None, Route::Nowhere(Nowhere::Contested))
+            route(*block, RouteSource::ContestedBlock, None, Route::NoRoute(NoRoute::Contested))
         });
         let this = Some(Named::Node(name));
         let own = here.plan.blocks().iter();
@@ -136,7 +136,7 @@ impl<'a> ClusterView<'a> {
     }
 
     /// The borrowed addresses that do not lead to their pods.
-    pub(super) fn unrouted(&self) -> Unroutables {
+    pub(super) fn unrouted(&self) -> UnroutedAddresses {
         let unrouted = self.borrowed.iter();
         let unrouted =
             unrouted.filter_map(|it| Some(((it.address, it.pod.clone()), it.unrouted.clone()?)));
@@ -190,12 +190,12 @@ impl<'a> Pools<'a> {
 fn route_to(pools: &Pools<'_>, here: &Node, remote: &Node, block: &IpNet) -> Route {
     let address = |v4: bool| remote.internal_ips.iter().copied().find(|ip| ip.is_ipv4() == v4);
     let Some(next_hop) = address(block.addr().is_ipv4()) else {
-        return Route::Nowhere(Nowhere::NoAddress);
+        return Route::NoRoute(NoRoute::NoAddress);
     };
     if !pools.are_known {
-        return Route::Nowhere(Nowhere::UnknownPools);
+        return Route::NoRoute(NoRoute::UnknownPools);
     }
-    let Some(pool) = pools.around(block) else { return Route::Nowhere(Nowhere::Unpooled) };
+    let Some(pool) = pools.around(block) else { return Route::NoRoute(NoRoute::Unpooled) };
     let encapsulate = match pool.mode {
         EncapsulationMode::Never => false,
         EncapsulationMode::Always => true,
@@ -208,7 +208,7 @@ fn route_to(pools: &Pools<'_>, here: &Node, remote: &Node, block: &IpNet) -> Rou
             Route::Tunnel(Peer { address, overlay: pool.overlay })
         }
         // Manx has no VXLAN for IPv6, and the traffic must not go without a tunnel.
-        IpAddr::V6(_) if encapsulate => Route::Nowhere(Nowhere::NoTunnel),
+        IpAddr::V6(_) if encapsulate => Route::NoRoute(NoRoute::NoTunnel),
         direct => Route::Direct(direct),
     }
 }
@@ -266,13 +266,13 @@ fn borrowed<'a>(
     for (address, (pod, node)) in &cluster.borrowed {
         let Some(remote) = cluster.nodes.get(&**node) else { continue };
         let (route, unrouted) = match (of_nodes.get(address), reserved.get(address)) {
-            (Some(node), _) => (None, Some(Unrouted::IsOfNode((*node).to_owned()))),
-            (None, Some(what)) => (None, Some(Unrouted::Reserved(*what))),
+            (Some(node), _) => (None, Some(NoRouteToPod::IsOfNode((*node).to_owned()))),
+            (None, Some(what)) => (None, Some(NoRouteToPod::Reserved(*what))),
             (None, None) if **node == *name => (Some(Route::Local), None),
             (None, None) => {
                 let route = route_to(pools, here, remote, &IpNet::from(*address));
-                let is_unpooled = route == Route::Nowhere(Nowhere::Unpooled);
-                (Some(route), is_unpooled.then_some(Unrouted::Unpooled))
+                let is_unpooled = route == Route::NoRoute(NoRoute::Unpooled);
+                (Some(route), is_unpooled.then_some(NoRouteToPod::Unpooled))
             }
         };
         all.push(BorrowedAddress { address: *address, pod, route, unrouted });
@@ -281,7 +281,7 @@ fn borrowed<'a>(
 }
 
 /// The addresses that pods name and do not have.
-pub(super) fn unheld(cluster: &Cluster) -> Unroutables {
+pub(super) fn unheld(cluster: &Cluster) -> UnroutedAddresses {
     let unheld = cluster.unheld().into_iter();
-    unheld.map(|(of, why)| (of, Unrouted::Unheld(why))).collect()
+    unheld.map(|(of, why)| (of, NoRouteToPod::Unheld(why))).collect()
 }

@@ -94,7 +94,7 @@ fn the_pool_of_the_destination_chooses_the_encapsulation_either_way() {
 fn what_no_node_has_of_a_pool_leads_nowhere_and_own_addresses_to_the_node() {
     assert_eq!(
         route(EncapsulationMode::Always, "10.244.0.0/16"),
-        Route::Nowhere(Nowhere::Unclaimed)
+        Route::NoRoute(NoRoute::Unclaimed)
     );
     assert_eq!(route(EncapsulationMode::Always, "10.244.1.0/24"), Route::Local);
     assert_eq!(route(EncapsulationMode::Always, "10.244.1.1/32"), Route::Node);
@@ -172,7 +172,7 @@ fn a_block_whose_pool_is_removed_leads_nowhere_until_a_pool_is_around_it_again()
     let pool = cluster.pools.pop().unwrap();
     let seen = topology(&cluster, "a", &Reserved::new()).unwrap();
     let block: IpNet = "10.244.2.0/24".parse().unwrap();
-    assert_eq!(seen.prefixes[&block], Route::Nowhere(Nowhere::Unpooled));
+    assert_eq!(seen.prefixes[&block], Route::NoRoute(NoRoute::Unpooled));
     // The node's own routes do not reach it either.
     assert!(seen.host().blocks.contains(&(block, HostRoute::Manx { source: None })));
     let problems: Vec<String> = seen.problems().collect();
@@ -183,7 +183,7 @@ fn a_block_whose_pool_is_removed_leads_nowhere_until_a_pool_is_around_it_again()
     cluster.pools.push(half);
     assert_eq!(
         topology(&cluster, "a", &Reserved::new()).unwrap().prefixes[&block],
-        Route::Nowhere(Nowhere::Unpooled)
+        Route::NoRoute(NoRoute::Unpooled)
     );
     cluster.pools.push(pool);
     let seen = topology(&cluster, "a", &Reserved::new()).unwrap();
@@ -228,7 +228,7 @@ fn a_borrowed_address_leads_to_its_pods_node_as_its_own_pool_says() {
         ("10.244.9.1", by_ipip),
         ("10.244.3.9", by_ipip),
         ("10.7.0.1", Route::Direct(b.into())),
-        ("192.0.2.1", Route::Nowhere(Nowhere::Unpooled)),
+        ("192.0.2.1", Route::NoRoute(NoRoute::Unpooled)),
         ("192.0.2.2", Route::Local),
     ] {
         let address: IpAddr = address.parse().unwrap();
@@ -270,7 +270,7 @@ fn an_address_of_a_node_or_one_that_is_reserved_is_never_a_pods() {
     assert_eq!(route("10.244.3.1"), to("172.19.0.4"));
     assert_eq!(route("10.244.1.1"), Route::Node);
     for reserved in ["10.244.9.53", "10.244.9.54"] {
-        assert_eq!(route(reserved), Route::Nowhere(Nowhere::Unclaimed));
+        assert_eq!(route(reserved), Route::NoRoute(NoRoute::Unclaimed));
         let prefix: IpNet = reserved.parse::<IpAddr>().unwrap().into();
         assert!(seen.host().blocks.iter().all(|(block, _)| *block != prefix));
     }
@@ -391,7 +391,7 @@ fn an_agent_that_starts_without_all_pools_reaches_its_own_pods_and_no_others() {
         let seen = closed_topology(&cluster, "node-0", &Reserved::new()).unwrap();
         let route = |address: &str| seen.route(address.parse().unwrap()).1;
         assert_eq!(route("10.244.0.9"), Route::Local);
-        assert_eq!(route("10.244.1.9"), Route::Nowhere(Nowhere::UnknownPools));
+        assert_eq!(route("10.244.1.9"), Route::NoRoute(NoRoute::UnknownPools));
         assert_eq!(seen.senders, BTreeSet::new());
         assert_eq!(seen.receivers(), BTreeSet::new());
     }
@@ -425,7 +425,7 @@ fn a_pool_around_nodes_takes_no_host_from_the_nodes_own_table() {
     let route = |address: &str| seen.route(address.parse().unwrap()).1;
     assert_eq!(route("172.18.0.0"), Route::Node);
     assert_eq!(route("172.18.0.1"), Route::World);
-    assert_eq!(route("172.18.7.7"), Route::Nowhere(Nowhere::HoldsNodes));
+    assert_eq!(route("172.18.7.7"), Route::NoRoute(NoRoute::HoldsNodes));
     let to = Peer { address: [172, 18, 0, 2].into(), overlay: Overlay::Ipip };
     assert_eq!(route("172.18.9.3"), Route::Tunnel(to));
     let of_host: Vec<IpNet> = seen.host().blocks.into_iter().map(|(block, _)| block).collect();
@@ -467,7 +467,7 @@ fn a_block_that_two_nodes_claim_is_neithers_and_this_nodes_own_is_an_error() {
         let seen = topology(&cluster, "node-0", &Reserved::new()).unwrap();
         for block in &blocks[1..] {
             let route = seen.prefixes[&block.parse::<IpNet>().unwrap()];
-            assert_eq!(route, Route::Nowhere(Nowhere::Contested), "{block} of {claimed}");
+            assert_eq!(route, Route::NoRoute(NoRoute::Contested), "{block} of {claimed}");
         }
         for name in ["node-1", "node-2"] {
             let error = topology(&cluster, name, &Reserved::new()).unwrap_err();

@@ -25,7 +25,8 @@ use crate::server::Outcome;
 use crate::settings::Settings;
 use crate::uplink::{self, NextHops};
 use manx_api::{Capture, ErrorKind, Failure};
-use manx_calculation::calc::{Calculation, Underlay};
+use manx_calculation::calc::Calculation;
+use manx_calculation::overlay::Underlay;
 use manx_observe::latency::Latencies;
 
 /// See the module.

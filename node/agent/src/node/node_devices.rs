@@ -9,7 +9,6 @@ use crate::host_device::{self, HostDevice};
 use crate::service_device::ServiceDevice;
 use crate::settings::{Services, Settings};
 use manx_api::{Attach, Device};
-use manx_calculation::calc;
 use manx_calculation::topology::{HostNetwork, Topology};
 use manx_devices::device::{self, AgentNamespace, DeviceSpec, OpenDevice};
 use manx_devices::pod_device;
@@ -80,7 +79,7 @@ impl NodeDevices {
     /// The MTU that fits all tunnels of the topology, and IPIP, which is Calico's default.
     pub(super) fn pod_mtu(&self, topology: &Topology) -> u32 {
         let overlays = topology.peers().into_iter().map(|peer| peer.overlay);
-        let headers = overlays.map(|overlay| calc::encapsulation(overlay).header_len());
+        let headers = overlays.map(|overlay| overlay.encapsulation().header_len());
         let most = headers.max().unwrap_or(0).max(Encapsulation::Ipip.header_len());
         self.pattern.mtu.saturating_sub(most as u32)
     }

@@ -9,7 +9,6 @@ use manx_dataplane::tables::NextHop;
 use super::Agent;
 use super::status::leads_to;
 use manx_api::{ErrorKind, Failure, Routes, SourceRoute};
-use manx_calculation::calc::encapsulation;
 use manx_calculation::topology::{Contribution, Peer, Route, RouteSource};
 
 impl Agent {
@@ -56,7 +55,7 @@ impl Agent {
         let (via, reason) = match &candidate.via {
             Via::Own(next_hop) => (leads_to(self, *next_hop), None),
             Via::Object(Route::Tunnel(Peer { address, overlay })) => {
-                let kind = encapsulation(*overlay).name();
+                let kind = overlay.encapsulation().name();
                 match used {
                     Some(NextHop::Tunnel(index))
                         if self.calculated.tables.tunnel(index).is_some() =>
@@ -74,7 +73,7 @@ impl Agent {
             Via::Object(Route::Local) => ("unreachable, but for its pods".to_owned(), None),
             Via::Object(Route::Node | Route::Masquerade) => ("node".to_owned(), None),
             Via::Object(Route::Direct(address)) => (format!("host, by {address}"), None),
-            Via::Object(Route::Nowhere(why)) => ("nowhere".to_owned(), Some(format!("it {why}"))),
+            Via::Object(Route::NoRoute(why)) => ("nowhere".to_owned(), Some(format!("it {why}"))),
             Via::Object(Route::World) => ("host".to_owned(), None),
         };
         SourceRoute {

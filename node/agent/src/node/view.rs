@@ -10,7 +10,8 @@ use super::inputs::Inputs;
 use crate::error::Error;
 use crate::own_addresses::is_own;
 use crate::settings::{self, Network, Settings};
-use manx_calculation::import::{Cluster, Overlay, import_for};
+use manx_calculation::import::{Cluster, import_for};
+use manx_calculation::overlay::Overlay;
 use manx_calculation::services::Services;
 use manx_calculation::topology::{
     self, Contribution, HostNetwork, Reserved, ReservedFor, Topology, TopologyError,

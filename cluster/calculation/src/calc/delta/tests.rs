@@ -12,8 +12,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
-use crate::import::Overlay;
 use crate::import::import_for;
+use crate::overlay::Overlay;
 use crate::topology::{Peer, Reserved, Route, topology};
 use manx_datastore::Store;
 

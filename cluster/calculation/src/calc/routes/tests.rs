@@ -1,6 +1,6 @@
 use std::cell::Cell;
 
-use manx_dataplane::tables::Connections;
+use manx_dataplane::tables::{Connections, PortId};
 use manx_policy_compiler::model::ObjectName;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -10,7 +10,8 @@ use super::*;
 use crate::calc::{Calculation, Local};
 use crate::import::Cluster;
 use crate::interfaces::Interfaces;
-use crate::topology::{Nowhere, Peer, Topology};
+use crate::overlay::Overlay;
+use crate::topology::{NoRoute, Peer, Topology};
 
 const PEERS: [Peer; 2] = [
     Peer { address: Ipv4Addr::new(172, 18, 0, 3), overlay: Overlay::Ipip },
@@ -32,7 +33,7 @@ fn step() -> impl Strategy<Value = Step> {
         Route::Local,
         Route::Node,
         Route::World,
-        Route::Nowhere(Nowhere::Unclaimed),
+        Route::NoRoute(NoRoute::Unclaimed),
         Route::Tunnel(PEERS[0]),
         Route::Tunnel(PEERS[1]),
         // To a node that tables may not know.

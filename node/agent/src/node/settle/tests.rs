@@ -17,8 +17,8 @@ use proptest::test_runner::{Config, TestRunner};
 use super::*;
 use crate::node::calculated::OwnPorts;
 use crate::settings::{Network, Services};
-use manx_calculation::calc::{Local, Underlay, encapsulation};
-use manx_calculation::import::Overlay;
+use manx_calculation::calc::Local;
+use manx_calculation::overlay::{Overlay, Underlay};
 use manx_calculation::topology::{HostNetwork, ReservedFor};
 use manx_datastore::Source;
 use manx_observe::latency::Latencies;
@@ -318,7 +318,7 @@ impl Node {
         }
         let senders = ["172.18.0.3", "172.18.0.4"].map(|node| {
             let node = node.parse().unwrap();
-            let kinds = [Overlay::Ipip, Overlay::Vxlan].map(encapsulation);
+            let kinds = [Overlay::Ipip, Overlay::Vxlan].map(Overlay::encapsulation);
             kinds.map(|kind| tables.peers.tunnel(node, kind).map(NextHop::Tunnel).map(via))
         });
         let services = view.services.as_ref().map(|it| (&it.addresses, &it.hosts));

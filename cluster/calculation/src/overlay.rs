@@ -1,0 +1,80 @@
+//! The overlays: all in which one differs from another, and the underlay, by which their packets travel.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use manx_dataplane::encapsulation::{Encapsulation, LinkAddresses, Outer};
+use manx_dataplane::tables::PortId;
+use manx_objects::object::{EncapsulationMode, IpPool};
+
+/// The VXLAN network of Calico's nodes (`FelixConfiguration`, `vxlanVNI`, by default).
+const VNI: u32 = 4096;
+
+/// An encapsulation that pools can ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Overlay {
+    /// IPIP.
+    #[default]
+    Ipip,
+    /// VXLAN.
+    Vxlan,
+}
+
+impl Overlay {
+    /// The overlay that a pool asks for, and the nodes between which it asks for it.
+    pub(crate) fn of_pool(pool: &IpPool) -> (Self, EncapsulationMode) {
+        let (overlay, mode) = match pool.vxlan_mode {
+            None | Some(EncapsulationMode::Never) => (Self::Ipip, pool.ipip_mode),
+            mode => (Self::Vxlan, mode),
+        };
+        (overlay, mode.unwrap_or(EncapsulationMode::Never))
+    }
+
+    /// The headers around its packets. A tunnel's MTU is smaller by them than the underlay's.
+    pub const fn encapsulation(self) -> Encapsulation {
+        match self {
+            Self::Ipip => Encapsulation::Ipip,
+            Self::Vxlan => Encapsulation::Vxlan { vni: VNI },
+        }
+    }
+
+    /// The prepared outer header of a tunnel, and the port that its packets leave by. `macs` are the nodes' hardware
+    /// addresses in inner frames. `None`: it cannot be had yet.
+    pub(crate) fn tunnel(
+        self,
+        underlay: &Underlay,
+        macs: &BTreeMap<Ipv4Addr, [u8; 6]>,
+        (local, peer): (Ipv4Addr, Ipv4Addr),
+    ) -> Option<(Outer, PortId)> {
+        match self {
+            // By the packet socket where the next hop is known, else by the raw socket.
+            Self::Ipip => Some(match (underlay.packet_socket, underlay.next_hops.get(&peer)) {
+                (Some((packet_socket, own)), Some(next_hop)) => {
+                    let link = LinkAddresses { source: own, destination: *next_hop };
+                    (Outer::ipip(local, peer, Some(link)), packet_socket)
+                }
+                _ => (Outer::ipip(local, peer, None), underlay.raw),
+            }),
+            Self::Vxlan => {
+                let (source, destination) = (*macs.get(&local)?, *macs.get(&peer)?);
+                let inner = LinkAddresses { source, destination };
+                Some((Outer::vxlan(local, peer, VNI, inner), underlay.vxlan?))
+            }
+        }
+    }
+}
+
+/// Where encapsulated packets leave and arrive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Underlay {
+    /// The MTU of the uplink.
+    pub mtu: u32,
+    /// The raw protocol-4 socket: the kernel finds the way.
+    pub raw: PortId,
+    /// The packet socket on the uplink and the uplink's own hardware address.
+    pub packet_socket: Option<(PortId, [u8; 6])>,
+    /// Hardware address of the next hop to each peer that it can reach; others go by the raw socket.
+    pub next_hops: BTreeMap<Ipv4Addr, [u8; 6]>,
+    /// VXLAN's socket, once some pool asks for it.
+    pub vxlan: Option<PortId>,
+}
