@@ -4,7 +4,6 @@ mod capture;
 mod denials;
 mod error;
 mod fault;
-mod holding;
 pub mod host_device;
 mod node;
 mod own_addresses;
@@ -12,6 +11,7 @@ mod pod_work;
 mod port_ids;
 mod privileges;
 mod reserved;
+mod restart_state;
 pub mod server;
 mod service_device;
 pub mod settings;
@@ -29,7 +29,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 pub use self::error::Error;
-use self::node::{Agent, Done};
+use self::node::{Agent, WorkResult};
 use self::pod_work::Completed;
 use self::server::PendingRequest;
 pub use self::settings::Settings;
@@ -160,7 +160,7 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
 struct EventSources {
     terminate: Signal,
     inbox: mpsc::Receiver<PendingRequest>,
-    completed: mpsc::UnboundedReceiver<Completed<Done>>,
+    completed: mpsc::UnboundedReceiver<Completed<WorkResult>>,
     next_hops: watch::Receiver<uplink::NextHops>,
     /// The node's own addresses.
     own_addresses: watch::Receiver<BTreeSet<IpNet>>,
@@ -169,20 +169,20 @@ struct EventSources {
     observer: Observer,
 }
 
-/// The control loop: one event after the other, until the agent is told to stop or cannot go on.
+/// The control loop: it handles one event after the other, until a signal or an error ends the agent.
 async fn run_control_loop(agent: &mut Agent, sources: &mut EventSources) -> Result<(), Error> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Runtime)?;
     let mut tick = tokio::time::interval(TICK);
     let mut ended = Vec::new();
     loop {
-        if !agent.begin_ready() {
+        if !agent.submit_ready() {
             tokio::select! {
                 _ = sources.terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
                 Some(request) = sources.inbox.recv() => agent.handle(request),
                 // All work that has ended until now is settled together.
                 _ = sources.completed.recv_many(&mut ended, usize::MAX) => {
-                    agent.commit(ended.drain(..));
+                    agent.take_results(ended.drain(..));
                 }
                 changes = agent.inputs.source.next() => agent.inputs.add_changes(changes),
                 Ok(()) = sources.next_hops.changed() => {

@@ -36,7 +36,7 @@ use std::time::Instant;
 use tokio::sync::{mpsc, watch};
 
 use self::attachments::Attachments;
-pub(super) use self::attachments::Done;
+pub(super) use self::attachments::WorkResult;
 use self::calculated::Calculated;
 use self::dataplane::Dataplane;
 pub(super) use self::inputs::Inputs;
@@ -44,8 +44,8 @@ use self::pod_request::{AttachRequest, Maker, PodRequest};
 use self::settle::{Settled, settle};
 pub(super) use self::view::View;
 use super::error::Error;
-use super::holding::LastAgent;
 use super::pod_work::Completed;
+use super::restart_state::LastAgent;
 use super::server::{Outcome, PendingRequest};
 use super::settings::{Network, Settings};
 use super::uplink;
@@ -83,7 +83,7 @@ impl Agent {
         (inputs, view): (Inputs, View),
         uplink: &netlink::Link,
         observer: &Observer,
-    ) -> Result<(Self, mpsc::UnboundedReceiver<Completed<Done>>), Error> {
+    ) -> Result<(Self, mpsc::UnboundedReceiver<Completed<WorkResult>>), Error> {
         let workers = settings.cores.len();
         let tunnels = match settings.network {
             Network::Manx => uplink::open(uplink, settings.packet_socket, workers)?,
@@ -96,7 +96,7 @@ impl Agent {
             Dataplane::start(settings, tunnels, own, uplink.mtu, latencies.clone())?;
         let calculated =
             Calculated::new(own, settings.connections, settings.verify_tables, latencies);
-        let LastAgent { devices, flows } = attachments.resume().await;
+        let LastAgent { devices, flows } = attachments.load_last_agent().await;
         let mut agent = Self {
             inputs,
             view,
@@ -109,10 +109,10 @@ impl Agent {
             last_flows: Some(flows),
             served: observer.served.clone(),
         };
-        let taken = agent.take_over(devices);
+        let restored = agent.restore_pods(devices);
         agent.attachments.set_left_apart().await;
         agent.settle(Instant::now());
-        agent.serve(taken)?;
+        agent.serve_restored(restored)?;
         agent.dataplane.ports.workers.begin();
         Ok((agent, completed))
     }
@@ -138,14 +138,14 @@ impl Agent {
         let Settled { placed, tables, received } = settled;
         if let Some(tables) = tables {
             if let Some(flows) = self.last_flows.take() {
-                self.restore(flows, &tables);
+                self.restore_flows(flows, &tables);
             }
             self.dataplane.ports.workers.publish(&tables);
         }
         if let Some(received) = received {
             self.dataplane.note_change(received, before, self.calculated.tables.version);
         }
-        self.look_for_expected(now);
+        self.check_expected(now);
         self.attachments.send_replies();
         self.end_leaving();
         if placed {

@@ -1,8 +1,8 @@
 //! One record in a file.
 //!
-//! The file is written beside its place, synced, and renamed onto it: it is always one whole record. The revision is a
-//! digest of the content. The kernel does not compare and swap in one step, so only one process may use the file: the
-//! lock of an agent's socket sees to that.
+//! The file is written under a temporary name, synced, and renamed, so it is always one whole record. The revision is a
+//! digest of the content. The kernel does not compare and swap in one step, so only one process may use the file. The
+//! lock of the agent's socket ensures that.
 //!
 //! A thread reads and writes the file, and does nothing else, so no work of another kind holds a call up. It does one
 //! call after the other. The channel to it is bounded: when the disk hangs, [`QUEUE`] calls wait and more are refused.
@@ -19,10 +19,11 @@ use tokio::sync::oneshot;
 
 use crate::store::{Error, Key, Record, Revision, Store, Swap};
 
-/// How many calls may wait for the thread. An allocator makes one at a time; the others are calls that were given up.
+/// The most calls that wait for the thread. An allocator makes one at a time; the others are calls whose callers no longer
+/// wait.
 const QUEUE: usize = 16;
 
-/// What the thread does with the file at this path.
+/// A piece of work for the thread, on the file at this path.
 type Work = Box<dyn FnOnce(&Path) + Send>;
 
 /// See the module.
@@ -56,7 +57,7 @@ impl FileStore {
         Error { record: self.describe(&self.key), verb, source, is_undone }
     }
 
-    /// Has the thread do something, and waits for it. Work that is given up is done to its end.
+    /// Runs work on the thread, and waits for it. If the caller stops waiting, the work still runs to its end.
     async fn run<T: Send + 'static>(
         &self,
         verb: &'static str,
@@ -64,7 +65,7 @@ impl FileStore {
     ) -> Result<T, Error> {
         let (answer, answered) = oneshot::channel();
         let work = Box::new(move |path: &Path| {
-            // A caller that has given up no longer waits.
+            // This fails if the caller no longer waits.
             let _ = answer.send(work(path));
         });
         let done = match self.thread.try_send(work) {
@@ -81,13 +82,13 @@ impl FileStore {
     }
 }
 
-/// Why there is no answer.
+/// The error if there is no answer.
 const ENDED: &str = "the thread that reads and writes it has ended; start the agent again";
 
-/// Why the file cannot be read or written.
+/// The reason why the file cannot be read or written.
 struct Failed {
     source: io::Error,
-    /// Whether it is certainly as it was.
+    /// Whether the file is certainly unchanged.
     is_undone: bool,
 }
 
@@ -155,7 +156,7 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
 fn write(path: &Path, value: &[u8]) -> Result<(), Failed> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
-    // What a crash left; a link would be removed, and not followed.
+    // A crash may have left a temporary file. A link is removed, and not followed.
     match fs::remove_file(&beside) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
@@ -164,7 +165,7 @@ fn write(path: &Path, value: &[u8]) -> Result<(), Failed> {
     file.write_all(value)?;
     file.sync_all()?;
     fs::rename(&beside, path)?;
-    // The rename itself is on disk only when the folder is.
+    // The rename is on disk only after the folder is synced.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let synced = folder.map_or(Ok(()), |folder| File::open(folder)?.sync_all());
     synced.map_err(|source| Failed { source, is_undone: false })

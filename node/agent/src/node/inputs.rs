@@ -142,7 +142,7 @@ impl Inputs {
     }
 
     /// Whether a pod's object may still come: an API server's watch may tell the runtime earlier than the agent.
-    pub(super) fn may_come(&self, pod: &ObjectName) -> bool {
+    pub(super) fn is_object_pending(&self, pod: &ObjectName) -> bool {
         matches!(self.source, Source::ApiServer(_))
             && !self.contents().objects.contains_key(&key(pod))
     }

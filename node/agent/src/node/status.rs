@@ -65,7 +65,7 @@ impl Agent {
         }
     }
 
-    /// All that have addresses of this node, and what else may be detached.
+    /// The pods that have addresses of this node, and all other attachments that can be detached.
     pub(super) fn list_attachments(&self) -> Vec<Attachment> {
         let one = |(pod, addresses, id): (&PodName, &[IpAddr], Option<&AttachmentId>)| {
             let attached = self.attachments.pods.find(&object_name(pod));
@@ -171,7 +171,7 @@ fn warnings(Agent { inputs, view, calculated, attachments, served, .. }: &Agent)
     summaries(view, Severity::Warning)
         .chain(annotations_not_done(inputs.contents(), &view.node))
         .chain(inputs.source.warnings())
-        .chain(attachments.holding.problem())
+        .chain(attachments.restart_state.problem())
         .chain(served.problems())
         .chain(left_out(&calculated.calculation))
         .chain(refused)

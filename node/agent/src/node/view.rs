@@ -222,7 +222,7 @@ impl View {
     /// The first of these addresses that the pod may not have, and its owner: it is reserved or a node's, or kubelet has
     /// reported it as another pod's. A pod with such an address could send packets that are judged as the owner's. An
     /// address that only an annotation names has no owner.
-    pub(super) fn holder(
+    pub(super) fn find_owner(
         &self,
         inputs: &Inputs,
         pod: &ObjectName,
@@ -235,7 +235,11 @@ impl View {
 
     /// The addresses in this node's blocks that this pod may not have, with their owners: reserved addresses, those of
     /// nodes, and those that kubelet has reported for pods of any node.
-    pub(super) fn others(&self, inputs: &Inputs, pod: &ObjectName) -> BTreeMap<IpAddr, String> {
+    pub(super) fn taken_addresses(
+        &self,
+        inputs: &Inputs,
+        pod: &ObjectName,
+    ) -> BTreeMap<IpAddr, String> {
         self.taken(inputs, pod, |address| self.is_in_own_block(address))
     }
 
@@ -328,10 +332,10 @@ mod tests {
         let pool = "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.244.0.0/16}}";
         let (inputs, view) = placed(&folder, pool);
         let pod = ObjectName::new("shop", "web");
-        let others: Vec<IpAddr> = view.others(&inputs, &pod).into_keys().collect();
+        let others: Vec<IpAddr> = view.taken_addresses(&inputs, &pod).into_keys().collect();
         assert_eq!(others, ["10.244.1.0", "10.244.1.1"].map(|it| it.parse::<IpAddr>().unwrap()));
-        assert!(view.holder(&inputs, &pod, &["10.244.1.9".parse().unwrap()]).is_none());
-        let of_the_world = view.holder(&inputs, &pod, &["172.18.0.3".parse().unwrap()]);
+        assert!(view.find_owner(&inputs, &pod, &["10.244.1.9".parse().unwrap()]).is_none());
+        let of_the_world = view.find_owner(&inputs, &pod, &["172.18.0.3".parse().unwrap()]);
         assert!(of_the_world.unwrap().to_string().contains("that of Node \"n2\""));
     }
 
@@ -345,7 +349,7 @@ mod tests {
         let gateway: IpAddr = "10.244.1.7".parse().unwrap();
         inputs.set_reserved([(gateway, ReservedFor::Gateway)].into());
         closed.place(&inputs).expect("it is placed as before");
-        let held = closed.others(&inputs, &ObjectName::new("shop", "web"));
+        let held = closed.taken_addresses(&inputs, &ObjectName::new("shop", "web"));
         assert_eq!(held[&gateway], "a gateway of this node");
         let (inputs, mut open) = placed(&folder, &wrong.replace("10.244.0.1", "10.244.0.0"));
         assert!(!open.is_closed);
@@ -367,6 +371,8 @@ mod tests {
         assert!(matches!(view.contributions(&inputs), Err(TopologyError::InvalidPool(_))));
         assert!(view.own_addresses.contains(&bridge));
         assert!(view.own_addresses.contains(&"10.244.1.1/32".parse().unwrap()));
-        assert!(view.holder(&inputs, &ObjectName::new("shop", "web"), &[bridge.addr()]).is_some());
+        assert!(
+            view.find_owner(&inputs, &ObjectName::new("shop", "web"), &[bridge.addr()]).is_some()
+        );
     }
 }

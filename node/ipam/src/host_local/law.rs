@@ -116,7 +116,7 @@ fn pod(number: u8) -> PodName {
 }
 
 fn request(pod: PodName) -> Request {
-    Request { pod, addresses: Vec::new(), id: None, others: BTreeMap::new() }
+    Request { pod, addresses: Vec::new(), id: None, taken: BTreeMap::new() }
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -5,7 +5,7 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::node::pod_request::tests::{attach, detach};
-use crate::node::pod_state::{GivesBack, Unleased};
+use crate::node::pod_state::{ToRelease, Unleased};
 use crate::server::Outcome;
 use manx_api::{AttachmentId, Device, Sandbox};
 use manx_calculation::calc::Local;
@@ -39,15 +39,15 @@ fn device() -> Option<PodDevice> {
 enum Step {
     /// A request comes.
     Ask,
-    /// The next turn of the control loop.
+    /// The control loop makes a turn.
     Turn,
-    /// What is under way ends, well or not.
+    /// The work ends, with success or not.
     End(bool),
     /// The pod's port is lost, and it gives its addresses back or not.
     Lose(bool),
     /// The pod's object comes or goes.
     Object(bool),
-    /// The pod is detached by an end that overtakes what waits.
+    /// The pod is detached while attachments wait.
     Overtake,
 }
 
@@ -63,14 +63,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..60)
 }
 
-/// A pod. Without a device every attachment fails when it has been reserved.
+/// A pod. If it has no device, every attachment fails after its reservation.
 #[derive(Default)]
 struct Walk {
     pods: Pods,
     device: Option<PodDevice>,
     is_known: bool,
     asked: usize,
-    /// What has come to an end, in order.
+    /// The work and requests that have ended, in order.
     ended: Vec<usize>,
     given_up: BTreeSet<usize>,
     waits: Vec<oneshot::Receiver<Outcome>>,
@@ -91,12 +91,12 @@ impl Walk {
         }
     }
 
-    /// The pod, which tables name, is to go.
-    fn leave(&mut self, departure: Departure) {
-        assert!(self.pods.begin_leaving(&name(), departure).is_none());
+    /// Begins the detachment of the pod, which tables name.
+    fn leave(&mut self, after: AfterRemoval) {
+        assert!(self.pods.begin_leaving(&name(), after).is_none());
     }
 
-    /// What is under way ends.
+    /// Ends the pod's work.
     fn end(&mut self, well: bool) {
         if let Some(Reserving { request, .. }) = self.pods.end_reserving(&name()) {
             self.ended.push(number(&request.attach));
@@ -107,9 +107,9 @@ impl Walk {
             }
         } else if let Some(renewing) = self.pods.end_renewing(&name()) {
             self.ended.push(number(&renewing.attach));
-            renewing.then.into_iter().for_each(|departure| self.leave(departure));
-        } else if let Some(Departure { gives_back, reply }) = self.pods.end_removing(&name()) {
-            match gives_back {
+            renewing.then.into_iter().for_each(|after| self.leave(after));
+        } else if let Some(AfterRemoval { to_release, reply }) = self.pods.end_removing(&name()) {
+            match to_release {
                 Some(_) => self.pods.begin_releasing(&name(), reply),
                 None => self.pods.set_apart(&name(), Apart::Lost),
             }
@@ -131,15 +131,15 @@ impl Walk {
                 for request in self.pods.take_ready() {
                     self.submit(request);
                 }
-                for (name, _, departure) in self.pods.end_leaving() {
-                    self.pods.begin_removing(&name, departure);
+                for (name, _, after) in self.pods.end_leaving() {
+                    self.pods.begin_removing(&name, after);
                 }
             }
             Step::End(well) => self.end(well),
-            Step::Lose(gives_back) => {
-                let gives_back = gives_back.then_some(GivesBack::Lease);
+            Step::Lose(to_release) => {
+                let to_release = to_release.then_some(ToRelease::Lease);
                 if self.pods.find(&name()).is_some() {
-                    self.leave(Departure { gives_back, reply: None });
+                    self.leave(AfterRemoval { to_release, reply: None });
                 }
             }
             Step::Object(is_known) => {

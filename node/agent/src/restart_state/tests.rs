@@ -7,17 +7,17 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A holder, and what the next agent has it keep.
+/// A holder, and the restart state of an agent.
 struct Fixture {
-    holding: Holding,
+    state: RestartState,
     folder: tempfile::TempDir,
 }
 
 impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let holding = Holding::new(&folder.path().join("node.sock"));
-        let fixture = Self { holding, folder };
+        let state = RestartState::new(&folder.path().join("node.sock"));
+        let fixture = Self { state, folder };
         fixture.start_holder();
         fixture
     }
@@ -25,7 +25,7 @@ impl Fixture {
     fn start_holder(&self) {
         let holder = loop {
             // The former one may still be ending.
-            if let Ok(holder) = Holder::bind(&self.holding.path) {
+            if let Ok(holder) = Holder::bind(&self.state.path) {
                 break holder;
             }
         };
@@ -34,7 +34,7 @@ impl Fixture {
 
     /// Whether the holder is left alone because it did not answer.
     fn rest(&self, rests: bool) {
-        lock(&self.holding.entries).rests_until = rests.then(|| Instant::now() + REST);
+        lock(&self.state.entries).paused_until = rests.then(|| Instant::now() + PAUSE);
     }
 
     /// The pods whose devices the holder keeps, and their sandboxes.
@@ -47,7 +47,7 @@ impl Fixture {
     }
 
     fn client(&self) -> Client {
-        Client::connect(&self.holding.path).unwrap()
+        Client::connect(&self.state.path).unwrap()
     }
 
     /// A file in place of one with flow records.
@@ -57,7 +57,7 @@ impl Fixture {
         (Arc::new(SharedFile::open(file.into()).unwrap()), number)
     }
 
-    /// What the last agent has left.
+    /// Leaves the entries of a last agent in the holder.
     fn leave(&self, pods: &[&str], workers: usize) {
         for name in pods {
             self.client().keep(&held(name).into(), &[queue().as_fd()]).unwrap();
@@ -68,7 +68,7 @@ impl Fixture {
         }
     }
 
-    /// The entries of files, each with the file's inode number.
+    /// The entries of flow records, each with its file's inode number.
     fn kept_records(&self) -> Vec<(String, u64)> {
         let all = self.client().entries().unwrap().into_iter();
         let flows = all.filter(|it| matches!(it.note, Ok(Note::Flows { .. })));
@@ -79,7 +79,7 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
-        let _ = Client::connect(&self.holding.path).and_then(|mut holder| holder.end());
+        let _ = Client::connect(&self.state.path).and_then(|mut holder| holder.end());
     }
 }
 
@@ -97,11 +97,11 @@ fn queue() -> OwnedFd {
 fn records_of_fewer_workers_take_the_place_of_all_that_were_there() {
     let fixture = Fixture::new();
     fixture.leave(&["a"], 3);
-    fixture.holding.insert(held("a"), vec![queue()]);
+    fixture.state.insert(held("a"), vec![queue()]);
     let (records, number) = fixture.records();
-    fixture.holding.keep_flows(vec![records], &[0, 1, 2]);
+    fixture.state.keep_flows(vec![records], &[0, 1, 2]);
     assert_eq!(fixture.kept_records(), [("flows:0".to_owned(), number)]);
-    assert_eq!(fixture.holding.problem(), None);
+    assert_eq!(fixture.state.problem(), None);
 }
 
 #[test]
@@ -109,12 +109,12 @@ fn records_go_with_the_last_pod_and_come_with_the_first() {
     let fixture = Fixture::new();
     fixture.leave(&[], 2);
     let (records, number) = fixture.records();
-    fixture.holding.keep_flows(vec![records], &[0, 1]);
+    fixture.state.keep_flows(vec![records], &[0, 1]);
     assert_eq!(fixture.kept_records(), []);
     for name in ["a", "b"] {
-        fixture.holding.keep(held(name), Ok(vec![queue()]));
+        fixture.state.keep(held(name), Ok(vec![queue()]));
         assert_eq!(fixture.kept_records(), [("flows:0".to_owned(), number)]);
-        fixture.holding.release(&held(name).attach.pod);
+        fixture.state.release(&held(name).attach.pod);
         assert_eq!(fixture.kept_records(), []);
     }
 }
@@ -123,15 +123,15 @@ fn records_go_with_the_last_pod_and_come_with_the_first() {
 fn the_last_agents_records_do_not_pass_for_this_ones() {
     let fixture = Fixture::new();
     fixture.leave(&["a"], 1);
-    fixture.holding.insert(held("a"), vec![queue()]);
+    fixture.state.insert(held("a"), vec![queue()]);
     let (records, number) = fixture.records();
     // The holder was just asked, and did not answer.
     fixture.rest(true);
-    fixture.holding.keep_flows(vec![records], &[0]);
+    fixture.state.keep_flows(vec![records], &[0]);
     assert_ne!(fixture.kept_records()[0].1, number);
     fixture.rest(false);
-    // It has as many entries now as it should have.
-    fixture.holding.keep(held("b"), Ok(vec![queue()]));
+    // The holder now has the right number of entries, but not the right records.
+    fixture.state.keep(held("b"), Ok(vec![queue()]));
     assert_eq!(fixture.kept_records(), [("flows:0".to_owned(), number)]);
 }
 
@@ -170,22 +170,22 @@ proptest! {
     #[test]
     fn when_the_holder_is_brought_a_device_it_has_all_and_each_with_its_sandbox(steps in steps()) {
         let fixture = Fixture::new();
-        let holding = &fixture.holding;
+        let state = &fixture.state;
         let name = |pod: u8| format!("pod-{pod}");
         let pod = |number: u8| held(&name(number)).attach.pod;
         let mut has: BTreeMap<PodName, Option<Sandbox>> = BTreeMap::new();
         for step in steps {
             match step {
                 Step::Keep(number) => {
-                    holding.keep(held(&name(number)), Ok(vec![queue()]));
+                    state.keep(held(&name(number)), Ok(vec![queue()]));
                     has.insert(pod(number), None);
                 }
                 Step::Rename(number, by) => {
-                    holding.rename(&pod(number), &sandbox(by));
+                    state.rename(&pod(number), &sandbox(by));
                     has.entry(pod(number)).and_modify(|it| *it = Some(sandbox(by)));
                 }
                 Step::Release(number) => {
-                    holding.release(&pod(number));
+                    state.release(&pod(number));
                     has.remove(&pod(number));
                 }
                 Step::Rest(rests) => fixture.rest(rests),
@@ -196,11 +196,11 @@ proptest! {
             }
         }
         fixture.rest(false);
-        holding.keep(held("last"), Ok(vec![queue()]));
+        state.keep(held("last"), Ok(vec![queue()]));
         has.insert(held("last").attach.pod, None);
         let mut kept = fixture.kept_pods();
         kept.sort();
         prop_assert_eq!(kept, has.into_iter().collect::<Vec<_>>());
-        prop_assert_eq!(holding.problem(), None);
+        prop_assert_eq!(state.problem(), None);
     }
 }

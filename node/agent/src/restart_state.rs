@@ -1,7 +1,8 @@
-//! What the [holder](manx_devices::holder) keeps for the next agent, and what it has kept for this one.
+//! The state that survives a restart: the [holder](manx_devices::holder) keeps pods' devices and flow records of this agent
+//! for the next one, and has kept those of the last agent for this one.
 //!
-//! The agent has a duplicate of each descriptor that the holder has. So a holder that ends costs nothing: the CNI plugin
-//! starts another, which gets all at the next attachment. Flow records are kept as long as there are pods.
+//! The agent has a duplicate of each descriptor that the holder has. So the end of a holder loses nothing: the CNI plugin
+//! starts another one, which gets all of them at the next attachment. Flow records are kept while there are pods.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,63 +22,64 @@ use tokio::net::UnixStream;
 
 use crate::fault::Fault;
 
-/// How long a holder that did not answer is left alone: attachments must not wait for it one after the other.
-const REST: Duration = Duration::from_secs(10);
-/// How often it is looked whether there still is one.
-const LOOK: Duration = Duration::from_secs(10);
+/// The time without calls to a holder that did not answer, so that attachments do not wait for it one after the other.
+const PAUSE: Duration = Duration::from_secs(10);
+/// The time between two checks whether there is a holder.
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// See the module.
-pub(crate) struct Holding {
+pub(crate) struct RestartState {
     path: PathBuf,
     entries: Mutex<Entries>,
-    /// Why the holder does not have all of them. The control loop reads it, and must not wait for the holder.
+    /// The reason why the holder lacks entries. It has a lock of its own, because the control loop, which reads it, must not
+    /// wait for the holder.
     fault: Mutex<Fault>,
 }
 
-/// What the holder is to have.
+/// The entries that the holder should have.
 #[derive(Default)]
 struct Entries {
     pods: BTreeMap<PodName, (Held, Vec<OwnedFd>)>,
-    /// By worker.
+    /// The flow records, by worker.
     flows: Vec<(Note, Arc<SharedFile>)>,
-    /// Whether the holder was brought all of these. If not, it may have others under the same names: flows of the last
-    /// agent, or a device with its former sandbox.
-    is_brought: bool,
-    rests_until: Option<Instant>,
+    /// Whether the holder has all entries as they are. Otherwise it may have older ones under the same names: flows of the
+    /// last agent, or a device with its former sandbox.
+    is_complete: bool,
+    paused_until: Option<Instant>,
 }
 
-/// What the last agent has left.
+/// The devices and flow records that the last agent has left.
 #[derive(Default)]
 pub(crate) struct LastAgent {
-    pub(crate) devices: Vec<Result<Resumed, Refused>>,
-    /// The records of its flows, by worker.
+    pub(crate) devices: Vec<Result<RestoredDevice, RefusedEntry>>,
+    /// The flow records, by worker.
     pub(crate) flows: BTreeMap<usize, FlowRecordFile>,
 }
 
 /// A pod's device of the last agent.
-pub(crate) struct Resumed {
+pub(crate) struct RestoredDevice {
     pub(crate) held: Held,
     pub(crate) queues: Vec<OwnedFd>,
     pub(crate) device: PodDevice,
     pub(crate) open: OpenDevice,
 }
 
-/// An entry of the holder's that is not taken over.
-pub(crate) struct Refused {
+/// An entry of the holder that this agent does not use.
+pub(crate) struct RefusedEntry {
     pub(crate) entry: String,
-    /// `None`: it is no pod's, or of another version of this program.
+    /// The pod. `None`: the entry is no pod's, or comes from another version of this program.
     pub(crate) attach: Option<Box<Attach>>,
     pub(crate) reason: String,
 }
 
-impl Holding {
-    /// For the agent that listens at `agent`.
+impl RestartState {
+    /// The state of the agent that listens at `agent`, still empty.
     pub(crate) fn new(agent: &Path) -> Self {
         Self { path: holder::path(agent), entries: Mutex::default(), fault: Mutex::default() }
     }
 
-    /// Takes over what the last agent has left, as far as its devices are like `pattern`. May block.
-    pub(crate) fn resume(&self, pattern: &DeviceSpec<'_>) -> LastAgent {
+    /// Loads the devices and flow records of the last agent. Devices that do not match `pattern` are refused. May block.
+    pub(crate) fn load(&self, pattern: &DeviceSpec<'_>) -> LastAgent {
         match Client::connect(&self.path).and_then(|mut holder| holder.entries()) {
             Ok(entries) => LastAgent::from_entries(entries, pattern),
             Err(Error::NoHolder { .. }) => LastAgent::default(),
@@ -88,81 +90,81 @@ impl Holding {
         }
     }
 
-    /// The agent has a device that the holder has, too.
+    /// Records a device that the holder has already.
     pub(crate) fn insert(&self, held: Held, queues: Vec<OwnedFd>) {
         lock(&self.entries).pods.insert(held.attach.pod.clone(), (held, queues));
     }
 
-    /// Has the holder keep a device with these queues. May block.
+    /// Makes the holder keep a device with these queues. May block.
     pub(crate) fn keep(&self, held: Held, queues: io::Result<Vec<OwnedFd>>) {
         let pod = held.attach.pod.clone();
         let queues = match queues {
             Ok(queues) => queues,
-            Err(error) => return self.settle(Err(format!("the queues of {pod}: {error}"))),
+            Err(error) => return self.record(Err(format!("the queues of {pod}: {error}"))),
         };
         let mut entries = lock(&self.entries);
         entries.pods.insert(pod.clone(), (held, queues));
-        self.bring(&mut entries, Some(&pod));
+        self.send(&mut entries, Some(&pod));
     }
 
-    /// Has the holder know a device that it keeps by the sandbox that has it now. May block.
+    /// Makes the holder keep a device under the pod's new sandbox. May block.
     pub(crate) fn rename(&self, pod: &PodName, sandbox: &Sandbox) {
         let mut entries = lock(&self.entries);
         let Some((held, _)) = entries.pods.get_mut(pod) else { return };
         if held.attach.sandbox.as_ref() != Some(sandbox) {
             held.attach.sandbox = Some(sandbox.clone());
-            self.bring(&mut entries, Some(pod));
+            self.send(&mut entries, Some(pod));
         }
     }
 
-    /// Has the holder keep the records of each worker's flows, in place of those of the last agent's workers, of which
-    /// there may have been more. May block.
+    /// Makes the holder keep the flow records of each worker in place of those of the last agent, which may have had more
+    /// workers. May block.
     pub(crate) fn keep_flows(&self, records: Vec<Arc<SharedFile>>, last: &[usize]) {
         let mut entries = lock(&self.entries);
         let has_pods = !entries.pods.is_empty();
         for worker in last.iter().filter(|worker| !has_pods || **worker >= records.len()) {
-            self.let_go(Note::Flows { worker: *worker }.name());
+            self.release_entry(Note::Flows { worker: *worker }.name());
         }
         let all = records.into_iter().enumerate();
         entries.flows = all.map(|(worker, file)| (Note::Flows { worker }, file)).collect();
         if has_pods {
-            self.bring(&mut entries, None);
+            self.send(&mut entries, None);
         }
     }
 
-    /// Brings the holder a pod's device, or all that it is to have.
-    fn bring(&self, entries: &mut Entries, pod: Option<&PodName>) {
-        if entries.rests_until.is_some_and(|until| Instant::now() < until) {
-            entries.is_brought = false;
+    /// Sends the holder a pod's device, or all entries.
+    fn send(&self, entries: &mut Entries, pod: Option<&PodName>) {
+        if entries.paused_until.is_some_and(|until| Instant::now() < until) {
+            entries.is_complete = false;
             return;
         }
-        let brought = Client::connect(&self.path).and_then(|holder| entries.bring(holder, pod));
-        let is_broken = matches!(brought, Err(Error::Broken { .. }));
-        entries.rests_until = is_broken.then(|| Instant::now() + REST);
-        self.settle(brought.map_err(|error| error.to_string()));
+        let sent = Client::connect(&self.path).and_then(|holder| entries.send(holder, pod));
+        let is_broken = matches!(sent, Err(Error::Broken { .. }));
+        entries.paused_until = is_broken.then(|| Instant::now() + PAUSE);
+        self.record(sent.map_err(|error| error.to_string()));
     }
 
-    fn settle(&self, brought: Result<(), String>) {
+    fn record(&self, sent: Result<(), String>) {
         let text = |reason| {
             format!("when the agent ends, pods have no network until they are made anew: {reason}")
         };
-        lock(&self.fault).record(brought.map_err(text));
+        lock(&self.fault).record(sent.map_err(text));
     }
 
-    /// Looks now and then whether there still is a holder, as long as it has something; never ends.
+    /// Checks again and again that there is a holder while it should have entries; never ends.
     pub(crate) async fn watch(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
             let found = UnixStream::connect(&self.path).await;
-            // While the lock is held, a device is on its way.
+            // The lock is held while a device is sent, and then that call reports.
             let has_pods = self.entries.try_lock().is_ok_and(|entries| !entries.pods.is_empty());
             if let (true, Err(source)) = (has_pods, found) {
-                self.settle(Err(Error::NoHolder { path: self.path.clone(), source }.to_string()));
+                self.record(Err(Error::NoHolder { path: self.path.clone(), source }.to_string()));
             }
         }
     }
 
-    /// Has the holder let a device go, if it is one of its own. May block.
+    /// Makes the holder release a pod's device, if it has it. May block.
     pub(crate) fn release(&self, pod: &PodName) {
         let mut entries = lock(&self.entries);
         if entries.pods.remove(pod).is_none() {
@@ -170,8 +172,8 @@ impl Holding {
         }
         let mut names = vec![holder::name(pod)];
         if entries.pods.is_empty() {
-            self.settle(Ok(()));
-            entries.is_brought = false;
+            self.record(Ok(()));
+            entries.is_complete = false;
             names.extend(entries.flows.iter().map(|(note, _)| note.name()));
         }
         let released = Client::connect(&self.path)
@@ -182,15 +184,15 @@ impl Holding {
         }
     }
 
-    /// Has the holder let an entry go that the agent does not take over.
-    pub(crate) fn let_go(&self, entry: String) {
+    /// Makes the holder release an entry that this agent does not use. May block.
+    pub(crate) fn release_entry(&self, entry: String) {
         let released = Client::connect(&self.path).and_then(|mut it| it.release(entry));
         if let Err(error) = released {
             tracing::warn!(%error, "the holder may keep what is not taken over");
         }
     }
 
-    /// Why pods have no network when this agent ends.
+    /// The reason why pods would have no network after the end of this agent.
     pub(crate) fn problem(&self) -> Option<String> {
         lock(&self.fault).message().map(str::to_owned)
     }
@@ -201,16 +203,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Entries {
-    /// Brings a pod's device to the holder, and all others if it does not have them.
-    fn bring(&mut self, mut holder: Client, pod: Option<&PodName>) -> Result<(), Error> {
+    /// Sends the holder a pod's device, and all other entries if it lacks some.
+    fn send(&mut self, mut holder: Client, pod: Option<&PodName>) -> Result<(), Error> {
         let mut keep_pod = |(held, queues): &(Held, Vec<OwnedFd>)| {
             let queues: Vec<BorrowedFd<'_>> = queues.iter().map(OwnedFd::as_fd).collect();
             holder.keep(&held.clone().into(), &queues)
         };
         let count = self.pods.len() + self.flows.len();
-        let was_brought = mem::replace(&mut self.is_brought, false);
+        let was_complete = mem::replace(&mut self.is_complete, false);
         let kept = pod.and_then(|pod| self.pods.get(pod)).map(&mut keep_pod).transpose()?;
-        if kept != Some(count) || !was_brought {
+        if kept != Some(count) || !was_complete {
             for pod in self.pods.values() {
                 keep_pod(pod)?;
             }
@@ -218,7 +220,7 @@ impl Entries {
                 holder.keep(note, &[file.as_fd()])?;
             }
         }
-        self.is_brought = true;
+        self.is_complete = true;
         Ok(())
     }
 }
@@ -227,9 +229,11 @@ impl LastAgent {
     fn from_entries(entries: Vec<Kept>, pattern: &DeviceSpec<'_>) -> Self {
         let (mut devices, mut flows) = (Vec::new(), BTreeMap::new());
         for Kept { name, note, descriptors } in entries {
-            let refused = |reason| Refused { entry: name.clone(), attach: None, reason };
+            let refused = |reason| RefusedEntry { entry: name.clone(), attach: None, reason };
             match note {
-                Ok(Note::Pod(held)) => devices.push(resume(name, *held, descriptors, pattern)),
+                Ok(Note::Pod(held)) => {
+                    devices.push(restore_device(name, *held, descriptors, pattern))
+                }
                 Ok(Note::Flows { worker }) => match open_records(descriptors) {
                     Ok(file) => drop(flows.insert(worker, file)),
                     Err(reason) => devices.push(Err(refused(reason))),
@@ -252,14 +256,14 @@ fn open_records(mut descriptors: Vec<OwnedFd>) -> Result<FlowRecordFile, String>
     FlowRecordFile::open(file).map_err(|error| error.to_string())
 }
 
-fn resume(
+fn restore_device(
     name: String,
     held: Held,
     queues: Vec<OwnedFd>,
     pattern: &DeviceSpec<'_>,
-) -> Result<Resumed, Refused> {
+) -> Result<RestoredDevice, RefusedEntry> {
     let attach = Some(Box::new(held.attach.clone()));
-    let refused = |reason| Refused { entry: name, attach, reason };
+    let refused = |reason| RefusedEntry { entry: name, attach, reason };
     let wanted = DeviceSpec {
         interface: &held.attach.interface,
         addresses: &held.attach.addresses,
@@ -271,12 +275,12 @@ fn resume(
         Ok(own) => own,
         Err(error) => return Err(refused(format!("its queues cannot be opened: {error}"))),
     };
-    let resumed = match held.attach.made {
-        None => pod_device::resume(queues, &held.attach.netns, &wanted),
-        Some(_) => pod_device::resume_relay(queues, &held.attach, &wanted),
+    let restored = match held.attach.made {
+        None => pod_device::restore(queues, &held.attach.netns, &wanted),
+        Some(_) => pod_device::restore_relay(queues, &held.attach, &wanted),
     };
-    match resumed {
-        Ok((device, open)) => Ok(Resumed { held, queues: own, device, open }),
+    match restored {
+        Ok((device, open)) => Ok(RestoredDevice { held, queues: own, device, open }),
         Err(error) => Err(refused(error.to_string())),
     }
 }
