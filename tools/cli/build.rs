@@ -45,7 +45,7 @@ fn commit(git: &Path) -> Option<String> {
     checked(&packed.lines().find_map(of_name)?)
 }
 
-/// Reads a file, and watches it if it exists. Cargo would take a missing file for changed every time.
+/// Reads a file, and watches it if it exists. Cargo counts a missing file as changed in every build.
 fn watched(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     println!("cargo::rerun-if-changed={}", path.display());

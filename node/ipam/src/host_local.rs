@@ -143,7 +143,7 @@ struct Shared<S> {
     leases: watch::Sender<Arc<Leases>>,
 }
 
-/// The state of the record, as far as it is record.
+/// The state of the record, as far as it is known.
 #[derive(Debug)]
 struct RecordState {
     /// The revision. `None`: there is no record.
@@ -293,8 +293,8 @@ impl<S: Store> HostLocal<S> {
         Err(Error::Contended(store.describe(key)))
     }
 
-    /// Reads the record again, and adds the leases that are not record. RecordState leases stay even if the record lacks them, because
-    /// pods may run with these addresses. If there is no record, nothing was ever written.
+    /// Reads the record again, and adds the leases that are not known. Known leases stay even if the record lacks them,
+    /// because pods may run with these addresses. If there is no record, nothing was ever written.
     async fn refresh(&self, record: &mut RecordState) -> Result<(), Error> {
         let Shared { store, key, leases, .. } = &*self.shared;
         let found = store.get(key).await?;

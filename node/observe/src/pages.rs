@@ -80,7 +80,7 @@ pub(crate) struct Pages {
 
 /// The channel for metrics, and the last page of them.
 struct Metrics {
-    metrics_requests: mpsc::Sender<MetricsRequest>,
+    requests: mpsc::Sender<MetricsRequest>,
     renderer: Renderer,
     last: Option<(Instant, Page)>,
 }
@@ -88,12 +88,12 @@ struct Metrics {
 impl Pages {
     pub(crate) fn new(
         health: watch::Receiver<Health>,
-        metrics_requests: mpsc::Sender<MetricsRequest>,
+        requests: mpsc::Sender<MetricsRequest>,
         latencies: Latencies,
         served: Served,
     ) -> Self {
         let renderer = Renderer::new(latencies, served);
-        Self { health, metrics: Mutex::new(Metrics { metrics_requests, renderer, last: None }) }
+        Self { health, metrics: Mutex::new(Metrics { requests, renderer, last: None }) }
     }
 
     /// The page for a request.
@@ -124,7 +124,7 @@ impl Metrics {
         }
         let (request, answer) = oneshot::channel();
         let asked = async {
-            self.metrics_requests.send(request).await.ok()?;
+            self.requests.send(request).await.ok()?;
             answer.await.ok()
         };
         let page = match timeout(ANSWER, asked).await {

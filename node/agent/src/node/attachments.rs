@@ -39,19 +39,19 @@ pub(crate) type DeviceResult = Result<(PodDevice, OpenDevice), device::Error>;
 
 /// The result of work for a pod.
 pub(crate) enum WorkResult {
-    /// Addresses are reserved, or not.
+    /// The reserved addresses.
     Reserved(Result<Reservation, host_local::Error>),
-    /// The addresses and the device have another name, or not.
+    /// The addresses of a pod that has got another attachment id, with its device.
     Renewed(Result<Reservation, host_local::Error>),
-    /// The device is made, or not.
+    /// The device that the agent has made.
     Made(DeviceResult),
-    /// The device that this caller has made is handed over, or not.
+    /// The device that this caller has made and handed over.
     HandedOver(Caller, DeviceResult),
     /// The caller that should make the device has gone.
     NotHandedOver,
     /// The device is removed.
     Removed,
-    /// The addresses are released, or not.
+    /// The addresses are released.
     Released(Result<(), host_local::Error>),
 }
 

@@ -107,7 +107,7 @@ impl Agent {
         room.map_err(|error| Failure { kind: error.kind(), message: error.to_string() })
     }
 
-    /// The flows, and the denials since a point.
+    /// The flows, and the denials after the point of an earlier reply.
     pub(super) fn flows(&self, point: Option<u64>) -> Flows {
         let denied = self.dataplane.denials.noted();
         let (denials, forgotten) = self.dataplane.denials.since(point.unwrap_or(denied));
