@@ -1,6 +1,6 @@
-//! Tells the program which commit it is built of, where it is built in a git checkout: `MANX_COMMIT`, else unset.
+//! Sets `MANX_COMMIT` to the commit of the source for the program's build, if this is a git checkout.
 //!
-//! No git is run. It runs again when `HEAD` or what `HEAD` names changes, and then only; elsewhere never.
+//! It does not run git. It runs again only if `HEAD`, or the branch that `HEAD` names, changes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,13 +29,13 @@ fn commit(git: &Path) -> Option<String> {
     let head = watched(&git.join("HEAD"))?;
     let head = head.trim();
     let Some(name) = head.strip_prefix("ref:").map(str::trim) else { return checked(head) };
-    // Branches are shared between worktrees.
+    // All worktrees share the branches in one folder.
     let common = fs::read_to_string(git.join("commondir"));
     let common = common.map_or_else(|_| git.to_owned(), |path| git.join(path.trim()));
     if let Some(commit) = watched(&common.join(name)) {
         return checked(commit.trim());
     }
-    // The branch gets a file of its own with the next commit.
+    // A packed branch gets its own file with the next commit, so its folder is watched.
     if let Some(folder) = common.join(name).parent().filter(|folder| folder.is_dir()) {
         println!("cargo::rerun-if-changed={}", folder.display());
     }
@@ -45,14 +45,14 @@ fn commit(git: &Path) -> Option<String> {
     checked(&packed.lines().find_map(of_name)?)
 }
 
-/// A file's text. One that is not there is not watched: cargo would take it for changed every time.
+/// Reads a file, and watches it if it exists. Cargo counts a missing file as changed in every build.
 fn watched(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     println!("cargo::rerun-if-changed={}", path.display());
     Some(text)
 }
 
-/// The first 12 digits of a commit's name.
+/// The first 12 digits of a commit's name. `None`: it is not a commit's name.
 fn checked(name: &str) -> Option<String> {
     let is_name = name.len() >= 40 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
     Some(name.get(..12)?.to_owned()).filter(|_| is_name)

@@ -1,4 +1,5 @@
-//! `manx capture`: a port is wrapped, its copies become a pcapng file, and the wrapper is removed when the reader ends.
+//! `manx capture`: a wrapper round a port copies its packets, and the copies become a pcapng file. The wrapper is removed
+//! when the reader ends.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,51 +21,50 @@ use tokio::sync::mpsc;
 use super::server::Outcome;
 use manx_api::{ErrorKind, Failure};
 
-/// Bytes of a packet that are kept: all of it.
+/// The most bytes of a packet that are kept: the whole packet.
 const SNAPLEN: usize = 65_535;
-/// Copies of a capture that wait for its writer. More are lost: the file tells how many before the next packet, the log
-/// how many in all.
+/// The most copies of a capture that wait for its writer. More are lost. The file has their number before the next packet,
+/// and the log the total.
 const WAITING: usize = 4096;
-/// Bytes of them: 256 super-packets.
+/// The most bytes of these copies: 256 super-packets.
 const WAITING_BYTES: usize = 16 << 20;
-/// Bytes of all captures' copies. Four whose clients do not read take all of it; then others lose packets, and no
-/// memory is taken beyond it.
+/// The most bytes of all captures' copies. Four captures whose clients do not read take all of it, and then others lose
+/// packets.
 const ALL_WAITING_BYTES: usize = 64 << 20;
-/// Pieces of a file, of 64 KiB or one packet each, that wait for its client.
+/// The most pieces of a file that wait for its client. A piece is 64 KiB or one packet.
 const PIECES: usize = 4;
-/// How long the workers may take to begin.
-const TAKEN_UP: Duration = Duration::from_secs(2);
-/// How often an idle capture looks whether its client is still there.
+/// The time that the workers may take to begin.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// The time between two looks of an idle capture whether its client is still there.
 const LOOK: Duration = Duration::from_millis(250);
 /// pcapng's direction bits in `epb_flags` (pcapng, section 4.3).
 const INBOUND: u32 = 1;
 const OUTBOUND: u32 = 2;
 
-/// What to capture.
+/// The port to capture.
 pub(super) struct Source {
-    /// The port.
     pub(super) port: PortId,
-    /// Its name, for the file.
+    /// The port's name, for the file.
     pub(super) name: String,
-    /// Bytes of link framing on what it transmits, which the file leaves out.
+    /// The length in bytes of the link header of packets that it transmits. The file leaves it out.
     pub(super) framing: usize,
 }
 
-/// The room that an agent's captures share.
-pub(super) fn room() -> Arc<CopyBudget> {
+/// The memory that an agent's captures share.
+pub(super) fn copy_budget() -> Arc<CopyBudget> {
     CopyBudget::new(ALL_WAITING_BYTES)
 }
 
-/// Starts a capture of all workers' queues, without waiting for the workers: that is for the capture's own thread. One
-/// port may have several.
-pub(super) fn start(workers: Vec<Commands>, source: Source, room: &Arc<CopyBudget>) -> Outcome {
+/// Starts a capture of all workers' queues of a port, which may have several captures. The capture's own thread waits for
+/// the workers, not this function.
+pub(super) fn start(workers: Vec<Commands>, source: Source, budget: &Arc<CopyBudget>) -> Outcome {
     let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (copier, tap) = capture(SNAPLEN, WAITING, room.part(WAITING_BYTES), clock);
-    let (done, taken_up) = crossbeam::channel::bounded(workers.len());
+    let (copier, tap) = capture(SNAPLEN, WAITING, budget.part(WAITING_BYTES), clock);
+    let (done, begun) = crossbeam::channel::bounded(workers.len());
     for worker in &workers {
         let (copier, done) = (copier.clone(), done.clone());
         let wrap = move |port: Box<dyn PacketIo>| -> Box<dyn PacketIo> {
-            // This fails if the reader has ended, and then the copier copies nothing.
+            // This fails if the reader has ended. Then the copier copies nothing.
             let _ = done.send(());
             Box::new(copier.wrap(port))
         };
@@ -75,16 +75,16 @@ pub(super) fn start(workers: Vec<Commands>, source: Source, room: &Arc<CopyBudge
     drop((copier, done));
     let (file, pieces) = mpsc::channel(PIECES);
     std::thread::spawn(move || {
-        // The file begins once packets are copied: a reader that has its first bytes misses none.
-        let deadline = Instant::now() + TAKEN_UP;
-        match workers.iter().try_for_each(|_| taken_up.recv_deadline(deadline)) {
+        // The file begins after the first packets can be copied, so a reader that has its first bytes misses no packet.
+        let deadline = Instant::now() + BEGIN_TIMEOUT;
+        match workers.iter().try_for_each(|_| begun.recv_deadline(deadline)) {
             Ok(()) => {
                 if let Err(error) = write(&tap, &source, &file) {
                     tracing::warn!(port = source.name, %error, "the capture ended early");
                 }
             }
             Err(RecvTimeoutError::Timeout) => {
-                let waited_s = TAKEN_UP.as_secs();
+                let waited_s = BEGIN_TIMEOUT.as_secs();
                 tracing::warn!(
                     port = source.name,
                     waited_s,
@@ -102,7 +102,7 @@ pub(super) fn start(workers: Vec<Commands>, source: Source, room: &Arc<CopyBudge
                 "the capture's reader was slow: packets are missing"
             );
         }
-        // Without its reader this capture, and no other of the port, comes off.
+        // The workers remove the wrapper whose reader has ended, and no other of the port.
         drop(tap);
         for worker in workers {
             worker.send(Command::Wrap(source.port, Box::new(<dyn PacketIo>::unwrapped)));
@@ -118,7 +118,7 @@ fn refused(why: &str) -> Outcome {
     }))
 }
 
-/// Hands what is written to the client, a block at a time.
+/// A writer that sends each block to the client.
 struct Client<'a>(&'a mpsc::Sender<Vec<u8>>);
 
 impl std::io::Write for Client<'_> {
@@ -133,14 +133,14 @@ impl std::io::Write for Client<'_> {
     }
 }
 
-/// Writes until the client or the port is gone.
+/// Writes the file until the client or the port is gone.
 fn write(tap: &Tap, source: &Source, client: &mpsc::Sender<Vec<u8>>) -> Result<(), PcapError> {
     let mut buffered = std::io::BufWriter::with_capacity(1 << 16, Client(client));
     let mut file = PcapNgWriter::new(&mut buffered)?;
     file.write_pcapng_block(InterfaceDescriptionBlock {
         linktype: DataLink::RAW,
         snaplen: 0,
-        // Nanoseconds: what the writer's timestamps are in.
+        // The writer's timestamps are in nanoseconds.
         options: vec![
             InterfaceDescriptionOption::IfName(Cow::Borrowed(&source.name)),
             InterfaceDescriptionOption::IfTsResol(9),
@@ -152,7 +152,7 @@ fn write(tap: &Tap, source: &Source, client: &mpsc::Sender<Vec<u8>>) -> Result<(
         match tap.next(LOOK) {
             Ok(copy) => {
                 for copy in std::iter::once(copy).chain(tap.waiting().take(WAITING)) {
-                    block(&mut file, &copy, source.framing, &mut lost)?;
+                    write_packet(&mut file, &copy, source.framing, &mut lost)?;
                 }
             }
             Err(RecvTimeoutError::Timeout) if client.is_closed() => return Ok(()),
@@ -162,21 +162,22 @@ fn write(tap: &Tap, source: &Source, client: &mpsc::Sender<Vec<u8>>) -> Result<(
     }
 }
 
-/// Writes one packet, and how many were lost before it beyond those that the file has told already.
-fn block<W: std::io::Write>(
+/// Writes a packet, and the number of packets that were lost before it. `counted` is the number that the file already
+/// has.
+fn write_packet<W: std::io::Write>(
     file: &mut PcapNgWriter<W>,
     copy: &Captured,
     framing: usize,
-    told: &mut u64,
+    counted: &mut u64,
 ) -> Result<(), PcapError> {
     let (skip, flags) = match copy.direction {
         Direction::Received => (0, INBOUND),
         Direction::Transmitted => (framing.min(copy.bytes.len()), OUTBOUND),
     };
     let mut options = vec![EnhancedPacketOption::Flags(flags)];
-    if copy.lost > *told {
-        options.push(EnhancedPacketOption::DropCount(copy.lost - *told));
-        *told = copy.lost;
+    if copy.lost > *counted {
+        options.push(EnhancedPacketOption::DropCount(copy.lost - *counted));
+        *counted = copy.lost;
     }
     file.write_pcapng_block(EnhancedPacketBlock {
         interface_id: 0,
@@ -228,14 +229,15 @@ mod tests {
     impl Growing {
         fn start(worker: &Handle) -> Self {
             let source = Source { port: PORT, name: "host".to_owned(), framing: 0 };
-            let Outcome::Stream(pieces) = start(vec![worker.commands().clone()], source, &room())
+            let Outcome::Stream(pieces) =
+                start(vec![worker.commands().clone()], source, &copy_budget())
             else {
                 panic!()
             };
             Self { pieces, bytes: Vec::new() }
         }
 
-        /// Waits until `marker` stands in the file, or anything at all.
+        /// Waits until the file contains `marker`.
         fn read_until(&mut self, marker: &[u8]) {
             let start = Instant::now();
             let holds = |bytes: &[u8]| bytes.windows(marker.len()).any(|window| window == marker);
@@ -280,7 +282,7 @@ mod tests {
             let direction = Direction::Received;
             let bytes = vec![0; 20];
             let copy = Captured { at: Duration::ZERO, direction, original_len: 20, bytes, lost };
-            block(&mut file, &copy, 0, &mut told).unwrap();
+            write_packet(&mut file, &copy, 0, &mut told).unwrap();
         }
         let file = file.into_inner();
         let mut reader = PcapNgReader::new(&file[..]).unwrap();

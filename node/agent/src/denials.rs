@@ -1,4 +1,4 @@
-//! Denied flows: the last ones are kept for requests, and each has a line in the log, at a bounded rate.
+//! Denied flows: the last ones are kept for requests, and each is logged, at a bounded rate.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -8,22 +8,22 @@ use manx_dataplane::report::Denied;
 
 use manx_api::Denial;
 
-/// Denials kept.
+/// The number of denials that are kept.
 const KEPT: usize = 65_536;
-/// Log lines about one source in one period. Further lines are left out, and the next period says how many. So one
-/// source cannot drown the lines of others.
+/// The most log lines about one source in a period. Further lines are left out, and the next period logs their number.
+/// So one source cannot drown the lines of others.
 const LINES: u32 = 20;
-/// Log lines about all sources in one period.
+/// The most log lines about all sources in a period.
 const ALL_LINES: u32 = 1_000;
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// The last denials.
 pub(super) struct Denials {
     kept: VecDeque<Denial>,
-    /// All that were noted, kept or not.
+    /// The number of all denials, kept or not.
     noted: u64,
     period: Instant,
-    /// Lines of this period, by source: no more sources than lines.
+    /// The lines of this period by source. There are no more sources than lines.
     lines: HashMap<IpAddr, u32>,
     all_lines: u32,
     silent: u64,
@@ -43,7 +43,7 @@ impl Default for Denials {
 }
 
 impl Denials {
-    /// Keeps and logs one; `rule` is what decided, in words.
+    /// Keeps a denial and logs it; `rule` describes the rule that decided.
     pub(super) fn note(&mut self, denied: &Denied, rule: String) {
         let at_ms = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -68,7 +68,7 @@ impl Denials {
         self.noted += 1;
     }
 
-    /// Counts a denial of a packet from `source`, and tells whether it has a line in the log.
+    /// Counts a denial of a packet from `source`, and returns whether to log it.
     fn admit(&mut self, source: IpAddr) -> bool {
         if self.period.elapsed() >= PERIOD {
             if self.silent > 0 {
@@ -91,12 +91,12 @@ impl Denials {
         admitted
     }
 
-    /// How many there were.
+    /// The number of all denials.
     pub(super) fn noted(&self) -> u64 {
         self.noted
     }
 
-    /// Those after the first `point`, oldest first, and how many of them are no longer kept.
+    /// The denials after the first `point`, oldest first, and the number of those that are no longer kept.
     pub(super) fn since(&self, point: u64) -> (Vec<Denial>, u64) {
         let kept = self.kept.len() as u64;
         let wanted = self.noted.saturating_sub(point);
@@ -104,7 +104,7 @@ impl Denials {
         (denials.cloned().collect(), wanted.saturating_sub(kept))
     }
 
-    /// The kept ones, oldest first.
+    /// The denials that are kept, oldest first.
     pub(super) fn all(&self) -> Vec<Denial> {
         self.kept.iter().cloned().collect()
     }
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(denials.lines.len() as u32, ALL_LINES - LINES + 1, "no more than lines");
     }
 
-    /// What was logged.
+    /// The text of a log.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 

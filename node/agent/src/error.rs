@@ -1,4 +1,4 @@
-//! Why an agent cannot start or go on.
+//! The errors that end an agent, or keep it from starting.
 
 use std::fmt::Display;
 use std::io;
@@ -13,10 +13,10 @@ use manx_linux::{netns, socket};
 
 use manx_devices::device;
 
-/// Why an agent cannot start or go on.
+/// The reason why an agent cannot start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The Node object is missing or of no use.
+    /// The Node object is missing, or lacks what the agent needs.
     #[error(transparent)]
     Topology(#[from] TopologyError),
     /// The objects cannot be read.
@@ -28,27 +28,21 @@ pub enum Error {
          correct status.addresses of the Node", list(.wanted), list(.found)
     )]
     NoUplink {
-        /// The node.
         node: String,
-        /// Its addresses.
+        /// The addresses of the Node object.
         wanted: Vec<IpAddr>,
-        /// The addresses of interfaces.
+        /// The addresses of the interfaces.
         found: Vec<IpAddr>,
     },
-    /// The uplink leads nowhere.
+    /// The uplink is the loopback interface.
     #[error(
         "{0} is the loopback interface: expected the one that leads to the other nodes; name it by --uplink"
     )]
     Loopback(String),
-    /// No such core.
+    /// A worker is to be pinned to a core that this process may not use.
     #[error("a worker cannot be pinned to core {asked}: this process may use {}; name one by --pin", list(.usable))]
-    Core {
-        /// The core that was asked for.
-        asked: usize,
-        /// Those that there are.
-        usable: Vec<usize>,
-    },
-    /// The kernel takes packets of pods that come back from kube-proxy for forged.
+    Core { asked: usize, usable: Vec<usize> },
+    /// The kernel would drop pods' packets that kube-proxy has translated, as forged ones.
     #[error(
         "net.ipv4.conf.all.rp_filter is 1, so the kernel would drop what kube-proxy has translated: expected 0 or 2 for --services kube-proxy; \
          sysctl -w net.ipv4.conf.all.rp_filter=2"
@@ -69,7 +63,7 @@ pub enum Error {
     /// The devices could not be made.
     #[error(transparent)]
     Devices(#[from] device::Error),
-    /// The lock of who moves ends of pods' links.
+    /// The lock for moving host ends of pods' links could not be made.
     #[error(transparent)]
     Shelter(#[from] manx_devices::shelter::Error),
     /// The environment lacks something.
@@ -87,21 +81,16 @@ pub enum Error {
     /// The worker has ended.
     #[error("a worker has ended: its share of the packets is forwarded no more")]
     WorkerGone,
-    /// A port of the node itself failed: an agent without it would look alive and pass only part of the traffic.
+    /// A port of the node itself failed. An agent without it would look alive, and pass only part of the traffic.
     #[error("the device of the node's port {port} failed: {source}; start the agent anew")]
-    NodePortLost {
-        /// The port's name.
-        port: String,
-        /// Why.
-        source: io::Error,
-    },
+    NodePortLost { port: String, source: io::Error },
     /// No port number is free.
     #[error("all 65,536 port numbers are in use: detach pods")]
     PortsExhausted,
 }
 
 impl Error {
-    /// The kind, as the agent's socket and the exit code tell it.
+    /// The kind of error that the agent's socket and the exit code report.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Socket(socket::Error::Folder(_) | socket::Error::Listen { .. })

@@ -1,13 +1,13 @@
-//! Something that is tried until it works.
+//! The fault of an action that is tried until it works.
 
-/// Why it does not work, as of the last try.
+/// The reason why the last attempt failed, if it did.
 #[derive(Debug, Default)]
 pub(super) struct Fault(Option<String>);
 
 impl Fault {
-    /// What came of a try. A reason is logged when it is new, not each time.
-    pub(super) fn settle<T>(&mut self, tried: Result<T, String>) -> Option<T> {
-        match tried {
+    /// Records the result of an attempt. A reason is logged when it is new, not each time.
+    pub(super) fn record<T>(&mut self, attempt: Result<T, String>) -> Option<T> {
+        match attempt {
             Ok(value) => {
                 self.0 = None;
                 Some(value)
@@ -22,7 +22,7 @@ impl Fault {
         }
     }
 
-    /// The reason, if it does not work.
+    /// The reason why the last attempt failed.
     pub(super) fn message(&self) -> Option<&str> {
         self.0.as_deref()
     }
@@ -37,10 +37,10 @@ mod tests {
         let mut fault = Fault::default();
         assert_eq!(fault.message(), None);
         for reason in ["in use", "in use", "refused"] {
-            assert_eq!(fault.settle::<()>(Err(reason.to_owned())), None);
+            assert_eq!(fault.record::<()>(Err(reason.to_owned())), None);
             assert_eq!(fault.message(), Some(reason));
         }
-        assert_eq!(fault.settle(Ok(1)), Some(1));
+        assert_eq!(fault.record(Ok(1)), Some(1));
         assert_eq!(fault.message(), None);
     }
 }

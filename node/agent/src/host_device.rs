@@ -1,16 +1,15 @@
 //! The node's own interfaces in a network of Manx.
 //!
 //! - The host port, `manx0`: by it the node's processes reach pods, and pods reach the node and beyond.
-//! - The port of what the node forwards, `manx2`: by it comes what others send to pods through the node. Nothing leaves
-//!   by it.
+//! - The port of forwarded packets, `manx2`: packets that others send to pods through the node come in by it. Nothing
+//!   leaves by it.
 //!
-//! A source address does not tell the two apart, because the node's kernel masquerades: kube-proxy has it do so for node
-//! ports. A routing rule does (`iif lo lookup 78`), because the kernel takes what the node itself sends for packets that
-//! come in by `lo`. The main table leads to `manx2`. So if the rule is missing, the node loses its rights; nobody else
-//! gains them.
+//! A source address does not tell the two apart, because the node's kernel masquerades: kube-proxy makes it do so for node
+//! ports. A routing rule does (`iif lo lookup 78`), because to the kernel the node's own packets come in by `lo`. The main
+//! table leads to `manx2`. So if the rule is missing, the node loses its rights, and nobody else gains them.
 //!
-//! `manx2` has an address of its own in each block, and the kernel masquerades by it ([`Plan`]). So other
-//! nodes, which get masqueraded packets by a tunnel, do not take them for the node's own either.
+//! `manx2` has an address of its own in each block, and the kernel masquerades by it ([`Plan`]). So other nodes, which
+//! get masqueraded packets by a tunnel, do not take them for the node's own either.
 //!
 //! [`Plan`]: manx_ipam::plan::Plan
 
@@ -30,44 +29,44 @@ use crate::settings::Network;
 
 /// The host port's interface.
 pub const NAME: &str = "manx0";
-/// The interface of what the node forwards.
+/// The interface of forwarded packets.
 pub const FORWARDED: &str = "manx2";
 
-/// The interface by which the kernel says that the node's own packets come in.
+/// The interface by which the node's own packets come in, as routing rules see it.
 const LOOPBACK: &str = "lo";
 
-/// What [`HostDevice::reconcile`] changed in the main table.
+/// The changes that [`HostDevice::reconcile`] made in the main table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reconciled {
-    /// Routes set.
+    /// Routes that were set.
     pub set: Vec<Route>,
-    /// Routes removed.
+    /// Routes that were removed.
     pub removed: Vec<Route>,
-    /// Blocks without a way: the node has no route to the other node. They stay without until the next reconciliation.
+    /// Blocks that got no route, because the node has no route to their node. The next reconciliation tries again.
     pub unreachable: Vec<IpNet>,
 }
 
-/// The interfaces, without their queues.
+/// The host port's interface and that of forwarded packets, without their queues.
 #[derive(Debug)]
 pub struct HostDevice {
     netns: OwnedFd,
     made: CreatedDevice,
-    /// Not beside another plugin: there the node reaches each pod by that pod's own link.
+    /// `None` with another plugin: there the node reaches each pod by that pod's own link.
     forwarded: Option<CreatedDevice>,
     uplink: String,
 }
 
-/// What they are held by.
+/// The queues of the interfaces.
 pub struct OpenHostDevices {
-    /// The host port's.
+    /// The queues of the host port.
     pub own: OpenDevice,
-    /// That of what the node forwards.
+    /// The queues of the port of forwarded packets.
     pub forwarded: Option<OpenDevice>,
 }
 
 impl HostDevice {
-    /// Makes them in the calling thread's namespace, which is the node's; `wanted` is the host port's device. In a network
-    /// of Manx it lets the node forward, too: what comes from outside for a pod arrives at the node's uplink.
+    /// Makes the interfaces in the calling thread's namespace, which is the node's; `wanted` is the host port's device. In a
+    /// network of Manx it also turns forwarding on, because packets from outside to a pod arrive at the node's uplink.
     pub fn attach(
         agent: &AgentNamespace,
         wanted: &DeviceSpec<'_>,
@@ -80,7 +79,7 @@ impl HostDevice {
         match host.set_up(agent, wanted, network) {
             Ok(forwarded) => Ok((host, OpenHostDevices { own, forwarded })),
             Err(error) => {
-                // The first error is the one to tell.
+                // The first error is the one to report.
                 let _ = host.detach(agent);
                 Err(error)
             }
@@ -105,45 +104,45 @@ impl HostDevice {
         netns::run_in(&self.netns, || {
             match network {
                 Network::Manx => sysctl::apply(sysctl::FORWARD)?,
-                // It has set what it needs.
+                // The other plugin has set what it needs.
                 Network::OtherPlugin => {}
             }
-            // Manx checks the sources of packets that it sends to the node; the kernel's check knows nothing of
-            // tunnels.
+            // Manx has checked the sources of packets that it sends to the node. The kernel's check knows nothing
+            // of tunnels.
             sysctl::set(&format!("ipv4/conf/{NAME}/rp_filter"), "0")?;
-            // Manx's own ICMP errors come from the tunnel address, which is the node's too: the kernel takes such a
-            // source for forged otherwise.
+            // Manx's own ICMP errors come from the tunnel address, which is also the node's. Otherwise the kernel
+            // takes such a source for forged.
             sysctl::set(&format!("ipv4/conf/{NAME}/accept_local"), "1")
         })?
         .map_err(netlink::Error::from)?;
         Ok(forwarded)
     }
 
-    /// Makes the node's addresses on its interfaces and its routes to pods what they shall be, and touches no others.
-    /// Doing it again changes nothing.
+    /// Makes the addresses of the interfaces and the routes to pods those of `desired`, and touches no others. Repeating it
+    /// changes nothing.
     pub fn reconcile(&self, desired: &HostNetwork) -> Result<Reconciled, Error> {
         Ok(netlink::in_netns(&self.netns, async |netlink| {
-            // Beside another plugin Manx cannot tell by a source whether the node sends or somebody beyond it. It
-            // cannot refuse the source later either, because the node's NAT gives it to others' packets. So the kernel
+            // With another plugin Manx cannot tell by a source whether the node or a host beyond it sends. It cannot
+            // refuse the source later either, because the node's NAT gives it to others' packets. So the kernel
             // refuses it where a packet comes in.
             netlink.set_refusals(&self.refusals(desired)).await?;
             let own = self.forwarded.as_ref().map(|_| LOOPBACK);
             netlink.set_table_rule(OWN_TABLE, own).await?;
-            // What must exist before use is made first, removed last.
+            // Addresses are added first and removed last, because routes use them.
             let mut stale = add_addresses(&netlink, &self.made, &desired.addresses).await?;
-            let ways = Ways::find(&netlink, desired).await?;
+            let routes = PodRoutes::find(&netlink, desired).await?;
             let mut entry = &self.made;
             if let Some(forwarded) = &self.forwarded {
                 let masquerade = &desired.masquerade_addresses;
                 stale.extend(add_addresses(&netlink, forwarded, masquerade).await?);
-                set_routes(&netlink, OWN_TABLE, &ways.by(&self.made)).await?;
+                set_routes(&netlink, OWN_TABLE, &routes.through(&self.made)).await?;
                 entry = forwarded;
             }
-            let changes = set_routes(&netlink, MAIN, &ways.by(entry)).await?;
+            let changes = set_routes(&netlink, MAIN, &routes.through(entry)).await?;
             for address in stale {
                 netlink.delete_address(address).await?;
             }
-            Ok(Reconciled { unreachable: ways.unreachable, ..changes })
+            Ok(Reconciled { unreachable: routes.unreachable, ..changes })
         })?)
     }
 
@@ -155,8 +154,7 @@ impl HostDevice {
         desired.own.iter().filter_map(refusal).collect()
     }
 
-    /// Removes the rules, the routes that leave by other interfaces, and what closing the queues (which goes first)
-    /// does not remove.
+    /// Removes the rules, the routes by other interfaces, and what is left of the interfaces. The queues are closed before.
     pub fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
         netlink::in_netns(&self.netns, async |netlink| {
             netlink.set_refusals(&BTreeSet::new()).await?;
@@ -173,14 +171,14 @@ impl HostDevice {
     }
 }
 
-/// Adds the addresses that an interface lacks and returns those that it has beyond them.
+/// Adds the addresses that an interface lacks, and returns those that it has and should not have.
 async fn add_addresses(
     netlink: &Netlink,
     made: &CreatedDevice,
     wanted: &[IpAddr],
 ) -> Result<Vec<Address>, netlink::Error> {
     let mut present = netlink.addresses().await?;
-    // The kernel's own link-local addresses are not ours to judge.
+    // The kernel itself adds link-local addresses.
     present.retain(|Address { index, net }| *index == made.index && !is_link_local(net.addr()));
     for net in wanted.iter().map(|address| IpNet::from(*address)) {
         let before = present.len();
@@ -194,22 +192,22 @@ async fn add_addresses(
 
 /// The node's routes to pods.
 #[derive(Default)]
-struct Ways {
-    /// Those through Manx. The caller chooses the interface.
+struct PodRoutes {
+    /// Prefixes that are reached through Manx, with the source address. The caller chooses the interface.
     through_manx: Vec<(IpNet, Option<IpAddr>)>,
-    /// Those that lead by the node's own routes to another node.
+    /// Routes to other nodes by the node's own network.
     by_node: BTreeSet<Route>,
     unreachable: Vec<IpNet>,
 }
 
-impl Ways {
+impl PodRoutes {
     async fn find(netlink: &Netlink, desired: &HostNetwork) -> Result<Self, netlink::Error> {
-        let mut ways = Self::default();
+        let mut routes = Self::default();
         // Many prefixes lead to few nodes.
         let mut next_hops = BTreeMap::new();
-        for (block, way) in &desired.blocks {
-            match *way {
-                HostRoute::Manx { source } => ways.through_manx.push((block.trunc(), source)),
+        for (block, route) in &desired.blocks {
+            match *route {
+                HostRoute::Manx { source } => routes.through_manx.push((block.trunc(), source)),
                 HostRoute::Node { address } => {
                     let hop = match next_hops.entry(address) {
                         Entry::Occupied(known) => known.into_mut(),
@@ -219,25 +217,25 @@ impl Ways {
                         Some(hop) => {
                             let via = Some(hop.neighbour);
                             let route = Route::direct(block.trunc(), hop.device);
-                            ways.by_node.insert(Route { via, ..route });
+                            routes.by_node.insert(Route { via, ..route });
                         }
-                        None => ways.unreachable.push(*block),
+                        None => routes.unreachable.push(*block),
                     }
                 }
             }
         }
-        Ok(ways)
+        Ok(routes)
     }
 
-    /// All of them, where what leads through Manx enters it by `entry`. A table has all: a pool's prefix is around the
-    /// blocks in it.
-    fn by(&self, entry: &CreatedDevice) -> BTreeSet<Route> {
+    /// All routes for one table; those through Manx lead to `entry`. Each table needs all of them, because a pool's prefix
+    /// contains blocks that are reached in other ways.
+    fn through(&self, entry: &CreatedDevice) -> BTreeSet<Route> {
         let through_manx = self.through_manx.iter().map(|(net, source)| entry.route(*net, *source));
         through_manx.chain(self.by_node.iter().copied()).collect()
     }
 }
 
-/// Makes Manx's routes in a table these, and touches no others.
+/// Makes Manx's routes in a table those that are wanted, and touches no others.
 async fn set_routes(
     netlink: &Netlink,
     table: u8,
@@ -246,7 +244,7 @@ async fn set_routes(
     let mut changes = Reconciled::default();
     let present: BTreeSet<Route> = netlink.manx_routes(table).await?.into_iter().collect();
     for route in wanted.difference(&present) {
-        // IPv6 keeps routes by and without a gateway side by side: there replacing is removing first.
+        // IPv6 keeps a route with a gateway and one without it side by side, so the old one is removed first.
         if let IpNet::V6(_) = route.destination {
             for old in present.iter().filter(|old| old.destination == route.destination) {
                 netlink.delete_route(table, old).await?;

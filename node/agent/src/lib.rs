@@ -4,7 +4,6 @@ mod capture;
 mod denials;
 mod error;
 mod fault;
-mod holding;
 pub mod host_device;
 mod node;
 mod own_addresses;
@@ -12,6 +11,7 @@ mod pod_work;
 mod port_ids;
 mod privileges;
 mod reserved;
+mod restart_state;
 pub mod server;
 mod service_device;
 pub mod settings;
@@ -29,7 +29,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
 pub use self::error::Error;
-use self::node::{Agent, Done};
+use self::node::{Agent, WorkResult};
 use self::pod_work::Completed;
 use self::server::PendingRequest;
 pub use self::settings::Settings;
@@ -41,10 +41,10 @@ use manx_linux::netns::sysctl;
 use manx_linux::process;
 use manx_observe::Observer;
 
-/// How often the workers' reports are read and their life is checked.
+/// The time between two looks at the workers' reports, and at whether the workers still run.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How long an agent that stops waits for the leases to be written, and then for devices.
+/// The time that an agent that stops gives the last writes of leases, and then the work on devices.
 const LAST_WORK: Duration = Duration::from_secs(1);
 
 /// Checks the cores that workers are pinned to. A worker that cannot be pinned would run anywhere, unnoticed.
@@ -64,7 +64,7 @@ pub fn run(settings: &Settings) -> Result<(), Error> {
     if let Err(error) = process::raise_open_files() {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
-    // While there is no other thread: each has its own.
+    // This comes before any other thread starts: each thread has capabilities of its own.
     let kept = privileges::give_up().map_err(Error::Capabilities)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -83,12 +83,13 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         listening = start::listen(settings) => listening?,
         _ = terminate.recv() => return Ok(()),
     };
-    // Before the objects are read: that may last, and both sockets tell so.
-    let (of_health, refused) = match server.listen_beside(&health::path(&settings.socket)) {
+    // Both sockets answer while the objects are read, which may take long.
+    let (health_listener, refused) = match server.listen_beside(&health::path(&settings.socket)) {
         Ok(listener) => (Some(listener), None),
         Err(error) => (None, Some(error)),
     };
-    let observer = manx_observe::start(settings.observed_at, of_health, privileges::give_up_all);
+    let observer =
+        manx_observe::start(settings.observed_at, health_listener, privileges::give_up_all);
     if let Some(error) = refused {
         observer.served.fail("probes", &format!("not answered: {error}"));
     }
@@ -109,7 +110,9 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         doctor::no_ipip_module()?;
     }
     let server_host = inputs.source.server_host().map(str::to_owned);
-    let found = reserved::Found::look(&netlink, server_host.as_deref(), reserved::FIRST_LOOK).await;
+    let found =
+        reserved::NeededAddresses::find(&netlink, server_host.as_deref(), reserved::START_PATIENCE)
+            .await;
     let addresses = own_addresses::read(&netlink).await?;
     inputs.set_reserved(found.reserved());
     inputs.set_own_addresses(addresses.clone());
@@ -130,58 +133,58 @@ async fn serve(settings: &Settings, kept: &str) -> Result<(), Error> {
         "ready"
     );
     tracing::info!("{kept}");
-    (settings.tell_ready)();
+    (settings.report_ready)();
     agent.tell_network_up();
     let mut sources =
         EventSources { terminate, inbox, completed, next_hops, own_addresses, reserved, observer };
     let ended = run_control_loop(&mut agent, &mut sources).await;
     tracing::info!(node = settings.name, "stopping");
     if ended.is_ok() {
-        // Meanwhile packets are judged, and `sources` keeps the socket: the next agent speaks after this one.
+        // Packets are still judged, and `sources` keeps the socket, so the next agent writes to the cluster after this one.
         agent.tell_network_down().await;
     }
-    // The next agent reads the leases when it has the socket.
+    // The next agent reads the leases as soon as it has the socket.
     if tokio::time::timeout(LAST_WORK, agent.close_leases()).await.is_err() {
         tracing::error!(
             "the leases are still being written after {} s: the next agent reads them once more before it changes them",
             LAST_WORK.as_secs()
         );
     }
-    // The next agent finds the last state's file free when it has the socket.
+    // The file of the last state must be free when the next agent has the socket.
     drop(agent);
     drop(sources);
     ended
 }
 
-/// Where events come from, beside the datastore.
+/// The sources of events other than the datastore.
 struct EventSources {
     terminate: Signal,
     inbox: mpsc::Receiver<PendingRequest>,
-    completed: mpsc::UnboundedReceiver<Completed<Done>>,
+    completed: mpsc::UnboundedReceiver<Completed<WorkResult>>,
     next_hops: watch::Receiver<uplink::NextHops>,
-    /// The addresses that are the node's own.
+    /// The node's own addresses.
     own_addresses: watch::Receiver<BTreeSet<IpNet>>,
-    /// The addresses that are no pod's.
+    /// Addresses that no pod may have.
     reserved: watch::Receiver<Reserved>,
     observer: Observer,
 }
 
-/// The control loop: one event after the other, until the agent is told to stop or cannot go on.
+/// The control loop: it handles one event after the other, until a signal or an error ends the agent.
 async fn run_control_loop(agent: &mut Agent, sources: &mut EventSources) -> Result<(), Error> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Runtime)?;
     let mut tick = tokio::time::interval(TICK);
     let mut ended = Vec::new();
     loop {
-        if !agent.begin_ready() {
+        if !agent.submit_ready() {
             tokio::select! {
                 _ = sources.terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
                 Some(request) = sources.inbox.recv() => agent.handle(request),
-                // All that have ended until now are settled together.
+                // All work that has ended until now is settled together.
                 _ = sources.completed.recv_many(&mut ended, usize::MAX) => {
-                    agent.commit(ended.drain(..));
+                    agent.take_results(ended.drain(..));
                 }
-                changes = agent.inputs.source.next() => agent.inputs.note(changes),
+                changes = agent.inputs.source.next() => agent.inputs.add_changes(changes),
                 Ok(()) = sources.next_hops.changed() => {
                     let hops = sources.next_hops.borrow_and_update().clone();
                     agent.inputs.set_next_hops(hops);
@@ -194,16 +197,16 @@ async fn run_control_loop(agent: &mut Agent, sources: &mut EventSources) -> Resu
                     let reserved = sources.reserved.borrow_and_update().clone();
                     agent.inputs.set_reserved(reserved);
                 }
-                Some(question) = sources.observer.questions.recv() => {
+                Some(request) = sources.observer.metrics_requests.recv() => {
                     // A client that went away no longer waits.
-                    if !question.is_closed() {
-                        let _ = question.send(agent.figures());
+                    if !request.is_closed() {
+                        let _ = request.send(agent.metrics());
                     }
                 }
                 _ = tick.tick() => {
                     let now = Instant::now();
                     agent.tick(now)?;
-                    sources.observer.health.send_modify(|health| agent.tell_health(health, now));
+                    sources.observer.health.send_modify(|health| agent.report_health(health, now));
                 }
             }
         }

@@ -1,22 +1,21 @@
 //! The agent: inputs → [`settle`](Agent::settle) → outputs. One thread owns it; nothing in it is shared or locked.
 //!
-//! - [`Inputs`]: what the sources have told, and what of it is not settled yet.
-//! - [`Attachments`]: the pods of this node, each in one state, and the work for them under way: the input that the agent
-//!   itself makes.
-//! - [`View`]: what the inputs mean for this node.
-//! - [`Calculated`]: the tables in use, and what they were calculated of.
-//! - [`Dataplane`]: workers and ports, and what they report.
+//! - [`Inputs`]: the state of each source, and which changes are not settled yet.
+//! - [`Attachments`]: the pods of this node, each in one state, and the work for them. The agent itself makes this input.
+//! - [`View`]: the cluster as this node sees it, derived from the inputs.
+//! - [`Calculated`]: the tables in use, and the state from which they were calculated.
+//! - [`Dataplane`]: workers, ports, and the workers' reports.
 //!
-//! Each event of the control loop writes into the first two, and what follows for the others is settled after it. `status`
-//! and `figures` read all of it.
+//! Each event of the control loop writes into the first two, and settling then updates the others. `status` and `metrics`
+//! read all of them.
 
 mod attach;
 mod attachments;
 mod calculated;
 mod dataplane;
 mod detach;
-mod figures;
 mod inputs;
+mod metrics;
 mod node_devices;
 mod pod_request;
 mod pod_state;
@@ -37,7 +36,7 @@ use std::time::Instant;
 use tokio::sync::{mpsc, watch};
 
 use self::attachments::Attachments;
-pub(super) use self::attachments::Done;
+pub(super) use self::attachments::WorkResult;
 use self::calculated::Calculated;
 use self::dataplane::Dataplane;
 pub(super) use self::inputs::Inputs;
@@ -45,8 +44,8 @@ use self::pod_request::{AttachRequest, Maker, PodRequest};
 use self::settle::{Settled, settle};
 pub(super) use self::view::View;
 use super::error::Error;
-use super::holding::LastAgent;
 use super::pod_work::Completed;
+use super::restart_state::LastAgent;
 use super::server::{Outcome, PendingRequest};
 use super::settings::{Network, Settings};
 use super::uplink;
@@ -57,36 +56,34 @@ use manx_linux::netlink;
 use manx_observe::Observer;
 use manx_observe::served::Served;
 
-/// The agent.
 pub(super) struct Agent {
     pub(super) inputs: Inputs,
     pub(super) view: View,
     attachments: Attachments,
     calculated: Calculated,
     dataplane: Dataplane,
-    /// The nodes to which there is an IPIP tunnel: somebody looks for the next hops to them.
+    /// The nodes that are reached by an IPIP tunnel. The task that looks for the next hops to them receives this.
     peers: watch::Sender<BTreeSet<Ipv4Addr>>,
     started: Instant,
-    /// What the agent cannot go on after.
+    /// An error that ends the agent at the next tick.
     failed: Option<Error>,
-    /// Records of flows of the last agent, by its workers, until there are tables to judge them by.
+    /// The flow records of the last agent, by worker, until there are tables to judge them by.
     last_flows: Option<BTreeMap<usize, FlowRecordFile>>,
-    /// Which pages of health and metrics are served.
+    /// The state of the pages for health and metrics.
     served: Served,
 }
 
 impl Agent {
-    /// Starts the workers and makes the node's own ports on the uplink, and attaches the pods of the last agent; then
-    /// what the inputs say is in force. Workers begin when they have tables, flows and all ports: before that, a
-    /// packet would be judged without one of these. If the objects have not been read whole they begin without tables,
-    /// and drop what comes.
-    /// Returns the receiver of work for pods that has ended, too.
+    /// Starts the workers, makes the node's own ports, attaches the pods of the last agent, and settles the inputs. Workers
+    /// begin when they have tables, flows and all ports, so that no packet is judged without one of these. If the objects
+    /// have not been read completely, they begin without tables and drop all packets. The receiver that is returned, too,
+    /// gets the results of work for pods.
     pub(super) async fn start(
         settings: &Settings,
         (inputs, view): (Inputs, View),
         uplink: &netlink::Link,
         observer: &Observer,
-    ) -> Result<(Self, mpsc::UnboundedReceiver<Completed<Done>>), Error> {
+    ) -> Result<(Self, mpsc::UnboundedReceiver<Completed<WorkResult>>), Error> {
         let workers = settings.cores.len();
         let tunnels = match settings.network {
             Network::Manx => uplink::open(uplink, settings.packet_socket, workers)?,
@@ -99,7 +96,7 @@ impl Agent {
             Dataplane::start(settings, tunnels, own, uplink.mtu, latencies.clone())?;
         let calculated =
             Calculated::new(own, settings.connections, settings.verify_tables, latencies);
-        let LastAgent { devices, flows } = attachments.resume().await;
+        let LastAgent { devices, flows } = attachments.load_last_agent().await;
         let mut agent = Self {
             inputs,
             view,
@@ -112,21 +109,21 @@ impl Agent {
             last_flows: Some(flows),
             served: observer.served.clone(),
         };
-        let taken = agent.take_over(devices);
+        let restored = agent.restore_pods(devices);
         agent.attachments.set_left_apart().await;
         agent.settle(Instant::now());
-        agent.serve(taken)?;
+        agent.serve_restored(restored)?;
         agent.dataplane.ports.workers.begin();
         Ok((agent, completed))
     }
 
-    /// The nodes to which there is an IPIP tunnel, now and later.
+    /// A receiver for the nodes that are reached by an IPIP tunnel, now and later.
     pub(super) fn peers(&self) -> watch::Receiver<BTreeSet<Ipv4Addr>> {
         self.peers.subscribe()
     }
 
-    /// Does all that follows from the last changes, and sends the replies that wait for it. The control loop calls this once
-    /// a turn, after the event.
+    /// Puts the last changes into force, and sends the replies that wait for that. The control loop calls this once a turn,
+    /// after the event.
     pub(super) fn settle(&mut self, now: Instant) {
         let before = self.calculated.tables.version;
         let Self { inputs, view, attachments, calculated, dataplane, .. } = self;
@@ -135,20 +132,20 @@ impl Agent {
             view,
             calculated,
             &attachments.locals(),
-            |view| attachments.devices.reconcile_host(&view.host()),
+            |view| attachments.devices.reconcile_host(&view.host_network()),
             |view| dataplane.open_vxlan(view),
         );
         let Settled { placed, tables, received } = settled;
         if let Some(tables) = tables {
             if let Some(flows) = self.last_flows.take() {
-                self.restore(flows, &tables);
+                self.restore_flows(flows, &tables);
             }
             self.dataplane.ports.workers.publish(&tables);
         }
         if let Some(received) = received {
             self.dataplane.note_change(received, before, self.calculated.tables.version);
         }
-        self.look_for_expected(now);
+        self.check_expected(now);
         self.attachments.send_replies();
         self.end_leaving();
         if placed {
@@ -160,7 +157,7 @@ impl Agent {
     /// Reads the workers' reports, and retries what has failed. `Err`: the agent cannot go on.
     pub(super) fn tick(&mut self, now: Instant) -> Result<(), Error> {
         self.read_reports();
-        self.inputs.look_for_account();
+        self.inputs.check_account();
         self.dataplane.ports.restore_devices(now);
         if self.dataplane.vxlan_fault.message().is_some() {
             self.inputs.retry_socket();
@@ -180,7 +177,7 @@ impl Agent {
         }
     }
 
-    /// Takes a request. Its reply follows at once, or when the work that it asks for has ended.
+    /// Handles a request. It is answered at once, or when the work that it asks for has ended.
     pub(super) fn handle(&mut self, PendingRequest { call, netns, answer }: PendingRequest) {
         let outcome = match call {
             Call::Attach(attach) => {
@@ -220,14 +217,14 @@ impl Agent {
             }
             Call::Capture(what) => self.dataplane.capture(&what, &self.view.node),
         };
-        // A client that went away no longer waits.
+        // This fails if the client has gone.
         let _ = answer.send(outcome);
     }
 
-    /// By the objects that the agent has loaded, on a thread of its own: there may be very many of them.
+    /// Explains a connection by the loaded objects, on another thread, because there may be very many objects.
     fn explain(&self, request: ExplainRequest) -> Outcome {
         let (contents, uplink) = (self.inputs.source.shared(), self.view.uplink.clone());
-        Outcome::Later(Box::new(move || {
+        Outcome::Deferred(Box::new(move || {
             let answer =
                 manx_analysis::explain::explain(&request, &contents, &BTreeMap::new(), &uplink);
             let invalid = |message| Failure { kind: ErrorKind::Invalid, message };
@@ -235,27 +232,27 @@ impl Agent {
         }))
     }
 
-    /// Whether Manx is gone from the cluster: its service account was deleted.
+    /// Whether Manx was removed from the cluster: its service account is deleted.
     pub(super) fn is_removed(&self) -> bool {
         self.view.cluster.in_sync && self.inputs.is_account_deleted()
     }
 
-    /// Tells the cluster that this node's pods have a network, where that is Manx's.
+    /// Reports to the cluster that this node's pods have a network, if the network is Manx's.
     pub(crate) fn tell_network_up(&self) {
         if self.attachments.network() == Network::Manx {
             self.inputs.source.tell_network_up();
         }
     }
 
-    /// Tells the cluster that this node's pods have none any more, a second at most. Where Manx is gone from the cluster,
-    /// another plugin may come that never tells that there is one.
+    /// Reports to the cluster that this node's pods have no network any more; this takes a second at most. It is not done
+    /// after Manx was removed, because the plugin that follows may never report the opposite.
     pub(crate) async fn tell_network_down(&self) {
         if self.attachments.network() == Network::Manx && !self.is_removed() {
             self.inputs.source.tell_network_down().await;
         }
     }
 
-    /// Ends all changes of the leases: no file is written any more when this returns.
+    /// Ends all changes of the leases. No file is written any more when this returns.
     pub(super) async fn close_leases(&self) {
         self.attachments.close_leases().await;
     }

@@ -1,4 +1,4 @@
-//! The addresses that are the node's own: what the kernel takes for itself, on whichever interface it is.
+//! The node's own addresses: those that the kernel takes as its own, on all interfaces.
 //!
 //! The Node object names few of them. A bridge of another program (`docker0`), a dummy device, and the broadcast
 //! addresses of their networks lead to the node's processes, too.
@@ -11,13 +11,13 @@ use ipnet::IpNet;
 use manx_linux::netlink::{self, Address, Netlink};
 use tokio::sync::watch;
 
-/// How often the addresses of the node's interfaces are read.
+/// The time between two looks at the addresses of the node's interfaces.
 const REFRESH: Duration = Duration::from_secs(1);
 
 /// The index of `lo` in every network namespace.
 const LOOPBACK: u32 = 1;
 
-/// Keeps `own` at the node's own addresses; never ends.
+/// Keeps `own` equal to the node's own addresses; never ends.
 pub(crate) async fn watch(netlink: Netlink, own: watch::Sender<BTreeSet<IpNet>>) {
     loop {
         tokio::time::sleep(REFRESH).await;
@@ -34,14 +34,14 @@ pub(crate) async fn watch(netlink: Netlink, own: watch::Sender<BTreeSet<IpNet>>)
     }
 }
 
-/// The node's own addresses.
+/// Reads the node's own addresses.
 pub(crate) async fn read(netlink: &Netlink) -> Result<BTreeSet<IpNet>, netlink::Error> {
     Ok(netlink.addresses().await?.iter().flat_map(of_address).collect())
 }
 
-/// What the kernel delivers to itself because an interface has this address: the address, and the first and the last
-/// of its network (IPv4: broadcast, RFC 919 section 7 and RFC 1122 section 3.2.1.3; IPv6: the subnet routers' anycast,
-/// RFC 4291 section 2.6.1); on `lo` all of its network. Addresses that mean something on one link only are none.
+/// The prefixes that the kernel delivers to itself because an interface has this address: the address, and the first and
+/// the last of its network (IPv4: broadcast, RFC 919 section 7 and RFC 1122 section 3.2.1.3; IPv6: the subnet routers'
+/// anycast, RFC 4291 section 2.6.1); on `lo` the whole network. There are none for a link-local address of IPv6.
 fn of_address(Address { index, net }: &Address) -> Vec<IpNet> {
     let whole = net.trunc();
     let has_network = net.prefix_len() + 1 < net.max_prefix_len();

@@ -1,39 +1,38 @@
-//! Work for pods off the control loop: their addresses and their devices.
+//! Work for pods outside of the control loop: their addresses and their devices.
 //!
 //! To make or remove a pod's device takes milliseconds in the kernel, and longer while other namespaces come and go. To
-//! reserve or release its addresses takes as long as a disk, or calls of a server. Each piece of work therefore runs
-//! beside the control loop, and its result comes back to it as an event. Status, datastore and publication go on meanwhile.
+//! reserve or release its addresses takes a write to a disk, or calls of a server. So each piece of work runs outside of
+//! the control loop, and its result is an event. Status, datastore and publication go on meanwhile.
 //!
-//! Addresses are waited for; devices take a thread that may block. A thread works for one pod. At most [`THREADS`] work at
-//! once; more wait in order of arrival. Work that hangs (a namespace on a mount that does not answer) gives its place to
-//! the next after [`SLOW`]. The removal of a device counts as done then.
+//! Work on addresses is asynchronous; work on devices takes a thread that may block. A thread works for one pod. At most
+//! [`THREADS`] threads work at once; further work waits in order of arrival. After [`SLOW`], work that hangs (a namespace on
+//! a mount that does not answer) gives its place to the next, and the removal of a device counts as done.
 
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use manx_policy_compiler::model::ObjectName;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinError, JoinHandle};
 
 use manx_devices::device::AgentNamespace;
 
-/// Threads that make or remove devices at once. The kernel makes one network device at a time (`rtnl_lock`), so that
-/// more threads gain little.
+/// The most threads that make or remove devices at once. More would gain little, because the kernel makes one network
+/// device at a time (`rtnl_lock`).
 const THREADS: usize = 8;
 
-/// Work that takes longer than this waits for something else than the kernel's devices.
+/// The time after which work counts as hanging: the kernel's devices take less.
 const SLOW: Duration = Duration::from_secs(5);
 
 /// A piece of work that has ended.
 pub(super) struct Completed<C> {
-    /// The pod that it was for.
     pub(super) pod: ObjectName,
-    /// What it returned for the control loop; `Err`: how it panicked.
+    /// The result for the control loop; `Err`: the work's panic.
     pub(super) result: thread::Result<C>,
 }
 
-/// Starts work, and tells the control loop when a piece of it has ended.
+/// Starts work, and sends the control loop each result.
 pub(super) struct PodWork<C> {
     namespace: Arc<AgentNamespace>,
     threads: Arc<Semaphore>,
@@ -41,7 +40,7 @@ pub(super) struct PodWork<C> {
 }
 
 impl<C: Send + 'static> PodWork<C> {
-    /// No work yet, and the receiver of all that will be completed.
+    /// Makes this, and the receiver of all results. There is no work yet.
     pub(super) fn new(
         namespace: Arc<AgentNamespace>,
     ) -> (Self, mpsc::UnboundedReceiver<Completed<C>>) {
@@ -50,45 +49,48 @@ impl<C: Send + 'static> PodWork<C> {
         (Self { namespace, threads, completed }, receiver)
     }
 
-    /// Waits for what concerns a pod's addresses; one [`Completed`] with what comes of it follows. It is not given up, for
-    /// then it would not be known what has been done. Call within the runtime.
-    pub(super) fn follow(&self, pod: ObjectName, work: impl Future<Output = C> + Send + 'static) {
+    /// Runs `work` on a pod's addresses, and then sends one [`Completed`]. The work is never dropped midway, because then its
+    /// effect would not be known. Call this in the runtime.
+    pub(super) fn start_async(
+        &self,
+        pod: ObjectName,
+        work: impl Future<Output = C> + Send + 'static,
+    ) {
         let completed = self.completed.clone();
         tokio::spawn(async move { send(&completed, pod, tokio::spawn(work).await) });
     }
 
-    /// Runs `work` for a pod on a thread that may block; one [`Completed`] with what it returns follows. Call within
-    /// the runtime.
+    /// Runs `work` for a pod on a thread that may block, and then sends one [`Completed`]. Call this in the runtime.
     pub(super) fn start(
         &self,
         pod: ObjectName,
         work: impl FnOnce(&AgentNamespace) -> C + Send + 'static,
     ) {
         let (running, completed) = (self.run(work), self.completed.clone());
-        tokio::spawn(async move { send(&completed, pod, running.await.whole().await) });
+        tokio::spawn(async move { send(&completed, pod, running.await.wait().await) });
     }
 
-    /// Waits for something, and then runs `work` with it; [`Completed`] with what it returns follows, or with `without`
-    /// when nothing comes any more.
+    /// Waits for a value, runs `work` with it on a thread that may block, and then sends one [`Completed`]. If `awaited` gives
+    /// `Err`, that is the result.
     pub(super) fn start_when<T: Send + 'static>(
         &self,
         pod: ObjectName,
-        awaited: oneshot::Receiver<T>,
+        awaited: impl Future<Output = Result<T, C>> + Send + 'static,
         work: impl FnOnce(T) -> C + Send + 'static,
-        without: C,
     ) {
         let (namespace, threads) = (Arc::clone(&self.namespace), Arc::clone(&self.threads));
         let completed = self.completed.clone();
         tokio::spawn(async move {
-            let result = match awaited.await {
-                Ok(thing) => run(namespace, threads, move |_| work(thing)).await.whole().await,
-                Err(_) => Ok(without),
+            let result = match tokio::spawn(awaited).await {
+                Ok(Ok(thing)) => run(namespace, threads, move |_| work(thing)).await.wait().await,
+                Ok(Err(without)) => Ok(without),
+                Err(error) => Err(error),
             };
             send(&completed, pod, result);
         });
     }
 
-    /// The same, and [`Completed`] with `done` follows when the work has ended or is [`SLOW`].
+    /// Like [`Self::start`], but sends [`Completed`] with `done` when the work has ended or is [`SLOW`].
     pub(super) fn start_bounded(
         &self,
         pod: ObjectName,
@@ -98,8 +100,8 @@ impl<C: Send + 'static> PodWork<C> {
         let (running, completed) = (self.run(work), self.completed.clone());
         tokio::spawn(async move {
             let result = match running.await {
-                Ran::Ended(ended) => ended.map(|()| done),
-                Ran::Slow(_) => Ok(done),
+                Progress::Ended(ended) => ended.map(|()| done),
+                Progress::Slow(_) => Ok(done),
             };
             send(&completed, pod, result);
         });
@@ -108,35 +110,35 @@ impl<C: Send + 'static> PodWork<C> {
     fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&AgentNamespace) -> T + Send + 'static,
-    ) -> impl Future<Output = Ran<T>> + Send + 'static {
+    ) -> impl Future<Output = Progress<T>> + Send + 'static {
         run(Arc::clone(&self.namespace), Arc::clone(&self.threads), work)
     }
 }
 
-/// Runs `work` when a thread is free. It gives its place to other work once it is [`SLOW`].
+/// Runs `work` when a thread is free. When it is [`SLOW`], it gives its place to other work.
 async fn run<T: Send + 'static>(
     namespace: Arc<AgentNamespace>,
     threads: Arc<Semaphore>,
     work: impl FnOnce(&AgentNamespace) -> T + Send + 'static,
-) -> Ran<T> {
+) -> Progress<T> {
     // The semaphore is never closed.
     let _place = threads.acquire_owned().await;
     let mut thread = tokio::task::spawn_blocking(move || work(&namespace));
     match tokio::time::timeout(SLOW, &mut thread).await {
-        Ok(ended) => Ran::Ended(ended),
-        Err(_) => Ran::Slow(thread),
+        Ok(ended) => Progress::Ended(ended),
+        Err(_) => Progress::Slow(thread),
     }
 }
 
-/// What has become of work in [`SLOW`].
-enum Ran<T> {
+/// The state of work after [`SLOW`].
+enum Progress<T> {
     Ended(Result<T, JoinError>),
     Slow(JoinHandle<T>),
 }
 
-impl<T> Ran<T> {
-    /// How it ends, however long that takes.
-    async fn whole(self) -> Result<T, JoinError> {
+impl<T> Progress<T> {
+    /// Waits until the work ends, and returns its result.
+    async fn wait(self) -> Result<T, JoinError> {
         match self {
             Self::Ended(ended) => ended,
             Self::Slow(thread) => thread.await,
@@ -144,8 +146,8 @@ impl<T> Ran<T> {
     }
 }
 
-/// Tells the control loop. An agent that stops cancels what has not begun, and waits for the rest no longer than a
-/// moment.
+/// Sends a result to the control loop. An agent that stops cancels work that has not begun, and waits only a moment for
+/// other work.
 fn send<C>(
     completed: &mpsc::UnboundedSender<Completed<C>>,
     pod: ObjectName,
@@ -165,6 +167,8 @@ fn send<C>(
 mod tests {
     use std::sync::mpsc::channel;
 
+    use tokio::sync::oneshot;
+
     use super::*;
     use manx_linux::testing::namespaces_allowed;
 
@@ -177,8 +181,8 @@ mod tests {
         runtime.block_on(async {
             let (work, mut completed) = PodWork::new(Arc::new(AgentNamespace::create().unwrap()));
             let (answer, answered) = oneshot::channel();
-            work.follow(ObjectName::new("a", "slow"), async { answered.await.unwrap() });
-            work.follow(ObjectName::new("a", "quick"), async { 1 });
+            work.start_async(ObjectName::new("a", "slow"), async { answered.await.unwrap() });
+            work.start_async(ObjectName::new("a", "quick"), async { 1 });
             work.start(ObjectName::new("a", "device"), |_| 2);
             let mut ended = [completed.recv().await.unwrap(), completed.recv().await.unwrap()]
                 .map(|it| it.result.unwrap());

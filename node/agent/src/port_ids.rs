@@ -1,10 +1,11 @@
-//! Port numbers, used again once nothing can mean the old port.
+//! Port numbers. A number is used again when nothing can mean its old port any more.
 //!
-//! Two things may still mean a port that control has let go of: tables that a worker judges by, and a report of a
-//! worker that it failed, which control has not read yet. Flow entries name attachments, not ports. So a number rests,
-//! from its [`Detach`](manx_dataplane::worker::Command::Detach) on, until every worker has handed back the tables that
-//! were the last ones then: it did so after the detachment, and whatever it reported before has been read. (Packets of
-//! the old port that one worker has handed off to another are dropped before that one attaches the new port.)
+//! Two things may still mean a detached port: tables that a worker uses, and a worker's report that the port failed, which
+//! the control loop has not read yet. (Flow entries name attachments, not ports.) So a number rests, from its
+//! [`Detach`](manx_dataplane::worker::Command::Detach) on, until every worker has handed back the tables that were the
+//! last ones then. A worker does that after it has detached the port, and the control loop has read its earlier reports by
+//! then. (Packets of the old port that one worker has handed off to another are dropped before that one attaches the new
+//! port.)
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -13,15 +14,15 @@ use manx_dataplane::tables::PortId;
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct PortIds {
-    /// The lowest that was never used; past the last one, when all have been.
+    /// The lowest number that was never used; 65,536 if all were.
     next: u32,
     free: BTreeSet<PortId>,
-    /// With the version of the tables that were the last ones at their detachment, ascending.
+    /// Detached ports, each with the version of the last tables at that time, ascending.
     resting: VecDeque<(PortId, u64)>,
 }
 
 impl PortIds {
-    /// Takes a number that means no port. `None`: all 65,536 are in use or rest.
+    /// Takes a free number. `None`: all 65,536 are in use or rest.
     pub(super) fn take(&mut self) -> Option<PortId> {
         self.free.pop_first().or_else(|| {
             let id = u16::try_from(self.next).ok()?;
@@ -30,12 +31,12 @@ impl PortIds {
         })
     }
 
-    /// A port was detached after tables of this version, which do not name it, were published.
+    /// Records that a port was detached after tables of this version, which do not name it, were published.
     pub(super) fn rest(&mut self, id: PortId, version: u64) {
         self.resting.push_back((id, version));
     }
 
-    /// No worker uses tables of this version any more.
+    /// Records that no worker uses tables of this version any more.
     pub(super) fn retired(&mut self, version: u64) {
         let rested = self.resting.partition_point(|(_, last)| *last <= version);
         self.free.extend(self.resting.drain(..rested).map(|(id, _)| id));

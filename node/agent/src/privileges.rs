@@ -1,23 +1,23 @@
-//! What of root's power the agent keeps.
+//! The capabilities that the agent keeps.
 
 use std::io;
 
 use manx_dataplane::sys::capabilities::{CapabilitySet, keep_only};
 
-/// Each capability that is needed for as long as pods come and go, and what for. The workers' threads give these up,
-/// too: all that they do, they do by descriptors that are open.
+/// The capabilities that are needed while pods come and go, and their purpose. The workers' threads give these up, too,
+/// because they only use descriptors that are open.
 const KEPT: [(CapabilitySet, &str); 3] = [
     (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN to enter the pods' network namespaces"),
     (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN to make devices, addresses and routes"),
     (CapabilitySet::NET_RAW, "CAP_NET_RAW to open the packet sockets of veth pods"),
 ];
 
-/// Gives up all, for the calling thread: one that reads what anybody may send.
+/// Gives up all capabilities of the calling thread. A thread calls it if it reads data that anybody may send.
 pub(super) fn give_up_all() -> io::Result<()> {
     keep_only(CapabilitySet::empty()).map(drop)
 }
 
-/// Gives up all others, for the calling thread and all that it starts from now on. Returns what the log is to say.
+/// Gives up all other capabilities of the calling thread, and of all that it starts later. Returns a line for the log.
 pub(super) fn give_up() -> io::Result<String> {
     let kept = keep_only(KEPT.iter().map(|(capability, _)| *capability).collect())?;
     let kept = KEPT.iter().filter(|(capability, _)| kept.contains(*capability));

@@ -1,5 +1,5 @@
-//! Addresses that the node needs and that are no pod's, whatever objects and requests say: the API server in use, the
-//! gateways of the node's default routes, and its DNS servers.
+//! Addresses that the node needs, and that no pod may have, whatever objects and requests say: the API server in use,
+//! the gateways of the node's default routes, and its DNS servers.
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -8,32 +8,32 @@ use manx_calculation::topology::{Reserved, ReservedFor};
 use manx_linux::netlink::Netlink;
 use tokio::sync::watch;
 
-/// How often they are looked for, and how long a name may take.
+/// The time between two looks for the addresses, and the most that resolving a name may take.
 const REFRESH: Duration = Duration::from_secs(5);
-/// How long the API server's name may hold up a start.
-pub(crate) const FIRST_LOOK: Duration = Duration::from_millis(200);
-/// How many addresses of the API server are remembered: a name may lead to other ones at each look.
+/// The time that the API server's name may hold up a start.
+pub(crate) const START_PATIENCE: Duration = Duration::from_millis(200);
+/// The most addresses of the API server that are remembered. Its name may lead to others each time.
 const SERVERS: usize = 32;
 
-/// What the node's resolver reads (resolv.conf(5)).
+/// The configuration of the node's resolver (resolv.conf(5)).
 const RESOLVER: &str = "/etc/resolv.conf";
 
-/// What was found. `None`: it cannot be found out now.
+/// The addresses that were found. `None`: they cannot be found out now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct NeededAddresses {
     name_servers: Option<Vec<IpAddr>>,
     gateways: Option<Vec<IpAddr>>,
-    /// The one that was found last comes first.
+    /// The addresses of the API server, the one that was found last first.
     servers: Vec<IpAddr>,
 }
 
-impl Found {
-    /// Looks for them. `server`: the host of the API server, whose name may take `patience`.
-    pub(crate) async fn look(netlink: &Netlink, server: Option<&str>, patience: Duration) -> Self {
+impl NeededAddresses {
+    /// Finds the addresses. `server` is the host of the API server; resolving its name may take `patience`.
+    pub(crate) async fn find(netlink: &Netlink, server: Option<&str>, patience: Duration) -> Self {
         let name_servers = match std::fs::read_to_string(RESOLVER) {
             Ok(text) => Some(name_servers_of(&text).collect()),
             Err(error) => {
-                // A node may never have this file, and it is looked for every five seconds.
+                // This is no warning: a node may have no such file, and it is read every five seconds.
                 tracing::debug!(%error, "{RESOLVER} cannot be read: the node's DNS servers stay as they were");
                 None
             }
@@ -48,8 +48,8 @@ impl Found {
         Self { name_servers, gateways, servers: resolve(server, patience).await }
     }
 
-    /// Takes over what was found later. What could not be found out stays, and so do the API server's last addresses:
-    /// its name may not be resolved while the network is down.
+    /// Updates the addresses with those found later. Those that could not be found out stay. So do the API server's last
+    /// addresses, because its name may not be resolved while the network is down.
     fn update(&mut self, mut now: Self) {
         let is_new = |it: &IpAddr| !now.servers.contains(it);
         let before: Vec<IpAddr> = self.servers.iter().copied().filter(is_new).collect();
@@ -60,7 +60,7 @@ impl Found {
         self.gateways = now.gateways.or(self.gateways.take());
     }
 
-    /// The addresses, and what for.
+    /// The addresses, each with its purpose.
     pub(crate) fn reserved(&self) -> Reserved {
         let name_servers =
             self.name_servers.iter().flatten().map(|it| (*it, ReservedFor::DnsServer));
@@ -70,15 +70,15 @@ impl Found {
     }
 }
 
-/// Keeps `reserved` up to date, from what was found at the start; never ends.
+/// Keeps `reserved` up to date; never ends. `found` has the addresses that were found at the start.
 pub(crate) async fn watch(
     netlink: Netlink,
     server: Option<String>,
-    mut found: Found,
+    mut found: NeededAddresses,
     reserved: watch::Sender<Reserved>,
 ) {
     loop {
-        found.update(Found::look(&netlink, server.as_deref(), REFRESH).await);
+        found.update(NeededAddresses::find(&netlink, server.as_deref(), REFRESH).await);
         let now = found.reserved();
         reserved.send_if_modified(|known| {
             let changed = *known != now;
@@ -89,7 +89,7 @@ pub(crate) async fn watch(
     }
 }
 
-/// The addresses of lines `nameserver ADDRESS`; an IPv6 zone is left out.
+/// The addresses of the lines `nameserver ADDRESS`, without an IPv6 zone.
 fn name_servers_of(text: &str) -> impl Iterator<Item = IpAddr> {
     text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -110,7 +110,7 @@ async fn resolve(host: Option<&str>, patience: Duration) -> Vec<IpAddr> {
     });
     match tokio::time::timeout(patience, found).await {
         Ok(Ok(Ok(addresses))) => addresses,
-        // Tried again.
+        // The next look tries again.
         _ => Vec::new(),
     }
 }
@@ -142,15 +142,15 @@ mod tests {
     fn what_cannot_be_found_out_now_stays_and_an_api_servers_last_addresses_do() {
         let ips =
             |texts: &[&str]| texts.iter().map(|it| it.parse().unwrap()).collect::<Vec<IpAddr>>();
-        let mut found = Found {
+        let mut found = NeededAddresses {
             name_servers: Some(ips(&["10.0.0.1"])),
             gateways: Some(ips(&["10.0.0.2"])),
             servers: ips(&["10.0.0.3"]),
         };
         let first = found.clone();
-        found.update(Found::default());
+        found.update(NeededAddresses::default());
         assert_eq!(found, first);
-        found.update(Found {
+        found.update(NeededAddresses {
             name_servers: Some(Vec::new()),
             gateways: Some(ips(&["10.0.0.4"])),
             servers: ips(&["10.0.0.5"]),
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(reserved, ips(&["10.0.0.3", "10.0.0.4", "10.0.0.5"]));
         for nth in 0..100 {
             let servers = vec![IpAddr::from([10, 1, 0, nth])];
-            found.update(Found { servers, ..Found::default() });
+            found.update(NeededAddresses { servers, ..NeededAddresses::default() });
         }
         assert_eq!(found.servers.len(), SERVERS);
         assert_eq!(found.servers[0], IpAddr::from([10, 1, 0, 99]));

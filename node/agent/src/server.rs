@@ -1,8 +1,8 @@
-//! The agent's socket: takes requests, brings answers.
+//! The agent's socket: it takes requests and sends the answers.
 //!
 //! The server knows the protocol and nothing of the agent. It sends each request, with a channel for the outcome,
-//! through one channel to the agent. The agent's single-threaded control loop takes requests between its other events,
-//! and sends each outcome when it is there: at once, or when the work that the request asks for has ended.
+//! through one channel to the agent. The agent's single-threaded control loop takes requests between its other events.
+//! It sends the outcome at once, or when the work that the request asks for has ended.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,47 +20,45 @@ use manx_api::{Call, ErrorKind, Failure, Reply, Request, Reservation, Response, 
 use manx_linux::netns::{self, Identity};
 use manx_linux::socket::{self, Listening, SocketLock};
 
-/// Connections served at once; more wait in the socket's backlog. A caller that attaches a pod holds one until the pod
-/// is attached, and a node has some 110 pods (Kubernetes, "Considerations for large clusters").
+/// The most connections at one time; more wait in the socket's backlog. A caller that attaches a pod holds one until the
+/// pod is attached, and a node has some 110 pods (Kubernetes, "Considerations for large clusters").
 const CONNECTIONS: usize = 512;
-/// How long the listener rests when the process has no descriptor left for a connection.
+/// The time that the listener pauses when the process has no descriptor left for a connection.
 const REST: Duration = Duration::from_millis(100);
-/// How long a caller may take to make a device that it has reserved. That takes milliseconds, or longer where many are
-/// made at once.
-const MAKING: Duration = Duration::from_secs(20);
-/// How many bytes of a message are received at once.
-const ROOM: usize = 4 << 10;
+/// The time that a caller may take to make a device that it has reserved. One device takes milliseconds; many at once
+/// take longer.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(20);
+/// The most bytes of a message that are received at once.
+const CHUNK: usize = 4 << 10;
 
-/// A request that waits for the agent, and where its outcome goes.
+/// A request that waits for the agent, with the channel for its outcome.
 pub struct PendingRequest {
-    /// The call.
     pub call: Call,
-    /// The network namespace that a call to attach names by its path, or brings along, if there is one.
+    /// The network namespace of a call to attach: the one at the path that it names, or the one that it brings along.
     pub netns: Option<Identity>,
-    /// Takes the outcome. It is closed if the client has gone away.
+    /// The channel for the outcome, closed if the client has gone away.
     pub answer: oneshot::Sender<Outcome>,
 }
 
-/// How the agent answers a request.
+/// The agent's answer to a request.
 pub enum Outcome {
-    /// To every call but a capture, or a capture refused.
+    /// The answer to every call but a capture, and the refusal of a capture.
     Reply(Response),
-    /// To [`Call::Reserve`]: what the caller is to make, and who waits for it. The end of the channel is the end of the
-    /// reservation.
+    /// The answer to [`Call::Reserve`]: the device that the caller is to make, and the channel for its queues. The end of
+    /// the channel ends the reservation.
     Reserved(Reservation, oneshot::Sender<Handover>),
-    /// To a call whose answer takes long and needs nothing of the agent's own: it is made on another thread, one at a
-    /// time, so that many callers take no more than one core and a stopping agent waits for no more than one answer.
-    Later(Box<dyn FnOnce() -> Response + Send>),
-    /// To [`Call::Capture`]: the pcapng file, piece by piece. The end of the channel is the end of the file; a client
-    /// that has enough closes it.
+    /// An answer that takes long and needs nothing of the control loop. It is made on another thread, one at a time, so
+    /// many callers take no more than one core, and a stopping agent waits for no more than one answer.
+    Deferred(Box<dyn FnOnce() -> Response + Send>),
+    /// The answer to [`Call::Capture`]: the pcapng file in pieces. The end of the channel is the end of the file. A client
+    /// that has enough closes its connection.
     Stream(mpsc::Receiver<Vec<u8>>),
 }
 
 /// The queues of a device that a caller has made.
 pub struct Handover {
-    /// The queues.
     pub queues: Vec<OwnedFd>,
-    /// Takes the outcome.
+    /// The channel for the outcome.
     pub answer: oneshot::Sender<Outcome>,
 }
 
@@ -68,12 +66,12 @@ pub struct Handover {
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
-    /// Holds the socket's name.
+    /// The owner of the socket's path.
     listening: Listening,
 }
 
 impl Server {
-    /// Listens where `lock` says. Call within a tokio runtime.
+    /// Listens at the path that `lock` holds. Call this in a tokio runtime.
     pub fn listen(lock: SocketLock) -> Result<Self, socket::Error> {
         let path = lock.path().to_owned();
         let listening = lock.listen()?;
@@ -82,7 +80,7 @@ impl Server {
         Ok(Self { listener, listening })
     }
 
-    /// Listens beside, too; see [`Listening::listen_beside`].
+    /// Listens at a second path, too; see [`Listening::listen_beside`].
     pub fn listen_beside(&mut self, path: &Path) -> Result<blocking::UnixListener, socket::Error> {
         self.listening.listen_beside(path)
     }
@@ -101,7 +99,7 @@ impl Server {
                 Ok((stream, _)) => {
                     let (requests, turn) = (requests.clone(), Arc::clone(&turn));
                     tokio::spawn(async move {
-                        // A connection that breaks is its client's affair.
+                        // An error of a connection concerns its client alone.
                         let _ = serve_connection(stream, &requests, &turn).await;
                         drop(place);
                     });
@@ -115,7 +113,7 @@ impl Server {
     }
 }
 
-/// The part of a request that every version has.
+/// The part of a request that is the same in every version.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
@@ -158,10 +156,10 @@ async fn serve_connection(
             answer = hand_over(&mut stream, handover).await?;
         }
         match answer {
-            // A reservation is followed by no other.
+            // A handover never leads to a second reservation.
             Outcome::Reserved(..) => return Err(io::ErrorKind::InvalidData.into()),
             Outcome::Reply(response) => send(&mut stream, &response).await?,
-            Outcome::Later(work) => {
+            Outcome::Deferred(work) => {
                 let taken = Arc::clone(turn).acquire_owned();
                 let taken = unless_gone(&mut stream, taken).await?.map_err(io::Error::other)?;
                 send(&mut stream, &run_on_thread(work, taken).await).await?;
@@ -175,13 +173,13 @@ async fn serve_connection(
     Ok(())
 }
 
-/// Waits for the queues of the device that a caller makes, and hands them over. An error, and the end of the connection,
-/// end the reservation.
+/// Waits for the queues of the device that a caller makes, and hands them to the agent. An error or the end of the
+/// connection ends the reservation.
 async fn hand_over(
     stream: &mut UnixStream,
     handover: oneshot::Sender<Handover>,
 ) -> io::Result<Outcome> {
-    let received = tokio::time::timeout(MAKING, receive(stream)).await;
+    let received = tokio::time::timeout(HANDOVER_TIMEOUT, receive(stream)).await;
     let Some((bytes, queues)) = received.map_err(|_| io::ErrorKind::TimedOut)?? else {
         return Err(io::ErrorKind::UnexpectedEof.into());
     };
@@ -195,7 +193,7 @@ async fn hand_over(
         Err(failure) => return Ok(Outcome::Reply(Err(failure))),
     }
     let (answer, answered) = oneshot::channel();
-    // An agent that stops waits for nothing more.
+    // This fails if the agent stops.
     let _ = handover.send(Handover { queues, answer });
     unless_gone(stream, answered).await.map(|outcome| outcome.unwrap_or_else(|_| stopping()))
 }
@@ -205,7 +203,7 @@ fn stopping() -> Outcome {
     Outcome::Reply(Err(Failure { kind: ErrorKind::Internal, message }))
 }
 
-/// One message, and the descriptors that came with it; `None` when the client has closed the connection.
+/// Receives a message and the descriptors that came with it. `None`: the client has closed the connection.
 async fn receive(stream: &mut UnixStream) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let mut descriptors = Vec::new();
     let mut header = [0; 4];
@@ -217,14 +215,14 @@ async fn receive(stream: &mut UnixStream) -> io::Result<Option<(Vec<u8>, Vec<Own
         }
     }
     let len = manx_api::message_len(header).map_err(io::Error::other)?;
-    // Memory follows what has come, not what is announced.
+    // Memory grows with the bytes received, not with the announced length.
     let mut bytes = Vec::new();
-    let mut room = [0; ROOM];
+    let mut chunk = [0; CHUNK];
     while bytes.len() < len {
-        let rest = ROOM.min(len - bytes.len());
-        match receive_some(stream, &mut room[..rest], &mut descriptors).await? {
+        let rest = CHUNK.min(len - bytes.len());
+        match receive_some(stream, &mut chunk[..rest], &mut descriptors).await? {
             0 => return Ok(None),
-            len => bytes.extend_from_slice(&room[..len]),
+            len => bytes.extend_from_slice(&chunk[..len]),
         }
     }
     Ok(Some((bytes, descriptors)))
@@ -232,13 +230,13 @@ async fn receive(stream: &mut UnixStream) -> io::Result<Option<(Vec<u8>, Vec<Own
 
 async fn receive_some(
     stream: &UnixStream,
-    room: &mut [u8],
+    buffer: &mut [u8],
     descriptors: &mut Vec<OwnedFd>,
 ) -> io::Result<usize> {
     loop {
         stream.readable().await?;
         let received =
-            stream.try_io(Interest::READABLE, || descriptors::receive(stream, room, descriptors));
+            stream.try_io(Interest::READABLE, || descriptors::receive(stream, buffer, descriptors));
         match received {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             other => return other,
@@ -254,7 +252,7 @@ async fn submit(
 ) -> io::Result<Outcome> {
     let (answer, answered) = oneshot::channel();
     let netns = match &call {
-        // Looking at a path may take for ever, so it is not the agent's control loop that does it.
+        // The control loop must not do this: a path on a mount that does not answer blocks for ever.
         Call::Attach(attach) => unless_gone(stream, tokio::fs::metadata(&attach.netns))
             .await?
             .ok()
@@ -269,8 +267,8 @@ async fn submit(
     unless_gone(stream, answered).await.map(|answer| answer.unwrap_or_else(|_| stopping()))
 }
 
-/// Waits for something on behalf of a client. Nothing is sent to the agent meanwhile: readable now means that the
-/// client has gone (or talks out of turn).
+/// Waits for something on behalf of a client. The client has nothing to send meanwhile: a readable socket means that it
+/// has gone, or breaks the protocol.
 async fn unless_gone<T>(
     stream: &mut UnixStream,
     awaited: impl Future<Output = T>,
@@ -286,7 +284,7 @@ async fn unless_gone<T>(
     }
 }
 
-/// Makes an answer on another thread. The work keeps its turn until it is done, even if the caller no longer waits.
+/// Makes an answer on another thread. The work keeps `turn` until it has ended, even if the caller no longer waits.
 async fn run_on_thread(
     work: Box<dyn FnOnce() -> Response + Send>,
     turn: OwnedSemaphorePermit,
@@ -315,7 +313,8 @@ async fn send(stream: &mut UnixStream, response: &Response) -> io::Result<()> {
     stream.write_all(&bytes).await
 }
 
-/// Brings pieces to the client until either has enough. Dropping the channel tells the agent.
+/// Sends the pieces to the client until there are no more, or the client closes the connection. The closed channel tells
+/// the agent.
 async fn forward(stream: UnixStream, mut pieces: mpsc::Receiver<Vec<u8>>) -> io::Result<()> {
     let (mut read, mut write) = stream.into_split();
     let mut closed = [0; 1];

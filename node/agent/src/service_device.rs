@@ -1,8 +1,8 @@
 //! The service port: `manx1` in the node's namespace, by which packets to service addresses go to the node's kube-proxy and
 //! come back.
 //!
-//! A routing rule leads all that comes in by it back to it, but for what is the node's own: what kube-proxy has
-//! translated is judged, and what it has not is dropped. Neither leaves the node by its own routes.
+//! A routing rule sends packets that come in by it back to it, unless they are for the node itself. Manx judges those that
+//! kube-proxy has translated, and drops the others. None of them leave by the node's own routes.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +14,6 @@ use manx_linux::netns::{self, sysctl};
 
 use crate::error;
 
-/// The interface's name.
 pub(crate) const NAME: &str = "manx1";
 
 /// The service port's interface, without its queues.
@@ -25,16 +24,17 @@ pub(crate) struct ServiceDevice {
 }
 
 impl ServiceDevice {
-    /// Makes `manx1` in the calling thread's namespace, which is the node's. `like` is the host port's device.
+    /// Makes `manx1` in the calling thread's namespace, which is the node's. Its other properties are those of `like`, the
+    /// host port's device.
     ///
     /// # Errors
-    /// [`error::Error::StrictReversePath`] where the kernel would drop what kube-proxy has translated.
+    /// [`error::Error::StrictReversePath`] if the kernel would drop packets that kube-proxy has translated.
     pub(crate) fn attach(
         agent: &AgentNamespace,
         like: &DeviceSpec<'_>,
     ) -> Result<(Self, OpenDevice), error::Error> {
         let netns = netns::current().map_err(Error::from)?;
-        // The larger of this value and the interface's counts (the kernel's `ip-sysctl.rst`).
+        // The kernel uses the larger of this value and the interface's (`ip-sysctl.rst`).
         let strict = netns::run_in(&netns, || sysctl::read("ipv4/conf/all/rp_filter"));
         if strict.map_err(Error::from)?.is_ok_and(|found| found == "1") {
             return Err(error::Error::StrictReversePath);
@@ -45,7 +45,7 @@ impl ServiceDevice {
         match port.route_back() {
             Ok(()) => Ok((port, held)),
             Err(error) => {
-                // The first error is the one to tell.
+                // The first error is the one to report.
                 let _ = port.detach(agent);
                 Err(error.into())
             }
@@ -54,20 +54,20 @@ impl ServiceDevice {
 
     fn route_back(&self) -> Result<(), Error> {
         netns::run_in(&self.netns, || {
-            // Packets of pods come in here, and the way to pods is another interface.
+            // Packets of pods come in here, but the routes to pods lead to another interface.
             sysctl::set(&format!("ipv4/conf/{NAME}/rp_filter"), "0")
         })?
         .map_err(netlink::Error::from)?;
         Ok(netlink::in_netns(&self.netns, async |netlink| {
             let families = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
             for family in families {
-                // By a gateway: for destinations on the link itself the kernel sends redirects (RFC 1812, section 5.2.7.2),
-                // because packets leave as they came in.
+                // The route has a gateway, because packets leave by the interface by which they came: for a destination on the
+                // link itself the kernel would send redirects (RFC 1812, section 5.2.7.2).
                 let via = Some(gateway(family));
                 let direct = Route::direct(Route::default_of(family), self.made.index);
                 let route = Route { via, onlink: true, ..direct };
                 let done = netlink.replace_route_in(TRANSLATED_TABLE, &route).await;
-                // A kernel without IPv6 has no packets of it either.
+                // A kernel without IPv6 refuses its route, and needs none.
                 if family.is_ipv4() {
                     done?;
                 }
@@ -76,7 +76,7 @@ impl ServiceDevice {
         })?)
     }
 
-    /// Removes the rule, and what closing the queues does not remove.
+    /// Removes the rule, and what is left of the interface after its queues are closed.
     pub(crate) fn detach(&self, agent: &AgentNamespace) -> Result<(), Error> {
         netlink::in_netns(&self.netns, async |netlink| {
             netlink.set_table_rule(TRANSLATED_TABLE, None).await

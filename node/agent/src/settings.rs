@@ -1,4 +1,4 @@
-//! What an agent is told at its start.
+//! The settings of an agent.
 
 use std::path::PathBuf;
 
@@ -10,71 +10,65 @@ use manx_devices::pod_device;
 use manx_objects::object::ObjectKey;
 pub use manx_observe::Addresses;
 
-/// Where the objects are.
+/// The place of the objects.
 #[derive(Debug, Clone)]
 pub enum Datastore {
-    /// In a directory of manifests.
+    /// A directory of manifests.
     Directory(PathBuf),
-    /// At an API server.
+    /// An API server.
     Kubernetes {
-        /// How it is reached.
+        /// The server's address and the credentials for it.
         access: Box<Access>,
-        /// The file with the last state, for a start while the server does not answer.
+        /// The file with the last state, which a start uses while the server does not answer.
         state: PathBuf,
-        /// The service account as which it asks: when that is deleted, Manx is gone from the cluster.
+        /// The agent's service account. Its deletion means that Manx is removed from the cluster.
         account: Option<ObjectKey>,
     },
 }
 
-/// Who translates service addresses to endpoints.
+/// The program that translates service addresses to endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Services {
-    /// Nobody: a service address is an address of the world.
+    /// No program: a service address is an address of the world.
     None,
     /// kube-proxy, in the node's kernel.
     KubeProxy,
 }
 
-/// Whose network the node's pods are in: who makes their interfaces, gives them addresses, and reaches other nodes.
+/// The owner of the pod network, which makes interfaces, gives out addresses and reaches other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Network {
-    /// That of Manx.
     Manx,
-    /// Another CNI plugin's. Manx only judges.
+    /// Another CNI plugin. Manx only judges packets.
     OtherPlugin,
 }
 
-/// What an agent is told at its start.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The name of its Node.
+    /// The name of the agent's Node.
     pub name: String,
-    /// Where the objects are.
     pub datastore: Datastore,
-    /// Where it serves its health and its metrics, beside its health at a socket.
+    /// The addresses of its health and metrics. Its health is also at a socket.
     pub observed_at: Addresses,
-    /// Where it listens.
+    /// The path of its socket.
     pub socket: PathBuf,
-    /// Whether it waits for the end of an agent that listens there. Else it does not start beside one.
+    /// Whether it waits until an agent that listens there ends. Otherwise it does not start while there is one.
     pub standby: bool,
-    /// The interface to other nodes; `None`: the one that has the Node's address.
+    /// The interface to other nodes; `None`: the one with the Node's address.
     pub uplink: Option<String>,
     /// Whether tunnel packets use a packet socket on the uplink, or only the raw socket.
     pub packet_socket: bool,
-    /// Who translates service addresses.
     pub services: Services,
-    /// Whose network the pods are in.
     pub network: Network,
-    /// How pods are attached.
     pub pod_device: pod_device::Preference,
-    /// Whether workers sleep.
+    /// Whether workers sleep when they have nothing to do.
     pub polling: Polling,
-    /// A worker for each; the core that it is pinned to.
+    /// One entry for each worker: the core that it is pinned to, if any.
     pub cores: Vec<Option<usize>>,
-    /// How connections are followed.
+    /// The settings of connection tracking.
     pub connections: Connections,
     /// Whether tables are proved before they are published.
     pub verify_tables: bool,
-    /// Is called when the start went well.
-    pub tell_ready: fn(),
+    /// A function that is called when the agent has started.
+    pub report_ready: fn(),
 }

@@ -1,4 +1,4 @@
-//! The start of an agent, until it has read the objects: it takes the socket, and says at it what it waits for.
+//! The start of an agent until it has read the objects: it takes the socket, and answers requests with what it waits for.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -14,11 +14,11 @@ use crate::node::{Inputs, View};
 use crate::server::{Outcome, PendingRequest, Server};
 use crate::settings::Settings;
 
-/// How often an agent that waits for the end of another one looks.
-const LOOK: Duration = Duration::from_millis(10);
+/// The time between two attempts to take the socket of an agent that is still there.
+const RETRY: Duration = Duration::from_millis(10);
 
-/// One agent of a node listens at a time. One that is to be its successor waits for its end; any other only for the end of
-/// one that was killed.
+/// Takes the socket; one agent of a node has it at a time. With `standby` this waits until the other agent ends, otherwise
+/// only as long as a killed one takes to end.
 pub(crate) async fn listen(settings: &Settings) -> Result<Server, Error> {
     let start = Instant::now();
     let mut waits = false;
@@ -34,24 +34,24 @@ pub(crate) async fn listen(settings: &Settings) -> Result<Server, Error> {
                     );
                 }
                 waits = true;
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(RETRY).await;
             }
             taken => return Ok(taken?),
         }
     }
 }
 
-/// Reads the objects. Until that is done, all requests are answered with what it waits for, and so are probes.
+/// Reads the objects. Until that is done, requests and probes are answered with what the agent waits for.
 pub(crate) async fn open(
     settings: &Settings,
     inbox: &mut mpsc::Receiver<PendingRequest>,
     health: &watch::Sender<Health>,
 ) -> Result<(Inputs, View), Error> {
-    let told = |waits: &Waits| {
+    let report_wait = |waits: &Waits| {
         health.send_replace(Health::Starting(Some(sentence(waits))));
     };
     let opened = async {
-        let mut inputs = Inputs::open(settings, told).await?;
+        let mut inputs = Inputs::open(settings, report_wait).await?;
         let view = View::open(settings, &mut inputs)?;
         Ok((inputs, view))
     };
@@ -67,7 +67,7 @@ pub(crate) async fn open(
                 };
                 let message = format!("the agent has just started, and nothing passes: {waits}");
                 let failure = Failure { kind: ErrorKind::Starting, message };
-                // A caller that has gone away does not wait.
+                // This fails if the caller has gone, and then nobody waits for the answer.
                 let _ = answer.send(Outcome::Reply(Err(failure)));
             }
         }

@@ -1,7 +1,7 @@
-//! The way to the other nodes: the tunnel ports, and the hardware addresses that the packet socket needs.
+//! The uplink to the other nodes: the tunnel ports, and the hardware addresses that the packet socket needs.
 //!
-//! The kernel resolves neighbours; the agent reads what it found. A peer whose next hop is not known yet is reached by
-//! the raw socket, where the kernel resolves it with the first packet.
+//! The kernel resolves neighbours, and the agent reads its neighbour table. A peer whose next hop is not known yet is
+//! reached by the raw socket: the kernel resolves the next hop with the first packet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,21 +20,21 @@ use manx_devices::device::Queues;
 use manx_linux::doctor::{self, Lack};
 use manx_linux::netlink::{self, Netlink};
 
-/// How often the kernel's neighbour table is read.
+/// The time between two looks at the kernel's neighbour table.
 const REFRESH: Duration = Duration::from_secs(2);
 
-/// Hardware address of the next hop to each peer.
+/// The hardware address of the next hop to each peer.
 pub(super) type NextHops = BTreeMap<Ipv4Addr, [u8; 6]>;
 
 /// The uplink's tunnel ports.
 pub(super) struct Tunnels {
     /// The raw protocol-4 sockets.
     pub(super) raw: Queues,
-    /// The packet sockets, if asked for, and the uplink's hardware address.
+    /// The packet sockets, if they are wanted, and the uplink's hardware address.
     pub(super) packet_socket: Option<(Queues, [u8; 6])>,
 }
 
-/// The interface that has one of the node's addresses: the other nodes know it by that.
+/// Finds the interface that has one of the node's addresses, by which the other nodes know it.
 pub(super) async fn find_by_address(
     netlink: &Netlink,
     node: &str,
@@ -54,7 +54,7 @@ pub(super) async fn find_by_address(
     }
 }
 
-/// The interface to the other nodes.
+/// Finds the interface of this name.
 pub(super) async fn find(netlink: &Netlink, name: &str) -> Result<netlink::Link, Error> {
     let link = netlink.existing(name).await?;
     if link.loopback {
@@ -66,8 +66,8 @@ pub(super) async fn find(netlink: &Netlink, name: &str) -> Result<netlink::Link,
     Ok(link)
 }
 
-/// Opens the tunnel ports on the uplink `link`, a queue for each worker. With packet sockets the raw sockets only send;
-/// without, the first one receives too: each would receive every packet.
+/// Opens the tunnel ports on the uplink `link`, a queue for each worker. With packet sockets the raw sockets only send.
+/// Without them the first raw socket also receives, and no other does, because each would receive every packet.
 pub(super) fn open(
     link: &netlink::Link,
     packet_socket: bool,
@@ -84,12 +84,12 @@ pub(super) fn open(
     Ok(Tunnels { raw: raw(Reception::Quiet, workers)?, packet_socket: Some((queues, mac)) })
 }
 
-/// The tunnel ports where another CNI plugin reaches the other nodes: nothing comes in by them.
+/// Opens tunnel ports that receive nothing, because another CNI plugin reaches the other nodes.
 pub(super) fn unused(workers: usize) -> Result<Tunnels, Lack> {
     Ok(Tunnels { raw: raw(Reception::Quiet, workers)?, packet_socket: None })
 }
 
-/// Opens VXLAN's sockets on the underlay address `local`: the first worker's receives, all send. `Err`: why not.
+/// Opens VXLAN's sockets on the underlay address `local`: the first worker's receives, all send.
 pub(super) fn vxlan(local: Ipv4Addr, workers: usize) -> Result<Queues, String> {
     let opened = sockets(Reception::All, workers, |reception| VxlanSocket::open(local, reception));
     opened.map_err(|error| {
@@ -105,7 +105,7 @@ fn raw(first: Reception, workers: usize) -> Result<Queues, Lack> {
     sockets(first, workers, IpipRaw::open).map_err(|error| doctor::raw_sockets_refused(&error))
 }
 
-/// A socket for each worker: what the first one's receives is told, all others only send.
+/// Opens a socket for each worker. The first one receives as `first` says; all others only send.
 fn sockets<P: PacketIo + 'static>(
     first: Reception,
     workers: usize,
@@ -115,7 +115,7 @@ fn sockets<P: PacketIo + 'static>(
     receptions.map(|it| Ok(Box::new(open(it)?) as Box<dyn PacketIo>)).collect()
 }
 
-/// Keeps `hops` at what the kernel knows of the peers' next hops on interface `device`; never ends.
+/// Keeps `hops` equal to the peers' next hops on interface `device` that the kernel knows; never ends.
 pub(super) async fn watch_next_hops(
     netlink: Netlink,
     device: u32,

@@ -1,7 +1,7 @@
-//! Tables are proved before they are published, if the agent is told so (`--verify-tables`).
+//! The proof of tables before they are published (`--verify-tables`).
 //!
-//! Tables that are refuted are never published: those before stay in force, and where there are none nothing passes. It
-//! is the control thread that proves, so whatever else is asked of the agent waits meanwhile; packets do not.
+//! Tables that are refuted are never published: the earlier ones stay in force, and if there are none, no packets pass. The
+//! control thread does the proof, so requests wait for it; packets do not.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use manx_api::{Verification, Verified};
 use manx_objects::contents::Contents;
 use manx_oracle::Oracle;
 
-/// What was last proved or refuted.
+/// The last tables that were proved or refuted.
 #[derive(Debug, Default)]
 pub(super) struct Verifier {
     /// The hash of the tables, the fingerprint of the objects, and the endpoints.
@@ -23,15 +23,15 @@ pub(super) struct Verifier {
 }
 
 impl Verifier {
-    /// Whether tables for these endpoints say what the objects say. Tables and objects that were compared last are not
-    /// compared again.
+    /// Whether the tables for these endpoints agree with the objects. A comparison is not repeated for the same tables and
+    /// objects.
     pub(super) fn admits(
         &mut self,
         contents: &Contents,
         local: impl IntoIterator<Item = ObjectName>,
         image: &Image,
     ) -> bool {
-        // An endpoint that the tables lack is compared, too.
+        // Endpoints that only one of the two sides has are compared, too.
         let local = local.into_iter().chain(image.endpoints().cloned()).collect();
         let now = (image.canonical_hash(), contents.fingerprint, local);
         if self.last.as_ref() != Some(&now) {
@@ -41,7 +41,7 @@ impl Verifier {
         matches!(self.verification, Verification::Proved(_))
     }
 
-    /// What came of the last tables.
+    /// The result for the last tables.
     pub(super) fn verification(&self) -> &Verification {
         &self.verification
     }

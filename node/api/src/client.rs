@@ -17,10 +17,10 @@ use crate::{
     Flows, Reply, Request, Reservation, Response, Routes, Status, descriptors,
 };
 
-/// How long an agent may take to answer.
+/// The time that an agent may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why there is no answer, or another one than expected.
+/// The reason why there is no answer, or an unexpected one.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No agent listens.
@@ -38,7 +38,7 @@ pub enum Error {
         "the agent's socket {0} may only be used by the user who runs the agent: run this as that user"
     )]
     Denied(PathBuf),
-    /// Another user listens.
+    /// The process that listens belongs to another user.
     #[error(
         "user {owner} listens at {path}, and this is run by user {}: its answers are not trusted; run this as the user \
          who runs the agent",
@@ -47,7 +47,7 @@ pub enum Error {
     Stranger {
         /// The socket.
         path: PathBuf,
-        /// The user.
+        /// That user's id.
         owner: u32,
     },
     /// The agent disconnected.
@@ -61,12 +61,12 @@ pub enum Error {
     /// The agent's process lives, but its control loop does not answer.
     #[error("the agent at {0} has not answered for {patience} s: its log shows what it does", patience = PATIENCE.as_secs())]
     Silent(PathBuf),
-    /// The thread that answers for its health does not.
+    /// The thread that serves the agent's health does not answer.
     #[error("the agent has not answered at {path} for {} s", patience.as_secs())]
     Slow {
         /// The socket.
         path: PathBuf,
-        /// How long it was waited for.
+        /// The time that the client waited.
         patience: Duration,
     },
     /// The answer does not fit the call.
@@ -74,7 +74,7 @@ pub enum Error {
     Protocol {
         /// The socket.
         path: PathBuf,
-        /// What was received.
+        /// A description of the answer.
         reason: String,
     },
     /// The agent refused the call.
@@ -96,7 +96,7 @@ impl Error {
     }
 }
 
-/// Connects to a socket of the caller's own or of root. What is read is waited for so long.
+/// Connects to a socket of the caller's user or of root. A read waits for `patience` at most.
 pub(crate) fn connect(path: &Path, patience: Duration) -> Result<UnixStream, Error> {
     let path = path.to_owned();
     let stream = match UnixStream::connect(&path) {
@@ -124,13 +124,13 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the agent that listens at `path`. The agent must belong to the caller or to root: a socket has a
-    /// name in a folder, and the first process that binds the name has it.
+    /// Connects to the agent that listens at `path`. The agent must belong to the caller or to root, because any process
+    /// that can write to the folder could have bound the path first.
     pub fn connect(path: &Path) -> Result<Self, Error> {
         Ok(Self { stream: connect(path, PATIENCE)?, path: path.to_owned() })
     }
 
-    /// From now on replies are waited for so long, instead of a minute.
+    /// Sets the time to wait for later replies, instead of a minute.
     pub fn set_patience(&self, patience: Duration) -> Result<(), Error> {
         let set = self.stream.set_read_timeout(Some(patience));
         set.map_err(|source| Error::Broken { path: self.path.clone(), source })
@@ -141,7 +141,7 @@ impl Client {
         self.call_with(call, &[])
     }
 
-    /// The same, with descriptors.
+    /// Makes a call with descriptors, and waits for the reply.
     fn call_with(&mut self, call: Call, descriptors: &[BorrowedFd<'_>]) -> Result<Reply, Error> {
         let request = Request { version: api::VERSION, call };
         let bytes = api::encode(&request).map_err(|error| self.protocol(error.to_string()))?;

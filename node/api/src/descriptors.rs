@@ -1,6 +1,6 @@
 //! Messages that carry descriptors (`SCM_RIGHTS`, unix(7)): a pod's namespace, the queues of a device.
 //!
-//! [`receive`] takes what has come, as it is; [`receive_message`] waits for a whole message.
+//! [`receive`] takes the bytes that have come; [`receive_message`] waits for a whole message.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,20 +12,20 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// The most descriptors that one call of the kernel's carries (`SCM_MAX_FD`).
+/// The most descriptors that one system call carries (`SCM_MAX_FD`).
 const AT_ONCE: usize = 253;
 /// The most descriptors of a message: a queue for each worker that an agent can have.
 pub const MAX_DESCRIPTORS: usize = 256;
-/// How many bytes of a message are received at once.
-const ROOM: usize = 16 << 10;
+/// The most bytes of a message that are received at once.
+const CHUNK: usize = 16 << 10;
 
-/// Sends bytes, of which there are at least as many as calls are needed, and descriptors with the first of them. The
-/// socket blocks.
+/// Sends bytes, and descriptors with the first of them. The socket blocks. Each system call with descriptors needs at
+/// least one byte.
 pub fn send(socket: impl AsFd, mut bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut rest = descriptors;
     while !bytes.is_empty() {
         let (now, later) = rest.split_at(rest.len().min(AT_ONCE));
-        // One byte goes with descriptors that others follow.
+        // Only one byte is sent if more descriptors follow.
         let part = if later.is_empty() { bytes } else { &bytes[..1] };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -41,22 +41,22 @@ pub fn send(socket: impl AsFd, mut bytes: &[u8], descriptors: &[BorrowedFd<'_>])
     Ok(())
 }
 
-/// Receives bytes into `room`, and the descriptors that come with them into `descriptors`. Returns the number of bytes;
-/// 0: the other side has closed the connection.
+/// Receives bytes into `buffer`, and the descriptors that come with them into `descriptors`. Returns the number of
+/// bytes; 0: the other side has closed the connection.
 ///
 /// # Errors
-/// `WouldBlock` on a socket that does not block. `InvalidData` when there are more descriptors than
+/// `WouldBlock` if a socket that does not block has no bytes. `InvalidData` if there are more descriptors than
 /// [`MAX_DESCRIPTORS`].
 pub fn receive(
     socket: impl AsFd,
-    room: &mut [u8],
+    buffer: &mut [u8],
     descriptors: &mut Vec<OwnedFd>,
 ) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
-        let room = &mut [IoSliceMut::new(room)];
-        match recvmsg(&socket, room, &mut control, RecvFlags::CMSG_CLOEXEC) {
+        let buffers = &mut [IoSliceMut::new(buffer)];
+        match recvmsg(&socket, buffers, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(Errno::INTR) => {}
             other => break other?,
         }
@@ -94,14 +94,14 @@ pub fn receive_message(
         let text = format!("a message of {len} bytes is too long: at most {most} are allowed");
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
-    // Memory follows what has come, not what is announced.
+    // Memory grows with the bytes received, not with the announced length.
     let mut bytes = Vec::new();
-    let mut room = vec![0; ROOM.min(len)];
+    let mut chunk = vec![0; CHUNK.min(len)];
     while bytes.len() < len {
-        let rest = room.len().min(len - bytes.len());
-        match receive(&socket, &mut room[..rest], &mut descriptors)? {
+        let rest = chunk.len().min(len - bytes.len());
+        match receive(&socket, &mut chunk[..rest], &mut descriptors)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            received => bytes.extend_from_slice(&room[..received]),
+            received => bytes.extend_from_slice(&chunk[..received]),
         }
     }
     Ok(Some((bytes, descriptors)))
@@ -123,9 +123,9 @@ mod tests {
             send(&left, b"message", &vec![null.as_fd(); count]).unwrap();
             let (mut bytes, mut descriptors) = (Vec::new(), Vec::new());
             while bytes.len() < 7 {
-                let mut room = [0; 7];
-                let len = receive(&right, &mut room, &mut descriptors).unwrap();
-                bytes.extend_from_slice(&room[..len]);
+                let mut chunk = [0; 7];
+                let len = receive(&right, &mut chunk, &mut descriptors).unwrap();
+                bytes.extend_from_slice(&chunk[..len]);
             }
             assert_eq!((bytes.as_slice(), descriptors.len()), (&b"message"[..], count));
         }

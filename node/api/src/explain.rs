@@ -29,13 +29,13 @@ pub struct ExplainRequest {
 /// The reply to an [`ExplainRequest`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// What decides, and the steps to it.
+    /// The verdict and the steps to it.
     #[serde(flatten)]
     pub story: Trace,
     /// The parties whose address is assumed because the manifests give them none.
     pub assumed: Vec<String>,
-    /// What is judged as something else: a pod on the host's network is its node, and a service's port is one of its
-    /// endpoints'.
+    /// The parties that are judged as another one: a pod on the host's network as its node, and a service's port as one of
+    /// its endpoints.
     pub stand_ins: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Asks whether an agent is alive and ready: by HTTP at a socket beside its own, which a thread of its own answers. So the
-//! answer comes also while the agent's control loop is busy, or stands still.
+//! A client for an agent's health, by HTTP at a second socket of the agent. A separate thread of the agent answers, also
+//! while the agent's control loop is busy or stands still.
 
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -7,38 +7,38 @@ use std::time::Duration;
 
 use crate::client::{self, Error};
 
-/// How long an answer may take: less than kubelet waits for a probe.
+/// The time that an answer may take: less than kubelet waits for a probe.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// The most bytes of an answer that are read. One has a sentence.
-const ROOM: u64 = 64 << 10;
+/// The most bytes of an answer that are read. An answer is a sentence.
+const MAX_ANSWER: u64 = 64 << 10;
 
-/// What is asked.
+/// A page of an agent's health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Page {
-    /// Whether the process is to be left running.
+    /// Whether the process should be left running.
     Liveness,
     /// Whether pods can be attached and their packets pass.
     Readiness,
 }
 
-/// What is answered.
+/// The answer to a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// Whether all is well.
     pub well: bool,
-    /// A sentence.
+    /// The answer as a sentence.
     pub text: String,
 }
 
-/// The socket of the health of the agent that listens at `agent`.
+/// The path of the health socket of the agent that listens at `agent`.
 pub fn path(agent: &Path) -> PathBuf {
     agent.with_extension("health")
 }
 
-/// Asks at the socket `path`.
+/// Reads a page at the socket `path`.
 ///
 /// # Errors
-/// No process of the caller's user or of root listens, or the answer is not such a page.
+/// No process of the caller's user or of root listens, or the answer is not a page of health.
 pub fn ask(path: &Path, page: Page) -> Result<Answer, Error> {
     let name = match page {
         Page::Liveness => "liveness",
@@ -48,7 +48,7 @@ pub fn ask(path: &Path, page: Page) -> Result<Answer, Error> {
     let mut text = String::new();
     let asked = stream
         .write_all(format!("GET /{name} HTTP/1.1\r\nHost: manx\r\n\r\n").as_bytes())
-        .and_then(|()| stream.take(ROOM).read_to_string(&mut text));
+        .and_then(|()| stream.take(MAX_ANSWER).read_to_string(&mut text));
     match asked {
         Ok(_) => parse(&text).ok_or_else(|| Error::Protocol {
             path: path.to_owned(),

@@ -1,12 +1,12 @@
 //! The protocol of the agent's socket: the calls of CNI and the rig, the status for `manx status`, and a client.
 //!
 //! The layers, in order:
-//! - [`trace`]: why a connection passes or not, step by step.
+//! - [`trace`]: the steps by which a connection passes or not.
 //! - [`explain`], [`proof`]: the request and the replies that carry traces.
 //! - this file: [`Request`], [`Response`], and the framing of messages.
 //! - [`descriptors`]: messages that carry descriptors.
 //! - [`client`]: a blocking client.
-//! - [`health`]: asks whether an agent is alive and ready, at a socket beside.
+//! - [`health`]: a client for the socket of an agent's health.
 //!
 //! This crate depends on no other crate of Manx: a program that talks to an agent needs nothing else.
 //!
@@ -35,23 +35,23 @@ use crate::proof::Refutation;
 pub const VERSION: u32 = 3;
 /// The most flows of a worker in a status.
 pub const MAX_FLOWS: usize = 1024;
-/// The most pods that a status names of those that are not simply attached.
+/// The most pods in a status that are not simply attached.
 pub const MAX_OTHER_PODS: usize = 20;
 /// The most bytes of a message.
 pub const MAX_MESSAGE: usize = 64 << 20;
 
-/// Why bytes are not a message.
+/// The reason why bytes are not a message.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// Longer than [`MAX_MESSAGE`].
+    /// The message is longer than [`MAX_MESSAGE`].
     #[error("a message of {0} bytes is too long: at most {MAX_MESSAGE} are allowed")]
     TooLong(usize),
-    /// Not JSON, or not of the expected form.
+    /// The message is not JSON, or not of the expected form.
     #[error("a message that does not parse: {0}")]
     Json(#[from] serde_json::Error),
 }
 
-/// The bytes of a message, with its length first.
+/// Encodes a message: its length, then its bytes.
 pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, message)?;
@@ -63,7 +63,7 @@ pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     Ok(bytes)
 }
 
-/// The number of bytes that follow the length.
+/// Decodes the length of a message, and checks it.
 pub fn message_len(header: [u8; 4]) -> Result<usize, FrameError> {
     let len = u32::from_le_bytes(header) as usize;
     if len > MAX_MESSAGE { Err(FrameError::TooLong(len)) } else { Ok(len) }
@@ -72,48 +72,48 @@ pub fn message_len(header: [u8; 4]) -> Result<usize, FrameError> {
 /// A request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Request {
-    /// [`VERSION`].
+    /// The protocol version, [`VERSION`].
     pub version: u32,
     /// The call.
     pub call: Call,
 }
 
-/// The calls.
+/// The calls of the protocol.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Call {
     /// Attach a pod: give it its interface and addresses. Repeating the call for the same pod and namespace gives the
     /// same reply.
     Attach(Attach),
-    /// The same for a caller that can make a TUN or TAP device in the pod's namespace, whose descriptor comes with the
-    /// message. If the pod is to have one and has none yet, the reply is what the caller is to make. Its next message on
-    /// the connection is [`Call::HandOver`]; if it does not come in time, nothing is reserved any more.
+    /// Attach a pod, for a caller that can make TUN and TAP devices. The descriptor of the pod's namespace comes with the
+    /// message. If the pod needs such a device and has none yet, the reply describes it. The caller's next message on the
+    /// connection is [`Call::HandOver`]. If it does not come in time, the reservation ends.
     Reserve(Attach),
-    /// The queues of the device that was reserved, as descriptors with the message; for a [`MadeLink`] the network
-    /// namespace in which its ends lie now. The reply is that of [`Call::Attach`].
+    /// Hand over the queues of the reserved device, as descriptors with the message; for a [`MadeLink`] the network
+    /// namespace in which its ends are now. The reply is that of [`Call::Attach`].
     HandOver,
-    /// Detach a pod: take its interface and addresses away. It is no error if the pod is not attached, or is attached
-    /// otherwise than the call says.
+    /// Detach a pod: take its interface and addresses away. It is no error if the pod is not attached, or has another
+    /// attachment than the call names.
     Detach(Detach),
-    /// All that have addresses of this node.
+    /// List the pods that have addresses of this node, and all other attachments that [`Call::Detach`] would end.
     Attachments,
-    /// Whether a pod could be attached now.
+    /// Check whether a pod could be attached now.
     Ready,
-    /// Whether Manx is gone from the cluster: nobody will start an agent on this node again.
+    /// Check whether Manx was removed from the cluster, so that no agent starts on this node again.
     Removed,
-    /// Everything that `manx status` shows.
+    /// Read everything that `manx status` shows.
     Status,
-    /// Where each prefix leads, by which source, and what other sources say; with an address only for the longest prefix
-    /// that contains it.
+    /// List the routes of all sources, and which of them are used. With an address: only those of the longest prefix that
+    /// contains it.
     Routes(Option<IpAddr>),
     /// Explain whether a connection passes by the objects that the agent has loaded, and what decides.
     Explain(ExplainRequest),
-    /// The last denied flows, oldest first (a bounded buffer).
+    /// List the last denied flows, oldest first (a bounded buffer).
     Denials,
-    /// The flows of the workers' tables, and the flows denied since a point that an earlier reply names
+    /// List the flows of the workers' tables, and the flows denied since a point that an earlier reply names
     /// ([`Flows::denied`]); without a point no denied flows.
     Flows(Option<u64>),
-    /// Stream a port's packets: after the reply the connection carries a pcapng file until either side closes it.
+    /// Capture a port's packets: after the reply the connection carries a pcapng file until either side closes it.
     Capture(Capture),
 }
 
@@ -141,7 +141,7 @@ pub struct Sandbox {
     pub container: String,
 }
 
-/// What identifies an attachment for a container runtime (CNI specification, section 2, "Parameters").
+/// The identification of an attachment by a container runtime (CNI specification, section 2, "Parameters").
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct AttachmentId {
     /// The sandbox.
@@ -158,12 +158,13 @@ impl fmt::Display for AttachmentId {
     }
 }
 
-/// The next hop of a pod's IPv4 routes on a veth or TAP device, as Calico has it. The agent answers for it on the link.
+/// The next hop of a pod's IPv4 routes on a veth or TAP device, the same as Calico's. The agent answers for it on the
+/// link.
 pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
-/// The same for IPv6.
+/// The next hop of a pod's IPv6 routes on such a device.
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
-/// The next hop of the routes to this address's family.
+/// The next hop of routes of this address's family.
 pub const fn gateway(of: IpAddr) -> IpAddr {
     match of {
         IpAddr::V4(_) => IpAddr::V4(GATEWAY_V4),
@@ -171,34 +172,34 @@ pub const fn gateway(of: IpAddr) -> IpAddr {
     }
 }
 
-/// See [`Call::Attach`].
+/// The request of [`Call::Attach`] and [`Call::Reserve`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Attach {
     /// The pod.
     pub pod: PodName,
-    /// Path of the pod's network namespace (as `CNI_NETNS`).
+    /// The path of the pod's network namespace (as `CNI_NETNS`).
     pub netns: PathBuf,
-    /// Name of the interface to make (as `CNI_IFNAME`).
+    /// The name of the interface to make (as `CNI_IFNAME`).
     pub interface: String,
-    /// The addresses that the pod gets, exactly these, at most one of a family (as CNI's `ips` capability and Calico's
-    /// annotation `cni.projectcalico.org/ipAddrs`). Empty: the agent takes one of each of the node's blocks.
+    /// The exact addresses that the pod gets, at most one of a family (as CNI's `ips` capability and Calico's annotation
+    /// `cni.projectcalico.org/ipAddrs`). Empty: the agent takes one of each of the node's blocks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
-    /// The sandbox that is attached; the addresses are its own until it is detached. Absent: no runtime attaches.
+    /// The sandbox, which has the addresses until it is detached. Absent: the caller is no container runtime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<Sandbox>,
-    /// The kind of device; absent: as the agent's settings say.
+    /// The kind of device; absent: that of the agent's settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<Device>,
-    /// The pod's link, where another CNI plugin has made it. Then `addresses` are those that the pod has.
+    /// The pod's link, if another CNI plugin has made it. Then `addresses` are those that the pod already has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made: Option<MadeLink>,
 }
 
-/// A veth pair of another CNI plugin, between whose two ends an agent stands that only judges.
+/// A veth pair that another CNI plugin has made. An agent between its two ends judges the packets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MadeLink {
-    /// The index of the end that was the node's, and of what stands in for it there.
+    /// The index of the end that was the node's, and of its stand-in on the node.
     pub index: u32,
     /// The hardware address of the pod's end.
     pub pod: [u8; 6],
@@ -206,12 +207,12 @@ pub struct MadeLink {
     pub node: [u8; 6],
     /// The MTU in bytes.
     pub mtu: u32,
-    /// The node's own addresses on that link: of the end that was the node's, or of its bridge.
+    /// The node's own addresses on the link: those of the end that was the node's, or of its bridge.
     pub gateways: Vec<IpAddr>,
 }
 
 impl Attach {
-    /// For this pod; the agent chooses everything else.
+    /// A request for this pod. The agent chooses everything else.
     pub fn new(pod: PodName, netns: impl Into<PathBuf>, interface: impl Into<String>) -> Self {
         let (netns, interface) = (netns.into(), interface.into());
         Self {
@@ -225,20 +226,20 @@ impl Attach {
         }
     }
 
-    /// What the runtime calls the attachment.
+    /// The runtime's identification of the attachment, if a runtime attaches.
     pub fn id(&self) -> Option<AttachmentId> {
         let sandbox = self.sandbox.clone()?;
         Some(AttachmentId { sandbox, interface: self.interface.clone() })
     }
 }
 
-/// See [`Call::Detach`].
+/// The request of [`Call::Detach`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Detach {
     /// The pod.
     #[serde(flatten)]
     pub pod: PodName,
-    /// The attachment that goes: nothing happens if the pod has another one. Absent: whichever it has.
+    /// The attachment to detach. Nothing happens if the pod has another one. Absent: any that it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<AttachmentId>,
 }
@@ -249,14 +250,14 @@ impl From<PodName> for Detach {
     }
 }
 
-/// See [`Call::Capture`].
+/// The request of [`Call::Capture`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Capture {
-    /// A pod (`namespace/name`) or a port's name.
+    /// The name of a pod (`namespace/name`) or of a port.
     pub port: String,
 }
 
-/// The response to a request: the reply, or why there is none.
+/// The response to a request: the reply, or the reason for its refusal.
 pub type Response = Result<Reply, Failure>;
 
 /// The replies, one for each [`Call`].
@@ -289,7 +290,7 @@ pub enum Reply {
     Capturing,
 }
 
-/// How a pod is attached to the agent.
+/// The kind of device by which a pod is attached.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Device {
@@ -303,10 +304,10 @@ pub enum Device {
 }
 
 impl Device {
-    /// All kinds.
+    /// All kinds of devices.
     pub const ALL: [Self; 3] = [Self::Tun, Self::Tap, Self::Veth];
 
-    /// Its name in configurations and tables.
+    /// The kind's name in configurations and tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tun => "tun",
@@ -321,7 +322,7 @@ impl Device {
     }
 
     /// Whether it is a device of `/dev/net/tun`. Its queues are descriptors, so another process can make it and hand it
-    /// over, and it lives as long as somebody holds one.
+    /// over, and it exists as long as a process has one of them.
     pub const fn is_tuntap(self) -> bool {
         match self {
             Self::Tun | Self::Tap => true,
@@ -357,7 +358,7 @@ pub struct Attached {
     pub device: Device,
     /// The interface's MTU.
     pub mtu: u32,
-    /// The interface's hardware address; absent: it has none, or the agent does not say it.
+    /// The interface's hardware address; absent: it has none, or the agent does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<[u8; 6]>,
 }
@@ -365,16 +366,16 @@ pub struct Attached {
 /// A TUN or TAP device to make.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
-    /// Which of the two; absent: TUN.
+    /// The kind of device, TUN or TAP; absent: TUN.
     #[serde(default)]
     pub device: Device,
     /// Its addresses. Each is alone on the link (/32, /128).
     pub addresses: Vec<IpAddr>,
     /// Its MTU in bytes.
     pub mtu: u32,
-    /// How many queues it has.
+    /// The number of its queues.
     pub queues: usize,
-    /// Of how many segments its super-packets may be; absent: of as many as the kernel likes.
+    /// The most segments of its super-packets; absent: as many as the kernel likes.
     pub segments: Option<u32>,
 }
 
@@ -383,20 +384,20 @@ pub struct Reservation {
 pub struct Attachment {
     /// The pod.
     pub pod: PodName,
-    /// What the runtime calls the attachment, if a runtime made it.
+    /// The runtime's identification of the attachment, if a runtime made it.
     pub id: Option<AttachmentId>,
     /// The addresses.
     pub addresses: Vec<IpAddr>,
-    /// The device, if the agent has it. One that has started anew has the addresses and no devices.
+    /// The device, if the agent has it. After a restart an agent may have a pod's addresses without its device.
     pub device: Option<Device>,
     /// The hardware address that the pod's packets go to, if its device has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<[u8; 6]>,
-    /// Whether the published tables contain the pod; until then nothing passes.
+    /// Whether the published tables contain the pod. Until then no packets pass it.
     pub enforced: bool,
 }
 
-/// Why a call was refused.
+/// The refusal of a call.
 #[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
@@ -412,21 +413,21 @@ pub struct Failure {
 pub enum ErrorKind {
     /// The request has another protocol version.
     Version,
-    /// The request cannot be parsed, or names something that does not exist or that another has.
+    /// The request cannot be parsed, or names something that does not exist or that belongs to another pod.
     Invalid,
-    /// The pod has no object yet, so no policy is known for it. It may come.
+    /// The pod has no object yet, so no policy is known for it. A later attempt may succeed.
     Unknown,
     /// The agent has not read the objects yet. The text says what it waits for.
     Starting,
     /// No address is left in the node's blocks.
     Exhausted,
-    /// The environment does not allow it.
+    /// The environment does not allow the call.
     Environment,
-    /// Anything else.
+    /// Any other failure.
     Internal,
 }
 
-/// What `manx status` shows.
+/// The status that `manx status` shows.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
     /// The product's version.
@@ -437,21 +438,21 @@ pub struct Status {
     pub uptime_s: u64,
     /// Whether the datastore has been read completely at least once.
     pub in_sync: bool,
-    /// Whether objects may be out of date: the API server does not answer, or objects of some kind cannot be followed.
+    /// Present if objects may be out of date: the API server does not answer, or cannot report changes of some kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale: Option<Stale>,
-    /// Identifies the manifests from which the tables in use are made: equal on all nodes that have read the same.
+    /// The fingerprint of the manifests, equal on all nodes that have read the same ones.
     pub datastore: String,
     /// The number of published tables.
     pub tables: u64,
-    /// How often a pod of another node was changed in tables in use.
+    /// The number of times that a pod of another node was changed in tables in use.
     pub changed_in_place: u64,
-    /// How often routes were changed in tables in use.
+    /// The number of times that routes were changed in tables in use.
     #[serde(default)]
     pub routes_changed_in_place: u64,
-    /// Objects that are not valid: where, and why. Each fails closed.
+    /// Objects that are not valid, each with its place and the reason. They fail closed.
     pub invalid: Vec<String>,
-    /// What is valid but has less effect than its author may believe.
+    /// Objects and settings that are valid, but have less effect than their author may believe.
     #[serde(default)]
     pub warnings: Vec<String>,
     /// The number of endpoints of the whole cluster in the tables.
@@ -463,7 +464,7 @@ pub struct Status {
     /// The pods of this node that are not simply attached.
     #[serde(default)]
     pub other_pods: OtherPods,
-    /// Destinations and where they lead.
+    /// The routes in use.
     pub routes: Vec<RouteStatus>,
     /// The worker's ports.
     pub ports: Vec<PortStatus>,
@@ -473,7 +474,7 @@ pub struct Status {
     pub flows: Vec<FlowStatus>,
     /// Allowed and denied packets, by the rule (or reason) that decided.
     pub rules: Vec<RuleCount>,
-    /// Packets by what was noted before the decision: Pass and Log rules, and what staged policies would have done.
+    /// Packets by what was noted before the decision: Pass and Log rules, and the results of staged policies.
     pub noted: Vec<NotedCount>,
     /// The size of the policy tables.
     pub policy: PolicyStatus,
@@ -481,10 +482,10 @@ pub struct Status {
     pub verification: Verification,
 }
 
-/// Pods that are not simply attached: something is under way for them, or they have no device.
+/// Pods that are not simply attached: the agent works on them, or they have no device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherPods {
-    /// How many there are.
+    /// The number of such pods.
     pub count: usize,
     /// Those that have been longest in their state, at most [`MAX_OTHER_PODS`].
     pub longest: Vec<PodState>,
@@ -495,22 +496,22 @@ pub struct OtherPods {
 pub struct PodState {
     /// The pod.
     pub pod: PodName,
-    /// What is under way, or what is missing, for people.
+    /// The agent's work on the pod, or what it lacks, for people.
     pub state: String,
-    /// Since when, in seconds since 1970.
+    /// The time when the state began, in seconds since 1970.
     pub since: u64,
-    /// How long that is ago, in seconds.
+    /// The time since then, in seconds.
     pub for_s: u64,
 }
 
 /// Objects that may be out of date. They stay in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stale {
-    /// When they were last known to be up to date, in seconds since 1970.
+    /// The time when they were last known to be up to date, in seconds since 1970.
     pub since: u64,
-    /// How long that is ago, in seconds.
+    /// The time since then, in seconds.
     pub for_s: u64,
-    /// Why it is not known whether they are.
+    /// The reason why it is not known whether they still are.
     pub reason: String,
 }
 
@@ -519,13 +520,13 @@ pub struct Stale {
 pub struct PolicyStatus {
     /// Chains of policies.
     pub chains: usize,
-    /// The chains that are evaluated rule by rule, which is slower; they do not count what they note.
+    /// The chains that are evaluated rule by rule, which is slower. They do not count the rules that are noted.
     pub linear: usize,
     /// Classes of peers.
     pub classes: usize,
     /// Distinct rows.
     pub rows: usize,
-    /// Bytes of memory of the tables that lookups read.
+    /// The bytes of the tables that lookups read.
     pub bytes: usize,
 }
 
@@ -542,23 +543,23 @@ pub enum Verification {
     Refuted(Box<Refutation>),
 }
 
-/// How much was compared.
+/// The size of a proof.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verified {
-    /// Cells of the tables.
+    /// The cells of the tables.
     pub cells: u64,
     /// The distinct comparisons among them.
     pub questions: u64,
-    /// How long it took.
+    /// The time that it took, in milliseconds.
     pub milliseconds: u64,
 }
 
-/// Packets that met one rule, or the end of a staged policy's tier, before the decision.
+/// The packets that met one rule, or the end of a staged policy's tier, before the decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotedCount {
     /// The rule; `StagedNetworkPolicy default/p ingress[end of tier]` if no rule of a staged policy would have decided.
     pub rule: String,
-    /// What it did or, if staged, would have done: `allow`, `deny`, `pass` or `log`.
+    /// The action that it took or, if staged, would have taken: `allow`, `deny`, `pass` or `log`.
     pub action: String,
     /// Whether its policy is staged.
     pub staged: bool,
@@ -566,18 +567,18 @@ pub struct NotedCount {
     pub packets: u64,
 }
 
-/// One endpoint of this node.
+/// An endpoint of this node.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct EndpointStatus {
     /// The pod.
     pub pod: PodName,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
-    /// Its port's name.
+    /// The name of its port.
     pub port: String,
     /// The kind of device.
     pub device: Device,
-    /// Whether the published tables contain it; until then nothing passes.
+    /// Whether the published tables contain it. Until then no packets pass it.
     pub enforced: bool,
     /// The policies that select it for ingress.
     pub ingress: Vec<String>,
@@ -585,12 +586,12 @@ pub struct EndpointStatus {
     pub egress: Vec<String>,
 }
 
-/// One route.
+/// A route in use.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RouteStatus {
     /// The destination prefix.
     pub prefix: String,
-    /// Where it leads, e.g. `pod default/web`, `tunnel 172.18.0.3 (node-2)`, `host`, `unreachable`.
+    /// The next hop in words, e.g. `pod default/web`, `IPIP to 172.18.0.3 by uplink-raw`, `host`, `unreachable`.
     pub via: String,
 }
 
@@ -599,30 +600,30 @@ pub struct RouteStatus {
 pub struct Routes {
     /// The node.
     pub node: String,
-    /// By prefix, and for one prefix by source: the used one comes last.
+    /// The routes by prefix, and for one prefix by source: the used one is last.
     pub routes: Vec<SourceRoute>,
 }
 
-/// What one source says of a prefix.
+/// The route of one source for a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceRoute {
     /// The prefix.
     pub prefix: String,
     /// The source, e.g. `own block`, `block of a node`, `attached pod`.
     pub source: String,
-    /// The object that says so, e.g. `node n2`, if there is one.
+    /// The object from which the route follows, e.g. `node n2`, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
-    /// Where it leads, e.g. `pod default/web`, `IPIP to 172.18.0.3 by uplink-raw`, `host`, `nowhere`.
+    /// The next hop in words, e.g. `pod default/web`, `IPIP to 172.18.0.3 by uplink-raw`, `host`, `nowhere`.
     pub via: String,
-    /// Why it leads nowhere, if it does, or why its tunnel does not work.
+    /// The reason why it leads nowhere, or why its tunnel does not work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Whether it is used: no later source has a route for the same prefix.
+    /// Whether it is used: it is the last of its prefix.
     pub used: bool,
 }
 
-/// One port.
+/// A port and its traffic.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PortStatus {
     /// The name: `pod:namespace/name`, `host`, `forwarded`, `service`, `uplink-raw`, `uplink-packet`, `uplink-vxlan`.
@@ -635,26 +636,26 @@ pub struct PortStatus {
     pub sent_packets: u64,
     /// Bytes sent.
     pub sent_bytes: u64,
-    /// Packets that came in by this port and were dropped, by reason; without reasons that have none.
+    /// Packets that came in by this port and were dropped, by reason. Reasons without packets are left out.
     pub drops: std::collections::BTreeMap<String, u64>,
 }
 
-/// One worker.
+/// A worker and its counters.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct WorkerStatus {
-    /// The core it is pinned to.
+    /// The core that it is pinned to, if any.
     pub core: Option<usize>,
     /// Turns that found packets.
     pub busy_turns: u64,
-    /// Times it went to sleep.
+    /// The number of times that it went to sleep.
     pub parks: u64,
     /// Packets handled.
     pub packets: u64,
     /// Time-stamp counter cycles spent in turns that found packets.
     pub busy_cycles: u64,
-    /// Packets that it read and handed off to the worker that has their flow.
+    /// Packets that it read and handed off to the worker of their flow.
     pub handed_off: u64,
-    /// Packets that other workers handed off to it for a port that it no longer has; they were dropped.
+    /// Packets that other workers handed off to it for a port that it no longer has. They were dropped.
     pub portless: u64,
     /// Flows in its table.
     pub flows: u64,
@@ -662,7 +663,7 @@ pub struct WorkerStatus {
     pub evictions: u64,
 }
 
-/// One flow, in the direction of its first packet.
+/// A flow, in the direction of its first packet.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FlowStatus {
     /// IP protocol number.
@@ -683,10 +684,10 @@ pub struct FlowStatus {
     pub packets: [u64; 2],
     /// Seconds since the last packet.
     pub idle_s: u64,
-    /// The rule, or the reason, by which the source's egress policy allowed it, if that is this node's to decide.
+    /// The rule, or the reason, by which the source's egress policy decided, if the source is on this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<String>,
-    /// The same of the destination's ingress policy.
+    /// The rule, or the reason, by which the destination's ingress policy decided, if the destination is on this node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ingress: Option<String>,
 }
@@ -696,21 +697,21 @@ pub struct FlowStatus {
 pub struct Flows {
     /// Flows in the tables, at most [`MAX_FLOWS`] of each worker, in no order.
     pub flows: Vec<FlowStatus>,
-    /// How many flows are in the tables and not in `flows`.
+    /// The number of flows in the tables that are not in `flows`.
     pub more: u64,
     /// The flows denied since the point of the request, oldest first.
     pub denials: Vec<Denial>,
-    /// How many flows have been denied: the point for the next request.
+    /// The number of flows that have been denied: the point for the next request.
     pub denied: u64,
-    /// How many denied flows since the point of the request are no longer kept.
+    /// The number of denied flows since the point of the request that are no longer kept.
     pub forgotten: u64,
-    /// How many denied flows the workers have not reported since the agent started, because there were too many.
+    /// The number of denied flows since the agent started that the workers did not report, because there were too many.
     pub unreported: u64,
-    /// How many live flows were evicted from the tables since the agent started.
+    /// The number of live flows that were evicted from the tables since the agent started.
     pub evicted: u64,
 }
 
-/// Packets that one rule (or the lack of one) decided.
+/// The packets that one rule (or the lack of one) decided.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RuleCount {
     /// The rule, or the reason.
@@ -738,6 +739,6 @@ pub struct Denial {
     pub destination_port: u16,
     /// The drop reason's name.
     pub reason: String,
-    /// What decided, in words.
+    /// The rule, or the reason, that decided.
     pub rule: String,
 }

@@ -1,4 +1,4 @@
-//! Why a connection passes or not, step by step: the policies that were evaluated, in order, and for each rule that did
+//! The steps by which a connection passes or not: the policies that were evaluated, in order, and for each rule that did
 //! not match the first term that failed.
 //!
 //! The oracle writes traces; the agent's socket, `manx policy explain` and the proof of tables carry them. They consist
@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Everything that decides a connection, from its source to its destination.
+/// The steps of a connection's verdict, from its source to its destination.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Trace {
     /// The source.
@@ -17,33 +17,33 @@ pub struct Trace {
     pub to: String,
     /// The packet.
     pub packet: String,
-    /// Whether it passes by what is enforced.
+    /// Whether it passes by the policy that is enforced.
     pub allowed: bool,
     /// Whether it would pass if all policy were enforced. Host endpoint policy is enforced only in part.
     pub intended: bool,
-    /// Why Manx has no route. Absent if there is one.
+    /// The reason why Manx has no route. Absent if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_route: Option<String>,
-    /// At the source.
+    /// The steps at the source.
     pub egress: SideTrace,
-    /// Where it leaves the source's node, if a host endpoint may be there.
+    /// The interface by which it leaves the source's node, if a host endpoint may be there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaving: Option<InterfaceTrace>,
-    /// Where it arrives at the destination's node, if a host endpoint may be there.
+    /// The interface by which it arrives at the destination's node, if a host endpoint may be there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arriving: Option<InterfaceTrace>,
-    /// At the destination.
+    /// The steps at the destination.
     pub ingress: SideTrace,
-    /// What staged policies would have decided.
+    /// The verdicts that staged policies would have given.
     pub staged: Vec<String>,
 }
 
-/// What happened at one end.
+/// The steps and the verdict at one end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SideTrace {
     /// Whether this end allows the connection.
     pub allowed: bool,
-    /// What decided.
+    /// The rule, or the reason, that decided.
     pub why: String,
     /// The rule that decided, if one did.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,11 +70,11 @@ pub struct DecidingRule {
     pub namespace: String,
     /// The object's name.
     pub name: String,
-    /// Which of its lists: `ingress` or `egress`.
+    /// The list that it is in: `ingress` or `egress`.
     pub direction: String,
     /// Its index in the list.
     pub index: usize,
-    /// Where its object is written: file, line and column.
+    /// The place of its object: file, line and column.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<String>,
 }
@@ -84,11 +84,11 @@ pub struct DecidingRule {
 pub struct UnusablePolicy {
     /// Its name.
     pub policy: String,
-    /// Why.
+    /// The reason why it is not valid.
     pub reason: String,
 }
 
-/// What happened in one tier.
+/// The steps in one tier.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TierSteps {
     /// Its name.
@@ -101,7 +101,7 @@ pub struct TierSteps {
     pub policies: Vec<PolicySteps>,
 }
 
-/// What happened in one policy or profile.
+/// The steps in one policy or profile.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PolicySteps {
     /// Its name.
@@ -109,28 +109,28 @@ pub struct PolicySteps {
     /// Its order in its tier; `None` is last. Profiles have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<f64>,
-    /// Whether it is only reported.
+    /// Whether it is staged: its verdict is only reported.
     pub staged: bool,
-    /// Where it is written: file, line and column.
+    /// The place where it is written: file, line and column.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<String>,
     /// The evaluated rules, in order.
     pub rules: Vec<RuleStep>,
 }
 
-/// One evaluated rule.
+/// A rule that was evaluated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleStep {
-    /// Its index.
+    /// Its index in its list.
     pub rule: usize,
-    /// What it does.
+    /// Its action.
     pub action: String,
     /// The first term that the packet does not fit; `None` if the rule matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
-/// What happened at an interface of a node.
+/// The steps at an interface of a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InterfaceTrace {
     /// The node.
@@ -139,7 +139,7 @@ pub struct InterfaceTrace {
     pub interface: String,
     /// The host endpoint that governs it, if there is one.
     pub host_endpoint: Option<String>,
-    /// Whether the connection passes, by what is enforced there.
+    /// Whether the connection passes by the policy that is enforced there.
     pub allowed: bool,
     /// Whether it would pass if all of its policy were enforced.
     pub intended: bool,
@@ -147,12 +147,12 @@ pub struct InterfaceTrace {
     pub stages: Vec<StageTrace>,
 }
 
-/// What happened at one place on the path through an interface.
+/// The steps at one place on the path through an interface.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StageTrace {
     /// `doNotTrack`, `preDNAT`, `applyOnForward` (forwarded traffic) or `normal` (traffic of the node's own processes).
     pub stage: String,
-    /// Whether a node enforces what this place decides.
+    /// Whether a node enforces the verdict of this place.
     pub enforced: bool,
     /// Whether this place decides; otherwise the next one follows.
     pub decides: bool,
@@ -162,15 +162,14 @@ pub struct StageTrace {
 }
 
 impl Trace {
-    /// What happened at every place on the path.
+    /// The steps at every place on the path.
     pub fn sides_mut(&mut self) -> impl Iterator<Item = &mut SideTrace> {
         let interfaces = [&mut self.leaving, &mut self.arriving].into_iter().flatten();
         let stages = interfaces.flat_map(|interface| &mut interface.stages);
         [&mut self.egress, &mut self.ingress].into_iter().chain(stages.map(|stage| &mut stage.side))
     }
 
-    /// The same trace if there is no route. If that `counts`, the packet is denied; if not, it is said beside the
-    /// verdict.
+    /// The same trace without a route. If that `counts`, the packet is denied; otherwise the trace only says so.
     #[must_use]
     pub fn without_route(self, why: String, counts: bool) -> Self {
         let [allowed, intended] = [self.allowed, self.intended].map(|passes| passes && !counts);

@@ -29,7 +29,7 @@ pub(crate) struct ValidAttachment {
 /// The configuration as it is written.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Raw {
+struct RawConfig {
     cni_version: Option<String>,
     #[serde(default)]
     name: String,
@@ -80,9 +80,11 @@ pub(crate) struct AttachmentOptions {
 impl Config {
     /// Reads the fields that every verb needs.
     pub(crate) fn parse(input: &[u8]) -> Result<Self, Error> {
-        let raw: Raw = serde_json::from_slice(input)
+        let raw: RawConfig = serde_json::from_slice(input)
             .map_err(|error| Error::new(Code::Decode, format!("standard input: {error}")))?;
-        let Raw { cni_version, name, socket, device_type, policy_only, dns, prev_result, .. } = raw;
+        let RawConfig {
+            cni_version, name, socket, device_type, policy_only, dns, prev_result, ..
+        } = raw;
         let version = cni_version.unwrap_or_default();
         if !VERSIONS.contains(&version.as_str()) {
             let text = format!("`cniVersion` is {version:?}: expected one of {}", version::all());
@@ -116,7 +118,7 @@ impl Config {
     }
 
     /// The result of the plugins before this one, with the configuration's additions.
-    pub(crate) fn made_before(&self) -> Success {
+    pub(crate) fn previous_result(&self) -> Success {
         let mut made = self.previous.clone().unwrap_or_default();
         made.version.clone_from(&self.version);
         made.dns.extend(self.dns.clone());

@@ -43,7 +43,7 @@ fn text(conflist: &Value) -> String {
     format!("{conflist:#}\n")
 }
 
-/// Whether [`own`] or [`behind`] has made this configuration.
+/// Whether [`own`] or [`add_to`] has made this configuration.
 pub(crate) fn is_ours(bytes: &[u8]) -> bool {
     serde_json::from_slice::<Value>(bytes)
         .is_ok_and(|it| it.get(MARK.0).and_then(Value::as_str) == Some(MARK.1))
@@ -67,11 +67,11 @@ pub(crate) fn own(socket: &Path, has_portmap: bool) -> Conflist {
 
 /// The network of the configuration `bytes`, which is in `path`, with this plugin after the first one. The name stays
 /// the same, because the other plugins store addresses under it.
-pub(crate) fn behind(path: &Path, bytes: &[u8], socket: &Path) -> Result<Conflist, Error> {
+pub(crate) fn add_to(path: &Path, bytes: &[u8], socket: &Path) -> Result<Conflist, Error> {
     let mut list = list(bytes)?;
     let wrong = |expected: &str| Error::Unreadable(format!("expected {expected}"));
     let version = list.get("cniVersion").and_then(Value::as_str).unwrap_or("0.2.0").to_owned();
-    let version = spoken(&version).ok_or(Error::Version(version))?;
+    let version = list_version(&version).ok_or(Error::Version(version))?;
     let plugins = list.get_mut("plugins").and_then(Value::as_array_mut);
     let plugins = plugins.ok_or_else(|| wrong("`plugins` or `type`"))?;
     let types: Option<Vec<&str>> = plugins.iter().map(|it| it.get("type")?.as_str()).collect();
@@ -106,7 +106,7 @@ fn list(bytes: &[u8]) -> Result<Map<String, Value>, Error> {
 
 /// The version of the whole list: that of the configuration, or the oldest that this plugin supports if that is newer.
 /// Plugins with an earlier version also support this one, since 2019.
-fn spoken(version: &str) -> Option<&'static str> {
+fn list_version(version: &str) -> Option<&'static str> {
     match VERSIONS.iter().find(|known| **known == version) {
         Some(known) => Some(known),
         None if version.starts_with("0.") => VERSIONS.first().copied(),
@@ -118,8 +118,8 @@ fn spoken(version: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    fn behind(bytes: &str) -> Result<Conflist, Error> {
-        super::behind(Path::new("/etc/cni/net.d/10-x.conf"), bytes.as_bytes(), Path::new("/s"))
+    fn add_to(bytes: &str) -> Result<Conflist, Error> {
+        super::add_to(Path::new("/etc/cni/net.d/10-x.conf"), bytes.as_bytes(), Path::new("/s"))
     }
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
             {"type": "portmap", "capabilities": {"portMappings": true}}]}"#;
         let alone = r#"{"cniVersion": "1.0.0", "name": "pods", "type": "ptp", "ipam": {"type": "host-local"}}"#;
         let texts = [flannel, alone].map(|it| {
-            let Conflist { text, told } = behind(it).unwrap();
+            let Conflist { text, told } = add_to(it).unwrap();
             assert!(is_ours(text.as_bytes()));
             format!("{told}\n{text}")
         });
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn what_cannot_have_manx_behind_it_is_refused() {
-        let refused = |text: &str| behind(text).unwrap_err().to_string();
+        let refused = |text: &str| add_to(text).unwrap_err().to_string();
         let told = [
             refused("{"),
             refused("[]"),

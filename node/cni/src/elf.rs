@@ -9,11 +9,12 @@ pub(crate) fn interpreter(program: &[u8]) -> Option<String> {
     if !program.starts_with(b"\x7fELF\x02\x01") {
         return None;
     }
-    let (table, size, count) = (long(program, 32)?, short(program, 54)?, short(program, 56)?);
+    let (table, size, count) =
+        (read_u64(program, 32)?, read_u16(program, 54)?, read_u16(program, 56)?);
     let headers = (0..count).filter_map(|number| table.checked_add(number * size));
-    let header = headers.into_iter().find(|at| word(program, *at) == Some(INTERP))?;
+    let header = headers.into_iter().find(|at| read_u32(program, *at) == Some(INTERP))?;
     let (from, len) =
-        (long(program, header.checked_add(8)?)?, long(program, header.checked_add(32)?)?);
+        (read_u64(program, header.checked_add(8)?)?, read_u64(program, header.checked_add(32)?)?);
     let path = program.get(from..from.checked_add(len)?)?;
     Some(String::from_utf8_lossy(path.strip_suffix(b"\0").unwrap_or(path)).into_owned())
 }
@@ -22,15 +23,15 @@ fn bytes<const N: usize>(program: &[u8], at: usize) -> Option<[u8; N]> {
     program.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
-fn short(program: &[u8], at: usize) -> Option<usize> {
+fn read_u16(program: &[u8], at: usize) -> Option<usize> {
     bytes(program, at).map(|it| u16::from_le_bytes(it).into())
 }
 
-fn word(program: &[u8], at: usize) -> Option<u32> {
+fn read_u32(program: &[u8], at: usize) -> Option<u32> {
     bytes(program, at).map(u32::from_le_bytes)
 }
 
-fn long(program: &[u8], at: usize) -> Option<usize> {
+fn read_u64(program: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u64::from_le_bytes(bytes(program, at)?)).ok()
 }
 

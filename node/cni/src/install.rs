@@ -99,7 +99,7 @@ fn at(path: &Path, verb: &'static str) -> impl FnOnce(io::Error) -> Error {
 
 /// The paths for the program and the configuration.
 #[derive(Debug, PartialEq, Eq)]
-struct Places {
+struct InstallPaths {
     bin_dir: PathBuf,
     conf_dir: PathBuf,
     /// The configuration's name, if the caller gave one.
@@ -111,7 +111,7 @@ struct Places {
     if_removed: bool,
 }
 
-impl Places {
+impl InstallPaths {
     fn read(arguments: &[String]) -> Result<Self, Error> {
         let [bin_dir, conf_dir, socket] = [BIN_DIR, CONF_DIR, SOCKET].map(PathBuf::from);
         let (conf_name, policy_only, if_removed) = (None, false, false);
@@ -175,13 +175,14 @@ impl Places {
 /// Runs `manx-cni` as a command, without a runtime.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let done = match arguments.split_first() {
-        Some((verb, rest)) if verb == "install" => Places::read(rest).and_then(|it| install(&it)),
+        Some((verb, rest)) if verb == "install" => {
+            InstallPaths::read(rest).and_then(|it| install(&it))
+        }
         Some((verb, rest)) if verb == "uninstall" => {
-            Places::read(rest).and_then(|it| uninstall(&it))
+            InstallPaths::read(rest).and_then(|it| uninstall(&it))
         }
-        Some((verb, rest)) if verb == "hold" => {
-            Places::read(rest).and_then(|it| Ok(hold::run(&it.socket).map(|()| String::new())?))
-        }
+        Some((verb, rest)) if verb == "hold" => InstallPaths::read(rest)
+            .and_then(|it| Ok(hold::run(&it.socket).map(|()| String::new())?)),
         Some((flag, [])) if flag == "--help" => Ok(USAGE.to_owned()),
         _ => Err(Error::Usage("expected install, uninstall, hold or CNI_COMMAND".to_owned())),
     };
@@ -196,13 +197,13 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
 }
 
 /// Installs both files. Returns a report in lines.
-fn install(places: &Places) -> Result<String, Error> {
+fn install(places: &InstallPaths) -> Result<String, Error> {
     let own = Path::new("/proc/self/exe");
     let program = fs::read(own).map_err(at(own, "read"))?;
     install_program(places, &program)
 }
 
-fn install_program(places: &Places, program: &[u8]) -> Result<String, Error> {
+fn install_program(places: &InstallPaths, program: &[u8]) -> Result<String, Error> {
     let (to, conflist) = (places.program(), places.conflist());
     // Both files are checked before either is written.
     if [is_ours(&to, is_program)?, is_ours(&conflist, conflist::is_ours)?].contains(&Some(false)) {
@@ -213,7 +214,7 @@ fn install_program(places: &Places, program: &[u8]) -> Result<String, Error> {
         fs::create_dir_all(folder).map_err(at(folder, "written"))?;
     }
     let Conflist { text, told } = if places.policy_only {
-        behind_another(places)?
+        add_to_current(places)?
     } else {
         conflist::own(&places.socket, places.bin_dir.join("portmap").is_file())
     };
@@ -246,12 +247,12 @@ fn install_program(places: &Places, program: &[u8]) -> Result<String, Error> {
 }
 
 /// The network that runtimes use now, which another plugin makes, with this plugin added.
-fn behind_another(places: &Places) -> Result<Conflist, Error> {
+fn add_to_current(places: &InstallPaths) -> Result<Conflist, Error> {
     for name in configurations(places)? {
         let path = places.conf_dir.join(name);
         let bytes = fs::read(&path).map_err(at(&path, "read"))?;
         if !conflist::is_ours(&bytes) {
-            return conflist::behind(&path, &bytes, &places.socket)
+            return conflist::add_to(&path, &bytes, &places.socket)
                 .map_err(|source| Error::Other { path, source });
         }
     }
@@ -259,7 +260,7 @@ fn behind_another(places: &Places) -> Result<Conflist, Error> {
 }
 
 /// The names of all configurations, in the order in which runtimes read them.
-fn configurations(places: &Places) -> Result<Vec<String>, Error> {
+fn configurations(places: &InstallPaths) -> Result<Vec<String>, Error> {
     let entries = fs::read_dir(&places.conf_dir).map_err(at(&places.conf_dir, "read"))?;
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let is_configuration = |name: &String| {
@@ -276,7 +277,7 @@ fn lines(told: impl Iterator<Item = String>) -> String {
 }
 
 /// Removes both files. Returns a report in lines.
-fn uninstall(places: &Places) -> Result<String, Error> {
+fn uninstall(places: &InstallPaths) -> Result<String, Error> {
     if places.if_removed && !Client::connect(&places.socket)?.removed()? {
         return Ok("Manx is still in the cluster: nothing is removed\n".to_owned());
     }
@@ -358,13 +359,13 @@ mod tests {
 
     use super::*;
 
-    fn places(folder: &Path) -> Places {
+    fn places(folder: &Path) -> InstallPaths {
         let [bin, conf] = ["bin", "net.d"].map(|name| folder.join(name).display().to_string());
         // This is not the socket of an agent that may run on this machine.
         let socket = "/nowhere/node.sock";
         let arguments = ["--bin-dir", &bin, "--conf-dir", &conf, "--socket", socket];
         let arguments = arguments.map(str::to_owned);
-        Places::read(&arguments).unwrap()
+        InstallPaths::read(&arguments).unwrap()
     }
 
     fn files(folder: &Path) -> BTreeSet<String> {
@@ -416,7 +417,7 @@ mod tests {
     #[test]
     fn behind_another_plugin_the_configuration_comes_first_and_is_written_anew_with_the_other() {
         let folder = tempfile::tempdir().unwrap();
-        let places = Places { policy_only: true, ..places(folder.path()) };
+        let places = InstallPaths { policy_only: true, ..places(folder.path()) };
         let error = install_program(&places, &program("1")).unwrap_err();
         assert!(matches!(error, Error::NoOther(_)), "{error}");
         assert_eq!(files(&places.bin_dir), BTreeSet::new(), "nothing is installed");
@@ -432,7 +433,7 @@ mod tests {
         }
         // An install of the other kind replaces the first one.
         let told = install_program(
-            &Places { policy_only: false, ..self::places(folder.path()) },
+            &InstallPaths { policy_only: false, ..self::places(folder.path()) },
             &program("1"),
         );
         assert!(told.unwrap().contains("removed"), "the one behind is gone");
@@ -445,7 +446,7 @@ mod tests {
         let error = install_program(&places, &program("1")).unwrap_err();
         assert!(error.to_string().contains("10-ptp.conflist: it is no network"), "{error}");
         // Uninstall works without the flag.
-        uninstall(&Places { policy_only: false, ..places }).unwrap();
+        uninstall(&InstallPaths { policy_only: false, ..places }).unwrap();
         assert_eq!(
             files(&folder.path().join("net.d")),
             BTreeSet::from(["10-ptp.conflist".to_owned()])
@@ -481,7 +482,7 @@ mod tests {
     fn the_command_line_is_checked() {
         let refused = |arguments: &[&str]| {
             let arguments: Vec<String> = arguments.iter().map(|it| (*it).to_owned()).collect();
-            let error = Places::read(&arguments).unwrap_err().to_string();
+            let error = InstallPaths::read(&arguments).unwrap_err().to_string();
             error.lines().next().unwrap().to_owned()
         };
         let texts = [

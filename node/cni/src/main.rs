@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     };
     let (text, status) = match answer {
         Ok(text) => (text, ExitCode::SUCCESS),
-        Err(error) => (error.to_json(&version::spoken(&input)), ExitCode::FAILURE),
+        Err(error) => (error.to_json(&version::reply_version(&input)), ExitCode::FAILURE),
     };
     match stdout().write_all(text.as_bytes()) {
         Ok(()) => status,
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
 fn run(input: &[u8]) -> Result<String, Error> {
     let verb = Verb::read(&|name| env::var(name).ok())?;
     if verb == Verb::Version {
-        return Ok(verbs::version(&version::spoken(input)));
+        return Ok(verbs::version(&version::reply_version(input)));
     }
     let config = Config::parse(input)?;
     if !verb.is_in(&config.version) {

@@ -17,7 +17,7 @@ use crate::error::{Code, Error};
 const OWN: &str = "/proc/self/ns/net";
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct FoundInterface {
     pub is_up: bool,
     /// Its hardware address, if it has one.
     pub mac: Option<[u8; 6]>,
@@ -46,7 +46,10 @@ pub(crate) fn check(netns: &Path) -> Result<(), Error> {
 
 /// Enters a namespace and looks for an interface there. The calling process must have one thread, and stays in the
 /// namespace.
-pub(crate) fn enter_and_find(netns: &Path, interface: &str) -> Result<Option<Found>, Error> {
+pub(crate) fn enter_and_find(
+    netns: &Path,
+    interface: &str,
+) -> Result<Option<FoundInterface>, Error> {
     let io_error = |what: &str, source: io::Error| {
         Error::new(Code::Io, format!("{what} of {} cannot be read: {source}", netns.display()))
     };
@@ -78,7 +81,7 @@ pub(crate) fn enter_and_find(netns: &Path, interface: &str) -> Result<Option<Fou
             .any(|line| is_default(&line.split_whitespace().collect::<Vec<_>>(), interface)))
     };
     let default_routes = [routes("route", is_default_v4)?, routes("ipv6_route", is_default_v6)?];
-    Ok(Some(Found { is_up, mac, addresses, default_routes }))
+    Ok(Some(FoundInterface { is_up, mac, addresses, default_routes }))
 }
 
 /// Whether a line of `/proc/net/route` is a default route by the interface. Fields (proc(5)): interface, destination,

@@ -65,7 +65,7 @@ pub(crate) fn give_all_back(socket: &Path) -> Result<Returned, Error> {
         netns::delete(&path)?;
         lock.map_or(Ok(()), |lock| lock.remove(&path))?;
     }
-    forget(socket, &pairs)?;
+    detach_given_back(socket, &pairs)?;
     Ok(returned)
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn allow(socket: &Path) -> Result<(), shelter::Error> {
 }
 
 /// Makes the agent, if there is one, detach pods whose links were given back.
-fn forget(socket: &Path, given_back: &[Pair]) -> Result<(), Error> {
+fn detach_given_back(socket: &Path, given_back: &[Pair]) -> Result<(), Error> {
     let Ok(mut client) = Client::connect(socket) else { return Ok(()) };
     if matches!(client.ready(), Err(client::Error::Refused(it)) if it.kind == ErrorKind::Starting) {
         return Ok(());
@@ -181,7 +181,7 @@ fn hand_over(
     let path = shelter::path(&config.socket);
     let _lock = Lock::shared(&path)?;
     let shelter = Shelter::ensure(&path)?;
-    shelter.sweep()?;
+    shelter.remove_stale_stand_ins()?;
     let (pair, is_new) = match pair_of(&shelter, attachment)? {
         Some(pair) => (pair, false),
         None => (shelter.take_in(node, host_end, attachment)?, true),
@@ -225,7 +225,10 @@ fn changed(text: &str) -> Error {
 
 /// Removes the stand-ins of the host ends of such attachments, so that no packets pass these pods any more. If one
 /// fails, the others are removed nevertheless.
-pub(crate) fn cut(config: &Config, is_gone: impl Fn(&AttachmentId) -> bool) -> Result<(), Error> {
+pub(crate) fn remove_stand_ins(
+    config: &Config,
+    is_gone: impl Fn(&AttachmentId) -> bool,
+) -> Result<(), Error> {
     let Some(shelter) = open(config)? else { return Ok(()) };
     let mut pairs = shelter.pairs()?;
     pairs.retain(|pair| pair.attachment.as_ref().is_some_and(&is_gone));

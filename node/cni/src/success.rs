@@ -21,7 +21,6 @@ pub(crate) struct Success {
     pub ips: Vec<Ip>,
     #[serde(default)]
     pub routes: Vec<Route>,
-    /// The name servers.
     #[serde(default)]
     pub dns: Map<String, Value>,
     #[serde(flatten)]
@@ -65,7 +64,6 @@ pub(crate) struct Ip {
 pub(crate) struct Route {
     #[serde(rename = "dst")]
     pub destination: String,
-    /// The next hop.
     #[serde(rename = "gw", default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
     #[serde(flatten)]
@@ -101,7 +99,7 @@ impl Success {
     ///
     /// A pod's interface has no net of its own: each address is alone (/32, /128). The gateway is the same as that of
     /// Calico's pods. The kernel's routes name it, except on a TUN device, where they name only the device.
-    pub(crate) fn extended(mut self, netns: &Path, interface: &str, made: &Attached) -> Self {
+    pub(crate) fn with_interface(mut self, netns: &Path, interface: &str, made: &Attached) -> Self {
         let index = self.interfaces.len();
         self.interfaces.push(Interface {
             name: interface.to_owned(),
@@ -160,7 +158,7 @@ mod tests {
         let addresses = ["10.244.1.2", "fd00::2"].map(|it| it.parse().unwrap()).to_vec();
         let mac = device.is_ethernet().then_some([0x0a, 0x58, 10, 244, 1, 2]);
         let made = Attached { addresses, device, mtu: 1480, mac };
-        let all = config.made_before().extended(Path::new("/run/netns/a"), "eth0", &made);
+        let all = config.previous_result().with_interface(Path::new("/run/netns/a"), "eth0", &made);
         assert_eq!(
             all.addresses_of(all.find(Path::new("/run/netns/a"), "eth0").unwrap()).count(),
             2

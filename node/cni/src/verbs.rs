@@ -62,7 +62,7 @@ pub(crate) fn add(config: &Config, container: &Container) -> Result<String, Erro
         ..Attach::new(pod.clone(), netns, interface)
     };
     let made = attach_with_device(config, attach)?;
-    config.made_before().extended(netns, interface, &made).to_json()
+    config.previous_result().with_interface(netns, interface, &made).to_json()
 }
 
 /// Attaches a pod. If the pod's namespace may be entered, a TUN or TAP device is made here and its queues are handed to
@@ -116,7 +116,7 @@ fn has_interface(netns: &OwnedFd, interface: &str) -> Result<bool, Error> {
 pub(crate) fn del(config: &Config, container: &Container) -> Result<String, Error> {
     let gone = id(config, container);
     if config.policy_only {
-        policy_only::cut(config, |it| *it == gone)?;
+        policy_only::remove_stand_ins(config, |it| *it == gone)?;
     }
     let mut client = connect(config)?;
     let known = attached_as(&mut client, |id| *id == gone)?;
@@ -149,7 +149,7 @@ pub(crate) fn gc(config: &Config) -> Result<String, Error> {
                 .any(|it| it.container == sandbox.container && it.interface == *interface)
     };
     if config.policy_only {
-        policy_only::cut(config, is_stale)?;
+        policy_only::remove_stand_ins(config, is_stale)?;
     }
     let mut client = connect(config)?;
     let stale = attached_as(&mut client, is_stale)?;
@@ -189,7 +189,7 @@ fn check_agent(
     container: &Container,
     addresses: &BTreeSet<IpAddr>,
 ) -> Result<Option<[u8; 6]>, Error> {
-    let found = find_settled(&mut connect(config)?, &id(config, container))?;
+    let found = await_attachment(&mut connect(config)?, &id(config, container))?;
     let has: BTreeSet<IpAddr> = found.addresses.into_iter().collect();
     if has != *addresses {
         let text =
@@ -213,7 +213,7 @@ fn check_agent(
 }
 
 /// The agent's attachment. The agent may get a pod's object after the pod, so this waits a moment for it.
-fn find_settled(client: &mut Client, wanted: &AttachmentId) -> Result<Attachment, Error> {
+fn await_attachment(client: &mut Client, wanted: &AttachmentId) -> Result<Attachment, Error> {
     let start = Instant::now();
     loop {
         let found = client.attachments()?.into_iter().find(|it| it.id.as_ref() == Some(wanted));

@@ -4,7 +4,6 @@ use serde_json::Value;
 
 /// The versions of the specification that the plugin speaks, oldest first.
 pub(crate) const VERSIONS: [&str; 3] = ["0.4.0", "1.0.0", "1.1.0"];
-/// The newest version.
 const NEWEST: &str = VERSIONS[VERSIONS.len() - 1];
 
 /// All versions, as text.
@@ -13,7 +12,7 @@ pub(crate) fn all() -> String {
 }
 
 /// The version of a reply: that of the input, if the input has a known one.
-pub(crate) fn spoken(input: &[u8]) -> String {
+pub(crate) fn reply_version(input: &[u8]) -> String {
     let parsed: Option<Value> = serde_json::from_slice(input).ok();
     let found = parsed.as_ref().and_then(|it| it.get("cniVersion")?.as_str());
     found.filter(|found| VERSIONS.contains(found)).unwrap_or(NEWEST).to_owned()
@@ -25,9 +24,9 @@ mod tests {
 
     #[test]
     fn an_answer_speaks_the_version_of_the_input_if_that_is_known() {
-        assert_eq!(spoken(br#"{"cniVersion":"0.4.0"}"#), "0.4.0");
+        assert_eq!(reply_version(br#"{"cniVersion":"0.4.0"}"#), "0.4.0");
         for other in ["", "{", r#"{"cniVersion":"9.9.9"}"#, r#"{"cniVersion":4}"#] {
-            assert_eq!(spoken(other.as_bytes()), "1.1.0");
+            assert_eq!(reply_version(other.as_bytes()), "1.1.0");
         }
     }
 }

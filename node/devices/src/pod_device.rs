@@ -56,7 +56,7 @@ enum Maker {
 ///
 /// # Errors
 /// [`Error::Exists`] if the pod has an interface of this name. The caller recognises a repeated attachment by
-/// [`PodDevice::is`]. Nothing is left behind after an error.
+/// [`PodDevice::matches`]. Nothing is left behind after an error.
 pub fn attach(
     agent: &AgentNamespace,
     path: &Path,
@@ -170,12 +170,12 @@ fn adopt_recognized(
     Ok((PodDevice { netns, identity, interface, maker, mtu, mac }, held))
 }
 
-/// Takes over a device of the last agent, with its queues from the holder. The kernel tells whether it is TUN or TAP,
-/// whatever kind this agent makes.
+/// Restores a device of the last agent, with its queues from the holder. The kernel knows whether it is TUN or TAP,
+/// whichever kind this agent makes.
 ///
 /// # Errors
 /// Those of [`adopt`], and [`Error::NotQueues`] if the device is not in the namespace that is at `path` now.
-pub fn resume(
+pub fn restore(
     queues: Vec<OwnedFd>,
     path: &Path,
     wanted: &DeviceSpec<'_>,
@@ -239,11 +239,11 @@ pub fn relay(
     Ok((device, open))
 }
 
-/// Like [`relay`], for an entry of the holder.
+/// Restores a link of the last agent, as [`relay`] opens it, with the shelter from the holder.
 ///
 /// # Errors
 /// Those of [`relay`], and one if there is no namespace at the pod's path now.
-pub fn resume_relay(
+pub fn restore_relay(
     shelter: Vec<OwnedFd>,
     attach: &Attach,
     wanted: &DeviceSpec<'_>,
@@ -302,7 +302,7 @@ impl PodDevice {
 
     /// Whether a repeated attachment asks for this interface: its path and name are the same, and its namespace is the
     /// one at the path now (which may have been made anew).
-    pub fn is(&self, path: &Path, netns: Option<netns::Identity>, interface: &str) -> bool {
+    pub fn matches(&self, path: &Path, netns: Option<netns::Identity>, interface: &str) -> bool {
         self.netns == path && netns == Some(self.identity) && self.interface == interface
     }
 

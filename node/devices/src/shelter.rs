@@ -262,7 +262,7 @@ impl Shelter {
     }
 
     /// Removes the stand-ins of host ends that were deleted with their pods.
-    pub fn sweep(&self) -> Result<(), Error> {
+    pub fn remove_stale_stand_ins(&self) -> Result<(), Error> {
         Ok(netlink::in_netns(&self.netns, async |netlink| {
             let links = netlink.links().await?;
             let is_there = |index| links.iter().any(|link| link.index == index);

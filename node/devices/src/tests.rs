@@ -187,11 +187,11 @@ fn a_namespace_made_anew_at_the_same_path_is_another() {
     let (device, _queues) = pod.attach(&agent, Device::Veth).unwrap();
     // While the namespace is open, no other one gets its number.
     let _old = netns::open(&pod.path).unwrap();
-    assert!(device.is(&pod.path, there(&pod.path), "eth0"));
+    assert!(device.matches(&pod.path, there(&pod.path), "eth0"));
     netns::delete(&pod.path).unwrap();
-    assert!(!device.is(&pod.path, there(&pod.path), "eth0"));
+    assert!(!device.matches(&pod.path, there(&pod.path), "eth0"));
     netns::create_named(&pod.path).unwrap();
-    assert!(!device.is(&pod.path, there(&pod.path), "eth0"));
+    assert!(!device.matches(&pod.path, there(&pod.path), "eth0"));
 }
 
 #[test]
@@ -204,8 +204,8 @@ fn a_name_that_is_taken_is_refused_and_nothing_is_left_behind() {
         let pod = Pod::new(&["10.7.0.2"]);
         let (first, _queues) = pod.attach(&agent, device).unwrap();
         assert!(
-            first.is(&pod.path, there(&pod.path), "eth0")
-                && !first.is(&pod.path, there(&pod.path), "net1")
+            first.matches(&pod.path, there(&pod.path), "eth0")
+                && !first.matches(&pod.path, there(&pod.path), "net1")
         );
         let error = pod.attach(&agent, device).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -364,7 +364,7 @@ fn the_queues_of_another_maker_are_taken_over() {
         for pod in [&a, &b] {
             let made = made_elsewhere(kind, pod, "eth0", queues);
             let (device, held) = adopt(kind, pod, made, queues).unwrap();
-            assert!(device.is(&pod.path, there(&pod.path), "eth0"));
+            assert!(device.matches(&pod.path, there(&pod.path), "eth0"));
             assert_eq!(device.device(), device_of(kind));
             // The agent does not remove the device.
             device.detach(&agent).unwrap();

@@ -1,22 +1,22 @@
-//! A block of pod addresses and what each of them is for, where a node has all of the block.
+//! A block of pod addresses that one node has as a whole, and the use of each address.
 //!
-//! The first address is the one by which the node masquerades (it is special anyway: in IPv4 the network, RFC 1122
-//! section 3.2.1.3; in IPv6 the subnet routers' anycast, RFC 4291 section 2.6.1). The second is the node's own tunnel
-//! address. The last of an IPv4 block is its broadcast address. Everything between is for pods.
+//! The first address is the node's masquerade address (it is special anyway: in IPv4 the network, RFC 1122 section
+//! 3.2.1.3; in IPv6 the subnet routers' anycast, RFC 4291 section 2.6.1). The second is the node's own tunnel address. The
+//! last one of an IPv4 block is its broadcast address. All others are for pods.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// Number of the address in a block by which the node masquerades what it forwards to pods. No pod gets it, and policy
-/// does not take it for the node's.
+/// The number of a block's masquerade address, the source of packets that the node forwards to pods. No pod gets it, and
+/// policy does not take it for the node's own.
 const MASQUERADE: u128 = 0;
-/// Number of the address in a block that the node's own traffic to remote pods comes from. No pod gets it.
+/// The number of a block's tunnel address, the source of the node's own packets to remote pods. No pod gets it.
 const TUNNEL: u128 = 1;
-/// Number of the first address that a pod may have.
+/// The number of the first address that a pod may have.
 const FIRST: u128 = TUNNEL + 1;
 
-/// Whether an address is one that a pod can have at all: unicast, not link-local or loopback.
+/// Whether a pod can have an address at all: it is unicast, and not link-local or loopback.
 pub fn is_for_pods(address: IpAddr) -> bool {
     let is_local = match address {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
@@ -25,30 +25,30 @@ pub fn is_for_pods(address: IpAddr) -> bool {
     !(is_local || address.is_unspecified() || address.is_loopback() || address.is_multicast())
 }
 
-/// A block with room for pods. Its addresses have numbers, from its start.
+/// A block with room for a pod. Its addresses are numbered from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
     net: IpNet,
 }
 
 impl Block {
-    /// `None`: it has no room for a pod.
+    /// The block `net`. `None`: it has no room for a pod.
     pub fn new(net: IpNet) -> Option<Self> {
         let block = Self { net: net.trunc() };
         (block.end() >= FIRST).then_some(block)
     }
 
-    /// All its addresses.
+    /// The block's prefix.
     pub const fn net(&self) -> IpNet {
         self.net
     }
 
-    /// Number of the first address that a pod may have.
+    /// The number of the first address that a pod may have.
     pub const fn first(&self) -> u128 {
         FIRST
     }
 
-    /// Number of the last address that a pod may have.
+    /// The number of the last address that a pod may have.
     pub fn end(&self) -> u128 {
         match self.net {
             // Without the broadcast address.
@@ -59,8 +59,8 @@ impl Block {
         }
     }
 
-    /// How many pods have room.
-    pub fn room(&self) -> u128 {
+    /// The number of addresses for pods.
+    pub fn capacity(&self) -> u128 {
         self.end() - FIRST + 1
     }
 
@@ -74,7 +74,7 @@ impl Block {
         }
     }
 
-    /// The number of an address that a pod may have.
+    /// The number of an address. `None`: it is not one for pods of this block.
     pub fn number(&self, address: IpAddr) -> Option<u128> {
         let number = match (self.net, address) {
             (IpNet::V4(net), IpAddr::V4(v4)) if net.contains(&v4) => {
@@ -88,12 +88,12 @@ impl Block {
         (FIRST..=self.end()).contains(&number).then_some(number)
     }
 
-    /// The address that the node's own traffic to remote pods comes from.
+    /// The source of the node's own packets to remote pods.
     pub(crate) fn tunnel_address(&self) -> IpAddr {
         self.address(TUNNEL)
     }
 
-    /// The address by which the node masquerades.
+    /// The source of packets that the node forwards to pods.
     pub(crate) fn masquerade_address(&self) -> IpAddr {
         self.address(MASQUERADE)
     }

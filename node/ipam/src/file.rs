@@ -1,59 +1,94 @@
 //! One record in a file.
 //!
-//! The file is written beside its place, synced, and renamed onto it: it is always one whole record. The revision is a
-//! digest of the content. The kernel does not compare and swap in one step, so only one process may use the file: the
-//! lock of an agent's socket sees to that.
+//! The file is written under a temporary name, synced, and renamed, so it is always one whole record. The revision is a
+//! digest of the content. The kernel does not compare and swap in one step, so only one process may use the file. The
+//! lock of the agent's socket ensures that.
+//!
+//! A thread reads and writes the file, and does nothing else, so no work of another kind holds a call up. It does one
+//! call after the other. The channel to it is bounded: when the disk hangs, [`QUEUE`] calls wait and more are refused.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::thread;
 
 use sha2::{Digest, Sha256};
+use tokio::sync::oneshot;
 
 use crate::store::{Error, Key, Record, Revision, Store, Swap};
 
+/// The most calls that wait for the thread. An allocator makes one at a time; the others are calls whose callers no longer
+/// wait.
+const QUEUE: usize = 16;
+
+/// A piece of work for the thread, on the file at this path.
+type Work = Box<dyn FnOnce(&Path) + Send>;
+
 /// See the module.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct FileStore {
     path: PathBuf,
     key: Key,
-    /// Held while the file is read or written: work that is given up goes on to its end.
-    turn: Arc<Mutex<()>>,
+    /// The thread ends with this sender, after the work that is in the channel.
+    thread: SyncSender<Work>,
 }
 
 impl FileStore {
-    /// The file at `path` holds the record `key`, and no other.
-    pub fn new(path: impl Into<PathBuf>, key: Key) -> Self {
-        Self { path: path.into(), key, turn: Arc::default() }
+    /// The file at `path` holds the record `key`, and no other. Starts the thread.
+    ///
+    /// # Errors
+    /// The kernel gives no thread.
+    pub fn new(path: impl Into<PathBuf>, key: Key) -> Result<Self, Error> {
+        let (thread, all) = sync_channel::<Work>(QUEUE);
+        let store = Self { path: path.into(), key, thread };
+        let path = store.path.clone();
+        let started = thread::Builder::new()
+            .name("addresses".to_owned())
+            .spawn(move || all.into_iter().for_each(|work| work(&path)));
+        match started {
+            Ok(_) => Ok(store),
+            Err(source) => Err(store.error("read", source.into())),
+        }
     }
 
     fn error(&self, verb: &'static str, Failed { source, is_undone }: Failed) -> Error {
         Error { record: self.describe(&self.key), verb, source, is_undone }
     }
 
-    /// Runs what may block on a thread of its own.
+    /// Runs work on the thread, and waits for it. If the caller stops waiting, the work still runs to its end.
     async fn run<T: Send + 'static>(
         &self,
         verb: &'static str,
         work: impl FnOnce(&Path) -> Result<T, Failed> + Send + 'static,
     ) -> Result<T, Error> {
-        let (path, turn) = (self.path.clone(), Arc::clone(&self.turn));
-        let in_turn = move || {
-            let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-            work(&path)
+        let (answer, answered) = oneshot::channel();
+        let work = Box::new(move |path: &Path| {
+            // This fails if the caller no longer waits.
+            let _ = answer.send(work(path));
+        });
+        let done = match self.thread.try_send(work) {
+            Ok(()) => answered.await.unwrap_or_else(|_| {
+                Err(Failed { source: io::Error::other(ENDED), is_undone: false })
+            }),
+            Err(TrySendError::Full(_)) => Err(io::Error::other(format!(
+                "{QUEUE} calls wait for its disk already, and no more may; see why the disk does not answer"
+            ))
+            .into()),
+            Err(TrySendError::Disconnected(_)) => Err(io::Error::other(ENDED).into()),
         };
-        let done = tokio::task::spawn_blocking(in_turn).await;
-        let cut_off = |error| Err(Failed { source: io::Error::other(error), is_undone: false });
-        done.unwrap_or_else(cut_off).map_err(|failed| self.error(verb, failed))
+        done.map_err(|failed| self.error(verb, failed))
     }
 }
 
-/// Why the file cannot be read or written.
+/// The error if there is no answer.
+const ENDED: &str = "the thread that reads and writes it has ended; start the agent again";
+
+/// The reason why the file cannot be read or written.
 struct Failed {
     source: io::Error,
-    /// Whether it is certainly as it was.
+    /// Whether the file is certainly unchanged.
     is_undone: bool,
 }
 
@@ -121,7 +156,7 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
 fn write(path: &Path, value: &[u8]) -> Result<(), Failed> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
-    // What a crash left; a link would be removed, and not followed.
+    // A crash may have left a temporary file. A link is removed, and not followed.
     match fs::remove_file(&beside) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
@@ -130,8 +165,78 @@ fn write(path: &Path, value: &[u8]) -> Result<(), Failed> {
     file.write_all(value)?;
     file.sync_all()?;
     fs::rename(&beside, path)?;
-    // The rename itself is on disk only when the folder is.
+    // The rename is on disk only after the folder is synced.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let synced = folder.map_or(Ok(()), |folder| File::open(folder)?.sync_all());
     synced.map_err(|source| Failed { source, is_undone: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::mpsc::channel;
+    use std::task::{Context, Poll, Waker};
+    use std::time::Duration;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    fn key() -> Key {
+        Key { host: "n1".to_owned(), name: "leases".to_owned() }
+    }
+
+    #[test]
+    fn other_work_that_hangs_holds_no_call_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let pool = Builder::new_current_thread().enable_time().max_blocking_threads(1).build();
+        let pool = pool.unwrap();
+        let (_release, hung) = channel::<()>();
+        pool.spawn_blocking(move || hung.recv());
+        pool.block_on(async {
+            let store = FileStore::new(folder.path().join("addresses"), key()).unwrap();
+            let key = key();
+            let swap = store.compare_and_swap(&key, None, b"1".to_vec());
+            let swap = tokio::time::timeout(Duration::from_secs(10), swap).await;
+            assert!(matches!(swap, Ok(Ok(Swap::Done(_)))), "{swap:?}");
+        });
+    }
+
+    #[test]
+    fn a_disk_that_hangs_has_so_many_calls_wait_and_refuses_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("addresses");
+        // Whoever reads this waits for somebody who writes.
+        mkfifo(&path, Mode::S_IRWXU).unwrap();
+        let store = FileStore::new(&path, key()).unwrap();
+        let poll = || {
+            let key = key();
+            pin!(store.get(&key)).poll(&mut Context::from_waker(Waker::noop()))
+        };
+        let mut waiting = 0;
+        let refused = loop {
+            match poll() {
+                Poll::Pending => waiting += 1,
+                Poll::Ready(answer) => break answer.unwrap_err(),
+            }
+            assert!(waiting <= QUEUE + 1);
+        };
+        assert!(waiting >= QUEUE, "{waiting}");
+        assert!(refused.is_undone);
+        let text = refused.to_string().replace(&*path.to_string_lossy(), "PATH");
+        insta::assert_snapshot!(text, @"the address file PATH cannot be read: 16 calls wait for its disk already, and no more may; see why the disk does not answer");
+        // The disk answers again: there is no file.
+        let disk = OpenOptions::new().write(true).open(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        drop(disk);
+        let runtime = Builder::new_current_thread().build().unwrap();
+        let key = key();
+        while let Err(error) = runtime.block_on(store.get(&key)) {
+            assert!(error.is_undone, "{error}");
+            thread::yield_now();
+        }
+        assert_eq!(runtime.block_on(store.get(&key)).unwrap(), None);
+    }
 }

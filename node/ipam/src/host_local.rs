@@ -1,14 +1,14 @@
 //! Host-local allocation: one node gives out all of its blocks, and keeps its [`Leases`] as one record of a store.
 //!
-//! A pod's addresses are [reserved](HostLocal::reserve) first. When its device stands the reservation is
-//! [committed](Reservation::commit), and when there is none it is [aborted](HostLocal::abort). A reservation is in the
-//! store before anybody hears of it, so that committing has nothing to write. After a crash a reservation that was neither
-//! committed nor aborted is a lease like any other, and stays one until the pod is detached. It is not taken back at once
-//! because it is not known how far its pod has come; and a runtime detaches every pod whose attachment failed.
+//! A pod's addresses are [reserved](HostLocal::reserve) first. When the pod has its device, the reservation is
+//! [committed](Reservation::commit); if it gets none, the reservation is [aborted](HostLocal::abort). A reservation is in
+//! the store before its caller learns of it, so a commit writes nothing. After a crash, a reservation that was neither
+//! committed nor aborted is a lease like any other until the pod is detached. It is not released at once, because its pod
+//! may run; and a runtime detaches every pod whose attachment failed.
 //!
-//! Changes come one after the other, in the order in which they were asked for. One that is given up half-way, or whose
-//! writing failed, has been done or not. Until the next change has read the record again, what either leaves taken is
-//! taken.
+//! Changes are done one after the other, in the order of the calls. A change whose future is dropped, or whose write failed,
+//! may have been done. Until the next change has read the record again, an address counts as taken if it is taken in
+//! either case.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,30 +22,30 @@ use crate::saved;
 use crate::store::{self, Key, Record, Revision, Store, Swap};
 use manx_api::{AttachmentId, ErrorKind, PodName};
 
-/// How often a change is tried where others change the record at the same time.
+/// The most attempts of a change while others change the record, too.
 const TRIES: usize = 16;
 
-/// Why addresses cannot be given, taken back or kept.
+/// The reason why addresses cannot be given out, released or stored.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No address.
+    /// The leases do not allow the change.
     #[error(transparent)]
     Lease(#[from] leases::Error),
     /// The record cannot be read or written.
     #[error(transparent)]
     Store(#[from] store::Error),
-    /// The record is not a state.
+    /// The record cannot be parsed.
     #[error(
         "{record} is damaged: {reason}. No address is given out, lest two pods share one: restore the file, or \
          remove it when no pod of this node runs"
     )]
     Damaged {
-        /// What people call it.
+        /// A description of the record.
         record: String,
-        /// What is wrong with it.
+        /// The fault of its text.
         reason: String,
     },
-    /// Pods live in other blocks than the node has.
+    /// Pods have addresses of other blocks than the node's.
     #[error(
         "the node's pod CIDRs are {} but {record} holds pods ({pods}) of {}: detach those pods first, or set \
          Node.spec.podCIDRs back",
@@ -53,16 +53,16 @@ pub enum Error {
         list(found)
     )]
     OtherBlocks {
-        /// What people call the record.
+        /// A description of the record.
         record: String,
-        /// What the node has.
+        /// The node's blocks.
         wanted: Vec<IpNet>,
-        /// What the record has.
+        /// The record's blocks.
         found: Vec<IpNet>,
-        /// How many pods.
+        /// The number of pods in the record.
         pods: usize,
     },
-    /// Others change the record all the time.
+    /// Other processes change the record again and again.
     #[error(
         "{0} is changed by others all the time: one agent at a time gives out a node's addresses"
     )]
@@ -77,7 +77,7 @@ fn list(blocks: &[IpNet]) -> String {
 }
 
 impl Error {
-    /// The kind that the agent's socket reports.
+    /// The error kind that the agent's socket reports.
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::Lease(error) => error.kind(),
@@ -89,20 +89,19 @@ impl Error {
     }
 }
 
-/// What a pod is to have.
+/// A request for a pod's addresses.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The pod.
     pub pod: PodName,
     /// The addresses that the caller names. Empty: the next in turn, one of each block.
     pub addresses: Vec<IpAddr>,
-    /// What a container runtime calls the attachment.
+    /// The attachment's id, if a container runtime attaches the pod.
     pub id: Option<AttachmentId>,
-    /// Addresses that no pod may be given in turn, and who has each.
-    pub others: BTreeMap<IpAddr, String>,
+    /// Addresses that must not be given out in turn, with their owners.
+    pub taken: BTreeMap<IpAddr, String>,
 }
 
-/// Addresses that are a pod's, and that its attachment may still fail to use.
+/// The addresses of a pod whose attachment may still fail.
 #[derive(Debug)]
 #[must_use = "it is committed or aborted"]
 pub struct Reservation {
@@ -116,13 +115,13 @@ impl Reservation {
         &self.addresses
     }
 
-    /// The pod is attached: it has its addresses until they are [released](HostLocal::release).
+    /// Commits the reservation: the pod has its addresses until they are [released](HostLocal::release).
     pub fn commit(self) -> Vec<IpAddr> {
         self.addresses
     }
 }
 
-/// See the module. Clones are one.
+/// See the module. All clones share one state.
 #[derive(Debug)]
 pub struct HostLocal<S> {
     shared: Arc<Shared<S>>,
@@ -139,20 +138,20 @@ struct Shared<S> {
     store: S,
     key: Key,
     /// Held during a change.
-    known: Mutex<Known>,
-    /// Those that are in the store, for readers that do not wait.
+    record: Mutex<RecordState>,
+    /// The leases of the record, for readers that must not wait.
     leases: watch::Sender<Arc<Leases>>,
 }
 
-/// What is known of the record.
+/// The state of the record, as far as it is known.
 #[derive(Debug)]
-struct Known {
-    /// `None`: there is none.
+struct RecordState {
+    /// The revision. `None`: there is no record.
     revision: Option<Revision>,
     /// Whether the record may have been changed since it was last read.
-    is_doubtful: bool,
-    /// Whether the record lacks something of the leases.
-    is_behind: bool,
+    needs_read: bool,
+    /// Whether the record lacks changes that the leases have.
+    lacks_changes: bool,
     /// Whether changes have ended.
     is_closed: bool,
 }
@@ -163,8 +162,8 @@ pub fn key(host: &str) -> Key {
 }
 
 impl<S: Store> HostLocal<S> {
-    /// Reads the host's record, or starts anew where there is none. Blocks may change only while no pod has an address of
-    /// them. Without blocks all addresses are another plugin's, and are forgotten when there are some.
+    /// Reads the host's record, or starts with the `fresh` leases if there is none. Blocks may change only while no pod has an
+    /// address. A record without blocks has another plugin's addresses, and is replaced when the node has blocks.
     pub async fn open(store: S, host: &str, fresh: Leases) -> Result<Self, Error> {
         let key = key(host);
         let found = store.list(host).await?.into_iter().find(|record| record.key == key);
@@ -185,24 +184,28 @@ impl<S: Store> HostLocal<S> {
                 (Some(revision), leases)
             }
         };
-        let known =
-            Mutex::new(Known { revision, is_doubtful: false, is_behind: false, is_closed: false });
+        let record = Mutex::new(RecordState {
+            revision,
+            needs_read: false,
+            lacks_changes: false,
+            is_closed: false,
+        });
         let leases = watch::Sender::new(Arc::new(leases));
-        Ok(Self { shared: Arc::new(Shared { store, key, known, leases }) })
+        Ok(Self { shared: Arc::new(Shared { store, key, record, leases }) })
     }
 
-    /// Who has what, of all changes that have been done.
+    /// The leases after all changes so far.
     pub fn leases(&self) -> Arc<Leases> {
         Arc::clone(&self.shared.leases.borrow())
     }
 
-    /// Gives the pod the addresses that are wanted, or else the next in turn, and keeps what a container runtime calls
-    /// its attachment. A pod that has addresses keeps them.
+    /// Reserves the addresses that the request names, otherwise the next in turn, and stores the attachment's id. A pod that
+    /// has addresses keeps them.
     pub async fn reserve(&self, request: &Request) -> Result<Reservation, Error> {
-        let Request { pod, addresses, id, others } = request;
+        let Request { pod, addresses, id, taken } = request;
         let reserve = |leases: &mut Leases| {
             let addresses = match &addresses[..] {
-                [] => leases.assign(pod, others),
+                [] => leases.assign(pod, taken),
                 wanted => leases.pin(pod, wanted),
             }?;
             if let Some(id) = id {
@@ -214,17 +217,17 @@ impl<S: Store> HostLocal<S> {
         Ok(Reservation { pod: pod.clone(), addresses })
     }
 
-    /// The attachment has failed: the pod has nothing any more.
+    /// Releases the addresses of an attachment that has failed.
     pub async fn abort(&self, reservation: Reservation) -> Result<(), Error> {
         self.release(&reservation.pod).await.map(drop)
     }
 
-    /// Takes the pod's addresses back and says which; empty if it has none.
+    /// Takes the pod's addresses back and returns them; empty if it has none.
     pub async fn release(&self, pod: &PodName) -> Result<Vec<IpAddr>, Error> {
         self.change(|leases| Ok(leases.release(pod))).await
     }
 
-    /// Takes back the addresses of all pods but these.
+    /// Takes back the addresses of all pods for which `keeps` is false.
     pub async fn retain(&self, keeps: impl Fn(&PodName) -> bool) -> Result<(), Error> {
         let retain = |leases: &mut Leases| {
             let gone: Vec<PodName> =
@@ -237,9 +240,9 @@ impl<S: Store> HostLocal<S> {
         self.change(retain).await
     }
 
-    /// Ends all changes. That which is under way is done when this returns, and later ones are refused.
+    /// Ends all changes. The current one is done when this returns, and later ones fail.
     pub async fn close(&self) {
-        self.shared.known.lock().await.is_closed = true;
+        self.shared.record.lock().await.is_closed = true;
     }
 
     async fn change<T>(
@@ -247,18 +250,18 @@ impl<S: Store> HostLocal<S> {
         change: impl Fn(&mut Leases) -> Result<T, leases::Error>,
     ) -> Result<T, Error> {
         let Shared { store, key, leases, .. } = &*self.shared;
-        let mut known = self.shared.known.lock().await;
-        if known.is_closed {
+        let mut record = self.shared.record.lock().await;
+        if record.is_closed {
             return Err(Error::Closed);
         }
         for _ in 0..TRIES {
-            if known.is_doubtful {
-                self.read_again(&mut known).await?;
+            if record.needs_read {
+                self.refresh(&mut record).await?;
             }
             let before = self.leases();
             let mut next = Leases::clone(&before);
             let result = change(&mut next)?;
-            if next == *before && !known.is_behind {
+            if next == *before && !record.lacks_changes {
                 return Ok(result);
             }
             let value = saved::write(&next).map_err(|error| store::Error {
@@ -267,12 +270,12 @@ impl<S: Store> HostLocal<S> {
                 source: error.into(),
                 is_undone: true,
             })?;
-            known.is_doubtful = true;
-            let swapped = store.compare_and_swap(key, known.revision.as_ref(), value).await;
+            record.needs_read = true;
+            let swapped = store.compare_and_swap(key, record.revision.as_ref(), value).await;
             let swap = match swapped {
                 Ok(swap) => swap,
                 Err(error) => {
-                    // An address that may be taken is taken: its pod's detachment finds it.
+                    // The write may have been done, so its addresses count as taken. The detachment of the pod releases them.
                     let adds = before.pods.keys().all(|pod| next.pods.contains_key(pod));
                     if adds && !error.is_undone {
                         leases.send_replace(Arc::new(next));
@@ -281,8 +284,8 @@ impl<S: Store> HostLocal<S> {
                 }
             };
             if let Swap::Done(revision) = swap {
-                known.revision = Some(revision);
-                (known.is_doubtful, known.is_behind) = (false, false);
+                record.revision = Some(revision);
+                (record.needs_read, record.lacks_changes) = (false, false);
                 leases.send_replace(Arc::new(next));
                 return Ok(result);
             }
@@ -290,12 +293,12 @@ impl<S: Store> HostLocal<S> {
         Err(Error::Contended(store.describe(key)))
     }
 
-    /// Reads the record's revision, and the leases in it that are not known: they are taken. What is known stays, whatever
-    /// the record says: pods may run with these addresses. Where there is no record, nothing was ever written.
-    async fn read_again(&self, known: &mut Known) -> Result<(), Error> {
+    /// Reads the record again, and adds the leases that are not known. Known leases stay even if the record lacks them,
+    /// because pods may run with these addresses. If there is no record, nothing was ever written.
+    async fn refresh(&self, record: &mut RecordState) -> Result<(), Error> {
         let Shared { store, key, leases, .. } = &*self.shared;
         let found = store.get(key).await?;
-        known.is_behind = true;
+        record.lacks_changes = true;
         if let Some(Record { value, .. }) = &found {
             let damaged = |reason| Error::Damaged { record: store.describe(key), reason };
             let saved = saved::read(value).map_err(damaged)?;
@@ -308,11 +311,11 @@ impl<S: Store> HostLocal<S> {
                         all.set_id(pod, id.clone());
                     }
                 }
-                known.is_behind = all != saved;
+                record.lacks_changes = all != saved;
                 leases.send_replace(Arc::new(all));
             }
         }
-        (known.revision, known.is_doubtful) = (found.map(|it| it.revision), false);
+        (record.revision, record.needs_read) = (found.map(|it| it.revision), false);
         Ok(())
     }
 }

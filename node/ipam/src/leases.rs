@@ -1,10 +1,10 @@
-//! Leases: which addresses each pod of a node has, and what a container runtime calls its attachment.
+//! Leases: the addresses of each pod of a node, and the container runtime's identification of its attachment.
 //!
-//! A node that allocates by itself has at most one block of each family (Kubernetes, `Node.spec.podCIDRs`). What a block
-//! has for pods goes to them in [turn](crate::turn). A caller may also name the addresses of a pod, of a block or of none:
-//! it gets these or an error.
+//! A node that allocates by itself has at most one block of each family (Kubernetes, `Node.spec.podCIDRs`). Its addresses
+//! are given out in [turn](crate::turn). A caller may also name a pod's addresses, in a block or in none, and gets these
+//! or an error.
 //!
-//! This is the bookkeeping, and does no I/O; [`host_local`](crate::host_local) keeps it.
+//! This is bookkeeping without I/O; [`host_local`](crate::host_local) stores it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,42 +17,40 @@ use crate::turn::Turn;
 use manx_api::{AttachmentId, ErrorKind, PodName};
 use manx_objects::few;
 
-/// Why there is no address.
+/// The reason why a pod gets no address.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// The node has no block at all.
+    /// The node has no block.
     #[error("the node has no pod CIDR: set Node.spec.podCIDRs")]
     NoBlock,
-    /// Two blocks of one family.
+    /// The node has two blocks of one family.
     #[error(
         "the node has two pod CIDRs of one family, {0} and {1}: Node.spec.podCIDRs holds at most one of each"
     )]
     TwoBlocks(IpNet, IpNet),
-    /// No room for a pod.
+    /// A block has no room for a pod.
     #[error(
         "pod CIDR {0} has no room for a pod: an IPv4 block is /30 or larger, an IPv6 block /126 or larger"
     )]
     TooSmall(IpNet),
-    /// Every address is given out.
+    /// All addresses of a block are used.
     #[error(
         "no address is left in pod CIDR {block}: pods of this node have {leased}{}; remove pods, or give the node a \
          larger pod CIDR",
         list_others(.others)
     )]
     Exhausted {
-        /// The block.
         block: IpNet,
-        /// How many pods of this node have.
+        /// The number of addresses that pods of this node have.
         leased: usize,
-        /// The others, and who has each.
+        /// Further used addresses, with their owners.
         others: Vec<(IpAddr, String)>,
     },
     /// Another pod has a named address.
     #[error("address {address} is that of pod {holder}: name another, or detach that pod first")]
     Taken {
-        /// The address.
         address: IpAddr,
-        /// Who has it.
+        /// The pod that has it.
         holder: PodName,
     },
     /// The node itself has a named address.
@@ -63,7 +61,7 @@ pub enum Error {
         "address {0} is not one that a pod can have: expected a unicast address, not link-local or loopback"
     )]
     NotForPods(IpAddr),
-    /// Two named addresses of one family.
+    /// Two named addresses are of one family.
     #[error(
         "the addresses {0} and {1} are of one family: name at most one for IPv4 and one for IPv6"
     )]
@@ -74,21 +72,14 @@ pub enum Error {
         list(.has),
         list(.wanted)
     )]
-    HasOthers {
-        /// The pod.
-        pod: PodName,
-        /// What it has.
-        has: Vec<IpAddr>,
-        /// What is named.
-        wanted: Vec<IpAddr>,
-    },
+    HasOthers { pod: PodName, has: Vec<IpAddr>, wanted: Vec<IpAddr> },
 }
 
 fn list(addresses: &[IpAddr]) -> String {
     addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The first of them, and how many more there are.
+/// Lists the first addresses, and the number of the others.
 fn list_others(others: &[(IpAddr, String)]) -> String {
     if others.is_empty() {
         return String::new();
@@ -98,7 +89,7 @@ fn list_others(others: &[(IpAddr, String)]) -> String {
 }
 
 impl Error {
-    /// The kind that the agent's socket reports.
+    /// The error kind that the agent's socket reports.
     pub const fn kind(&self) -> ErrorKind {
         match self {
             Self::Exhausted { .. } => ErrorKind::Exhausted,
@@ -113,12 +104,12 @@ pub struct Leases {
     pub(crate) turns: Vec<Turn>,
     pub(crate) pods: BTreeMap<PodName, Vec<IpAddr>>,
     used: BTreeSet<IpAddr>,
-    /// The attachments of a container runtime among them.
+    /// The attachments of pods that a container runtime has attached.
     pub(crate) ids: BTreeMap<PodName, AttachmentId>,
 }
 
 impl Leases {
-    /// Nobody has an address of `blocks` yet.
+    /// Leases of `blocks`, without pods.
     pub fn new(blocks: &[IpNet]) -> Result<Self, Error> {
         let mut turns: Vec<Turn> = Vec::new();
         for net in blocks {
@@ -136,13 +127,13 @@ impl Leases {
         Ok(Self { turns, pods, used, ids })
     }
 
-    /// Nobody has an address yet, and all will be named: another CNI plugin gives them out.
+    /// Leases without pods and without blocks. All addresses will be named, because another CNI plugin gives them out.
     pub fn without_blocks() -> Self {
         let (turns, pods, used, ids) = Default::default();
         Self { turns, pods, used, ids }
     }
 
-    /// The pods, their addresses, and what a container runtime calls the attachment.
+    /// The pods, with their addresses and the container runtime's identification.
     pub fn iter(&self) -> impl Iterator<Item = (&PodName, &[IpAddr], Option<&AttachmentId>)> {
         self.pods.iter().map(|(pod, has)| (pod, has.as_slice(), self.ids.get(pod)))
     }
@@ -152,12 +143,12 @@ impl Leases {
         self.pods.get(pod).map(Vec::as_slice)
     }
 
-    /// What a container runtime calls the pod's attachment.
+    /// The container runtime's identification of the pod's attachment.
     pub fn id(&self, pod: &PodName) -> Option<&AttachmentId> {
         self.ids.get(pod)
     }
 
-    /// A pod with addresses is attached by a container runtime under this name from now on.
+    /// Sets the container runtime's identification of a pod's attachment. The pod has addresses.
     pub(crate) fn set_id(&mut self, pod: &PodName, id: AttachmentId) {
         self.ids.insert(pod.clone(), id);
     }
@@ -167,21 +158,20 @@ impl Leases {
         self.turns.iter().try_for_each(|turn| self.next(turn, &BTreeMap::new()).map(drop))
     }
 
-    /// Each block, how many of its addresses pods have, and how many are left for them.
+    /// The blocks, each with the numbers of its used and its free addresses.
     pub fn usage(&self) -> impl Iterator<Item = (IpNet, u64, u128)> {
         self.turns.iter().map(Turn::block).map(|block| {
             let used = self.used.iter().filter(|it| block.number(**it).is_some()).count() as u64;
-            (block.net(), used, block.room() - u128::from(used))
+            (block.net(), used, block.capacity() - u128::from(used))
         })
     }
 
-    /// The blocks.
     pub fn blocks(&self) -> Vec<IpNet> {
         self.turns.iter().map(|turn| turn.block().net()).collect()
     }
 
-    /// The pod's addresses, one of each block: those that it has, or else the next in turn. All or nothing.
-    /// None of `others`, which say who has them, is next.
+    /// Gives a pod the next address of each block, or none if one block has none left. A pod that has addresses keeps them.
+    /// Addresses in `others`, whose values are their owners, are left out.
     pub(crate) fn assign(
         &mut self,
         pod: &PodName,
@@ -202,7 +192,7 @@ impl Leases {
         Ok(addresses)
     }
 
-    /// Gives the pod exactly these addresses, of a block or of none. All or nothing.
+    /// Gives a pod exactly the wanted addresses, in a block or in none.
     pub(crate) fn pin(&mut self, pod: &PodName, wanted: &[IpAddr]) -> Result<Vec<IpAddr>, Error> {
         if let Some(has) = self.pods.get(pod) {
             let alike = BTreeSet::from_iter(has) == BTreeSet::from_iter(wanted);
@@ -222,7 +212,7 @@ impl Leases {
         Error::HasOthers { pod: pod.clone(), has, wanted: wanted.to_vec() }
     }
 
-    /// Whether a pod that has none may have these addresses.
+    /// Checks that a pod without addresses may have the wanted ones.
     fn check_pins(&self, wanted: &[IpAddr]) -> Result<(), Error> {
         for (at, address) in wanted.iter().enumerate() {
             if !is_for_pods(*address) {
@@ -247,14 +237,14 @@ impl Leases {
         Ok(())
     }
 
-    /// Whether these are one of each block, as [`Leases::assign`] gives them.
+    /// Whether the addresses are one of each block, like those that [`Leases::assign`] gives.
     pub(crate) fn is_of_blocks(&self, addresses: &[IpAddr]) -> bool {
         let mut pairs = self.turns.iter().zip(addresses);
         addresses.len() == self.turns.len()
             && pairs.all(|(turn, it)| turn.block().number(*it).is_some())
     }
 
-    /// The number of the next address in turn, which no pod of this node has and none of `others`.
+    /// The number of the next address in turn that no pod of this node has, and that is not in `others`.
     fn next(&self, turn: &Turn, others: &BTreeMap<IpAddr, String>) -> Result<u128, Error> {
         let is_used =
             |address: IpAddr| self.used.contains(&address) || others.contains_key(&address);
@@ -275,7 +265,7 @@ impl Leases {
         self.used.contains(address)
     }
 
-    /// Takes the pod's addresses back and says which; empty if it has none.
+    /// Takes a pod's addresses back and returns them; empty if it has none.
     pub(crate) fn release(&mut self, pod: &PodName) -> Vec<IpAddr> {
         let addresses = self.pods.remove(pod).unwrap_or_default();
         for address in &addresses {

@@ -1,4 +1,4 @@
-//! The plan of a node's blocks: which addresses are its pods', and which special ones are its own.
+//! The plan of a node's blocks: the addresses for its pods, and its own special addresses.
 
 use std::net::IpAddr;
 
@@ -15,8 +15,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of a node that allocates by itself: it has all of each block, and its own addresses are where
-    /// [`block`](crate::block) says. A block without room for pods has none.
+    /// The plan of a node that allocates by itself: each block is the node's as a whole, and has the node's own addresses at
+    /// the places of [`block`](crate::block). A block without room for pods has no such addresses.
     pub fn host_local(blocks: impl Into<Vec<IpNet>>) -> Self {
         let blocks = blocks.into();
         let with_room = || blocks.iter().copied().filter_map(Block::new);
@@ -25,18 +25,18 @@ impl Plan {
         Self { blocks, tunnel_addresses, masquerade_addresses }
     }
 
-    /// The blocks that the node's pods get addresses from. There may be several of one family.
+    /// The blocks for the node's pods. There may be several of one family.
     pub fn blocks(&self) -> &[IpNet] {
         &self.blocks
     }
 
-    /// The addresses that the node's own traffic to remote pods comes from. No pod gets one.
+    /// The sources of the node's own packets to remote pods. No pod gets one.
     pub fn tunnel_addresses(&self) -> &[IpAddr] {
         &self.tunnel_addresses
     }
 
-    /// The addresses by which the node masquerades what it forwards to pods. No pod gets one, and policy does not take
-    /// them for the node's.
+    /// The sources of masqueraded packets that the node forwards to pods. No pod gets one, and policy does not take them for
+    /// the node's own.
     pub fn masquerade_addresses(&self) -> &[IpAddr] {
         &self.masquerade_addresses
     }
@@ -46,12 +46,12 @@ impl Plan {
         self.blocks.iter().any(|block| block.contains(&address))
     }
 
-    /// Whether a block has an address for a pod.
+    /// Whether an address is one for pods.
     pub fn has_for_pods(&self, address: IpAddr) -> bool {
         self.blocks.iter().any(|block| is_for_a_pod(*block, address))
     }
 
-    /// Whether a block has an address for something else than a pod.
+    /// Whether an address lies in a block, and is not one for pods.
     pub fn has_for_others(&self, address: IpAddr) -> bool {
         let mut around = self.blocks.iter().filter(|block| block.contains(&address));
         around.any(|block| !is_for_a_pod(*block, address))

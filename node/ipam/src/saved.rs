@@ -1,5 +1,5 @@
-//! Leases as the text of a record. One that does not parse or contradicts itself is refused rather than forgotten:
-//! forgetting would give a living pod's address to another.
+//! Leases as the text of a record. A text that does not parse or contradicts itself is an error. To start without it would
+//! give a living pod's address to another pod.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,20 +11,20 @@ use crate::leases::Leases;
 use crate::turn::RESTING;
 use manx_api::{AttachmentId, PodName};
 
-/// The version that is written. Version 1, which has no pinned addresses, and version 2, which has no attachments of
-/// container runtimes, are read, too.
+/// The version that is written. Version 1, without pinned addresses, and version 2, without attachments of container
+/// runtimes, are read, too.
 const VERSION: u32 = 3;
 
 #[derive(Serialize, Deserialize)]
 struct Saved {
     version: u32,
     blocks: Vec<SavedBlock>,
-    /// With one address of each block.
+    /// The pods with one address of each block.
     pods: BTreeMap<String, Vec<IpAddr>>,
-    /// With other addresses, which the callers named.
+    /// The pods with other addresses, which their callers named.
     #[serde(default)]
     pinned: BTreeMap<String, Vec<IpAddr>>,
-    /// The attachments of container runtimes among both.
+    /// The attachments of container runtimes, for pods of both maps.
     #[serde(default)]
     attachments: BTreeMap<String, AttachmentId>,
 }
@@ -33,13 +33,13 @@ struct Saved {
 struct SavedBlock {
     cidr: String,
     last: IpAddr,
-    /// The numbers of those that rest, in order. As short as this, because what is released must need no more room than
-    /// before: the disk may be full. A program that does not know them writes none.
+    /// The numbers that rest, in order. They are as short as this because a release must not need more space: the disk may
+    /// be full. Earlier versions of this program do not write them.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     resting: String,
 }
 
-/// The text.
+/// Writes leases as text.
 pub(crate) fn write(leases: &Leases) -> Result<Vec<u8>, serde_json::Error> {
     let all = leases.pods.iter().map(|(pod, addresses)| (pod.to_string(), addresses.clone()));
     let (pods, pinned) = all.partition(|(_, addresses)| leases.is_of_blocks(addresses));
@@ -60,7 +60,7 @@ pub(crate) fn write(leases: &Leases) -> Result<Vec<u8>, serde_json::Error> {
     Ok(text)
 }
 
-/// What a text says; `Err`: what is wrong with it.
+/// Reads leases from text. `Err`: the fault of the text.
 pub(crate) fn read(text: &[u8]) -> Result<Leases, String> {
     let Saved { version, blocks, pods, pinned, attachments } =
         serde_json::from_slice(text).map_err(|error| error.to_string())?;
@@ -76,7 +76,7 @@ pub(crate) fn read(text: &[u8]) -> Result<Leases, String> {
         nets => Leases::new(nets).map_err(|error| error.to_string())?,
     };
     for (turn, SavedBlock { last, .. }) in leases.turns.iter_mut().zip(&blocks) {
-        turn.go_on_after(*last).map_err(|error| error.to_string())?;
+        turn.set_last(*last).map_err(|error| error.to_string())?;
     }
     for (name, addresses) in pods {
         let pod = pod(&name)?;
@@ -90,14 +90,14 @@ pub(crate) fn read(text: &[u8]) -> Result<Leases, String> {
         for (turn, address) in leases.turns.iter().zip(&addresses) {
             turn.number(*address).map_err(|error| error.to_string())?;
         }
-        adopt(&mut leases, &pod, &addresses)?;
+        add_pod(&mut leases, &pod, &addresses)?;
     }
     for (name, addresses) in pinned {
         let pod = pod(&name)?;
         if addresses.is_empty() {
             return Err(format!("{pod} has no address"));
         }
-        adopt(&mut leases, &pod, &addresses)?;
+        add_pod(&mut leases, &pod, &addresses)?;
     }
     for (name, id) in attachments {
         let pod = pod(&name)?;
@@ -112,7 +112,7 @@ pub(crate) fn read(text: &[u8]) -> Result<Leases, String> {
     Ok(leases)
 }
 
-fn adopt(leases: &mut Leases, pod: &PodName, addresses: &[IpAddr]) -> Result<(), String> {
+fn add_pod(leases: &mut Leases, pod: &PodName, addresses: &[IpAddr]) -> Result<(), String> {
     if let Some(address) = addresses.iter().find(|address| leases.is_used(address)) {
         return Err(format!("{pod} is not the only pod with {address}"));
     }
@@ -122,7 +122,7 @@ fn adopt(leases: &mut Leases, pod: &PodName, addresses: &[IpAddr]) -> Result<(),
     leases.pin(pod, addresses).map(drop).map_err(|error| error.to_string())
 }
 
-/// Has the addresses of these numbers of the block at this place rest. The pods have theirs already.
+/// Makes the addresses of these numbers rest, in the block of index `at`. The pods have their addresses before.
 fn rest(leases: &mut Leases, at: usize, resting: &str) -> Result<(), String> {
     let numbers = resting.split_whitespace().map(str::parse);
     let numbers: Vec<u128> = numbers

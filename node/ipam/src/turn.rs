@@ -1,9 +1,9 @@
 //! The order in which a block's addresses are given to pods.
 //!
-//! The addresses go out in turn, from the block's first to its last and from there on again. One that was given back rests:
-//! it is given out again only when no other is free, and of those that rest the one that has rested longest comes first. So
-//! peers that still speak to the old pod do not reach a new one. At most [`RESTING`] rest; what was given back before
-//! these is like any other.
+//! The addresses are given out in turn, from the block's first to its last and then from the first again. An address that
+//! was given back rests: it is given out again only when no other is free, the one that has rested longest first. So peers
+//! that still send to the old pod do not reach a new one. At most [`RESTING`] addresses rest; one that was given back
+//! before these is like any other.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -12,36 +12,35 @@ use ipnet::IpNet;
 
 use crate::block::Block;
 
-/// The most addresses of a block that rest. An IPv6 block would otherwise remember all that it ever had.
+/// The most addresses of a block that rest. Without a bound an IPv6 block would remember every address ever given back.
 pub const RESTING: usize = 64;
 
-/// A block and how far the turn has come.
+/// A block, and the position in its order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Turn {
     block: Block,
-    /// The number that was given out last; that before the first at first.
+    /// The number that was given out last; at the start the one before the first.
     last: u128,
-    /// The numbers that rest, the one that was given back last at the end. No pod has one of them.
+    /// The numbers that rest, in the order in which they were given back. No pod has one of them.
     resting: VecDeque<u128>,
 }
 
 impl Turn {
-    /// Nothing is given out. `None`: the block has no room for a pod.
+    /// The start of the order. `None`: the block has no room for a pod.
     pub fn new(net: IpNet) -> Option<Self> {
         let block = Block::new(net)?;
         Some(Self { block, last: block.first() - 1, resting: VecDeque::new() })
     }
 
-    /// The block.
     pub const fn block(&self) -> &Block {
         &self.block
     }
 
-    /// The number that is next, where `most` addresses are used at most.
+    /// The next number. At most `most` addresses are used.
     pub fn next(&self, most: usize, is_used: impl Fn(IpAddr) -> bool) -> Option<u128> {
         let is_free = |number: &u128| !is_used(self.block.address(*number));
         let mut number = self.last;
-        // Among one more numbers than are used or rest, one is free, unless the block has no more.
+        // Of so many numbers, one more than are used or rest, one is free, unless the block has fewer numbers.
         for _ in 0..=most + self.resting.len() {
             number = if number >= self.block.end() { self.block.first() } else { number + 1 };
             if !self.resting.contains(&number) && is_free(&number) {
@@ -51,10 +50,10 @@ impl Turn {
         self.resting.iter().copied().find(is_free)
     }
 
-    /// Gives a number out in turn. Returns its address.
+    /// Gives out the number that is next. Returns its address.
     pub fn take(&mut self, number: u128) -> IpAddr {
         let address = self.block.address(number);
-        // One that has rested is not where the turn is.
+        // A number that rested is out of turn, so the turn does not go on from it.
         if !self.resting.contains(&number) {
             self.last = number;
         }
@@ -62,13 +61,13 @@ impl Turn {
         address
     }
 
-    /// A pod gets an address, in turn or not.
+    /// Ends the rest of an address that a pod gets, in turn or not.
     pub(crate) fn stop_resting(&mut self, address: IpAddr) {
         let number = self.block.number(address);
         self.resting.retain(|it| Some(*it) != number);
     }
 
-    /// An address was given back, if it is the block's.
+    /// Lets an address that was given back rest, if it is the block's.
     pub(crate) fn rest(&mut self, address: IpAddr) {
         if let Some(number) = self.block.number(address) {
             self.resting.push_back(number);
@@ -78,7 +77,7 @@ impl Turn {
         }
     }
 
-    /// The address that was given out last in turn; at first the one before the first that a pod may have.
+    /// The address that was given out last in turn; at the start the one before the first that a pod may have.
     pub(crate) fn last(&self) -> IpAddr {
         self.block.address(self.last)
     }
@@ -88,21 +87,21 @@ impl Turn {
         self.resting.iter().copied()
     }
 
-    /// The turn is where it was when this address was [the last](Turn::last). `Err`: it is no pod's.
-    pub(crate) fn go_on_after(&mut self, last: IpAddr) -> Result<(), NotOfPods> {
+    /// Sets [the last](Turn::last) address, as it was saved. `Err`: it is not one for pods.
+    pub(crate) fn set_last(&mut self, last: IpAddr) -> Result<(), NotOfPods> {
         if last != self.block.address(self.block.first() - 1) {
             self.last = self.number(last)?;
         }
         Ok(())
     }
 
-    /// The number of an address that pods have.
+    /// The number of an address. `Err`: it is not one for pods.
     pub(crate) fn number(&self, address: IpAddr) -> Result<u128, NotOfPods> {
         self.block.number(address).ok_or(NotOfPods(address, self.block.net()))
     }
 }
 
-/// An address that is none of a block's for pods.
+/// The error that an address is not one for pods of a block.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} is not a pod's address of {1}")]
 pub(crate) struct NotOfPods(IpAddr, IpNet);

@@ -7,7 +7,7 @@ use manx_api::{PolicyStatus, RuleCount, WorkerStatus};
 use tokio::sync::oneshot;
 
 /// The channel for the agent's metrics.
-pub type Question = oneshot::Sender<AgentMetrics>;
+pub type MetricsRequest = oneshot::Sender<AgentMetrics>;
 
 /// The metrics of an agent at one time. The length of each list is bounded by the node, except
 /// `rules`.

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant, SystemTime};
 /// control loop, new tables of a very large cluster, takes seconds.
 const DEAD: Duration = Duration::from_secs(30);
 
-/// The agent's health.
 #[derive(Debug, Clone)]
 pub enum Health {
     /// The agent reads the objects for the first time, which lasts until the datastore answers. The text says what it

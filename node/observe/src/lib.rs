@@ -34,7 +34,7 @@ use std::thread;
 
 use tokio::sync::{mpsc, watch};
 
-use self::agent_metrics::Question;
+use self::agent_metrics::MetricsRequest;
 use self::health::Health;
 use self::latency::Latencies;
 use self::pages::{Pages, Site};
@@ -55,7 +55,7 @@ pub struct Observer {
     /// The channel for the agent's health.
     pub health: watch::Sender<Health>,
     /// The requests for the agent's metrics. There are none if metrics are off.
-    pub questions: mpsc::Receiver<Question>,
+    pub metrics_requests: mpsc::Receiver<MetricsRequest>,
     /// The latencies that the agent records.
     pub latencies: Latencies,
     /// The state of each page.
@@ -74,9 +74,9 @@ pub fn start(
     let socket = socket.map(|socket| (Place::Socket(socket), Site::Health));
     let places: Vec<_> = socket.into_iter().chain(health).chain(metrics).collect();
     let (tell, health) = watch::channel(Health::default());
-    let (ask, questions) = mpsc::channel(1);
+    let (ask, metrics_requests) = mpsc::channel(1);
     let (latencies, served) = (Latencies::default(), Served::default());
-    let observer = Observer { health: tell, questions, latencies, served };
+    let observer = Observer { health: tell, metrics_requests, latencies, served };
     if places.is_empty() {
         return observer;
     }

@@ -7,7 +7,7 @@ use prometheus::TEXT_FORMAT;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use crate::agent_metrics::Question;
+use crate::agent_metrics::MetricsRequest;
 use crate::health::{Health, Verdict};
 use crate::latency::Latencies;
 use crate::metrics::Renderer;
@@ -80,7 +80,7 @@ pub(crate) struct Pages {
 
 /// The channel for metrics, and the last page of them.
 struct Metrics {
-    questions: mpsc::Sender<Question>,
+    requests: mpsc::Sender<MetricsRequest>,
     renderer: Renderer,
     last: Option<(Instant, Page)>,
 }
@@ -88,12 +88,12 @@ struct Metrics {
 impl Pages {
     pub(crate) fn new(
         health: watch::Receiver<Health>,
-        questions: mpsc::Sender<Question>,
+        requests: mpsc::Sender<MetricsRequest>,
         latencies: Latencies,
         served: Served,
     ) -> Self {
         let renderer = Renderer::new(latencies, served);
-        Self { health, metrics: Mutex::new(Metrics { questions, renderer, last: None }) }
+        Self { health, metrics: Mutex::new(Metrics { requests, renderer, last: None }) }
     }
 
     /// The page for a request.
@@ -122,9 +122,9 @@ impl Metrics {
         {
             return page.clone();
         }
-        let (question, answer) = oneshot::channel();
+        let (request, answer) = oneshot::channel();
         let asked = async {
-            self.questions.send(question).await.ok()?;
+            self.requests.send(request).await.ok()?;
             answer.await.ok()
         };
         let page = match timeout(ANSWER, asked).await {

@@ -248,24 +248,24 @@ fn promtool_finds_nothing_wrong() {
     assert!(promtool.wait().unwrap().success());
 }
 
-/// An observer of both sites at free ports, and an agent that answers questions.
+/// An observer of both sites at free ports, and an agent that answers requests for metrics.
 fn observed(answers: bool) -> (SocketAddr, SocketAddr, std::sync::mpsc::Receiver<()>, Keeper) {
     let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (health, metrics) = (free(), free());
     let addresses = Addresses { health: Some(health), metrics: Some(metrics) };
-    let Observer { health: tell, mut questions, .. } = start(addresses, None, || Ok(()));
+    let Observer { health: tell, mut metrics_requests, .. } = start(addresses, None, || Ok(()));
     for address in [health, metrics] {
         until(|| TcpStream::connect(address).is_ok());
     }
     let (asked, questioned) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        while let Some(question) = questions.blocking_recv() {
+        while let Some(request) = metrics_requests.blocking_recv() {
             let _ = asked.send(());
             if answers {
-                let _ = question.send(agent_metrics(1));
+                let _ = request.send(agent_metrics(1));
             } else {
-                // The question stays open, as in a control loop that is busy.
-                std::mem::forget(question);
+                // The request stays open, as in a control loop that is busy.
+                std::mem::forget(request);
             }
         }
     });

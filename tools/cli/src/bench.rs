@@ -1,5 +1,5 @@
-//! `manx bench`: the program `manx-bench` next to `manx`, in the way of further commands of git and cargo. The
-//! measuring program has more dependencies than `manx`.
+//! `manx bench` runs the program `manx-bench` next to `manx`, as git and cargo run further commands. It is a separate
+//! program because it has more dependencies than `manx`.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,7 +12,6 @@ use clap::Args;
 
 use super::{Error, output};
 
-/// The program.
 const PROGRAM: &str = "manx-bench";
 
 /// The arguments that are passed on.
@@ -24,7 +23,7 @@ pub struct Bench {
     arguments: Vec<OsString>,
 }
 
-/// Replaces this process by the program, with its arguments. The help of `manx` is printed where the program is absent.
+/// Replaces this process by the program, with its arguments. If the program is absent, the help of `manx` is printed.
 pub fn run(bench: &Bench, mut manx: clap::Command) -> Result<(), Error> {
     let own = env::current_exe()
         .map_err(|error| Error::Failed(format!("the folder of manx is not known: {error}")))?;

@@ -17,9 +17,9 @@ use super::socket::Socket;
 use manx_linux::private;
 use manx_rig::world::setup::{NodeState, State};
 
-/// Block type of a packet (pcapng, section 4.3, "Enhanced Packet Block").
+/// The block type of a packet (pcapng, section 4.3, "Enhanced Packet Block").
 const PACKET_BLOCK: u32 = 6;
-/// A block's type, its length, and its length again (pcapng, section 3.1).
+/// The least length of a block: its type, its length, and its length again (pcapng, section 3.1).
 const BLOCK_MIN: usize = 12;
 /// The greatest length of a block from an agent: a packet of 64 KiB with its options.
 const BLOCK_MAX: usize = 1 << 20;
@@ -54,7 +54,7 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 
 /// Records until the count, the duration, Ctrl-C or the agent ends it. The file always ends with a whole packet.
 pub fn run(capture: &Capture) -> Result<(), Error> {
-    // From here on signals are read from a descriptor, so that none interrupts the writing of a packet.
+    // Signals are read from a descriptor from here on, so that none interrupts the writing of a packet.
     let signals =
         signals().map_err(|errno| Error::Failed(format!("signals cannot be taken: {errno}")))?;
     let stream =
@@ -75,7 +75,7 @@ pub fn run(capture: &Capture) -> Result<(), Error> {
         end: capture.duration.map(|duration| Instant::now() + duration),
     };
     let packets = record(source, &mut out, capture.count.unwrap_or(u64::MAX))?;
-    // If even this cannot be printed, there is no one to tell.
+    // This fails if standard error is closed, and then nobody reads it.
     let _ = writeln!(io::stderr(), "{packets} packets captured");
     Ok(())
 }
@@ -103,7 +103,7 @@ struct Source {
 }
 
 impl Read for Source {
-    /// Reads from the stream; 0 (its end) after a signal or when time is up.
+    /// Reads from the stream. After a signal, or when time is up, it returns 0, the end of the stream.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             let left = self.end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -125,12 +125,12 @@ impl Read for Source {
                 Err(errno) => return Err(errno.into()),
             }
             let ready = |index: usize| fds.get(index).and_then(PollFd::any).unwrap_or(false);
-            let (spoken, told) = (ready(0), ready(1));
+            let (has_bytes, has_signal) = (ready(0), ready(1));
             drop(fds);
-            if told {
+            if has_signal {
                 return Ok(0);
             }
-            if spoken {
+            if has_bytes {
                 return self.stream.read(into);
             }
         }

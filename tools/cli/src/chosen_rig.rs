@@ -1,17 +1,17 @@
-//! The rig that a command is about: the named one, or the only one that runs.
+//! The choice of a command's rig: the named one, or the only one that runs.
 
 use super::Error;
 use manx_linux::private;
 use manx_rig::world::setup::State;
 use manx_rig::world::workdir::{self, Workdir, WorkdirError};
 
-/// The rig that has to be changed or ended. Root's rigs belong to everybody who is root here, so root has to name the
-/// rig: otherwise one person could end another's rig.
+/// Chooses the rig of a command that changes or ends it. Root's rigs belong to everybody who is root here, so root has to
+/// name the rig: otherwise one person could end another's.
 pub(crate) fn chosen_to_change(name: Option<&str>) -> Result<Workdir, Error> {
     choose(name, private::is_shared_by_root())
 }
 
-/// The rig that the user means.
+/// Chooses the rig of any other command.
 pub(crate) fn chosen(name: Option<&str>) -> Result<Workdir, Error> {
     choose(name, false)
 }
@@ -27,7 +27,7 @@ pub(crate) fn state(workdir: &Workdir) -> Result<State, Error> {
     Ok(State::read(workdir)?)
 }
 
-/// The named rig, or the only one, unless a name is required.
+/// Chooses the named rig, or the only one if no name is required.
 fn choose(name: Option<&str>, to_be_named: bool) -> Result<Workdir, Error> {
     if let Some(name) = name {
         let workdir = Workdir::from_name(name)?;

@@ -1,4 +1,4 @@
-//! The settings that say where the objects are. Their variables have the names of Calico's install pages.
+//! The settings for the place of the objects. Their variables have the names of Calico's install pages.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ pub enum DatastoreType {
     Kubernetes,
 }
 
-/// How the API server is reached.
+/// The address of the API server, and the credentials for it.
 #[derive(Debug, Clone, Args)]
 pub struct ServerOptions {
     /// Kubeconfig file. Without one and without --api-endpoint, the service account of the pod that this runs in
@@ -42,7 +42,7 @@ pub struct ServerOptions {
     pub api_token: Option<String>,
 }
 
-/// Where the agent's objects are.
+/// The place of the agent's objects.
 #[derive(Debug, Clone, Args)]
 pub struct DatastoreOptions {
     /// Where the objects are [default: directory if there is --datastore, else kubernetes]
@@ -119,7 +119,7 @@ impl DatastoreOptions {
 }
 
 impl ServerOptions {
-    /// The way to it.
+    /// The access that the settings describe.
     pub fn access(&self) -> Access {
         let other_token = || env::var("K8S_TOKEN").ok().filter(|token| !token.is_empty());
         Access {

@@ -27,7 +27,6 @@ pub fn run(doctor: &Doctor) -> Result<(), Error> {
     if report.rig { Ok(()) } else { Err(Error::Obstructed) }
 }
 
-/// What the environment allows.
 pub(crate) fn examine() -> Result<Report, Error> {
     doctor::examine().map_err(|error| Error::Failed(format!("nothing could be examined: {error}")))
 }

@@ -4,14 +4,14 @@ use manx_api::client;
 use manx_api::{ErrorKind, Failure};
 use manx_linux::doctor::Lack;
 
-/// Exit code of an unexpected result, of a denial, and of a failure of Manx itself.
+/// The exit code of an unexpected result, of a denial, and of a failure of Manx itself.
 pub const DEVIATION: u8 = 1;
-/// Exit code of wrong usage or invalid input.
+/// The exit code of wrong usage or invalid input.
 pub const INVALID: u8 = 2;
-/// Exit code if the environment does not allow it.
+/// The exit code of a command that the environment does not allow.
 pub const ENVIRONMENT: u8 = 3;
 
-/// Why a command failed. Each kind has its exit code; 0 means "as expected".
+/// The reason why a command failed. Each kind has its exit code; 0 means "as expected".
 ///
 /// The text says what was found, what was expected, where, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -19,13 +19,13 @@ pub enum Error {
     /// The result is not as expected, or it is a denial, and the command has already reported it. Exit code 1.
     #[error("not as expected")]
     Deviation,
-    /// A program that the command has run ended with this exit code, and has reported why itself.
+    /// A program that the command has run ended with this exit code, and has reported the reason itself.
     #[error("exit code {0}")]
     Ended(u8),
     /// The input is not valid, and the command has already reported it. Exit code 2.
     #[error("the input is not valid")]
     Refused,
-    /// The environment does not allow it, and the command has already reported it. Exit code 3.
+    /// The environment does not allow the command, which has already reported it. Exit code 3.
     #[error("the environment does not allow it")]
     Obstructed,
     /// Something failed during the work: an agent that disconnected, a file that cannot be written. Exit code 1.
@@ -34,7 +34,7 @@ pub enum Error {
     /// The usage or the input is wrong. Exit code 2.
     #[error("{0}")]
     Invalid(String),
-    /// The environment does not allow it. Exit code 3.
+    /// The environment does not allow the command. Exit code 3.
     #[error("{0}")]
     Environment(String),
 }
@@ -51,7 +51,7 @@ impl Error {
     }
 
     /// Whether the command has already reported the error, so that nothing more is printed.
-    pub const fn is_told(&self) -> bool {
+    pub const fn is_reported(&self) -> bool {
         matches!(self, Self::Deviation | Self::Refused | Self::Obstructed | Self::Ended(_))
     }
 }
@@ -108,6 +108,8 @@ mod tests {
         assert_eq!(Error::Deviation.code(), 1);
         assert_eq!(Error::Obstructed.code(), 3);
         assert_eq!(Error::Refused.code(), 2);
-        assert!([Error::Deviation, Error::Refused, Error::Obstructed].iter().all(Error::is_told));
+        assert!(
+            [Error::Deviation, Error::Refused, Error::Obstructed].iter().all(Error::is_reported)
+        );
     }
 }

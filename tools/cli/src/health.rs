@@ -1,4 +1,5 @@
-//! `manx health`: what kubelet's probes run. It starts in a few milliseconds, and asks a thread that has nothing else to do.
+//! `manx health`, the command of kubelet's probes. It starts in a few milliseconds, and asks a thread of the agent that has
+//! no other work.
 
 use clap::{Args, ValueEnum};
 
@@ -11,27 +12,27 @@ use manx_api::health::{self, Page};
 #[derive(Debug, Clone, Args)]
 pub struct Health {
     /// What is asked
-    #[arg(value_enum, default_value_t = What::Readiness)]
-    pub what: What,
+    #[arg(value_enum, default_value_t = Probe::Readiness)]
+    pub what: Probe,
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would take it for the command's own description")]
     pub socket: Socket,
 }
 
-/// What is asked.
+/// The kind of probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum What {
+pub enum Probe {
     /// Whether the agent's control loop and every worker turn, or it still starts
     Liveness,
     /// Whether tables of all objects are in force
     Readiness,
 }
 
-/// Prints what the agent answers. Exit code 1: it is not well.
+/// Prints the agent's answer. Exit code 1 if it is not well.
 pub fn run(Health { what, socket }: &Health) -> Result<(), Error> {
     let page = match what {
-        What::Liveness => Page::Liveness,
-        What::Readiness => Page::Readiness,
+        Probe::Liveness => Page::Liveness,
+        Probe::Readiness => Page::Readiness,
     };
     let answer = health::ask(&health::path(&socket.path_of(|_| None)?), page)?;
     output::print(&format!("{}\n", answer.text))?;

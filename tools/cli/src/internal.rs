@@ -25,7 +25,6 @@ pub enum Command {
     Rig(rig::Internal),
 }
 
-/// Runs one.
 pub fn run(internal: Internal) -> Result<(), Error> {
     match internal.command {
         Command::DoctorProbe => {
@@ -36,7 +35,7 @@ pub fn run(internal: Internal) -> Result<(), Error> {
     }
 }
 
-fn print(found: &doctor::Found) -> Result<(), Error> {
+fn print(found: &doctor::ProbeResults) -> Result<(), Error> {
     let text = serde_json::to_string(found).map_err(|error| Error::Failed(error.to_string()))?;
     println!("{text}");
     Ok(())

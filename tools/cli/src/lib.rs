@@ -3,7 +3,8 @@
 //! No thread is started before the chosen command starts one: a user namespace can only be entered while the process
 //! has a single thread (setns(2), unshare(2)).
 //!
-//! Settings: a flag, or else its environment variable (`MANX_*`), or else the default. Exit codes: see [`Error`].
+//! A setting comes from its flag, otherwise from its environment variable (`MANX_*`), otherwise it is the default. Exit
+//! codes are in [`Error`].
 
 pub mod bench;
 pub mod capture;
@@ -95,7 +96,7 @@ pub fn main() -> ExitCode {
     let manx = match parsed.and_then(|it| Manx::from_arg_matches(&it)) {
         Ok(manx) => manx,
         Err(error) => {
-            // If even this cannot be printed, there is no one to tell.
+            // This fails if standard error is closed, and then nobody reads it.
             let _ = error.print();
             return if error.use_stderr() {
                 ExitCode::from(error::INVALID)
@@ -107,8 +108,8 @@ pub fn main() -> ExitCode {
     match run(manx.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            if !error.is_told() {
-                // If even this cannot be printed, there is no one to tell.
+            if !error.is_reported() {
+                // This fails if standard error is closed, and then nobody reads it.
                 let _ = writeln!(io::stderr(), "manx: {error}");
             }
             ExitCode::from(error.code())
@@ -116,13 +117,13 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// An environment variable that is set to nothing counts as not set, because that is how manifests write it.
+/// Makes an empty environment variable count as not set, because manifests write an absent setting that way.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
-    let heeded = command.mut_args(|arg| {
+    let command = command.mut_args(|arg| {
         if arg.get_env().is_some_and(is_empty) { arg.env(Resettable::Reset) } else { arg }
     });
-    heeded.mut_subcommands(without_empty_variables)
+    command.mut_subcommands(without_empty_variables)
 }
 
 fn run(command: Command) -> Result<(), Error> {
@@ -160,7 +161,7 @@ fn write_manual(directory: &Path) -> Result<(), Error> {
         })
 }
 
-/// The version, the commit if it was built in a git checkout, and the version of the agents' protocol.
+/// The version of the program, its commit if it was built in a git checkout, and the version of the agents' protocol.
 fn version() -> String {
     let commit = option_env!("MANX_COMMIT").map(|commit| format!(" (commit {commit})"));
     format!(

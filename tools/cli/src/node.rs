@@ -92,7 +92,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// The name of the Node.
+    /// The name of the Node object.
     fn name(&self) -> Result<String, Error> {
         let name = self.name.clone().or_else(|| env::var("MANX_NAME").ok());
         name.filter(|name| !name.is_empty()).ok_or_else(|| {
@@ -128,7 +128,7 @@ impl Node {
     }
 }
 
-/// A number of workers.
+/// Parses a number of workers.
 pub(super) fn parse_workers(text: &str) -> Result<usize, String> {
     let most = MAX_WORKERS;
     text.parse()
@@ -137,7 +137,7 @@ pub(super) fn parse_workers(text: &str) -> Result<usize, String> {
         .ok_or_else(|| format!("expected 1 to {most}"))
 }
 
-/// How tunnel packets reach the uplink.
+/// The sockets by which tunnel packets reach the uplink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum UplinkMode {
     /// A raw protocol-4 socket: the kernel routes the outer packet
@@ -146,7 +146,7 @@ pub enum UplinkMode {
     Packet,
 }
 
-/// Who translates the addresses of services.
+/// The program that translates the addresses of services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Services {
     /// Nobody: a service address is an address outside of the cluster
@@ -155,7 +155,7 @@ pub enum Services {
     KubeProxy,
 }
 
-/// How pods are attached.
+/// The kind of device by which pods are attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PodDevice {
     /// TUN where /dev/net/tun makes devices, else veth
@@ -168,7 +168,7 @@ pub enum PodDevice {
     Veth,
 }
 
-/// What a worker without packets does.
+/// The behaviour of a worker without packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Poll {
     /// Sleeps after a while and is woken by packets
@@ -177,7 +177,7 @@ pub enum Poll {
     Busy,
 }
 
-/// What becomes of an established connection that policy has stopped allowing.
+/// The fate of an established connection that policy has stopped allowing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Established {
     /// It is judged at its next packet, and ends
@@ -186,19 +186,19 @@ pub enum Established {
     Keep,
 }
 
-/// Runs the agent until it is told to stop, or the supervisor that does so.
+/// Runs the agent, or the supervisor of agents, until it gets a signal to stop.
 pub fn run(node: &Node) -> Result<(), Error> {
     log::start(node.log);
     if node.supervised_by.is_none() {
-        observed::warn_of_felix_variables();
+        observed::warn_about_felix_variables();
     }
-    // Wrong settings are told at once, and once.
+    // The supervisor checks the settings, too, so that a fault is reported once and at once.
     let settings = settings(node)?;
     match node.supervised_by {
         None if node.supervise => supervise::run(),
         None => Ok(manx_agent::run(&settings)?),
         Some(supervisor) => {
-            supervise::obey(supervisor)?;
+            supervise::follow_supervisor(supervisor)?;
             Ok(manx_agent::run(&settings)?)
         }
     }
@@ -238,6 +238,6 @@ fn settings(node: &Node) -> Result<manx_agent::Settings, Error> {
         },
         verify_tables: node.verify_tables,
         standby: node.standby,
-        tell_ready: if node.supervised_by.is_some() { supervise::tell_ready } else { || {} },
+        report_ready: if node.supervised_by.is_some() { supervise::report_ready } else { || {} },
     })
 }

@@ -1,4 +1,4 @@
-//! The settings that say where an agent serves its health and its metrics: addresses of its own, or Felix's variables.
+//! The settings for the addresses of an agent's health and metrics: Manx's own, or Felix's variables.
 
 use std::env;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -8,7 +8,7 @@ use clap::Args;
 use crate::Error;
 use manx_agent::settings::Addresses;
 
-/// Where an agent serves its health and its metrics.
+/// The addresses of an agent's health and metrics.
 #[derive(Debug, Clone, Args)]
 pub struct ObserveOptions {
     /// Address on which /liveness and /readiness are served [default: off, or what `FELIX_HEALTHENABLED`,
@@ -21,7 +21,7 @@ pub struct ObserveOptions {
     pub metrics_address: Option<String>,
 }
 
-/// Felix's variables for one of the two: whether it is on, and where; and its port if they do not say.
+/// Felix's variables (whether it is on, its host, its port), and the default port.
 const HEALTH: ([&str; 3], u16) =
     (["FELIX_HEALTHENABLED", "FELIX_HEALTHHOST", "FELIX_HEALTHPORT"], 9099);
 const METRICS: ([&str; 3], u16) = (
@@ -34,7 +34,6 @@ const METRICS: ([&str; 3], u16) = (
 );
 
 impl ObserveOptions {
-    /// The addresses.
     pub fn addresses(&self) -> Result<Addresses, Error> {
         let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
         Ok(Addresses {
@@ -49,20 +48,20 @@ impl ObserveOptions {
     }
 }
 
-/// Warns of Felix's other variables: the objects say what they would, and some promise what is not done.
-pub fn warn_of_felix_variables() {
+/// Warns about Felix's other variables: Manx reads such settings from objects, and does not have some of them.
+pub fn warn_about_felix_variables() {
     let own = [HEALTH.0, METRICS.0].concat();
     let variables = env::vars_os().filter_map(|(name, value)| {
         Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
     });
     for (name, value) in variables.filter(|(name, _)| !own.contains(&name.as_str())) {
-        if let Some(told) = manx_objects::settings::of_variable(&name, &value) {
-            tracing::warn!(variable = name, "{name} {told}");
+        if let Some(warning) = manx_objects::settings::of_variable(&name, &value) {
+            tracing::warn!(variable = name, "{name} {warning}");
         }
     }
 }
 
-/// A setting of Manx's own counts before Felix's variables. One that is empty is not set.
+/// Chooses an address: Manx's own setting if it is set and not empty, otherwise that of Felix's variables.
 fn choose(
     flag: &str,
     own: Option<&str>,

@@ -1,4 +1,4 @@
-//! `manx pool`, which an installation runs once: agents may make no pools.
+//! `manx pool`, which an installation runs once, because agents have no right to make pools.
 
 use clap::{Args, ValueEnum};
 use ipnet::Ipv4Net;
@@ -25,7 +25,7 @@ pub struct Pool {
     pub server: ServerOptions,
 }
 
-/// Between which nodes a pool uses IPIP, in Calico's words.
+/// The nodes between which a pool uses IPIP, in Calico's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "PascalCase")]
 pub enum Ipip {

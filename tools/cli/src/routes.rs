@@ -24,7 +24,7 @@ pub struct Routes {
     pub output: Output,
 }
 
-/// Prints where each prefix leads, by which source, and what other sources say.
+/// Prints the routes of all sources, and which of them are used.
 pub fn run(routes: &Routes) -> Result<(), Error> {
     let found = routes.socket.connect(|_| None)?.routes(routes.address)?;
     match routes.output {

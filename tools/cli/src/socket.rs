@@ -1,4 +1,4 @@
-//! The agent that a command talks to.
+//! The choice of the agent that a command asks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use manx_api::client::Client;
 use manx_linux::private;
 use manx_rig::world::setup::{NodeState, State};
 
-/// The agent's socket.
+/// The settings that choose the agent.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Socket {
     /// The agent's socket [default: the only one in the runtime folder]
@@ -27,7 +27,8 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Connects to the agent. If a rig is named, and no node of it, the node is `usual`, or the rig's only one.
+    /// Connects to the agent. If a rig is named without a node, the node is the rig's only one, or the one that `usual`
+    /// chooses.
     pub fn connect(
         &self,
         usual: impl FnOnce(&State) -> Option<&NodeState>,
@@ -35,7 +36,7 @@ impl Socket {
         Ok(Client::connect(&self.path_of(usual)?)?)
     }
 
-    /// The agent's socket.
+    /// The path of the agent's socket.
     pub fn path_of(
         &self,
         usual: impl FnOnce(&State) -> Option<&NodeState>,
@@ -74,7 +75,7 @@ impl Socket {
         })
     }
 
-    /// The agent's socket in the runtime folder.
+    /// The path of the agent's socket in the runtime folder.
     fn path(&self, folder: &Path) -> Result<PathBuf, Error> {
         if let Some(node) = &self.node {
             return Ok(of_node(folder, node));

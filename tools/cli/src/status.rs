@@ -26,14 +26,14 @@ pub struct Status {
     pub output: Output,
 }
 
-/// All agents of a rig, as JSON.
+/// The status of all agents of a rig, as JSON.
 #[derive(Serialize)]
 struct Agents {
-    /// Of the agents that answer, in the order of the nodes.
+    /// The agents that answer, in the order of the nodes.
     agents: Vec<manx_api::Status>,
 }
 
-/// Prints what an agent does, or each agent of a rig.
+/// Prints the status of an agent, or of each agent of a rig.
 pub fn run(status: &Status) -> Result<(), Error> {
     if status.socket.node.is_none()
         && let Some(rig) = status.socket.named_rig()?
@@ -47,7 +47,7 @@ pub fn run(status: &Status) -> Result<(), Error> {
     }
 }
 
-/// Prints what each agent of a rig does. One that does not answer makes the command fail, after the others.
+/// Prints the status of each agent of a rig. If one does not answer, the command fails after the others are printed.
 fn of_rig(rig: &State, form: Output) -> Result<(), Error> {
     let (mut agents, mut silent) = (Vec::new(), false);
     for node in &rig.nodes {
@@ -55,7 +55,7 @@ fn of_rig(rig: &State, form: Output) -> Result<(), Error> {
             Ok(status) => agents.push(status),
             Err(error) => {
                 silent = true;
-                // If standard error is closed, there is no one to tell.
+                // This fails if standard error is closed, and then nobody reads it.
                 let _ = writeln!(
                     io::stderr(),
                     "manx: node {}: {error}; `manx rig status {}` tells whether it has ended",
@@ -150,7 +150,7 @@ fn tables_line(policy: &manx_api::PolicyStatus, verification: &manx_api::Verific
     )
 }
 
-/// Writes a section; an empty one is left out (an empty table has only its header).
+/// Writes a section, unless it is empty (an empty table has only its header).
 fn section(text: &mut String, title: &str, table: &str) {
     if table.lines().count() > 1 {
         let _ = write!(text, "\n{}\n{table}", title.to_uppercase());
@@ -298,7 +298,7 @@ fn ratio(of: u64, to: u64) -> String {
     if to == 0 { "-".to_owned() } else { format!("{:.1}", of as f64 / to as f64) }
 }
 
-/// The two largest units, e.g. `2d 3h`.
+/// A time in its two largest units, e.g. `2d 3h`.
 fn duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {

@@ -1,17 +1,17 @@
 //! `manx node --supervise`: process 1 of the agent's container.
 //!
-//! kubelet waits longer and longer before it starts a container that has ended again: ten seconds, twenty, up to five
-//! minutes. A node whose agent is killed twice would be cut off for that time. So the agent is a process of its own, and
-//! this one starts the next as soon as it has ended.
+//! kubelet waits longer each time before it starts an ended container again: ten seconds, twenty, up to five minutes. A
+//! node whose agent is killed twice would be cut off for that time. So the agent is a separate process, and the
+//! supervisor starts the next one as soon as it has ended.
 //!
 //! - An agent that was ready, and then ends, is started again at once.
-//! - One that ends before it is ready is started again at once three times in a row, and then after a pause, which grows
-//!   to five seconds.
-//! - One that says that its settings, or the machine, do not allow it (exit codes 2 and 3), before any was ready, ends
-//!   the supervisor with its exit code: so `kubectl get pods` tells.
+//! - An agent that ends before it is ready is started again at once, three times in a row, and then after a pause that
+//!   grows to five seconds.
+//! - An agent that ends because of its settings or the machine (exit codes 2 and 3), before any agent was ready, ends
+//!   the supervisor with its exit code, so that `kubectl get pods` shows it.
 //!
-//! It forwards SIGTERM and SIGINT, waits, and ends as the agent does. It reaps whatever else ends, as process 1 has to.
-//! Whether the agent is alive it does not judge: kubelet's probes ask the agent itself.
+//! The supervisor forwards SIGTERM and SIGINT, waits, and ends with the agent's exit code. It reaps all other processes
+//! that end, as process 1 must. It does not check whether the agent is alive: kubelet's probes ask the agent itself.
 
 use std::env;
 use std::io::{self, Read as _, Write as _};
@@ -33,18 +33,18 @@ use super::Error;
 use super::error::{ENVIRONMENT, INVALID};
 use manx_rig::world::supervisor::this_program;
 
-/// How many starts in a row may fail without a pause.
+/// The number of starts in a row that may fail without a pause.
 const FREE: u32 = 3;
 /// The first pause, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// What an agent writes to its standard output when it is ready.
+/// The text that an agent writes to its standard output when it is ready.
 const READY: &[u8] = b"ready\n";
 
 fn failed<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Error {
     move |error| Error::Failed(format!("the supervisor cannot go on: {what}: {}", error.into()))
 }
 
-/// How an agent ended.
+/// The end of an agent's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Code(u8),
@@ -52,7 +52,7 @@ enum End {
 }
 
 impl End {
-    /// As a shell has it.
+    /// The exit code, in a shell's form: 128 plus the number of a signal.
     const fn code(self) -> u8 {
         match self {
             Self::Code(code) => code,
@@ -70,18 +70,18 @@ impl std::fmt::Display for End {
     }
 }
 
-/// The starts until now.
+/// The history of starts.
 #[derive(Debug, Default)]
 struct Starts {
-    /// How many have failed since one went well.
+    /// The number of failed starts since the last good one.
     failed: u32,
-    /// Whether one went well.
+    /// Whether any start was good.
     any: bool,
 }
 
 impl Starts {
-    /// What follows when an agent has ended that was ready or not: the pause before the next one. `None`: there is none.
-    fn next(&mut self, end: End, was_ready: bool) -> Option<Duration> {
+    /// Records the end of an agent, and returns the pause before the next one. `None`: there is no next one.
+    fn next_pause(&mut self, end: End, was_ready: bool) -> Option<Duration> {
         self.any |= was_ready;
         if !self.any && matches!(end, End::Code(INVALID | ENVIRONMENT)) {
             return None;
@@ -95,7 +95,7 @@ impl Starts {
     }
 }
 
-/// What the supervisor has been told.
+/// The signals of the supervisor.
 struct Signals(SignalFd);
 
 impl Signals {
@@ -109,11 +109,11 @@ impl Signals {
         Ok(Self(SignalFd::with_flags(&set, flags).map_err(failed("signals"))?))
     }
 
-    /// Waits for signals; `None`: as long as it takes. Returns one that tells to end, if it has come.
+    /// Waits for signals, for the time `most` or for ever. Returns a signal to end, if one has come.
     fn wait(&self, most: Option<Duration>) -> Result<Option<Signal>, Error> {
         let timeout = match most {
             None => PollTimeout::NONE,
-            // Never too early: less than a millisecond would be none.
+            // The time is rounded up, because less than a millisecond would be no wait.
             Some(most) => PollTimeout::try_from(most + Duration::from_millis(1))
                 .map_err(|_| Error::Failed("a pause is too long".to_owned()))?,
         };
@@ -121,26 +121,26 @@ impl Signals {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(errno) => return Err(failed("poll")(errno)),
         }
-        let mut told = None;
+        let mut end = None;
         while let Some(signal) = self.0.read_signal().map_err(failed("signals"))? {
             let signal = Signal::try_from(signal.ssi_signo.cast_signed()).ok();
-            told = told.or(signal.filter(|it| *it != Signal::SIGCHLD));
+            end = end.or(signal.filter(|it| *it != Signal::SIGCHLD));
         }
-        Ok(told)
+        Ok(end)
     }
 }
 
-/// Starts agents until this process is told to end, and has ended the last one.
+/// Starts agents until this process gets a signal to end, and the last agent has ended.
 pub fn run() -> Result<(), Error> {
     let signals = Signals::block()?;
-    // It needs none itself. What it has, the agents to come have.
+    // The supervisor needs no capabilities in effect, and later agents must still get them.
     capabilities::lay_down().map_err(failed("capabilities"))?;
     let mut starts = Starts::default();
     loop {
         let (end, was_ready) = match start() {
             Ok(agent) => {
-                let (end, is_told) = attend(&signals, &agent)?;
-                if is_told {
+                let (end, has_signal) = wait_for_end(&signals, &agent)?;
+                if has_signal {
                     return if end.code() == 0 { Ok(()) } else { Err(Error::Ended(end.code())) };
                 }
                 (end, was_ready(agent))
@@ -150,7 +150,7 @@ pub fn run() -> Result<(), Error> {
                 (End::Code(1), false)
             }
         };
-        let Some(pause) = starts.next(end, was_ready) else {
+        let Some(pause) = starts.next_pause(end, was_ready) else {
             return Err(Error::Ended(end.code()));
         };
         tracing::error!(
@@ -167,27 +167,26 @@ pub fn run() -> Result<(), Error> {
     }
 }
 
-/// This program with the same arguments, as an agent.
+/// Starts this program with the same arguments as an agent.
 fn start() -> io::Result<Child> {
     let mut agent = this_program();
     agent.args(env::args_os().skip(1)).arg("--supervised-by").arg(std::process::id().to_string());
     agent.stdout(Stdio::piped()).spawn()
 }
 
-/// Waits until the agent has ended, and tells it what this process is told. Returns how it ended, and whether it was
-/// told to.
-fn attend(signals: &Signals, agent: &Child) -> Result<(End, bool), Error> {
+/// Waits until the agent has ended, and forwards signals to it. Returns its end, and whether it got a signal.
+fn wait_for_end(signals: &Signals, agent: &Child) -> Result<(End, bool), Error> {
     let agent = Pid::from_raw(agent.id().cast_signed());
-    let mut is_told = false;
+    let mut has_signal = false;
     loop {
-        // All that have ended: several may share a signal.
+        // Several processes that have ended may share one SIGCHLD.
         loop {
             match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::Exited(pid, code)) if pid == agent => {
-                    return Ok((End::Code(u8::try_from(code).unwrap_or(u8::MAX)), is_told));
+                    return Ok((End::Code(u8::try_from(code).unwrap_or(u8::MAX)), has_signal));
                 }
                 Ok(WaitStatus::Signaled(pid, signal, _)) if pid == agent => {
-                    return Ok((End::Signal(signal), is_told));
+                    return Ok((End::Signal(signal), has_signal));
                 }
                 Ok(WaitStatus::StillAlive) => break,
                 Ok(_) | Err(Errno::EINTR) => {}
@@ -195,17 +194,17 @@ fn attend(signals: &Signals, agent: &Child) -> Result<(End, bool), Error> {
             }
         }
         if let Some(signal) = signals.wait(None)? {
-            is_told = true;
-            // It may have ended meanwhile.
+            has_signal = true;
+            // This fails if the agent has ended meanwhile.
             let _ = kill(agent, signal);
         }
     }
 }
 
-/// Whether an agent that has ended had said that it was ready.
+/// Whether an agent that has ended was ready before.
 fn was_ready(agent: Child) -> bool {
     let Some(output) = agent.stdout.map(OwnedFd::from) else { return false };
-    // Another process that has this pipe holds up nothing.
+    // A read must not block: another process may still have this pipe.
     if fcntl(&output, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_err() {
         return false;
     }
@@ -213,11 +212,11 @@ fn was_ready(agent: Child) -> bool {
     std::fs::File::from(output).read_exact(&mut said).is_ok() && said == READY
 }
 
-/// What an agent does first that a supervisor has started: it takes signals again, and ends with the supervisor.
-pub fn obey(supervisor: i32) -> Result<(), Error> {
+/// Prepares an agent that the supervisor has started: it takes signals again, and ends with the supervisor.
+pub fn follow_supervisor(supervisor: i32) -> Result<(), Error> {
     SigSet::empty().thread_set_mask().map_err(failed("signals"))?;
     set_pdeathsig(Signal::SIGTERM).map_err(failed("PR_SET_PDEATHSIG"))?;
-    // It was started as /proc/self/exe, and `top` would call it exe.
+    // It was started as /proc/self/exe, so `top` would show the name exe.
     set_name(c"manx").map_err(failed("PR_SET_NAME"))?;
     if getppid() == Pid::from_raw(supervisor) {
         return Ok(());
@@ -225,9 +224,9 @@ pub fn obey(supervisor: i32) -> Result<(), Error> {
     Err(Error::Failed("the supervisor that has started this agent is gone".to_owned()))
 }
 
-/// Tells the supervisor that the start went well.
-pub fn tell_ready() {
-    // One that is gone has ended this process, too.
+/// Reports to the supervisor that the agent is ready.
+pub fn report_ready() {
+    // This fails if the supervisor has ended, and then this process gets a signal to end.
     let _ = io::stdout().write_all(READY).and_then(|()| io::stdout().flush());
 }
 
@@ -241,7 +240,7 @@ mod tests {
     fn an_agent_that_was_ready_is_started_again_at_once_however_often_it_ends() {
         let mut starts = Starts::default();
         for end in [KILLED, End::Code(0), End::Code(1), End::Code(INVALID)].repeat(50) {
-            assert_eq!(starts.next(end, true), Some(Duration::ZERO));
+            assert_eq!(starts.next_pause(end, true), Some(Duration::ZERO));
         }
     }
 
@@ -250,22 +249,22 @@ mod tests {
         let mut starts = Starts::default();
         for _ in 0..2 {
             let pauses: Vec<u128> =
-                (0..12).map(|_| starts.next(KILLED, false).unwrap().as_millis()).collect();
+                (0..12).map(|_| starts.next_pause(KILLED, false).unwrap().as_millis()).collect();
             assert_eq!(pauses, [0, 0, 0, 100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
-            assert_eq!(starts.next(KILLED, true), Some(Duration::ZERO));
+            assert_eq!(starts.next_pause(KILLED, true), Some(Duration::ZERO));
         }
         starts.failed = u32::MAX;
-        assert_eq!(starts.next(KILLED, false), Some(PAUSES.1));
+        assert_eq!(starts.next_pause(KILLED, false), Some(PAUSES.1));
     }
 
     #[test]
     fn what_settings_or_machine_forbid_is_no_failed_start_unless_one_went_well() {
         for code in [INVALID, ENVIRONMENT] {
-            assert_eq!(Starts::default().next(End::Code(code), false), None);
+            assert_eq!(Starts::default().next_pause(End::Code(code), false), None);
             let mut starts = Starts::default();
-            starts.next(KILLED, true);
-            assert_eq!(starts.next(End::Code(code), false), Some(Duration::ZERO));
+            starts.next_pause(KILLED, true);
+            assert_eq!(starts.next_pause(End::Code(code), false), Some(Duration::ZERO));
         }
-        assert_eq!(Starts::default().next(End::Code(1), false), Some(Duration::ZERO));
+        assert_eq!(Starts::default().next_pause(End::Code(1), false), Some(Duration::ZERO));
     }
 }

@@ -179,7 +179,7 @@ fn an_agent_that_has_never_read_its_datastore_whole_ends_before_anything_is_atta
     assert!(!folder.path().join("s").exists(), "the agent listens for pods to attach");
 }
 
-/// What the manifests run is what this program takes, and kubelet asks where no other user can answer.
+/// The manifests run commands that this program has, and kubelet's probes use a socket that no other user can have.
 #[test]
 fn the_manifests_run_commands_of_this_program_and_probe_the_agents_socket() {
     for (manifest, makes_pool) in [
@@ -512,7 +512,7 @@ fn warnings_end_with_2_if_policy_check_is_strict_and_may_be_allowed() {
     assert_eq!((code, &log["runs"][0]["results"][0]["ruleId"]), (2, &"empty-spec".into()));
 }
 
-/// What people have, beside manifests: it is read, or a sentence says what to do.
+/// Files that are no manifests are read, or a sentence says what to do.
 #[test]
 fn what_is_no_manifest_of_yaml_is_read_or_said_what_to_do() {
     let directory = tempfile::tempdir().unwrap();
@@ -584,7 +584,7 @@ fn what_is_no_manifest_of_yaml_is_read_or_said_what_to_do() {
     // A file that was named has objects.
     let (code, told) = check("gitops/package.json");
     assert!(code == 2 && told.contains("error[not-an-object]: is no Kubernetes object"), "{told}");
-    // What may be a policy is no other file.
+    // A file that may hold a policy does not count as another file.
     for may_be in [
         "spec: {podSelector: {}}\n",
         "metadata: {name: a}\n",

@@ -1,6 +1,6 @@
-//! The page of `manx policy matrix --output html` in a real browser: it is opened from a file, filters, and tells what
-//! a clicked cell says. The fragment of the address is the page's state, so a click needs no driver. What is where is
-//! measured by a script that stands behind the page's own.
+//! The page of `manx policy matrix --output html` in a real browser: it is opened from a file, filters, and explains a
+//! clicked cell. The fragment of the address is the page's state, so a click needs no driver. A script after the page's
+//! own measures the positions of elements.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs;
@@ -61,12 +61,12 @@ fn dom(page: &Path, fragment: &str, options: &[&str]) -> String {
     let text = String::from_utf8(output.stdout).unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("data-ready=\"yes\""), "{:?}: {errors}\n{text}", output.status);
-    // The data stand in the page as text, and would be found in it whatever the script did.
+    // The data are removed, because they are in the page as text even if the script does nothing.
     let data = text.find("<script id=\"data\"").unwrap();
     text[..data].to_owned()
 }
 
-/// What a script says that runs behind the page's own: it returns an object.
+/// Runs a script after the page's own, and returns the object that it returns.
 fn measured(page: &Path, options: &[&str], script: &str) -> serde_json::Value {
     let probe = format!(
         "<script>{{ const measure = () => {{ {TOOLS} {script} }};\
@@ -83,7 +83,7 @@ fn measured(page: &Path, options: &[&str], script: &str) -> serde_json::Value {
     serde_json::from_str(said.split("</pre>").next().unwrap()).unwrap()
 }
 
-/// What the scripts share.
+/// Functions that all scripts use.
 const TOOLS: &str = "
 const at = id => document.getElementById(id), box = element => element.getBoundingClientRect();
 const scroll = at('scroll'), panel = at('panel'), corner = at('columns').cells[0];
@@ -120,7 +120,7 @@ fn the_page_filters_and_tells_what_a_cell_says() {
     assert!(filtered.contains("title=\"shop/web -&gt; shop/api: TCP 8080\""), "{filtered}");
     assert!(!filtered.contains("<th title=\"kube-system/dns\""), "{filtered}");
 
-    // The cell's place is in the page: what a click would put into the address.
+    // The page has the cell's fragment, which a click would put into the address.
     let title = "title=\"shop/web -&gt; shop/api: TCP 8080\" data-cell=\"";
     let at = filtered.find(title).unwrap() + title.len();
     let cell = filtered[at..].split('"').next().unwrap();

@@ -20,7 +20,7 @@ fn is_two() -> bool {
     nix::unistd::geteuid().is_root() && chown(file.path(), Some(STRANGER), None).is_ok()
 }
 
-/// Says that something cannot run because this process is only one user.
+/// Reports that a test is left out because this process can act as one user only.
 fn leave_out(what: &str) {
     skip(Need::Root, what, "only root can act for two users");
 }
@@ -185,7 +185,7 @@ fn another_users_health_is_not_believed() {
     check_planted("agent.health", &["health", "liveness"]);
 }
 
-/// What another user answers at a file beside `agent.sock` is not believed by a command about the agent there.
+/// A command does not trust the answer of another user at a socket beside `agent.sock`.
 fn check_planted(file: &str, command: &[&str]) {
     if !is_two() {
         leave_out("the test");

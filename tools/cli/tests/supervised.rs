@@ -1,4 +1,4 @@
-//! An agent's process: how it is started again, what it says while it waits, and who can answer for it.
+//! An agent's process: its restart by the supervisor, its answers while it waits, and the users who can answer for it.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::fs::{self, File};
@@ -55,7 +55,7 @@ impl Place {
         fs::read_to_string(self.at("log")).unwrap_or_default()
     }
 
-    /// `manx node`, started by these programs. Its log is appended.
+    /// Starts `manx node` by these programs. Its log is appended.
     fn node(&self, starter: &[&str]) -> Command {
         let (program, arguments) = starter.split_first().unwrap_or((&MANX, &[]));
         let mut node = Command::new(program);
@@ -66,7 +66,7 @@ impl Place {
         node
     }
 
-    /// One whose objects are at an API server where nobody listens.
+    /// Starts an agent whose API server does not listen.
     fn waiting(&self, starter: &[&str]) -> Command {
         let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut node = self.node(starter);
@@ -89,7 +89,7 @@ impl Place {
     }
 }
 
-/// A process that ends with this.
+/// A process that is killed when this is dropped.
 struct Running(Child);
 
 impl Running {
@@ -155,7 +155,7 @@ fn an_agent_that_is_killed_ten_times_in_a_row_is_started_again_at_once() {
         return;
     }
     let (place, network) = (Place::new(), network());
-    // As in a container, the supervisor is process 1.
+    // The supervisor is process 1, as in a container.
     let starter = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
     let mut node = place.node(&starter);
     node.arg("--datastore").arg(place.at("manifests")).args(["--uplink", "eth0", "--supervise"]);
@@ -167,7 +167,7 @@ fn an_agent_that_is_killed_ten_times_in_a_row_is_started_again_at_once() {
             let agent = only_child(supervisor).filter(|it| *it != last)?;
             place.status().ok().map(|_| agent)
         });
-        // What nobody else waits for is process 1's.
+        // A process whose parent has ended becomes a child of process 1.
         let orphan =
             ["-t", &supervisor.to_string(), "-p", "sh", "-c", "true & exit 0"].map(str::to_owned);
         assert!(Command::new("nsenter").args(orphan).status().unwrap().success());
@@ -184,11 +184,11 @@ fn an_agent_that_is_killed_ten_times_in_a_row_is_started_again_at_once() {
     assert_eq!(log.matches("the agent has ended").count(), 10, "{log}");
 
     assert_eq!(capabilities(supervisor, "CapEff"), 0);
-    // ptrace(2) takes all that the traced process may have in effect.
+    // ptrace(2) needs all capabilities that the traced process may have in effect.
     let [own, of_agent] = [supervisor, last].map(|pid| capabilities(pid, "CapPrm"));
     assert!(of_agent != 0 && of_agent & !own == 0 && own != of_agent, "{own:x} {of_agent:x}");
     assert_eq!(fs::read_to_string(format!("/proc/{last}/comm")).unwrap(), "manx\n");
-    // It tells the agent what it is told, and ends as the agent does.
+    // The supervisor forwards the signal to the agent, and ends with the agent's exit code.
     let mut outside = outside;
     end(supervisor, Signal::SIGTERM);
     assert_eq!(outside.0.wait().unwrap().code(), Some(0), "{}", place.log());
@@ -263,7 +263,7 @@ fn a_start_right_after_a_kill_takes_the_place_and_one_beside_a_living_agent_does
     let answers = || place.status().is_err_and(|it| it.kind() == ErrorKind::Starting).then_some(());
     for _ in 0..10 {
         until(&place.log(), answers);
-        // Started before: it finds the other one alive, and then killed.
+        // It starts before the other agent is killed, so it waits for the end of that one.
         let mut next = Running(place.waiting(&[]).spawn().unwrap());
         end(agent.pid(), Signal::SIGKILL);
         agent.0.wait().unwrap();

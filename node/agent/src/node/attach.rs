@@ -1,4 +1,4 @@
-//! Pods that are attached.
+//! The attachment of pods.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -7,25 +7,25 @@ use manx_dataplane::port::vxlan;
 use manx_policy_compiler::model::ObjectName;
 
 use super::Agent;
-use super::attachments::Made;
-use super::attachments::steps::Measures;
+use super::attachments::DeviceResult;
+use super::attachments::steps::DeviceLimits;
 use super::pod_request::{AttachRequest, Caller, Maker, PodRequest, failure};
-use super::pod_state::{AttachedPod, Departure, GivesBack, Making, Renewing, Reserving};
+use super::pod_state::{AfterRemoval, AttachedPod, Making, Renewing, Reserving, ToRelease};
 use crate::settings::Network;
 use manx_api::{self as api, Attach, Attached, ErrorKind, Failure};
 use manx_devices::pod_device::PodDevice;
 use manx_ipam::host_local::{self, Reservation};
 use manx_objects::object::Kind;
 
-/// How long an attachment waits for its pod's object.
+/// The time that an attachment waits for its pod's object.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The same while the API server tells nothing of pods. kubelet makes the object of a static pod at the start of each of
-/// its own tries, and makes none while this one waits.
+/// The time while the API server reports no changes of pods. It is shorter because kubelet makes the object of a static
+/// pod at the start of each attempt, and none while an attempt waits.
 const PATIENCE_BEHIND: Duration = Duration::from_secs(2);
 
 impl Agent {
-    /// The first step: addresses are reserved, those that the request names or the next in turn. A repeated request for
-    /// what is there only has them reserved anew; another device of the pod goes first.
+    /// The first step: addresses are reserved, those that the request names or the next in turn. A repeated request for the
+    /// same device only gives it the request's name. Another device of the pod is removed first.
     pub(super) fn begin_attach(
         &mut self,
         name: &ObjectName,
@@ -39,29 +39,30 @@ impl Agent {
             return self.attachments.reply(caller, Err(failure));
         }
         if let Some(AttachedPod { device, local }) = self.attachments.pods.find(name) {
-            if device.is(&attach.netns, *netns, &attach.interface) {
+            if device.matches(&attach.netns, *netns, &attach.interface) {
                 let asks = (caller, attached(device, local.addresses.clone()));
-                let others = self.view.others(&self.inputs, name);
-                return self.attachments.start_renewing(name, attach, asks, others);
+                let taken = self.view.taken_addresses(&self.inputs, name);
+                return self.attachments.start_renewing(name, request.attach, asks, taken);
             }
-            let departure = Departure { gives_back: Some(GivesBack::Lease), reply: None };
-            self.begin_detach(name, departure);
+            let after = AfterRemoval { to_release: Some(ToRelease::Lease), reply: None };
+            self.begin_detach(name, after);
             return self.submit(PodRequest::Attach(Box::new(request), caller));
         }
-        if self.inputs.may_come(name) {
+        if self.inputs.is_object_pending(name) {
             let is_behind = self.inputs.source.is_behind(Kind::Pod);
             let until = Instant::now() + if is_behind { PATIENCE_BEHIND } else { PATIENCE };
             let request = AttachRequest { until: request.until.or(Some(until)), ..request };
             return self.attachments.pods.expect(name, request, caller);
         }
-        if let Some(holder) = self.view.holder(&self.inputs, name, &attach.addresses) {
-            return self.attachments.reply(caller, Err(failure(ErrorKind::Invalid, &holder)));
+        if let Some(taken) = self.view.find_owner(&self.inputs, name, &attach.addresses) {
+            return self.attachments.reply(caller, Err(failure(ErrorKind::Invalid, &taken)));
         }
-        let others = self.view.others(&self.inputs, name);
-        self.attachments.start_reserving(name, request, caller, others);
+        let taken = self.view.taken_addresses(&self.inputs, name);
+        self.attachments.start_reserving(name, request, caller, taken);
     }
 
-    /// All pods of a node are connected by Manx, or all by another plugin.
+    /// The reason to refuse a request if another plugin made the pod's link and should not have, or the reverse: on a node
+    /// either Manx connects all pods, or the other plugin does.
     fn refuse_maker(&self, request: &AttachRequest) -> Option<String> {
         let AttachRequest { attach, netns, maker, .. } = request;
         let is_handed_over = *maker == Maker::Caller && netns.is_some();
@@ -85,7 +86,7 @@ impl Agent {
         ))
     }
 
-    /// A sandbox has one interface: a second one's end would take the first along.
+    /// The reason to refuse a second interface of a sandbox: its detachment would detach the first, too.
     fn refuse_second_interface(&self, attach: &Attach) -> Option<String> {
         let Attach { pod, interface, sandbox, .. } = attach;
         let leases = self.attachments.leases();
@@ -99,11 +100,12 @@ impl Agent {
         })
     }
 
-    /// Attachments whose pods are known now go on in the next turn; those that have waited for too long are given up.
-    pub(super) fn look_for_expected(&mut self, now: Instant) {
+    /// Checks the attachments that wait for their pods' objects. If the object is known now, they go on in the next turn. If
+    /// they have waited too long, they fail.
+    pub(super) fn check_expected(&mut self, now: Instant) {
         for name in self.attachments.pods.expected() {
             self.attachments.pods.give_up(&name, |_, caller| caller.is_closed());
-            if !self.inputs.may_come(&name) {
+            if !self.inputs.is_object_pending(&name) {
                 self.attachments.pods.arrive(&name);
                 continue;
             }
@@ -123,36 +125,32 @@ impl Agent {
         }
     }
 
-    /// The second step: the pod's object has the addresses, and a thread or the caller makes the device. A pod that is
-    /// attached already has nothing made.
+    /// The second step: the pod's object gets the addresses, and a thread or the caller makes the device.
     pub(super) fn end_reserving(
         &mut self,
         name: &ObjectName,
         reserved: Result<Reservation, host_local::Error>,
     ) -> Option<()> {
-        if let Some(renewing) = self.attachments.pods.end_renewing(name) {
-            self.end_renewing(name, renewing, reserved);
-            return Some(());
-        }
         let Reserving { request, caller, .. } = self.attachments.pods.end_reserving(name)?;
         match reserved {
             Err(error) => {
                 self.attachments.reply(caller, Err(failure(error.kind(), &error)));
             }
             Ok(reservation) if caller.is_closed() => {
-                self.give_back(name, GivesBack::Reservation(reservation), None);
+                self.release_addresses(name, ToRelease::Reservation(reservation), None);
             }
             Ok(reservation) => self.begin_making(name, request, caller, reservation),
         }
         Some(())
     }
 
-    fn end_renewing(
+    /// The only step of a pod that is attached already: lease and device now have the name in the request.
+    pub(super) fn end_renewing(
         &mut self,
         name: &ObjectName,
-        Renewing { caller, found, then }: Renewing,
         reserved: Result<Reservation, host_local::Error>,
-    ) {
+    ) -> Option<()> {
+        let Renewing { caller, found, then, .. } = self.attachments.pods.end_renewing(name)?;
         let response = match reserved.map(Reservation::commit) {
             Ok(_) if then.is_some() => {
                 let message = "the pod's device failed meanwhile: attach it again";
@@ -162,9 +160,10 @@ impl Agent {
             Err(error) => Err(failure(error.kind(), &error)),
         };
         self.attachments.reply(caller, response);
-        if let Some(departure) = then {
-            self.begin_detach(name, departure);
+        if let Some(after) = then {
+            self.begin_detach(name, after);
         }
+        Some(())
     }
 
     fn begin_making(
@@ -179,38 +178,38 @@ impl Agent {
             Some(made) => made.mtu,
             None => self.attachments.devices.pod_mtu(&self.view.topology),
         };
-        // Where there is VXLAN, a pod's super-packets have as many segments as its socket sends at once.
+        // With VXLAN, a pod's super-packets have at most as many segments as the socket sends at once.
         let segments = self.view.has_vxlan().then(|| vxlan::segments_at_once(mtu));
-        let measures = Measures { mtu, segments };
+        let limits = DeviceLimits { mtu, segments };
         let is_callers = maker == Maker::Caller
             && (attach.made.is_some() || self.attachments.devices.kind(&attach).is_tuntap());
         match netns.filter(|_| is_callers) {
             Some(netns) => {
                 let by = (caller, netns);
-                self.attachments.start_making_by_caller(name, attach, by, reservation, measures);
+                self.attachments.start_making_by_caller(name, attach, by, reservation, limits);
             }
-            None => self.attachments.start_making(name, attach, caller, reservation, measures),
+            None => self.attachments.start_making(name, attach, caller, reservation, limits),
         }
     }
 
-    /// The third step: the device becomes a port, and its pod an endpoint. Where there is no port, the device goes first,
-    /// and the caller is told then. A device that no caller waits for any more goes, too. `hands_over`: the caller that has
-    /// made the device.
+    /// The third step: the device becomes a port, and its pod an endpoint. If there is no port, the device is removed before
+    /// the caller gets the error. A device whose caller has gone is removed, too. `hands_over` is the caller that has made the
+    /// device.
     pub(super) fn end_making(
         &mut self,
         name: &ObjectName,
         hands_over: Option<Caller>,
-        made: Made,
+        made: DeviceResult,
     ) -> Option<()> {
         let Making { attach: Attach { pod, .. }, reservation, caller } =
             self.attachments.pods.end_making(name)?;
         let caller = hands_over.or(caller)?;
-        let failed = GivesBack::Reservation;
+        let failed = ToRelease::Reservation;
         let (device, open) = match made {
             Ok(made) => made,
             Err(error) => {
                 let reply = Some((caller, Err(failure(error.kind(), &error))));
-                self.give_back(name, failed(reservation), reply);
+                self.release_addresses(name, failed(reservation), reply);
                 return Some(());
             }
         };
@@ -236,17 +235,17 @@ impl Agent {
             }
             Err(error) => {
                 let reply = error.map(|error| (caller, Err(failure(ErrorKind::Internal, &error))));
-                let departure = Departure { gives_back: Some(failed(reservation)), reply };
-                self.attachments.start_removing(name, device, Vec::new(), departure);
+                let after = AfterRemoval { to_release: Some(failed(reservation)), reply };
+                self.attachments.start_removing(name, device, Vec::new(), after);
             }
         }
         Some(())
     }
 
-    /// The caller that was to make the device has gone.
-    pub(super) fn end_making_without(&mut self, name: &ObjectName) -> Option<()> {
+    /// Ends an attachment whose caller has gone before it made the device.
+    pub(super) fn abandon_making(&mut self, name: &ObjectName) -> Option<()> {
         let Making { reservation, .. } = self.attachments.pods.end_making(name)?;
-        self.give_back(name, GivesBack::Reservation(reservation), None);
+        self.release_addresses(name, ToRelease::Reservation(reservation), None);
         Some(())
     }
 }

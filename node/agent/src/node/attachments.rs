@@ -11,17 +11,17 @@ use manx_policy_compiler::model::ObjectName;
 use tokio::sync::mpsc;
 
 use super::node_devices::{NodeDevices, OwnDevices};
-use super::pod_request::{Answered, Caller, object_name, pod_name};
+use super::pod_request::{Caller, PendingReply, object_name, pod_name};
 use super::pod_state::{Apart, AttachedPod, State};
 use super::pod_walk::Pods;
 use super::ports::PodPorts;
 use super::view::View;
 use crate::error::Error;
-use crate::holding::{Holding, LastAgent};
 use crate::pod_work::{Completed, PodWork};
+use crate::restart_state::{LastAgent, RestartState};
 use crate::server::Outcome;
 use crate::settings::{Network, Settings};
-use manx_api::{PodName, Response};
+use manx_api::{AttachmentId, PodName, Response};
 use manx_calculation::calc::{HostSide, LocalPod};
 use manx_devices::device::{self, OpenDevice};
 use manx_devices::pod_device::PodDevice;
@@ -31,52 +31,53 @@ use manx_ipam::host_local::{self, HostLocal, Reservation};
 use manx_ipam::leases::Leases;
 use manx_linux::netlink;
 
-/// How long the devices of the last agent may take. A path may lead to a mount that does not answer.
-const RESUMING: Duration = Duration::from_secs(5);
+/// The time for examining the devices of the last agent. A path may lead to a mount that does not answer.
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A pod's device, or why there is none.
-pub(crate) type Made = Result<(PodDevice, OpenDevice), device::Error>;
+/// A pod's device, or the error of making it.
+pub(crate) type DeviceResult = Result<(PodDevice, OpenDevice), device::Error>;
 
-/// What work for a pod has come to.
-pub(crate) enum Done {
-    /// It has addresses, or why not.
+/// The result of work for a pod.
+pub(crate) enum WorkResult {
+    /// The reserved addresses.
     Reserved(Result<Reservation, host_local::Error>),
-    /// It has a device, or why not.
-    Made(Made),
-    /// The same of one that this caller has made and handed over.
-    HandedOver(Caller, Made),
-    /// The caller that was to make its device has gone.
+    /// The addresses of a pod that has got another attachment id, with its device.
+    Renewed(Result<Reservation, host_local::Error>),
+    /// The device that the agent has made.
+    Made(DeviceResult),
+    /// The device that this caller has made and handed over.
+    HandedOver(Caller, DeviceResult),
+    /// The caller that should make the device has gone.
     NotHandedOver,
-    /// Its device is gone.
+    /// The device is removed.
     Removed,
-    /// It has no addresses any more, or why it still has.
+    /// The addresses are released.
     Released(Result<(), host_local::Error>),
 }
 
 /// See the module.
 pub(crate) struct Attachments {
     pub(super) pods: Pods,
-    /// Replies that are sent when what they tell is in force.
-    replies: Vec<Answered>,
-    /// Who gives addresses. Another allocator would stand beside this one in an enum.
+    /// Replies that wait until the changes that they report are in force.
+    replies: Vec<PendingReply>,
+    /// The allocator of addresses.
     addresses: HostLocal<FileStore>,
-    work: PodWork<Done>,
-    pub(super) holding: Arc<Holding>,
+    work: PodWork<WorkResult>,
+    pub(super) restart_state: Arc<RestartState>,
     pub(super) devices: NodeDevices,
-    /// Whose network the pods are in.
     network: Network,
-    /// The last number of an attachment.
+    /// The number of the last attachment.
     last: u32,
 }
 
 impl Attachments {
-    /// No pods yet. Makes the node's own devices, whose queues are for the workers, and the receiver of all work that will
-    /// be completed.
+    /// Makes the node's own devices, whose queues are for the workers, and the receiver of all results of work. There are no
+    /// pods yet.
     pub(super) async fn open(
         settings: &Settings,
         blocks: &[ipnet::IpNet],
         uplink: &netlink::Link,
-    ) -> Result<(Self, OwnDevices, mpsc::UnboundedReceiver<Completed<Done>>), Error> {
+    ) -> Result<(Self, OwnDevices, mpsc::UnboundedReceiver<Completed<WorkResult>>), Error> {
         let fresh = match settings.network {
             Network::Manx => Leases::new(blocks).map_err(host_local::Error::from)?,
             Network::OtherPlugin => {
@@ -86,17 +87,18 @@ impl Attachments {
         };
         let key = host_local::key(&settings.name);
         let file = FileStore::new(settings.socket.with_extension("addresses"), key);
+        let file = file.map_err(host_local::Error::from)?;
         let addresses = HostLocal::open(file, &settings.name, fresh).await?;
         let (devices, own) = NodeDevices::open(settings, uplink)?;
         let (work, completed) = PodWork::new(Arc::clone(&devices.namespace));
-        let holding = Arc::new(Holding::new(&settings.socket));
-        tokio::spawn(Arc::clone(&holding).watch());
+        let restart_state = Arc::new(RestartState::new(&settings.socket));
+        tokio::spawn(Arc::clone(&restart_state).watch());
         let attachments = Self {
             pods: Pods::default(),
             replies: Vec::new(),
             addresses,
             work,
-            holding,
+            restart_state,
             devices,
             network: settings.network,
             last: 0,
@@ -104,28 +106,29 @@ impl Attachments {
         Ok((attachments, own, completed))
     }
 
-    /// What the last agent has left.
-    pub(super) async fn resume(&self) -> LastAgent {
-        let (holding, pattern) = (Arc::clone(&self.holding), self.devices.pattern);
-        let resuming = tokio::task::spawn_blocking(move || holding.resume(&pattern));
-        match tokio::time::timeout(RESUMING, resuming).await {
+    /// Loads the devices and flow records of the last agent.
+    pub(super) async fn load_last_agent(&self) -> LastAgent {
+        let (restart_state, pattern) = (Arc::clone(&self.restart_state), self.devices.pattern);
+        let loading = tokio::task::spawn_blocking(move || restart_state.load(&pattern));
+        match tokio::time::timeout(RESTORE_TIMEOUT, loading).await {
             Ok(Ok(last)) => last,
             Ok(Err(error)) => resume_unwind(error.into_panic()),
             Err(_) => {
                 tracing::error!(
                     "the devices of the last agent cannot be examined within {} s: pods have to be attached anew",
-                    RESUMING.as_secs()
+                    RESTORE_TIMEOUT.as_secs()
                 );
                 LastAgent::default()
             }
         }
     }
 
-    /// When the pods of the last agent are taken over or refused: those that only have addresses of it are apart. Behind
-    /// another plugin these addresses are taken back: it gives addresses out as it likes.
+    /// Makes the other pods of the last agent apart: they have addresses and no device. With another plugin these addresses
+    /// are released, because that plugin may give them to other pods. The devices of the last agent are restored or refused
+    /// before.
     pub(super) async fn set_left_apart(&mut self) {
         if self.network == Network::OtherPlugin {
-            // One that was refused keeps them until it is detached, which the other plugin's DEL comes after.
+            // A refused pod keeps its addresses until it is detached. The other plugin's DEL comes after that.
             let is_here = |pod: &PodName| self.pods.state(&object_name(pod)).is_some();
             if let Err(error) = self.addresses.retain(is_here).await {
                 tracing::error!(%error, "addresses of pods that are gone stay taken");
@@ -144,17 +147,17 @@ impl Attachments {
         self.pods.attached()
     }
 
-    /// The same, as the tables are made of them.
+    /// The attached pods in the form from which tables are calculated.
     pub(super) fn locals(&self) -> BTreeMap<&ObjectName, &LocalPod> {
         self.attached().map(|(name, pod)| (name, &pod.local)).collect()
     }
 
-    /// The pods of the last agent that were not taken over, and why.
+    /// The pods of the last agent that were refused, with the reasons.
     pub(super) fn refused(&self) -> impl Iterator<Item = (&ObjectName, &str)> {
         self.pods.states().filter_map(|(name, state, _)| Some((name, state.refused()?)))
     }
 
-    /// The pods of this node that another plugin has connected and that this agent does not carry.
+    /// The pods of this node that another plugin has connected, and whose links this agent does not have.
     pub(super) fn not_judged<'a>(&'a self, view: &'a View) -> impl Iterator<Item = PodName> + 'a {
         let all = (self.network == Network::OtherPlugin).then(|| view.pods_here());
         let is_carried = |name: &ObjectName| match self.pods.state(name) {
@@ -164,12 +167,12 @@ impl Attachments {
         all.into_iter().flatten().filter(move |name| !is_carried(name)).map(pod_name)
     }
 
-    /// Whose network the pods are in.
+    /// The owner of the pod network.
     pub(super) fn network(&self) -> Network {
         self.network
     }
 
-    /// A pod is attached: it gets an endpoint of its own.
+    /// Adds an attached pod, with an endpoint index of its own.
     pub(super) fn insert(
         &mut self,
         name: &ObjectName,
@@ -193,7 +196,7 @@ impl Attachments {
             .map_or(taken.len() as u32, |it| it.0)
     }
 
-    /// Has a reply sent when all that is unsettled is settled.
+    /// Queues a reply until the changes so far are in force.
     pub(super) fn reply(&mut self, caller: Caller, response: Response) {
         self.replies.push((caller, response));
     }
@@ -206,12 +209,23 @@ impl Attachments {
         }
     }
 
-    /// Who has which addresses.
+    /// The addresses of each pod.
     pub(super) fn leases(&self) -> Arc<Leases> {
         self.addresses.leases()
     }
 
-    /// Ends all changes of the leases: no file is written any more when this returns.
+    /// The container runtime's identification of a pod's attachment, from its lease, or from a refused device if it has no
+    /// lease.
+    pub(super) fn id(&self, name: &ObjectName) -> Option<AttachmentId> {
+        let pod = pod_name(name);
+        let leases = self.leases();
+        match leases.addresses(&pod) {
+            Some(_) => leases.id(&pod).cloned(),
+            None => self.pods.state(name)?.unleased().cloned(),
+        }
+    }
+
+    /// Ends all changes of the leases. No file is written any more when this returns.
     pub(super) async fn close_leases(&self) {
         self.addresses.close().await;
     }

@@ -1,4 +1,4 @@
-//! The tables in use, what they were calculated of, and whether they were proved.
+//! The tables in use, the state from which they were calculated, and whether they were proved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use manx_calculation::topology::RouteSource;
 use manx_objects::contents::Changes;
 use manx_observe::latency::Latencies;
 
-/// The attached pods, as tables are made of them.
+/// The attached pods, in the form from which tables are calculated.
 pub(super) type Locals<'a> = BTreeMap<&'a ObjectName, &'a LocalPod>;
 
 /// The node's own ports.
 pub(super) struct OwnPorts {
     pub(super) host: Link,
-    /// Where packets come from that the node forwards.
+    /// The port of packets that the node forwards.
     pub(super) forwarded: Option<PortId>,
-    /// Where the node translates service addresses.
+    /// The link to the node's translation of service addresses.
     pub(super) service: Option<Link>,
-    /// Where the tunnels are.
+    /// The ports of tunnels.
     pub(super) underlay: Underlay,
 }
 
@@ -37,21 +37,20 @@ pub(super) struct Calculated {
     pub(super) own: OwnPorts,
     connections: Connections,
     pub(super) calculation: Calculation,
-    /// What proves tables before they are published, if that is asked for.
+    /// The proof of tables before they are published, if it is on.
     pub(super) verifier: Option<Verifier>,
-    /// The tables in use.
     pub(super) tables: Arc<Tables>,
     /// The routes of these tables.
     pub(super) routes: Vec<(IpNet, NextHop)>,
-    /// How often pods have changed in tables that were in use.
+    /// The number of pods that were changed in tables in use.
     pub(super) changed_in_place: u64,
-    /// How often routes have changed in tables that were in use.
+    /// The number of times that routes were changed in tables in use.
     pub(super) routes_changed_in_place: u64,
     latencies: Latencies,
 }
 
 impl Calculated {
-    /// No tables: nothing passes.
+    /// The state without tables, in which no packets pass.
     pub(super) fn new(
         own: OwnPorts,
         connections: Connections,
@@ -71,8 +70,8 @@ impl Calculated {
         }
     }
 
-    /// Applies what has changed in the objects as far as it goes without other tables. Where tables are proved before
-    /// they are published, tables in use are not changed in place, and neither is what stands for tables before the first.
+    /// Applies changes of objects to the tables in use as far as possible, and returns what else is needed. Tables are not
+    /// changed in place if they have to be proved, or before the first are published.
     pub(super) fn apply_delta(
         &mut self,
         inputs: &Inputs,
@@ -90,9 +89,9 @@ impl Calculated {
         next
     }
 
-    /// Makes tables, once the objects have been read whole; until then nothing passes. `None`: the tables of before stay
-    /// in use, because there are none yet or these are refuted.
-    pub(super) fn make(
+    /// Calculates new tables. `None`: the tables in use stay, because the objects have not been read completely or the new
+    /// tables are refuted.
+    pub(super) fn calculate_tables(
         &mut self,
         inputs: &Inputs,
         view: &View,
@@ -102,8 +101,8 @@ impl Calculated {
             return None;
         }
         let began = Instant::now();
-        let (calculation, of) = self.calculation_of(view, locals);
-        let tables = calculation.tables(&of);
+        let (calculation, calc_inputs) = self.calculation_with_inputs(view, locals);
+        let tables = calculation.tables(&calc_inputs);
         let left_out = self.calculation.left_out();
         let proved = self.verifier.as_mut().is_none_or(|verifier| {
             let names = locals.keys().copied().filter(|name| !left_out.contains(name));
@@ -119,15 +118,15 @@ impl Calculated {
         Some(Arc::clone(&self.tables))
     }
 
-    /// Stores in the tables in use that routes have changed. `false`: new tables have to be made, as always where tables
-    /// are proved.
+    /// Changes the routes in the tables in use. `false`: new tables have to be made, which is always so if tables are
+    /// proved.
     pub(super) fn change_routes(&mut self, view: &View, locals: &Locals<'_>) -> bool {
         if self.verifier.is_some() {
             return false;
         }
         let tables = Arc::clone(&self.tables);
-        let (calculation, of) = self.calculation_of(view, locals);
-        let stored = calculation.change_routes(&tables, &of);
+        let (calculation, calc_inputs) = self.calculation_with_inputs(view, locals);
+        let stored = calculation.change_routes(&tables, &calc_inputs);
         if stored {
             let routes: Vec<_> = self.calculation.current_routes().collect();
             self.routes_changed_in_place += u64::from(routes != self.routes);
@@ -136,23 +135,23 @@ impl Calculated {
         stored
     }
 
-    /// The routes that only the node itself knows, with their sources.
+    /// The routes that do not come from objects, with their sources.
     pub(super) fn own_routes(
         &mut self,
         view: &View,
         locals: &Locals<'_>,
     ) -> Vec<(IpNet, RouteSource, NextHop)> {
-        calc::own_routes(&self.calculation_of(view, locals).1)
+        calc::own_routes(&self.calculation_with_inputs(view, locals).1)
     }
 
-    /// What makes the tables, and what it makes them of.
-    fn calculation_of<'a>(
+    /// The calculation and its inputs.
+    fn calculation_with_inputs<'a>(
         &'a mut self,
         view: &'a View,
         locals: &'a Locals<'a>,
     ) -> (&'a mut Calculation, calc::Inputs<'a>) {
         let OwnPorts { host, forwarded, service, underlay } = &self.own;
-        let of = calc::Inputs {
+        let inputs = calc::Inputs {
             cluster: &view.cluster,
             topology: &view.topology,
             locals,
@@ -165,10 +164,10 @@ impl Calculated {
             connections: self.connections,
             interfaces: view.topology.interfaces(&view.node, &view.uplink),
         };
-        (&mut self.calculation, of)
+        (&mut self.calculation, inputs)
     }
 
-    /// Whether the last tables were wrong about a packet, and those before stay in force.
+    /// Whether the last tables were wrong about a packet, so that the earlier ones stay in force.
     pub(super) fn is_refuted(&self) -> bool {
         let verification = self.verifier.as_ref().map(Verifier::verification);
         matches!(verification, Some(Verification::Refuted(_)))

@@ -1,4 +1,4 @@
-//! The dataplane: the workers, their ports, and what they report.
+//! The dataplane: the workers, their ports, and their reports.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -33,23 +33,23 @@ use manx_observe::latency::Latencies;
 pub(super) struct Dataplane {
     pub(super) ports: Ports,
     reports: Receiver<Report>,
-    /// How many workers have handed these tables back, by version, and when the last one has; while one has not, it may
-    /// use them.
+    /// The number of workers that have handed tables back, and the time of the last one, by the tables' version. A worker
+    /// that has not handed them back may still use them.
     retirements: BTreeMap<u64, (usize, Instant)>,
     pub(super) denials: Denials,
-    /// Where the copies of all captures wait.
+    /// The memory for waiting copies, which all captures share.
     captures: Arc<CopyBudget>,
     /// The port of the packet socket on the uplink, whose packets begin with Ethernet headers.
     packet_socket: Option<PortId>,
-    /// Why VXLAN's socket is not open, while a tunnel asks for it.
+    /// The reason why VXLAN's socket is not open although a tunnel needs it.
     pub(super) vxlan_fault: Fault,
-    /// Published tables that not every worker uses yet, by the version before, and when what they say was received.
-    on_the_way: BTreeMap<u64, Instant>,
+    /// The time when a change was received that not every worker uses yet, by the version of the tables before.
+    pending_changes: BTreeMap<u64, Instant>,
     latencies: Latencies,
 }
 
 impl Dataplane {
-    /// Starts the workers and gives them the node's own ports, which are returned, too. The workers wait to begin.
+    /// Starts the workers and gives them the node's own ports, which are returned, too. The workers do not begin yet.
     pub(super) fn start(
         settings: &Settings,
         tunnels: uplink::Tunnels,
@@ -58,9 +58,10 @@ impl Dataplane {
         latencies: Latencies,
     ) -> Result<(Self, OwnPorts), Error> {
         let (report, reports) = crossbeam::channel::unbounded();
-        let of_each =
+        let settings_of_worker =
             worker::Settings { sizes: Sizes::default(), polling: settings.polling, core: None };
-        let workers = Workers::spawn(of_each, &settings.cores, &report).map_err(Error::Worker)?;
+        let workers =
+            Workers::spawn(settings_of_worker, &settings.cores, &report).map_err(Error::Worker)?;
         let mut ports = Ports::new(workers);
         let host = ports.attach("host", own.host)?;
         let attach_forwarded = |device| ports.attach("forwarded", device);
@@ -83,32 +84,31 @@ impl Dataplane {
             reports,
             retirements: BTreeMap::new(),
             denials: Denials::default(),
-            captures: capture::room(),
+            captures: capture::copy_budget(),
             packet_socket: packet_socket.map(|(port, _)| port),
             vxlan_fault: Fault::default(),
-            on_the_way: BTreeMap::new(),
+            pending_changes: BTreeMap::new(),
             latencies,
         };
         Ok((dataplane, own))
     }
 
-    /// Flows that a worker can hold.
+    /// The number of flows that a worker can hold.
     pub(super) fn flow_capacity() -> usize {
         Sizes::default().flows
     }
 
-    /// A change that was received then is in force: in the tables of version `before`, which are still in use, or in
-    /// newer ones, of `version`. Those are in use when each worker has handed back the ones before.
+    /// Records that a change is in force. If `version` is `before`, it is in the tables that were in use. Otherwise it is in
+    /// newer tables, which all workers use when each has handed back those of version `before`.
     pub(super) fn note_change(&mut self, received: Instant, before: u64, version: u64) {
         if version == before {
             self.latencies.changed(received.elapsed());
         } else {
-            self.on_the_way.insert(before, received);
+            self.pending_changes.insert(before, received);
         }
     }
 
-    /// Opens VXLAN's socket, which is not open, if a tunnel asks for it. Until that works those tunnels lead nowhere. Returns
-    /// its port.
+    /// Opens VXLAN's socket if a tunnel needs it, and returns its port. Until the socket is open such tunnels lead nowhere.
     pub(super) fn open_vxlan(&mut self, view: &View) -> Option<PortId> {
         let wanted = view.has_vxlan();
         if !wanted {
@@ -119,10 +119,10 @@ impl Dataplane {
             let port = self.ports.attach("uplink-vxlan", sockets);
             port.map_err(|error| format!("no port for VXLAN: {error}"))
         });
-        self.vxlan_fault.settle(opened)
+        self.vxlan_fault.record(opened)
     }
 
-    /// Takes in what the workers have reported. Returns the ports that they have lost.
+    /// Handles the workers' reports. Returns the ports that the workers have lost.
     pub(super) fn read_reports(
         &mut self,
         calculation: &mut Calculation,
@@ -145,8 +145,8 @@ impl Dataplane {
         lost
     }
 
-    /// A worker has handed tables back. Each does so in the order of publication: no worker uses any more what the last
-    /// one has handed back, and all that was before it.
+    /// Counts that a worker has handed tables back. Each worker does so in the order of publication. So when the last one
+    /// hands tables back, no worker uses these or earlier ones.
     fn count_retirement(&mut self, calculation: &mut Calculation, version: u64, at: Instant) {
         let (handed_back, last) = self.retirements.entry(version).or_insert((0, at));
         *handed_back += 1;
@@ -155,7 +155,7 @@ impl Dataplane {
             return;
         }
         let last = *last;
-        if let Some(received) = self.on_the_way.remove(&version) {
+        if let Some(received) = self.pending_changes.remove(&version) {
             self.latencies.changed(last.saturating_duration_since(received));
         }
         self.retirements.remove(&version);
@@ -163,7 +163,7 @@ impl Dataplane {
         calculation.fold(version, |slot| self.ports.workers.rule_count(slot));
     }
 
-    /// Starts a capture of a port, by its name or its pod's, on this node.
+    /// Starts a capture of a port, which the request names by its own name or its pod's.
     pub(super) fn capture(&self, what: &Capture, node: &str) -> Outcome {
         let wanted = [what.port.clone(), format!("pod:{}", what.port)];
         let Some((id, _)) =

@@ -1,4 +1,4 @@
-//! Pods that are detached, and pods whose devices are gone.
+//! The detachment of pods, and the loss of their devices.
 
 use std::io;
 
@@ -7,28 +7,27 @@ use manx_policy_compiler::model::ObjectName;
 use nix::errno::Errno;
 
 use super::Agent;
-use super::pod_request::{Answered, AttachRequest, Caller, failure};
-use super::pod_state::{Apart, AttachedPod, Departure, GivesBack, Releasing};
+use super::pod_request::{AttachRequest, Caller, PendingReply, failure};
+use super::pod_state::{AfterRemoval, Apart, AttachedPod, Releasing, ToRelease};
 use crate::error::Error;
 use crate::settings::Network;
 use manx_api::{self as api, AttachmentId, Detach, ErrorKind, Failure};
 use manx_ipam::host_local;
 
 impl Agent {
-    /// Detaches a pod, if it has the attachment that is named.
+    /// Detaches a pod, if it has the named attachment.
     pub(super) fn detach(&mut self, name: &ObjectName, detach: &Detach, caller: Caller) {
         self.give_up_expected(name, detach.id.as_ref());
         let reply = Some((caller, Ok(api::Reply::Detached)));
-        // A pod that started again has another sandbox under the same name. The end of the former one comes late.
-        let is_other =
-            detach.id.is_some() && detach.id.as_ref() != self.attachments.leases().id(&detach.pod);
+        // A pod that started again has another sandbox under the same name, and the DEL of the former one may come late.
+        let is_other = detach.id.is_some() && detach.id != self.attachments.id(name);
         if is_other {
             return self.answer(reply);
         }
-        self.begin_detach(name, Departure { gives_back: Some(GivesBack::Lease), reply });
+        self.begin_detach(name, AfterRemoval { to_release: Some(ToRelease::Lease), reply });
     }
 
-    /// Gives up attachments that still wait for the pod's object: their end has overtaken them.
+    /// Ends attachments that still wait for the pod's object, because their DEL has come already.
     fn give_up_expected(&mut self, name: &ObjectName, id: Option<&AttachmentId>) {
         let is_gone = |request: &AttachRequest| id.is_none() || request.attach.id().as_ref() == id;
         for caller in self.attachments.pods.give_up(name, |request, _| is_gone(request)) {
@@ -38,38 +37,37 @@ impl Agent {
         }
     }
 
-    /// First nothing leads to the pod, then its port goes, then its device, on a thread; the address may be another
-    /// pod's only after that. [`Agent::end_leaving`] goes on when tables no longer name it.
-    pub(super) fn begin_detach(&mut self, name: &ObjectName, departure: Departure) {
-        match self.attachments.pods.begin_leaving(name, departure) {
+    /// Begins a detachment. First tables stop naming the pod, then its port is removed, then its device, on a thread. Only
+    /// after that may another pod get the address. [`Agent::end_leaving`] goes on when tables no longer name the pod.
+    pub(super) fn begin_detach(&mut self, name: &ObjectName, after: AfterRemoval) {
+        match self.attachments.pods.begin_leaving(name, after) {
             None => self.inputs.note_pods(),
-            Some(Departure { gives_back: Some(gives_back), reply }) => {
-                self.give_back(name, gives_back, reply);
+            Some(AfterRemoval { to_release: Some(to_release), reply }) => {
+                self.release_addresses(name, to_release, reply);
             }
-            Some(Departure { gives_back: None, reply }) => self.answer(reply),
+            Some(AfterRemoval { to_release: None, reply }) => self.answer(reply),
         }
     }
 
-    /// Takes the ports of pods that are to be detached from the workers, and has their devices removed. The last tables do
-    /// not name these pods, if they could be made.
+    /// Takes the ports of leaving pods from the workers, and has their devices removed. The last tables do not name these
+    /// pods, unless no tables could be made.
     pub(super) fn end_leaving(&mut self) {
-        for (name, AttachedPod { device, local }, departure) in self.attachments.pods.end_leaving()
-        {
+        for (name, AttachedPod { device, local }, after) in self.attachments.pods.end_leaving() {
             let ports = [Some(local.port), local.host.map(|it| it.port)].into_iter().flatten();
             let version = self.calculated.tables.version;
             let closed = ports.map(|port| self.dataplane.ports.detach(port, version)).collect();
-            if departure.gives_back.is_some() {
+            if after.to_release.is_some() {
                 tracing::info!(pod = %name, "detached");
             }
-            self.attachments.start_removing(&name, device, closed, departure);
+            self.attachments.start_removing(&name, device, closed, after);
         }
     }
 
-    /// The device is gone.
+    /// Goes on after a pod's device was removed.
     pub(super) fn end_removing(&mut self, name: &ObjectName) -> Option<()> {
-        let Departure { gives_back, reply } = self.attachments.pods.end_removing(name)?;
-        if let Some(gives_back) = gives_back {
-            self.give_back(name, gives_back, reply);
+        let AfterRemoval { to_release, reply } = self.attachments.pods.end_removing(name)?;
+        if let Some(to_release) = to_release {
+            self.release_addresses(name, to_release, reply);
         } else {
             self.attachments.pods.set_apart(name, Apart::Lost);
             self.answer(reply);
@@ -77,18 +75,18 @@ impl Agent {
         Some(())
     }
 
-    /// Nothing of the pod is here but its addresses: its object loses them, and then they are released.
-    pub(super) fn give_back(
+    /// Releases the addresses of a pod that has nothing else here. Its object loses them first.
+    pub(super) fn release_addresses(
         &mut self,
         name: &ObjectName,
-        gives_back: GivesBack,
-        reply: Option<Answered>,
+        to_release: ToRelease,
+        reply: Option<PendingReply>,
     ) {
         self.inputs.assign(name, None);
-        self.attachments.start_releasing(name, gives_back, reply);
+        self.attachments.start_releasing(name, to_release, reply);
     }
 
-    /// A caller whose pod's addresses stay taken is told, and may try again.
+    /// Goes on after a release. If the addresses stay taken, the caller gets the error and may try again.
     pub(super) fn end_releasing(
         &mut self,
         name: &ObjectName,
@@ -107,21 +105,21 @@ impl Agent {
         Some(())
     }
 
-    fn answer(&mut self, reply: Option<Answered>) {
+    fn answer(&mut self, reply: Option<PendingReply>) {
         if let Some((caller, response)) = reply {
             self.attachments.reply(caller, response);
         }
     }
 
-    /// The workers have lost a port. A pod's namespace that goes takes the device along: that is how most pods end. The
-    /// pod keeps its addresses until it is detached, and may be attached anew; but another plugin's pod may also have
-    /// been given back. Losing a port of the node itself ends the agent.
+    /// Handles a port that the workers have lost. Most pods end so: the device ends with the pod's namespace. The pod keeps
+    /// its addresses until it is detached, and may be attached anew. Another plugin's pod keeps none, because its link may
+    /// have been given back to that plugin. The loss of a port of the node itself ends the agent.
     pub(super) fn handle_lost_port(&mut self, port: PortId, error: io::Error) {
-        if self.attachments.pods.is_of_leaving(port) {
+        if self.attachments.pods.is_leaving_port(port) {
             return;
         }
         let Some(name) = self.dataplane.ports.name(port) else { return };
-        let Some(pod) = self.attachments.pods.pod_at(port) else {
+        let Some(pod) = self.attachments.pods.find_by_port(port) else {
             self.failed = Some(Error::NodePortLost { port: name.to_owned(), source: error });
             return;
         };
@@ -130,15 +128,15 @@ impl Agent {
         } else {
             tracing::warn!(port = name, %error, "the pod's device failed; nothing passes until it is attached anew");
         }
-        let gives_back = match self.attachments.network() {
+        let to_release = match self.attachments.network() {
             Network::Manx => None,
-            Network::OtherPlugin => Some(GivesBack::Lease),
+            Network::OtherPlugin => Some(ToRelease::Lease),
         };
-        self.begin_detach(&pod, Departure { gives_back, reply: None });
+        self.begin_detach(&pod, AfterRemoval { to_release, reply: None });
     }
 }
 
-/// Whether a device says so that is there no longer: TUN and TAP, and packet sockets.
+/// Whether this is the error of a device that is gone (TUN, TAP, or a packet socket's).
 fn is_gone(error: &io::Error) -> bool {
     let gone = [Errno::EBADFD, Errno::ENETDOWN, Errno::ENODEV, Errno::ENXIO];
     error.raw_os_error().is_some_and(|code| gone.contains(&Errno::from_raw(code)))

@@ -1,4 +1,4 @@
-//! The node's own devices, and what pods' devices are like.
+//! The node's own devices, and the pattern for pods' devices.
 
 use std::sync::Arc;
 
@@ -17,24 +17,24 @@ use manx_linux::netlink;
 /// See the module.
 pub(super) struct NodeDevices {
     pub(super) namespace: Arc<AgentNamespace>,
-    /// The node's own device, with the uplink's MTU: pods' are like it, but for names, addresses and MTU.
+    /// The specification of the node's own device, with the uplink's MTU. Pods' devices differ in name, addresses and MTU.
     pub(super) pattern: DeviceSpec<'static>,
     host: HostDevice,
     service: Option<ServiceDevice>,
 }
 
-/// Their queues, for the workers.
+/// The queues of the node's own devices, for the workers.
 pub(super) struct OwnDevices {
-    /// The host port's.
+    /// The queues of the host port.
     pub(super) host: OpenDevice,
-    /// That of what the node forwards, in a network of Manx.
+    /// The queues of the port of forwarded packets, in a network of Manx.
     pub(super) forwarded: Option<OpenDevice>,
-    /// The service port's, if the node translates service addresses.
+    /// The queues of the service port, if the node translates service addresses.
     pub(super) service: Option<OpenDevice>,
 }
 
 impl NodeDevices {
-    /// Makes them.
+    /// Makes the node's own devices.
     pub(super) fn open(
         settings: &Settings,
         uplink: &netlink::Link,
@@ -60,23 +60,23 @@ impl NodeDevices {
         }
         let (host, held) =
             HostDevice::attach(&namespace, &pattern, &uplink.name, settings.network)?;
-        let (service, of_service) = match settings.services {
+        let (service, service_queues) = match settings.services {
             Services::None => (None, None),
             Services::KubeProxy => {
                 let (device, held) = ServiceDevice::attach(&namespace, &pattern)?;
                 (Some(device), Some(held))
             }
         };
-        let own = OwnDevices { host: held.own, forwarded: held.forwarded, service: of_service };
+        let own = OwnDevices { host: held.own, forwarded: held.forwarded, service: service_queues };
         Ok((Self { namespace, pattern, host, service }, own))
     }
 
-    /// The kind of the device that a request asks for.
+    /// The kind of device for a request.
     pub(super) fn kind(&self, attach: &Attach) -> Device {
         attach.device.unwrap_or(self.pattern.device)
     }
 
-    /// The MTU that fits every tunnel that there is, and IPIP, which is Calico's default.
+    /// The MTU that fits all tunnels of the topology, and IPIP, which is Calico's default.
     pub(super) fn pod_mtu(&self, topology: &Topology) -> u32 {
         let overlays = topology.peers().into_iter().map(|peer| peer.overlay);
         let headers = overlays.map(|overlay| overlay.encapsulation().header_len());
@@ -84,7 +84,7 @@ impl NodeDevices {
         self.pattern.mtu.saturating_sub(most as u32)
     }
 
-    /// Makes the node's own addresses and routes what they have to be.
+    /// Makes the node's own addresses and routes those of `desired`.
     pub(super) fn reconcile_host(&self, desired: &HostNetwork) {
         let reconciled = self.host.reconcile(desired).inspect_err(
             |error| tracing::error!(%error, "the node's own routes are not as they should be"),

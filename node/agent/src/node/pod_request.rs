@@ -1,4 +1,4 @@
-//! What callers want of a pod, and who they are.
+//! Requests for a pod, and their callers.
 
 use std::time::Instant;
 
@@ -9,52 +9,50 @@ use crate::server::Outcome;
 use manx_api::{Attach, Detach, ErrorKind, Failure, PodName, Response};
 use manx_linux::netns;
 
-/// What callers call a pod.
+/// The name of a pod in requests.
 pub(super) fn pod_name(ObjectName { namespace, name }: &ObjectName) -> PodName {
     PodName { namespace: namespace.clone(), name: name.clone() }
 }
 
-/// What tables and objects call it.
+/// The name of a pod in tables and objects.
 pub(super) fn object_name(PodName { namespace, name }: &PodName) -> ObjectName {
     ObjectName::new(namespace, name)
 }
 
-/// Takes the reply to a request. A client that went away has closed it.
+/// The channel for the reply to a request. It is closed if the client has gone.
 pub(crate) type Caller = oneshot::Sender<Outcome>;
 
-/// A caller and the reply that it gets.
-pub(crate) type Answered = (Caller, Response);
+/// A reply and the caller that gets it.
+pub(crate) type PendingReply = (Caller, Response);
 
-/// What a caller wants of a pod.
+/// A request for a pod.
 pub(crate) enum PodRequest {
-    /// To be attached.
+    /// Attach the pod.
     Attach(Box<AttachRequest>, Caller),
-    /// To be detached, and its addresses released.
+    /// Detach the pod, and release its addresses.
     Detach(Box<Detach>, Caller),
 }
 
-/// A pod's attachment.
+/// A request to attach a pod.
 pub(crate) struct AttachRequest {
     pub(crate) attach: Attach,
-    /// The namespace that was at the path of the request when it came, or came with it.
+    /// The pod's namespace: the one at the request's path when the request came, or the one that came with it.
     pub(crate) netns: Option<netns::Identity>,
-    /// Who makes a TUN or TAP device.
     pub(crate) maker: Maker,
-    /// When it is given up if the pod's object has not come. `None`: it has not waited for it yet.
+    /// The time when it fails if the pod's object has not come. `None`: it has not waited for the object yet.
     pub(crate) until: Option<Instant>,
 }
 
-/// Who makes a pod's TUN or TAP device. A veth is the agent's to make.
+/// The maker of a pod's TUN or TAP device. The agent makes every veth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Maker {
     /// A thread of the agent.
     Agent,
-    /// The process that asks, which hands its queues over.
+    /// The caller, which hands its queues over.
     Caller,
 }
 
 impl PodRequest {
-    /// The pod.
     pub(super) fn pod(&self) -> ObjectName {
         let pod = match self {
             Self::Attach(request, _) => &request.attach.pod,
@@ -63,12 +61,12 @@ impl PodRequest {
         object_name(pod)
     }
 
-    /// Whether it is an attachment that no caller waits for any more. A detachment is done all the same.
+    /// Whether it is an attachment whose caller has gone. A detachment is done even then.
     pub(super) fn is_abandoned(&self) -> bool {
         matches!(self, Self::Attach(_, caller) if caller.is_closed())
     }
 
-    /// Whether `next`, a later request for the same pod, does all that this one is still to do.
+    /// Whether `next`, a later request for the same pod, makes this one unnecessary.
     pub(super) fn is_replaced_by(&self, next: &Self) -> bool {
         match self {
             Self::Attach(..) => self.is_abandoned(),
@@ -82,7 +80,7 @@ impl PodRequest {
     }
 }
 
-/// The failure of a request that has come to an error.
+/// The failure for an error.
 pub(super) fn failure(kind: ErrorKind, error: &impl ToString) -> Failure {
     Failure { kind, message: error.to_string() }
 }
@@ -95,7 +93,7 @@ pub(super) mod tests {
         PodName { namespace: "shop".to_owned(), name: "web".to_owned() }
     }
 
-    /// To attach `shop/web`, and who waits for that.
+    /// A request to attach `shop/web`, and the receiver of its reply.
     pub(in crate::node) fn attach() -> (PodRequest, oneshot::Receiver<Outcome>) {
         let (caller, waits) = oneshot::channel();
         let attach = Attach::new(pod(), "/run/netns/web", "eth0");
@@ -103,7 +101,7 @@ pub(super) mod tests {
         (PodRequest::Attach(Box::new(request), caller), waits)
     }
 
-    /// To detach it.
+    /// A request to detach it, and the receiver of its reply.
     pub(in crate::node) fn detach() -> (PodRequest, oneshot::Receiver<Outcome>) {
         let (caller, waits) = oneshot::channel();
         (PodRequest::Detach(Box::new(pod().into()), caller), waits)

@@ -1,83 +1,95 @@
-//! The state of a pod that this node has something of, or that somebody waits for.
+//! The state of a pod that has an address, a device or a waiting request on this node.
 //!
-//! A pod is in one [`State`]. Work for a pod (addresses, its device) is one piece at a time; its states are named by what
-//! is under way. In a rest ([`State::Nothing`], [`State::Apart`], [`State::Attached`]) nothing is, and a request can begin.
-//! The ways from one state to another are [`Pods`](super::pod_walk::Pods)'.
+//! A pod is in one [`State`]. It has one piece of work at a time (addresses or device), and most states are named after
+//! it. In a rest ([`State::Nothing`], [`State::Apart`], [`State::Attached`]) there is no work, and a request can begin.
+//! [`Pods`](super::pod_walk::Pods) has the transitions.
 
 use manx_dataplane::tables::PortId;
 
-use super::pod_request::{Answered, AttachRequest, Caller};
-use manx_api::{Attach, Reply};
+use super::pod_request::{AttachRequest, Caller, PendingReply};
+use manx_api::{Attach, AttachmentId, Reply};
 use manx_calculation::calc::LocalPod;
 use manx_devices::pod_device::PodDevice;
 use manx_ipam::host_local::Reservation;
 
 /// See the module.
 pub(super) enum State {
-    /// The node has nothing of it.
+    /// It has nothing on the node.
     Nothing,
-    /// It has no device here, and addresses may be its own.
+    /// It has no device here, but may have addresses.
     Apart(Apart),
-    /// Its object has not come. It would have no policy, so nothing would pass. It was apart before, or nothing.
+    /// Attachments wait for its object, without which it would have no policy. `None`: it was nothing before.
     Expected(Option<Apart>),
-    /// Addresses are reserved for it.
+    /// Addresses are being reserved for it.
     Reserving(Box<Reserving>),
-    /// Its device is made.
+    /// Its device is being made.
     Making(Box<Making>),
     /// It has a port, and the tables name it.
     Attached(AttachedPod),
-    /// It has a port, and the tables name it; its addresses are kept under another name of a container runtime's.
+    /// It has a port, and the tables name it. Its addresses and its device are getting another attachment id.
     Renewing(AttachedPod, Renewing),
-    /// It is to be detached when new tables do not name it.
-    Leaving(AttachedPod, Departure),
-    /// Workers close its queues, and its device goes.
-    Removing(Departure),
-    /// Its addresses are released.
+    /// It will be detached when new tables do not name it.
+    Leaving(AttachedPod, AfterRemoval),
+    /// Workers close its queues, and its device is being removed.
+    Removing(AfterRemoval),
+    /// Its addresses are being released.
     Releasing(Releasing),
 }
 
-/// Why a pod has no device here.
+/// The reason why a pod has no device here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Apart {
-    /// Its device is gone, and was not made anew.
+    /// Its device is gone.
     Lost,
-    /// It has addresses of the last agent, which left no device for it.
+    /// It has addresses from the last agent, which left no device for it.
     Left,
-    /// The device that the last agent left does not fit what this agent knows.
+    /// The device that the last agent left differs from this agent's data. The pod keeps its addresses.
     Refused(String),
-    /// Its addresses could not be released, and stay taken.
+    /// The last agent left a device for it, and it has no lease.
+    Unleased(Unleased),
+    /// Its addresses could not be released.
     Stuck(String),
 }
 
-/// An attachment whose addresses are reserved.
+/// A pod without a lease, whose device from the last agent was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unleased {
+    pub(super) reason: String,
+    /// The attachment's id, by which the runtime may still detach it.
+    pub(super) id: Option<AttachmentId>,
+}
+
+/// An attachment whose addresses are being reserved.
 pub(super) struct Reserving {
     pub(super) request: AttachRequest,
     pub(super) caller: Caller,
-    /// What the pod is again if it gets none.
+    /// The pod's state if it gets no addresses. `None`: nothing.
     pub(super) before: Option<Apart>,
 }
 
-/// An attachment with addresses, and without a device yet.
+/// An attachment with addresses, whose device is being made.
 pub(super) struct Making {
     pub(super) attach: Attach,
     pub(super) reservation: Reservation,
-    /// `None`: it makes the device, and comes again when it hands it over.
+    /// `None`: the caller makes the device, and its next channel comes with the handover.
     pub(super) caller: Option<Caller>,
 }
 
-/// An attachment that was there already.
+/// A repeated attachment of an attached pod.
 pub(super) struct Renewing {
+    /// The request, with the new attachment id.
+    pub(super) attach: Attach,
     pub(super) caller: Caller,
-    /// What is there.
+    /// The reply that describes the existing attachment.
     pub(super) found: Reply,
-    /// What follows at the end: its port was lost meanwhile.
-    pub(super) then: Option<Departure>,
+    /// The detachment that follows, if the port was lost meanwhile.
+    pub(super) then: Option<AfterRemoval>,
 }
 
-/// Addresses that are released.
+/// A release of addresses.
 pub(super) struct Releasing {
-    /// The caller that waits for that, if one does.
-    pub(super) reply: Option<Answered>,
+    /// The reply for the caller that waits for it, if any.
+    pub(super) reply: Option<PendingReply>,
 }
 
 /// A pod with a device and a port.
@@ -86,18 +98,18 @@ pub(crate) struct AttachedPod {
     pub(super) local: LocalPod,
 }
 
-/// What follows when a pod's device is gone.
-pub(super) struct Departure {
-    /// `None`: the pod keeps its addresses.
-    pub(super) gives_back: Option<GivesBack>,
-    pub(super) reply: Option<Answered>,
+/// The rest of a detachment, after the pod's device is removed.
+pub(super) struct AfterRemoval {
+    /// The addresses to release. `None`: the pod keeps them.
+    pub(super) to_release: Option<ToRelease>,
+    pub(super) reply: Option<PendingReply>,
 }
 
-/// What a pod gives back of its addresses: all, in two cases.
-pub(super) enum GivesBack {
-    /// It is detached.
+/// The addresses of a pod, to be released.
+pub(super) enum ToRelease {
+    /// The pod's lease: the pod is detached.
     Lease,
-    /// Its attachment has failed.
+    /// The reservation of an attachment that has failed.
     Reservation(Reservation),
 }
 
@@ -108,12 +120,12 @@ impl AttachedPod {
 }
 
 impl State {
-    /// A pod that was apart before, or nothing.
+    /// The state of rest to which a pod returns: apart, or nothing.
     pub(super) fn at_rest(before: Option<Apart>) -> Self {
         before.map_or(Self::Nothing, Self::Apart)
     }
 
-    /// Whether nothing is under way.
+    /// Whether there is no work for the pod.
     pub(super) const fn is_rest(&self) -> bool {
         matches!(self, Self::Nothing | Self::Apart(_) | Self::Attached(_))
     }
@@ -126,20 +138,32 @@ impl State {
         }
     }
 
-    /// Why its device was not taken over from the last agent, if that is so and was not settled since.
+    /// The reason why it is apart, or was before an attachment that has no addresses yet.
+    fn apart(&self) -> Option<&Apart> {
+        match self {
+            Self::Apart(apart) | Self::Expected(Some(apart)) => Some(apart),
+            Self::Reserving(reserving) => reserving.before.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The reason why its device from the last agent was refused, if no device was made since.
     pub(super) fn refused(&self) -> Option<&str> {
-        let apart = match self {
-            Self::Apart(apart) | Self::Expected(Some(apart)) => apart,
-            Self::Reserving(reserving) => reserving.before.as_ref()?,
-            _ => return None,
-        };
-        match apart {
-            Apart::Refused(reason) => Some(reason),
+        match self.apart()? {
+            Apart::Refused(reason) | Apart::Unleased(Unleased { reason, .. }) => Some(reason),
             Apart::Lost | Apart::Left | Apart::Stuck(_) => None,
         }
     }
 
-    /// For people. `None`: it is attached, and no more.
+    /// The attachment id of a refused device, if the pod has no lease.
+    pub(super) fn unleased(&self) -> Option<&AttachmentId> {
+        match self.apart()? {
+            Apart::Unleased(Unleased { id, .. }) => id.as_ref(),
+            Apart::Lost | Apart::Left | Apart::Refused(_) | Apart::Stuck(_) => None,
+        }
+    }
+
+    /// Describes the state for people. `None`: the pod is simply attached.
     pub(super) fn describe(&self) -> Option<String> {
         let text = match self {
             Self::Nothing => "nothing of it is here: its requests are next",
@@ -148,7 +172,7 @@ impl State {
             Self::Reserving(_) => "addresses are being reserved",
             Self::Making(making) if making.caller.is_some() => "the agent makes its device",
             Self::Making(_) => "the caller makes its device",
-            Self::Renewing(..) => "attached; its addresses are being kept under a new name",
+            Self::Renewing(..) => "attached; it is being kept under a new name",
             Self::Leaving(..) => "is being removed: tables still name it",
             Self::Removing(_) => "is being removed: its queues are closed and its device goes",
             Self::Releasing(_) => "its addresses are being released",
@@ -156,7 +180,7 @@ impl State {
             Self::Apart(Apart::Left) => {
                 "has addresses of the last agent, which left no device for it"
             }
-            Self::Apart(Apart::Refused(reason)) => {
+            Self::Apart(Apart::Refused(reason) | Apart::Unleased(Unleased { reason, .. })) => {
                 return Some(format!("was not taken over from the last agent: {reason}"));
             }
             Self::Apart(Apart::Stuck(reason)) => {

@@ -1,7 +1,7 @@
-//! The ways of pods from one [`State`] to another, and the requests that wait for them.
+//! The transitions of pods between [`State`]s, and the requests that wait for them.
 //!
-//! A pod's requests are in order of arrival. They wait for the pod's object in [`State::Expected`], for the end of what is
-//! under way in every other state but a rest; in a rest the next turn of the control loop is theirs.
+//! A pod's requests are in order of arrival. In [`State::Expected`] they wait for the pod's object. In a state with work
+//! they wait for its end. In a rest they begin in the next turn of the control loop.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
@@ -10,77 +10,76 @@ use std::time::Instant;
 use manx_dataplane::tables::PortId;
 use manx_policy_compiler::model::ObjectName;
 
-use super::pod_request::{Answered, AttachRequest, Caller, PodRequest};
+use super::pod_request::{AttachRequest, Caller, PendingReply, PodRequest};
 use super::pod_state::{
-    Apart, AttachedPod, Departure, Making, Releasing, Renewing, Reserving, State,
+    AfterRemoval, Apart, AttachedPod, Making, Releasing, Renewing, Reserving, State,
 };
 use manx_api::{Attach, Reply};
 
-/// A pod.
 struct Pod {
     state: State,
-    /// When it came into its state.
+    /// The time when the state began.
     since: Instant,
     requests: VecDeque<PodRequest>,
 }
 
-/// The pods.
+/// All pods that have a state other than [`State::Nothing`], or requests.
 #[derive(Default)]
 pub(super) struct Pods {
     all: BTreeMap<ObjectName, Pod>,
 }
 
 impl Pods {
-    /// The pod's state, if there is anything of it.
+    /// The pod's state, if it has one.
     pub(super) fn state(&self, name: &ObjectName) -> Option<&State> {
         self.all.get(name).map(|pod| &pod.state)
     }
 
-    /// All, and since when they are in their states.
+    /// All pods, with the times when their states began.
     pub(super) fn states(&self) -> impl Iterator<Item = (&ObjectName, &State, Instant)> {
         self.all.iter().map(|(name, pod)| (name, &pod.state, pod.since))
     }
 
-    /// Those that tables name.
+    /// The pods that tables name.
     pub(super) fn attached(&self) -> impl Iterator<Item = (&ObjectName, &AttachedPod)> {
         self.all.iter().filter_map(|(name, pod)| Some((name, pod.state.attached()?)))
     }
 
-    /// A pod, if tables name it.
+    /// The pod of this name, if tables name it.
     pub(super) fn find(&self, name: &ObjectName) -> Option<&AttachedPod> {
         self.state(name)?.attached()
     }
 
-    /// The pod that tables name and that has this port.
-    pub(super) fn pod_at(&self, port: PortId) -> Option<ObjectName> {
+    /// The pod with this port, if tables name it.
+    pub(super) fn find_by_port(&self, port: PortId) -> Option<ObjectName> {
         self.attached().find(|(_, pod)| pod.has_port(port)).map(|(name, _)| name.clone())
     }
 
-    /// Whether this port is a pod's that is to be detached.
-    pub(super) fn is_of_leaving(&self, port: PortId) -> bool {
+    /// Whether this is the port of a leaving pod.
+    pub(super) fn is_leaving_port(&self, port: PortId) -> bool {
         let is_one = |state: &State| matches!(state, State::Leaving(pod, _) if pod.has_port(port));
         self.all.values().any(|pod| is_one(&pod.state))
     }
 
-    /// The attachments that have no addresses yet: those that wait for the pod's object, and those that reserve.
-    pub(super) fn without_addresses(&self) -> impl Iterator<Item = &Attach> {
+    /// The requested attachments without a lease: those that wait, those that reserve, and those that give an attached pod
+    /// another id.
+    pub(super) fn asked(&self) -> impl Iterator<Item = &Attach> {
         self.all.values().flat_map(|pod| {
-            let reserving = match &pod.state {
+            let under_way = match &pod.state {
                 State::Reserving(reserving) => Some(&reserving.request.attach),
+                State::Renewing(_, renewing) => Some(&renewing.attach),
                 _ => None,
             };
-            let is_expected = matches!(pod.state, State::Expected(_));
-            let expected = pod.requests.iter().filter(move |_| is_expected);
-            let expected = expected.filter_map(|request| match request {
+            let waiting = pod.requests.iter().filter_map(|request| match request {
                 PodRequest::Attach(request, _) => Some(&request.attach),
                 PodRequest::Detach(..) => None,
             });
-            reserving.into_iter().chain(expected)
+            under_way.into_iter().chain(waiting)
         })
     }
 
-    /// Has a request wait for what is under way for its pod, or for earlier requests. `Err`: nothing is, or the pod's
-    /// object is what is waited for.
+    /// Queues a request behind the pod's work or earlier requests. `Err`: there are none, or they only wait for the pod's
+    /// object.
     pub(super) fn queue(
         &mut self,
         name: &ObjectName,
@@ -92,7 +91,7 @@ impl Pods {
                 Err(request)
             }
             Some(Pod { requests, .. }) => {
-                // Callers give up and try again, and must not pile up behind work that hangs.
+                // Callers give up and try again, and their requests must not pile up behind work that hangs.
                 requests.retain(|earlier| !earlier.is_replaced_by(&request));
                 requests.push_back(request);
                 Ok(())
@@ -100,7 +99,7 @@ impl Pods {
         }
     }
 
-    /// Takes the requests of pods at rest, and forgets the pods that the node has nothing of.
+    /// Takes the requests of pods at rest, and removes the pods without anything on the node.
     pub(super) fn take_ready(&mut self) -> Vec<PodRequest> {
         let at_rest = self.all.values_mut().filter(|pod| pod.state.is_rest());
         let ready = at_rest.flat_map(|pod| pod.requests.drain(..)).collect();
@@ -126,7 +125,8 @@ impl Pods {
         self.all.iter().filter(|(_, pod)| is_expected(pod)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Takes the attachments out that no longer wait for the pod's object. Expected → as before, if none is left.
+    /// Removes the attachments that no longer wait for the pod's object, and returns their callers. Expected → as before, if
+    /// none is left.
     pub(super) fn give_up(
         &mut self,
         name: &ObjectName,
@@ -184,9 +184,14 @@ impl Pods {
         })
     }
 
-    /// Attached → renewing. An attachment of the same device is repeated.
-    pub(super) fn begin_renewing(&mut self, name: &ObjectName, caller: Caller, found: Reply) {
-        let renewing = Renewing { caller, found, then: None };
+    /// Attached → renewing: an attachment of the same device is repeated.
+    pub(super) fn begin_renewing(
+        &mut self,
+        name: &ObjectName,
+        attach: Attach,
+        (caller, found): (Caller, Reply),
+    ) {
+        let renewing = Renewing { attach, caller, found, then: None };
         self.change(name, |state| match state {
             State::Attached(pod) => State::Renewing(pod, renewing),
             other => other,
@@ -206,7 +211,7 @@ impl Pods {
         self.begin(name, |_| State::Making(Box::new(making)));
     }
 
-    /// Making → nothing. What follows is another state: attached, removing or releasing.
+    /// Making → nothing. The caller then puts it into another state: attached, removing or releasing.
     pub(super) fn end_making(&mut self, name: &ObjectName) -> Option<Making> {
         self.end(name, |state| match state {
             State::Making(making) => (State::Nothing, Some(*making)),
@@ -224,54 +229,54 @@ impl Pods {
         self.begin(name, |_| State::Apart(apart));
     }
 
-    /// Attached → leaving. A pod that is being renewed follows when that has ended. Returns the departure of a pod that
-    /// tables do not name.
+    /// Attached → leaving. A renewing pod does this when the renewal has ended. If tables do not name the pod, this returns
+    /// the rest of the detachment.
     pub(super) fn begin_leaving(
         &mut self,
         name: &ObjectName,
-        departure: Departure,
-    ) -> Option<Departure> {
+        after: AfterRemoval,
+    ) -> Option<AfterRemoval> {
         match self.all.get_mut(name).map(|pod| &mut pod.state) {
-            Some(State::Renewing(_, renewing)) => renewing.then = Some(departure),
+            Some(State::Renewing(_, renewing)) => renewing.then = Some(after),
             Some(State::Attached(_)) => self.change(name, |state| match state {
-                State::Attached(pod) => State::Leaving(pod, departure),
+                State::Attached(pod) => State::Leaving(pod, after),
                 other => other,
             }),
-            _ => return Some(departure),
+            _ => return Some(after),
         }
         None
     }
 
-    /// Leaving → nothing, for all that leave: no tables name them any more. Removing follows.
-    pub(super) fn end_leaving(&mut self) -> Vec<(ObjectName, AttachedPod, Departure)> {
+    /// Leaving → nothing, for all leaving pods: no tables name them any more. The caller then puts them into removing.
+    pub(super) fn end_leaving(&mut self) -> Vec<(ObjectName, AttachedPod, AfterRemoval)> {
         let is_leaving = |pod: &Pod| matches!(pod.state, State::Leaving(..));
         let leaving = self.all.iter().filter(|(_, pod)| is_leaving(pod));
         let leaving: Vec<ObjectName> = leaving.map(|(name, _)| name.clone()).collect();
         let end = |name: ObjectName| {
-            let (pod, departure) = self.end(&name, |state| match state {
-                State::Leaving(pod, departure) => (State::Nothing, Some((pod, departure))),
+            let (pod, after) = self.end(&name, |state| match state {
+                State::Leaving(pod, after) => (State::Nothing, Some((pod, after))),
                 other => (other, None),
             })?;
-            Some((name, pod, departure))
+            Some((name, pod, after))
         };
         leaving.into_iter().filter_map(end).collect()
     }
 
     /// Nothing → removing.
-    pub(super) fn begin_removing(&mut self, name: &ObjectName, departure: Departure) {
-        self.begin(name, |_| State::Removing(departure));
+    pub(super) fn begin_removing(&mut self, name: &ObjectName, after: AfterRemoval) {
+        self.begin(name, |_| State::Removing(after));
     }
 
-    /// Removing → nothing. What follows is another state: releasing or apart.
-    pub(super) fn end_removing(&mut self, name: &ObjectName) -> Option<Departure> {
+    /// Removing → nothing. The caller then puts it into another state: releasing or apart.
+    pub(super) fn end_removing(&mut self, name: &ObjectName) -> Option<AfterRemoval> {
         self.end(name, |state| match state {
-            State::Removing(departure) => (State::Nothing, Some(departure)),
+            State::Removing(after) => (State::Nothing, Some(after)),
             other => (other, None),
         })
     }
 
-    /// Nothing, apart or expected → releasing. Attachments that wait for the pod's object wait for this first.
-    pub(super) fn begin_releasing(&mut self, name: &ObjectName, reply: Option<Answered>) {
+    /// Nothing, apart or expected → releasing. Attachments that wait for the pod's object wait for the release first.
+    pub(super) fn begin_releasing(&mut self, name: &ObjectName, reply: Option<PendingReply>) {
         self.begin(name, |_| State::Releasing(Releasing { reply }));
     }
 
@@ -289,7 +294,7 @@ impl Pods {
         })
     }
 
-    /// From a state in which nothing is under way to the next.
+    /// Changes from a state without work to the next.
     fn begin(&mut self, name: &ObjectName, next: impl FnOnce(State) -> State) {
         self.change(name, |before| {
             let may_begin = matches!(before, State::Nothing | State::Apart(_) | State::Expected(_));
@@ -301,7 +306,7 @@ impl Pods {
         });
     }
 
-    /// From a state in which something is under way to the next. Returns what has ended.
+    /// Changes from a state with work to the next. Returns the data of the work that has ended.
     fn end<T>(
         &mut self,
         name: &ObjectName,
@@ -316,7 +321,7 @@ impl Pods {
         ended
     }
 
-    /// From one state to another.
+    /// Changes the state, and records the time.
     fn change(&mut self, name: &ObjectName, next: impl FnOnce(State) -> State) {
         let now = Instant::now();
         let new = || Pod { state: State::Nothing, since: now, requests: VecDeque::new() };

@@ -1,9 +1,9 @@
-//! The workers, and the ports that they have.
+//! The workers and their ports.
 //!
-//! A process with `CAP_NET_ADMIN` in a pod, or on the node, may open a queue of a TUN or TAP device that has several,
-//! and change the form in which all queues deliver packets. Then workers read no packets that they can parse, and TUN
-//! refuses what they write. Workers count both. The control loop reads these counters and sets the device back, so that
-//! no packet pays for a check. A write to TAP never fails, so there the change is noticed at the pod's next frame.
+//! A process with `CAP_NET_ADMIN` in a pod or on the node may open a queue of a TUN or TAP device with several queues,
+//! and change the form in which all queues deliver packets. Then workers cannot parse the packets that they read, and TUN
+//! refuses the packets that they write. Workers count both. The control loop reads these counters and sets the device
+//! back, so no packet pays for a check. A write to TAP never fails, so there the pod's next frame shows the change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,50 +21,50 @@ use crate::port_ids::PortIds;
 use manx_devices::device::OpenDevice;
 use manx_observe::agent_metrics::Traffic;
 
-/// The shortest time between two checks of a device's settings. A process that changes them again and again gets no
-/// more of the agent's time.
-const BETWEEN: Duration = Duration::from_secs(1);
+/// The shortest time between two checks of a device's settings. It bounds the agent's work for a process that changes
+/// them again and again.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// See the module.
 pub(super) struct Ports {
     pub(super) workers: Workers,
     pub(super) ids: PortIds,
     pub(super) attached: BTreeMap<PortId, Port>,
-    /// The counters of pods' ports that are detached, by what is behind them, until no worker has them any more.
-    leaving: Vec<(&'static str, Vec<Arc<PortCounters>>)>,
-    /// What such ports have counted.
-    left: BTreeMap<&'static str, Traffic>,
+    /// The counters of detached ports that some worker still uses, with the port's kind.
+    draining: Vec<(&'static str, Vec<Arc<PortCounters>>)>,
+    /// The traffic of detached ports that no worker uses any more, by kind.
+    retired: BTreeMap<&'static str, Traffic>,
 }
 
 /// The ports of a pod.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PodPorts {
-    /// Its own.
+    /// The port of the pod itself.
     pub(super) own: PortId,
-    /// That of its host side, where another plugin has connected it.
+    /// The port of its host side, if another plugin has connected it.
     pub(super) host: Option<PortId>,
 }
 
-/// A port and what it is called.
+/// An attached port.
 pub(super) struct Port {
     pub(super) name: String,
-    /// Of each worker.
+    /// The counters of each worker.
     pub(super) counters: Vec<Arc<PortCounters>>,
-    /// The settings of a TUN or TAP device of several queues, which are looked after.
+    /// The settings of a TUN or TAP device with several queues, which are checked.
     settings: Option<Settings>,
-    /// What the port had counted when they were last checked, and when that was.
+    /// The port's count of suspect drops at the last check of the settings, and the time of that check.
     checked: (u64, Option<Instant>),
 }
 
 impl Ports {
-    /// None yet.
+    /// Takes the workers, which have no ports yet.
     pub(super) fn new(workers: Workers) -> Self {
         Self {
             workers,
             ids: PortIds::default(),
             attached: BTreeMap::new(),
-            leaving: Vec::new(),
-            left: BTreeMap::new(),
+            draining: Vec::new(),
+            retired: BTreeMap::new(),
         }
     }
 
@@ -72,14 +72,14 @@ impl Ports {
     pub(super) fn attach(
         &mut self,
         name: impl Into<String>,
-        held: impl Into<OpenDevice>,
+        device: impl Into<OpenDevice>,
     ) -> Result<PortId, Error> {
         let id = self.reserve()?;
-        self.serve(id, name, held)?;
+        self.serve(id, name, device)?;
         Ok(id)
     }
 
-    /// Numbers for the ports of a pod, which workers will serve later.
+    /// Reserves numbers for the ports of a pod, which workers will serve later.
     pub(super) fn reserve_pod(&mut self, open: &OpenDevice) -> Result<PodPorts, Error> {
         let own = self.reserve()?;
         let host = open.host.as_ref().map(|_| self.reserve()).transpose()?;
@@ -99,7 +99,7 @@ impl Ports {
         self.serve(ports.own, format!("pod:{pod}"), open)
     }
 
-    /// A number for a port that workers will serve later.
+    /// Reserves a number for a port that workers will serve later.
     pub(super) fn reserve(&mut self) -> Result<PortId, Error> {
         self.ids.take().ok_or(Error::PortsExhausted)
     }
@@ -109,69 +109,69 @@ impl Ports {
         &mut self,
         id: PortId,
         name: impl Into<String>,
-        held: impl Into<OpenDevice>,
+        device: impl Into<OpenDevice>,
     ) -> Result<(), Error> {
-        let OpenDevice { queues, settings, .. } = held.into();
+        let OpenDevice { queues, settings, .. } = device.into();
         let counters = self.workers.attach(id, queues).ok_or(Error::WorkerGone)?;
         let port = Port { name: name.into(), counters, settings, checked: (0, None) };
         self.attached.insert(id, port);
         Ok(())
     }
 
-    /// Takes a port from the workers, which the last tables, of this version, do not name. What is returned ends when
-    /// the queues that workers still served are closed.
+    /// Takes a port from the workers. The last tables, of this version, must not name it. The channel that is returned ends
+    /// when the workers have closed the port's queues.
     pub(super) fn detach(&mut self, id: PortId, version: u64) -> Receiver<()> {
         let (told, closed) = crossbeam::channel::bounded(0);
         self.workers.send_all(|| Command::Detach(id, Some(told.clone())));
         let port = self.attached.remove(&id);
-        self.leaving.extend(port.map(|port| (kind(&port.name), port.counters)));
-        self.fold();
+        self.draining.extend(port.map(|port| (kind(&port.name), port.counters)));
+        self.retire_drained();
         self.ids.rest(id, version);
         closed
     }
 
-    /// Adds up what ports have counted that no worker serves any more.
-    fn fold(&mut self) {
-        let left = &mut self.left;
-        self.leaving.retain(|(kind, counters)| {
+    /// Adds the counters that no worker uses any more to the retired traffic.
+    fn retire_drained(&mut self) {
+        let retired = &mut self.retired;
+        self.draining.retain(|(kind, counters)| {
             let is_served = counters.iter().any(|it| Arc::strong_count(it) > 1);
             if !is_served {
-                left.entry(kind).or_default().add(&traffic(counters));
+                retired.entry(kind).or_default().add(&traffic(counters));
             }
             is_served
         });
     }
 
-    /// What has passed, by what is behind a port. Pods, those that are gone included, are taken together: their names
-    /// are without bound, and a sum that loses a pod would go back.
+    /// The traffic since the start, by kind of port. All pods are one kind, former pods included: their names are without
+    /// bound, and a sum that lost a pod would decrease.
     pub(super) fn traffic(&mut self) -> BTreeMap<&'static str, Traffic> {
-        self.fold();
-        let mut by_kind = self.left.clone();
+        self.retire_drained();
+        let mut by_kind = self.retired.clone();
         by_kind.entry(PODS).or_default();
         let attached = self.attached.values();
         let attached = attached.map(|port| (kind(&port.name), &port.counters));
-        let leaving = self.leaving.iter().map(|(kind, counters)| (*kind, counters));
-        for (kind, counters) in attached.chain(leaving) {
+        let draining = self.draining.iter().map(|(kind, counters)| (*kind, counters));
+        for (kind, counters) in attached.chain(draining) {
             by_kind.entry(kind).or_default().add(&traffic(counters));
         }
         by_kind
     }
 
-    /// The name of a port that is attached.
+    /// The name of an attached port.
     pub(super) fn name(&self, id: PortId) -> Option<&str> {
         self.attached.get(&id).map(|port| port.name.as_str())
     }
 
-    /// Sets devices back that others have changed, and logs it.
+    /// Sets back the devices that other processes have changed, and logs that.
     pub(super) fn restore_devices(&mut self, now: Instant) {
         self.attached.values_mut().for_each(|port| port.restore_device(now));
     }
 }
 
-/// What is behind ports of pods.
+/// The kind of pods' ports.
 const PODS: &str = "pod";
 
-/// What is behind a port of this name.
+/// The kind of the port with this name.
 fn kind(name: &str) -> &'static str {
     let kind = name.split_once(':').map_or(name, |(kind, _)| kind);
     let own = [
@@ -186,7 +186,7 @@ fn kind(name: &str) -> &'static str {
     own.into_iter().find(|own| *own == kind).unwrap_or(PODS)
 }
 
-/// What the workers have counted of a port.
+/// The sum of all workers' counters of a port.
 fn traffic(counters: &[Arc<PortCounters>]) -> Traffic {
     let sum = |read: &dyn Fn(&PortCounters) -> &Counter| -> u64 {
         counters.iter().map(|it| read(it).read()).sum()
@@ -202,7 +202,7 @@ fn traffic(counters: &[Arc<PortCounters>]) -> Traffic {
 }
 
 impl Port {
-    /// What has passed it.
+    /// The traffic since it was attached.
     pub(super) fn traffic(&self) -> Traffic {
         traffic(&self.counters)
     }
@@ -213,12 +213,12 @@ impl Port {
         let of = |reason| self.counters.iter().map(move |one| one.dropped(reason).read());
         let counted = doubts.into_iter().flat_map(of).sum();
         let (before, at) = self.checked;
-        let lately = at.is_some_and(|at| now.saturating_duration_since(at) < BETWEEN);
+        let lately = at.is_some_and(|at| now.saturating_duration_since(at) < CHECK_INTERVAL);
         if counted == before || lately {
             return;
         }
         self.checked = (counted, Some(now));
-        // Of a device that is gone the workers tell.
+        // An error means that the device is gone, which the workers report.
         if let Ok(Some(changed)) = settings.restore() {
             tracing::warn!(
                 port = self.name,

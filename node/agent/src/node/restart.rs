@@ -1,11 +1,11 @@
-//! Pods of the last agent: their devices, which the holder has kept, become this agent's, and so do the flows that
-//! policy still allows.
+//! The restart of an agent: the pods of the last agent, whose devices the holder has kept, become this agent's, and so do
+//! the flows that policy still allows.
 //!
-//! The last agent may have been of another version, with other settings. What the holder says is therefore held against
-//! what this agent knows by itself: its leases, its number of workers, and what the kernel says of the device. What
-//! does not fit is let go, and the log and `manx status` say why: such a pod has no network until it is made anew.
-//! Nothing passes a pod that is taken over before tables name it, as with any other. What its queues kept is judged: by
-//! tables, with the flows restored, and with the other pods' ports served.
+//! The last agent may have had another version or other settings. So each entry of the holder is compared with this
+//! agent's leases, its number of workers, and the kernel's description of the device. An entry that differs is refused,
+//! and the log and `manx status` give the reason: such a pod has no network until it is made anew. No packets pass a
+//! restored pod before tables name it, as with any other pod. Packets that its queues kept are judged after that, when
+//! the flows are restored and the ports of all pods are served.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -15,51 +15,57 @@ use std::sync::Arc;
 use manx_dataplane::flow::FlowRecordFile;
 use manx_dataplane::pipeline::{RestorePass, Restored};
 use manx_dataplane::tables::Tables;
-use manx_policy_compiler::model::ObjectName;
 
 use super::Agent;
 use super::pod_request::object_name;
-use super::pod_state::Apart;
+use super::pod_state::{Apart, Unleased};
 use super::ports::PodPorts;
 use crate::error::Error;
-use crate::holding::{Refused, Resumed};
+use crate::restart_state::{RefusedEntry, RestoredDevice};
 use manx_api::{Attach, PodName};
 use manx_devices::device::OpenDevice;
 
 /// A pod that is attached, and whose queues no worker reads yet.
-pub(super) struct TakenOver {
+pub(super) struct RestoredPod {
     ports: PodPorts,
     pod: PodName,
     open: OpenDevice,
 }
 
 impl Agent {
-    /// Attaches the pods. [`Agent::settle`] follows, and then [`Agent::serve`] of what this returns.
-    pub(super) fn take_over(&mut self, kept: Vec<Result<Resumed, Refused>>) -> Vec<TakenOver> {
+    /// Attaches the pods. The caller then calls [`Agent::settle`], and [`Agent::serve_restored`] with the pods returned.
+    pub(super) fn restore_pods(
+        &mut self,
+        devices: Vec<Result<RestoredDevice, RefusedEntry>>,
+    ) -> Vec<RestoredPod> {
         let mut all = Vec::new();
-        for one in kept {
-            match one.and_then(|resumed| self.take_over_one(resumed)) {
-                Ok(taken) => all.push(taken),
-                Err(refused) => self.let_go(refused),
+        for device in devices {
+            match device.and_then(|device| self.restore_pod(device)) {
+                Ok(pod) => all.push(pod),
+                Err(refused) => self.refuse(refused),
             }
         }
         all
     }
 
-    /// Has the workers open the flows of the last agent again that these tables allow; publication follows. From then on
-    /// the holder keeps the records of this agent's flows.
-    pub(super) fn restore(&self, flows: BTreeMap<usize, FlowRecordFile>, tables: &Arc<Tables>) {
+    /// Makes the workers open those flows of the last agent that these tables allow. The caller publishes the tables next.
+    /// Afterwards the holder keeps the records of this agent's flows.
+    pub(super) fn restore_flows(
+        &self,
+        flows: BTreeMap<usize, FlowRecordFile>,
+        tables: &Arc<Tables>,
+    ) {
         let workers = &self.dataplane.ports.workers;
         let (last, files): (Vec<usize>, Vec<FlowRecordFile>) = flows.into_iter().unzip();
         let restored = (!files.is_empty()).then(|| workers.restore(tables, files));
         let answers = RestorePass::ALL.len() * workers.len();
         let records = workers.iter().map(|worker| Arc::clone(worker.flow_records())).collect();
-        let holding = Arc::clone(&self.attachments.holding);
+        let restart_state = Arc::clone(&self.attachments.restart_state);
         tokio::task::spawn_blocking(move || {
-            // The channel ends when each worker has answered, or has gone.
+            // The channel ends when each worker has answered or ended.
             let restored: Option<Vec<_>> = restored.map(|it| it.iter().collect());
             if restored.as_ref().is_some_and(|it| it.len() < answers) {
-                // This agent ends without having opened them. The next one may.
+                // This agent ends before the flows are opened. Their records stay for the next one.
                 return;
             }
             match restored.into_iter().flatten().sum::<io::Result<Restored>>() {
@@ -76,37 +82,37 @@ impl Agent {
                     "connections of the last agent are judged as new ones: their records cannot be read"
                 ),
             }
-            holding.keep_flows(records, &last);
+            restart_state.keep_flows(records, &last);
         });
     }
 
-    /// Gives the workers the queues of pods that tables name now.
-    pub(super) fn serve(&mut self, all: Vec<TakenOver>) -> Result<(), Error> {
-        for TakenOver { ports, pod, open } in all {
+    /// Gives the workers the queues of restored pods, which tables name now.
+    pub(super) fn serve_restored(&mut self, all: Vec<RestoredPod>) -> Result<(), Error> {
+        for RestoredPod { ports, pod, open } in all {
             self.dataplane.ports.serve_pod(ports, &pod.to_string(), open)?;
         }
         Ok(())
     }
 
-    fn take_over_one(&mut self, resumed: Resumed) -> Result<TakenOver, Refused> {
-        let Resumed { held, queues, device, open } = resumed;
+    fn restore_pod(&mut self, device: RestoredDevice) -> Result<RestoredPod, RefusedEntry> {
+        let RestoredDevice { held, queues, device, open } = device;
         let (pod, addresses) = (held.attach.pod.clone(), held.attach.addresses.clone());
-        let refused = |reason| Refused {
+        let refused = |reason| RefusedEntry {
             entry: manx_devices::holder::name(&pod),
-            pod: Some(pod.clone()),
+            attach: Some(Box::new(held.attach.clone())),
             reason,
         };
         self.check_lease(&held.attach).map_err(refused)?;
         let ports = self.dataplane.ports.reserve_pod(&open);
         let ports = ports.map_err(|error| refused(error.to_string()))?;
-        let taken = TakenOver { ports, pod: pod.clone(), open };
+        let restored = RestoredPod { ports, pod: pod.clone(), open };
         tracing::info!(%pod, ?addresses, "taken over from the last agent");
         let name = object_name(&pod);
-        self.attachments.holding.insert(held, queues);
+        self.attachments.restart_state.insert(held, queues);
         self.attachments.insert(&name, device, ports, addresses.clone());
         self.inputs.assign(&name, Some(addresses));
         self.inputs.note_pods();
-        Ok(taken)
+        Ok(restored)
     }
 
     /// Compares an attachment with the pod's lease.
@@ -133,19 +139,28 @@ impl Agent {
         }
     }
 
-    /// A pod that is taken over by another entry is not apart.
-    fn refuse(&mut self, name: &ObjectName, reason: String) {
+    /// Makes the pod of a refused entry apart, unless another entry has restored it.
+    fn set_refused(&mut self, attach: &Attach, reason: String) {
+        let name = object_name(&attach.pod);
+        let has_lease = self.attachments.leases().addresses(&attach.pod).is_some();
         let pods = &mut self.attachments.pods;
-        if pods.find(name).is_none() {
-            pods.set_apart(name, Apart::Refused(reason));
+        if pods.find(&name).is_none() {
+            pods.set_apart(
+                &name,
+                match has_lease {
+                    true => Apart::Refused(reason),
+                    false => Apart::Unleased(Unleased { reason, id: attach.id() }),
+                },
+            );
         }
     }
 
-    fn let_go(&mut self, Refused { entry, pod, reason }: Refused) {
+    /// Gives an entry up, and makes its pod apart.
+    fn refuse(&mut self, RefusedEntry { entry, attach, reason }: RefusedEntry) {
         tracing::warn!(entry, reason, "what the holder has of the last agent is not taken over");
-        self.attachments.holding.let_go(entry);
-        if let Some(pod) = pod {
-            self.refuse(&object_name(&pod), reason);
+        self.attachments.restart_state.release_entry(entry);
+        if let Some(attach) = attach {
+            self.set_refused(&attach, reason);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What `manx routes` shows: what each source says of each prefix, and which of them is used.
+//! The routes that `manx routes` shows: each source's route for each prefix, and which of them is used.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use manx_api::{ErrorKind, Failure, Routes, SourceRoute};
 use manx_calculation::topology::{Contribution, Peer, Route, RouteSource};
 
 impl Agent {
-    /// The routes of all sources, in order; with an address those of the longest prefix that contains it.
+    /// The routes of all sources, in order. With an address: those of the longest prefix that contains it.
     pub(super) fn list_routes(&mut self, around: Option<IpAddr>) -> Result<Routes, Failure> {
         let refuse = |why: String| {
             let message = format!("{why}; `manx status` lists the routes that are in force");
@@ -25,7 +25,7 @@ impl Agent {
             refuse(format!("the node cannot be placed, and keeps the routes that it had: {error}"))
         })?;
         let own = self.calculated.own_routes(&self.view, &self.attachments.locals());
-        let own = own.into_iter().map(|(prefix, source, via)| Said {
+        let own = own.into_iter().map(|(prefix, source, via)| Candidate {
             prefix: prefix.trunc(),
             source,
             object: None,
@@ -33,9 +33,9 @@ impl Agent {
         });
         let of_objects = of_objects.into_iter().map(|it| {
             let Contribution { prefix, source, object, route } = it;
-            Said { prefix, source, object, via: Via::Object(route) }
+            Candidate { prefix, source, object, via: Via::Object(route) }
         });
-        let mut all: Vec<Said> = of_objects.chain(own).collect();
+        let mut all: Vec<Candidate> = of_objects.chain(own).collect();
         if let Some(address) = around {
             let containing = all.iter().map(|it| it.prefix).filter(|it| it.contains(&address));
             let longest = containing.max_by_key(IpNet::prefix_len);
@@ -43,16 +43,16 @@ impl Agent {
         }
         all.sort_by_key(|it| (it.prefix, it.source));
         let in_use: BTreeMap<IpNet, NextHop> = self.calculated.routes.iter().copied().collect();
-        let routes = all.iter().enumerate().map(|(at, said)| {
-            let is_last = all.get(at + 1).is_none_or(|next| next.prefix != said.prefix);
-            self.described(said, in_use.get(&said.prefix).filter(|_| is_last).copied())
+        let routes = all.iter().enumerate().map(|(at, candidate)| {
+            let is_last = all.get(at + 1).is_none_or(|next| next.prefix != candidate.prefix);
+            self.describe(candidate, in_use.get(&candidate.prefix).filter(|_| is_last).copied())
         });
         Ok(Routes { node: self.view.node.clone(), routes: routes.collect() })
     }
 
-    /// `used`: where the prefix leads by the tables in use, if this route is used.
-    fn described(&self, said: &Said, used: Option<NextHop>) -> SourceRoute {
-        let (via, reason) = match &said.via {
+    /// Describes a route. `used`: the next hop of the prefix in the tables in use, if this route is the one used.
+    fn describe(&self, candidate: &Candidate, used: Option<NextHop>) -> SourceRoute {
+        let (via, reason) = match &candidate.via {
             Via::Own(next_hop) => (leads_to(self, *next_hop), None),
             Via::Object(Route::Tunnel(Peer { address, overlay })) => {
                 let kind = overlay.encapsulation().name();
@@ -77,9 +77,9 @@ impl Agent {
             Via::Object(Route::World) => ("host".to_owned(), None),
         };
         SourceRoute {
-            prefix: said.prefix.to_string(),
-            source: said.source.name().to_owned(),
-            object: said.object.clone(),
+            prefix: candidate.prefix.to_string(),
+            source: candidate.source.name().to_owned(),
+            object: candidate.object.clone(),
             via,
             reason,
             used: used.is_some(),
@@ -87,15 +87,15 @@ impl Agent {
     }
 }
 
-/// What a source says of a prefix.
-struct Said {
+/// The route of one source for a prefix.
+struct Candidate {
     prefix: IpNet,
     source: RouteSource,
     object: Option<String>,
     via: Via,
 }
 
-/// Where a prefix leads, by objects or by what the node itself knows.
+/// The way of a route, from objects or from the node itself.
 enum Via {
     Object(Route),
     Own(NextHop),

@@ -1,6 +1,6 @@
-//! What `manx status` shows, read from the agent and the workers' counters.
+//! The status that `manx status` shows, read from the agent and the workers' counters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -31,11 +31,10 @@ use manx_objects::object::{Kind, Object};
 use manx_objects::problem::{Cause, Problem, Severity};
 use manx_objects::{State, few};
 
-/// How long a status waits for the workers' flows.
-const ANSWER: Duration = Duration::from_millis(500);
+/// The time that a status waits for the workers' flows.
+const FLOWS_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl Agent {
-    /// The whole status.
     pub(super) fn status(&self) -> Status {
         let Self { inputs, view, dataplane, calculated, .. } = self;
         let verification = calculated.verifier.as_ref().map(Verifier::verification);
@@ -66,7 +65,7 @@ impl Agent {
         }
     }
 
-    /// All that have addresses of this node.
+    /// The pods that have addresses of this node, and all other attachments that can be detached.
     pub(super) fn list_attachments(&self) -> Vec<Attachment> {
         let one = |(pod, addresses, id): (&PodName, &[IpAddr], Option<&AttachmentId>)| {
             let attached = self.attachments.pods.find(&object_name(pod));
@@ -80,15 +79,25 @@ impl Agent {
                     .is_some_and(|it| is_enforced(&self.calculated.tables, &it.local)),
             }
         };
-        // Those that wait have nothing yet, and may be detached.
-        let waiting = self.attachments.pods.without_addresses().map(|attach| {
-            let (pod, id, addresses) = (attach.pod.clone(), attach.id(), Vec::new());
+        let leases = self.attachments.leases();
+        let is_leased = |(pod, id): &(PodName, Option<AttachmentId>)| {
+            leases.addresses(pod).is_some() && leases.id(pod) == id.as_ref()
+        };
+        let pods = &self.attachments.pods;
+        let asked = pods.asked().map(|attach| (attach.pod.clone(), attach.id()));
+        let unleased = pods.states().filter_map(|(name, state, _)| {
+            let id = state.unleased()?;
+            Some((pod_name(name), Some(id.clone())))
+        });
+        let others: BTreeSet<_> = asked.chain(unleased).filter(|it| !is_leased(it)).collect();
+        let others = others.into_iter().map(|(pod, id)| {
+            let addresses = Vec::new();
             Attachment { pod, id, addresses, device: None, mac: None, enforced: false }
         });
-        self.attachments.leases().iter().map(one).chain(waiting).collect()
+        leases.iter().map(one).chain(others).collect()
     }
 
-    /// Whether a pod could be attached now: the objects are known, and there is an address for it.
+    /// Whether a pod could be attached now: the objects are known, and an address is free.
     pub(super) fn check_ready(&self) -> Result<(), Failure> {
         if !self.view.cluster.in_sync {
             let message = "the datastore has not been read completely: nothing passes a pod until it is; `manx status` shows what is wrong";
@@ -98,7 +107,7 @@ impl Agent {
         room.map_err(|error| Failure { kind: error.kind(), message: error.to_string() })
     }
 
-    /// The flows, and those denied since a point.
+    /// The flows, and the denials after the point of an earlier reply.
     pub(super) fn flows(&self, point: Option<u64>) -> Flows {
         let denied = self.dataplane.denials.noted();
         let (denials, forgotten) = self.dataplane.denials.since(point.unwrap_or(denied));
@@ -124,7 +133,7 @@ pub(super) fn policy(image: &Image) -> PolicyStatus {
     PolicyStatus { chains, linear, classes, rows, bytes: image.bytes() }
 }
 
-/// What was met on the way to what decided, and how often.
+/// The packets that matched a rule which did not decide them (`Log`, `Pass` or staged), by rule.
 fn noted(Agent { calculated, dataplane, .. }: &Agent) -> Vec<NotedCount> {
     let ports = &dataplane.ports;
     let noted = calculated.calculation.noted(|slot| ports.workers.rule_count(slot)).into_iter();
@@ -162,7 +171,7 @@ fn warnings(Agent { inputs, view, calculated, attachments, served, .. }: &Agent)
     summaries(view, Severity::Warning)
         .chain(annotations_not_done(inputs.contents(), &view.node))
         .chain(inputs.source.warnings())
-        .chain(attachments.holding.problem())
+        .chain(attachments.restart_state.problem())
         .chain(served.problems())
         .chain(left_out(&calculated.calculation))
         .chain(refused)
@@ -175,7 +184,7 @@ fn warnings(Agent { inputs, view, calculated, attachments, served, .. }: &Agent)
         .collect()
 }
 
-/// The pods that have no tables because of what the policies of their namespaces ask.
+/// A warning about the pods that have no tables, because their policies are too large.
 fn left_out(calculation: &Calculation) -> Option<String> {
     const NAMED: usize = 3;
     let pods: Vec<String> = calculation.left_out().iter().map(ToString::to_string).collect();
@@ -189,8 +198,8 @@ fn left_out(calculation: &Calculation) -> Option<String> {
     })
 }
 
-/// What annotations of a node's pods ask for and Manx does not do: one line for each annotation. Nothing where each pod
-/// has a problem of its own because of them, as in a directory.
+/// One warning for each annotation of the node's pods that asks for something Manx does not do. There are none if each
+/// pod has a problem of its own because of them, as in a directory.
 fn annotations_not_done(contents: &Contents, node: &str) -> Vec<String> {
     const NAMED: usize = 3;
     let told = |problem: &Problem| {
@@ -242,7 +251,7 @@ fn endpoints(Agent { calculated, dataplane, attachments, .. }: &Agent) -> Vec<En
     attachments.attached().filter_map(one).collect()
 }
 
-/// Those that are not simply attached, the ones first that have been longest in their state.
+/// The pods that are not simply attached, those first that have been longest in their state.
 fn other_pods(Agent { attachments, .. }: &Agent) -> OtherPods {
     let mut all: Vec<_> = attachments
         .pods
@@ -272,7 +281,7 @@ fn routes(agent: &Agent) -> Vec<RouteStatus> {
     agent.calculated.routes.iter().map(one).collect()
 }
 
-/// Where a next hop of the tables in use leads.
+/// Describes a next hop of the tables in use.
 pub(super) fn leads_to(agent: &Agent, next_hop: NextHop) -> String {
     let Agent { calculated, dataplane, attachments, .. } = agent;
     let endpoint = |index: u32| {
@@ -324,13 +333,14 @@ pub(super) fn worker(worker: &Handle) -> WorkerStatus {
     }
 }
 
-/// Copies from the workers; none of one that does not answer in time (it looks for commands once a turn).
+/// Copies of the workers' flows. Those of a worker that does not answer in time are missing (a worker reads commands once
+/// a turn).
 fn flows(Agent { calculated, dataplane, .. }: &Agent, now: u64) -> Vec<FlowStatus> {
     let workers = &dataplane.ports.workers;
     let rule = |slot: u32| calculated.calculation.reason(slot).map(ToString::to_string);
     let (reply, flows) = crossbeam::channel::bounded(workers.len());
     workers.flows(MAX_FLOWS, &reply);
-    let deadline = Instant::now() + ANSWER;
+    let deadline = Instant::now() + FLOWS_TIMEOUT;
     let copies = workers.iter().map_while(|_| flows.recv_deadline(deadline).ok());
     let one = |flow: &FlowEntry| {
         let (source, source_port) = flow.key().source(flow.original());
@@ -354,7 +364,7 @@ fn flows(Agent { calculated, dataplane, .. }: &Agent, now: u64) -> Vec<FlowStatu
     copies.flatten().map(|flow| one(&flow)).collect()
 }
 
-/// Rules and what they have counted; what is no longer there is summed up.
+/// The counts of rules. Those of rules that are gone are added up by verdict.
 fn rules(agent: &Agent) -> Vec<RuleCount> {
     let calculation = &agent.calculated.calculation;
     let former = [Verdict::Allow, Verdict::Deny].map(|verdict| {
@@ -363,7 +373,7 @@ fn rules(agent: &Agent) -> Vec<RuleCount> {
     current_rules(agent).chain(former).filter(|rule| rule.packets > 0).collect()
 }
 
-/// The rules that are there. A rule may come more than once.
+/// The counts of the rules in force. A rule may occur more than once.
 pub(super) fn current_rules(
     Agent { calculated, dataplane, .. }: &Agent,
 ) -> impl Iterator<Item = RuleCount> {

@@ -1,5 +1,5 @@
-//! What the inputs mean for this node: the cluster that the objects describe, where the node stands in it, and which
-//! service addresses it translates.
+//! The view of this node, derived from the inputs: the cluster that the objects describe, the place of the node in it,
+//! and the service addresses that it translates.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -22,7 +22,7 @@ use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::Problem;
 use manx_policy_compiler::model::ObjectName;
 
-/// What has an address by the objects.
+/// The owner of an address that a request names.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "address {address} is that of {holder} in the datastore: name another, or correct that object"
@@ -36,27 +36,26 @@ pub(super) struct TakenAddress {
 pub(crate) struct View {
     /// The name of this node.
     pub(super) node: String,
-    /// Whose network its pods are in.
     network: Network,
-    /// The name of its interface to the others; empty until it was looked for.
+    /// The name of its interface to the other nodes; empty until it is found.
     pub(crate) uplink: String,
-    /// What the objects mean.
+    /// The cluster that the objects describe.
     pub(super) cluster: Cluster,
-    /// Where the node stands; of the last cluster in which it has a place.
+    /// The place of the node in the last cluster in which it has one.
     pub(crate) topology: Topology,
-    /// Whether that is without the other nodes' pods, because pools are not valid.
+    /// Whether the topology lacks the other nodes' pods, because pools are not valid.
     is_closed: bool,
-    /// The addresses that are the node's own, on whichever interface. Those of Manx's interfaces are among them, even if
-    /// the kernel does not have them yet.
+    /// The node's own addresses on all interfaces, including addresses of Manx's interfaces that the kernel does not have
+    /// yet.
     pub(super) own_addresses: BTreeSet<IpNet>,
     /// The service addresses that the node translates, if it does.
     pub(super) services: Option<Services>,
 }
 
-/// A topology, and why it is without the other nodes' pods, if it is.
+/// A topology, and the reason if it lacks the other nodes' pods.
 type Placed = (Topology, Option<TopologyError>);
 
-/// The addresses that are the node's own: what its kernel says, and those of Manx's interfaces.
+/// The node's own addresses: those that its kernel has, and those of Manx's interfaces.
 fn own_addresses(inputs: &Inputs, topology: &Topology) -> BTreeSet<IpNet> {
     let HostNetwork { addresses, masquerade_addresses, .. } = topology.host();
     let own = addresses.into_iter().chain(masquerade_addresses).map(IpNet::from);
@@ -64,7 +63,7 @@ fn own_addresses(inputs: &Inputs, topology: &Topology) -> BTreeSet<IpNet> {
 }
 
 impl View {
-    /// Before anything is imported.
+    /// The view before anything is imported.
     pub(super) fn new(node: &str, network: Network, services: settings::Services) -> Self {
         Self {
             node: node.to_owned(),
@@ -81,7 +80,8 @@ impl View {
         }
     }
 
-    /// The first one: a node that has no place in the cluster does not start, nor one whose directory cannot be read.
+    /// Makes the first view. A node that has no place in the cluster does not start, nor does one whose directory cannot be
+    /// read completely.
     pub(crate) fn open(settings: &Settings, inputs: &mut Inputs) -> Result<Self, Error> {
         let mut view = Self::new(&settings.name, settings.network, settings.services);
         let cluster = import_for(inputs.contents(), &view.node);
@@ -91,18 +91,17 @@ impl View {
             let problems: Vec<String> = cluster.problems.iter().map(Problem::summary).collect();
             return Err(SourceError::NotInSync(path.clone(), problems.join("; ")).into());
         }
-        view.adopt(inputs, cluster);
+        view.set_cluster(inputs, cluster);
         inputs.note_imported();
         view.place(inputs)?;
         Ok(view)
     }
 
-    /// Imports all objects.
     pub(super) fn import(&mut self, inputs: &mut Inputs) {
-        self.adopt(inputs, import_for(inputs.contents(), &self.node));
+        self.set_cluster(inputs, import_for(inputs.contents(), &self.node));
     }
 
-    fn adopt(&mut self, inputs: &mut Inputs, cluster: Cluster) {
+    fn set_cluster(&mut self, inputs: &mut Inputs, cluster: Cluster) {
         let known: HashSet<String> = self.cluster.problems.iter().map(Problem::summary).collect();
         for problem in cluster.problems.iter().map(Problem::summary) {
             if !known.contains(&problem) {
@@ -113,11 +112,11 @@ impl View {
         self.cluster = cluster;
     }
 
-    /// Places the node among the others. A cluster in which it has no place leaves the last topology in force; the node's
-    /// own addresses are what its kernel says in any case. Where there is no topology yet, pools that are not valid cost
-    /// the ways to other nodes' pods, and not the start.
+    /// Finds the place of the node in the cluster. If it has none, the last topology stays in force, but the node's own
+    /// addresses are updated. If there is no topology yet and pools are not valid, the topology lacks the other nodes' pods,
+    /// and the node starts.
     pub(super) fn place(&mut self, inputs: &Inputs) -> Result<(), TopologyError> {
-        let placed = self.placed(inputs).map(|(topology, closed)| {
+        let placed = self.find_place(inputs).map(|(topology, closed)| {
             if let Some(error) = &closed {
                 tracing::error!(%error, "no pod of another node is reached until then");
             }
@@ -131,9 +130,9 @@ impl View {
         placed
     }
 
-    /// The topology, and why it is without the other nodes' pods, if it is. The addresses of Manx's own interfaces are
-    /// reserved even if the kernel does not have them yet.
-    fn placed(&self, inputs: &Inputs) -> Result<Placed, TopologyError> {
+    /// Calculates the topology. The addresses of Manx's own interfaces are reserved even if the kernel does not have them
+    /// yet.
+    fn find_place(&self, inputs: &Inputs) -> Result<Placed, TopologyError> {
         let placed = self.topology_with(&self.reserved(inputs, inputs.own_addresses()))?;
         let own = own_addresses(inputs, &placed.0);
         if own == *inputs.own_addresses() {
@@ -142,7 +141,7 @@ impl View {
         self.topology_with(&self.reserved(inputs, &own))
     }
 
-    /// The routes of all sources that objects tell of.
+    /// The routes of all sources that come from objects.
     pub(super) fn contributions(
         &self,
         inputs: &Inputs,
@@ -173,20 +172,20 @@ impl View {
         }
     }
 
-    /// What the node's own namespace must look like. No host beyond the uplink has an address that is the node's own.
-    pub(super) fn host(&self) -> HostNetwork {
-        let mut desired = self.topology.host();
-        desired.own.extend(self.own_addresses.iter().map(IpNet::addr));
-        desired
+    /// The addresses and routes that the node's namespace should have. All the node's addresses are refused as sources of
+    /// packets from beyond the uplink.
+    pub(super) fn host_network(&self) -> HostNetwork {
+        let mut host = self.topology.host();
+        host.own.extend(self.own_addresses.iter().map(IpNet::addr));
+        host
     }
 
-    /// Brings the service addresses that the node translates up to date, if it translates any. Returns whether they have
-    /// changed.
-    pub(super) fn follow_services(&mut self, inputs: &Inputs) -> bool {
+    /// Updates the service addresses that the node translates, if it translates any. Returns whether they have changed.
+    pub(super) fn update_services(&mut self, inputs: &Inputs) -> bool {
         let Some(before) = &self.services else { return false };
         let endpoints = self.cluster.model.endpoints.values();
         let pods: HashSet<&IpAddr> = match self.network {
-            // Routes lead to its pods.
+            // No list is needed: routes lead to Manx's pods.
             Network::Manx => HashSet::new(),
             Network::OtherPlugin => endpoints.flat_map(|it| &it.addresses).collect(),
         };
@@ -198,18 +197,18 @@ impl View {
         differs
     }
 
-    /// Whether these changes may change the service addresses that the node translates.
-    pub(super) fn services_rest_on(&self, changes: &Changes) -> bool {
+    /// Whether the changes may affect the service addresses that the node translates.
+    pub(super) fn affects_services(&self, changes: &Changes) -> bool {
         match changes {
             Changes::Objects(objects) => {
-                objects.keys().any(|key| Services::rest_on(key) || self.comes_to_host(key))
+                objects.keys().any(|key| Services::rest_on(key) || self.is_pod_at_host_address(key))
             }
             Changes::Everything => true,
         }
     }
 
-    /// Whether a pod of another plugin has come to an address that counts as a host's.
-    fn comes_to_host(&self, key: &ObjectKey) -> bool {
+    /// Whether this is a pod of another plugin, with an address that counts as a host's until now.
+    fn is_pod_at_host_address(&self, key: &ObjectKey) -> bool {
         if self.network == Network::Manx || key.kind != Kind::Pod {
             return false;
         }
@@ -220,10 +219,10 @@ impl View {
         pod.is_some_and(|pod| pod.addresses.iter().any(is_host))
     }
 
-    /// Why a pod may not have these addresses: one is reserved or a node's, or kubelet has reported it of another pod.
-    /// The pod could send from such an address, and would be judged as the one that has it. An address that only an
-    /// annotation names belongs to nobody.
-    pub(super) fn holder(
+    /// The first of these addresses that the pod may not have, and its owner: it is reserved or a node's, or kubelet has
+    /// reported it as another pod's. A pod with such an address could send packets that are judged as the owner's. An
+    /// address that only an annotation names has no owner.
+    pub(super) fn find_owner(
         &self,
         inputs: &Inputs,
         pod: &ObjectName,
@@ -234,9 +233,13 @@ impl View {
         Some(TakenAddress { address, holder })
     }
 
-    /// The addresses in this node's blocks that others have, and who: of nodes, of pods as kubelet has reported them,
-    /// wherever these run, and what is reserved.
-    pub(super) fn others(&self, inputs: &Inputs, pod: &ObjectName) -> BTreeMap<IpAddr, String> {
+    /// The addresses in this node's blocks that this pod may not have, with their owners: reserved addresses, those of
+    /// nodes, and those that kubelet has reported for pods of any node.
+    pub(super) fn taken_addresses(
+        &self,
+        inputs: &Inputs,
+        pod: &ObjectName,
+    ) -> BTreeMap<IpAddr, String> {
         self.taken(inputs, pod, |address| self.is_in_own_block(address))
     }
 
@@ -244,34 +247,34 @@ impl View {
         self.topology.blocks.iter().any(|block| block.contains(&address))
     }
 
-    /// Who has the addresses that are asked for, but for this pod.
+    /// The addresses of a set that this pod may not have, with their owners.
     fn taken(
         &self,
         inputs: &Inputs,
         pod: &ObjectName,
-        is_asked: impl Fn(IpAddr) -> bool,
+        is_in_set: impl Fn(IpAddr) -> bool,
     ) -> BTreeMap<IpAddr, String> {
         let mut taken = BTreeMap::new();
         for (address, other) in self.cluster.reported(inputs.contents()) {
-            if is_asked(address) && other != pod {
+            if is_in_set(address) && other != pod {
                 taken.insert(address, format!("Pod {other}"));
             }
         }
         for (address, node) in self.cluster.node_addresses() {
-            // A block is its node's, whatever another node reports.
-            if is_asked(address) && (node == self.node || !self.is_in_own_block(address)) {
+            // A node that reports an address in another node's block does not own it.
+            if is_in_set(address) && (node == self.node || !self.is_in_own_block(address)) {
                 taken.insert(address, format!("Node {node:?}"));
             }
         }
         for (address, what) in
-            self.reserved(inputs, &self.own_addresses).into_iter().filter(|(it, _)| is_asked(*it))
+            self.reserved(inputs, &self.own_addresses).into_iter().filter(|(it, _)| is_in_set(*it))
         {
             taken.insert(address, what.to_string());
         }
         taken
     }
 
-    /// Addresses that are no pod's, the node's `own` among them. Behind another plugin they are that plugin's concern.
+    /// The addresses that no pod may have, including the node's `own`. Another plugin takes care of them itself.
     fn reserved(&self, inputs: &Inputs, own: &BTreeSet<IpNet>) -> Reserved {
         if self.network == Network::OtherPlugin {
             return Reserved::new();
@@ -281,20 +284,20 @@ impl View {
         own.chain(inputs.reserved()).collect()
     }
 
-    /// The pods of this node whose objects have addresses, but those on the node's own network.
+    /// The pods of this node whose objects have addresses, except those in the node's own network.
     pub(super) fn pods_here(&self) -> impl Iterator<Item = &ObjectName> {
         let Cluster { pods_by_node, model, .. } = &self.cluster;
         let here = pods_by_node.iter().filter(|(_, node)| ***node == *self.node);
         here.map(|(pod, _)| &**pod).filter(|pod| model.endpoints.contains_key(*pod))
     }
 
-    /// The nodes to which there is an IPIP tunnel.
+    /// The nodes that are reached by an IPIP tunnel.
     pub(super) fn ipip_peers(&self) -> BTreeSet<Ipv4Addr> {
         let peers = self.topology.peers().into_iter();
         peers.filter(|peer| peer.overlay == Overlay::Ipip).map(|peer| peer.address).collect()
     }
 
-    /// Whether there is a tunnel by VXLAN.
+    /// Whether a node is reached by a VXLAN tunnel.
     pub(super) fn has_vxlan(&self) -> bool {
         self.topology.peers().iter().any(|peer| peer.overlay == Overlay::Vxlan)
     }
@@ -313,7 +316,7 @@ mod tests {
 ---
 ";
 
-    /// Those of `n1`, placed.
+    /// The inputs and the view of node `n1`.
     fn placed(folder: &tempfile::TempDir, pools: &str) -> (Inputs, View) {
         std::fs::write(folder.path().join("all.yaml"), format!("{NODES}{pools}")).unwrap();
         let mut inputs = Inputs::new(Source::open_directory(folder.path()).unwrap());
@@ -329,10 +332,10 @@ mod tests {
         let pool = "{apiVersion: projectcalico.org/v3, kind: IPPool, metadata: {name: p}, spec: {cidr: 10.244.0.0/16}}";
         let (inputs, view) = placed(&folder, pool);
         let pod = ObjectName::new("shop", "web");
-        let others: Vec<IpAddr> = view.others(&inputs, &pod).into_keys().collect();
+        let others: Vec<IpAddr> = view.taken_addresses(&inputs, &pod).into_keys().collect();
         assert_eq!(others, ["10.244.1.0", "10.244.1.1"].map(|it| it.parse::<IpAddr>().unwrap()));
-        assert!(view.holder(&inputs, &pod, &["10.244.1.9".parse().unwrap()]).is_none());
-        let of_the_world = view.holder(&inputs, &pod, &["172.18.0.3".parse().unwrap()]);
+        assert!(view.find_owner(&inputs, &pod, &["10.244.1.9".parse().unwrap()]).is_none());
+        let of_the_world = view.find_owner(&inputs, &pod, &["172.18.0.3".parse().unwrap()]);
         assert!(of_the_world.unwrap().to_string().contains("that of Node \"n2\""));
     }
 
@@ -346,7 +349,7 @@ mod tests {
         let gateway: IpAddr = "10.244.1.7".parse().unwrap();
         inputs.set_reserved([(gateway, ReservedFor::Gateway)].into());
         closed.place(&inputs).expect("it is placed as before");
-        let held = closed.others(&inputs, &ObjectName::new("shop", "web"));
+        let held = closed.taken_addresses(&inputs, &ObjectName::new("shop", "web"));
         assert_eq!(held[&gateway], "a gateway of this node");
         let (inputs, mut open) = placed(&folder, &wrong.replace("10.244.0.1", "10.244.0.0"));
         assert!(!open.is_closed);
@@ -368,6 +371,8 @@ mod tests {
         assert!(matches!(view.contributions(&inputs), Err(TopologyError::InvalidPool(_))));
         assert!(view.own_addresses.contains(&bridge));
         assert!(view.own_addresses.contains(&"10.244.1.1/32".parse().unwrap()));
-        assert!(view.holder(&inputs, &ObjectName::new("shop", "web"), &[bridge.addr()]).is_some());
+        assert!(
+            view.find_owner(&inputs, &ObjectName::new("shop", "web"), &[bridge.addr()]).is_some()
+        );
     }
 }

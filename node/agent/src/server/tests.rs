@@ -19,7 +19,7 @@ struct Agent {
     _folder: tempfile::TempDir,
 }
 
-/// How many slow answers are being made.
+/// The number of slow answers that are being made.
 static AT_WORK: AtomicU32 = AtomicU32::new(0);
 
 fn bind(path: &Path) -> Result<Server, socket::Error> {
@@ -46,13 +46,15 @@ fn answer(call: Call) -> Option<Outcome> {
             }))))
         }
         Call::Detach(_) => Some(Outcome::Reply(Ok(Reply::Detached))),
-        Call::Explain(request) if request.from == "slow" => Some(Outcome::Later(Box::new(|| {
-            let others = AT_WORK.fetch_add(1, SeqCst);
-            thread::sleep(Duration::from_millis(20));
-            AT_WORK.fetch_sub(1, SeqCst);
-            let message = format!("{others} others at work");
-            Err(Failure { kind: ErrorKind::Internal, message })
-        }))),
+        Call::Explain(request) if request.from == "slow" => {
+            Some(Outcome::Deferred(Box::new(|| {
+                let others = AT_WORK.fetch_add(1, SeqCst);
+                thread::sleep(Duration::from_millis(20));
+                AT_WORK.fetch_sub(1, SeqCst);
+                let message = format!("{others} others at work");
+                Err(Failure { kind: ErrorKind::Internal, message })
+            })))
+        }
         Call::Explain(request) => Some(failed(ErrorKind::Invalid, &request.from)),
         Call::Flows(_) => Some(Outcome::Reply(Ok(Reply::Flows(Box::default())))),
         Call::Denials => Some(Outcome::Reply(Ok(Reply::Denials(vec![])))),
@@ -247,7 +249,7 @@ fn what_is_no_request_is_told_why_and_the_connection_goes_on() {
     Invalid: a message that does not parse: expected ident at line 1 column 2
     Denials([])
     ");
-    // A length beyond the limit ends the connection without a byte of it being stored.
+    // A length beyond the limit ends the connection before memory is taken for the message.
     stream.write_all(&u32::MAX.to_le_bytes()).unwrap();
     assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
 }

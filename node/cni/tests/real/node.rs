@@ -74,7 +74,7 @@ pub(crate) fn be_an_agent() -> bool {
         verify_tables: false,
         standby: std::env::var_os(STANDBY).is_some(),
         observed_at: manx_agent::settings::Addresses::default(),
-        tell_ready: || {},
+        report_ready: || {},
     };
     if std::env::var(POWER).unwrap() == Power::WithoutSysAdmin.name() {
         keep_only(CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW).unwrap();
@@ -405,7 +405,6 @@ impl Node {
         Client::connect(&self.socket()).ok()
     }
 
-    /// The agent's attachments.
     pub(crate) fn attachments(&self) -> Vec<Attachment> {
         self.client().unwrap().attachments().unwrap()
     }
@@ -415,7 +414,6 @@ impl Node {
         netns::run_in(&self.netns, work).unwrap()
     }
 
-    /// Makes a namespace.
     pub(crate) fn add_namespace(&self, name: &str) -> PathBuf {
         let path = self.folder.path().join("ns").join(name);
         netns::create_named(&path).unwrap();
@@ -528,7 +526,6 @@ impl<'a> Call<'a> {
     }
 }
 
-/// A running plugin.
 pub(crate) struct Running(Child);
 
 impl Running {

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use manx_api::Device;
 use manx_linux::{netlink, netns};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, mkfifo};
 use serde_json::{Value, json};
 
 use crate::node::{Call, Node, Power, end, reaches};
@@ -521,6 +522,53 @@ fn an_interface_in_a_former_namespace_of_its_path_is_let_go() {
     });
 }
 
+#[test]
+fn the_next_agent_has_a_device_for_the_sandbox_that_was_attached_last() {
+    let Some(mut node) = Node::start(&BOTH) else { return };
+    let a = Pod::attach(&node, "a");
+    let before = a.index();
+    for container in ["second", "third"] {
+        let again = Call { container, ..a.call() };
+        assert_eq!(node.call("ADD", &again).result(), a.result);
+        node.kill_agent();
+        node.start_agent();
+        assert_eq!((a.index(), warnings(&node)), (before, String::new()));
+        let all = node.attachments();
+        let found = all.iter().map(|it| (it.id.as_ref().unwrap(), it.device));
+        let found: Vec<_> = found.map(|(id, it)| (&*id.sandbox.container, it)).collect();
+        assert_eq!(found, [(container, Some(Device::Tun))]);
+    }
+    node.call("DEL", &Call { container: "second", ..a.call() }).result();
+    assert_eq!(a.index(), before);
+    node.call("DEL", &Call { container: "third", ..a.call() }).result();
+    assert_eq!(a.index(), None);
+}
+
+#[test]
+fn a_removal_finds_the_attachment_that_gives_a_pod_another_name() {
+    let Some(node) = Node::start(&BOTH) else { return };
+    let a = Pod::attach(&node, "a");
+    let [leases, aside] =
+        ["node.addresses", "aside"].map(|name| node.folder.path().join("run").join(name));
+    // A disk that hangs: whoever reads this waits for somebody who writes.
+    fs::rename(&leases, &aside).unwrap();
+    mkfifo(&leases, Mode::S_IRWXU).unwrap();
+    let again = Call { container: "second", ..a.call() };
+    let adding = node.start_call("ADD", &again);
+    expect_others(&node, &["a"], "kept under a new name");
+    let removing = node.start_call("DEL", &again);
+    thread::sleep(Duration::from_millis(500));
+    let disk = fs::OpenOptions::new().write(true).open(&leases).unwrap();
+    fs::rename(&aside, &leases).unwrap();
+    drop(disk);
+    // Its device may have been removed meanwhile.
+    drop(adding.end());
+    removing.end().result();
+    assert_eq!(node.attachments(), []);
+    assert_eq!(a.index(), None);
+    expect_others(&node, &[], "");
+}
+
 /// Waits until these pods, and no others, are not simply attached and are in a state that says this.
 fn expect_others(node: &Node, names: &[&str], says: &str) {
     let start = Instant::now();
@@ -556,6 +604,25 @@ fn a_pod_without_a_device_is_listed_until_it_is_attached_anew_or_gone() {
     expect_others(&node, &["b"], "left no device");
     node.call("DEL", &b.call()).result();
     expect_others(&node, &[], "");
+}
+
+#[test]
+fn a_pod_without_device_and_lease_is_listed_until_it_is_attached_anew_or_gone() {
+    let Some(mut node) = Node::start(&BOTH) else { return };
+    let [a, b] = ["a", "b"].map(|name| Pod::attach(&node, name));
+    node.kill_agent();
+    fs::remove_file(node.folder.path().join("run/node.addresses")).unwrap();
+    node.start_agent();
+    expect_others(&node, &["a", "b"], "no lease");
+    let all = node.attachments();
+    assert!(all.len() == 2 && all.iter().all(|it| it.addresses.is_empty() && it.device.is_none()));
+    node.call("DEL", &Call { container: "other", ..a.call() }).result();
+    expect_others(&node, &["a", "b"], "no lease");
+    node.call("DEL", &a.call()).result();
+    expect_others(&node, &["b"], "no lease");
+    node.call("ADD", &b.call()).result();
+    expect_others(&node, &[], "");
+    assert!(!warnings(&node).contains("no lease"));
 }
 
 #[test]

@@ -189,7 +189,7 @@ fn a_device_whose_agent_ended_is_the_next_agents_and_goes_when_the_holder_lets_i
             let name = if pod.path == a.path { "pod:shop/a" } else { "pod:shop/b" };
             let entry = of_it.into_iter().find(|it| it.name == name).unwrap();
             let Note::Pod(held) = entry.note.unwrap() else { panic!("{name} is no pod's") };
-            pod_device::resume(entry.descriptors, &held.attach.netns, &wanted)
+            pod_device::restore(entry.descriptors, &held.attach.netns, &wanted)
         };
         let other = wanted(&a, queues + 1).err().unwrap().to_string();
         assert!(other.contains(&format!("there are {queues}")), "{other}");
@@ -220,7 +220,7 @@ fn a_device_that_is_gone_or_in_another_namespace_is_not_taken_and_a_gone_one_is_
     let holder = start(LATE);
     let (a, b) = (Pod::new(&["10.7.0.2"]), Pod::new(&["10.7.0.3"]));
     let refuse = |queues, path: &Path, found: &str| {
-        let error = pod_device::resume(queues, path, &a.wanted()).err().unwrap().to_string();
+        let error = pod_device::restore(queues, path, &a.wanted()).err().unwrap().to_string();
         assert!(error.contains(found), "{error}");
     };
     refuse(made(&a, 1), &b.path, "another namespace");

@@ -342,11 +342,11 @@ fn what_stands_in_for_a_host_end_that_is_gone_is_swept_away() {
     }
     let cluster = Cluster::new(Plugin::Bridge);
     let pair = cluster.take_in();
-    cluster.shelter.sweep().unwrap();
+    cluster.shelter.remove_stale_stand_ins().unwrap();
     assert_eq!(cluster.shelter.pair(pair.index).unwrap(), Some(pair.clone()), "its pod is there");
     ip(&cluster.pod, "link del eth0");
     assert_eq!(cluster.shelter.pairs().unwrap(), [pair]);
-    cluster.shelter.sweep().unwrap();
+    cluster.shelter.remove_stale_stand_ins().unwrap();
     assert_eq!(cluster.shelter.pairs().unwrap(), []);
     assert!(!ip(&cluster.node, "-o link").contains(HOST_END));
 }

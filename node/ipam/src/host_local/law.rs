@@ -1,5 +1,5 @@
-//! Whatever is asked at the same time, given up, or cut off by a crash: no address is two pods', none is lost for ever, and
-//! what was given back last is the last to be given out again.
+//! The law of the allocator, with concurrent changes, dropped changes and crashes: no two pods have one address, no address
+//! is lost for ever, and an address that was given back last is given out again last.
 
 use std::pin::Pin;
 use std::sync::PoisonError;
@@ -11,16 +11,16 @@ use std::collections::BTreeSet;
 
 use super::*;
 
-/// A store whose calls take a step to begin and another to end, and may fail before or after they have done their work. It
-/// stays when an agent ends.
+/// A store whose calls take one step to begin and one to end, and may fail before or after they have done their work. It
+/// outlives the agent.
 #[derive(Debug, Clone, Default)]
 struct Memory {
     record: Arc<std::sync::Mutex<Numbered>>,
-    /// How writes end, in turn; then they succeed.
+    /// The results of the next writes. Later writes succeed.
     ends: Arc<std::sync::Mutex<Vec<End>>>,
 }
 
-/// The number of the last write, and what it wrote.
+/// The number of the last write, and its value.
 type Numbered = Option<(u64, Vec<u8>)>;
 
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +34,7 @@ fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets others go on.
+/// Lets other futures run.
 async fn pause() {
     let mut has_paused = false;
     std::future::poll_fn(|_| {
@@ -104,7 +104,7 @@ impl Store for Memory {
     }
 }
 
-/// Five addresses of IPv4 are for pods, and six of IPv6.
+/// Leases of two blocks, with five IPv4 and six IPv6 addresses for pods.
 fn fresh() -> Leases {
     Leases::new(&["10.0.0.0/29", "fd00::/125"].map(|it| it.parse().unwrap())).unwrap()
 }
@@ -116,24 +116,24 @@ fn pod(number: u8) -> PodName {
 }
 
 fn request(pod: PodName) -> Request {
-    Request { pod, addresses: Vec::new(), id: None, others: BTreeMap::new() }
+    Request { pod, addresses: Vec::new(), id: None, taken: BTreeMap::new() }
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Begins to reserve addresses for a pod for which nothing is under way.
+    /// Begins to reserve addresses for a pod without work under way.
     Reserve(u8),
-    /// A pod with a reservation is attached.
+    /// Commits a pod's reservation.
     Commit(u8),
-    /// Its attachment fails.
+    /// Aborts a pod's reservation.
     Abort(u8),
-    /// A pod for which nothing is under way is detached.
+    /// Begins to release the addresses of a pod without work under way.
     Release(u8),
-    /// What is under way for a pod goes on a little.
+    /// Runs a pod's work for one step.
     Go(u8),
-    /// It is given up.
+    /// Drops a pod's work.
     GiveUp(u8),
-    /// Everything ends, and another agent begins.
+    /// Ends the agent with all its work, and starts another one.
     Crash,
 }
 
@@ -160,7 +160,7 @@ fn ends() -> impl Strategy<Value = Vec<End>> {
     prop::collection::vec(end, 0..40)
 }
 
-/// What is under way for a pod has ended with this.
+/// The result of a pod's work.
 enum Ended {
     Reserved(Result<Reservation, Error>),
     Released(Result<(), Error>),
@@ -168,14 +168,14 @@ enum Ended {
 
 type Work = Pin<Box<dyn Future<Output = Ended>>>;
 
-/// What a pod knows of itself.
+/// The state of a pod.
 enum Pod {
     UnderWay(Work),
     Reserved(Reservation),
     Attached(Vec<IpAddr>),
 }
 
-/// A node, whose agents come and go.
+/// A node, on which agents start and end.
 struct Node {
     memory: Memory,
     ipam: HostLocal<Memory>,
@@ -239,7 +239,7 @@ impl Node {
         self.pods.insert(pod(number), Pod::UnderWay(Box::pin(work)));
     }
 
-    /// Returns whether something was under way.
+    /// Runs a pod's work for one step. Returns whether there was any.
     fn go_on(&mut self, pod: &PodName) -> bool {
         let Some(Pod::UnderWay(work)) = self.pods.get_mut(pod) else { return false };
         let Poll::Ready(ended) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
@@ -256,7 +256,7 @@ impl Node {
         true
     }
 
-    /// All that is under way ends.
+    /// Runs all work to its end.
     fn finish(&mut self) {
         let names: Vec<PodName> = self.pods.keys().cloned().collect();
         for pod in names.iter().cycle() {
@@ -267,7 +267,7 @@ impl Node {
         }
     }
 
-    /// What pods were told is theirs alone, and in the store.
+    /// Checks that each pod's addresses are in the store, and that no two pods have one address.
     fn check(&self) {
         let kept = self.memory.leases();
         let mut seen = BTreeSet::new();
@@ -285,7 +285,7 @@ impl Node {
     }
 }
 
-/// The end of a future that nothing else holds up.
+/// Runs a future to its end.
 fn whole<F: Future>(future: F) -> F::Output {
     let mut future = Box::pin(future);
     loop {
@@ -311,7 +311,7 @@ proptest! {
         node.finish();
         node.check();
         lock(&node.memory.ends).clear();
-        // A runtime detaches those that the leases name, and whose attachment it has given up.
+        // A runtime detaches the pods whose attachment it has given up, and those that the leases name.
         let ipam = node.ipam.clone();
         for pod in &node.given_up {
             whole(ipam.release(pod)).unwrap();

@@ -10,7 +10,7 @@ use manx_api::Sandbox;
 
 type Ipam = HostLocal<FileStore>;
 
-/// No address is another's.
+/// No address has an owner outside the leases.
 const NONE: BTreeMap<IpAddr, String> = BTreeMap::new();
 
 thread_local! {
@@ -31,7 +31,7 @@ fn open(path: &Path, blocks: &[IpNet]) -> Result<Ipam, Error> {
 }
 
 fn open_as(path: &Path, fresh: Leases) -> Result<Ipam, Error> {
-    wait(HostLocal::open(FileStore::new(path, key("n1")), "n1", fresh))
+    wait(HostLocal::open(FileStore::new(path, key("n1"))?, "n1", fresh))
 }
 
 /// Reserves, and commits.
@@ -41,7 +41,7 @@ fn reserve(
     wanted: &[IpAddr],
     id: Option<AttachmentId>,
 ) -> Result<Vec<IpAddr>, Error> {
-    let request = Request { pod: pod.clone(), addresses: wanted.to_vec(), id, others: NONE };
+    let request = Request { pod: pod.clone(), addresses: wanted.to_vec(), id, taken: NONE };
     wait(ipam.reserve(&request)).map(Reservation::commit)
 }
 
@@ -91,7 +91,7 @@ fn a_store_without_blocks_remembers_what_another_plugin_gave_and_gives_nothing_i
     wait(second.retain(|it| *it == pod(1))).unwrap();
     let kept: Vec<PodName> = second.leases().iter().map(|(pod, ..)| pod.clone()).collect();
     assert_eq!(kept, [pod(1)]);
-    // They are another plugin's, which gives them out as it likes.
+    // These addresses are another plugin's, which may give them to other pods.
     let blocks = nets(&["10.77.0.0/24"]);
     let of_blocks = open(&path, &blocks).unwrap();
     assert_eq!(of_blocks.leases().iter().count(), 0);
@@ -134,7 +134,7 @@ fn a_store_remembers_what_a_runtime_calls_an_attachment_until_it_ends() {
     reserve(&ipam, &pod(2), &[], None).unwrap();
     let ipam = open(&path, &blocks).unwrap();
     assert_eq!((ipam.leases().id(&pod(1)), ipam.leases().id(&pod(2))), (Some(&first), None));
-    // Another sandbox of the pod has the same addresses, and is the one that has them.
+    // Another sandbox of the pod gets the same addresses, and the lease names that sandbox.
     assert_eq!(reserve(&ipam, &pod(1), &[], Some(second.clone())).unwrap(), has);
     assert_eq!(open(&path, &blocks).unwrap().leases().id(&pod(1)), Some(&second));
     release(&ipam, &pod(1)).unwrap();
@@ -148,14 +148,14 @@ enum Step {
     Reserve(u32, u32),
     /// A pod is detached.
     Release(u32),
-    /// What the runtime no longer has is freed: it has the sandboxes of this number and above.
+    /// Sandboxes that the runtime no longer has are released: it has those of this number and above.
     Collect(u32),
 }
 
-/// What becomes of a step.
+/// The end of a step.
 #[derive(Debug, Clone, Copy)]
 enum End {
-    /// It is done.
+    /// The step is done.
     Done,
     /// The file cannot be written.
     Failed,
@@ -185,12 +185,12 @@ fn sandbox(number: u32) -> AttachmentId {
     }
 }
 
-/// A ipam in a folder of its own, and what the pods believe to have.
+/// An allocator in its own folder, and the addresses that the pods have got.
 struct Life {
     path: std::path::PathBuf,
     blocks: Vec<IpNet>,
     ipam: Ipam,
-    /// What was given and not taken back.
+    /// The addresses that were given out and not taken back.
     held: BTreeMap<PodName, (Vec<IpAddr>, AttachmentId)>,
     _folder: tempfile::TempDir,
 }
@@ -218,7 +218,7 @@ impl Life {
         }
     }
 
-    /// Does one thing to one pod. Returns what the agent that lives then has told, if it lived to tell.
+    /// Does one step for one pod. Returns the result, if the agent did not die during it.
     fn act<T>(
         &mut self,
         end: End,
@@ -289,7 +289,7 @@ impl Life {
         }
     }
 
-    /// What pods have is theirs alone, in memory and in the file.
+    /// Checks that no two pods have one address, in memory and in the file.
     fn check(&self) {
         let again = open(&self.path, &self.blocks).unwrap();
         assert_eq!(again.leases(), self.ipam.leases());
@@ -314,7 +314,7 @@ proptest! {
             life.step(step, end);
             life.check();
         }
-        // What a crash has left is freed by what the runtime has no more.
+        // Leases that a crash has left are released, because the runtime has no such sandbox.
         life.step(Step::Collect(5), End::Done);
         life.check();
         prop_assert_eq!(life.ipam.leases().iter().count(), 0);
@@ -328,7 +328,7 @@ fn on_a_full_disk_nothing_is_given_and_nothing_is_forgotten() {
     if !manx_linux::testing::namespaces_allowed() {
         return;
     }
-    // In a thread of its own, whose mounts no other sees.
+    // The test runs in its own thread, because its mounts are for that thread alone.
     let small_disk = || {
         use nix::mount::{MsFlags, mount};
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
@@ -350,7 +350,7 @@ fn on_a_full_disk_nothing_is_given_and_nothing_is_forgotten() {
         assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
         let ipam = open(&path, &blocks).unwrap();
         assert_eq!(ipam.leases().iter().count(), given);
-        // There is no more room to write, and what goes needs less.
+        // There is no space to write more, and a release needs less space.
         release(&ipam, &pod(0)).unwrap();
         reserve(&ipam, &pod(5000), &[], None).unwrap();
         nix::mount::umount(folder.path()).unwrap();

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// No address is another's.
+/// No address has an owner outside the leases.
 const NONE: BTreeMap<IpAddr, String> = BTreeMap::new();
 
 fn pod(number: u32) -> PodName {
@@ -142,10 +142,10 @@ fn named_addresses_are_given_exactly_and_to_no_other_pod() {
     assert_eq!(leases.pin(&pod(1), &inside).unwrap(), inside);
     let outside = addresses(&["192.0.2.9", "fd09::9"]);
     assert_eq!(leases.pin(&pod(2), &outside).unwrap(), outside);
-    // Both again, in another order, and without naming them.
+    // The same two addresses again, in another order, and then not named.
     assert_eq!(leases.pin(&pod(2), &addresses(&["fd09::9", "192.0.2.9"])).unwrap(), outside);
     assert_eq!(leases.assign(&pod(2), &NONE).unwrap(), outside);
-    // The turn goes past it.
+    // The turn leaves out the pinned address.
     assert_eq!(leases.assign(&pod(3), &NONE).unwrap(), addresses(&["10.0.0.3", "fd00::2"]));
     let refused = |wanted: &[&str]| {
         let mut next = leases.clone();

@@ -22,7 +22,7 @@ use serde::Serialize;
 pub use self::lack::{Capability, Check, Lack};
 pub use self::machine::{no_ipip_module, usable_cores};
 pub use self::namespaces::{network_namespaces_refused, user_namespaces_refusal};
-pub use self::probe::{Found, probe, probe_inside};
+pub use self::probe::{ProbeResults, probe, probe_inside};
 pub use self::sockets::{packet_sockets_refused, raw_sockets_refused};
 pub use self::tun::{tun, tun_opens};
 
@@ -66,7 +66,7 @@ impl Entry {
 
 impl Report {
     /// A report of the tried capabilities and of the other ones.
-    pub fn new(found: Found, seccomp: u64) -> Self {
+    pub fn new(found: ProbeResults, seccomp: u64) -> Self {
         let mut checks: Vec<Entry> =
             found.into_iter().map(|(capability, check)| Entry::new(capability, check)).collect();
         checks.sort_by_key(|entry| entry.capability);

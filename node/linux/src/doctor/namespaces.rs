@@ -9,7 +9,7 @@ use crate::netns::sysctl;
 
 /// The settings that decide whether a user may have namespaces.
 #[derive(Debug, Clone, Copy, Default)]
-struct Circumstances {
+struct NamespaceSettings {
     /// `kernel.apparmor_restrict_unprivileged_userns` (Ubuntu 23.10 and later): the namespace is made, but without
     /// capabilities.
     apparmor: bool,
@@ -21,7 +21,7 @@ struct Circumstances {
     confinement: Confinement,
 }
 
-impl Circumstances {
+impl NamespaceSettings {
     fn read() -> Self {
         Self {
             apparmor: read_number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
@@ -65,13 +65,13 @@ impl Circumstances {
 /// Makes the message for a refused user namespace, from the refused step (`unshare`, the writing of the user map, …)
 /// and its error. Call this before the first step, which changes what can be read of the causes.
 pub fn user_namespaces_refusal() -> impl Fn(&str, Errno) -> Lack {
-    let circumstances = Circumstances::read();
-    move |step, errno| refused(Capability::UserNamespaces, step, errno, circumstances)
+    let settings = NamespaceSettings::read();
+    move |step, errno| refused(Capability::UserNamespaces, step, errno, settings)
 }
 
 /// The message if, in a user namespace or as root, the other namespaces or something in them are refused.
 pub fn network_namespaces_refused(step: &str, errno: Errno) -> Lack {
-    refused(Capability::NetworkNamespaces, step, errno, Circumstances::read())
+    refused(Capability::NetworkNamespaces, step, errno, NamespaceSettings::read())
 }
 
 /// The message if a setting in the caller's own namespace cannot be written.
@@ -82,11 +82,11 @@ pub(super) fn settings_refused(error: &sysctl::Error) -> Lack {
         found: format!("{} cannot be {} ({})", error.path.display(), error.verb, errno.desc()),
         cost: "the rig cannot run, since its kernel would neither forward what it must nor leave the rest to Manx"
             .to_owned(),
-        remedy: Circumstances::read().remedy(errno),
+        remedy: NamespaceSettings::read().remedy(errno),
     }
 }
 
-fn refused(capability: Capability, step: &str, errno: Errno, circumstances: Circumstances) -> Lack {
+fn refused(capability: Capability, step: &str, errno: Errno, settings: NamespaceSettings) -> Lack {
     let (what, cost) = match capability {
         Capability::UserNamespaces => (
             "a user namespace in which this user is root cannot be made",
@@ -101,7 +101,7 @@ fn refused(capability: Capability, step: &str, errno: Errno, circumstances: Circ
         capability,
         found: format!("{what} ({step}: {})", errno.desc()),
         cost: cost.to_owned(),
-        remedy: circumstances.remedy(errno),
+        remedy: settings.remedy(errno),
     }
 }
 
@@ -111,25 +111,25 @@ mod tests {
 
     #[test]
     fn each_cause_has_its_command() {
-        let ordinary = Circumstances::default();
+        let ordinary = NamespaceSettings::default();
         let confinement = Confinement { filtered: true, covered: true, ..Confinement::default() };
         let cases = [
-            ("unshare", Errno::ENOSPC, Circumstances { none_left: true, ..ordinary }),
-            ("unshare", Errno::EPERM, Circumstances { clone_disabled: true, ..ordinary }),
-            ("uid_map", Errno::EACCES, Circumstances { apparmor: true, ..ordinary }),
-            ("unshare", Errno::EPERM, Circumstances { confinement, ..ordinary }),
+            ("unshare", Errno::ENOSPC, NamespaceSettings { none_left: true, ..ordinary }),
+            ("unshare", Errno::EPERM, NamespaceSettings { clone_disabled: true, ..ordinary }),
+            ("uid_map", Errno::EACCES, NamespaceSettings { apparmor: true, ..ordinary }),
+            ("unshare", Errno::EPERM, NamespaceSettings { confinement, ..ordinary }),
             ("unshare", Errno::EINVAL, ordinary),
             ("making interfaces", Errno::EOPNOTSUPP, ordinary),
-            ("a setting", Errno::EROFS, Circumstances { confinement, ..ordinary }),
+            ("a setting", Errno::EROFS, NamespaceSettings { confinement, ..ordinary }),
             ("unshare", Errno::EPERM, ordinary),
         ];
         let mut told: Vec<String> = cases
             .into_iter()
-            .map(|(step, errno, circumstances)| {
-                refused(Capability::UserNamespaces, step, errno, circumstances).to_string()
+            .map(|(step, errno, settings)| {
+                refused(Capability::UserNamespaces, step, errno, settings).to_string()
             })
             .collect();
-        let emptied = Circumstances { apparmor: true, ..ordinary };
+        let emptied = NamespaceSettings { apparmor: true, ..ordinary };
         told.push(
             refused(Capability::NetworkNamespaces, "lo up", Errno::EPERM, emptied).to_string(),
         );

@@ -21,10 +21,10 @@ use crate::netns::{self, sysctl};
 const LOOPBACK: u32 = 1;
 
 /// The tried capabilities with the results. A capability that could not be tried is absent.
-pub type Found = Vec<(Capability, Check)>;
+pub type ProbeResults = Vec<(Capability, Check)>;
 
 /// Runs `manx internal STAGE` and reads its results.
-pub(super) fn run(stage: &str) -> io::Result<Found> {
+pub(super) fn run(stage: &str) -> io::Result<ProbeResults> {
     // /proc/self/exe is used because the file at the program's path may have been replaced.
     let output = Command::new("/proc/self/exe")
         .args(["internal", stage])
@@ -41,7 +41,7 @@ pub(super) fn run(stage: &str) -> io::Result<Found> {
 
 /// Enters a user and a pid namespace as the supervisor of a rig does, and tries the rest in a child. Call it in a
 /// process with a single thread, because it changes the process permanently.
-pub fn probe() -> io::Result<Found> {
+pub fn probe() -> io::Result<ProbeResults> {
     let outside = tun::tun_opens();
     let user = sandbox::enter_user_namespace()
         .map(|()| "this user is root of a user and a pid namespace of its own".to_owned());
@@ -61,7 +61,7 @@ pub fn probe() -> io::Result<Found> {
 }
 
 /// Enters the other namespaces of a rig and tries the operations of a rig there. Call it like [`probe`].
-pub fn probe_inside() -> Found {
+pub fn probe_inside() -> ProbeResults {
     let network = try_namespaces();
     let inside = network.is_ok();
     let mut found = vec![(Capability::NetworkNamespaces, network)];
@@ -118,7 +118,7 @@ fn try_settings() -> Check {
     Ok("settings of these namespaces can be written".to_owned())
 }
 
-fn try_tun() -> Found {
+fn try_tun() -> ProbeResults {
     let makes = "/dev/net/tun makes devices with queues and TCP super-packets".to_owned();
     match tun() {
         Ok(queue) if queue.capabilities().udp_segmentation => vec![

@@ -25,7 +25,6 @@ use crate::netns::sysctl;
 /// It is stored as the kernel reports it, so that another interface with the same index and name gets the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceConfig {
-    /// The interface itself.
     pub link: Link,
     attributes: Vec<LinkAttribute>,
     port: Vec<InfoBridgePort>,

@@ -53,11 +53,7 @@ pub enum Error {
     },
     /// There is no such interface.
     #[error("there is no interface {name} in this network namespace: there is {}", found.join(", "))]
-    NoLink {
-        name: String,
-        /// The existing interfaces.
-        found: Vec<String>,
-    },
+    NoLink { name: String, found: Vec<String> },
 }
 
 impl Error {

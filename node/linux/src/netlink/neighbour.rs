@@ -135,7 +135,7 @@ impl Netlink {
                 return Ok(Some(mac));
             }
             if step == 0 {
-                self.prompt(hop).await?;
+                self.trigger_resolution(hop).await?;
             }
             tokio::time::sleep(RESOLVE_STEP).await;
         }
@@ -143,7 +143,7 @@ impl Netlink {
     }
 
     /// Makes the kernel resolve a neighbour's hardware address as if a packet had to be sent there (`NTF_USE`).
-    pub async fn prompt(&self, hop: NextHop) -> Result<(), Error> {
+    pub async fn trigger_resolution(&self, hop: NextHop) -> Result<(), Error> {
         let NextHop { device, neighbour, .. } = hop;
         self.handle
             .neighbours()

@@ -1,4 +1,4 @@
-//! What the manifests of `manx policy ...` leave to a cluster.
+//! The completion of manifests: the parts that they leave to a cluster.
 
 use std::io::{self, Write as _};
 
@@ -21,7 +21,6 @@ pub struct Assume {
     pub show_assumed: bool,
 }
 
-/// Contents that lack nothing.
 #[derive(Debug)]
 pub(super) struct Completed {
     pub(super) contents: Contents,
@@ -29,7 +28,6 @@ pub(super) struct Completed {
 }
 
 impl Completed {
-    /// Completes contents.
     pub(super) fn new(mut contents: Contents, replicas: Option<u32>) -> Result<Self, Refusal> {
         let assumed = manx_assume::complete(&mut contents, Options { replicas })?;
         Ok(Self { contents, assumed })
@@ -37,13 +35,13 @@ impl Completed {
 }
 
 impl Assume {
-    /// How contents are completed.
+    /// The options of the completion.
     pub(crate) fn options(&self) -> Options {
         Options { replicas: self.replicas }
     }
 
-    /// Completes contents, and says on standard error what was assumed. Which addresses of pods are assumed is left to
-    /// the answer: it names those that it is about. `None`: this was all that is wanted.
+    /// Completes contents, and prints the assumptions on standard error. Assumed addresses of pods are not printed: each
+    /// answer names those that concern it. `None`: the user only wants to see the assumptions.
     pub(super) fn complete(&self, contents: Contents) -> Result<Option<Completed>, Error> {
         let completed = Completed::new(contents, self.replicas)
             .map_err(|refusal| Error::Invalid(refusal.to_string()))?;
@@ -52,7 +50,7 @@ impl Assume {
             return Ok(None);
         }
         for note in &completed.assumed.notes {
-            // If standard error is closed, there is no one to tell.
+            // This fails if standard error is closed, and then nobody reads it.
             let _ = writeln!(io::stderr(), "assumed: {note}");
         }
         Ok(Some(completed))

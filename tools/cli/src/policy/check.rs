@@ -97,13 +97,12 @@ fn problems(read: &Read) -> Vec<Problem> {
     problems
 }
 
-/// Whether a problem is that a rig's settings are no object.
+/// Whether the problem is only that the file with a rig's settings holds no object.
 fn is_of_rig(problem: &Problem) -> bool {
     let file = Path::new(&*problem.place.file).file_name();
     problem.code() == Code::SkippedDocument && file.is_some_and(|name| name == FILE)
 }
 
-/// The output.
 #[derive(Debug, Serialize)]
 struct Report {
     files: usize,
@@ -190,7 +189,7 @@ impl Report {
         text
     }
 
-    /// A line with the numbers of everything.
+    /// A line with the numbers of files, objects and problems.
     fn summary(&self) -> String {
         let count = |number: usize, word: &str| {
             format!("{number} {word}{}", if number == 1 { "" } else { "s" })

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::assume::{Assume, Completed};
 use super::live::Live;
-use super::manifests::tell_invalid;
+use super::manifests::report_invalid;
 use crate::Error;
 use crate::output::{self, Output};
 use crate::socket::Socket;
@@ -84,20 +84,20 @@ impl Explain {
     }
 }
 
-/// What decides: of one connection, or of each of several.
+/// The explanation of one connection, or of each of several.
 #[derive(Debug)]
 enum Answer {
     One(Box<Explanation>),
     Several(Vec<Explanation>),
 }
 
-/// What decides, of each of several connections.
+/// The explanations of several connections.
 #[derive(Serialize)]
 struct Explanations<'a> {
     explanations: &'a [Explanation],
 }
 
-/// Prints what decides. Exit code 0 if the connections pass, 1 if one does not, 2 if that is not known.
+/// Prints the explanations. Exit code 0 if the connections pass, 1 if one does not, 2 if that is not known.
 pub fn run(explain: &Explain) -> Result<(), Error> {
     let live = explain.live.is_asked_for();
     let answer = if explain.paths.is_empty() && !live {
@@ -110,7 +110,7 @@ pub fn run(explain: &Explain) -> Result<(), Error> {
         let paths = explain.paths.iter().map(PathBuf::as_path);
         let contents =
             if live { explain.live.read()? } else { read_paths(paths, explain.recursive) };
-        tell_invalid(&contents)?;
+        report_invalid(&contents)?;
         let Some(completed) = explain.assume.complete(contents)? else { return Ok(()) };
         explain_by_manifests(explain, &completed).map_err(Error::Invalid)?
     };
@@ -128,8 +128,8 @@ pub fn run(explain: &Explain) -> Result<(), Error> {
     if passes { Ok(()) } else { Err(Error::Deviation) }
 }
 
-/// Every agent of a rig has all objects.
-fn any_that_listens(rig: &State) -> Option<&NodeState> {
+/// Finds a node whose agent listens: every agent of a rig has all objects.
+fn find_listening(rig: &State) -> Option<&NodeState> {
     rig.nodes.iter().find(|node| UnixStream::connect(&node.socket).is_ok()).or(rig.nodes.first())
 }
 
@@ -141,7 +141,7 @@ fn by_agent(explain: &Explain) -> Result<Explanation, Error> {
             )));
         }
     }
-    let agent = explain.socket.connect(any_that_listens).map_err(|error| match error {
+    let agent = explain.socket.connect(find_listening).map_err(|error| match error {
         Error::Environment(text) => Error::Environment(format!("{text}; or give manifests")),
         other => other,
     });
@@ -176,7 +176,7 @@ fn explain_by_manifests(explain: &Explain, completed: &Completed) -> Result<Answ
     Ok(Answer::Several(all))
 }
 
-/// A line for each connection: both ends, the verdict, and what decides where it stops.
+/// A line for each connection: both ends, the verdict, and the rule that stops it or lets it in.
 fn short(all: &[Explanation]) -> String {
     let rows = all.iter().map(|Explanation { story, .. }| {
         let stages = story.leaving.iter().chain(&story.arriving);

@@ -1,4 +1,4 @@
-//! What a command of `manx policy` reads: manifests, or a live cluster.
+//! The input of the commands of `manx policy`: manifests, or a live cluster.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -44,14 +44,14 @@ impl Manifests {
     }
 }
 
-/// Prints the invalid objects, which fail closed, and the folders whose objects are missing. If not even all objects are
-/// known, it is an error.
-pub(super) fn tell_invalid(contents: &Contents) -> Result<(), Error> {
-    let told = |problem: &&Problem| {
+/// Prints the invalid objects, which fail closed, and the folders that were skipped. It is an error if not all objects are
+/// known.
+pub(super) fn report_invalid(contents: &Contents) -> Result<(), Error> {
+    let is_reported = |problem: &&Problem| {
         problem.severity == Severity::Error || problem.code() == Code::SkippedFolder
     };
-    for problem in contents.problems.iter().filter(told) {
-        // If standard error is closed, there is no one to tell.
+    for problem in contents.problems.iter().filter(is_reported) {
+        // This fails if standard error is closed, and then nobody reads it.
         let _ = writeln!(io::stderr(), "{problem}");
     }
     if contents.in_sync {

@@ -1,4 +1,4 @@
-//! `manx policy`: what policies do, without a cluster or in a running agent.
+//! `manx policy`: commands that evaluate policies, without a cluster or in a running agent.
 
 pub mod assume;
 pub mod check;
@@ -28,12 +28,11 @@ pub enum Command {
     /// Tell whether a connection passes, and what decided, tier by tier and rule by rule
     Explain(explain::Explain),
     /// Tell who reaches whom on which ports, every pair
-    Matrix(matrix::MatrixOf),
+    Matrix(matrix::MatrixSettings),
     /// Prove the tables of every node: each cell says what the objects say, or here is a packet
     Prove(prove::Prove),
 }
 
-/// Runs the command.
 pub fn run(policy: &Policy) -> Result<(), Error> {
     match &policy.command {
         Command::Check(check) => check::run(check),

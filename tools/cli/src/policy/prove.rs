@@ -10,7 +10,7 @@ use manx_policy_compiler::resolve::LocalName;
 use serde::Serialize;
 
 use super::assume::{Assume, Completed};
-use super::manifests::{Manifests, tell_invalid};
+use super::manifests::{Manifests, report_invalid};
 use crate::Error;
 use crate::output::{self, Output};
 use manx_analysis::proof::Proof;
@@ -36,7 +36,6 @@ pub struct Prove {
     pub manifests: Manifests,
 }
 
-/// The output.
 #[derive(Debug, Serialize)]
 struct Report {
     proved: bool,
@@ -48,16 +47,16 @@ struct Report {
 /// The result for one node.
 #[derive(Debug, Serialize)]
 struct Outcome {
-    /// Empty for pods without a node if there is no node.
+    /// The node; empty for pods without one.
     node: String,
-    /// What was compared; `None` if it was refuted.
+    /// The size of the proof; `None` if the tables were refuted.
     #[serde(flatten)]
     proof: Option<Compared>,
     milliseconds: u128,
     refutation: Option<Box<Refutation>>,
 }
 
-/// How much was compared.
+/// The size of a proof.
 #[derive(Debug, Serialize)]
 struct Compared {
     endpoints: u64,
@@ -70,7 +69,7 @@ struct Compared {
 /// if that is not known.
 pub fn run(prove: &Prove) -> Result<(), Error> {
     let contents = prove.manifests.read()?;
-    tell_invalid(&contents)?;
+    report_invalid(&contents)?;
     let Some(completed) = prove.assume.complete(contents)? else { return Ok(()) };
     let report =
         report(&completed, prove.node.as_deref(), NodeTables::new).map_err(Error::Invalid)?;
@@ -81,7 +80,7 @@ pub fn run(prove: &Prove) -> Result<(), Error> {
     if report.proved { Ok(()) } else { Err(Error::Deviation) }
 }
 
-/// Proves the tables that `tables` makes for the endpoints of each node, or of one.
+/// Proves the tables that `tables` makes for the endpoints of each node, or of one node.
 fn report(
     completed: &Completed,
     only: Option<&str>,
@@ -127,7 +126,7 @@ fn report(
     Ok(report)
 }
 
-/// indicatif draws on standard error, and only on a terminal.
+/// Makes a progress bar. indicatif draws it on standard error, and only on a terminal.
 fn bar(node: &str) -> ProgressBar {
     let bar = ProgressBar::new(1);
     if let Ok(style) = ProgressStyle::with_template("node {msg}: {wide_bar} {pos}/{len} ends") {

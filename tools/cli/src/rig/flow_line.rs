@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use humantime::format_rfc3339_millis;
 use serde::Serialize;
 
-use super::flow::{Decided, Ends, Verdict};
+use super::flow::{FlowEnds, FlowVerdict, Verdict};
 use crate::Error;
 use crate::output::{self, Output};
 use manx_rig::world::setup::State;
@@ -40,7 +40,7 @@ struct End {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     address: IpAddr,
-    /// Absent for protocols without ports.
+    /// The port; absent for protocols without ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     port: Option<u16>,
 }
@@ -48,17 +48,18 @@ struct End {
 /// See the module.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
-    /// RFC 3339.
+    /// The time (RFC 3339).
     time: String,
     verdict: Verdict,
     source: End,
     destination: End,
     /// The protocol's name, or its number.
     protocol: String,
-    /// What the source's egress policy decided by; absent if no agent of the rig decides it, or if ingress denied it.
+    /// The rule of the source's egress policy that decided. Absent if no agent of the rig decides it, or if ingress policy
+    /// denied the flow.
     #[serde(skip_serializing_if = "Option::is_none")]
     egress: Option<String>,
-    /// The same of the destination's ingress policy.
+    /// The rule of the destination's ingress policy that decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     ingress: Option<String>,
 }
@@ -70,7 +71,7 @@ struct Missing {
 }
 
 impl Line {
-    pub(super) fn new(ends: &Ends, decided: &Decided, Names(names): &Names) -> Self {
+    pub(super) fn new(ends: &FlowEnds, decided: &FlowVerdict, Names(names): &Names) -> Self {
         let end = |(address, port): (IpAddr, u16)| End {
             name: names.get(&address).cloned(),
             address,
@@ -127,7 +128,7 @@ fn protocol(number: u8) -> String {
     }
 }
 
-/// How many flows are not shown.
+/// The number of flows that are not shown.
 pub(super) fn show_missing(missing: u64, form: Output) -> Result<String, Error> {
     match form {
         Output::Json => output::json_line(&Missing { missing }),
@@ -150,7 +151,7 @@ mod tests {
         verdict: Verdict,
     ) -> Line {
         let address = |text: &str| text.parse().unwrap();
-        let ends = Ends {
+        let ends = FlowEnds {
             source: (address("10.244.1.2"), 40_000),
             destination: (address(destination.0), destination.1),
             protocol,
@@ -158,7 +159,7 @@ mod tests {
         let at = UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
         let [egress, ingress] = rules.map(|rule| rule.map(str::to_owned));
         let names = Names([(address("10.244.1.2"), "shop/web".to_owned())].into());
-        Line::new(&ends, &Decided { at, verdict, egress, ingress }, &names)
+        Line::new(&ends, &FlowVerdict { at, verdict, egress, ingress }, &names)
     }
 
     #[test]

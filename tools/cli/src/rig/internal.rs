@@ -100,8 +100,8 @@ pub fn run_internal(command: Internal) -> Result<(), Error> {
     }
 }
 
-/// The result of the supervisor or of init. The caller reads on stdout, as an event of the rig, why they could not
-/// start.
+/// The result of the supervisor or of init. If it could not start, the caller reads the reason on stdout, as an event of
+/// the rig.
 fn ended(result: Result<bool, SuperviseError>) -> Result<(), Error> {
     match result {
         Ok(true) => Ok(()),

@@ -11,10 +11,9 @@ use manx_rig::world::bounded_log::{LogReader, NewLines};
 use manx_rig::world::setup::State;
 use manx_rig::world::workdir::Workdir;
 
-/// The interval at which a log is read again.
+/// The time between two looks at a log.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// A node's log.
 struct Log {
     /// The node's name, before each line if there are several logs.
     prefix: String,
@@ -35,7 +34,7 @@ pub(super) fn logs(settings: &Logs) -> Result<(), Error> {
             return Ok(());
         }
     }
-    // The rig is asked before the logs are read, so that its last lines are printed.
+    // The check whether the rig runs comes before the logs are read, so that its last lines are printed.
     let mut running = settings.follow;
     while running {
         std::thread::sleep(AGAIN);
@@ -81,10 +80,10 @@ impl Log {
         self.reader.new_lines().map_err(|error| failed(&self.node, &error))
     }
 
-    /// False: nobody reads any more.
+    /// Prints the new lines. False: nobody reads any more.
     fn print(&self, new: &NewLines) -> Result<bool, Error> {
         if new.lost {
-            // If standard error is closed, there is no one to tell.
+            // This fails if standard error is closed, and then nobody reads it.
             let _ = writeln!(
                 io::stderr(),
                 "manx: the log of node {} was written faster than it is read: lines are missing here",

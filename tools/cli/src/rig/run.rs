@@ -66,13 +66,14 @@ pub(super) fn run(settings: &Run) -> Result<(), Error> {
         && settings.pod_device == PodDevice::Auto
         && let Some(lack) = environment.lack(Capability::Tun)
     {
-        // Why pods are attached by veth pairs, and how to get TUN devices.
+        // The message says why pods are attached by veth pairs, and how to get TUN devices.
         screen.note(&lack.to_string());
     }
     finish(&report, settings.output, true)
 }
 
-/// What `manx doctor` finds. An obstacle to the rig ends the command with the sentence that `doctor` says.
+/// Examines the environment, as `manx doctor` does. An obstacle to the rig ends the command with the sentence of
+/// `doctor`.
 fn check_environment() -> Result<doctor::Report, Error> {
     let report = crate::doctor::examine()?;
     match report.obstacle() {
@@ -198,7 +199,7 @@ pub(super) fn delete(settings: &Delete) -> Result<(), Error> {
     finish(&report?, settings.output, settings.table)
 }
 
-/// Prints a report. If there was a run before, the text has what changed since, and the truth table if `table`. A
+/// Prints a report. After an earlier run the text has the changes since then, and the truth table only if `table`. A
 /// deviation makes the command fail.
 pub(super) fn finish(report: &Report, output: Output, table: bool) -> Result<(), Error> {
     match output {
@@ -218,14 +219,14 @@ fn console_width() -> Option<u16> {
     comfy_table::Table::new().width()
 }
 
-/// `manx rig exec`: ends with the exit code of the command.
+/// `manx rig exec`. It ends with the exit code of the command that it runs.
 pub(super) fn exec(settings: &Exec) -> Result<(), Error> {
     let workdir = chosen_to_change(settings.rig.as_deref())?;
     let state = state(&workdir)?;
     let prober = Prober::from(settings.party.clone());
     let node = host_of(&state, &prober);
     if let Some(node) = &node {
-        // If standard error is closed, there is no one to tell.
+        // This fails if standard error is closed, and then nobody reads it.
         let _ =
             writeln!(std::io::stderr(), "manx: {prober} is on the network of {node}: run there");
     }

@@ -19,26 +19,26 @@ use manx_rig::world::workdir::{self, Workdir};
 
 #[derive(Serialize)]
 struct List {
-    rigs: Vec<Listed>,
+    rigs: Vec<ListedRig>,
 }
 
-/// A rig in the list.
+/// A rig that runs.
 #[derive(Serialize)]
 #[serde(tag = "phase", rename_all = "snake_case")]
-enum Listed {
-    /// It is still being built.
+enum ListedRig {
+    /// The rig is still being built.
     Building { name: String },
-    /// It is built.
-    Running(Details),
+    /// The rig is built.
+    Running(RigDetails),
 }
 
 /// A rig that is built.
 #[derive(Serialize)]
-struct Details {
+struct RigDetails {
     name: String,
     source: PathBuf,
     folder: PathBuf,
-    /// When it was built (RFC 3339).
+    /// The time when it was built (RFC 3339).
     since: String,
     outside: Vec<IpAddr>,
     nodes: Vec<Node>,
@@ -53,7 +53,7 @@ struct Node {
     agent: Agent,
 }
 
-/// An agent as far as the rig knows it.
+/// The state of an agent, as the rig reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "phase", rename_all = "snake_case")]
 enum Agent {
@@ -70,8 +70,8 @@ pub(super) fn list(form: Output) -> Result<(), Error> {
     let mut rigs = Vec::new();
     for workdir in workdir::running()? {
         rigs.push(match State::read(&workdir) {
-            Ok(state) => Listed::Running(details(&workdir, state)),
-            Err(_) => Listed::Building { name: workdir.name().to_owned() },
+            Ok(state) => ListedRig::Running(details(&workdir, state)),
+            Err(_) => ListedRig::Building { name: workdir.name().to_owned() },
         });
     }
     match form {
@@ -107,20 +107,20 @@ pub(super) fn down(named: &Named) -> Result<(), Error> {
     })
 }
 
-fn details(workdir: &Workdir, state: State) -> Details {
+fn details(workdir: &Workdir, state: State) -> RigDetails {
     let agents = caller::agents(workdir).map_err(|error| error.to_string());
     let agent = |node: &str| match &agents {
-        Ok(agents) => agent_of(agents, node),
+        Ok(agents) => find_agent(agents, node),
         Err(reason) => Agent::Unknown { reason: reason.clone() },
     };
     let since = since(&state);
     let State { name, source, built_s: _, nodes, pods, host_pods, outside } = state;
     let nodes = nodes.into_iter().map(|node| Node { agent: agent(&node.name), node }).collect();
     let folder = workdir.path().to_owned();
-    Details { name, source, folder, since, outside, nodes, pods, host_pods }
+    RigDetails { name, source, folder, since, outside, nodes, pods, host_pods }
 }
 
-fn agent_of(agents: &[AgentState], node: &str) -> Agent {
+fn find_agent(agents: &[AgentState], node: &str) -> Agent {
     match agents.iter().find(|agent| agent.node == node).map(|agent| &agent.ended) {
         Some(None) => Agent::Running,
         Some(Some(end)) => Agent::Ended(end.clone()),
@@ -136,7 +136,7 @@ fn since(state: &State) -> String {
     format_rfc3339_seconds(built(state)).to_string()
 }
 
-/// In whole seconds.
+/// A duration in whole seconds.
 fn age(state: &State) -> Duration {
     let age = SystemTime::now().duration_since(built(state)).unwrap_or_default();
     Duration::from_secs(age.as_secs())
@@ -147,10 +147,10 @@ fn counts(nodes: usize, pods: usize) -> String {
     format!("{}, {}", of(nodes, "node"), of(pods, "pod"))
 }
 
-fn listed(rig: &Listed) -> String {
+fn listed(rig: &ListedRig) -> String {
     match rig {
-        Listed::Building { name } => format!("{name}: being built\n"),
-        Listed::Running(rig) => {
+        ListedRig::Building { name } => format!("{name}: being built\n"),
+        ListedRig::Running(rig) => {
             let counts = counts(rig.nodes.len(), rig.pods.len());
             let mut text = format!(
                 "{}: {counts}, from {}, since {}\n",
@@ -159,15 +159,15 @@ fn listed(rig: &Listed) -> String {
                 rig.since
             );
             for Node { node, agent } in &rig.nodes {
-                text.push_str(&trouble(&node.name, agent));
+                text.push_str(&describe_fault(&node.name, agent));
             }
             text
         }
     }
 }
 
-/// What is wrong with an agent, if anything is.
-fn trouble(node: &str, agent: &Agent) -> String {
+/// Describes the fault of an agent; empty if it runs.
+fn describe_fault(node: &str, agent: &Agent) -> String {
     match agent {
         Agent::Running => String::new(),
         Agent::Unknown { reason } => {
@@ -189,7 +189,7 @@ fn ips(ips: &[IpAddr]) -> String {
     ips.iter().map(ToString::to_string).collect::<Vec<String>>().join(", ")
 }
 
-fn text(rig: &Details) -> String {
+fn text(rig: &RigDetails) -> String {
     let path = |path: &Path| path.display().to_string();
     let mut text = format!(
         "rig {} from {}, since {}, files in {}\noutside: {}\n",
@@ -203,7 +203,7 @@ fn text(rig: &Details) -> String {
         let (addresses, socket) = (ips(&node.addresses), path(&node.socket));
         // Writing to a String cannot fail.
         let _ = writeln!(text, "node/{}: {addresses}; agent at {socket}", node.name);
-        text.push_str(&trouble(&node.name, agent));
+        text.push_str(&describe_fault(&node.name, agent));
         for pod in rig.pods.iter().filter(|pod| pod.node == node.name) {
             let _ = writeln!(text, "  {}: {} ({})", pod.name, ips(&pod.addresses), pod.device);
         }

@@ -21,7 +21,6 @@ impl Screen {
         Self { bar, step: String::new() }
     }
 
-    /// Removes the bar.
     pub(super) fn clear(&self) {
         self.bar.finish_and_clear();
     }

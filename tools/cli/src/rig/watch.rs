@@ -1,13 +1,13 @@
 //! `manx rig watch`: the flows of a rig as they come, with the rules that decided.
 //!
-//! The agents are asked at short intervals for the flows in their tables and for those that they denied since. A flow
-//! between two nodes is decided at both ends: its line waits one interval, so that it has what both agents say.
+//! At short intervals the command asks the agents for the flows in their tables, and for those denied since the last time.
+//! A flow between two nodes is decided at both ends, so its line waits one interval for the reply of the other agent.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write as _};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::flow::{Decided, Ends, Verdict};
+use super::flow::{FlowEnds, FlowVerdict, Verdict};
 use super::flow_line::{self, Line, Names};
 use super::settings::Watch;
 use crate::Error;
@@ -18,14 +18,14 @@ use manx_api::{Denial, FlowStatus, Flows};
 use manx_policy_compiler::model::Protocol;
 use manx_rig::world::setup::{NodeState, State};
 
-/// The interval at which the agents are asked.
+/// The time between two requests to the agents.
 const AGAIN: Duration = Duration::from_millis(250);
-/// An agent that does not answer for so long is watched no more: the others wait for it.
+/// The time after which an agent without an answer is no longer watched, because the others wait for it.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Intervals after which a flow that is in no table is forgotten: the copies of large tables are not always of the same
-/// flows.
+/// The number of intervals after which a flow that is in no table is forgotten. It is more than one because two copies of
+/// a large table may hold different flows.
 const FORGET: u64 = 40;
-/// Lines of one interval. Further ones are left out and counted.
+/// The most lines of one interval. Further lines are left out and counted.
 const LINES: usize = 1000;
 
 /// An agent that is watched.
@@ -34,11 +34,11 @@ struct Agent {
     client: Client,
     /// The last reply.
     last: Flows,
-    /// Packets of the known flows, and the interval at which they were last in the table.
-    known: HashMap<Ends, (u64, u64)>,
+    /// The known flows: their packets, and the interval at which they were last in the table.
+    known: HashMap<FlowEnds, (u64, u64)>,
 }
 
-/// Prints the flows until the rig ends, or nobody reads any more.
+/// Prints the flows until the rig ends, or the reader of the output has gone.
 pub(super) fn watch(settings: &Watch) -> Result<(), Error> {
     let workdir = chosen(settings.rig.as_deref())?;
     let state = state(&workdir)?;
@@ -68,7 +68,7 @@ pub(super) fn watch(settings: &Watch) -> Result<(), Error> {
                 false
             }
         });
-        // The second agent of a flow may have had it one interval later than the first.
+        // The second agent of a flow may report it one interval after the first.
         for (ends, decided) in &mut waiting {
             if let Some(more) = new.remove(ends) {
                 merge(decided, more);
@@ -102,8 +102,8 @@ fn connect(state: &State) -> Result<Vec<Agent>, Error> {
     }
 }
 
-fn ends(flow: &FlowStatus) -> Ends {
-    Ends {
+fn ends(flow: &FlowStatus) -> FlowEnds {
+    FlowEnds {
         source: (flow.source, flow.source_port),
         destination: (flow.destination, flow.destination_port),
         protocol: flow.protocol,
@@ -119,11 +119,11 @@ impl Agent {
         Ok(Self { node: node.name.clone(), client, last, known })
     }
 
-    /// Adds what is new, and returns how many flows there were that the agent cannot show.
+    /// Adds the new flows, and returns the number of flows that the agent cannot show.
     fn ask(
         &mut self,
         round: u64,
-        new: &mut BTreeMap<Ends, Decided>,
+        new: &mut BTreeMap<FlowEnds, FlowVerdict>,
     ) -> Result<u64, manx_api::client::Error> {
         let flows = self.client.flows(Some(self.last.denied))?;
         let left_out = left_out(&flows, &self.last);
@@ -136,7 +136,7 @@ impl Agent {
         }
         for denial in &flows.denials {
             let (ends, decided) = denied(denial);
-            // If policy allows it later, that is a line.
+            // If policy allows the flow later, it gets a line again.
             self.known.remove(&ends);
             add(new, ends, decided);
         }
@@ -146,23 +146,23 @@ impl Agent {
     }
 }
 
-/// How many flows, at most, came since the reply before and are not in this one.
+/// An upper bound of the flows that began since the last reply and are not in this one.
 fn left_out(now: &Flows, before: &Flows) -> u64 {
     let counts = |it: &Flows| [it.unreported, it.evicted, it.more];
     let pairs = counts(now).into_iter().zip(counts(before));
     now.forgotten + pairs.map(|(now, before)| now.saturating_sub(before)).sum::<u64>()
 }
 
-fn allowed(flow: &FlowStatus) -> Decided {
+fn allowed(flow: &FlowStatus) -> FlowVerdict {
     let (egress, ingress) = (flow.egress.clone(), flow.ingress.clone());
-    Decided { at: SystemTime::now(), verdict: Verdict::Allowed, egress, ingress }
+    FlowVerdict { at: SystemTime::now(), verdict: Verdict::Allowed, egress, ingress }
 }
 
-fn denied(denial: &Denial) -> (Ends, Decided) {
+fn denied(denial: &Denial) -> (FlowEnds, FlowVerdict) {
     // A denied echo has its identifier in place of a port, and a flow has 0.
     let has_ports = Protocol::from_number(denial.protocol).is_some();
     let port = |number| if has_ports { number } else { 0 };
-    let ends = Ends {
+    let ends = FlowEnds {
         source: (denial.source, port(denial.source_port)),
         destination: (denial.destination, port(denial.destination_port)),
         protocol: denial.protocol,
@@ -171,18 +171,18 @@ fn denied(denial: &Denial) -> (Ends, Decided) {
     let rule = Some(denial.rule.clone());
     let (egress, ingress) =
         if denial.reason == "policy-egress" { (rule, None) } else { (None, rule) };
-    (ends, Decided { at, verdict: Verdict::Denied, egress, ingress })
+    (ends, FlowVerdict { at, verdict: Verdict::Denied, egress, ingress })
 }
 
-fn add(new: &mut BTreeMap<Ends, Decided>, ends: Ends, decided: Decided) {
+fn add(new: &mut BTreeMap<FlowEnds, FlowVerdict>, ends: FlowEnds, decided: FlowVerdict) {
     match new.get_mut(&ends) {
         Some(known) => merge(known, decided),
         None => _ = new.insert(ends, decided),
     }
 }
 
-/// Joins what two agents say of a flow: it passes if both let it pass, and a denial has the rule that denied.
-fn merge(known: &mut Decided, more: Decided) {
+/// Joins the reports of two agents on a flow: it passes if both let it pass, and a denial has the rule that denied.
+fn merge(known: &mut FlowVerdict, more: FlowVerdict) {
     match (known.verdict, more.verdict) {
         (Verdict::Allowed, Verdict::Denied) => *known = more,
         (Verdict::Denied, Verdict::Allowed) => {}
@@ -194,15 +194,15 @@ fn merge(known: &mut Decided, more: Decided) {
     }
 }
 
-/// The lines in the order of their times, and then how many are missing.
+/// The lines in the order of their times, and then the number of missing lines.
 fn lines(
-    due: BTreeMap<Ends, Decided>,
+    due: BTreeMap<FlowEnds, FlowVerdict>,
     names: &Names,
     form: Output,
     missing: &mut u64,
 ) -> Result<String, Error> {
     *missing += due.len().saturating_sub(LINES) as u64;
-    let mut lines: Vec<(Ends, Decided)> = due.into_iter().collect();
+    let mut lines: Vec<(FlowEnds, FlowVerdict)> = due.into_iter().collect();
     lines.sort_by_key(|(_, decided)| decided.at);
     lines.truncate(LINES);
     let mut text = String::new();
@@ -220,26 +220,26 @@ fn lines(
 mod tests {
     use super::*;
 
-    fn ends() -> Ends {
+    fn ends() -> FlowEnds {
         let address = |text: &str| text.parse().unwrap();
-        Ends {
+        FlowEnds {
             source: (address("10.244.1.2"), 40_000),
             destination: (address("10.244.2.3"), 80),
             protocol: 6,
         }
     }
 
-    fn decided(verdict: Verdict, second: u64, rules: [Option<&str>; 2]) -> Decided {
+    fn decided(verdict: Verdict, second: u64, rules: [Option<&str>; 2]) -> FlowVerdict {
         let at = UNIX_EPOCH + Duration::from_secs(second);
         let [egress, ingress] = rules.map(|rule| rule.map(str::to_owned));
-        Decided { at, verdict, egress, ingress }
+        FlowVerdict { at, verdict, egress, ingress }
     }
 
     #[test]
     fn a_flow_between_nodes_is_one_line_whichever_agent_is_first() {
         use Verdict::{Allowed, Denied};
         for order in [[0, 1], [1, 0]] {
-            let joined = |both: [Decided; 2]| {
+            let joined = |both: [FlowVerdict; 2]| {
                 let mut new = BTreeMap::new();
                 for index in order {
                     add(&mut new, ends(), both[index].clone());
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!((left_out(&now, &before), left_out(&before, &before)), (2 + 7, 0));
 
         let flow = |port: usize| {
-            let ends = Ends { source: (ends().source.0, port as u16), ..ends() };
+            let ends = FlowEnds { source: (ends().source.0, port as u16), ..ends() };
             (ends, decided(Verdict::Allowed, port as u64, [Some("a"), None]))
         };
         let names = Names::default();

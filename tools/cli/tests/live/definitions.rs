@@ -32,7 +32,7 @@ fn rules() -> [Value; 2] {
     [ingress, egress]
 }
 
-/// Where a rule of [`rules`] could have a field more, which might restrict it.
+/// The places of [`rules`] that could have a further field, which might restrict a rule.
 const MORE: [&str; 9] = [
     "/spec/ingress/0",
     "/spec/ingress/0/source",
@@ -127,7 +127,7 @@ pub(super) fn check(server: &Server) {
     check_explained(server);
 }
 
-/// A policy of the server is in force some time after it was made: each refuses what no schema does.
+/// Waits until the server's policies are in force: each refuses an object that a schema allows.
 fn wait_for_policies(server: &Server) {
     for (kind, spec) in [
         (Kind::GlobalNetworkPolicy, json!({ "ingress": [{ "action": "Allow", "later": true }] })),
@@ -141,8 +141,8 @@ fn wait_for_policies(server: &Server) {
     }
 }
 
-/// A field that the server dropped would make an object say less than its author wrote. One that the kind does not have
-/// is kept, and refused in a rule.
+/// The server must not drop a field, because the object would then say less than its author wrote. A field that the kind
+/// does not have is kept, and in a rule it is refused.
 fn check_kept(server: &Server) {
     for wanted in objects() {
         let strict = ["apply", "--validate=strict", "-o", "json", "-f", "-"];
@@ -164,12 +164,12 @@ fn check_kept(server: &Server) {
     }
 }
 
-/// Whether the server takes an object. What the client would check is not checked.
+/// Tries to create an object at the server, without the client's checks.
 fn create(server: &Server, object: &str) -> Result<String, String> {
     server.try_kubectl(&["create", "--dry-run=server", "--validate=ignore", "-f", "-"], object)
 }
 
-/// What the reader's tests take for invalid is refused, but for what only an agent can tell.
+/// The server refuses the objects that the reader refuses, except those that only an agent can recognise.
 fn check_refused(server: &Server) {
     let mut wrong = Vec::new();
     for file in ["rules", "policies", "resources", "pools"] {
@@ -188,7 +188,7 @@ fn check_refused(server: &Server) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// `kubectl explain` has a word on every field of a kind.
+/// `kubectl explain` describes every field of a kind.
 fn check_explained(server: &Server) {
     for object in objects() {
         let kind = object["kind"].as_str().unwrap().to_lowercase();

@@ -1,5 +1,5 @@
-//! A real API server: every cluster of `fixtures/`, once as files and once through the server, has the same verdicts;
-//! what agents write there (`written`) and may write (`rights`), and the kinds that Manx brings (`definitions`).
+//! A real API server. Every cluster of `fixtures/` has the same verdicts as files and through the server. `written` tests
+//! the writes of agents, `rights` their rights, and `definitions` the kinds that Manx installs.
 //!
 //! The server is that of `tests/cluster`, without nodes. So what a cluster's programs would write is written here: the
 //! status of pods, which a server drops when an object is made, and the end of a deleted namespace. The server takes
@@ -123,7 +123,7 @@ impl Server {
         }
     }
 
-    /// Takes away what `fill` has made.
+    /// Deletes the objects that `fill` has made.
     fn clear(&self, objects: &[Value]) {
         let lasting = |it: &Value| {
             it["kind"] == "Namespace"
@@ -151,7 +151,7 @@ impl Drop for Server {
     }
 }
 
-/// Runs a command in the folder of the cluster's module, and returns what it prints, or why it fails.
+/// Runs a command in the folder of the cluster's module, and returns its output, or the reason why it fails.
 fn succeed(command: &mut Command, input: &str) -> Result<String, String> {
     command.current_dir(format!("{ROOT}/tests/cluster"));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -231,7 +231,7 @@ fn manifests(cluster: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The matrix of what `source` names: who reaches whom, and what the command assumes and notes.
+/// The matrix of a source, with the command's assumptions and notes.
 fn matrix(source: &[&str]) -> (Value, String) {
     let arguments = [&["policy", "matrix", "--output", "json"], source].concat();
     let output = Command::new(env!("CARGO_BIN_EXE_manx")).args(&arguments).output().unwrap();

@@ -1,7 +1,7 @@
-//! What the token of one node's agent may do, by the rights of `deploy/manx.yaml`, what all others may not, and what makes
-//! the first pool.
+//! The rights of `deploy/manx.yaml`: the token of a node's agent may write its own node's objects and no others, and the
+//! Job's token may make the first pool.
 //!
-//! Each request that is refused here is one that an agent whose node is taken over could send, or a tenant.
+//! An attacker who controls a node, or a tenant, could send each request that is refused here.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use super::{ROOT, Server};
 
 const ACCOUNT: &str = "manx-node";
 
-/// What agents write.
+/// The annotations that agents write.
 const POD_IP: &str = "cni.projectcalico.org/podIP";
 const POD_IPS: &str = "cni.projectcalico.org/podIPs";
 
-/// How long the server may take until a policy that was made is in force.
+/// The time that the server may take to put a new policy into force.
 const IN_FORCE: Duration = Duration::from_secs(30);
 
-/// Gives the accounts, rights and policies of the manifest, all but Calico's kinds, which are there.
+/// Makes the accounts, rights and policies of the manifest. Calico's kinds are there already.
 pub(super) fn install(server: &Server) {
     let manifest = fs::read_to_string(format!("{ROOT}/deploy/manx.yaml")).unwrap();
     let (_, rest) = manifest.split_once("\n---\n").unwrap();
@@ -36,7 +36,7 @@ pub(super) fn install(server: &Server) {
     server.kubectl(&bound, "");
 }
 
-/// The pod of a node's agent, as far as its token is concerned.
+/// The pod of a node's agent, with the fields that its token needs.
 pub(super) fn agent_pod(node: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -45,7 +45,7 @@ pub(super) fn agent_pod(node: &str) -> Value {
     })
 }
 
-/// The kubeconfig of the agent of a node, whose pod is there: with the token that kubelet would give the pod.
+/// The kubeconfig of a node's agent, with the token that kubelet would give its pod. The pod exists.
 pub(super) fn agent(server: &Server, node: &str) -> PathBuf {
     let pod = format!("agent-{node}");
     let uid = ["-n", "kube-system", "get", "pod", &pod, "-o", "jsonpath={.metadata.uid}"];
@@ -68,12 +68,12 @@ fn as_account(server: &Server, account: &str, bound: &[&str]) -> PathBuf {
     file
 }
 
-/// A patch, as what the kubeconfig says. `Err`: what the server answers.
+/// Sends a patch as the user of a kubeconfig. `Err`: the answer of the server.
 fn patch(server: &Server, as_whom: &Path, what: &[&str], object: &Value) -> Result<String, String> {
     patch_by(server, as_whom, "--type=merge", what, object)
 }
 
-/// The same by another type of patch.
+/// Sends a patch of a given type.
 fn patch_by(
     server: &Server,
     as_whom: &Path,
@@ -162,7 +162,7 @@ pub(super) fn check(server: &Server) {
         assert!(error.contains(told), "{object}: {error}");
     }
 
-    // What no right allows.
+    // No right allows these.
     let forbidden = "is forbidden";
     for (what, object) in [
         (&["-n", "rights", "pod", "own"][..], addresses("10.0.0.5/32")),
@@ -176,7 +176,7 @@ pub(super) fn check(server: &Server) {
     let error = server.try_kubectl(&create, &pool("192.0.2.0/24").to_string()).unwrap_err();
     assert!(error.contains(forbidden) && error.contains("ippools"), "{error}");
 
-    // A token that names no node, as an older API server or a Secret gives it.
+    // A token without a node, like those of older API servers and Secrets, is refused.
     let unbound = as_account(server, ACCOUNT, &[]);
     let error = patch(server, &unbound, &own, &addresses("10.0.0.5/32")).unwrap_err();
     assert!(error.contains("names no node"), "{error}");
@@ -188,7 +188,7 @@ pub(super) fn check(server: &Server) {
     server.clear(&objects);
 }
 
-/// The two annotations are what they were when somebody who is not the network has changed a pod, or has tried.
+/// The two annotations stay as they were when a user other than the agent changes a pod, or tries to.
 fn check_others(server: &Server, agent: &Path) {
     let everything = |user: &str, pod: &str, part: &[&str], object: &Value| {
         let user = ["--as", user, "--as-group=system:masters", "-n", "rights", "patch", "pod", pod];
@@ -231,7 +231,7 @@ fn check_others(server: &Server, agent: &Path) {
         everything("ann", pod, &[], &object).unwrap();
         everything("ann", pod, status, &json!({ "status": { "message": "m" } })).unwrap();
     }
-    // What was empty may go.
+    // An empty annotation may be removed.
     patch(server, agent, &own, &some("")).unwrap();
     everything("ann", "own", &[], &annotation(POD_IP, &Value::Null)).unwrap();
     let accounts =
@@ -242,7 +242,7 @@ fn check_others(server: &Server, agent: &Path) {
     }
 }
 
-/// Of its own node an agent changes one condition, and of other nodes nothing.
+/// An agent may change one condition of its own node, and nothing of other nodes.
 fn check_condition(server: &Server, agent: &Path, unbound: &Path) {
     let own = ["node", "n1", "--subresource=status"];
     let others = ["node", "n2", "--subresource=status"];
@@ -314,7 +314,7 @@ fn check_condition(server: &Server, agent: &Path, unbound: &Path) {
         let error = by(agent, what, &object).unwrap_err();
         assert!(error.contains(told), "{object}: {error}");
     }
-    // A patch of another type puts a list in the place of the other one.
+    // A patch of another type replaces a list.
     let lists = [
         json!([network("True")]),
         json!([network("True"), network("False"), before["status"]["conditions"][0]]),
@@ -324,7 +324,7 @@ fn check_condition(server: &Server, agent: &Path, unbound: &Path) {
         let error = patch(server, agent, &own, &conditions(&list)).unwrap_err();
         assert!(error.contains(this_condition), "{list}: {error}");
     }
-    // A status has no way to the rest: the server takes it as unchanged.
+    // A patch of the status cannot change other fields: the server ignores them.
     for spec in [json!({ "taints": null }), json!({ "unschedulable": true })] {
         by(agent, &own, &json!({ "spec": spec })).unwrap();
     }
@@ -349,7 +349,7 @@ fn pool(cidr: &str) -> Value {
     })
 }
 
-/// What the Job runs makes a pool if there is none, and leaves one that is there as it is.
+/// The Job's command makes a pool if there is none, and does not change an existing one.
 fn check_first_pool(server: &Server) {
     let kubeconfig = as_account(server, "manx-pool", &[]);
     let make = |cidr: &str| {
@@ -372,7 +372,7 @@ fn check_first_pool(server: &Server) {
     assert_eq!(make("10.8.0.0/16"), "the cluster has an IPPool: none was made\n");
     assert_eq!(found(), "default-ipv4-ippool 10.7.0.0/16 Always\n");
     server.kubectl(&["delete", "ippools.projectcalico.org", "default-ipv4-ippool"], "");
-    // Of another name.
+    // A pool of another name counts, too.
     let mut other = pool("10.9.0.0/16");
     other["metadata"]["name"] = "mine".into();
     server.kubectl(&["create", "-f", "-"], &other.to_string());

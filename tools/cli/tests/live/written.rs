@@ -1,5 +1,5 @@
-//! What agents write at an API server, with the rights of `deploy/manx.yaml` and no more: addresses of their pods, whether
-//! their node has a network, and Events about objects that are not valid.
+//! The writes of agents at an API server, with only the rights of `deploy/manx.yaml`: their pods' addresses, their node's
+//! network condition, and Events about objects that are not valid.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -12,17 +12,17 @@ use serde_json::{Value, json};
 
 use super::{Server, rights};
 
-/// How long something may take that one agent writes and another one reads.
+/// The time that a write of one agent may take to reach another one.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The agents' way to the objects: those of two nodes.
+/// The sources of the agents of two nodes.
 struct Agents {
     runtime: tokio::runtime::Runtime,
     sources: [Source; 2],
 }
 
 impl Agents {
-    /// Each as what its kubeconfig says.
+    /// Starts each as the user of its kubeconfig.
     fn start(kubeconfigs: &[PathBuf; 2]) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let sources = [("n1", 0), ("n2", 1)].map(|(node, at)| {
@@ -34,7 +34,7 @@ impl Agents {
         Self { runtime, sources }
     }
 
-    /// Follows the server until something holds. Each agent says what is wrong, as it does after every import.
+    /// Follows the server until a condition holds. Each agent reports invalid objects, as it does after every import.
     fn until(&mut self, what: &str, mut holds: impl FnMut(&mut [Source; 2]) -> bool) {
         let start = Instant::now();
         while !holds(&mut self.sources) {
@@ -107,7 +107,7 @@ pub(super) fn check(server: &Server) {
 fn check_addresses(server: &Server, agents: &mut Agents) {
     let given: Vec<IpAddr> = vec!["10.0.0.5".parse().unwrap(), "fd00::5".parse().unwrap()];
     agents.sources[0].assign(pod("web"), Some(given.clone()));
-    // Not its pod.
+    // The pod runs on the other node.
     agents.sources[1].assign(pod("db"), Some(vec!["10.0.0.6".parse().unwrap()]));
     agents.until("node n2 learns the address", |[_, other]| addresses(other, "web") == given);
     let annotations = "jsonpath={.metadata.annotations}";

@@ -144,7 +144,7 @@ fn the_routes_that_are_used_are_those_of_the_tables() {
     };
     let all = asked(&["routes"])["routes"].take();
     let text = |route: &Value, field: &str| route[field].as_str().unwrap().to_owned();
-    // What a pod's prefix leads to if no pod has the address, and by which node the host goes, is said of routes alone.
+    // Only `manx routes` adds the target of addresses without a pod, and the node by which the host sends.
     let plain = |via: String| match via.split_once(',') {
         Some((first, _)) => first.to_owned(),
         None => via,
@@ -155,7 +155,7 @@ fn the_routes_that_are_used_are_those_of_the_tables() {
     let tables = tables.as_array().unwrap().iter();
     let tables: Vec<_> = tables.map(|it| (text(it, "prefix"), text(it, "via"))).collect();
     assert_eq!(used, tables);
-    // One of each kind that a rig has.
+    // A rig has at least one route of each of these sources.
     let sources: BTreeSet<String> =
         all.as_array().unwrap().iter().map(|route| text(route, "source")).collect();
     for source in ["world", "pool", "block of a node", "own block", "attached pod"] {

@@ -12,7 +12,7 @@ use serde_json::Value;
 /// A rig's directory, and a folder for its runtime files that no other rig uses.
 pub(crate) struct Bench {
     pub(crate) folder: tempfile::TempDir,
-    /// What a rig has here.
+    /// The report of `manx doctor`.
     doctor: Value,
 }
 

@@ -1,4 +1,4 @@
-//! What `manx capture` writes for a running rig, and the packets between its nodes, as Wireshark reads them.
+//! The captures of `manx capture` in a running rig, and the packets between its nodes, as Wireshark reads them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

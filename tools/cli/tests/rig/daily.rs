@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use crate::bench::{Bench, deviations, json};
 
-/// What a command prints on standard output.
+/// The standard output of a command.
 fn out(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What a command prints on standard error.
+/// The standard error of a command.
 fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -212,7 +212,7 @@ fn what_standard_input_applies_is_deleted_again_all_or_none() {
     assert!(reaches(&with_input("apply", &["-"], OPEN)));
     refused(&with_input("apply", &["-"], "# nothing"), "no object of a kind that Manx reads");
 
-    // What is not there is named, and what is there stays.
+    // The message names the object that is not there, and the other object stays.
     refused(
         &delete(&["NetworkPolicy/demo/open", "NetworkPolicy/demo/opne", "Service/shop/front"]),
         "there is no NetworkPolicy/demo/opne; there is no Service/shop/front; nothing is deleted",

@@ -14,22 +14,22 @@ use crate::bench::{Bench, deviations, json};
 const FORMS: [(&str, &[&str]); 5] =
     [("yaml", &[]), ("json", &[]), ("per-kind", &[]), ("raw", &[]), ("cluster-info", &["-R"])];
 
-/// Source, destination, packet, exit code, and what is said. A pod's name may lack its random end.
+/// Source, destination, packet, exit code and output. A pod's name may lack its random end.
 const ASKED: [(&str, &str, &str, i32, &str); 15] = [
     ("shop/web-", "shop/api-", "tcp/8080", 0, "allowed by shop/api ingress[0]"),
     ("shop/web-", "shop/api-", "tcp/9113", 1, "isolated by shop/default-deny"),
     ("shop/db-0", "shop/api-", "tcp/8080", 1, "isolated by shop/db"),
     ("shop/db-0", "shop/db-1", "tcp/5432", 0, "allowed by shop/db ingress[0]"),
-    // By the pod's address.
+    // The policy names the source by its address.
     ("monitoring/prometheus-0", "shop/api-", "tcp/9113", 0, "allowed by shop/api ingress[1]"),
     ("ingress/controller-", "shop/api-", "tcp/9113", 1, "isolated by shop/api"),
-    // By the namespace's name.
+    // A policy selects the namespace by its name.
     ("ingress/controller-", "shop/web-", "tcp/8080", 0, "allowed by shop/web ingress[0]"),
     ("outside", "shop/web-", "tcp/8080", 1, "isolated by shop/default-deny, shop/web"),
     ("shop/api-", "outside", "tcp/443", 0, "allowed by shop/api egress[1]"),
     ("shop/web-", "svc/shop/api", "tcp/80", 0, "port 80 of Service shop/api is port 8080 of its"),
     ("shop/web-", "10.96.0.10", "udp/53", 0, "is an address of Service kube-system/kube-dns"),
-    // Waits, and has no address yet.
+    // This pod waits, and has no address yet.
     ("shop/recommend-", "kube-system/coredns-", "udp/53", 0, "assumed: shop/recommend-"),
     ("monitoring/prometheus-0", "monitoring/node-exporter-", "tcp/9100", 0, "judged as node"),
     ("shop/migrate-", "shop/db-0", "tcp/5432", 2, "it is finished"),
@@ -61,7 +61,7 @@ fn texts<'v>(list: &'v Value, key: &str) -> BTreeSet<String> {
     items.iter().map(|item| text(item).as_str().unwrap().to_owned()).collect()
 }
 
-/// The names of all pods, and the pods that have not ended, read by nothing of Manx.
+/// The names of all pods, and the pods that have not ended, read without any code of Manx.
 fn dumped() -> (BTreeSet<String>, BTreeMap<String, Pod>) {
     let text = fs::read_to_string(folder("json") + "/cluster.json").unwrap();
     let list: Value = serde_json::from_str(&text).unwrap();
@@ -92,7 +92,7 @@ fn run(bench: &Bench, command: &[&str], form: (&str, &[&str]), code: i32) -> Out
     output
 }
 
-/// An output as JSON, without what takes another time each time.
+/// An output as JSON, without the fields that hold times.
 fn lasting(output: &Output) -> Value {
     let mut value = json(output);
     for node in value["nodes"].as_array_mut().into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! What kubelet's probes and Prometheus see of a node's agent, over HTTP in the node's own namespace.
+//! The answers of a node's agent to kubelet's probes and Prometheus, over HTTP in the node's own namespace.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ fn probes_and_prometheus_are_answered_on_loopback_with_what_the_agent_does() {
     assert!(decided(&before) > 0, "{page}");
     assert!(before["manx_publish_duration_seconds_count"] > 0);
 
-    // A change of policy reaches the workers, and its time is told.
+    // A change of policy reaches the workers, and its latency is in the metrics.
     let changes = before["manx_change_to_workers_seconds_count"];
     let policies = rig.join("policies.yaml");
     let deleted = bench.manx(&["rig", "delete", "--rig", "demo", policies.to_str().unwrap()]);

@@ -1,4 +1,4 @@
-//! What a process in a pod with `CAP_NET_ADMIN` may do to its own device.
+//! A process with `CAP_NET_ADMIN` in a pod takes over a queue of the pod's device.
 
 use crate::bench::{Bench, json};
 use crate::traffic::{Talker, assert_flows};

@@ -36,9 +36,9 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// The variable that gives the helper its task.
 const TASK: &str = "MANX_TEST_TRAFFIC";
 
-/// A process in the rig that echoes what it receives, and that sends, and counts what it hears, by the lines that it
-/// writes: `in tcp|udp ADDRESS` for what another talker sent, `back tcp|udp ADDRESS` for an echo, `lost tcp ADDRESS`
-/// for a connection that ended, `bulk BYTES` when all bytes came back.
+/// A process in the rig that sends, and echoes what it receives. It writes a line for each event: `in tcp|udp ADDRESS` for
+/// data from another talker, `back tcp|udp ADDRESS` for an echo, `lost tcp ADDRESS` for a connection that ended, `bulk
+/// BYTES` when all bytes have come back. The test counts these lines.
 pub(crate) struct Talker {
     child: Child,
     heard: Arc<Mutex<BTreeMap<String, u64>>>,

@@ -1,5 +1,4 @@
-//! The steps of a pod's way that take time: each brings the pod into its state and starts the work; one
-//! [`Done`] follows.
+//! The steps that take time. Each puts the pod into its state and starts the work, whose result is one [`WorkResult`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,9 +11,9 @@ use crossbeam::channel::Receiver;
 use manx_policy_compiler::model::ObjectName;
 use tokio::sync::oneshot;
 
-use super::{Attachments, Done};
-use crate::node::pod_request::{Answered, AttachRequest, Caller, pod_name};
-use crate::node::pod_state::{Departure, GivesBack, Making};
+use super::{Attachments, WorkResult};
+use crate::node::pod_request::{AttachRequest, Caller, PendingReply, pod_name};
+use crate::node::pod_state::{AfterRemoval, Making, ToRelease};
 use crate::server::{Handover, Outcome};
 use manx_api::{self as api, Attach, Device};
 use manx_devices::device::{AgentNamespace, DeviceSpec};
@@ -23,18 +22,18 @@ use manx_devices::pod_device::{self, PodDevice};
 use manx_ipam::host_local::{Request, Reservation};
 use manx_linux::netns;
 
-/// How long the removal of a pod's device waits until workers have closed its queues.
-const CLOSING: Duration = Duration::from_secs(1);
+/// The time that the removal of a pod's device waits for workers to close its queues.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a pod's device may have different from the pattern.
+/// The limits of a pod's device that differ from the pattern.
 #[derive(Clone, Copy)]
-pub(in crate::node) struct Measures {
+pub(in crate::node) struct DeviceLimits {
     pub(in crate::node) mtu: u32,
     pub(in crate::node) segments: Option<u32>,
 }
 
-impl Measures {
-    /// A pod's device.
+impl DeviceLimits {
+    /// The specification of a pod's device.
     fn device_spec<'a>(
         self,
         pattern: DeviceSpec<'a>,
@@ -48,64 +47,73 @@ impl Measures {
 }
 
 impl Attachments {
-    /// Has addresses reserved: those that the request names, or else the next in turn. None of `others` is next.
+    /// Reserves addresses: those that the request names, otherwise the next in turn that are not in `taken`.
     pub(in crate::node) fn start_reserving(
         &mut self,
         name: &ObjectName,
         request: AttachRequest,
         caller: Caller,
-        others: BTreeMap<IpAddr, String>,
+        taken: BTreeMap<IpAddr, String>,
     ) {
-        let wanted = request_for(&request.attach, others);
+        let (addresses, wanted) = (self.addresses.clone(), request_for(&request.attach, taken));
         self.pods.begin_reserving(name, request, caller);
-        self.follow_reserving(name, wanted);
+        let reserve = async move { WorkResult::Reserved(addresses.reserve(&wanted).await) };
+        self.work.start_async(name.clone(), reserve);
     }
 
-    /// Has the addresses of an attached pod reserved anew, perhaps by another sandbox.
+    /// Keeps the addresses and the device of an attached pod for a repeated request, perhaps of another sandbox. The next agent
+    /// restores the device only if the holder and the lease name the same sandbox.
     pub(in crate::node) fn start_renewing(
         &mut self,
         name: &ObjectName,
-        attach: &Attach,
-        (caller, found): (Caller, api::Reply),
-        others: BTreeMap<IpAddr, String>,
+        attach: Attach,
+        asks: (Caller, api::Reply),
+        taken: BTreeMap<IpAddr, String>,
     ) {
-        self.pods.begin_renewing(name, caller, found);
-        self.follow_reserving(name, request_for(attach, others));
+        let (addresses, wanted) = (self.addresses.clone(), request_for(&attach, taken));
+        let restart_state = Arc::clone(&self.restart_state);
+        let (pod, sandbox) = (attach.pod.clone(), attach.sandbox.clone());
+        self.pods.begin_renewing(name, attach, asks);
+        let reserve = async move {
+            let reserved = addresses.reserve(&wanted).await;
+            reserved.map_err(|error| WorkResult::Renewed(Err(error)))
+        };
+        let rename = move |reservation| {
+            if let Some(sandbox) = sandbox {
+                restart_state.rename(&pod, &sandbox);
+            }
+            WorkResult::Renewed(Ok(reservation))
+        };
+        self.work.start_when(name.clone(), reserve, rename);
     }
 
-    fn follow_reserving(&self, name: &ObjectName, wanted: Request) {
-        let addresses = self.addresses.clone();
-        let reserve = async move { Done::Reserved(addresses.reserve(&wanted).await) };
-        self.work.follow(name.clone(), reserve);
-    }
-
-    /// Has a thread make the pod's device.
+    /// Makes the pod's device on a thread.
     pub(in crate::node) fn start_making(
         &mut self,
         name: &ObjectName,
         attach: Attach,
         caller: Caller,
         reservation: Reservation,
-        measures: Measures,
+        limits: DeviceLimits,
     ) {
         let pattern = self.devices.pattern;
         let (device, addresses) = (self.devices.kind(&attach), reservation.addresses().to_vec());
         let making = Making { attach: attach.clone(), reservation, caller: Some(caller) };
         self.pods.begin_making(name, making);
         self.work.start(name.clone(), move |namespace| {
-            let wanted = measures.device_spec(pattern, &attach.interface, &addresses, device);
-            Done::Made(pod_device::attach(namespace, &attach.netns, &wanted))
+            let wanted = limits.device_spec(pattern, &attach.interface, &addresses, device);
+            WorkResult::Made(pod_device::attach(namespace, &attach.netns, &wanted))
         });
     }
 
-    /// Has the caller make the pod's device. If it does not, the reservation ends.
+    /// Lets the caller make the pod's device. If it does not, the reservation ends.
     pub(in crate::node) fn start_making_by_caller(
         &mut self,
         name: &ObjectName,
         attach: Attach,
         (caller, netns): (Caller, netns::Identity),
         reservation: Reservation,
-        measures: Measures,
+        limits: DeviceLimits,
     ) {
         let pattern = self.devices.pattern;
         let (device, addresses) = (self.devices.kind(&attach), reservation.addresses().to_vec());
@@ -113,79 +121,80 @@ impl Attachments {
         let to_make = api::Reservation {
             device,
             addresses: addresses.clone(),
-            mtu: measures.mtu,
+            mtu: limits.mtu,
             queues: pattern.queues,
-            segments: measures.segments,
+            segments: limits.segments,
         };
-        // A client that went away takes the channel along.
+        // This fails if the client has gone. Then the handover's channel is closed, too.
         let _ = caller.send(Outcome::Reserved(to_make, handover));
         let making = Making { attach: attach.clone(), reservation, caller: None };
         self.pods.begin_making(name, making);
-        let holding = Arc::clone(&self.holding);
+        let restart_state = Arc::clone(&self.restart_state);
         let take_over = move |Handover { queues, answer }| {
             let attach = Attach { addresses: addresses.clone(), ..attach };
-            let wanted = measures.device_spec(pattern, &attach.interface, &addresses, device);
+            let wanted = limits.device_spec(pattern, &attach.interface, &addresses, device);
             let own: io::Result<Vec<OwnedFd>> = queues.iter().map(OwnedFd::try_clone).collect();
             let made = match attach.made {
                 None => pod_device::adopt(queues, &attach.netns, netns, &wanted),
                 Some(_) => pod_device::relay(queues, &attach, netns, &wanted),
             };
             if made.is_ok() {
-                holding.keep(Held { attach, mtu: measures.mtu }, own);
+                restart_state.keep(Held { attach, mtu: limits.mtu }, own);
             }
-            Done::HandedOver(answer, made)
+            WorkResult::HandedOver(answer, made)
         };
-        self.work.start_when(name.clone(), handed, take_over, Done::NotHandedOver);
+        let handed = async { handed.await.map_err(|_| WorkResult::NotHandedOver) };
+        self.work.start_when(name.clone(), handed, take_over);
     }
 
-    /// Has a thread remove a pod's device. If that hangs, the device goes with its queues, which the workers have given
-    /// up. `closed` ends when they have closed them. A TUN or TAP device goes with its last queue, and it has to be gone
+    /// Removes a pod's device on a thread. If that hangs, the device ends with its queues, which the workers give up. The
+    /// channels of `closed` end when they have closed them. A TUN or TAP device ends with its last queue, and must be gone
     /// before the reply.
     pub(in crate::node) fn start_removing(
         &mut self,
         name: &ObjectName,
         device: PodDevice,
         closed: Vec<Receiver<()>>,
-        departure: Departure,
+        after: AfterRemoval,
     ) {
-        self.pods.begin_removing(name, departure);
+        self.pods.begin_removing(name, after);
         let pod = pod_name(name);
-        let holding = Arc::clone(&self.holding);
+        let restart_state = Arc::clone(&self.restart_state);
         let remove = move |namespace: &AgentNamespace| {
             if device.device().is_tuntap() {
-                let until = Instant::now() + CLOSING;
+                let until = Instant::now() + CLOSE_TIMEOUT;
                 for queues in &closed {
-                    // Nothing is sent: it ends.
+                    // The channel carries nothing: it only ends.
                     let _ = queues.recv_deadline(until);
                 }
             }
-            holding.release(&pod);
+            restart_state.release(&pod);
             if let Err(error) = device.detach(namespace) {
                 tracing::warn!(%pod, %error, "the pod's interface could not be removed");
             }
         };
-        self.work.start_bounded(name.clone(), remove, Done::Removed);
+        self.work.start_bounded(name.clone(), remove, WorkResult::Removed);
     }
 
-    /// Has the pod's addresses released.
+    /// Releases the pod's addresses.
     pub(in crate::node) fn start_releasing(
         &mut self,
         name: &ObjectName,
-        gives_back: GivesBack,
-        reply: Option<Answered>,
+        to_release: ToRelease,
+        reply: Option<PendingReply>,
     ) {
         self.pods.begin_releasing(name, reply);
         let (addresses, pod) = (self.addresses.clone(), pod_name(name));
-        self.work.follow(name.clone(), async move {
-            Done::Released(match gives_back {
-                GivesBack::Lease => addresses.release(&pod).await.map(drop),
-                GivesBack::Reservation(reservation) => addresses.abort(reservation).await,
+        self.work.start_async(name.clone(), async move {
+            WorkResult::Released(match to_release {
+                ToRelease::Lease => addresses.release(&pod).await.map(drop),
+                ToRelease::Reservation(reservation) => addresses.abort(reservation).await,
             })
         });
     }
 }
 
-fn request_for(attach: &Attach, others: BTreeMap<IpAddr, String>) -> Request {
+fn request_for(attach: &Attach, taken: BTreeMap<IpAddr, String>) -> Request {
     let (pod, id) = (attach.pod.clone(), attach.id());
-    Request { pod, addresses: attach.addresses.clone(), id, others }
+    Request { pod, addresses: attach.addresses.clone(), id, taken }
 }

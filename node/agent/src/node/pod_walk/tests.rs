@@ -5,7 +5,13 @@ use tokio::sync::oneshot;
 
 use super::*;
 use crate::node::pod_request::tests::{attach, detach};
+use crate::node::pod_state::{ToRelease, Unleased};
 use crate::server::Outcome;
+use manx_api::{AttachmentId, Device, Sandbox};
+use manx_calculation::calc::Local;
+use manx_devices::device::AgentNamespace;
+use manx_devices::pod_device::PodDevice;
+use manx_linux::testing::namespaces_allowed;
 
 fn name() -> ObjectName {
     ObjectName::new("shop", "web")
@@ -18,22 +24,30 @@ fn numbered(number: usize) -> (AttachRequest, Caller, oneshot::Receiver<Outcome>
     (*request, caller, waits)
 }
 
-fn number(request: &PodRequest) -> usize {
-    let PodRequest::Attach(request, _) = request else { panic!("it attaches") };
-    request.attach.netns.to_str().unwrap().parse().unwrap()
+fn number(attach: &Attach) -> usize {
+    attach.netns.to_str().unwrap().parse().unwrap()
+}
+
+/// A pod's device, which is gone again; `None`: none can be made here.
+fn device() -> Option<PodDevice> {
+    let agent = namespaces_allowed().then(|| AgentNamespace::create().unwrap())?;
+    let pod = manx_devices::testing::Pod::new(&["10.0.0.1"]);
+    Some(pod.attach(&agent, Device::Veth).unwrap().0)
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// A request comes.
     Ask,
-    /// The next turn of the control loop.
+    /// The control loop makes a turn.
     Turn,
-    /// What is under way ends, well or not.
+    /// The work ends, with success or not.
     End(bool),
+    /// The pod's port is lost, and it gives its addresses back or not.
+    Lose(bool),
     /// The pod's object comes or goes.
     Object(bool),
-    /// The pod is detached by an end that overtakes what waits.
+    /// The pod is detached while attachments wait.
     Overtake,
 }
 
@@ -42,19 +56,21 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => Just(Step::Ask),
         3 => Just(Step::Turn),
         3 => any::<bool>().prop_map(Step::End),
+        1 => any::<bool>().prop_map(Step::Lose),
         1 => any::<bool>().prop_map(Step::Object),
         1 => Just(Step::Overtake),
     ];
     prop::collection::vec(step, 0..60)
 }
 
-/// A pod whose every attachment fails when it has been reserved.
+/// A pod. If it has no device, every attachment fails after its reservation.
 #[derive(Default)]
 struct Walk {
     pods: Pods,
+    device: Option<PodDevice>,
     is_known: bool,
     asked: usize,
-    /// What has come to an end, in order.
+    /// The work and requests that have ended, in order.
     ended: Vec<usize>,
     given_up: BTreeSet<usize>,
     waits: Vec<oneshot::Receiver<Outcome>>,
@@ -66,10 +82,40 @@ impl Walk {
         let Err(PodRequest::Attach(request, caller)) = self.pods.queue(&name(), request) else {
             return;
         };
-        if self.is_known {
+        if self.pods.find(&name()).is_some() {
+            self.pods.begin_renewing(&name(), request.attach, (caller, Reply::Ready));
+        } else if self.is_known {
             self.pods.begin_reserving(&name(), *request, caller);
         } else {
             self.pods.expect(&name(), *request, caller);
+        }
+    }
+
+    /// Begins the detachment of the pod, which tables name.
+    fn leave(&mut self, after: AfterRemoval) {
+        assert!(self.pods.begin_leaving(&name(), after).is_none());
+    }
+
+    /// Ends the pod's work.
+    fn end(&mut self, well: bool) {
+        if let Some(Reserving { request, .. }) = self.pods.end_reserving(&name()) {
+            self.ended.push(number(&request.attach));
+            match (well, self.device.clone()) {
+                (true, Some(device)) => self.pods.attach(&name(), attached(device)),
+                (true, None) => self.pods.begin_releasing(&name(), None),
+                (false, _) => {}
+            }
+        } else if let Some(renewing) = self.pods.end_renewing(&name()) {
+            self.ended.push(number(&renewing.attach));
+            renewing.then.into_iter().for_each(|after| self.leave(after));
+        } else if let Some(AfterRemoval { to_release, reply }) = self.pods.end_removing(&name()) {
+            match to_release {
+                Some(_) => self.pods.begin_releasing(&name(), reply),
+                None => self.pods.set_apart(&name(), Apart::Lost),
+            }
+        } else {
+            let failed = (!well).then(|| "the disk is full".to_owned());
+            let _ = self.pods.end_releasing(&name(), failed);
         }
     }
 
@@ -85,16 +131,15 @@ impl Walk {
                 for request in self.pods.take_ready() {
                     self.submit(request);
                 }
+                for (name, _, after) in self.pods.end_leaving() {
+                    self.pods.begin_removing(&name, after);
+                }
             }
-            Step::End(well) => {
-                if let Some(Reserving { request, caller, .. }) = self.pods.end_reserving(&name()) {
-                    self.ended.push(number(&PodRequest::Attach(Box::new(request), caller)));
-                    if well {
-                        self.pods.begin_releasing(&name(), None);
-                    }
-                } else {
-                    let failed = (!well).then(|| "the disk is full".to_owned());
-                    let _ = self.pods.end_releasing(&name(), failed);
+            Step::End(well) => self.end(well),
+            Step::Lose(to_release) => {
+                let to_release = to_release.then_some(ToRelease::Lease);
+                if self.pods.find(&name()).is_some() {
+                    self.leave(AfterRemoval { to_release, reply: None });
                 }
             }
             Step::Object(is_known) => {
@@ -106,7 +151,7 @@ impl Walk {
             Step::Overtake => {
                 let given_up = std::cell::RefCell::new(Vec::new());
                 self.pods.give_up(&name(), |request, _| {
-                    let number: usize = request.attach.netns.to_str().unwrap().parse().unwrap();
+                    let number = number(&request.attach);
                     let is_even = number.is_multiple_of(2);
                     given_up.borrow_mut().extend(is_even.then_some(number));
                     is_even
@@ -117,20 +162,30 @@ impl Walk {
     }
 }
 
+/// A pod with this device.
+fn attached(device: PodDevice) -> AttachedPod {
+    let (port, mtu) = (PortId(10), device.mtu());
+    let local = Local { index: 0, attachment: 1, port, host: None, addresses: Vec::new(), mtu };
+    AttachedPod { device, local }
+}
+
+thread_local! {
+    static DEVICE: Option<PodDevice> = device();
+}
+
 proptest! {
     #[test]
     fn requests_of_a_pod_come_in_order_and_none_is_lost(steps in steps()) {
-        let mut walk = Walk::default();
+        let mut walk = Walk { device: DEVICE.with(Clone::clone), ..Walk::default() };
         for step in steps {
             walk.step(step);
-            let waiting = walk.pods.all.get(&name()).map_or(0, |pod| pod.requests.len());
-            let under_way = matches!(walk.pods.state(&name()), Some(State::Reserving(_)));
-            prop_assert_eq!(
-                walk.ended.len() + walk.given_up.len() + waiting + usize::from(under_way),
-                walk.asked
-            );
+            // Whatever has not ended may be detached, and has to be found for that.
+            let found: Vec<usize> = walk.pods.asked().map(number).collect();
+            let has_ended = |it: &usize| walk.ended.contains(it) || walk.given_up.contains(it);
+            let expected: Vec<usize> = (0..walk.asked).filter(|it| !has_ended(it)).collect();
+            prop_assert_eq!(&found, &expected);
             if let Some(State::Expected(_)) = walk.pods.state(&name()) {
-                prop_assert!(waiting > 0, "nobody waits for its object");
+                prop_assert!(!found.is_empty(), "nobody waits for its object");
             }
         }
         walk.step(Step::Object(true));
@@ -142,34 +197,43 @@ proptest! {
             (0..walk.asked).filter(|it| !walk.given_up.contains(it)).collect();
         prop_assert_eq!(walk.ended, expected);
         walk.pods.take_ready();
-        let is_over = matches!(walk.pods.state(&name()), None | Some(State::Apart(Apart::Stuck(_))));
-        prop_assert!(is_over, "nothing is left of it but what could not be released");
+        let is_over = walk.pods.state(&name()).is_none_or(State::is_rest);
+        prop_assert!(is_over, "nothing is under way for ever");
     }
 }
 
 #[test]
 fn a_pod_that_was_refused_is_refused_until_it_has_addresses_or_none() {
-    let mut pods = Pods::default();
-    let refused = |pods: &Pods| pods.state(&name()).and_then(State::refused).map(str::to_owned);
-    let reason = Some("it has another MTU".to_owned());
-    pods.set_apart(&name(), Apart::Refused("it has another MTU".to_owned()));
-    assert_eq!(refused(&pods), reason);
-    let (request, caller, _waits) = numbered(0);
-    pods.expect(&name(), request, caller);
-    assert_eq!(refused(&pods), reason);
-    assert_eq!(pods.without_addresses().count(), 1);
-    assert_eq!(pods.give_up(&name(), |_, _| true).len(), 1);
-    assert_eq!(refused(&pods), reason);
-    assert!(pods.take_ready().is_empty());
-    let (request, caller, _waits) = numbered(1);
-    pods.begin_reserving(&name(), request, caller);
-    assert_eq!(refused(&pods), reason);
-    assert!(pods.end_reserving(&name()).is_some());
-    assert_eq!(refused(&pods), reason);
-    pods.begin_releasing(&name(), None);
-    assert_eq!(refused(&pods), None);
-    assert!(pods.end_releasing(&name(), None).is_some());
-    assert!(pods.take_ready().is_empty() && pods.state(&name()).is_none());
+    let sandbox = Sandbox { network: "manx".to_owned(), container: "1".to_owned() };
+    let id = AttachmentId { sandbox, interface: "eth0".to_owned() };
+    let reason = || "it has another MTU".to_owned();
+    let unleased = Unleased { reason: reason(), id: Some(id.clone()) };
+    for (apart, id) in [(Apart::Refused(reason()), None), (Apart::Unleased(unleased), Some(id))] {
+        let mut pods = Pods::default();
+        let refused = |pods: &Pods| {
+            let state = pods.state(&name())?;
+            Some((state.refused()?.to_owned(), state.unleased().cloned()))
+        };
+        let expected = Some((reason(), id));
+        pods.set_apart(&name(), apart);
+        assert_eq!(refused(&pods), expected);
+        let (request, caller, _waits) = numbered(0);
+        pods.expect(&name(), request, caller);
+        assert_eq!(refused(&pods), expected);
+        assert_eq!(pods.asked().count(), 1);
+        assert_eq!(pods.give_up(&name(), |_, _| true).len(), 1);
+        assert_eq!(refused(&pods), expected);
+        assert!(pods.take_ready().is_empty());
+        let (request, caller, _waits) = numbered(1);
+        pods.begin_reserving(&name(), request, caller);
+        assert_eq!(refused(&pods), expected);
+        assert!(pods.end_reserving(&name()).is_some());
+        assert_eq!(refused(&pods), expected);
+        pods.begin_releasing(&name(), None);
+        assert_eq!(refused(&pods), None);
+        assert!(pods.end_releasing(&name(), None).is_some());
+        assert!(pods.take_ready().is_empty() && pods.state(&name()).is_none());
+    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ use manx_calculation::topology::{HostNetwork, ReservedFor};
 use manx_datastore::Source;
 use manx_observe::latency::Latencies;
 
-/// Without it the node has no place.
+/// The Node object, without which the node has no place.
 const NODE: &str = "{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDR: 10.1.0.0/24}, status: {addresses: [{type: InternalIP, address: 172.18.0.2}]}}";
 
 /// Objects, each in several versions.
@@ -135,7 +135,7 @@ const RESERVED: &[&[(&str, ReservedFor)]] = &[
 const NEXT_HOPS: &[&[([u8; 4], u8)]] =
     &[&[], &[([172, 18, 0, 3], 1)], &[([172, 18, 0, 3], 2), ([172, 18, 0, 4], 3)]];
 
-/// What routes may lead to.
+/// Addresses to which routes may lead.
 const ADDRESSES: &[&str] = &[
     "10.1.0.0",
     "10.1.0.1",
@@ -162,10 +162,10 @@ const ADDRESSES: &[&str] = &[
 /// The addresses that the agent has given pods of this node, by the pod.
 const HERE: &[(&str, &[&str])] = &[("p0", &["10.1.0.2"]), ("p1", &["10.1.0.3", "10.9.0.1"])];
 
-/// What a source tells.
+/// A change by a source.
 #[derive(Debug, Clone)]
 enum Event {
-    /// An object is this version now, or gone.
+    /// An object has this version now, or is gone.
     Object(&'static str, Option<&'static str>),
     Own(&'static [&'static str]),
     Reserved(&'static [(&'static str, ReservedFor)]),
@@ -207,7 +207,7 @@ struct Node {
     calculated: Calculated,
     locals: BTreeMap<ObjectName, LocalPod>,
     opens_sockets: bool,
-    /// What it was last told to be.
+    /// The node's network as of the last reconciliation.
     host_network: Option<HostNetwork>,
 }
 
@@ -241,7 +241,7 @@ impl Node {
         match event {
             Event::Object(name, text) => {
                 write(directory, name, *text);
-                self.inputs.source.refresh().into_iter().for_each(|it| self.inputs.note(it));
+                self.inputs.source.refresh().into_iter().for_each(|it| self.inputs.add_changes(it));
             }
             Event::Own(own) => self.inputs.set_own_addresses(nets(own)),
             Event::Reserved(all) => {
@@ -282,12 +282,12 @@ impl Node {
     fn settle(&mut self) -> Settled {
         let Self { inputs, view, calculated, locals, opens_sockets, host_network } = self;
         let open = |view: &View| (view.has_vxlan() && *opens_sockets).then_some(PortId(4));
-        let follow = |view: &View| *host_network = Some(view.host());
-        settle(inputs, view, calculated, &locals.iter().collect(), follow, open)
+        let reconcile = |view: &View| *host_network = Some(view.host_network());
+        settle(inputs, view, calculated, &locals.iter().collect(), reconcile, open)
     }
 
-    /// All that packets and users can tell of it, in words that do not depend on the way here: tunnels keep the indexes
-    /// that they had first.
+    /// Everything of the state that packets and users can see, in words that do not depend on its history: tunnels keep the
+    /// indexes that they had first.
     fn state(&self) -> BTreeMap<String, String> {
         let Self { view, calculated, locals, .. } = self;
         let tables = &calculated.tables;
@@ -344,12 +344,12 @@ fn nets(all: &[&str]) -> BTreeSet<IpNet> {
 fn write(directory: &Path, name: &str, text: Option<&str>) {
     let path = directory.join(format!("{name}.yaml"));
     let Some(text) = text else {
-        // What is not there need not be removed.
+        // An object that is not there is not removed.
         let _ = fs::remove_file(path);
         return;
     };
     let temporary = directory.join(".temporary");
-    // All of one length: a shorter one might be half of a save.
+    // All texts have one length, because the store takes a shorter one for an unfinished write.
     fs::write(&temporary, format!("{text:400}")).unwrap();
     fs::rename(temporary, path).unwrap();
 }
@@ -372,7 +372,7 @@ fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
         }
         let mut node = Node::new(directory.path(), verify);
         node.settle();
-        // By what they are of: the last one counts.
+        // The last event of each kind counts.
         let mut last = BTreeMap::new();
         for batch in &batches {
             let routes = node.calculated.routes_changed_in_place;

@@ -172,7 +172,7 @@ fn the_codes_of_files_and_of_very_many_problems_are_produced() {
     assert_eq!(codes(&[directory.path()]), [].into());
     fs::write(below.join("b.yaml"), namespace).unwrap();
     assert_eq!(codes(&[directory.path()]), [Code::SkippedFolder].into());
-    // A directory without manifests of its own is no manifest, and says the same.
+    // A directory whose manifests are all in subdirectories counts as one without manifests.
     fs::remove_file(&file).unwrap();
     assert_eq!(codes(&[directory.path()]), [Code::NoManifest].into());
     fs::remove_dir_all(&below).unwrap();

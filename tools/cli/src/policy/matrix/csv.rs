@@ -2,7 +2,6 @@
 
 use super::shown::Shown;
 
-/// The text.
 pub(super) fn render(shown: &Shown<'_>) -> String {
     let mut text = String::from("source,destination,ports");
     text.push_str(if shown.why { ",why\n" } else { "\n" });
@@ -35,7 +34,7 @@ pub(super) fn render(shown: &Shown<'_>) -> String {
     text
 }
 
-/// A field. A spreadsheet evaluates what begins with one of `=+-@`, and no name or list of ports does.
+/// A field. A spreadsheet would evaluate a text that begins with one of `=+-@`; no name or list of ports does.
 pub(super) fn quoted(field: &str) -> String {
     if field.contains(['"', ',', '\n', '\r']) {
         format!("\"{}\"", field.replace('"', "\"\""))

@@ -1,9 +1,9 @@
-//! What the picture holds, and where it stands: a frame for each namespace on either side, boxes in it, edges.
+//! The layout of the picture: a frame for each namespace on each side, boxes in it, and edges.
 //!
-//! Sources stand on the left, destinations on the right. In a namespace, sources with equal rows are one box, and
-//! destinations with equal columns. What most sources may do at a destination is one line in its box ("everyone else:
-//! all"), and edges are drawn for the others only. A source with the same cell to everyone is said once, in its own
-//! box. So the graph grows with what is different, not with the number of pods.
+//! Sources are on the left, destinations on the right. In a namespace, sources with equal rows are one box, and so are
+//! destinations with equal columns. The cell of most sources at a destination is a line in its box ("everyone else: all"),
+//! and only other sources have edges. A source with the same cell to everyone has that cell in its own box. So the graph
+//! grows with the differences, not with the number of pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,29 +13,29 @@ use manx_objects::few;
 
 /// The most names in a box.
 const MOST_NAMES: usize = 6;
-/// The most letters of a line.
+/// The most characters of a line.
 pub(super) const MOST_LETTERS: usize = 52;
-/// The most names at either end of what an edge says.
+/// The most names at each end in the title of an edge.
 const MOST_IN_TITLE: usize = 3;
-/// The most edges: each box of one side may have one to each of the other.
+/// The most edges. Without a bound each box could have one to each box of the other side.
 const MOST_EDGES: usize = 2_000;
 pub(super) const LINE: usize = 16;
-/// Between two boxes, and round the boxes of a frame.
+/// The space between two boxes, and round the boxes of a frame.
 const GAP: usize = 10;
-/// Between two frames.
+/// The space between two frames.
 const BETWEEN: usize = 18;
 /// The width of a box.
 pub(super) const WIDTH: usize = 380;
-/// Where the frames of sources and of destinations begin.
+/// The horizontal positions of the frames of sources and of destinations.
 pub(super) const LEFT: usize = 20;
 pub(super) const RIGHT: usize = 800;
 pub(super) const FRAME: usize = WIDTH + 2 * GAP;
 pub(super) const TOP: usize = 50;
 
-/// The frame of what is in no namespace.
+/// The title of the frame of parties in no namespace.
 const NO_NAMESPACE: &str = "nodes and outside";
 
-/// A namespace, on one side.
+/// The frame of a namespace on one side.
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) x: usize,
@@ -46,13 +46,13 @@ pub(super) struct Frame {
 
 /// A box with lines of text.
 #[derive(Debug, Default)]
-pub(super) struct Box {
+pub(super) struct TextBox {
     pub(super) x: usize,
     pub(super) y: usize,
     pub(super) lines: Vec<String>,
-    /// All that `lines` shorten, if they do.
+    /// The whole text, if `lines` are shortened.
     pub(super) whole: Option<String>,
-    /// The first of its names with the namespace, for the edges.
+    /// Its first names with the namespace, for the titles of edges.
     name: String,
 }
 
@@ -66,37 +66,36 @@ pub(super) struct Edge {
     pub(super) nothing: bool,
 }
 
-/// The graph.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
     pub(super) frames: Vec<Frame>,
-    pub(super) sources: Vec<Box>,
-    pub(super) destinations: Vec<Box>,
+    pub(super) sources: Vec<TextBox>,
+    pub(super) destinations: Vec<TextBox>,
     pub(super) edges: Vec<Edge>,
-    /// Whether a source says in its box what it does everywhere.
-    pub(super) has_said: bool,
-    /// How many edges are left out.
+    /// Whether a source has its cell to everyone in its own box.
+    pub(super) has_uniform: bool,
+    /// The number of edges that are left out.
     pub(super) left: usize,
     pub(super) height: usize,
 }
 
-/// Where a namespace stands; what is in none stands last.
+/// The sort key of a namespace. Parties in no namespace are last.
 type Namespace<'a> = (bool, &'a str);
 
-/// Sources of a block, before they have a place.
+/// The sources of one box, before they are placed.
 struct Source<'a> {
     namespace: Namespace<'a>,
     block: usize,
     parties: Vec<usize>,
 }
 
-/// Destinations with equal columns, before they have a place.
+/// The destinations of one box, which have equal columns, before they are placed.
 struct Destination<'a> {
     namespace: Namespace<'a>,
     parties: Vec<usize>,
-    /// What each of the blocks reaches; `None`: there is no such pair.
+    /// The cell of each block; `None`: there is no such pair.
     column: Vec<Option<Cell>>,
-    /// What more than half of the sources may do.
+    /// The cell of more than half of the sources.
     usual: Option<Cell>,
 }
 
@@ -105,15 +104,15 @@ impl Graph {
         let (blocks, _) = shown.view.blocks(false);
         let sources = sources(shown.matrix, &blocks);
         let mut destinations = destinations(shown.matrix, &blocks);
-        let said = said(shown.matrix, &blocks, &destinations);
+        let uniform = uniform_cells(shown.matrix, &blocks, &destinations);
         destinations.sort_by_cached_key(|it| {
-            (it.namespace, it.height(shown.matrix, &sources, &said), it.parties[0])
+            (it.namespace, it.height(shown.matrix, &sources, &uniform), it.parties[0])
         });
 
-        let has_said = said.iter().any(Option::is_some);
-        let mut graph = Self { has_said, ..Self::default() };
+        let has_uniform = uniform.iter().any(Option::is_some);
+        let mut graph = Self { has_uniform, ..Self::default() };
         for source in &sources {
-            let fact = said[source.block].map(|cell| {
+            let fact = uniform[source.block].map(|cell| {
                 let services = shown.matrix.text(cell);
                 let nothing = shown.matrix.is_none(cell);
                 let text =
@@ -121,10 +120,10 @@ impl Graph {
                 format!("\u{25b8} {text}")
             });
             let names = names(shown, source.namespace, &source.parties, &shown.view.sources);
-            graph.sources.push(Box::new(source.namespace, names, fact.into_iter().collect()));
+            graph.sources.push(TextBox::new(source.namespace, names, fact.into_iter().collect()));
         }
         for destination in &destinations {
-            graph.add(shown, destination, &sources, &said);
+            graph.add(shown, destination, &sources, &uniform);
         }
         graph.place(&sources, &destinations);
         graph
@@ -136,7 +135,7 @@ impl Graph {
         shown: &Shown<'_>,
         Destination { namespace, parties, column, usual }: &Destination<'_>,
         sources: &[Source<'_>],
-        said: &[Option<Cell>],
+        uniform: &[Option<Cell>],
     ) {
         let matrix = shown.matrix;
         let names = names(shown, *namespace, parties, &shown.view.destinations);
@@ -149,8 +148,8 @@ impl Graph {
         }
         let mut slots: BTreeMap<Cell, usize> = BTreeMap::new();
         for (source, Source { block, .. }) in sources.iter().enumerate() {
-            let cell = drawn(matrix, column[*block], *usual);
-            let Some(cell) = cell.filter(|_| said[*block].is_none()) else { continue };
+            let cell = edge_cell(matrix, column[*block], *usual);
+            let Some(cell) = cell.filter(|_| uniform[*block].is_none()) else { continue };
             let line = first
                 + *slots.entry(cell).or_insert_with(|| {
                     facts.push(format!("\u{25c2} {}", matrix.text(cell)));
@@ -164,14 +163,14 @@ impl Graph {
             let destination = self.destinations.len();
             self.edges.push(Edge { source, destination, line, services, nothing });
         }
-        self.destinations.push(Box::new(*namespace, names, facts));
+        self.destinations.push(TextBox::new(*namespace, names, facts));
     }
 
-    /// Gives every box its place: the frames of a namespace begin at one height on both sides.
+    /// Places every box. The frames of a namespace begin at the same height on both sides.
     fn place(&mut self, sources: &[Source<'_>], destinations: &[Destination<'_>]) {
         let left = sources.iter().map(|it| it.namespace).zip(&mut self.sources);
         let right = destinations.iter().map(|it| it.namespace).zip(&mut self.destinations);
-        let mut sides: BTreeMap<Namespace<'_>, [Vec<&mut Box>; 2]> = BTreeMap::new();
+        let mut sides: BTreeMap<Namespace<'_>, [Vec<&mut TextBox>; 2]> = BTreeMap::new();
         for (namespace, source) in left {
             sides.entry(namespace).or_default()[0].push(source);
         }
@@ -199,14 +198,14 @@ impl Graph {
         self.height = top;
     }
 
-    /// What an edge says.
+    /// The title of an edge.
     pub(super) fn title(&self, edge: &Edge) -> String {
         let (from, to) = (&self.sources[edge.source], &self.destinations[edge.destination]);
         format!("{} -> {}: {}", from.name, to.name, edge.services)
     }
 }
 
-impl Box {
+impl TextBox {
     fn new((_, namespace): Namespace<'_>, names: Vec<String>, facts: Vec<String>) -> Self {
         let prefix = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
         let name = few(names.iter().map(|name| format!("{prefix}{name}")), MOST_IN_TITLE);
@@ -228,10 +227,10 @@ impl Box {
 }
 
 impl Destination<'_> {
-    /// The height of the sources that have edges to it: if it stands there, few edges cross.
-    fn height(&self, matrix: &Matrix, sources: &[Source<'_>], said: &[Option<Cell>]) -> usize {
+    /// The mean height of the sources that have edges to it. Few edges cross if the box is placed by it.
+    fn height(&self, matrix: &Matrix, sources: &[Source<'_>], uniform: &[Option<Cell>]) -> usize {
         let has_edge = |block: usize| {
-            said[block].is_none() && drawn(matrix, self.column[block], self.usual).is_some()
+            uniform[block].is_none() && edge_cell(matrix, self.column[block], self.usual).is_some()
         };
         let edges = sources.iter().enumerate().filter(|(_, source)| has_edge(source.block));
         let at: Vec<usize> = edges.map(|(at, _)| at).collect();
@@ -239,7 +238,7 @@ impl Destination<'_> {
     }
 }
 
-/// The blocks by namespace.
+/// The sources of each block and namespace.
 fn sources<'a>(matrix: &'a Matrix, blocks: &[Block]) -> Vec<Source<'a>> {
     let mut sources: BTreeMap<(Namespace<'_>, usize), Vec<usize>> = BTreeMap::new();
     for (number, block) in blocks.iter().enumerate() {
@@ -275,8 +274,12 @@ fn destinations<'a>(matrix: &'a Matrix, blocks: &[Block]) -> Vec<Destination<'a>
         .collect()
 }
 
-/// By block, the cell that it has with everyone, if edges would say so more than once.
-fn said(matrix: &Matrix, blocks: &[Block], destinations: &[Destination<'_>]) -> Vec<Option<Cell>> {
+/// The cell of each block, if it is the same to everyone and would be on more than one edge.
+fn uniform_cells(
+    matrix: &Matrix,
+    blocks: &[Block],
+    destinations: &[Destination<'_>],
+) -> Vec<Option<Cell>> {
     let blocks = 0..blocks.len();
     blocks
         .map(|block| {
@@ -284,20 +287,21 @@ fn said(matrix: &Matrix, blocks: &[Block], destinations: &[Destination<'_>]) -> 
                 destinations.iter().filter_map(|it| it.column[block]).collect();
             let edges = destinations
                 .iter()
-                .filter(|it| drawn(matrix, it.column[block], it.usual).is_some())
+                .filter(|it| edge_cell(matrix, it.column[block], it.usual).is_some())
                 .count();
             cells.first().copied().filter(|_| cells.len() == 1 && edges > 1)
         })
         .collect()
 }
 
-/// A cell that is not the usual one: an edge says it. What nobody reaches needs no edges.
-fn drawn(matrix: &Matrix, cell: Option<Cell>, usual: Option<Cell>) -> Option<Cell> {
+/// The cell, if it needs an edge: it is not the usual one. A destination that nobody usually reaches has no edges for
+/// "nothing".
+fn edge_cell(matrix: &Matrix, cell: Option<Cell>, usual: Option<Cell>) -> Option<Cell> {
     let quiet = usual.is_none_or(|cell| matrix.is_none(cell));
     cell.filter(|it| cell != usual && !(quiet && matrix.is_none(*it)))
 }
 
-/// What more than half of the sources may do, counted by parties.
+/// The cell of more than half of the sources, counted by parties.
 fn usual(column: &[Option<Cell>], blocks: &[Block]) -> Option<Cell> {
     let mut count: BTreeMap<Cell, usize> = BTreeMap::new();
     let mut all = 0;
@@ -316,7 +320,7 @@ fn namespace(matrix: &Matrix, party: usize) -> Namespace<'_> {
     (name.is_empty(), name)
 }
 
-/// The names of parties of one namespace, which its frame has.
+/// The names of parties of one namespace, without the namespace, which is in the frame's title.
 fn names(
     shown: &Shown<'_>,
     (_, namespace): Namespace<'_>,
@@ -333,7 +337,7 @@ fn names(
     own.collect()
 }
 
-/// A line without its middle, if it is long: names differ at the end.
+/// A line, without its middle if it is long, because names mostly differ at the end.
 pub(super) fn shortened(line: &str) -> String {
     let letters: Vec<char> = line.chars().collect();
     if letters.len() <= MOST_LETTERS {

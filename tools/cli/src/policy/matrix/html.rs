@@ -1,8 +1,8 @@
-//! The matrix as one page that needs nothing else: its data stand in it as JSON, and a script without network shows
-//! them.
+//! The matrix as one page that needs no other file: it contains the data as JSON, and a script that shows them without
+//! network.
 //!
-//! Names and paths of files come from manifests, so nothing of them may become markup: the data are JSON in which `<`
-//! is escaped, and the script makes texts, never markup. The page's policy forbids the browser to load anything.
+//! Names and paths of files come from manifests, so they must not become markup: the data are JSON in which `<` is escaped,
+//! and the script makes text, never markup. The page's content policy forbids the browser to load anything.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -18,32 +18,32 @@ use manx_policy_compiler::model::Family;
 
 const PAGE: &str = include_str!("page.html");
 
-/// Stands in the page for the data.
+/// The placeholder for the data in the page.
 const DATA: &str = "/*DATA*/";
 
-/// The most groups of parties in a page: a page of more than some megabytes opens slowly.
+/// The most groups of parties in a page, because a page of many megabytes opens slowly.
 const MOST_GROUPS: usize = 400;
 
 /// The most cells with `explain`'s text.
 const MOST_EXPLAINED: usize = 1_500;
 
-/// The most policies that are read for all these texts: with many policies there are fewer texts.
+/// The most policies that are evaluated for all these texts. With many policies there are fewer texts.
 const MOST_POLICIES: usize = 300_000;
 
-/// What the page shows. Parties of one group have equal rows and columns.
+/// The data of the page. Parties of one group have equal rows and columns.
 #[derive(Serialize)]
 struct Page<'a> {
     parties: Vec<PageParty>,
-    /// Indexes of parties: the rows, and the columns.
+    /// The rows and the columns, as indexes of parties.
     sources: Vec<usize>,
     destinations: Vec<usize>,
-    /// What cells say: a text, and `all`, `some` or `none`.
+    /// The values of cells: a text, and `all`, `some` or `none`.
     values: Vec<(String, &'static str)>,
-    /// By group of the source and of the destination: the value, if there is such a pair.
+    /// The value of each cell, if there is such a pair, by the groups of the source and of the destination.
     cells: Vec<Vec<Option<usize>>>,
-    /// Reasons.
+    /// The texts of reasons.
     whys: Vec<String>,
-    /// As `cells`: the reasons at the source and at the destination.
+    /// The reasons at the source and at the destination, in the form of `cells`.
     egress: Vec<Vec<Option<usize>>>,
     ingress: Vec<Vec<Option<usize>>>,
     /// The texts of `explain` by `SOURCE,DESTINATION`.
@@ -56,13 +56,13 @@ struct PageParty {
     name: String,
     namespace: String,
     pods: Vec<String>,
-    /// Absent: the party is left out.
+    /// The group; absent if the party is left out.
     group: Option<usize>,
-    /// Whether it is in the namespace that is asked for; without one all are. A pair has such an end.
+    /// Whether it is in a requested namespace, or none is requested. One end of every pair is.
     inside: bool,
 }
 
-/// Texts by number.
+/// Numbered texts, without duplicates.
 #[derive(Default)]
 struct Texts {
     all: Vec<String>,
@@ -80,10 +80,9 @@ impl Texts {
     }
 }
 
-/// The page.
 pub(super) fn render(shown: &Shown<'_>, contents: &Contents) -> Result<String, String> {
     let (matrix, view) = (shown.matrix, &shown.view);
-    // The groups that are shown, by their numbers in the page.
+    // The number in the page of each group that is shown.
     let mut groups: HashMap<usize, usize> = HashMap::new();
     let mut order: Vec<usize> = Vec::new();
     let mut left = 0;
@@ -144,7 +143,7 @@ pub(super) fn render(shown: &Shown<'_>, contents: &Contents) -> Result<String, S
     Ok(PAGE.replacen(DATA, &inert(&data), 1))
 }
 
-/// JSON that ends no script element and begins no comment: outside of strings JSON has none of these letters.
+/// JSON that ends no script element and begins no comment. Outside of strings JSON has none of the escaped characters.
 fn inert(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for letter in json.chars() {
@@ -218,7 +217,7 @@ impl Tables {
     }
 }
 
-/// The texts of both families as one.
+/// Joins the texts of both families.
 fn both([v4, v6]: [Option<String>; 2]) -> String {
     match (v4, v6) {
         (Some(v4), Some(v6)) if v4 == v6 => v4,
@@ -227,7 +226,7 @@ fn both([v4, v6]: [Option<String>; 2]) -> String {
     }
 }
 
-/// The texts of `explain` of so many cells, those that name ports first; and how many cells have none.
+/// The texts of `explain` for a number of cells, those that name ports first, and the number of cells without a text.
 fn explained(
     shown: &Shown<'_>,
     contents: &Contents,

@@ -9,21 +9,20 @@ use crate::Error;
 use crate::output;
 use manx_analysis::matrix::{Keys, LeftOut, Matrix, Party, PartyKind, Services};
 
-/// The output.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report<'a> {
     /// The source port of the packets.
     source_port: u16,
     parties: Vec<PartyReport>,
-    /// What cells refer to.
+    /// The services to which cells refer.
     services: Vec<ServicesReport>,
     cells: Vec<CellReport>,
     left_out: Vec<LeftOutReport>,
     notes: &'a [String],
 }
 
-/// A party. Its name names few of its members; they are all in the list of their kind.
+/// A party. Its name has only its first members; all of them are in the list of their kind.
 #[derive(Serialize)]
 struct PartyReport {
     name: String,
@@ -46,20 +45,20 @@ struct LeftOutReport {
     why: &'static str,
 }
 
-/// Ranges with both ends.
+/// Ranges, which include both ends.
 #[derive(Serialize)]
 struct ServicesReport {
     ports: String,
     tcp: Vec<(u16, u16)>,
     udp: Vec<(u16, u16)>,
     sctp: Vec<(u16, u16)>,
-    /// Type × 256 + code.
+    /// ICMP type × 256 + code.
     icmp: Vec<(u16, u16)>,
     /// Numbers of other protocols.
     protocols: Vec<(u16, u16)>,
 }
 
-/// What each of some sources reaches at each of some destinations. A pod is never meant with itself.
+/// The services that each source of `from` reaches at each destination of `to`, except a pod at itself.
 #[derive(Serialize)]
 struct CellReport {
     from: Vec<String>,
@@ -74,7 +73,6 @@ struct CellReport {
     why: Vec<String>,
 }
 
-/// The text.
 pub(super) fn render(shown: &Shown<'_>) -> Result<String, Error> {
     let matrix = shown.matrix;
     let mut numbers: BTreeMap<u32, usize> = BTreeMap::new();

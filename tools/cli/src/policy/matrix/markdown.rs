@@ -1,5 +1,5 @@
-//! The matrix as a table for documents: with a column for each destination, if these are few, otherwise with a row for
-//! each cell.
+//! The matrix as a table for documents: with a column for each destination if there are few, otherwise with a row for each
+//! cell.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,6 @@ use manx_analysis::matrix::fold;
 /// The most destinations with a column of their own.
 const COLUMNS: usize = 8;
 
-/// The text.
 pub(super) fn render(shown: &Shown<'_>) -> String {
     let is_narrow = shown.view.destinations.len() <= COLUMNS && !shown.why;
     let mut text = if is_narrow { table(shown) } else { list(shown) };
@@ -64,7 +63,7 @@ fn rule(columns: usize) -> String {
     format!("|{}\n", "---|".repeat(columns))
 }
 
-/// Text that Markdown shows as it is.
+/// Escapes text for Markdown.
 pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for letter in text.chars() {

@@ -1,7 +1,7 @@
-//! `manx policy matrix`: every pair, in the forms that people and programs read.
+//! `manx policy matrix`: the ports on which each party reaches each other, in several forms.
 //!
-//! `text`, `csv`, `json`, `markdown`, `html` (a page of its own) and `svg` (a graph). What holds of all pairs is in
-//! `notes`.
+//! The forms are `text`, `csv`, `json`, `markdown`, `html` (a whole page) and `svg` (a graph). `notes` has the sentences
+//! that hold for all pairs.
 
 mod csv;
 mod graph;
@@ -21,14 +21,14 @@ use clap::{Args, ValueEnum};
 
 use self::shown::Shown;
 use super::assume::{Assume, Completed};
-use super::manifests::{Manifests, tell_invalid};
+use super::manifests::{Manifests, report_invalid};
 use crate::Error;
 use crate::output;
 use manx_analysis::matrix::{Filter, Matrix, View};
 
 /// The settings of `manx policy matrix`.
 #[derive(Debug, Clone, Args)]
-pub struct MatrixOf {
+pub struct MatrixSettings {
     /// Only these sources: NAMESPACE/POD, NAMESPACE/WORKLOAD, node, node/NAME, outside, or a net or address (who outside
     /// holds or overlaps it); * and ? stand for any text and any character. May be repeated
     #[arg(long, value_name = "PATTERN")]
@@ -53,7 +53,6 @@ pub struct MatrixOf {
     pub manifests: Manifests,
 }
 
-/// The forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Form {
     /// A table, or a list where a table is too wide
@@ -72,22 +71,22 @@ pub enum Form {
 }
 
 /// Prints the matrix. Exit code 0 if it could be made, 2 if not everything can be read or no party fits.
-pub fn run(asked: &MatrixOf) -> Result<(), Error> {
+pub fn run(asked: &MatrixSettings) -> Result<(), Error> {
     let contents = asked.manifests.read()?;
-    tell_invalid(&contents)?;
+    report_invalid(&contents)?;
     let Some(completed) = asked.assume.complete(contents)? else { return Ok(()) };
     let (text, notes) = render(asked, &completed)?;
     if asked.output == Form::Csv {
         for note in notes {
-            // If standard error is closed, there is no one to tell.
+            // This fails if standard error is closed, and then nobody reads it.
             let _ = writeln!(io::stderr(), "{note}");
         }
     }
     output::print(&text)
 }
 
-/// The text and the notes, which every form but CSV holds.
-fn render(asked: &MatrixOf, completed: &Completed) -> Result<(String, Vec<String>), Error> {
+/// The text of a form, and the notes, which every form but CSV contains.
+fn render(asked: &MatrixSettings, completed: &Completed) -> Result<(String, Vec<String>), Error> {
     let Completed { contents, assumed } = completed;
     let filter = Filter {
         from: asked.from.clone(),

@@ -1,4 +1,4 @@
-//! What holds of all pairs, and what is not in the matrix.
+//! The notes of a matrix: sentences that hold for all pairs, and the parties that are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,7 +11,6 @@ use manx_objects::{State, few};
 /// The most names in one sentence.
 const MOST: usize = 5;
 
-/// The sentences.
 pub(super) fn notes(matrix: &Matrix, assumed: &BTreeMap<ObjectKey, Vec<IpAddr>>) -> Vec<String> {
     let mut notes = vec![
         "Policy of pods only. A pod always reaches itself. Replies pass if the request does."
@@ -68,7 +67,7 @@ fn left_out(matrix: &Matrix) -> BTreeMap<&'static str, Vec<String>> {
     by_reason
 }
 
-/// Why there is nothing to show, if no pod counts: what the manifests have instead.
+/// The message if the matrix has no pod: what the manifests have instead.
 pub(super) fn no_pods(matrix: &Matrix, contents: &Contents) -> String {
     let workloads =
         contents.objects.iter().filter(|(key, _)| matches!(key.kind, Kind::Workload(_)));

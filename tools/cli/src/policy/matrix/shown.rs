@@ -1,8 +1,7 @@
-//! What all forms show.
+//! The content that all forms of the matrix show.
 
 use manx_analysis::matrix::{Block, Line, Matrix, View, Whys};
 
-/// What the forms show.
 pub(super) struct Shown<'a> {
     pub(super) matrix: &'a Matrix,
     pub(super) view: View<'a>,
@@ -16,7 +15,7 @@ impl Shown<'_> {
         parties.iter().map(|party| self.matrix.parties[*party].to_string()).collect()
     }
 
-    /// What decides, a line for each end and family. Families that agree have one line.
+    /// The reasons: a line for each end and family. Families that agree share a line.
     pub(super) fn whys(line: &Line, whys: &Whys) -> Vec<String> {
         let families: &[&str] = match line.why.len() {
             2 => &["IPv4 ", "IPv6 "],

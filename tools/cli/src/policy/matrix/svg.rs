@@ -1,22 +1,21 @@
-//! The matrix as a picture: the graph, and below it what holds of all.
+//! The matrix as a picture: the graph, and the notes below it.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::graph::{Box, FRAME, Frame, Graph, LEFT, LINE, RIGHT, TOP, WIDTH, shortened};
+use super::graph::{FRAME, Frame, Graph, LEFT, LINE, RIGHT, TOP, TextBox, WIDTH, shortened};
 use super::shown::Shown;
 use super::text::wrap;
 
 const COLOURS: [&str; 8] =
     ["#1b6ca8", "#b3541e", "#2e7d32", "#8e24aa", "#6d4c41", "#00838f", "#c2185b", "#5c6bc0"];
 
-/// The picture.
 pub(super) fn render(shown: &Shown<'_>) -> String {
     let graph = Graph::new(shown);
     let mut notes = vec![
         "A frame is a namespace. A box holds those of it that policy treats alike.".to_owned(),
     ];
-    if graph.has_said {
+    if graph.has_uniform {
         notes.push(
             "What a source does everywhere is said once, in its own box (\u{25b8}), and not at the destinations."
                 .to_owned(),
@@ -95,7 +94,7 @@ fn draw_edges(svg: &mut String, graph: &Graph) {
     }
 }
 
-fn draw_box(svg: &mut String, placed: &Box) {
+fn draw_box(svg: &mut String, placed: &TextBox) {
     let (x, y, height) = (placed.x, placed.y, placed.height());
     let whole = placed.whole.as_deref().map(escaped);
     let whole = whole.map(|whole| format!("<title>{whole}</title>")).unwrap_or_default();

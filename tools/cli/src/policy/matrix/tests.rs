@@ -29,8 +29,8 @@ const SHOP: &str = "
 {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: db, namespace: shop}, spec: {podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress, Egress], ingress: [{from: [{podSelector: {matchLabels: {app: api}}}], ports: [{port: 5432}]}], egress: [{to: [{namespaceSelector: {}, podSelector: {matchLabels: {app: dns}}}], ports: [{port: 53, protocol: UDP}, {port: 53}]}]}}
 ";
 
-fn asked(output: Form) -> MatrixOf {
-    MatrixOf {
+fn asked(output: Form) -> MatrixSettings {
+    MatrixSettings {
         from: Vec::new(),
         to: Vec::new(),
         namespace: Vec::new(),
@@ -49,12 +49,12 @@ fn completed(name: &str, text: &str) -> Completed {
     Completed::new(Contents::from_texts([(name, text)]), None).unwrap()
 }
 
-fn of(asked: &MatrixOf, name: &str, text: &str) -> Result<String, String> {
+fn of(asked: &MatrixSettings, name: &str, text: &str) -> Result<String, String> {
     let rendered = render(asked, &completed(name, text));
     rendered.map(|(text, _)| text).map_err(|error| error.to_string())
 }
 
-fn shop(asked: &MatrixOf) -> String {
+fn shop(asked: &MatrixSettings) -> String {
     of(asked, "shop.yaml", SHOP).unwrap()
 }
 
@@ -92,14 +92,17 @@ fn equal_rows_stand_together_and_most_destinations_are_everything_else() {
 
 #[test]
 fn what_fits_is_a_table() {
-    let asked =
-        MatrixOf { from: texts(&["shop/*"]), to: texts(&["*/api", "*/db"]), ..asked(Form::Text) };
+    let asked = MatrixSettings {
+        from: texts(&["shop/*"]),
+        to: texts(&["*/api", "*/db"]),
+        ..asked(Form::Text)
+    };
     insta::assert_snapshot!(shop(&asked));
 }
 
 #[test]
 fn reasons_name_the_rule_and_its_place() {
-    let asked = MatrixOf { why: true, to: texts(&["shop/api"]), ..asked(Form::Text) };
+    let asked = MatrixSettings { why: true, to: texts(&["shop/api"]), ..asked(Form::Text) };
     insta::assert_snapshot!(shop(&asked));
 }
 
@@ -107,14 +110,14 @@ fn reasons_name_the_rule_and_its_place() {
 fn the_other_forms_say_the_same() {
     insta::assert_snapshot!(
         "csv",
-        shop(&MatrixOf { to: texts(&["shop/*"]), why: true, ..asked(Form::Csv) })
+        shop(&MatrixSettings { to: texts(&["shop/*"]), why: true, ..asked(Form::Csv) })
     );
     insta::assert_snapshot!(
         "markdown",
-        shop(&MatrixOf { to: texts(&["shop/*"]), ..asked(Form::Markdown) })
+        shop(&MatrixSettings { to: texts(&["shop/*"]), ..asked(Form::Markdown) })
     );
     insta::assert_snapshot!("markdown_list", shop(&asked(Form::Markdown)));
-    let json = shop(&MatrixOf { to: texts(&["shop/api"]), ..asked(Form::Json) });
+    let json = shop(&MatrixSettings { to: texts(&["shop/api"]), ..asked(Form::Json) });
     insta::assert_snapshot!("json", json);
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["schemaVersion"], 1);
@@ -122,7 +125,7 @@ fn the_other_forms_say_the_same() {
 
 #[test]
 fn a_namespace_keeps_the_pairs_with_an_end_in_it() {
-    let asked = MatrixOf { namespace: texts(&["kube-system"]), ..asked(Form::Csv) };
+    let asked = MatrixSettings { namespace: texts(&["kube-system"]), ..asked(Form::Csv) };
     let text = shop(&asked);
     assert!(text.contains("kube-system/dns,shop/api,none\n"), "{text}");
     assert!(text.contains("shop/api,kube-system/dns,all\n"), "{text}");
@@ -131,7 +134,7 @@ fn a_namespace_keeps_the_pairs_with_an_end_in_it() {
 
 #[test]
 fn who_fits_no_pattern_is_told_what_is_expected() {
-    let wrong = MatrixOf { from: texts(&["nobody"]), ..asked(Form::Text) };
+    let wrong = MatrixSettings { from: texts(&["nobody"]), ..asked(Form::Text) };
     insta::assert_snapshot!(of(&wrong, "shop.yaml", SHOP).unwrap_err(), @"no party fits --from and --namespace; expected NAMESPACE/POD, NAMESPACE/WORKLOAD, node, outside, a net or an address, such as kube-system/dns, shop/api, shop/db");
     let empty = of(&asked(Form::Text), "none.yaml", "").unwrap_err();
     assert!(empty.starts_with("nothing to show: there is no pod"), "{empty}");
@@ -141,12 +144,12 @@ fn who_fits_no_pattern_is_told_what_is_expected() {
 fn names_of_files_are_no_markup() {
     let evil = "<img src=x onerror=alert(1)>|`*_\".yaml";
     for form in [Form::Html, Form::Svg, Form::Markdown] {
-        let text = of(&MatrixOf { why: true, ..asked(form) }, evil, SHOP).unwrap();
+        let text = of(&MatrixSettings { why: true, ..asked(form) }, evil, SHOP).unwrap();
         assert!(!text.contains("<img"), "{form:?}");
     }
     let html = of(&asked(Form::Html), evil, SHOP).unwrap();
     assert!(html.contains("\\u003cimg src=x onerror=alert(1)\\u003e|`*_"), "the path is in it");
-    let markdown = of(&MatrixOf { why: true, ..asked(Form::Markdown) }, evil, SHOP).unwrap();
+    let markdown = of(&MatrixSettings { why: true, ..asked(Form::Markdown) }, evil, SHOP).unwrap();
     assert!(markdown.contains("&lt;img src=x onerror=alert(1)>\\|\\`\\*\\_\".yaml"), "{markdown}");
 }
 

@@ -1,4 +1,4 @@
-//! The matrix for people: a table if it fits, otherwise a list in which sources with equal rows stand together.
+//! The matrix for people: a table if it fits, otherwise a list in which sources with equal rows share a block.
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,6 @@ const WIDTH: usize = 100;
 /// A space at which lines do not break.
 const NO_BREAK: &str = "\u{a0}";
 
-/// The text.
 pub(super) fn render(shown: &Shown<'_>) -> String {
     let table = if shown.why { None } else { table(shown) };
     let mut text = table.unwrap_or_else(|| list(shown));
@@ -22,11 +21,11 @@ pub(super) fn render(shown: &Shown<'_>) -> String {
     text
 }
 
-/// A row for each source and a column for each destination. `None`: it is too wide.
+/// A table with a row for each source and a column for each destination. `None`: it is too wide.
 fn table(shown: &Shown<'_>) -> Option<String> {
     let name = |party: &usize| shown.matrix.parties[*party].to_string();
     let view = &shown.view;
-    // A row that is too wide in its header needs no cells.
+    // A header that is too wide needs no cells.
     let header: usize = view.destinations.iter().map(|party| name(party).chars().count() + 2).sum();
     if header > WIDTH || view.sources.len() > WIDTH {
         return None;
@@ -58,7 +57,7 @@ fn table(shown: &Shown<'_>) -> Option<String> {
     Some(text)
 }
 
-/// A block for each row.
+/// A list with a block for each row.
 fn list(shown: &Shown<'_>) -> String {
     let mut text = String::new();
     let (blocks, whys) = shown.view.blocks(shown.why);
@@ -73,8 +72,8 @@ fn list(shown: &Shown<'_>) -> String {
         let sources = fold(shown.matrix, &block.sources, &shown.view.sources);
         text.push_str(&wrap(&whole(&sources), "", "  "));
         let lines: Vec<&Line> = block.lines.iter().chain(&block.none).collect();
-        // What holds for more than half of the destinations is said of "everything else", at the end. If destinations
-        // were chosen, each is named.
+        // A value of more than half of the destinations is written for "everything else", at the end. If the user chose
+        // destinations, each is named.
         let most = |line: &&&Line| line.destinations.len() * 2 > all.len();
         let rest = lines.iter().find(most).copied();
         let rest = rest.filter(|_| all.len() > 2 && shown.view.is_whole());
@@ -99,7 +98,7 @@ fn list(shown: &Shown<'_>) -> String {
     text
 }
 
-/// Names that lines do not break in.
+/// Names in which lines do not break.
 fn whole(names: &[String]) -> String {
     names.join(", ").replace(' ', NO_BREAK).replace(&format!(",{NO_BREAK}"), ", ")
 }
@@ -112,7 +111,7 @@ fn write_line(text: &mut String, shown: &Shown<'_>, whys: &Whys, line: &Line, de
     }
 }
 
-/// A text in lines of at most [`WIDTH`] columns, if its words allow.
+/// Breaks a text into lines of at most [`WIDTH`] columns, if its words allow.
 pub(super) fn wrap(text: &str, first: &str, next: &str) -> String {
     let mut lines = String::new();
     let (mut line, mut width, mut empty) = (first.to_owned(), first.chars().count(), true);

@@ -36,7 +36,8 @@ fn many() -> String {
 
 /// The destinations of the web, and what passes.
 fn to(patterns: &[&str], text: &str) -> Vec<String> {
-    let asked = MatrixOf { from: texts(&["shop/web"]), to: texts(patterns), ..asked(Form::Csv) };
+    let asked =
+        MatrixSettings { from: texts(&["shop/web"]), to: texts(patterns), ..asked(Form::Csv) };
     match of(&asked, "nets.yaml", text) {
         Ok(csv) => csv.lines().skip(1).map(|line| line.replace("shop/web,", "")).collect(),
         Err(error) => vec![error],

@@ -1,4 +1,4 @@
-//! What probes and Prometheus see of the agent.
+//! The agent's health for probes, and its metrics for Prometheus.
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
@@ -16,8 +16,8 @@ use manx_observe::agent_metrics::{AgentMetrics, BlockUse};
 use manx_observe::health::{Health, Running};
 
 impl Agent {
-    /// Tells that the control loop has turned.
-    pub(crate) fn tell_health(&self, health: &mut Health, now: Instant) {
+    /// Reports a turn of the control loop, and the agent's health.
+    pub(crate) fn report_health(&self, health: &mut Health, now: Instant) {
         if let Health::Starting(_) = health {
             *health = Health::Running(Running::new(now));
         }
@@ -30,8 +30,8 @@ impl Agent {
         running.refuted = calculated.is_refuted();
     }
 
-    /// The agent's figures now.
-    pub(crate) fn figures(&mut self) -> AgentMetrics {
+    /// The agent's metrics now.
+    pub(crate) fn metrics(&mut self) -> AgentMetrics {
         let ports = self.dataplane.ports.traffic();
         let Self { inputs, view, dataplane, calculated, attachments, .. } = &*self;
         let (contents, model) = (inputs.contents(), &view.cluster.model);
