@@ -562,7 +562,7 @@ impl Fabric {
             raw: RAW,
             packet_socket: None,
             next_hops: BTreeMap::new(),
-            vxlan: Some(RAW),
+            sockets: BTreeMap::from([(Overlay::Vxlan, RAW)]),
         };
         let host = Link::native(HOST, MTU);
         let Node { calculation, locals, tables, is_policy_only, .. } = &mut self.nodes[node];

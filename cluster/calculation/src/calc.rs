@@ -366,8 +366,8 @@ fn roles(inputs: &Inputs<'_>) -> Vec<Role> {
     if let Some((packet_socket, _)) = inputs.underlay.packet_socket {
         set(packet_socket, Role::Underlay);
     }
-    if let Some(vxlan) = inputs.underlay.vxlan {
-        set(vxlan, Role::Underlay);
+    for socket in inputs.underlay.sockets.values() {
+        set(*socket, Role::Underlay);
     }
     for local in inputs.locals.values() {
         set(local.port, Role::Endpoint(local.index));

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use manx_dataplane::encapsulation::{Encapsulation, LinkAddresses, Outer};
+use manx_dataplane::port::vxlan;
 use manx_dataplane::tables::PortId;
 use manx_objects::object::{EncapsulationMode, IpPool};
 
@@ -21,6 +22,17 @@ pub enum Overlay {
 }
 
 impl Overlay {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Ipip, Self::Vxlan];
+
+    /// The name of the port that its packets arrive at.
+    pub const fn port(self) -> &'static str {
+        match self {
+            Self::Ipip => "uplink-raw",
+            Self::Vxlan => "uplink-vxlan",
+        }
+    }
+
     /// The overlay that a pool asks for, and the nodes between which it asks for it.
     pub(crate) fn of_pool(pool: &IpPool) -> (Self, EncapsulationMode) {
         let (overlay, mode) = match pool.vxlan_mode {
@@ -35,6 +47,14 @@ impl Overlay {
         match self {
             Self::Ipip => Encapsulation::Ipip,
             Self::Vxlan => Encapsulation::Vxlan { vni: VNI },
+        }
+    }
+
+    /// The most segments that a pod's super-packet should have, if packets of `mtu` bytes travel by this overlay.
+    pub fn segments(self, mtu: u32) -> Option<u32> {
+        match self {
+            Self::Ipip => None,
+            Self::Vxlan => Some(vxlan::segments_at_once(mtu)),
         }
     }
 
@@ -58,11 +78,14 @@ impl Overlay {
             Self::Vxlan => {
                 let (source, destination) = (*macs.get(&local)?, *macs.get(&peer)?);
                 let inner = LinkAddresses { source, destination };
-                Some((Outer::vxlan(local, peer, VNI, inner), underlay.vxlan?))
+                Some((Outer::vxlan(local, peer, VNI, inner), *underlay.sockets.get(&self)?))
             }
         }
     }
 }
+
+/// The ports of overlays' own sockets.
+pub type Sockets = BTreeMap<Overlay, PortId>;
 
 /// Where encapsulated packets leave and arrive.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,6 +98,6 @@ pub struct Underlay {
     pub packet_socket: Option<(PortId, [u8; 6])>,
     /// Hardware address of the next hop to each peer that it can reach; others go by the raw socket.
     pub next_hops: BTreeMap<Ipv4Addr, [u8; 6]>,
-    /// VXLAN's socket, once some pool asks for it.
-    pub vxlan: Option<PortId>,
+    /// The sockets of overlays that have one of their own, once a tunnel needs it.
+    pub sockets: Sockets,
 }

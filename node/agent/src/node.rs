@@ -133,7 +133,7 @@ impl Agent {
             calculated,
             &attachments.locals(),
             |view| attachments.devices.reconcile_host(&view.host_network()),
-            |view| dataplane.open_vxlan(view),
+            |view, open| dataplane.open_sockets(view, open),
         );
         let Settled { placed, tables, received } = settled;
         if let Some(tables) = tables {
@@ -159,7 +159,7 @@ impl Agent {
         self.read_reports();
         self.inputs.check_account();
         self.dataplane.ports.restore_devices(now);
-        if self.dataplane.vxlan_fault.message().is_some() {
+        if self.dataplane.socket_faults().next().is_some() {
             self.inputs.retry_socket();
         }
         match self.failed.take() {

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 use std::{io, iter};
 
+use manx_calculation::overlay::Overlay;
 use manx_dataplane::port::ipip_raw::IpipRaw;
 use manx_dataplane::port::uplink::{PacketUplink, UplinkOptions};
 use manx_dataplane::port::vxlan::VxlanSocket;
@@ -89,8 +90,21 @@ pub(super) fn unused(workers: usize) -> Result<Tunnels, Lack> {
     Ok(Tunnels { raw: raw(Reception::Quiet, workers)?, packet_socket: None })
 }
 
+/// Opens the sockets that an overlay has for itself, on the underlay address `local`. `None`: it has none, but the ports
+/// of [`open`].
+pub(super) fn own_sockets(
+    overlay: Overlay,
+    local: Ipv4Addr,
+    workers: usize,
+) -> Option<Result<Queues, String>> {
+    match overlay {
+        Overlay::Ipip => None,
+        Overlay::Vxlan => Some(vxlan(local, workers)),
+    }
+}
+
 /// Opens VXLAN's sockets on the underlay address `local`: the first worker's receives, all send.
-pub(super) fn vxlan(local: Ipv4Addr, workers: usize) -> Result<Queues, String> {
+fn vxlan(local: Ipv4Addr, workers: usize) -> Result<Queues, String> {
     let opened = sockets(Reception::All, workers, |reception| VxlanSocket::open(local, reception));
     opened.map_err(|error| {
         let port = vxlan::PORT;

@@ -44,7 +44,7 @@ impl Node {
                 raw: PortId(1),
                 packet_socket: None,
                 next_hops: BTreeMap::new(),
-                vxlan: None,
+                sockets: BTreeMap::new(),
             },
             host: Link::native(PortId(0), 1500),
             forwarded: None,

@@ -140,7 +140,7 @@ impl Node {
             raw: RAW,
             packet_socket: None,
             next_hops: BTreeMap::new(),
-            vxlan: None,
+            sockets: BTreeMap::new(),
         };
         Ok(self.calculation.tables(&Inputs {
             cluster: &self.cluster,

@@ -52,7 +52,7 @@ fn tables(
         topology: &topology(cluster, "node", &Reserved::new()).unwrap(),
         locals: &locals.iter().collect(),
         underlay: &Underlay {
-            vxlan: None,
+            sockets: BTreeMap::new(),
             mtu: 1500,
             raw: PortId(1),
             packet_socket: None,

@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use manx_dataplane::port::vxlan;
 use manx_policy_compiler::model::ObjectName;
 
 use super::Agent;
@@ -178,8 +177,7 @@ impl Agent {
             Some(made) => made.mtu,
             None => self.attachments.devices.pod_mtu(&self.view.topology),
         };
-        // With VXLAN, a pod's super-packets have at most as many segments as the socket sends at once.
-        let segments = self.view.has_vxlan().then(|| vxlan::segments_at_once(mtu));
+        let segments = self.view.overlays().into_iter().filter_map(|it| it.segments(mtu)).min();
         let limits = DeviceLimits { mtu, segments };
         let is_callers = maker == Maker::Caller
             && (attach.made.is_some() || self.attachments.devices.kind(&attach).is_tuntap());

@@ -26,7 +26,7 @@ use crate::settings::Settings;
 use crate::uplink::{self, NextHops};
 use manx_api::{Capture, ErrorKind, Failure};
 use manx_calculation::calc::Calculation;
-use manx_calculation::overlay::Underlay;
+use manx_calculation::overlay::{Overlay, Sockets, Underlay};
 use manx_observe::latency::Latencies;
 
 /// See the module.
@@ -41,8 +41,8 @@ pub(super) struct Dataplane {
     captures: Arc<CopyBudget>,
     /// The port of the packet socket on the uplink, whose packets begin with Ethernet headers.
     packet_socket: Option<PortId>,
-    /// The reason why VXLAN's socket is not open although a tunnel needs it.
-    pub(super) vxlan_fault: Fault,
+    /// The reason why an overlay's socket is not open although a tunnel needs it.
+    pub(super) socket_faults: BTreeMap<Overlay, Fault>,
     /// The time when a change was received that not every worker uses yet, by the version of the tables before.
     pending_changes: BTreeMap<u64, Instant>,
     latencies: Latencies,
@@ -77,7 +77,13 @@ impl Dataplane {
             host: Link::native(host, uplink_mtu),
             forwarded,
             service: service.map(|port| Link::native(port, uplink_mtu)),
-            underlay: Underlay { mtu: uplink_mtu, raw, packet_socket, next_hops, vxlan: None },
+            underlay: Underlay {
+                mtu: uplink_mtu,
+                raw,
+                packet_socket,
+                next_hops,
+                sockets: Sockets::new(),
+            },
         };
         let dataplane = Self {
             ports,
@@ -86,7 +92,7 @@ impl Dataplane {
             denials: Denials::default(),
             captures: capture::copy_budget(),
             packet_socket: packet_socket.map(|(port, _)| port),
-            vxlan_fault: Fault::default(),
+            socket_faults: BTreeMap::new(),
             pending_changes: BTreeMap::new(),
             latencies,
         };
@@ -108,18 +114,29 @@ impl Dataplane {
         }
     }
 
-    /// Opens VXLAN's socket if a tunnel needs it, and returns its port. Until the socket is open such tunnels lead nowhere.
-    pub(super) fn open_vxlan(&mut self, view: &View) -> Option<PortId> {
-        let wanted = view.has_vxlan();
-        if !wanted {
-            self.vxlan_fault = Fault::default();
-        }
-        let local = view.topology.underlay.filter(|_| wanted)?;
-        let opened = uplink::vxlan(local, self.ports.workers.len()).and_then(|sockets| {
-            let port = self.ports.attach("uplink-vxlan", sockets);
-            port.map_err(|error| format!("no port for VXLAN: {error}"))
-        });
-        self.vxlan_fault.record(opened)
+    /// Opens the sockets of overlays that tunnels need and that are not open. Until a socket is open its tunnels lead
+    /// nowhere.
+    pub(super) fn open_sockets(&mut self, view: &View, open: &Sockets) -> Sockets {
+        let mut needed = view.overlays();
+        needed.retain(|overlay| !open.contains_key(overlay));
+        self.socket_faults.retain(|overlay, _| needed.contains(overlay));
+        let Some(local) = view.topology.underlay else { return Sockets::new() };
+        let open = |overlay: Overlay| {
+            let sockets = uplink::own_sockets(overlay, local, self.ports.workers.len())?;
+            let opened = sockets.and_then(|sockets| {
+                let port = self.ports.attach(overlay.port(), sockets);
+                let name = overlay.encapsulation().name();
+                port.map_err(|error| format!("no port for {name}: {error}"))
+            });
+            let fault = self.socket_faults.entry(overlay).or_default();
+            Some((overlay, fault.record(opened)?))
+        };
+        needed.into_iter().filter_map(open).collect()
+    }
+
+    /// The reasons why sockets are not open.
+    pub(super) fn socket_faults(&self) -> impl Iterator<Item = &str> {
+        self.socket_faults.values().filter_map(Fault::message)
     }
 
     /// Handles the workers' reports. Returns the ports that the workers have lost.

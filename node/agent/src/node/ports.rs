@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::Receiver;
+use manx_calculation::overlay::Overlay;
 use manx_dataplane::counters::{Counter, PortCounters};
 use manx_dataplane::drop_reason::DropReason;
 use manx_dataplane::port::tuntap::Settings;
@@ -174,16 +175,9 @@ const PODS: &str = "pod";
 /// The kind of the port with this name.
 fn kind(name: &str) -> &'static str {
     let kind = name.split_once(':').map_or(name, |(kind, _)| kind);
-    let own = [
-        "host",
-        "host-side",
-        "forwarded",
-        "service",
-        "uplink-raw",
-        "uplink-packet",
-        "uplink-vxlan",
-    ];
-    own.into_iter().find(|own| *own == kind).unwrap_or(PODS)
+    let own = ["host", "host-side", "forwarded", "service", "uplink-packet"];
+    let mut own = own.into_iter().chain(Overlay::ALL.map(Overlay::port));
+    own.find(|own| *own == kind).unwrap_or(PODS)
 }
 
 /// The sum of all workers' counters of a port.

@@ -8,6 +8,7 @@ use manx_dataplane::tables::NextHop;
 
 use super::Agent;
 use super::status::leads_to;
+use crate::fault::Fault;
 use manx_api::{ErrorKind, Failure, Routes, SourceRoute};
 use manx_calculation::topology::{Contribution, Peer, Route, RouteSource};
 
@@ -63,7 +64,8 @@ impl Agent {
                         (leads_to(self, NextHop::Tunnel(index)), None)
                     }
                     Some(_) => {
-                        let reason = self.dataplane.vxlan_fault.message();
+                        let fault = self.dataplane.socket_faults.get(overlay);
+                        let reason = fault.and_then(Fault::message);
                         let reason = reason.unwrap_or("the tunnel has no socket yet");
                         (format!("{kind} to {address}"), Some(reason.to_owned()))
                     }

@@ -8,12 +8,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use manx_dataplane::tables::{PortId, Tables};
+use manx_dataplane::tables::Tables;
 
 use super::calculated::{Calculated, Locals};
 use super::inputs::{Inputs, Unsettled};
 use super::view::View;
 use manx_calculation::calc::NextStep;
+use manx_calculation::overlay::Sockets;
 
 /// The result of settling.
 #[derive(Debug, Default)]
@@ -27,15 +28,15 @@ pub(super) struct Settled {
 }
 
 /// Settles all unsettled changes. Before new tables are made, `reconcile_host` updates the node's own network if the
-/// node's place may have changed, and `open_vxlan` opens VXLAN's socket if a tunnel needs it and it is not open. It
-/// returns the port.
+/// node's place may have changed, and `open_sockets` opens the sockets that tunnels need and that are not among those
+/// given.
 pub(super) fn settle(
     inputs: &mut Inputs,
     view: &mut View,
     calculated: &mut Calculated,
     locals: &Locals<'_>,
     reconcile_host: impl FnOnce(&View),
-    open_vxlan: impl FnOnce(&View) -> Option<PortId>,
+    open_sockets: impl FnOnce(&View, &Sockets) -> Sockets,
 ) -> Settled {
     let Unsettled { objects, received, mut place, mut tables, socket } = inputs.take_unsettled();
     let mut services = false;
@@ -59,10 +60,11 @@ pub(super) fn settle(
         }
         reconcile_host(view);
     }
-    let vxlan = &mut calculated.own.underlay.vxlan;
-    if (place || socket) && vxlan.is_none() {
-        *vxlan = open_vxlan(view);
-        tables |= vxlan.is_some();
+    let sockets = &mut calculated.own.underlay.sockets;
+    if place || socket {
+        let opened = open_sockets(view, sockets);
+        tables |= !opened.is_empty();
+        sockets.extend(opened);
     }
     tables |= (place || services) && view.update_services(inputs);
     if tables {

@@ -159,9 +159,8 @@ fn summaries(view: &View, severity: Severity) -> impl Iterator<Item = String> {
 }
 
 fn invalid(Agent { view, dataplane, .. }: &Agent) -> Vec<String> {
-    let vxlan = dataplane.vxlan_fault.message().map(str::to_owned);
     let problems = summaries(view, Severity::Error).chain(view.topology.problems());
-    problems.chain(vxlan).collect()
+    problems.chain(dataplane.socket_faults().map(str::to_owned)).collect()
 }
 
 fn warnings(Agent { inputs, view, calculated, attachments, served, .. }: &Agent) -> Vec<String> {

@@ -297,9 +297,9 @@ impl View {
         peers.filter(|peer| peer.overlay == Overlay::Ipip).map(|peer| peer.address).collect()
     }
 
-    /// Whether a node is reached by a VXLAN tunnel.
-    pub(super) fn has_vxlan(&self) -> bool {
-        self.topology.peers().iter().any(|peer| peer.overlay == Overlay::Vxlan)
+    /// The overlays of all tunnels.
+    pub(super) fn overlays(&self) -> BTreeSet<Overlay> {
+        self.topology.peers().into_iter().map(|peer| peer.overlay).collect()
     }
 }
 

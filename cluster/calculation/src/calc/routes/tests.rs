@@ -54,7 +54,7 @@ fn with_inputs<T>(topology: &Topology, then: impl FnOnce(&Inputs<'_>) -> T) -> T
         topology,
         locals: &BTreeMap::from([(&name, &local)]),
         underlay: &Underlay {
-            vxlan: None,
+            sockets: BTreeMap::new(),
             mtu: 1500,
             raw: PortId(1),
             packet_socket: None,

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use ipnet::IpNet;
-use manx_dataplane::tables::{Connections, Link, NextHop, Role, Tunnel};
+use manx_dataplane::tables::{Connections, Link, NextHop, PortId, Role, Tunnel};
 use manx_dataplane::wire::address::Address;
 use manx_policy_compiler::model::ObjectName;
 use proptest::collection::vec;
@@ -219,7 +219,7 @@ impl Node {
             raw: PortId(2),
             packet_socket: Some((PortId(3), [2; 6])),
             next_hops: BTreeMap::new(),
-            vxlan: None,
+            sockets: Sockets::new(),
         };
         let own = OwnPorts { host: port(0), forwarded: None, service: Some(port(1)), underlay };
         Self {
@@ -281,7 +281,11 @@ impl Node {
 
     fn settle(&mut self) -> Settled {
         let Self { inputs, view, calculated, locals, opens_sockets, host_network } = self;
-        let open = |view: &View| (view.has_vxlan() && *opens_sockets).then_some(PortId(4));
+        let open = |view: &View, open: &Sockets| {
+            let needed = view.overlays().contains(&Overlay::Vxlan) && *opens_sockets;
+            let missing = needed && open.is_empty();
+            missing.then_some((Overlay::Vxlan, PortId(4))).into_iter().collect()
+        };
         let reconcile = |view: &View| *host_network = Some(view.host_network());
         settle(inputs, view, calculated, &locals.iter().collect(), reconcile, open)
     }
@@ -397,14 +401,15 @@ fn any_order_and_any_batches_of_changes_lead_to_the_same_state() {
             what.set(what.get() + 1);
             let mut fresh = Node::new(directory.path(), verify);
             // A socket stays open, or is not.
-            fresh.calculated.own.underlay.vxlan = node.calculated.own.underlay.vxlan;
+            fresh.calculated.own.underlay.sockets = node.calculated.own.underlay.sockets.clone();
             for event in last.values() {
                 fresh.happen(directory.path(), event);
             }
             fresh.settle();
             prop_assert_eq!(node.state(), fresh.state());
-            let is_open = node.calculated.own.underlay.vxlan.is_some();
-            prop_assert!(is_open || !node.view.has_vxlan() || !node.opens_sockets);
+            let is_open = !node.calculated.own.underlay.sockets.is_empty();
+            let is_needed = node.view.overlays().contains(&Overlay::Vxlan);
+            prop_assert!(is_open || !is_needed || !node.opens_sockets);
             let Calculated { changed_in_place, routes_changed_in_place, .. } = node.calculated;
             prop_assert!(!verify || changed_in_place + routes_changed_in_place == 0);
             let is_tunnel = |(_, via): &(_, NextHop)| matches!(via, NextHop::Tunnel(_));
