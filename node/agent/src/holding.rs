@@ -40,8 +40,8 @@ struct Entries {
     pods: BTreeMap<PodName, (Held, Vec<OwnedFd>)>,
     /// By worker.
     flows: Vec<(Note, Arc<SharedFile>)>,
-    /// Whether the holder was brought all of these. If not, it may have others under the same names: flows of the last
-    /// agent, or a device with its former sandbox.
+    /// Whether the holder was brought all of these. If not, it may have others under the same names: the flows of the
+    /// last agent, or a device with its former sandbox.
     is_brought: bool,
     rests_until: Option<Instant>,
 }
@@ -105,7 +105,7 @@ impl Holding {
         self.bring(&mut entries, Some(&pod));
     }
 
-    /// Has the holder know a device that it keeps by the sandbox that has it now. May block.
+    /// Tells the holder which sandbox has a device now, if it keeps the device. May block.
     pub(crate) fn rename(&self, pod: &PodName, sandbox: &Sandbox) {
         let mut entries = lock(&self.entries);
         let Some((held, _)) = entries.pods.get_mut(pod) else { return };

@@ -56,7 +56,7 @@ impl FileStore {
         Error { record: self.describe(&self.key), verb, source, is_undone }
     }
 
-    /// Has the thread do something, and waits for it. Work that is given up is done to its end.
+    /// Runs work on the thread, and waits for its result. Work that is given up is done to its end.
     async fn run<T: Send + 'static>(
         &self,
         verb: &'static str,

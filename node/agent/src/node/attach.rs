@@ -142,7 +142,7 @@ impl Agent {
         Some(())
     }
 
-    /// The only step of a pod that is attached already: lease and device have the name that the request says.
+    /// The only step for a pod that is attached already: its lease and its device have the request's name, or not.
     pub(super) fn end_renewing(
         &mut self,
         name: &ObjectName,

@@ -214,8 +214,8 @@ impl Attachments {
         self.addresses.leases()
     }
 
-    /// What a container runtime calls the attachment that a pod has: its lease says that. Of a pod without a lease the
-    /// device says it that was not taken over.
+    /// What a container runtime calls the pod's attachment. The lease says it; if there is none, the device that was
+    /// refused.
     pub(super) fn id(&self, name: &ObjectName) -> Option<AttachmentId> {
         let pod = pod_name(name);
         let leases = self.leases();

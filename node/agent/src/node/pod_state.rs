@@ -28,7 +28,7 @@ pub(super) enum State {
     Attached(AttachedPod),
     /// It has a port, and the tables name it; its addresses and its device are kept under another name of a container
     /// runtime's.
-    Renewing(AttachedPod, Renewing),
+    Renewing(AttachedPod, Box<Renewing>),
     /// It is to be detached when new tables do not name it.
     Leaving(AttachedPod, Departure),
     /// Workers close its queues, and its device goes.
@@ -52,11 +52,11 @@ pub(super) enum Apart {
     Stuck(String),
 }
 
-/// A pod that only the device tells of which the last agent left, and which was refused.
+/// A pod without a lease. The last agent left a device for it, which this agent has refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Unleased {
     pub(super) reason: String,
-    /// What a container runtime calls the attachment, which it may still detach.
+    /// What a container runtime calls the attachment; the note of the device says it. The runtime may still detach it.
     pub(super) id: Option<AttachmentId>,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct Making {
 
 /// An attachment that was there already.
 pub(super) struct Renewing {
-    /// The new name is this one's.
+    /// The request, whose sandbox is the new name.
     pub(super) attach: Attach,
     pub(super) caller: Caller,
     /// What is there.
@@ -156,7 +156,7 @@ impl State {
         }
     }
 
-    /// What a container runtime calls the pod's attachment, if no lease says that and it has one.
+    /// What a container runtime calls the attachment of a pod without a lease.
     pub(super) fn unleased(&self) -> Option<&AttachmentId> {
         match self.apart()? {
             Apart::Unleased(Unleased { id, .. }) => id.as_ref(),

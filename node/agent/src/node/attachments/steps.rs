@@ -21,6 +21,7 @@ use manx_devices::device::{AgentNamespace, DeviceSpec};
 use manx_devices::holder::Held;
 use manx_devices::pod_device::{self, PodDevice};
 use manx_ipam::host_local::{Request, Reservation};
+use manx_ipam::leases::Leases;
 use manx_linux::netns;
 
 /// How long the removal of a pod's device waits until workers have closed its queues.
@@ -62,8 +63,8 @@ impl Attachments {
         self.work.follow(name.clone(), reserve);
     }
 
-    /// Has the addresses and the device of an attached pod kept for a repeated request, perhaps of another sandbox. The
-    /// next agent takes the device over if the holder and the lease name the same sandbox.
+    /// Gives an attached pod the name of a repeated request, perhaps of another sandbox: first its lease, then its device
+    /// in the holder. The next agent takes the device over only if both name the same sandbox.
     pub(in crate::node) fn start_renewing(
         &mut self,
         name: &ObjectName,
@@ -72,18 +73,18 @@ impl Attachments {
         others: BTreeMap<IpAddr, String>,
     ) {
         let (addresses, wanted) = (self.addresses.clone(), request_for(&attach, others));
-        let holding = Arc::clone(&self.holding);
-        let (pod, sandbox) = (attach.pod.clone(), attach.sandbox.clone());
+        let (holding, pod) = (Arc::clone(&self.holding), attach.pod.clone());
         self.pods.begin_renewing(name, attach, asks);
         let reserve = async move {
             let reserved = addresses.reserve(&wanted).await;
-            reserved.map_err(|error| Done::Renewed(Err(error)))
+            Ok((reserved, addresses.leases()))
         };
-        let rename = move |reservation| {
-            if let Some(sandbox) = sandbox {
-                holding.rename(&pod, &sandbox);
+        // The holder follows the lease, which may have its new name even if writing it has failed.
+        let rename = move |(reserved, leases): (_, Arc<Leases>)| {
+            if let Some(id) = leases.id(&pod) {
+                holding.rename(&pod, &id.sandbox);
             }
-            Done::Renewed(Ok(reservation))
+            Done::Renewed(reserved)
         };
         self.work.start_when(name.clone(), reserve, rename);
     }
