@@ -1,4 +1,4 @@
-//! What one lookup costs: of an address and a service in the classifier, of a connection in the flow table.
+//! The cost of one lookup: of an address and a service in the classifier, of a connection in the flow table.
 //!
 //! Addresses and flows are asked for in a shuffled order, so that big tables do not profit from one hot line.
 

@@ -1,4 +1,4 @@
-//! Why a measurement fails.
+//! The errors of measurements.
 
 use std::io;
 
@@ -6,10 +6,9 @@ use manx_api::client;
 use manx_linux::netlink;
 use manx_linux::netns;
 
-/// Why there is no figure.
+/// The reason why there is no figure.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A network namespace.
     #[error(transparent)]
     Namespace(#[from] netns::Error),
     /// An interface, address or route.
@@ -24,15 +23,14 @@ pub enum Error {
     /// A system call or file.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The action that failed.
         what: String,
-        /// Why it failed.
         source: io::Error,
     },
     /// A process that is not ready in time, or that failed.
     #[error("{what}\n{log}")]
     Process {
-        /// What it did not do.
+        /// The step that it did not reach.
         what: String,
         /// The last lines of its log.
         log: String,
@@ -40,7 +38,7 @@ pub enum Error {
     /// A measurement without devices, or a precondition.
     #[error("{0}")]
     Failed(String),
-    /// Nothing arrived: the path does not carry this traffic, so there is no figure.
+    /// No packet arrived: the path does not carry this traffic, so there is no figure.
     #[error("nothing arrived: {0}")]
     Nothing(String),
 }

@@ -54,7 +54,7 @@ struct Arguments {
     /// Rules in each of the two policies besides the one that allows the traffic, and in the kernel's filters
     #[arg(long, default_value_t = 1000, value_name = "N")]
     rules: usize,
-    /// Where the workers of the agents run: a core, `ends` (each on the core of the end on its node) or `scheduler`.
+    /// Placement of the workers of the agents: a core, `ends` (each on the core of the end on its node) or `scheduler`.
     /// Default: the third core that this process may use, else `ends`
     #[arg(long, value_name = "CORE")]
     agent_core: Option<Placement>,

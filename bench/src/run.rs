@@ -10,12 +10,12 @@ use crate::report::figures::{Breakdown, Figure, Missing, Report};
 use crate::report::files;
 use crate::report::progress::Progress;
 
-/// How long, how often and where rows are measured.
+/// The length, the number and the cores of measurements.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// How long one measurement takes.
+    /// The time of one measurement.
     pub length: Duration,
-    /// How often each measurement is made.
+    /// The number of measurements of each figure.
     pub rounds: usize,
     /// The number of packets of one run of the pipeline.
     pub packets: u64,
@@ -24,7 +24,7 @@ pub struct Settings {
     /// The number of rules in each of the two policies besides the one that allows the traffic, and in the kernel's
     /// filters.
     pub rules: usize,
-    /// Which part runs on which core.
+    /// The core of each part.
     pub cores: Cores,
     /// Whether every cell of the large tables is compared with the reference.
     pub prove: bool,
@@ -72,12 +72,11 @@ impl Settings {
     }
 }
 
-/// A row in the list of what can be measured.
+/// A row in the list of rows that can be measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedRow {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What is measured.
     pub description: String,
     /// About how long it takes.
     pub estimate: Duration,
@@ -93,7 +92,7 @@ impl ListedRow {
 /// One run.
 #[derive(Debug)]
 pub struct Run {
-    /// How long, how often and where rows are measured.
+    /// The length, the number and the cores of measurements.
     pub settings: Settings,
     /// The rows to measure.
     pub chosen: BTreeSet<&'static str>,
@@ -119,7 +118,7 @@ impl Run {
         self.write()
     }
 
-    /// Adds the figures of a row, or why it has none.
+    /// Adds the figures of a row, or the reason why it has none.
     pub fn add_measured(
         &mut self,
         row: &'static str,

@@ -35,7 +35,7 @@ impl Counter {
     }
 }
 
-/// One port's traffic. Super-packets count in segments: what a wire would have carried.
+/// One port's traffic. Super-packets count as their segments, as on a wire.
 #[derive(Debug, Default)]
 pub struct PortCounters {
     /// Packets received.
@@ -81,7 +81,7 @@ pub struct WorkerCounters {
     pub evictions: Counter,
     /// Denied flows that were not reported because the reader was behind.
     pub reports_lost: Counter,
-    /// Packets by the slot of what decided them.
+    /// Packets by the slot of the rule that decided them.
     pub rules: SlotCounters,
     /// Cycles by stage, while they are measured.
     pub stages: StageCounters,
@@ -141,7 +141,7 @@ impl SlotCounters {
         }
     }
 
-    /// Counts `packets` by what decided them.
+    /// Counts `packets` for the rules that decided them.
     #[inline]
     pub fn decided(&self, rules: RuleCounters, packets: u64) {
         for slot in [rules.egress, rules.ingress] {
@@ -178,7 +178,7 @@ impl Tally {
         self.packets += packets;
     }
 
-    /// Counts what has been added.
+    /// Counts the packets that have been added.
     #[inline(never)]
     pub fn count(&mut self, counters: &SlotCounters) {
         let packets = std::mem::take(&mut self.packets);

@@ -30,13 +30,13 @@ macro_rules! drop_reasons {
 drop_reasons! {
     /// A header is cut short, contradicts itself or has a version or length that cannot be.
     Malformed = "malformed",
-    /// A frame that is not for this port: another's hardware address, a VLAN tag, no IP inside, talk of the link.
+    /// A frame that is not for this port: another's hardware address, a VLAN tag, no IP inside, a link message.
     NotOurs = "not-ours",
     /// No tables are published yet, or this port is not in them.
     NoTables = "no-tables",
     /// The source address does not belong to where the packet came from.
     SourceSpoofed = "source-spoofed",
-    /// To a service address, and back from the node as it went there: nothing translates it (is kube-proxy running?).
+    /// To a service address, and back from the node unchanged: nothing translates it (is kube-proxy running?).
     ServiceUntranslated = "service-untranslated",
     /// To a service address, from a pod that has opened too many such flows that policy did not allow when they came
     /// back translated.
@@ -44,7 +44,7 @@ drop_reasons! {
     /// Back from the node's translation of service addresses with a source that is no pod of this node: it cannot be
     /// judged. kube-proxy masquerades it.
     ServiceSource = "service-source",
-    /// From a service address, and no pod has sent there.
+    /// From a service address to which no pod has sent.
     ServiceWithoutFlow = "service-without-flow",
     /// A tunnel packet from an address that is no node's, or not addressed to this node.
     UnknownTunnelPeer = "unknown-tunnel-peer",
@@ -85,7 +85,7 @@ drop_reasons! {
     NoBuffer = "no-buffer",
     /// The outgoing port is gone or refused the packet.
     TransmitRefused = "transmit-refused",
-    /// The worker that has its flow does not keep up with what it is handed off.
+    /// The worker that has its flow does not keep up with the packets that are handed off to it.
     HandoffFull = "handoff-full",
 }
 

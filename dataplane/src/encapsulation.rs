@@ -15,7 +15,7 @@ use crate::wire::{Ecn, Malformed, ethernet, ipv4, protocol, udp, vxlan};
 /// The TTL of outer packets, which is independent of the inner one (RFC 2003, section 3.1).
 const TTL: u8 = 64;
 
-/// The kind of a tunnel: what stands between the outer and the inner IPv4 header.
+/// The kind of a tunnel, by the headers between the outer and the inner IPv4 header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Encapsulation {
     /// Nothing: protocol 4.
@@ -48,7 +48,7 @@ impl Encapsulation {
         }
     }
 
-    /// Its name, as users see it.
+    /// Its name in output to users.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ipip => "IPIP",
@@ -170,13 +170,13 @@ impl Outer {
         self.encapsulation
     }
 
-    /// How much longer the IP packet becomes, in bytes.
+    /// Bytes that the outer headers add to the IP packet.
     #[inline]
     pub const fn added(&self) -> usize {
         self.added as usize
     }
 
-    /// Length of the Ethernet header in front, in bytes; 0: there is none.
+    /// Length of the Ethernet header in front, in bytes; 0 without one.
     #[inline]
     pub const fn link_len(&self) -> usize {
         self.link_len
@@ -217,7 +217,7 @@ pub fn encapsulate(packet: &mut Packet, outer: &Outer, id: u16) -> bool {
             (header, 0)
         }
     };
-    // It is there: the block is longer.
+    // Always present: the block is longer.
     let Some(header) = header else { return false };
     let (ecn, flags) = (inner.dscp_ecn & 3, inner.flags_offset.get() & kept);
     header.dscp_ecn = ecn;

@@ -1,4 +1,4 @@
-//! What becomes of a packet.
+//! The fate of a packet.
 
 use crate::drop_reason::DropReason;
 use crate::flow::WorkerId;
@@ -6,28 +6,28 @@ use crate::icmp::ErrorKind;
 use crate::rewrite::Rewrite;
 use crate::tables::Link;
 
-/// How a packet goes on.
+/// The forwarding of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forwarding<'a> {
-    /// Where to.
+    /// The link that it leaves by.
     pub link: &'a Link,
-    /// What is changed in it.
+    /// The changes to its header.
     pub rewrite: Rewrite,
 }
 
-/// What becomes of a packet.
+/// The fate of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Fate<'a> {
-    /// It goes on.
+    /// It is forwarded.
     Forward(Forwarding<'a>),
-    /// It is dropped, and its sender is not told.
+    /// It is dropped without an ICMP error.
     Drop(DropReason),
-    /// It is dropped, and its sender is told.
+    /// It is dropped, and an ICMP error is sent to its sender.
     Answer {
-        /// What it is counted as.
+        /// The reason that it is counted by.
         reason: DropReason,
-        /// What the sender is told.
+        /// The ICMP error to the sender.
         error: ErrorKind,
     },
     /// Another worker has its flow and decides.

@@ -16,7 +16,7 @@ const TTL: u8 = 64;
 /// Precedence "internetwork control", in the byte of DSCP and ECN (RFC 1812, section 4.3.2.5).
 const CONTROL: u8 = 0xc0;
 
-/// What an error tells. The address family determines the message.
+/// The kind of an ICMP error. The address family determines the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The packet is larger than the next link's MTU: fragmentation needed (RFC 1191), packet too big (RFC 4443,
@@ -137,9 +137,9 @@ fn concatenate(pool: &mut Pool, parts: &[&[u8]]) -> Option<Packet> {
 /// The packet that an ICMP error is about, as its sender sent it: the receiver of the error is the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quoted {
-    /// Where it came from.
+    /// Its source address.
     pub source: Address,
-    /// Where it went to.
+    /// Its destination address.
     pub destination: Address,
     /// The upper layer's protocol.
     pub protocol: u8,

@@ -4,32 +4,32 @@
 //! what goes on. It decides by one immutable value that control publishes whole. The rooms, from the ground up:
 //!
 //! 1. [`sys`]: system calls, cycle counter and raw memory, with all the unsafe code of the crate. It does not know
-//!    what a descriptor or an array is for.
+//!    the use of a descriptor or an array.
 //! 2. [`checksum`], [`wire`], [`drop_reason`]: ones' complement sums; header views, one protocol a file, which judge
 //!    structure only; every reason why a packet is dropped.
-//! 3. [`packet`]: a buffer, where the packet lies in it, what its device promised about it, and what a device takes.
+//! 3. [`packet`]: a buffer, the packet's place in it, its offload metadata, and the capabilities of a device.
 //!    Checksums are adjusted, never recomputed on the way, because that would hide corruption.
-//! 4. [`mod@parse`]: a packet's headers, found once. What two receivers could read in two ways is refused.
+//! 4. [`mod@parse`]: a packet's headers, found once. A packet that two receivers could read in two ways is refused.
 //! 5. [`encapsulation`], [`fragment`], [`offload`], [`icmp`]: packets made of packets: IPIP and VXLAN on and off,
 //!    fragments, segments and super-packets, errors for the sender. Policy plays no part in them.
-//! 6. [`port`]: where packets come from and go to, each behind one trait. Framing, ARP, virtio headers and devices
+//! 6. [`port`]: sources and sinks of packets, behind one trait. Framing, ARP, virtio headers and devices
 //!    end here; no port decides about an IP packet.
-//! 7. [`flow`]: what was decided once for a connection, in a table of fixed size. It neither classifies nor routes,
+//! 7. [`flow`]: cached decisions, one for each connection, in a table of fixed size. It neither classifies nor routes,
 //!    and knows the time only as a parameter.
-//! 8. [`tables`], [`policy`], [`rewrite`], [`decide`]: what control has published; policy's verdict on two ends; what
-//!    is changed in a packet; the decision: source check, flow or policy, route, hop limit, size. There is no device,
-//!    clock or buffer in it: a [`fate`] comes out.
-//! 9. [`counters`], [`report`], [`port_table`]: what a worker counts and tells control; the ports that are attached
-//!    to it, which of them are readable, and whose turn it is.
+//! 8. [`tables`], [`policy`], [`rewrite`], [`decide`]: the tables that control has published; policy's verdict on two
+//!    ends; the changes to a packet; the decision: source check, flow or policy, route, hop limit, size. The decision
+//!    uses no device, clock or buffer: it returns a [`fate`].
+//! 9. [`counters`], [`report`], [`port_table`]: a worker's counters, and its reports to control; its attached ports,
+//!    which of them are readable, and which is next.
 //! 10. [`pipeline`]: a batch through 4 to 8, pass by pass: input (tunnels, headers, keys), fast path, slow path,
 //!     handoff to the worker that has a packet's flow, output.
 //! 11. [`worker`]: the turn loop over ready ports, which share the worker's time equally, and the commands by which
 //!     control speaks with it. Only readers of its counters see what a worker changes; with the other workers of its
 //!     node it shares mailboxes and the [`Shards`](flow::Shards), which say which worker has a flow.
 //!
-//! Every packet is forwarded, or dropped for one [`DropReason`](drop_reason::DropReason); what is unknown, unparsed
-//! or missing is dropped. A packet of an established flow costs no allocation, no lock, and no system call but those
-//! of its ports.
+//! Every packet is forwarded, or dropped for one [`DropReason`](drop_reason::DropReason); a packet with anything
+//! unknown, unparsed or missing is dropped. A packet of an established flow costs no allocation, no lock, and no system
+//! call but those of its ports.
 //!
 //! There is no tokio here, no serde, no Kubernetes, and no decision that control has not published.
 //!

@@ -1,4 +1,4 @@
-//! A packet in flight: one owned buffer, where the packet lies in it, and what the device says of it.
+//! A packet in flight: one owned buffer, the packet's place in it, and its offload metadata.
 //!
 //! A packet always starts at its outermost IP header (or at the Ethernet header, while a link port frames it). Buffers
 //! come from a worker's [`Pool`] and return to it; a packet that moves to another worker takes its buffer along.
@@ -19,7 +19,7 @@ const COLOURS: usize = 16;
 const LINE: usize = 64;
 const CAPACITY: usize = HEADROOM + COLOURS * LINE + MAX_PACKET + 1;
 
-/// What is known of a packet's layer-4 checksum.
+/// The state of a packet's layer-4 checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Checksum {
     /// The packet holds it as the sender wrote it; it has not been verified.
@@ -33,20 +33,20 @@ pub enum Checksum {
     Partial {
         /// First byte of the layer-4 header, from the packet's first byte.
         start: u16,
-        /// Where the checksum lies in the layer-4 header.
+        /// The checksum's offset in the layer-4 header.
         offset: u16,
     },
 }
 
 impl Checksum {
-    /// Whether it is still to be completed.
+    /// Whether the checksum is still partial.
     #[inline]
     pub const fn is_partial(self) -> bool {
         matches!(self, Self::Partial { .. })
     }
 }
 
-/// How a super-packet is cut into segments.
+/// The way in which a super-packet is cut into segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentKind {
     /// TCP over IPv4.
@@ -60,7 +60,7 @@ pub enum SegmentKind {
 /// A super-packet: one header, many segments' payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segmentation {
-    /// Which headers repeat in front of each segment.
+    /// The headers that repeat in front of each segment.
     pub kind: SegmentKind,
     /// Payload bytes a segment (the last may hold fewer); never 0.
     pub size: u16,
@@ -68,7 +68,7 @@ pub struct Segmentation {
     pub ecn: bool,
 }
 
-/// Packet state that is not in its bytes: what a virtio-net header carries.
+/// The state of a packet that is not in its bytes, as a virtio-net header carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offload {
     /// The layer-4 checksum's state.
@@ -77,11 +77,11 @@ pub struct Offload {
     pub segmentation: Option<Segmentation>,
 }
 
-/// What a port's far side takes without help.
+/// The packets that a port's far side accepts unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is had or not by itself")]
 pub struct Capabilities {
-    /// Packets whose layer-4 checksum is still partial.
+    /// Packets whose layer-4 checksum is partial.
     pub partial_checksum: bool,
     /// TCP super-packets.
     pub tcp_segmentation: bool,
@@ -92,7 +92,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// What TUN, TAP, and AF_PACKET on a veth take with a recent kernel.
+    /// The capabilities of TUN, TAP, and AF_PACKET on a veth with a recent kernel.
     pub const ALL: Self = Self {
         partial_checksum: true,
         tcp_segmentation: true,
@@ -100,7 +100,7 @@ impl Capabilities {
         tunnel_segmentation: false,
     };
 
-    /// Whether [`PacketIo::transmit`](crate::port::PacketIo::transmit) takes a packet in this state, or refuses it.
+    /// Whether [`PacketIo::transmit`](crate::port::PacketIo::transmit) accepts a packet in this state.
     #[inline]
     pub fn take(self, offload: Offload) -> bool {
         let checksum =
@@ -108,7 +108,7 @@ impl Capabilities {
         checksum && offload.segmentation.is_none_or(|it| self.segment(it.kind))
     }
 
-    /// Whether it takes super-packets of this kind.
+    /// Whether super-packets of this kind are accepted.
     #[inline]
     pub fn segment(self, kind: SegmentKind) -> bool {
         match kind {
@@ -131,8 +131,8 @@ pub struct Body {
     len: u32,
     /// Checksum and segmentation state; offsets count from the packet's first byte.
     pub offload: Offload,
-    /// The hardware address to which an endpoint sent the packet, where it goes on through another plugin's network
-    /// ([`crate::port::relay`]); zero elsewhere.
+    /// The hardware address to which an endpoint sent the packet, if it continues through another plugin's network
+    /// ([`crate::port::relay`]); else zero.
     pub neighbour: [u8; 6],
 }
 
@@ -188,7 +188,7 @@ impl Body {
         self.len as usize
     }
 
-    /// Whether it holds no bytes.
+    /// Whether the packet holds no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -291,7 +291,7 @@ impl Body {
         self.offload.segmentation.is_none() && !self.offload.checksum.is_partial()
     }
 
-    /// How many packets a wire would carry for it, and the longest one's length, with `header_len` bytes of headers.
+    /// The number of packets on a wire, and the longest one's length, with `header_len` bytes of headers.
     #[inline]
     pub fn on_a_wire(&self, header_len: usize) -> (u32, u32) {
         let Some(segmentation) = self.offload.segmentation else { return (1, self.len) };
@@ -300,7 +300,7 @@ impl Body {
         (segments, self.len.min(header_len + size))
     }
 
-    /// How many packets a wire would carry for it.
+    /// The number of packets on a wire.
     #[inline]
     pub fn segments(&self, header_len: usize) -> u64 {
         self.on_a_wire(header_len).0.into()
@@ -369,12 +369,12 @@ impl Pool {
         }
     }
 
-    /// How many buffers may be given away: a quarter of all stays here.
+    /// The number of buffers that may be given away: a quarter of all stays here.
     pub fn spare(&self) -> usize {
         self.available().saturating_sub(self.limit / 4)
     }
 
-    /// How many packets can still be taken.
+    /// The number of packets that can still be taken.
     pub fn available(&self) -> usize {
         self.free.len() + (self.limit - self.made)
     }

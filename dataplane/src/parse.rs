@@ -1,4 +1,4 @@
-//! A packet's parsed headers: what the decision needs, read once.
+//! A packet's parsed headers: the fields that the decision needs, read once.
 //!
 //! A packet that cannot be parsed is dropped: no decision rests on a header that a receiver could read in another way.
 
@@ -14,7 +14,7 @@ const MAX_REASSEMBLED: u32 = 65_535;
 /// The length of every fragment except the last is a multiple of this, in bytes.
 const FRAGMENT_UNIT: usize = 8;
 
-/// Which part of a packet this is.
+/// The kind of fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fragment {
     /// The whole packet.
@@ -29,20 +29,20 @@ pub enum Fragment {
     Later {
         /// Identification, the same in all fragments of a packet.
         id: u32,
-        /// Where the fragment stands in the packet's payload, in bytes.
+        /// The fragment's offset in the packet's payload, in bytes.
         offset: u16,
     },
 }
 
-/// What a decision needs to know of a packet. The default is never forwarded.
+/// The header fields that a decision needs. The default is never forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Parsed {
-    /// Where it comes from.
+    /// The source address.
     pub source: Address,
-    /// Where it goes to. The family is the source's.
+    /// The destination address. The family is the source's.
     pub destination: Address,
-    /// The upper layer's protocol, behind IPv6's extension headers. In a later IPv6 fragment: what the fragment header
-    /// names, which need not be the upper layer.
+    /// The upper layer's protocol, behind IPv6's extension headers. In a later IPv6 fragment: the protocol that the
+    /// fragment header names, which need not be the upper layer's.
     pub protocol: u8,
     /// TTL or hop limit.
     pub ttl: u8,
@@ -58,14 +58,14 @@ pub struct Parsed {
     pub source_port: u16,
     /// Destination port; an ICMP query's identifier; else 0.
     pub destination_port: u16,
-    /// Where the upper layer begins, in bytes from the packet's first.
+    /// The beginning of the upper layer, in bytes from the packet's first.
     pub transport_offset: u16,
-    /// Where the upper layer's header ends, in bytes from the packet's first. Each segment of a super-packet repeats as
-    /// much.
+    /// The end of the upper layer's header, in bytes from the packet's first. Each segment of a super-packet repeats
+    /// these bytes.
     pub header_len: u16,
     /// The packet's length by its IP header, in bytes. Bytes behind it are the link's padding.
     pub total_len: u16,
-    /// Which part of a packet this is.
+    /// The kind of fragment.
     pub fragment: Fragment,
 }
 
@@ -110,7 +110,7 @@ pub fn must_not_fragment(bytes: &[u8]) -> bool {
     ipv4::View::new_quoted(bytes).map_or(true, |ip| ip.dont_fragment())
 }
 
-/// Takes a hop off a packet that has been parsed, and adjusts its checksum. The caller has answered packets whose
+/// Decrements the hop limit of a parsed packet, and adjusts its checksum. The caller has already dropped packets whose
 /// [`Parsed::ttl`] is 1 or less.
 #[inline]
 pub fn decrement_ttl(bytes: &mut [u8]) {
@@ -244,8 +244,8 @@ fn parse_v6(bytes: &[u8]) -> Result<Parsed, Malformed> {
     parsed.with_upper(&payload[walked.offset..])
 }
 
-/// Which part of a packet this is. `before`: length of the headers that reassembly keeps; `len`: length of what
-/// follows.
+/// The kind of fragment. `before`: length of the headers that reassembly keeps;
+/// `len`: length of the bytes after them.
 #[inline]
 fn part(
     id: u32,
@@ -268,7 +268,7 @@ fn part(
 }
 
 impl Parsed {
-    /// Adds what the upper layer's header says.
+    /// Adds the fields of the upper layer's header.
     #[inline]
     fn with_upper(self, segment: &[u8]) -> Result<Self, Malformed> {
         if let Fragment::Later { offset, .. } = self.fragment {
@@ -328,7 +328,7 @@ impl Parsed {
     }
 }
 
-/// How much of the upper layer's header the first fragment must hold, in bytes.
+/// The bytes of the upper layer's header that the first fragment must hold.
 #[inline]
 const fn least_header(protocol: u8) -> usize {
     match protocol {

@@ -1,4 +1,4 @@
-//! Evaluates policy: a pure function of the tables and of what policy sees of a flow.
+//! Evaluates policy: a pure function of the tables and of a flow's view.
 
 use manx_policy_compiler::image::{self, ChainId, Identity, Image};
 use manx_policy_compiler::model::{Direction, Transport, Verdict};
@@ -13,11 +13,11 @@ pub const NO_SLOT: u32 = u32::MAX;
 /// The two ends of a flow in its original direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowEnds {
-    /// Where the source is.
+    /// The next hop to the source.
     pub from: NextHop,
-    /// Where the destination is.
+    /// The next hop to the destination.
     pub to: NextHop,
-    /// What policy can ask of the source and of the destination.
+    /// The identities of the source and of the destination.
     pub identities: [Identity; 2],
 }
 
@@ -37,7 +37,7 @@ pub struct PolicyView {
 pub struct PolicyViews {
     /// As the packet came.
     pub original: PolicyView,
-    /// As the packet goes on.
+    /// The flow after translation.
     pub translated: PolicyView,
 }
 
@@ -50,13 +50,14 @@ impl PolicyViews {
     }
 }
 
-/// A verdict and the counter slots of what gave it.
+/// A verdict and the counter slots of the rules that gave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct PolicyVerdict {
     /// `None`: allowed.
     pub denied: Option<DropReason>,
-    /// Slots of what decided at the source's egress and the destination's ingress ([`NO_SLOT`]: nothing was evaluated).
+    /// The slots of the rules that decided at the source's egress and the destination's ingress ([`NO_SLOT`]: nothing
+    /// was evaluated).
     pub rules: RuleCounters,
 }
 
@@ -71,7 +72,7 @@ impl PolicyVerdict {
     }
 }
 
-/// What a verdict on `ends` would rest on now.
+/// The stamp of a verdict on `ends` that is reached now.
 #[inline]
 pub fn policy_stamp(tables: &Tables, ends: &FlowEnds) -> PolicyStamp {
     let revision = |next_hop| match next_hop {
@@ -94,12 +95,12 @@ pub fn policy_stamp(tables: &Tables, ends: &FlowEnds) -> PolicyStamp {
     }
 }
 
-/// What untracked policy of the node's interfaces has allowed.
+/// The result of untracked policy of the node's interfaces for a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UntrackedAllows {
-    /// The packet is allowed where it comes in: no other policy of that interface is evaluated.
+    /// The packet is allowed at the interface by which it enters: no other policy of that interface is evaluated.
     pub ingress: bool,
-    /// The same where it goes out.
+    /// The same for the interface by which it leaves.
     pub egress: bool,
     /// The slots of the rules that allowed it.
     pub rules: RuleCounters,
@@ -110,7 +111,7 @@ impl UntrackedAllows {
     pub const NONE: Self =
         Self { ingress: false, egress: false, rules: PolicyVerdict::without_rules(None).rules };
 
-    /// Whether the packet goes without connection tracking.
+    /// Whether the packet is forwarded without connection tracking.
     pub const fn allows(&self) -> bool {
         self.ingress || self.egress
     }
@@ -146,8 +147,8 @@ pub fn evaluate_untracked(
 /// local source, the node's interface where it leaves, the node's interface where it arrives, ingress of a local
 /// destination.
 ///
-/// Two exceptions, both of Kubernetes: a pod can always reach itself, and a node can always reach its own pods. What the
-/// node only forwards is not the node's, even if the node has masqueraded it ([`NextHop::Forwarded`]).
+/// Two exceptions, both of Kubernetes: a pod can always reach itself, and a node can always reach its own pods. Packets
+/// that the node only forwards are not its own, even if it has masqueraded them ([`NextHop::Forwarded`]).
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "the caller holds all of it in registers")]
 pub fn evaluate_policy(
@@ -212,7 +213,7 @@ struct Evaluation<'a> {
 
 impl<'a> Evaluation<'a> {
     /// Whether the interface towards `next_hop` denies the flow in that direction. `local`: the other end is a process
-    /// of the node, for which there are chains only where the node's own packets pass here.
+    /// of the node. Such chains exist only if the node's own packets pass here.
     fn interface_denies(&mut self, next_hop: NextHop, direction: Direction, local: bool) -> bool {
         let Some(chains) = self.tables.host_policy.interface(next_hop) else { return false };
         let at = direction as usize;
@@ -237,7 +238,7 @@ impl<'a> Evaluation<'a> {
         path.verdict == Verdict::Deny
     }
 
-    /// What a chain decides whose tiers do not end in a drop. `None`: it leaves the decision to the chains behind
+    /// The verdict of a chain whose tiers do not end in a drop. `None`: it leaves the decision to the chains behind
     /// it, as it does for failsafe ports.
     fn decides(
         &mut self,

@@ -1,4 +1,4 @@
-//! Reports: what a worker tells control.
+//! Reports of a worker to control.
 
 use std::io;
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ pub struct Denied {
     pub destination_port: u16,
     /// Why it was denied.
     pub reason: DropReason,
-    /// Counter slot of what decided, or [`crate::policy::NO_SLOT`].
+    /// Counter slot of the rule that decided, or [`crate::policy::NO_SLOT`].
     pub slot: u32,
 }
 
@@ -38,6 +38,6 @@ pub enum Report {
     /// A call of epoll failed. Sent at most once a second, because the call may fail in each turn.
     PollFailed(io::Error),
     /// Tables that this worker no longer uses. Control frees them, because that takes too long on the packet path.
-    /// From that time on it has used newer ones.
+    /// It has used newer ones since that time.
     Retired(Arc<Tables>, Instant),
 }

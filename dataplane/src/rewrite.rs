@@ -1,12 +1,12 @@
-//! What a flow does to its packets: data that the decision gives, and that one place applies.
+//! The changes to a flow's packets: data that the decision returns, and that one place applies.
 
 use crate::parse::decrement_ttl;
 use crate::tables::NextHopPair;
 
-/// What is changed in a packet that goes on. The fast path, the slow path, later fragments and ICMP errors get it from
-/// the decision on their flow; the pipeline applies it where it forwards.
+/// The changes to a packet that is forwarded. The fast path, the slow path, later fragments and ICMP errors get them
+/// from the decision on their flow; the pipeline applies them when it forwards.
 ///
-/// It follows from the flow's two next hops alone. What a translation changes follows from the flow's
+/// They depend on the flow's two next hops alone. A translation will take its addresses from the flow's
 /// [second key](crate::flow::SecondKey); nothing is translated yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rewrite {
@@ -15,13 +15,14 @@ pub struct Rewrite {
 }
 
 impl Rewrite {
-    /// What a flow between two next hops does. The node and Manx are one router, so a packet between them makes no hop.
+    /// The changes to packets between two next hops. The node and Manx are one router, so a packet between them makes
+    /// no hop.
     #[inline]
     pub fn between(pair: NextHopPair) -> Self {
         Self { decrements_ttl: !pair.from.is_of_node() && !pair.to.is_of_node() }
     }
 
-    /// Changes a packet, from its IP header on. The checksums that cover what changes are adjusted.
+    /// Changes a packet, from its IP header on. The checksums over the changed bytes are adjusted.
     #[inline]
     pub fn apply(self, bytes: &mut [u8]) {
         if self.decrements_ttl {

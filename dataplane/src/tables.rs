@@ -23,13 +23,13 @@ use crate::wire::address::Address;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub u16);
 
-/// The next hop of an address: where packets to it go, and so where packets from it must come from. Routes hold it
-/// as an [`EncodedNextHop`].
+/// The next hop of an address: the way of packets to it, and so the only way by which packets from it may come. Routes
+/// hold it as an [`EncodedNextHop`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NextHop {
     /// Nowhere.
     NoRoute,
-    /// In a block of this node, and no endpoint has it.
+    /// An address in a block of this node that no endpoint has.
     Unreachable,
     /// This node itself: its own addresses, behind the host port.
     Node,
@@ -47,12 +47,12 @@ pub enum NextHop {
     /// Of a source: an address of this node in a packet that the node forwards. The node's kernel has masqueraded the
     /// sender, and nothing says who that is: it has none of the node's rights. No route holds it.
     Forwarded,
-    /// The node and everything beyond it, by the own link of an endpoint that another plugin has connected, an index
-    /// into [`Tables::host_sides`]. No route holds it: see [`ReturnPath::next_hops`].
+    /// The node and everything beyond it, by the link of one endpoint that another plugin has connected: an index into
+    /// [`Tables::host_sides`]. No route holds it: see [`ReturnPath::next_hops`].
     HostSide(u32),
 }
 
-/// A [`NextHop`] in one number: what routes and flows hold.
+/// A [`NextHop`] in one number, as routes and flows hold it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromZeros)]
 #[repr(transparent)]
 pub struct EncodedNextHop(pub u32);
@@ -68,14 +68,14 @@ impl EncodedNextHop {
     pub const TRANSLATED: Self = NextHop::Translated.encode();
     /// An address of this node in a packet that it forwards.
     pub const FORWARDED: Self = NextHop::Forwarded.encode();
-    /// The bit in which that differs from the world; they differ in no other.
+    /// The only bit in which [`NextHop::Host`] and [`NextHop::Forwarded`] differ.
     pub const HOST_OR_FORWARDED: u32 = NextHop::Host.encode().0 ^ NextHop::Forwarded.encode().0;
-    /// The bit in which a service address differs from the world; they differ in no other.
+    /// The only bit in which [`NextHop::Host`] and [`NextHop::Service`] differ.
     pub const HOST_OR_SERVICE: u32 = NextHop::Host.encode().0 ^ NextHop::Service.encode().0;
-    /// The bit in which a service address differs from what is behind its translation; they differ in no other.
+    /// The only bit in which [`NextHop::Service`] and [`NextHop::Translated`] differ.
     pub const SERVICE_OR_TRANSLATED: u32 =
         NextHop::Service.encode().0 ^ NextHop::Translated.encode().0;
-    /// The bits in which the tunnels to one node differ; they differ in no other.
+    /// The only bits in which the tunnels to one node differ.
     pub const TUNNELS_OF_A_NODE: u32 =
         NextHop::Tunnel(TUNNELS_OF_A_NODE - 1).encode().0 ^ NextHop::Tunnel(0).encode().0;
 }
@@ -132,7 +132,7 @@ impl NextHop {
         EncodedNextHop((index & INDEX) << KIND_BITS | kind)
     }
 
-    /// What a route's value means. A value that [`NextHop::encode`] does not return leads nowhere.
+    /// The next hop that a route's value stands for. A value that [`NextHop::encode`] does not return leads nowhere.
     #[inline]
     pub const fn decode(EncodedNextHop(code): EncodedNextHop) -> Self {
         match code & KIND {
@@ -153,11 +153,11 @@ impl NextHop {
     }
 }
 
-/// What an endpoint's packets passed before they came where they are judged. Their replies go back through it.
+/// The component that an endpoint's packets passed before they were judged. Their replies go back through it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ReturnPath {
-    /// Nothing: they came by the endpoint's port.
+    /// None: they came by the endpoint's port.
     None,
     /// The node's translation of service addresses: [`NextHop::Translated`].
     Service,
@@ -172,7 +172,8 @@ impl ReturnPath {
     /// By their number.
     pub const ALL: [Self; 4] = [Self::None, Self::Service, Self::Node, Self::Forwarded];
 
-    /// The return path of packets whose flow has this next hop for their source. If that is no endpoint, it means nothing.
+    /// The return path of packets whose flow has this next hop for their source. If that is no endpoint, the result has
+    /// no meaning.
     #[inline]
     pub const fn of(source: EncodedNextHop) -> Self {
         match NextHop::decode(source) {
@@ -183,9 +184,9 @@ impl ReturnPath {
         }
     }
 
-    /// The next hops of packets that go back by this path, where routes lead by `pair`. Only packets of endpoints have one,
-    /// and what the node masquerades. Where another plugin connects the endpoints, each reaches the node and beyond by
-    /// its own link.
+    /// The next hops of packets that go back by this path if routes lead by `pair`. Only packets of endpoints have such
+    /// a path, and packets that the node masquerades. If another plugin connects the endpoints, each reaches the node
+    /// and beyond by its own link.
     #[inline]
     pub fn next_hops(self, tables: &Tables, pair: NextHopPair) -> NextHopPair {
         let source = pair.from.endpoint();
@@ -221,9 +222,9 @@ impl ReturnPath {
 /// The two next hops of a packet: back to its source, and on to its destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NextHopPair {
-    /// The next hop towards the source: where the packet comes from.
+    /// The next hop towards the source: the packet came from there.
     pub from: EncodedNextHop,
-    /// The next hop towards the destination: where the packet goes.
+    /// The next hop towards the destination: the packet goes there.
     pub to: EncodedNextHop,
 }
 
@@ -272,7 +273,7 @@ impl Link {
     }
 }
 
-/// What a port is for.
+/// The role of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// The port is not in these tables: everything from it is dropped.
@@ -287,7 +288,7 @@ pub enum Role {
     Host,
     /// Packets that the node forwards: none is of the node itself, whatever its source.
     Forwarded,
-    /// Packets that come back from the node's translation of service addresses.
+    /// Packets from the node's translation of service addresses.
     Service,
     /// Packets from beyond the node: the uplink, where Manx owns it.
     Uplink,
@@ -295,36 +296,36 @@ pub enum Role {
     Underlay,
 }
 
-/// What happens to an established connection that policy no longer allows.
+/// The treatment of an established connection that policy no longer allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Established {
     /// Policy is evaluated again for its next packet, and it ends.
     #[default]
     Judge,
-    /// It lives until it ends by itself, as with Calico's own dataplanes.
+    /// It continues until it ends by itself, as with Calico's own dataplanes.
     Keep,
 }
 
-/// How connections are tracked, where neither Kubernetes nor Calico says it.
+/// Settings of connection tracking that neither Kubernetes nor Calico specifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Connections {
     /// Drop a TCP packet without a flow that is no SYN, instead of deciding it as if it opened one.
     pub tcp_strict: bool,
-    /// What a change of policy does to connections that have been answered.
+    /// The treatment of answered connections when policy changes.
     pub established: Established,
 }
 
 /// Policy for this node's own interfaces (Calico documentation, "Host endpoints"), as far as their packets pass here,
-/// and for what pods send to the node itself.
+/// and for packets of pods to the node itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostPolicy {
     /// For packets outside of tunnels, if a host endpoint governs the interface.
     pub native: Option<InterfaceChains>,
     /// For packets in tunnels, which count as another interface.
     pub tunnelled: Option<InterfaceChains>,
-    /// Drop what a pod sends to its node, even if its egress policy allows it (`defaultEndpointToHostAction`).
+    /// Drop packets of a pod to its node, even if its egress policy allows it (`defaultEndpointToHostAction`).
     pub drops_to_node: bool,
-    /// Changes when one of these changes, or what the chains mean.
+    /// Changes with each change of these fields or of the chains' meaning.
     pub revision: u32,
 }
 
@@ -342,9 +343,9 @@ pub struct InterfaceChains {
 /// agent, which shares it with the kernel, publishes none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnedChains {
-    /// For what the node's own processes receive and send.
+    /// For the traffic of the node's own processes.
     pub local: [ChainId; 2],
-    /// For what comes in, before destination NAT, if there is such a policy (`preDNAT`).
+    /// For incoming packets before destination NAT, if there is such a policy (`preDNAT`).
     pub pre_dnat: Option<ChainId>,
     /// Before and without connection tracking, if there is such a policy (`doNotTrack`).
     pub untracked: [Option<ChainId>; 2],
@@ -355,7 +356,7 @@ impl HostPolicy {
     #[inline]
     pub fn interface(&self, next_hop: NextHop) -> Option<&InterfaceChains> {
         match next_hop {
-            // What the node masquerades may have come in by it.
+            // Packets that the node masquerades may have come in by it.
             NextHop::Host | NextHop::Forwarded => self.native.as_ref(),
             NextHop::Tunnel(_) => self.tunnelled.as_ref(),
             NextHop::Endpoint(_)
@@ -431,7 +432,7 @@ impl Peers {
         self.find(key)?.1
     }
 
-    /// The place of a key, or where it would be, and the tunnel that is there. `None`: the table has no places.
+    /// The place of a key, or the place for it, and the tunnel at that place. `None`: the table has no places.
     #[inline]
     fn find(&self, key: u64) -> Option<(usize, Option<u32>)> {
         let mut at = (key.wrapping_mul(self.factor) >> self.shift) as usize;
@@ -490,7 +491,7 @@ pub struct Tables {
     pub host: Option<Link>,
     /// The link to the world, if Manx owns the uplink. `None`: the world is behind the node.
     pub uplink: Option<Link>,
-    /// Where the node translates service addresses, if it does.
+    /// The port at which the node translates service addresses, if it does.
     pub service: Option<ServicePort>,
     /// By port number.
     pub roles: Vec<Role>,
@@ -499,7 +500,7 @@ pub struct Tables {
     pub host_sides: Vec<Option<Link>>,
     /// Policy for the node's own interfaces.
     pub host_policy: HostPolicy,
-    /// How connections are tracked.
+    /// The settings of connection tracking.
     pub connections: Connections,
     /// The source of the ICMP errors that this node originates.
     pub router_v4: Option<Ipv4Addr>,
@@ -530,7 +531,7 @@ impl Tables {
         }
     }
 
-    /// What `port` is for.
+    /// The role of `port`.
     #[inline]
     pub fn role(&self, port: PortId) -> Role {
         self.roles.get(port.0 as usize).copied().unwrap_or(Role::Closed)
@@ -542,7 +543,7 @@ impl Tables {
         NextHop::decode(self.encoded_next_hop(address))
     }
 
-    /// The same, as routes hold it.
+    /// The next hop of an address, as routes hold it.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "the caller may know the family of the address")]
     pub fn encoded_next_hop(&self, address: Address) -> EncodedNextHop {
@@ -552,7 +553,7 @@ impl Tables {
         })
     }
 
-    /// The identity of `address`: all that policy can ask of it.
+    /// The identity of `address`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as Tables::encoded_next_hop")]
     pub fn identity(&self, address: Address) -> Identity {
@@ -580,7 +581,7 @@ impl Tables {
         stored
     }
 
-    /// How often the identity or the next hop of two IPv4 addresses may have been changed in these tables: a sum of
+    /// The number of possible changes of the identity or next hop of two IPv4 addresses in these tables: a sum of
     /// counts. It must be read before anything is looked up. Nothing changes in place at IPv6 addresses.
     #[inline]
     pub fn changes(&self, addresses: [u32; 2]) -> u32 {

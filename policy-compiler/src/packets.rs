@@ -1,6 +1,6 @@
-//! Sets of packets between two ends that are given: what a rule matches, and what other rules leave of it.
+//! Sets of packets between two given ends: those that a rule matches, and those of them that earlier rules leave.
 //!
-//! They are made of the match sets that rows are made of, so they say what the tables say.
+//! They are made of the same match sets as rows, so they agree with the tables.
 
 use crate::common::Ranges;
 use crate::image::{KEYED, OTHERS};
@@ -49,7 +49,7 @@ impl Packets {
         Self(tables)
     }
 
-    /// Whether there is none.
+    /// Whether the set has no packet.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|table| table.pairs.is_empty() && !table.bare)
     }
@@ -87,7 +87,7 @@ impl Packets {
         Self(std::array::from_fn(both))
     }
 
-    /// Of how many pieces it is made: what an operation costs.
+    /// The number of its pieces, which is the cost of an operation.
     pub fn pieces(&self) -> usize {
         self.0.iter().map(|table| 1 + table.pairs.len()).sum()
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use ipnet::IpNet;
-use manx_calculation::calc::{Calculation, HostSide, Inputs, Local};
+use manx_calculation::calc::{Calculation, HostSide, Inputs, LocalPod};
 use manx_calculation::import::{Cluster, Node as NodeObject, Plan, Pool, import};
 use manx_calculation::interfaces::Interfaces;
 use manx_calculation::overlay::{Overlay, Underlay};
@@ -171,7 +171,7 @@ fn start_workers(
 pub struct Node {
     pub wires: BTreeMap<PortId, Wire>,
     pub counters: Vec<Arc<WorkerCounters>>,
-    pub locals: BTreeMap<ObjectName, Local>,
+    pub locals: BTreeMap<ObjectName, LocalPod>,
     pub calculation: Calculation,
     pub tables: Arc<Tables>,
     pub reports: Receiver<Report>,
@@ -259,7 +259,7 @@ impl Node {
             self.attach(host, offload);
         }
         let host = host.map(|port| HostSide { port, gateways: vec![GATEWAY.into()] });
-        let local = Local { index, attachment: index, port, host, addresses, mtu: MTU };
+        let local = LocalPod { index, attachment: index, port, host, addresses, mtu: MTU };
         self.locals.insert(name.clone(), local);
     }
 

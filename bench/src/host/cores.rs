@@ -1,4 +1,4 @@
-//! Which part of a measurement runs on which core.
+//! The cores of the parts of a measurement.
 
 use std::str::FromStr;
 
@@ -13,18 +13,18 @@ pub struct Cores {
     pub sender: usize,
     /// The core of the receiver's thread.
     pub receiver: usize,
-    /// Where the workers of the agents run.
+    /// The cores on which the workers of the agents run.
     pub agent: Placement,
 }
 
-/// Where the workers of the agents run.
+/// The cores on which the workers of the agents run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
     /// All on this core.
     On(usize),
     /// Each on the core of the end on its node; on the receiver's core if both ends are on its node.
     BesideTheEnds,
-    /// Where the scheduler puts them.
+    /// The scheduler chooses.
     Anywhere,
 }
 

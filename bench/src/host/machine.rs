@@ -10,7 +10,6 @@ const NOISY: f64 = 0.25;
 /// The machine and its state at the start.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Machine {
-    /// The processor's model.
     pub processor: String,
     /// The number of processors; hardware threads count.
     pub processors: usize,

@@ -11,7 +11,8 @@ use tempfile::TempDir;
 
 use crate::error::{Error, errno, io as io_error};
 
-/// Where the bench mounts a file system of its own, so that its files go with the namespace however the process ends.
+/// The path at which the bench mounts a file system of its own, so that its files go with the namespace however the
+/// process ends.
 const SCRATCH: &str = "/dev/shm";
 
 /// Moves the process into namespaces of its own. It must have a single thread. Everything that is made in the

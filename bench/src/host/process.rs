@@ -14,7 +14,7 @@ use crate::error::{Error, errno, io as io_error};
 
 /// The environment variable that tells a process the number of its parent.
 const PARENT: &str = "MANX_BENCH_PARENT";
-/// What a process writes to its output when it is ready.
+/// The output of a process that is ready.
 const READY: &[u8] = b"ready\n";
 
 /// A process that ends when this is dropped.
@@ -41,7 +41,6 @@ impl Process {
         Ok(process)
     }
 
-    /// Its process number.
     pub fn id(&self) -> u32 {
         self.0.id()
     }

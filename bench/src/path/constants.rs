@@ -1,4 +1,4 @@
-//! What all paths agree on: ports, MTUs, and the names of the pods.
+//! The constants of all paths: ports, MTUs, and the names of the pods.
 
 /// The TCP and UDP port that all traffic goes to. The policies and filters of a path allow it.
 pub const PORT: u16 = 5201;

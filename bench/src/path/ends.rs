@@ -1,4 +1,4 @@
-//! The two ends of a path, and what every path can do.
+//! The two ends of a path, and the interface of every path.
 
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -14,22 +14,20 @@ use crate::host::process::Process;
 pub struct PathEnd {
     /// The network namespace in which its sockets are opened.
     pub netns: OwnedFd,
-    /// Its address.
     pub address: IpAddr,
 }
 
 /// Both ends of a path.
 #[derive(Debug)]
 pub struct PathEnds {
-    /// Where traffic starts.
+    /// The end that sends.
     pub sender: PathEnd,
-    /// Where it goes.
+    /// The end that receives.
     pub receiver: PathEnd,
 }
 
-/// Two ends and what carries packets between them. The path ends when it is dropped.
+/// Two ends, and the way of packets between them. The path ends when it is dropped.
 pub trait Path: Debug {
-    /// The two ends.
     fn ends(&self) -> &PathEnds;
 
     /// Lets the processes that carry the path run, or halts them, so that they take no time from what is measured
@@ -43,7 +41,6 @@ pub trait Path: Debug {
 /// A path that the kernel carries. It has no processes, so it always runs.
 #[derive(Debug)]
 pub struct KernelPath {
-    /// The two ends.
     pub ends: PathEnds,
     /// The namespaces between the ends; they live as long as the path.
     pub between: Vec<OwnedFd>,
@@ -62,9 +59,7 @@ impl Path for KernelPath {
 /// A path that processes carry.
 #[derive(Debug)]
 pub struct ProcessPath {
-    /// The two ends.
     pub ends: PathEnds,
-    /// The processes.
     pub processes: Vec<Process>,
     /// Their files and the names of their namespaces.
     pub folder: TempDir,

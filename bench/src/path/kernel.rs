@@ -43,7 +43,7 @@ pub fn routing(filter: Option<(Filter, usize)>) -> Result<KernelPath, Error> {
     })
 }
 
-/// What the ends of the kernel's tunnel are.
+/// The ends of the kernel's tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TunnelEnds {
     /// The nodes themselves: two veth pairs and two hops less than pods of Manx have.

@@ -1,4 +1,4 @@
-//! Network namespaces and what connects them: veth pairs, addresses and routes.
+//! Network namespaces and their connections: veth pairs, addresses and routes.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};

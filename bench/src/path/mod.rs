@@ -1,5 +1,4 @@
-//! Paths: two ends that can reach each other, what carries packets between them, and the traffic that is sent over
-//! them.
+//! Paths: two ends that can reach each other, the way of packets between them, and the traffic that is sent over them.
 //!
 //! - [`ends`]: the trait [`Path`](ends::Path), which each way to carry packets implements;
 //! - [`kernel`] (and [`filter`]): kernel routing and kernel VXLAN devices, with packet filters or without;

@@ -24,14 +24,13 @@ use crate::host::process::{Process, tail};
 use crate::host::within::WITHIN;
 use crate::host::{namespaces, programs, sys};
 
-/// How long a switch may take until it forwards.
+/// The most time until a switch forwards.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Where the schema of Open vSwitch's database is: of packages, and of a build by hand.
+/// The path of the schema of Open vSwitch's database: of packages, and of a build by hand.
 const SCHEMAS: [&str; 2] =
     ["/usr/share/openvswitch/vswitch.ovsschema", "/usr/local/share/openvswitch/vswitch.ovsschema"];
 const PORTS: [&str; 2] = ["left", "right"];
 
-/// A switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Switch {
     /// Open vSwitch with the datapath `netdev`, which sleeps without packets.

@@ -19,7 +19,7 @@ use crate::report::statistics::percentile;
 
 /// The payload of a small packet in bytes: the packet has 64 with its IPv4 and UDP headers.
 pub const SMALL: usize = 64 - 20 - 8;
-/// How long the traffic runs before a figure is taken.
+/// The time for which the traffic runs before a figure is taken.
 pub const WARM_UP: Duration = Duration::from_millis(400);
 /// The timeout of a socket: the longest time until its thread checks whether the measurement is over.
 const TIMEOUT: Duration = Duration::from_millis(200);
@@ -193,12 +193,11 @@ pub struct PingPong {
 pub struct RoundTrips {
     /// The round trips of packets that were answered.
     pub answered: Vec<f64>,
-    /// How long the sender waited for each answer that did not come.
+    /// The sender's wait for each answer that did not come.
     pub lost: Vec<f64>,
 }
 
 impl PingPong {
-    /// Opens the sockets.
     pub fn open(ends: &PathEnds) -> Result<Self, Error> {
         let (asking, answering) = udp_sockets(ends)?;
         Ok(Self { asking, answering })

@@ -8,7 +8,7 @@ use super::goal::Goal;
 use super::statistics::Summary;
 
 const WIDTH: f64 = 1120.0;
-/// Where the axis begins and ends.
+/// The left and right end of the axis.
 const LEFT: f64 = 470.0;
 const RIGHT: f64 = 940.0;
 const LINE: f64 = 22.0;
@@ -102,7 +102,7 @@ pub(super) fn svg(report: &Report) -> String {
     svg + &body + "</svg>\n"
 }
 
-/// A power of two as it is read.
+/// A power of two as text.
 fn label(power: i32) -> String {
     let of = 2f64.powi(power.abs());
     if power < 0 { format!("1/{of}") } else { of.to_string() }

@@ -8,18 +8,17 @@ use super::goal::Goal;
 use super::statistics::{Pair, Summary};
 use crate::host::machine::Machine;
 
-/// One figure of Manx, and what it is compared with.
+/// One figure of Manx, and the figure that it is compared with.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
     /// The row's name on the command line.
     pub row: &'static str,
     /// The heading that it is shown under.
     pub head: String,
-    /// What is measured.
+    /// The measured quantity.
     pub what: String,
-    /// The unit.
     pub unit: &'static str,
-    /// The figure of what Manx is compared with, if it is.
+    /// The figure of the other side, if Manx is compared.
     pub beside: Option<Summary>,
     /// The figure of Manx.
     pub manx: Summary,
@@ -82,7 +81,7 @@ impl Figure {
         Self::from_values(row, head, what, unit, &values, goal)
     }
 
-    /// What the goal limits.
+    /// The value that the goal limits.
     fn limited(&self) -> Summary {
         self.ratio.unwrap_or(self.manx)
     }
@@ -109,7 +108,7 @@ pub struct Breakdown {
 pub struct Missing {
     /// The row's name on the command line.
     pub row: &'static str,
-    /// Why, and what to do.
+    /// The reason, and what to do about it.
     pub why: String,
     /// Whether the measurement failed. Otherwise this machine lacks something that the row needs.
     pub failed: bool,
@@ -118,9 +117,8 @@ pub struct Missing {
 /// All results of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// The machine.
     pub machine: Machine,
-    /// How long and how often, on which cores, with which policies.
+    /// The conditions of the run: length, number, cores, policies.
     pub conditions: Vec<String>,
     /// The figures, in the order of measuring.
     pub figures: Vec<Figure>,
@@ -133,7 +131,6 @@ pub struct Report {
 }
 
 impl Report {
-    /// An empty report.
     pub const fn new(machine: Machine, conditions: Vec<String>) -> Self {
         Self {
             machine,

@@ -15,7 +15,6 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// The limit.
     pub const fn limit(self) -> f64 {
         match self {
             Self::AtLeast(limit) | Self::AtMost(limit) => limit,

@@ -1,4 +1,4 @@
-//! What a run finds: figures and their goals, written as JSON, as a table and as a chart.
+//! The results of a run: figures and their goals, written as JSON, as a table and as a chart.
 
 mod chart;
 pub mod figures;

@@ -37,7 +37,7 @@ impl Progress {
         Self { bar }
     }
 
-    /// Says what begins.
+    /// Shows the name of the row that begins.
     pub fn begin(&self, what: &str) {
         match &self.bar {
             Some(bar) => bar.set_message(what.to_owned()),
@@ -45,7 +45,7 @@ impl Progress {
         }
     }
 
-    /// Says what was found, and advances by the time that it took.
+    /// Shows the result of a row, and advances by the time that it took.
     pub fn step(&self, found: String, took: Duration) {
         match &self.bar {
             Some(bar) => {

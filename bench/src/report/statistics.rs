@@ -5,11 +5,9 @@ use serde::Serialize;
 /// The spread and the middle of several measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Summary {
-    /// The lowest.
     pub lowest: f64,
     /// The one in the middle, or the mean of the two in the middle.
     pub median: f64,
-    /// The highest.
     pub highest: f64,
 }
 
@@ -73,7 +71,7 @@ pub fn percentile(values: &[f64], percent: u8) -> Option<f64> {
 /// One measurement of each side, one right after the other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pair {
-    /// The figure of what Manx is compared with.
+    /// The figure of the side that Manx is compared with.
     pub beside: f64,
     /// The figure of Manx.
     pub manx: f64,

@@ -1,4 +1,4 @@
-//! What the matrix of a whole cluster costs: from the text of 5,000 pods and 1,000 policies to who reaches whom.
+//! The cost of the matrix of a whole cluster, from the text of 5,000 pods and 1,000 policies on.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -31,7 +31,6 @@ pub fn rows(_: &Settings) -> Vec<ListedRow> {
     vec![ROW.listed()]
 }
 
-/// Measures it.
 pub fn measure(run: &mut Run) -> Result<(), Error> {
     let text = manifests();
     ROW.measure(run, || who_reaches_whom(&text))

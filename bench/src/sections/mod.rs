@@ -3,15 +3,15 @@
 //! Each section has two functions: `rows` lists what it can measure, `measure` measures the chosen rows and adds their
 //! figures to the run. Its folder holds the table of its rows in `rows.rs`.
 //!
-//! - [`side_by_side`]: Manx on real devices beside the kernel and other programs;
-//! - [`fairness`]: what a pod's attack leaves its neighbour, on real devices;
-//! - [`attach`]: how long it takes to attach many pods, and what waits meanwhile, on real devices;
-//! - [`pipeline`]: what a packet costs, without devices;
-//! - [`policy_scale`]: what compiling, changing and looking up large policy costs;
-//! - [`policy_size`]: what policies cost that are made to cost much, by their length;
-//! - [`change`]: what a change of one object costs the control thread;
-//! - [`matrix`]: what it costs to tell who reaches whom in a whole cluster;
-//! - [`questions`]: what it costs to check a large cluster's policies, and to explain connections by them.
+//! - [`side_by_side`]: Manx on real devices, compared with the kernel and other programs;
+//! - [`fairness`]: the share of a pod while its neighbour attacks, on real devices;
+//! - [`attach`]: the time to attach many pods, and the delay of other work meanwhile, on real devices;
+//! - [`pipeline`]: the cost of a packet, without devices;
+//! - [`policy_scale`]: the cost to compile, change and look up large policy;
+//! - [`policy_size`]: the cost of policies that are made to be expensive, by their length;
+//! - [`change`]: the cost of one object's change to the control thread;
+//! - [`matrix`]: the cost of the matrix of a whole cluster;
+//! - [`questions`]: the cost to check a large cluster's policies, and to explain connections by them.
 
 pub mod attach;
 pub mod change;
@@ -33,7 +33,6 @@ use crate::run::{ListedRow, Run, Settings};
 pub struct Section {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it measures.
     pub description: &'static str,
     /// Its rows, in order.
     pub rows: fn(&Settings) -> Vec<ListedRow>,

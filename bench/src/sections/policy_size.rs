@@ -1,5 +1,5 @@
-//! What policies cost by their length that are made to cost much: from their text to the tables of one node. A row is
-//! one of the shapes of `manx_fixtures::heavy`.
+//! The cost of policies that are made to be expensive, by their length: from their text to the tables of one node. Each
+//! row is a shape of `manx_fixtures::heavy`.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -15,17 +15,17 @@ use crate::report::figures::{Breakdown, Figure};
 use crate::report::goal::Goal;
 use crate::run::{ListedRow, Run, Settings};
 
-/// The lengths of the text in bytes, and what they are called.
+/// The lengths of the text in bytes, and their names.
 const LENGTHS: [(usize, &str); 4] =
     [(100_000, "0.1 MB"), (1_000_000, "1 MB"), (5_000_000, "5 MB"), (10_000_000, "10 MB")];
 
-/// How often everything is compiled from nothing; the lowest time counts.
+/// The number of compilations from nothing; the lowest time is the figure.
 const TIMES: usize = 3;
 
 /// The most pods of the node.
 const LOCAL: usize = 250;
 
-/// Twice the text may take so many times as long.
+/// Twice the text may take at most this many times as long.
 const GROWTH_GOAL: f64 = 2.5;
 
 /// About how long one row takes.

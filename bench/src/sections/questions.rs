@@ -1,4 +1,4 @@
-//! What it costs to check a large cluster's policies, and to explain connections by them: from the text of a dump of
+//! The cost to check a large cluster's policies, and to explain connections by them: from the text of a dump of
 //! 1,450 pods and 14,000 policies.
 
 use std::fmt::Write as _;
@@ -28,7 +28,7 @@ const PAIRS: usize = 90;
 /// A question, and the cluster that it is asked about.
 struct Question {
     row: StepsRow,
-    /// How many of 100 policies are Calico's, with an order.
+    /// The number of Calico's policies (with an order) in 100.
     ordered: usize,
     /// Whether the nodes have podCIDRs, and the cluster a pool.
     blocks: bool,
@@ -91,7 +91,6 @@ pub fn rows(_: &Settings) -> Vec<ListedRow> {
     QUESTIONS.iter().map(|question| question.row.listed()).collect()
 }
 
-/// Measures them.
 pub fn measure(run: &mut Run) -> Result<(), Error> {
     for Question { row, ordered, blocks, ask } in &QUESTIONS {
         if run.wants(row.name) {

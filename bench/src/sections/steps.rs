@@ -7,32 +7,31 @@ use crate::report::figures::Figure;
 use crate::report::goal::Goal;
 use crate::run::{ListedRow, Run};
 
-/// How often it is answered.
+/// The number of answers.
 const TIMES: usize = 5;
 
-/// What each step of an answer took.
+/// The time of each step of an answer.
 pub(super) type Steps = Vec<(&'static str, Duration)>;
 
-/// Such a row.
+/// A row of these steps.
 #[derive(Clone, Copy)]
 pub(super) struct StepsRow {
     pub(super) name: &'static str,
-    /// What its section is called above its figures.
+    /// The heading of its figures.
     pub(super) section: &'static str,
     pub(super) description: &'static str,
     /// About how long it takes to measure.
     pub(super) estimate: Duration,
-    /// What all steps together may take.
+    /// The most time for all steps together.
     pub(super) goal: Duration,
 }
 
 impl StepsRow {
-    /// As it is listed.
+    /// The row in the list of rows.
     pub(super) fn listed(&self) -> ListedRow {
         ListedRow::new(self.name, self.description, self.estimate)
     }
 
-    /// Measures it.
     pub(super) fn measure(
         &self,
         run: &mut Run,

@@ -33,7 +33,7 @@ pub use routes::own_routes;
 
 /// A pod that is attached to this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Local {
+pub struct LocalPod {
     /// Its endpoint's index, kept from attach to detach.
     pub index: u32,
     /// Its attachment's number, never given again.
@@ -65,7 +65,7 @@ pub struct Inputs<'a> {
     /// Where prefixes lead.
     pub topology: &'a Topology,
     /// The attached pods.
-    pub locals: &'a BTreeMap<&'a ObjectName, &'a Local>,
+    pub locals: &'a BTreeMap<&'a ObjectName, &'a LocalPod>,
     /// The way to other nodes.
     pub underlay: &'a Underlay,
     /// The way to this node and, without an `uplink`, beyond.

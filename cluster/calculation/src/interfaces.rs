@@ -1,24 +1,22 @@
-//! Which host endpoints govern this node's interfaces.
+//! The host endpoints that govern this node's interfaces.
 //!
 //! Source: Calico documentation, "Host endpoints": one that names an interface comes before one that is found by its
-//! addresses, and that before `interfaceName: "*"`, which is for all interfaces; of equals the first by name. Where
-//! none of these governs an interface, one that is not valid may be meant, and does.
+//! addresses, and that before `interfaceName: "*"`, which is for all interfaces; of equals the first by name. If none
+//! of these governs an interface, an invalid one does, because it may be meant for it.
 
 use manx_policy_compiler::model::{HostEndpoint, Interface, Model};
 
 /// The interfaces of a node that Manx sees forwarded packets of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interfaces<'a> {
-    /// The node.
     pub node: &'a str,
     /// The name of the interface to other nodes and the world, if there is one.
     pub uplink: Option<&'a str>,
-    /// The node's addresses.
     pub addresses: &'a [std::net::IpAddr],
 }
 
 impl Interfaces<'_> {
-    /// The host endpoint of the uplink: of packets that travel as they are.
+    /// The host endpoint of the uplink, for packets without a tunnel.
     pub fn native<'m>(&self, model: &'m Model) -> Option<&'m str> {
         let named = |host: &HostEndpoint| match (&host.interface, self.uplink) {
             (Interface::Named(name), Some(uplink)) => name == uplink,

@@ -1,10 +1,10 @@
-//! From objects to tables: what a cluster's objects mean for one node.
+//! From a cluster's objects to the tables of one node.
 //!
 //! The layers, in order:
 //! - [`interfaces`]: the interfaces of a node that host endpoints may govern.
 //! - [`overlay`]: the kinds of tunnels, in one table.
 //! - [`import`]: objects to the validated model. An object that is not valid fails closed.
-//! - [`topology`]: where every prefix leads, seen from one node.
+//! - [`topology`]: the route of every prefix, seen from one node.
 //! - [`services`]: service addresses that the node's kube-proxy translates.
 //! - [`calc`]: the tables of the dataplane, made anew or changed in place.
 //!

@@ -1,7 +1,7 @@
 //! Service addresses as far as the node's kube-proxy translates them: cluster IPs, and which of their endpoints are hosts.
 //!
-//! The other addresses of services (`externalIPs`, load balancers) are the world's: whoever may write a Service may give
-//! it any such address, and policy must not be passed over for it.
+//! The other addresses of services (`externalIPs`, load balancers) are the world's: every author of a Service may give
+//! it any such address, and that must not bypass policy.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -25,15 +25,16 @@ pub struct Services {
     pub addresses: BTreeSet<IpAddr>,
     /// Their endpoints that are hosts.
     pub hosts: Arc<ServiceHosts>,
-    /// The endpoints that no route tells from the world's. True: they are pods of another plugin.
+    /// The endpoints whose addresses have the same route as the world's. True: they are pods of another plugin.
     endpoints: HashMap<IpAddr, bool>,
 }
 
 impl Services {
-    /// Those of a cluster, seen from a node; `is_own` tells which addresses are its own. A cluster IP that lies in a pool or
-    /// a block, or is one of those, is left out, and so is a service that is not fully known: policy decides about such
-    /// an address itself. `is_pod` tells whether a pod has an address that no route tells from the world's. One that was a
-    /// pod's `before` is so until no slice names it: a slice names a pod for some time after that is gone.
+    /// The service addresses of a cluster, seen from a node. `is_own`: whether an address is the node's own. A cluster
+    /// IP that lies in a pool or a block, or is the node's own, is left out, and so is a service that is not fully
+    /// known: policy decides about such an address itself. `is_pod`: whether a pod has an address whose route is the
+    /// same as the world's. An address that was a pod's `before` stays one until no slice names it: a slice names a pod
+    /// for some time after the pod is gone.
     pub fn new(
         contents: &Contents,
         topology: &Topology,
@@ -93,7 +94,8 @@ impl Services {
         (&self.addresses, &self.hosts) == (&other.addresses, &other.hosts)
     }
 
-    /// Whether an endpoint with this address is a pod of another plugin. `None`: none has it, or a route says what it is.
+    /// Whether an endpoint with this address is a pod of another plugin. `None`: no endpoint has it, or its route
+    /// decides.
     pub fn is_pod(&self, address: &IpAddr) -> Option<bool> {
         self.endpoints.get(address).copied()
     }

@@ -60,7 +60,6 @@ impl Store {
         Arc::unwrap_or_clone(store.contents)
     }
 
-    /// The directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -70,12 +69,12 @@ impl Store {
         &self.contents
     }
 
-    /// The same, shared: the caller may read them while the store continues. The store then changes a copy.
+    /// All objects, shared: the caller may read them while the store continues. The store then changes a copy.
     pub fn shared(&self) -> Arc<Contents> {
         Arc::clone(&self.contents)
     }
 
-    /// Reads what has changed since the last refresh and returns how the contents differ; `None` if they do not.
+    /// Reads the files that have changed since the last refresh and returns the differences; `None` if there are none.
     pub fn refresh(&mut self) -> Option<Changes> {
         self.refresh_at(Moment::now())
     }
@@ -178,10 +177,9 @@ impl Store {
     }
 }
 
-/// What was read once, and the texts that it was read from.
+/// The objects of one reading, and the texts that they were read from.
 #[derive(Debug)]
 pub struct Read {
-    /// The objects.
     pub contents: Contents,
     /// The text of each file that could be read, by its name in [`Place::file`](manx_objects::problem::Place::file).
     pub texts: BTreeMap<String, String>,
@@ -189,8 +187,8 @@ pub struct Read {
 
 /// Reads files and directories once, as if all files were in one directory. Each file has the path that led to it as
 /// its name. A file that several paths lead to is read once. `-` is standard input. A directory without a manifest is
-/// an error, and so are files that together have no object, because the caller expects some. What is no object is an
-/// error in a file that was named, and a warning in a file of a directory.
+/// an error, and so are files that together have no object, because the caller expects some. Text that is no object
+/// is an error in a file that was named, and a warning in a file of a directory.
 pub fn read_with_texts<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive: bool) -> Read {
     let now = Moment::now();
     let mut files: BTreeMap<String, File> = BTreeMap::new();
@@ -238,8 +236,7 @@ pub fn read_with_texts<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive:
     Read { contents, texts }
 }
 
-/// Says which subdirectories are not entered although they have manifests. If the directory itself has none, another
-/// problem says that.
+/// The problem that subdirectories with manifests are not entered. A directory without any manifest is another problem.
 fn skipped_folders(directory: &Path, name: &str) -> Option<Problem> {
     if file::names(directory).ok()?.is_empty() {
         return None;
@@ -256,7 +253,7 @@ pub fn read_paths<'a>(paths: impl IntoIterator<Item = &'a Path>, recursive: bool
     read_with_texts(paths, recursive).contents
 }
 
-/// Reports that nothing was read, unless another error says why. `blank`: no text has more than comments.
+/// Reports that no object was read, unless another error explains it. `blank`: no text has more than comments.
 fn expect_objects(contents: &mut Contents, first: &Arc<str>, blank: bool) {
     let told = contents.problems.iter().any(|problem| problem.severity == Severity::Error);
     if !contents.objects.is_empty() || told {

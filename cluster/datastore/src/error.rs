@@ -1,8 +1,8 @@
-//! Why a source of objects cannot be used.
+//! The errors of sources of objects.
 
 use std::path::PathBuf;
 
-/// Why a source cannot be opened, read once, or written to. What is wrong later is no error: it is told by
+/// Why a source cannot be opened, read once, or written to. Later faults are no errors: they are reported by
 /// [`Source::stale`](crate::Source::stale).
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
@@ -18,13 +18,8 @@ pub enum SourceError {
     NotInSync(PathBuf, String),
     /// The kubeconfig, or a file that it names, cannot be used.
     #[error("kubeconfig {file}: {reason}")]
-    Kubeconfig {
-        /// The file.
-        file: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// Nothing says where it is.
+    Kubeconfig { file: String, reason: String },
+    /// No setting names the server.
     #[error(
         "no API server is named, and this is no pod of a cluster ({0}): expected --kubeconfig FILE (KUBECONFIG), or \
          --api-endpoint URL (K8S_API_ENDPOINT) with a certificate or token"
@@ -33,29 +28,21 @@ pub enum SourceError {
     /// The objects cannot be read.
     #[error("{kind} of {server} cannot be read: {reason}")]
     Unreadable {
-        /// The server's URL.
         server: String,
-        /// Which objects.
+        /// The kind of objects.
         kind: &'static str,
-        /// What the server says, or why it does not answer.
+        /// The server's message, or the reason for its silence.
         reason: String,
     },
     /// An object cannot be made.
     #[error("no {kind} can be made at {server}: {reason}")]
     Unmade {
-        /// The server's URL.
         server: String,
         /// The kind of the object.
         kind: &'static str,
-        /// What the server says.
         reason: String,
     },
-    /// The client cannot be made of the settings.
+    /// No client can be made from the settings.
     #[error("no client can be made for {server}: {reason}")]
-    Client {
-        /// The server's URL.
-        server: String,
-        /// What is wrong.
-        reason: String,
-    },
+    Client { server: String, reason: String },
 }

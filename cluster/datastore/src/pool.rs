@@ -8,7 +8,7 @@ use crate::writes::{WriteError, Writes};
 /// The name that Calico gives it.
 const NAME: &str = "default-ipv4-ippool";
 
-/// What the pool is to be if there is none.
+/// The pool to make if there is none.
 #[derive(Debug, Clone)]
 pub struct DefaultPool {
     /// Its addresses.
@@ -17,7 +17,7 @@ pub struct DefaultPool {
     pub ipip: &'static str,
 }
 
-/// Makes the pool unless there is one, of any name, and returns whether it was made now.
+/// Makes the pool unless there is one, of any name. Returns whether it was made.
 pub(crate) async fn make_first(
     writes: &impl Writes,
     pool: &DefaultPool,
@@ -29,7 +29,7 @@ pub(crate) async fn make_first(
     let object = json!({ "spec": { "cidr": pool.cidr, "ipipMode": pool.ipip } });
     match writes.create(&key, object).await {
         Ok(_) => Ok(true),
-        // Somebody else was first.
+        // Another writer was first.
         Err(WriteError::Conflict) => Ok(false),
         Err(error) => Err(error),
     }

@@ -1,4 +1,4 @@
-//! A source of objects: what they are now, and an event for each change.
+//! A source of objects: their present state, and an event for each change.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::error::SourceError;
 use crate::followed::{Follower, Stale, Waits};
 use crate::watch::Watcher;
 
-/// A source of objects. Its reader does not see which one it is.
+/// A source of objects, the same to its reader for every kind of source.
 #[derive(Debug)]
 pub enum Source {
     /// A directory of manifests.
@@ -29,7 +29,7 @@ pub enum Source {
 pub struct Directory {
     store: Store,
     watcher: Watcher,
-    /// When the last change was seen.
+    /// The time when the last change was seen.
     changed: Option<Instant>,
 }
 
@@ -52,7 +52,7 @@ impl Source {
     /// Follows an API server; see [`ApiServer::open`].
     ///
     /// # Errors
-    /// `access` does not say how to reach a server.
+    /// `access` and the kubeconfig name no server.
     pub async fn open_api_server(
         access: Access,
         follower: Follower,
@@ -69,7 +69,7 @@ impl Source {
         }
     }
 
-    /// The same, shared: the caller may read them while the source goes on.
+    /// All objects, shared: the caller may read them while the source continues.
     pub fn shared(&self) -> Arc<Contents> {
         match self {
             Self::Directory(directory) => directory.store.shared(),
@@ -77,9 +77,9 @@ impl Source {
         }
     }
 
-    /// Gives a pod the addresses that it has on this node, or takes them away. They count until the pod's object says
-    /// which it has: without an address it is no endpoint and has no policy, and kubelet reports addresses only after
-    /// the pod is attached. Returns how the contents differ. A directory's objects have their addresses already.
+    /// Gives a pod its addresses on this node, or takes them away. They are in force until the pod's object names its
+    /// addresses: without an address it is no endpoint and has no policy, and kubelet reports addresses only after the
+    /// pod is attached. Returns the differences. A directory's objects have their addresses already.
     pub fn assign(&mut self, pod: ObjectKey, addresses: Option<Vec<IpAddr>>) -> Option<Changes> {
         match self {
             Self::Directory(_) => None,
@@ -87,8 +87,8 @@ impl Source {
         }
     }
 
-    /// Tells the authors of objects what is wrong with them: an API server gets Kubernetes Events about them, those of a
-    /// directory have no such place. `problems` are all that there are now.
+    /// Reports the problems of objects to their authors: an API server gets Kubernetes Events; a directory has no place
+    /// for them. `problems`: all present problems.
     pub fn report(&mut self, problems: &[Problem]) {
         match self {
             Self::Directory(_) => {}
@@ -96,14 +96,14 @@ impl Source {
         }
     }
 
-    /// Has it written to the Node that the network of its pods works. A directory is not written to.
+    /// Queues a write to the Node: the network of its pods works. A directory is not written to.
     pub fn tell_network_up(&self) {
         if let Self::ApiServer(server) = self {
             server.tell_network_up();
         }
     }
 
-    /// Has it written to the Node that the network of its pods ends, and waits for that, a second at most.
+    /// Writes to the Node that the network of its pods ends; waits for that at most a second.
     pub async fn tell_network_down(&self) {
         if let Self::ApiServer(server) = self {
             server.tell_network_down().await;
@@ -118,7 +118,7 @@ impl Source {
         }
     }
 
-    /// Since when the objects may be out of date; `None`: they are not.
+    /// The reason why objects may be out of date; `None`: they are not.
     pub fn stale(&self) -> Option<Stale> {
         match self {
             Self::Directory(_) => None,
@@ -126,7 +126,7 @@ impl Source {
         }
     }
 
-    /// Whether nothing is learned of a kind now, so that an object of it may be there and not be known.
+    /// Whether changes of a kind are missed now, so that an object of it may exist and not be known.
     pub fn is_behind(&self, kind: Kind) -> bool {
         match self {
             Self::Directory(_) => false,
@@ -134,7 +134,7 @@ impl Source {
         }
     }
 
-    /// What the users of the source have to know beside that: what of it is not kept, or could not be told.
+    /// Further warnings to users: about state that is not kept, or that could not be written.
     pub fn warnings(&self) -> Vec<String> {
         match self {
             Self::Directory(_) => Vec::new(),
@@ -142,7 +142,7 @@ impl Source {
         }
     }
 
-    /// When the last change was received, before it was read.
+    /// The time when the last change was received, before it was read.
     pub fn changed(&self) -> Option<Instant> {
         match self {
             Self::Directory(directory) => directory.changed,
@@ -150,7 +150,7 @@ impl Source {
         }
     }
 
-    /// Reads a directory at once, and does not wait for its watcher. Returns how the contents differ.
+    /// Reads a directory at once, and does not wait for its watcher. Returns the differences.
     #[cfg(feature = "testing")]
     pub fn refresh(&mut self) -> Option<Changes> {
         match self {

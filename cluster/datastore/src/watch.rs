@@ -16,7 +16,7 @@ const DEBOUNCE_AT_MOST: Duration = Duration::from_millis(500);
 /// directory that is replaced has no watch.
 const RESCAN: Duration = Duration::from_secs(3);
 
-/// Why a [`Watcher`] woke up.
+/// The reason why a [`Watcher`] woke up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WakeUp {
     /// Something in the directory changed.
@@ -31,7 +31,7 @@ pub(crate) struct Watcher {
     changes: mpsc::Receiver<()>,
     /// `None` if there is no watch (no inotify instances left, say): then there are only rescans.
     watch: Option<notify::RecommendedWatcher>,
-    /// When the next rescan is due.
+    /// The time of the next rescan.
     rescan: Instant,
     /// The burst that is not reported yet. It is stored here because a future may be dropped at any time.
     burst: Option<Burst>,

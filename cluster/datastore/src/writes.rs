@@ -1,4 +1,4 @@
-//! Single objects, read and written. A write is done, or it is refused because somebody else was first.
+//! Single objects, read and written. A write is done, or is refused because another writer was first.
 //!
 //! A source follows objects, and is always a little late. A writer that decides by the value of an object reads it here,
 //! and writes it only if it is still the same. So no writer undoes a change that it has not seen.
@@ -10,32 +10,33 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revision(pub(crate) String);
 
-/// Why something was not written, or not read.
+/// The reason why an object was not written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// Somebody else was first: there is an object, or it has another revision. Read it, and decide anew.
+    /// Another writer was first: the object exists, or has another revision. Read it, and decide anew.
     #[error("another writer was first")]
     Conflict,
     /// The object that was to be replaced is gone.
     #[error("the object is gone")]
     Gone,
-    /// The server has no objects of this kind, which may be installed later.
+    /// The server does not serve this kind, which may be installed later.
     #[error("the server serves no {0}")]
     NotServed(Kind),
-    /// The server does not take it, and will not later: its words.
+    /// The server refuses it for good, with this message.
     #[error("{0}")]
     Refused(String),
-    /// The server does not answer, or cannot do it now: why. The write may have been done; only the object tells.
+    /// The server does not answer, or cannot do it now, for this reason. The write may have been done: read the object
+    /// to find out.
     #[error("{0}")]
     Unreachable(String),
 }
 
-/// Where objects are written.
+/// A store in which objects are read and written.
 ///
-/// An object has the name by which the server knows it. A value is the object's JSON; what the key says (kind, API
-/// version, name, namespace) need not stand in it.
+/// An object has the name by which the server knows it. A value is the object's JSON; the fields of the key (kind, API
+/// version, name, namespace) may be left out.
 pub trait Writes {
-    /// Reads an object; `None`: there is none.
+    /// Reads an object; `None` if it does not exist.
     fn get(
         &self,
         key: &ObjectKey,

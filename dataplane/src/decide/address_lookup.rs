@@ -7,7 +7,7 @@ use crate::policy::FlowEnds;
 use crate::tables::{EncodedNextHop, NextHop, NextHopPair, ReturnPath, Tables};
 use crate::wire::address::Address;
 
-/// What is found for one address.
+/// The result of the look-up of one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ResolvedAddress {
     next_hop: EncodedNextHop,
@@ -38,7 +38,7 @@ fn pair(source: ResolvedAddress, destination: ResolvedAddress) -> (NextHopPair, 
     (pair, FlowEnds { from, to, identities: [source.identity, destination.identity] })
 }
 
-/// As [`lookup_ends`] found them, for packets that go back by this path. A masqueraded sender is not the node: policy
+/// The result of [`lookup_ends`], for packets that go back by this path. A masqueraded sender is not the node: policy
 /// judges it as [`NextHop::Forwarded`].
 #[inline]
 pub(super) fn by_return_path(

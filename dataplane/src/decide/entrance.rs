@@ -1,29 +1,29 @@
-//! Where a packet entered, and which sources may enter there.
+//! The entrance of a packet, and the sources that may enter there.
 
 use crate::drop_reason::DropReason;
 use crate::flow::FlowDirection;
 use crate::tables::{EncodedNextHop, NextHop, NextHopPair, ReturnPath};
 
-/// Where a packet entered: by a port's role, or out of a tunnel.
+/// The entrance of a packet: a port's role, or a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entrance {
-    /// The way back to those who entered here.
+    /// The next hop back to the senders.
     pub(super) back: EncodedNextHop,
-    /// The bits in which the next hop of a source must equal that, for its packets to enter here.
+    /// The bits in which the next hop of a source must equal `back`, so that its packets may enter here.
     significant_bits: u32,
 }
 
 impl Entrance {
-    /// Where no packet may enter: no next hop equals this in all bits.
+    /// The entrance that no packet may use: no next hop equals it in all bits.
     pub const NOWHERE: Self = Self { back: EncodedNextHop(u32::MAX), significant_bits: u32::MAX };
     /// The host port: the node and the world, and service addresses, where processes of the node answer.
     pub const HOST: Self = Self {
         back: NextHop::Host.encode(),
         significant_bits: !(EncodedNextHop::NODE_OR_HOST | EncodedNextHop::HOST_OR_SERVICE),
     };
-    /// The port of what the node forwards. It admits the world's sources, and the node's addresses as those of masqueraded
-    /// senders. Replies from the node's own addresses come here, too, after the kernel has undone their translation: for
-    /// them the flow says that they are replies.
+    /// The port of packets that the node forwards. It admits the world's sources, and the node's addresses as those of
+    /// masqueraded senders. Replies from the node's own addresses come here, too, after the kernel has undone their
+    /// translation: their flow shows that they are replies.
     pub const FORWARDED: Self = Self {
         back: EncodedNextHop::FORWARDED,
         significant_bits: !EncodedNextHop::HOST_OR_FORWARDED,
@@ -44,8 +44,8 @@ impl Entrance {
         Self { back: NextHop::Endpoint(index).encode(), significant_bits: u32::MAX }
     }
 
-    /// The host side of an endpoint that another plugin has connected: as the host port, and what the node forwards of
-    /// other endpoints of its own.
+    /// The host side of an endpoint that another plugin has connected: as the host port, and for packets of other
+    /// endpoints of the node that the node forwards.
     #[inline]
     pub const fn host_side(index: u32) -> Self {
         Self { back: NextHop::HostSide(index).encode(), significant_bits: u32::MAX }
@@ -61,7 +61,7 @@ impl Entrance {
         }
     }
 
-    /// What an endpoint's packets have passed before they enter here.
+    /// The component that an endpoint's packets have passed before they enter here.
     #[inline]
     pub(super) const fn return_path(self) -> ReturnPath {
         match self.back() {
@@ -106,7 +106,7 @@ impl Entrance {
             || (self == Self::HOST && hop == EncodedNextHop::FORWARDED)
     }
 
-    /// The way back to those who entered here.
+    /// The next hop back to the senders.
     #[inline]
     pub const fn back(self) -> NextHop {
         NextHop::decode(self.back)

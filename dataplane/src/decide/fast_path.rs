@@ -1,7 +1,7 @@
-//! The fast path: a packet of a known flow for which nothing has changed, which nearly every packet is.
+//! The fast path: a packet of a known flow for which nothing has changed, as nearly every packet.
 //!
-//! Its decision and what it leaves behind equal those of [`decide`](super::decide()). It makes no decision where
-//! anything is out of the ordinary.
+//! Its decision and its changes to the state equal those of [`decide`](super::decide()). It makes no decision in any
+//! unusual case.
 
 use super::address_lookup::current_epoch;
 use super::metadata::PacketMetadata;
@@ -12,11 +12,11 @@ use crate::flow::{RuleCounters, Verdict};
 use crate::rewrite::Rewrite;
 use crate::tables::Tables;
 
-/// Decides a packet of a known flow whose slot has been [guessed](crate::flow::FlowTable::guess): how it goes on, and
+/// Decides a packet of a known flow whose slot has been [guessed](crate::flow::FlowTable::guess): its forwarding, and
 /// the slots of the rules that allow it. `None`: nothing was done, and [`decide`](super::decide()) must decide. `now`
 /// is in seconds.
 ///
-/// Where policy acts before connection tracking ([`HostPolicy::has_untracked`], which is read once a batch), the
+/// If there is policy before connection tracking ([`HostPolicy::has_untracked`], which is read once a batch), the
 /// caller uses this only for packets that are [`Tracked`](super::UntrackedVerdict::Tracked).
 ///
 /// [`HostPolicy::has_untracked`]: crate::tables::HostPolicy::has_untracked

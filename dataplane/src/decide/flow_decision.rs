@@ -1,4 +1,4 @@
-//! The decision for a flow: its next hops and what it changes in its packets, or why they do not go on from here.
+//! The decision for a flow: its next hops and the changes to its packets, or the reason why they are not forwarded.
 
 use crate::drop_reason::DropReason;
 use crate::flow::{RuleCounters, WorkerId};
@@ -14,10 +14,10 @@ pub struct FlowDecision {
     pub(super) rules: RuleCounters,
 }
 
-/// What becomes of the packets of a flow, as far as the single packet does not decide it.
+/// The fate of the packets of a flow, as far as it does not depend on the single packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// They go on between these next hops, and are changed on the way.
+    /// They are forwarded between these next hops, with these changes.
     Forward(NextHopPair, Rewrite),
     Drop(DropReason),
     /// Another worker has the flow and decides.

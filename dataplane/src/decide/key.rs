@@ -1,6 +1,6 @@
-//! The key under which a packet's flow is known, and what policy is asked for it.
+//! The key of a packet's flow, and the query to policy for it.
 
-use manx_policy_compiler::model::{Protocol, Shown, Transport};
+use manx_policy_compiler::model::{L4Header, Protocol, Transport};
 
 use crate::flow::{FlowKey, Orientation};
 use crate::parse::Parsed;
@@ -23,7 +23,8 @@ pub fn flow_key(parsed: &Parsed) -> (FlowKey, Orientation) {
     key_from_parts(parsed.source, parsed.destination, ports, parsed.protocol, parsed.icmp())
 }
 
-/// Asking and answering are different ends of a query's flow: a request never passes as the reply to another one.
+/// The two ends of an ICMP query's flow differ, one asks and one answers: a request never passes as the reply to
+/// another.
 #[inline(never)]
 pub(super) fn key_from_parts(
     source: Address,
@@ -43,7 +44,7 @@ pub(super) fn key_from_parts(
     }
 }
 
-/// Of an ICMP query or reply the other's type, and whether it is the query. The other family's ICMP asks nothing.
+/// The type of the reply to an ICMP query, or of the query to a reply; and whether this is the query.
 pub(super) fn icmp_query(source: Address, upper: u8, kind: u8) -> Option<(u8, bool)> {
     match (upper, source.is_v4()) {
         (protocol::ICMPV4, true) => icmpv4::kind::query(kind),
@@ -52,32 +53,32 @@ pub(super) fn icmp_query(source: Address, upper: u8, kind: u8) -> Option<(u8, bo
     }
 }
 
-/// What policy is asked for a packet of this key and orientation, and for its flow, if it is the first.
+/// The protocol and L4 header of a packet with this key and orientation, as policy judges them.
 #[inline]
 pub(super) fn transport(key: &FlowKey, orientation: Orientation) -> Transport {
     let protocol = key.protocol();
-    let shown = if Protocol::from_number(protocol).is_some() {
+    let l4 = if Protocol::from_number(protocol).is_some() {
         let [source, destination] = [key.source(orientation).1, key.destination(orientation).1];
-        Shown::Ports { source, destination }
+        L4Header::Ports { source, destination }
     } else {
-        shown_without_ports(*key, orientation)
+        l4_without_ports(*key, orientation)
     };
-    Transport { protocol, shown }
+    Transport { protocol, l4 }
 }
 
 #[inline(never)]
-fn shown_without_ports(key: FlowKey, orientation: Orientation) -> Shown {
+fn l4_without_ports(key: FlowKey, orientation: Orientation) -> L4Header {
     let protocol = key.protocol();
     if !matches!(protocol, protocol::ICMPV4 | protocol::ICMPV6) {
-        return Shown::Nothing;
+        return L4Header::Nothing;
     }
     let low = key.icmp_type();
     match (key.icmp_code(), orientation) {
-        (Some(code), _) => Shown::Icmp { kind: low, code },
-        (None, Orientation::LowToHigh) => Shown::Icmp { kind: low, code: 0 },
+        (Some(code), _) => L4Header::Icmp { kind: low, code },
+        (None, Orientation::LowToHigh) => L4Header::Icmp { kind: low, code: 0 },
         (None, Orientation::HighToLow) => {
             let other = icmp_query(key.source(orientation).0, protocol, low);
-            Shown::Icmp { kind: other.map_or(low, |(other, _)| other), code: 0 }
+            L4Header::Icmp { kind: other.map_or(low, |(other, _)| other), code: 0 }
         }
     }
 }
@@ -105,15 +106,15 @@ mod tests {
                 *said = [kind, code];
             }
             let Ok(parsed) = parse(&bytes) else { return Ok(()) };
-            let shown = match parsed.icmp() {
-                Some((kind, code)) => Shown::Icmp { kind, code },
+            let l4 = match parsed.icmp() {
+                Some((kind, code)) => L4Header::Icmp { kind, code },
                 None if parsed.has_ports => {
-                    Shown::Ports { source: parsed.source_port, destination: parsed.destination_port }
+                    L4Header::Ports { source: parsed.source_port, destination: parsed.destination_port }
                 }
-                None => Shown::Nothing,
+                None => L4Header::Nothing,
             };
             let (key, orientation) = flow_key(&parsed);
-            let asked = Transport { protocol: parsed.protocol, shown };
+            let asked = Transport { protocol: parsed.protocol, l4 };
             prop_assert_eq!(transport(&key, orientation), asked);
             prop_assert_eq!(key.source(orientation).0, parsed.source);
             prop_assert_eq!(key.destination(orientation).0, parsed.destination);

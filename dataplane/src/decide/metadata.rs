@@ -1,4 +1,4 @@
-//! What the parse pass finds out about a packet: enough for [`fast_path`](super::fast_path()), and small enough that
+//! The results of the parse pass for a packet: enough for [`fast_path`](super::fast_path()), and small enough that
 //! those of a batch stay in the cache.
 
 use super::entrance::Entrance;
@@ -10,18 +10,18 @@ use crate::tables::PortId;
 use crate::wire::address::Address;
 use crate::wire::vxlan;
 
-/// How a packet came.
+/// The way by which a packet came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
-    /// Where it entered.
+    /// The entrance by which it came.
     pub entrance: Entrance,
     /// The port that brought it, to this worker or another one.
     pub port: PortId,
-    /// How many workers have had it before.
+    /// The number of workers that have had it before.
     pub handoffs: u8,
 }
 
-/// What finds the flow of a packet, formed once for all lookups.
+/// The key and hash of a packet's flow, formed once for all lookups.
 #[derive(Debug, Clone, Copy)]
 pub struct FlowLookup {
     /// The [`flow_key`].
@@ -30,7 +30,7 @@ pub struct FlowLookup {
     pub hash: u64,
     /// The slot at which the flow probably is.
     pub guess: Guess,
-    /// Which way the packet goes in the flow.
+    /// The packet's direction in the flow.
     pub orientation: Orientation,
 }
 
@@ -45,21 +45,21 @@ impl FlowLookup {
 /// The metadata of one packet.
 #[derive(Debug, Clone, Copy)]
 pub struct PacketMetadata {
-    /// What finds its flow.
+    /// The key and hash of its flow.
     pub flow: FlowLookup,
-    /// Where it entered.
+    /// The entrance by which it came.
     pub entrance: Entrance,
     /// The port that brought it, to this worker or another one.
     pub port: PortId,
-    /// How many workers have had it before.
+    /// The number of workers that have had it before.
     pub handoffs: u8,
-    /// How many packets a wire would carry for it; 0: it cannot be parsed.
+    /// The number of packets on a wire; 0: it cannot be parsed.
     pub segments: u32,
     /// The length on a wire: of the packet, or of a super-packet's largest segment.
     pub unit: u32,
     /// The packet's length by its IP header.
     pub total_len: u16,
-    /// Where the upper layer's header ends: what each segment of a super-packet repeats.
+    /// The end of the upper layer's header: each segment of a super-packet repeats the bytes before it.
     pub header_len: u16,
     /// TTL or hop limit.
     pub ttl: u8,
@@ -93,8 +93,8 @@ impl PacketMetadata {
         is_finished: false,
     };
 
-    /// The metadata of a packet, given how many packets it is [on a wire](crate::packet::Body::on_a_wire) and
-    /// whether a wire could carry it as it is. `flows` is the table in which its flow will be looked up.
+    /// The metadata of a packet, given the number of its packets [on a wire](crate::packet::Body::on_a_wire) and
+    /// whether a wire could carry it unchanged. `flows` is the table in which its flow will be looked up.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "most of it is known beforehand of a plain packet")]
     pub fn new(

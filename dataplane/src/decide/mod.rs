@@ -1,4 +1,4 @@
-//! The decision for one packet: where it came from, whether its flow is known, what policy says, where it goes.
+//! The decision for one packet: its entrance, its flow if that is known, the verdict of policy, the route.
 //!
 //! Nothing here touches a device, a clock or a buffer; the caller acts on the [`Fate`](crate::fate::Fate).
 

@@ -1,4 +1,4 @@
-//! Flows of the last process: each is judged anew, and goes on if these tables allow it.
+//! Flows of the last process: each is judged anew, and continues if these tables allow it.
 
 use super::address_lookup::{by_return_path, current_epoch, lookup_ends};
 use super::key::transport;
@@ -9,14 +9,14 @@ use super::tracked::{evaluate, flow_owner, write_decision};
 use crate::flow::{Evicted, FlowEntry, FlowRecord};
 use crate::tables::Tables;
 
-/// What becomes of a flow of the last process.
+/// The outcome of restoring a flow of the agent's last process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestoreOutcome {
-    /// It goes on here.
+    /// It continues here.
     Here,
     /// Another worker has its shard, and restores it.
     Elsewhere,
-    /// It ends: these tables do not allow it, its ends are not where they were, or its time is over.
+    /// It ends: these tables do not allow it, its ends have moved, or its timeout has passed.
     Ended,
 }
 

@@ -1,4 +1,4 @@
-//! Routing: which next hops Manx connects, and how a packet that policy allows goes on.
+//! Routing: the next hops that Manx connects, and the forwarding of a packet that policy allows.
 
 use super::metadata::PacketMetadata;
 use crate::drop_reason::DropReason;
@@ -38,7 +38,7 @@ pub(super) fn connects(tables: &Tables, from: NextHop, to: NextHop) -> bool {
     }
 }
 
-/// The rest of routing, except for the packet size: is there a link, and is the hop limit high enough.
+/// The rest of routing, except for the packet size: checks the link and the hop limit.
 #[inline]
 pub(super) fn route<'a>(
     tables: &'a Tables,

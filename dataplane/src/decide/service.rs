@@ -11,7 +11,7 @@
 
 use std::net::IpAddr;
 
-use manx_policy_compiler::model::{Shown, Transport};
+use manx_policy_compiler::model::{L4Header, Transport};
 
 use crate::drop_reason::DropReason;
 use crate::policy::{self, FlowEnds, PolicyVerdict, PolicyViews, UntrackedAllows};
@@ -30,12 +30,12 @@ pub(super) fn refusal(pair: NextHopPair) -> Option<DropReason> {
     }
 }
 
-/// How many flows to service addresses an endpoint may open at once that do not come back allowed.
+/// The number of flows to service addresses that an endpoint may open at once and that do not come back allowed.
 const BURST: u32 = 1024;
-/// How many more in each second.
+/// The number of further ones in each second.
 const REFILL: u32 = 100;
 
-/// What each endpoint has left of its flows to service addresses.
+/// The rest of each endpoint's budget of new flows to service addresses.
 #[derive(Debug, Default)]
 pub struct ServiceBudgets {
     /// By the endpoint's index.
@@ -44,7 +44,7 @@ pub struct ServiceBudgets {
 
 #[derive(Debug, Clone, Copy)]
 struct Budget {
-    /// Whose it is: the index may be another endpoint's later.
+    /// The attachment of its endpoint: the index may be another endpoint's later.
     attachment: u32,
     left: u32,
     /// The second in which it was refilled last.
@@ -101,15 +101,15 @@ pub(super) fn account(
     None
 }
 
-/// The endpoints of a service's port that are hosts, if there are such: policy has been asked about them.
+/// The endpoints of a service's port that are hosts, if any.
 fn hosts(tables: &Tables, address: Address, transport: Transport) -> Option<&[(IpAddr, u16)]> {
-    let Shown::Ports { destination, .. } = transport.shown else { return None };
+    let L4Header::Ports { destination, .. } = transport.l4 else { return None };
     let key = (address.to_ip(), transport.protocol, destination);
     tables.service.as_ref()?.hosts.get(&key).map(Vec::as_slice)
 }
 
-/// Evaluates policy for a flow to a service address. What the node translates to a pod is judged when it comes back. What
-/// it translates to a host may not come back, so that every endpoint that is a host must be allowed.
+/// Evaluates policy for a flow to a service address. A packet that the node translates to a pod is judged when it comes
+/// back. One that it translates to a host may not come back, so every endpoint that is a host must be allowed.
 #[inline(never)]
 pub(super) fn evaluate(
     tables: &Tables,
@@ -118,16 +118,16 @@ pub(super) fn evaluate(
     transport: Transport,
 ) -> PolicyVerdict {
     let unjudged = PolicyVerdict::without_rules(None);
-    let Shown::Ports { source, .. } = transport.shown else { return unjudged };
+    let L4Header::Ports { source, .. } = transport.l4 else { return unjudged };
     let mut verdict = unjudged;
     for (host, port) in hosts(tables, address, transport).unwrap_or_default() {
         let host = Address::from(*host);
         let to = tables.next_hop(host);
         let identities = [ends.identities[0], tables.identity(host)];
-        let shown = Shown::Ports { source, destination: *port };
+        let l4 = L4Header::Ports { source, destination: *port };
         let views = PolicyViews::untranslated(
             FlowEnds { to, identities, ..*ends },
-            Transport { shown, ..transport },
+            Transport { l4, ..transport },
         );
         verdict = policy::evaluate_policy(tables, views, UntrackedAllows::NONE);
         if verdict.denied.is_some() {

@@ -19,7 +19,7 @@ use crate::wire::{protocol, vxlan};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub struct Decision<'a> {
-    /// What becomes of the packet.
+    /// The fate of the packet.
     pub fate: Fate<'a>,
     /// The slots of the rules that decided at the source's egress and at the destination's ingress
     /// ([`NO_SLOT`](crate::policy::NO_SLOT): no rule was evaluated).
@@ -70,7 +70,7 @@ fn decide_flow(
     }
 }
 
-/// As [`decide_flow`], for packets that their flow alone does not decide.
+/// As [`decide_flow`], for packets whose flow alone does not decide them.
 #[inline(never)]
 fn decide_unusual(
     tables: &Tables,

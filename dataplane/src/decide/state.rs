@@ -1,4 +1,4 @@
-//! What decisions remember between packets.
+//! The state that decisions keep between packets.
 
 use super::address_lookup::SourceCache;
 use super::flow_decision::FlowDecision;
@@ -7,7 +7,7 @@ use super::untracked_hook::UntrackedHookCache;
 use crate::flow::{FlowTable, WorkerId};
 use crate::fragment::FragmentTracker;
 
-/// What a worker remembers between packets.
+/// The state that a worker keeps between packets.
 pub struct DecisionState {
     /// Flows.
     pub flows: FlowTable,
@@ -17,11 +17,10 @@ pub struct DecisionState {
     pub untracked_hooks: UntrackedHookCache,
     /// The decisions on first fragments.
     pub fragments: FragmentTracker<FlowDecision>,
-    /// What endpoints have left of their flows to service addresses.
+    /// The rest of each endpoint's budget of new flows to service addresses.
     pub service_budgets: ServiceBudgets,
-    /// How many live flows were evicted to make room for others.
+    /// The number of live flows that were evicted for others.
     pub evictions: u64,
-    /// The worker that is tried next for a packet that any worker may have state for, and how many other workers
-    /// there are.
+    /// The worker that gets the next packet whose state may be at any worker, and the number of other workers.
     pub next_worker: (WorkerId, u8),
 }

@@ -52,9 +52,9 @@ pub(super) fn decide_tracked(
     open_flow(tables, state, metadata, place, now)
 }
 
-/// Decides a packet without a flow. If it is allowed, its flow is inserted, where there is a `place` for it. What an
-/// endpoint sends to itself by its own port makes no flow: it is always allowed, in either direction, and would cost the table two
-/// entries.
+/// Decides a packet without a flow. If it is allowed, its flow is inserted, where there is a `place` for it. A packet
+/// of an endpoint to itself by its own port makes no flow: it is always allowed, in either direction, and would cost
+/// the table two entries.
 #[inline(never)]
 fn open_flow(
     tables: &Tables,
@@ -157,8 +157,8 @@ fn apply_cached(
     FlowDecision::from_verdict(pair, &PolicyVerdict { denied: None, rules: entry.counters })
 }
 
-/// As [`apply_cached`], where something may have changed or policy must be evaluated (`judge`). Policy is evaluated
-/// for the original direction of the flow, whichever way this packet goes.
+/// As [`apply_cached`], if something may have changed or policy must be evaluated (`judge`). Policy is evaluated for
+/// the original direction of the flow, whatever the packet's direction.
 #[inline(never)]
 fn recheck(
     tables: &Tables,
@@ -220,7 +220,7 @@ fn cached_verdict(entry: &FlowMut<'_>) -> Option<PolicyVerdict> {
     (slot != NO_SLOT).then_some(PolicyVerdict { denied: Some(denied), rules })
 }
 
-/// As [`refresh`], where something may have changed.
+/// As [`refresh`], if something may have changed.
 #[inline(never)]
 fn refresh_stale(
     tables: &Tables,
@@ -341,7 +341,7 @@ pub(super) fn decide_icmp_error(
         return FlowDecision::drop(entrance.refusal(pair.to));
     }
     if pair.from == pair.to && pair.from.endpoint().is_some() {
-        // It is about traffic of an endpoint with itself, which has no flow.
+        // The error is about traffic of an endpoint with itself, which has no flow.
         return FlowDecision::from_verdict(pair, &PolicyVerdict::without_rules(None));
     }
     let Some(quoted) = icmp::parse_quoted(packet.packet.bytes(), parsed) else {

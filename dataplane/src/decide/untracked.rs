@@ -7,7 +7,7 @@
 //! [`OwnedChains`](crate::tables::OwnedChains) wait for a mode in which Manx owns the uplink; until then only tests and
 //! the bench reach them.
 
-use manx_policy_compiler::model::{Shown, Transport};
+use manx_policy_compiler::model::{L4Header, Transport};
 
 use super::address_lookup::{SourceCache, by_return_path};
 use super::entrance::Entrance;
@@ -91,8 +91,8 @@ fn evaluate_addresses(
         UntrackedVerdict::Tracked => return UntrackedVerdict::Tracked,
         UntrackedVerdict::SlowPath => return UntrackedVerdict::SlowPath,
     };
-    let shown = Shown::Ports { source: from.1, destination: to.1 };
-    let transport = Transport { protocol: key.protocol(), shown };
+    let l4 = L4Header::Ports { source: from.1, destination: to.1 };
+    let transport = Transport { protocol: key.protocol(), l4 };
     match hook.evaluate(&tables.image, ends.identities, transport) {
         UntrackedVerdict::Allow(rules) => UntrackedVerdict::Allow((pair, rules)),
         UntrackedVerdict::Tracked => UntrackedVerdict::Tracked,

@@ -8,10 +8,10 @@ use crate::flow::RuleCounters;
 use crate::policy::NO_SLOT;
 use crate::tables::{NextHop, NextHopPair, Tables};
 
-/// What the untracked fast path decides.
+/// The verdict of the untracked fast path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UntrackedVerdict<T> {
-    /// The packet is allowed by the interface and by what is evaluated behind it.
+    /// The interface and the chains after it allow the packet.
     Allow(T),
     /// Untracked policy decides nothing: the flow of the packet decides.
     Tracked,

@@ -14,7 +14,7 @@ pub(super) const CROWDED: usize = 6;
 pub(super) struct Bucket {
     pub(super) tags: [u16; WAYS],
     pub(super) slots: [u32; WAYS],
-    /// How many entries have this as their first bucket and are in their alternate one.
+    /// The number of entries that have this as their first bucket and are in their alternate one.
     pub(super) spilled: u32,
 }
 

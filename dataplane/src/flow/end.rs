@@ -1,17 +1,17 @@
-//! The end of an allowed flow, told once, with its counts, to whoever asked. Nobody asks by default, and then it costs
-//! a comparison for each flow that goes.
+//! The end of an allowed flow, reported once, with its counts, to a listener. By default there is none: then it costs
+//! one comparison for each flow that ends.
 
 use crossbeam::channel::{Sender, TrySendError};
 
 use super::entry::FlowEntry;
 use super::second_key::SecondKey;
 
-/// Why a flow has ended.
+/// The reason why a flow has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EndReason {
     /// It was silent for longer than its state allows.
     Expired,
-    /// It was live, and had to go for another one.
+    /// It was live, and was evicted for another one.
     Evicted,
     /// It was live, and the same connection was opened again.
     Replaced,
@@ -22,17 +22,17 @@ pub enum EndReason {
 /// A flow that has ended.
 #[derive(Debug, Clone, Copy)]
 pub struct FlowEnd {
-    /// As it was at its end: its key, its traffic, the rules that allowed it, when it was last seen.
+    /// Its last state: its key, its traffic, the rules that allowed it, when it was last seen.
     pub flow: FlowEntry,
     /// Its second key, if it had one.
     pub second_key: Option<SecondKey>,
-    /// Why it has ended.
+    /// The reason for its end.
     pub reason: EndReason,
-    /// How many ends before this one found no room in the channel, and were lost.
+    /// The number of earlier ends that found no room in the channel, and were lost.
     pub lost: u64,
 }
 
-/// Where ends go.
+/// The receiver of ends.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) to: Sender<FlowEnd>,
@@ -87,7 +87,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each flow that was allowed is told of once for each time that it stops being so, with what passed until then.
+        /// An allowed flow is reported once each time that it stops being allowed, with its traffic until then.
         #[test]
         fn each_end_of_an_allowed_flow_is_told_once_with_its_counts(
             capacity in 1_usize..12,

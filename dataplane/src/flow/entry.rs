@@ -1,4 +1,4 @@
-//! A flow entry: the cached decision, and what it rests on.
+//! A flow entry: the cached decision and its inputs.
 
 use std::ops::{Deref, DerefMut};
 
@@ -22,7 +22,7 @@ pub enum Verdict {
     Allow = 2,
 }
 
-/// The policy stamp: what a verdict rests on, all in the original direction of the flow. While it is unchanged the
+/// The policy stamp: the inputs of a verdict, in the original direction of the flow. While it is unchanged the
 /// verdict is valid; otherwise policy is evaluated again, in the original direction, whichever packet comes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromZeros)]
 #[repr(C)]
@@ -44,7 +44,7 @@ pub struct PolicyStamp {
 pub struct Epoch {
     /// The low half of the version of the tables. 0: there are no tables.
     pub version: u32,
-    /// How often the cells of the two addresses had been changed in these tables: a sum of counts that only grow.
+    /// The changes of the two addresses' cells in these tables until then: a sum of counts that only grow.
     pub changes: u32,
 }
 
@@ -90,7 +90,7 @@ pub struct FirstLine {
     pub(super) last_seen: u32,
     /// The epoch in which the verdict and the next hops were last checked.
     pub epoch: Epoch,
-    /// By direction, the next hop of its packets. The next hop of replies is where the first packet came from.
+    /// By direction, the next hop of its packets. The next hop of replies is the one by which the first packet came.
     pub next_hops: [EncodedNextHop; 2],
     /// The rules that allowed the flow.
     pub counters: RuleCounters,
@@ -98,12 +98,13 @@ pub struct FirstLine {
     pub(super) traffic: [HalfTraffic; 2],
 }
 
-/// The rest of an entry: what is read after a change, IPv6 addresses, and the upper halves of the traffic counts.
+/// The rest of an entry: fields that are read after a change, IPv6 addresses, and the upper halves of the traffic
+/// counts.
 #[derive(Debug, Clone, Copy, FromZeros)]
 #[repr(C, align(64))]
 pub struct SecondLine {
     v6: [u64; 3],
-    /// What the verdict rests on.
+    /// The inputs of the verdict.
     pub policy_stamp: PolicyStamp,
     /// The attachments of source and destination, each 0 if it is not a local endpoint. The numbers of endpoints and
     /// ports are used again, those of attachments are not.
@@ -154,7 +155,7 @@ impl FirstLine {
         self.key_words[1] = self.key_words[1] & !HAS_ANOTHER | if two { HAS_ANOTHER } else { 0 };
     }
 
-    /// Becomes another entry in the same slot: what the table knows of the slot stays.
+    /// Becomes another entry in the same slot. The table's own data of the slot stay.
     #[inline]
     pub(super) fn become_other(&mut self, other: Self) {
         let (class, two) = (self.eviction_class, self.has_two_keys());
@@ -186,7 +187,7 @@ impl FirstLine {
         if packet == self.original { FlowDirection::Original } else { FlowDirection::Reply }
     }
 
-    /// The next hops that packets of a direction come from and go to.
+    /// The next hops of source and destination for packets of a direction.
     #[inline]
     pub fn next_hop_pair(&self, direction: FlowDirection) -> NextHopPair {
         let [from, to] =
@@ -194,7 +195,7 @@ impl FirstLine {
         NextHopPair { from, to }
     }
 
-    /// How the flow's state admits a packet.
+    /// The admission of a packet by the flow's state.
     #[inline]
     pub fn admission(&self, flags: TcpFlags, direction: FlowDirection) -> Admission {
         self.state.admission(flags, direction)

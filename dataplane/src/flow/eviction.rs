@@ -5,7 +5,7 @@ use super::eviction_class::EvictionClass;
 use super::owners::Owner;
 use super::table::FlowTable;
 
-/// How many established flows of an owner are sampled for one that has been silent for long.
+/// The number of established flows of an owner that are sampled for one that has been silent for long.
 const SAMPLE: usize = 8;
 /// Seconds in which a connection opens, if at all: the time of the first repetitions of a SYN (RFC 6298, section 2).
 pub(super) const OPENING: u32 = 4;

@@ -8,7 +8,7 @@ use zerocopy::FromZeros;
 use crate::wire::address::Address;
 use crate::wire::protocol;
 
-/// Which way a packet goes relative to its key.
+/// The direction of a packet relative to its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, FromZeros)]
 #[repr(u8)]
 pub enum Orientation {
@@ -40,7 +40,8 @@ const ADDRESS: u32 = u16::BITS;
 const PROTOCOL: u32 = ADDRESS + u32::BITS;
 const ICMP_TYPE: u32 = PROTOCOL + u8::BITS;
 const HIGH_PORT: u32 = u16::BITS;
-/// How many bits lower the protocol and the ICMP type lie in the second word of IPv6. That leaves room for [`IS_V6`].
+/// The number of bits by which the protocol and the ICMP type lie lower in the second word of IPv6. That leaves room
+/// for [`IS_V6`].
 const SECOND: u32 = u16::BITS;
 const IS_V6: u64 = 1 << 63;
 /// A mark in the second word of an entry's key, which no packet's key has: the entry has another key as well.
@@ -50,7 +51,7 @@ impl FlowKey {
     /// The key of no connection: a value to be replaced.
     pub const EMPTY: Self = Self { first: 0, second: 0, v6: [0; 3] };
 
-    /// The key of a packet, and which way the packet goes.
+    /// The key of a packet, and the packet's orientation.
     #[inline]
     pub fn new(
         source: Address,

@@ -1,12 +1,13 @@
 //! Flows: cached decisions, so that the next packets of a connection need no classification.
 //!
 //! - [`FlowKey`] names a connection, the same from both ends.
-//! - [`FlowEntry`] is the cached decision and all that it rests on.
-//! - [`FlowState`] says how far the connection has come, how long it may be silent, and which packets are judged again.
+//! - [`FlowEntry`] is the cached decision and its inputs.
+//! - [`FlowState`] holds the progress of the connection. It determines the timeout, and the packets that are judged
+//!   again.
 //! - [`FlowTable`] holds the entries. It has a fixed capacity, bounded work per call, and time as a parameter. Each
 //!   [`Owner`] has its share of a full table.
 //! - A [`FlowRecord`] is the part of a flow that outlives the process, if the table keeps records.
-//! - A [`FlowEnd`] tells whoever asks that a flow has ended, and what passed by it.
+//! - A [`FlowEnd`] reports to a listener that a flow has ended, and its traffic.
 //! - A [`SecondKey`] is the key of a translated flow's packets behind the translation.
 //! - [`Shards`] say which worker has a flow, if several workers have a table each.
 //!

@@ -1,4 +1,4 @@
-//! How many flows each owner has in a table, and which owner gives one up when the table is full.
+//! The number of flows of each owner in a table, and the owner that gives one up when the table is full.
 //!
 //! A flow counts for the endpoint of this node that opened it, else for the endpoint that it was opened to, else for
 //! the node. The *share* of an owner is the capacity of the table divided by the number of owners that have flows.
@@ -37,7 +37,7 @@ pub(super) struct List {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct OwnerFlows {
     flows: u32,
-    /// How many of them are not established.
+    /// The number of them that are not established.
     pub(super) unestablished: u32,
     /// The list of slots whose flows are not established, and that of slots whose flows are.
     pub(super) lists: [List; 2],
@@ -49,9 +49,9 @@ pub(super) struct Owners {
     holdings: Vec<OwnerFlows>,
     /// Flows that fit in the table.
     capacity: u32,
-    /// How many owners have flows.
-    holders: u32,
-    /// The capacity divided by the number of holders, at least 1. Without holders: the capacity.
+    /// The number of owners that have flows.
+    active: u32,
+    /// The capacity divided by the number of active owners, at least 1. Without any: the capacity.
     share: u32,
     /// The owner that gave up the last flow.
     last: Owner,
@@ -63,7 +63,7 @@ impl Owners {
         Self {
             holdings: vec![OwnerFlows::default()],
             capacity,
-            holders: 0,
+            active: 0,
             share: capacity,
             last: Owner::NODE,
         }
@@ -86,18 +86,18 @@ impl Owners {
     pub(super) fn add(&mut self, owner: Owner) {
         match self.holdings.get_mut(owner.index()) {
             Some(holding) if holding.flows > 0 => holding.flows += 1,
-            _ => self.add_holder(owner),
+            _ => self.activate(owner),
         }
     }
 
     #[inline(never)]
-    fn add_holder(&mut self, owner: Owner) {
+    fn activate(&mut self, owner: Owner) {
         if self.holdings.len() <= owner.index() {
             self.holdings.resize(owner.index() + 1, OwnerFlows::default());
         }
         self.holdings[owner.index()].flows = 1;
-        self.holders += 1;
-        self.share = self.share_among(self.holders);
+        self.active += 1;
+        self.share = self.share_among(self.active);
     }
 
     /// Counts one flow less. The owner must have one.
@@ -106,13 +106,13 @@ impl Owners {
         let holding = self.owner_flows(owner);
         holding.flows -= 1;
         if holding.flows == 0 {
-            self.holders -= 1;
-            self.share = self.share_among(self.holders);
+            self.active -= 1;
+            self.share = self.share_among(self.active);
         }
     }
 
-    fn share_among(&self, holders: u32) -> u32 {
-        (self.capacity / holders.max(1)).max(1)
+    fn share_among(&self, active: u32) -> u32 {
+        (self.capacity / active.max(1)).max(1)
     }
 
     #[inline]
@@ -137,7 +137,7 @@ impl Owners {
     /// `owner` has less than its share.
     #[inline(never)]
     fn over_share_owner(&self, owner: Owner, flows: u32) -> Owner {
-        let share = self.share_among(self.holders + u32::from(flows == 0));
+        let share = self.share_among(self.active + u32::from(flows == 0));
         if self.flows(self.last) > share {
             return self.last;
         }
@@ -173,9 +173,9 @@ mod tests {
             let mut held = 0;
             for owner in opens.into_iter().map(Owner) {
                 if held == capacity {
-                    let holders = owners.holdings.iter().filter(|it| it.flows > 0).count();
+                    let active = owners.holdings.iter().filter(|it| it.flows > 0).count();
                     let joins = usize::from(owners.flows(owner) == 0);
-                    let share = (capacity / (holders + joins)) as u32;
+                    let share = (capacity / (active + joins)) as u32;
                     let giver = owners.victim_owner(owner);
                     prop_assert!(owners.flows(giver) > 0, "an owner without flows cannot give one up");
                     prop_assert!(giver == owner || owners.flows(giver) > share);
@@ -187,7 +187,7 @@ mod tests {
                 held += 1;
                 let sum: u32 = owners.holdings.iter().map(|it| it.flows).sum();
                 prop_assert_eq!(sum as usize, held);
-                prop_assert_eq!(owners.holders as usize, owners.holdings.iter().filter(|it| it.flows > 0).count());
+                prop_assert_eq!(owners.active as usize, owners.holdings.iter().filter(|it| it.flows > 0).count());
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Flow records: the part of each flow that outlives the process.
 //!
-//! A table may keep a record of each of its flows in memory that another process holds a descriptor of. The next process
-//! reads the records and judges each flow anew. So a record says only what packets that come later cannot tell: which
-//! connection it is, who opened it, and how far it has come.
+//! A table may keep a record of each of its flows in memory that another process holds a descriptor of. The next
+//! process reads the records and judges each flow anew. So a record holds only the facts that later packets do not
+//! show: the connection, the side that opened it, and its progress.
 //!
 //! ```text
 //! file:   header · record of slot 0 · record of slot 1 · ...          (each six words of eight bytes)
@@ -26,18 +26,18 @@ use crate::sys::memory::ZeroedPages;
 use crate::sys::shared_file::SharedFile;
 use crate::tables::ReturnPath;
 
-/// What the next process has to know of a flow.
+/// The state of a flow that the agent's next process reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowRecord {
     /// The key of the connection.
     pub key: FlowKey,
     /// The orientation of its first packet.
     pub original: Orientation,
-    /// How far it has come.
+    /// The progress of the connection.
     pub state: FlowState,
     /// When its last packet came, or up to [`MAX_AGE`] before that: in seconds since the machine's start.
     pub seen: u32,
-    /// What its first packet passed before it was judged.
+    /// The component that its first packet passed before it was judged.
     pub return_path: ReturnPath,
 }
 
@@ -94,7 +94,7 @@ impl FlowRecord {
 #[repr(transparent)]
 struct AtomicWords([AtomicU64; WORDS]);
 
-/// Puts a record in the place of whatever was there, by these stores.
+/// Replaces the content of a slot by a record, by these stores.
 #[inline]
 fn put(record: &FlowRecord, mut store: impl FnMut(usize, u64)) {
     let ([first, second], v6) = record.key.words();
@@ -155,7 +155,7 @@ pub enum NoRecords {
     /// It cannot be read.
     #[error("the flow records cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// Its first words are others.
+    /// The file begins with other words.
     #[error(
         "the flow records begin with {:#x}, {}: expected {:#x}, {} (layout {LAYOUT})",
         .0[0], .0[1], HEADER[0], HEADER[1]
@@ -163,7 +163,7 @@ pub enum NoRecords {
     Header([u64; 2]),
 }
 
-/// The flow records of another process. What is in it is not trusted.
+/// The flow records of another process. Their content is not trusted.
 #[derive(Debug)]
 pub struct FlowRecordFile(SharedFile);
 

@@ -1,4 +1,4 @@
-//! The second key of a flow whose packets are translated, and the line beside the entry that holds it.
+//! The second key of a flow whose packets are translated, and the cache line that holds it, next to the entry.
 
 use zerocopy::FromZeros;
 

@@ -1,4 +1,4 @@
-//! Shards: which worker has a flow, if a node has several workers with a flow table each.
+//! Shards: the assignment of flows to workers, if a node has several workers with a flow table each.
 //!
 //! The hash of a flow chooses one of many small shards, thousands for each possible flow. A shard has no owner until
 //! a worker opens a flow in it; then it belongs to that worker until the last of its flows is gone. So a flow stays
@@ -252,7 +252,7 @@ mod tests {
 
     proptest! {
         /// Three workers open and close flows of six shards in each of four buckets. A worker that has a flow owns its
-        /// shard all the time, shards whose flows are closed have no owner, and the owner that a worker is told can
+        /// shard all the time, shards whose flows are closed have no owner, and the owner that a worker finds can
         /// open the flow.
         #[test]
         fn a_worker_that_has_a_flow_owns_its_shard(

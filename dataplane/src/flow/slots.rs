@@ -3,8 +3,8 @@
 //! Each owner has two lists of slots, the oldest first: flows that are not established, which are evicted first, and
 //! those that are.
 //!
-//! What else a table knows of a slot beside its entry is here, too: the [record](super::record), which follows the entry's
-//! state as the lists do, the [second key](super::second_key), and who is told of the flow's [end](super::end).
+//! The other data of a slot are here, too: the [record](super::record), which follows the entry's state as the lists
+//! do, the [second key](super::second_key), and the listener for the flow's [end](super::end).
 
 use std::io;
 
@@ -34,11 +34,11 @@ pub(crate) struct SlotLink {
 pub(super) struct Slots {
     links: ZeroedPages<SlotLink>,
     pub(super) owners: Owners,
-    /// If they are kept.
+    /// The flow records, if they are kept.
     pub(super) records: Option<FlowRecords>,
     /// The second key of each entry that is marked.
     pub(super) second_keys: ZeroedPages<SecondKeyLine>,
-    /// Who is told of the end of flows, if somebody is.
+    /// The listener for the ends of flows, if there is one.
     pub(super) listener: Option<Listener>,
     /// First of the chain of returned slots.
     returned: u32,
@@ -177,7 +177,7 @@ impl Slots {
     }
 }
 
-/// Which of an owner's lists holds the flows of a class.
+/// The list of an owner that holds the flows of a class.
 #[inline]
 const fn list(standing: EvictionClass) -> Option<usize> {
     match standing {

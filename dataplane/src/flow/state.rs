@@ -45,7 +45,7 @@ impl std::ops::BitOr for TcpFlags {
     }
 }
 
-/// Which way a packet goes relative to its flow's first packet.
+/// The direction of a packet relative to its flow's first packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FlowDirection {
@@ -103,7 +103,7 @@ pub enum FlowState {
     OtherAnswered = 14,
 }
 
-/// How a flow's state admits a packet. The policy stamp is compared after it.
+/// The admission of a packet by a flow's state. The policy stamp is compared after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Admission {
@@ -183,7 +183,7 @@ impl FlowState {
         }
     }
 
-    /// Whether flows of this protocol have such a state.
+    /// Whether flows of this protocol can have this state.
     pub(super) const fn is_of(self, protocol: u8) -> bool {
         match self {
             Self::UdpUnanswered | Self::UdpAnswered => protocol == UDP,
@@ -337,7 +337,7 @@ impl FlowState {
             || matches!(self, Self::SynReceived | Self::Closed | Self::ResetEstablished)
     }
 
-    /// How this state admits a packet.
+    /// The admission of a packet by this state.
     #[inline]
     pub const fn admission(self, flags: TcpFlags, direction: FlowDirection) -> Admission {
         use FlowDirection::{Original, Reply};

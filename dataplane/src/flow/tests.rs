@@ -40,7 +40,7 @@ fn record_in(state: FlowState) -> FlowRecord {
     FlowRecord { key: key(1, TCP).0, original, state, seen: 100, return_path }
 }
 
-/// What the next process reads in the table's records.
+/// The flows that the next process reads in the table's records.
 fn recorded(file: &FlowRecordFile, table: &FlowTable) -> HashMap<FlowKey, FlowRecord> {
     let mut all = HashMap::new();
     let spoiled = file.read(table.capacity(), |it| assert_eq!(all.insert(it.key, it), None));

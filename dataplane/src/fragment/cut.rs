@@ -49,7 +49,7 @@ pub fn fragment(
     Ok(())
 }
 
-/// How a packet is cut.
+/// The sizes of the pieces of a packet.
 struct Plan {
     mtu: usize,
     header_len: usize,
@@ -193,7 +193,7 @@ mod tests {
         (outcome, pieces, pool)
     }
 
-    /// What a receiver makes of the pieces.
+    /// The packet that a receiver reassembles from the pieces.
     fn joined(pieces: &[Packet]) -> Vec<u8> {
         let mut pool = IpDefragPool::<(), ()>::new();
         let mut payload = None;

@@ -19,7 +19,7 @@ struct Key {
     id: u32,
     /// 0 in IPv6, where fragments of one packet may name different protocols (RFC 8200, section 4.5).
     protocol: u8,
-    /// Where the packet entered: fragments that entered elsewhere do not join it.
+    /// The place where the packet entered: fragments that entered elsewhere do not join it.
     origin: u32,
     /// When it was decided. In another epoch the addresses may lead elsewhere, and other tables may mean something else
     /// by an endpoint or a rule.
@@ -127,7 +127,7 @@ mod tests {
 
     const EPOCH: Epoch = Epoch { version: 1, changes: 0 };
 
-    /// An IPv4 UDP fragment at this offset in units of eight bytes, from a source told by one number.
+    /// An IPv4 UDP fragment at this offset in units of eight bytes, from a source given by one number.
     fn part(source: u8, id: u16, units: u16) -> Parsed {
         let mut bytes = [0; 36];
         (bytes[0], bytes[3], bytes[8], bytes[9], bytes[15], bytes[19]) =

@@ -9,8 +9,7 @@ use crate::packet::{Checksum, Offload, Packet, Pool, Segmentation};
 const MAX_LEN: usize = 65_535;
 /// Streams that are followed at once in a batch. One more closes one of them.
 const RUNS: usize = 8;
-/// The most datagrams in a super-packet: what a socket that takes super-packets accepts (the kernel's
-/// `UDP_GRO_CNT_MAX`).
+/// The most datagrams in a super-packet that a socket accepts (the kernel's `UDP_GRO_CNT_MAX`).
 const DATAGRAMS: u16 = 64;
 
 /// Merges the TCP segments and the UDP datagrams of a batch, in place: each run of consecutive ones becomes one
@@ -41,8 +40,9 @@ pub fn coalesce(batch: &mut Vec<Packet>, takes: Capabilities, pool: &mut Pool) {
     batch.drain(kept..).for_each(|packet| pool.put(packet));
 }
 
-/// Whether a batch may hold what [`coalesce`] merges. Its first and last packets tell: a TCP segment, or two datagrams
-/// of one flow, as in a batch of many datagrams. A sender of few datagrams loses too little to look at each packet.
+/// Whether a batch may hold packets that [`coalesce`] merges, by its first and last packets: a TCP segment, or two
+/// datagrams of one flow, as in a batch of many datagrams. A sender of few datagrams loses too little to look at each
+/// packet.
 #[inline]
 pub fn may_coalesce(batch: &[Packet]) -> bool {
     match batch {
@@ -180,7 +180,7 @@ pub(super) fn opens(bytes: &[u8], headers: &Headers) -> bool {
     bytes.len() > headers.payload && only_data
 }
 
-/// How the IPv4 identifications of a run follow one another.
+/// The sequence of the IPv4 identifications of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Identification {
     /// One segment so far, or IPv6.
@@ -280,7 +280,7 @@ impl Run {
         }
     }
 
-    /// Appends a segment that follows on. `false`: there is no room, and nothing is changed.
+    /// Appends a segment that follows on. `false`: no room, and nothing is changed.
     fn append(&mut self, head: &mut Packet, bytes: &[u8]) -> bool {
         let data = &bytes[self.headers.payload..];
         let len = head.len();

@@ -1,4 +1,4 @@
-//! Where the headers of a TCP or UDP packet end. Segmentation repeats these headers.
+//! The headers of a TCP or UDP packet, and their length. Segmentation repeats these headers.
 
 use crate::checksum::{finish, is_right, sum};
 use crate::packet::SegmentKind;
@@ -18,7 +18,7 @@ pub(super) struct Headers {
     pub(super) payload: usize,
 }
 
-/// What kind of packet it is for segmentation.
+/// The kind of a packet for segmentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     /// Whole TCP or UDP.
@@ -82,7 +82,7 @@ impl Headers {
         &bytes[self.transport..self.transport + 4]
     }
 
-    /// Where the checksum stands within the transport header.
+    /// The checksum's offset in the transport header.
     pub(super) fn checksum_offset(&self) -> usize {
         if self.protocol == TCP { 16 } else { 6 }
     }

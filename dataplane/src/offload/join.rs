@@ -7,7 +7,7 @@ use crate::packet::Offload;
 /// A super-packet that [`join`] has made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Joined {
-    /// How many segments it holds, at least 2.
+    /// The number of its segments, at least 2.
     pub(crate) segments: usize,
     /// Bytes of the super-packet.
     pub(crate) len: usize,
@@ -15,7 +15,7 @@ pub(crate) struct Joined {
     pub(crate) offload: Offload,
 }
 
-/// The length of the headers of a TCP segment that others may follow; `None`: it is not such a segment.
+/// The length of the headers of a TCP segment to which others may be joined; `None` for any other packet.
 pub(crate) fn header_len(segment: &[u8]) -> Option<usize> {
     match Shape::classify(segment) {
         Shape::Whole(headers) if headers.protocol == TCP && opens(segment, &headers) => {

@@ -23,7 +23,8 @@ const LEAST_MTU: u32 = 68;
 
 /// The most segments of a super-packet whose longest segment is `unit` bytes on a wire.
 ///
-/// A packet costs as much as its segments, and the sender chooses their size. What no sender's kernel makes is refused:
+/// A packet costs as much as its segments, and the sender chooses their size. A super-packet that no sender's kernel
+/// makes is refused:
 /// - UDP: `UDP_SEGMENT` takes 128 datagrams at once (Linux 6.9, and stable releases of older kernels such as 6.8.8; 64
 ///   before).
 /// - TCP with segments shorter than the least MTU: Linux sends at least 48 bytes behind the basic TCP header
@@ -39,7 +40,7 @@ pub(crate) fn most_segments(kind: SegmentKind, unit: u32) -> u32 {
     }
 }
 
-/// How many packets a wire would carry for a packet whose headers have not been read.
+/// The number of packets on a wire of a packet whose headers have not been read.
 #[cold]
 pub(crate) fn segments(packet: &Packet) -> usize {
     match headers::Shape::classify(packet.bytes()) {

@@ -1,4 +1,4 @@
-//! Cuts a super-packet into packets that a link takes.
+//! Cuts a super-packet into packets that a link accepts.
 
 use super::headers::{CWR, FIN, FLAGS, Headers, PSH, Shape, TCP, UDP, ipv4_id, sequence};
 use crate::drop_reason::DropReason;
@@ -6,7 +6,7 @@ use crate::packet::{Checksum, Packet, Pool, Segmentation};
 
 /// Cuts a packet into segments of at most `mtu` bytes, and appends them to `out` in order, each with complete
 /// checksums. A packet that is no super-packet passes with its checksum completed. Segment before encapsulation: this
-/// does not look through tunnel headers, and `mtu` is what the tunnel leaves.
+/// does not look through tunnel headers, and `mtu` is the tunnel's.
 ///
 /// Every segment repeats all headers with their options. IPv4 identifications count up from the packet's own. TCP's FIN
 /// and PSH stay with the last segment, CWR with the first (RFC 3168, section 6.1.2). TCP segments become shorter if
@@ -59,7 +59,7 @@ pub fn segment(
     Ok(())
 }
 
-/// How a super-packet is cut.
+/// The cut of a super-packet.
 #[derive(Debug)]
 pub(crate) struct Cut {
     headers: Headers,
@@ -128,7 +128,7 @@ impl Cut {
         })
     }
 
-    /// How many segments there are.
+    /// The number of segments.
     pub(crate) fn count(&self) -> usize {
         self.count
     }

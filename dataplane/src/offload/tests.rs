@@ -228,7 +228,7 @@ fn bytes_of(packets: &[Packet]) -> Vec<Vec<u8>> {
     packets.iter().map(|packet| packet.bytes().to_vec()).collect()
 }
 
-/// What coalesced packets stand for: each super-packet segmented again.
+/// The packets that coalesced packets stand for: each super-packet is segmented again.
 fn segmented(pool: &mut Pool, batch: Vec<Packet>) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for packet in batch {

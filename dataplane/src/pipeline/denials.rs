@@ -17,7 +17,7 @@ impl Default for RecentDenials {
 }
 
 impl RecentDenials {
-    /// Whether this flow has to be reported now. If so, it counts as reported.
+    /// Whether this flow must be reported now. If so, it counts as reported.
     pub(crate) fn is_new(&mut self, hash: u64, now: Duration) -> bool {
         let place = &mut self.0[hash as usize % PLACES];
         if place.0 == hash && now.saturating_sub(place.1) < AGAIN {

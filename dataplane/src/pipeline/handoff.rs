@@ -1,7 +1,7 @@
 //! Handoff: a packet that one worker has read goes to the worker that has its flow.
 //!
 //! Each worker has a mailbox of fixed size. A packet takes its buffer along; the receiver gives the sender an empty
-//! buffer for it, so that buffers stay where they are needed. A full mailbox, or a sender with few buffers left,
+//! buffer for it, so that each worker keeps its number of buffers. A full mailbox, or a sender with few buffers left,
 //! means that the other worker is behind; then the worker that has read the packet drops it.
 
 use std::net::Ipv4Addr;
@@ -20,13 +20,13 @@ use crate::tables::PortId;
 /// different tables.
 pub(crate) struct Handoff {
     pub(crate) packet: Packet,
-    /// How many packets a wire would carry for it.
+    /// The number of packets on a wire.
     pub(crate) segments: u32,
     /// The port that brought it.
     pub(crate) port: PortId,
     /// The remote end of the tunnel that it came out of.
     pub(crate) peer: Option<(Ipv4Addr, Encapsulation)>,
-    /// How often it was handed off.
+    /// The number of handoffs so far.
     pub(crate) handoffs: u8,
 }
 
@@ -73,7 +73,7 @@ impl WorkerMesh {
         self.own
     }
 
-    /// The worker after this one, and how many other workers there are.
+    /// The worker after this one, and the number of other workers.
     pub(crate) fn next_worker(&self) -> (WorkerId, u8) {
         let others = self.mailboxes.len().saturating_sub(1) as u8;
         let last = self.own.0 == others;
@@ -140,7 +140,7 @@ impl WorkerMesh {
         Some(packet)
     }
 
-    /// How many packets wait for this worker.
+    /// The number of packets that wait for this worker.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
         self.mailbox(self.own).map_or(0, |own| own.packets.len())

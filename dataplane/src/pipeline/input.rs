@@ -1,4 +1,4 @@
-//! Input: takes packets out of their tunnels, and checks what devices say of packets.
+//! Input: takes packets out of their tunnels, and checks their offload metadata.
 
 use std::mem::offset_of;
 use std::net::Ipv4Addr;
@@ -49,9 +49,8 @@ pub(crate) fn decapsulate(
     }
 }
 
-/// The fast path, which nearly every tunnel packet takes: IPIP that ends here, without a congestion mark on the way,
-/// whose checksum is finished. Its answer equals that of [`decapsulate_any`]. `None`: nothing was done, and
-/// [`decapsulate_any`] decides.
+/// The fast path of nearly all tunnel packets: IPIP to this node, without a congestion mark, with a finished checksum.
+/// Its result equals that of [`decapsulate_any`]. `None`: nothing was done, and [`decapsulate_any`] decides.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "the loop over a batch is to have it in its registers")]
 fn decapsulate_plain(tables: &Tables, packet: &mut Packet) -> Option<Entrance> {
@@ -121,7 +120,7 @@ fn is_tunnelled_here(tables: &Tables, packet: &Packet) -> bool {
     })
 }
 
-/// Whether the TCP or UDP checksum of an IPv4 packet may be partial (the sum of the pseudo-header only). Where it is
+/// Whether the TCP or UDP checksum of an IPv4 packet may be partial (the sum of the pseudo-header only). If it is
 /// not, [`restore_offload`] has nothing to do.
 #[inline]
 fn may_be_partial(bytes: &[u8]) -> bool {
@@ -146,7 +145,7 @@ fn may_be_partial(bytes: &[u8]) -> bool {
 }
 
 /// Restores the offload state of a packet from a socket without metadata. Kernels on one machine pass each other
-/// unfinished packets, and such a socket does not say so: a super-packet of TCP, and a checksum that is only the sum
+/// unfinished packets, and such a socket does not mark them: a super-packet of TCP, and a checksum that is only the sum
 /// of the pseudo-header. If the packet was anything else, its checksum is wrong and its receiver finds that: a wrong
 /// checksum that equals the sum of the pseudo-header is as likely as a wrong one that happens to be right.
 #[inline(never)]
@@ -179,8 +178,8 @@ fn restore_offload(packet: &mut Packet, mtu: usize) {
     }
 }
 
-/// Checks the offload state of a parsed packet, takes the padding of the link off, and counts its segments. Returns
-/// how many packets it is [on a wire](crate::packet::Body::on_a_wire), and how long the longest is.
+/// Checks the offload state of a parsed packet, takes the padding of the link off, and counts its segments. Returns the
+/// number of its packets [on a wire](crate::packet::Body::on_a_wire), and the length of the longest.
 #[inline]
 pub(crate) fn check_offload(
     packet: &mut Packet,

@@ -37,7 +37,7 @@ impl Outbox {
         self.push(slot, packet, 0, 1, bytes);
     }
 
-    /// Queues a packet. `segments` and `bytes`: what it is on a wire. `room`: how much it counts towards [`FULL`].
+    /// Queues a packet. `segments` and `bytes`: its size on a wire. `room`: its size towards [`FULL`].
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as `queue`")]
     fn push(&mut self, slot: &mut Slot, packet: Packet, room: usize, segments: u64, bytes: u64) {
@@ -146,9 +146,9 @@ impl Outbox {
         Ok(())
     }
 
-    /// Puts into `pieces` what a wire of this MTU would carry: the packet, its segments, its fragments, or the
-    /// fragments of its segments (a datagram that is too long is cut into fragments, not shortened). A packet that must
-    /// not be cut was answered before.
+    /// Puts into `pieces` the packets that a wire of this MTU would carry: the packet, its segments, its fragments, or
+    /// the fragments of its segments (a datagram that is too long is cut into fragments, not shortened). A packet that
+    /// must not be cut was answered before.
     #[inline(never)]
     fn split(
         &mut self,
@@ -183,7 +183,7 @@ impl Outbox {
         outcome
     }
 
-    /// Whether it is time to send.
+    /// Whether the queues must be sent now.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.queued >= FULL

@@ -37,7 +37,7 @@ pub(crate) struct Pipeline {
     /// The keyed hash of senders.
     pub(super) senders: RandomState,
     pub(super) recent_denials: RecentDenials,
-    /// What the next process reads of the flows.
+    /// The file from which the agent's next process reads the flows.
     pub(crate) flow_records: Arc<SharedFile>,
     pub(super) aged: Duration,
     /// One for each packet of the batch.
@@ -56,7 +56,7 @@ pub(crate) struct Pipeline {
 const AGE_ROUND: Duration = Duration::from_secs(MAX_AGE as u64);
 const AGE_STEP: Duration = Duration::from_millis(10);
 
-/// Flows that are prefetched before the first one is needed; from then on each flow is prefetched so many packets
+/// Flows that are prefetched before the first one is needed; from then on each flow is prefetched this many packets
 /// ahead. A core waits for about as many lines at once: with more the last ones would be late.
 const AHEAD: usize = 16;
 
@@ -297,7 +297,7 @@ impl Pipeline {
     }
 
     /// Parses the packets of the batch, forms the keys of their flows and prefetches their buckets. A packet that
-    /// cannot be parsed leaves the batch. `arrivals`: where each packet came from. Returns how many packets a wire
+    /// cannot be parsed leaves the batch. `arrivals`: the origin of each packet. Returns how many packets a wire
     /// would have carried.
     #[inline(never)]
     fn parse_and_key(
@@ -341,7 +341,8 @@ impl Pipeline {
     }
 
     /// Decides every packet and carries the decision out. `has_untracked`: policy may decide before connection
-    /// tracking. `victims`: what [`Pipeline::guess_slots`] has prefetched, if it was called.
+    /// tracking. `victims`: the flow up to which [`Pipeline::guess_slots`] has
+    /// prefetched, if it was called.
     #[inline(never)]
     fn forward(
         &mut self,

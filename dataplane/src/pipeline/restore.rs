@@ -1,9 +1,9 @@
 //! Flows of the last process: a worker reads their records and opens those again that its tables allow.
 //!
-//! There is a file of records for each worker of the last process, and perhaps another number of workers now. Each
-//! worker first takes the files that are its own. Two flows of different files may share a shard now, and then the
-//! worker that comes second leaves its flow. So when all workers have done this, each reads the other files, too, and
-//! takes what lies in its shards.
+//! There is a file of records for each worker of the last process. The number of workers may differ now. Each worker
+//! first takes the files that are its own. Two flows of different files may share a shard now, and then the worker that
+//! comes second leaves its flow. So when all workers have done this, each reads the other files, too, and takes what
+//! lies in its shards.
 
 use std::io;
 use std::iter::Sum;
@@ -15,14 +15,14 @@ use crate::decide::{self, RestoreOutcome};
 use crate::flow::FlowRecordFile;
 use crate::tables::Tables;
 
-/// What has become of flows of the last process.
+/// The numbers of flows of the agent's last process, by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Restored {
-    /// They go on.
+    /// Flows that continue.
     pub flows: usize,
-    /// The tables do not allow them, their ends are not where they were, or their time is over.
+    /// Flows that the tables do not allow, whose ends have moved, or whose timeouts have passed.
     pub ended: usize,
-    /// Records that no table writes.
+    /// Records that no table could have written.
     pub spoiled: usize,
 }
 
@@ -36,12 +36,12 @@ impl Sum for Restored {
     }
 }
 
-/// Which files of records a worker reads.
+/// The files of records that a worker reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestorePass {
-    /// Its own.
+    /// The worker's own files.
     Own,
-    /// Those of the other workers, when each has read its own.
+    /// The files of the other workers, after each has read its own.
     Others,
 }
 

@@ -1,6 +1,6 @@
 //! The sizes of a worker's memory.
 
-/// How much memory a worker has, in items.
+/// The sizes of a worker's memory, in items.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     /// Flows.

@@ -16,7 +16,7 @@ use crate::parse::parse;
 use crate::report::{Denied, Report};
 use crate::tables::{Link, NextHop, Role};
 
-/// How many denials may wait for control. Further ones are lost and counted.
+/// The most denials that may wait for control. Further ones are lost and counted.
 const REPORTS_WAITING: usize = 8192;
 
 impl Pipeline {
@@ -100,8 +100,8 @@ impl Pipeline {
         let _ = self.reports.send(Report::Denied(denied));
     }
 
-    /// Builds the ICMP error that tells the sender why its packet was dropped, within what RFC 1122 and RFC 4443
-    /// allow and what the budget of the sender leaves.
+    /// Builds the ICMP error to the sender of a dropped packet, if RFC 1122 or RFC 4443 and the sender's budget allow
+    /// one.
     #[inline(never)]
     fn icmp_error<'a>(
         &mut self,

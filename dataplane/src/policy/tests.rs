@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use manx_policy_compiler::compile::Compiler;
 use manx_policy_compiler::model::{
-    Action, Endpoint as Pod, Entity, Hook, HostEndpoint, Model, ObjectName, Order, Policy,
-    PolicyKind, PolicyName, PortMatch, Protocol, Rule, Shown,
+    Action, Endpoint as Pod, Entity, Hook, HostEndpoint, L4Header, Model, ObjectName, Order,
+    Policy, PolicyKind, PolicyName, PortMatch, Protocol, Rule,
 };
 use manx_policy_compiler::resolve::Stage;
 use manx_policy_compiler::selector::Selector;
@@ -75,8 +75,8 @@ fn tables(policies: Vec<Policy>) -> Tables {
 /// TCP from the world to a port of an address behind this next hop.
 fn view(tables: &Tables, to: NextHop, (address, port): (IpAddr, u16)) -> PolicyView {
     let identities = [CLIENT, address].map(|address| tables.image.identity(address));
-    let shown = Shown::Ports { source: 40_000, destination: port };
-    let transport = Transport { protocol: Protocol::Tcp.number(), shown };
+    let l4 = L4Header::Ports { source: 40_000, destination: port };
+    let transport = Transport { protocol: Protocol::Tcp.number(), l4 };
     PolicyView { ends: FlowEnds { from: NextHop::Host, to, identities }, transport }
 }
 

@@ -1,5 +1,5 @@
-//! How many link messages of a pod go on. Each costs a worker the time of a packet that nobody judges, and the node's
-//! bridge floods it to all of its pods.
+//! The limit on relayed link messages of a pod. Each costs a worker the time of a packet that nobody judges, and the
+//! node's bridge floods it to all of its pods.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ pub(super) const BURST: u32 = 200;
 /// The time in which one more may go on: 200 in a second.
 pub(super) const EACH: Duration = Duration::from_millis(5);
 
-/// What a queue may still send.
+/// The number of messages that a queue may still send.
 #[derive(Debug)]
 pub(super) struct Allowance {
     left: Cell<u32>,
-    /// Until when the earned messages are counted.
+    /// The time up to which the earned messages are counted.
     counted: Cell<Instant>,
 }
 
@@ -22,7 +22,7 @@ impl Allowance {
         Self { left: Cell::new(BURST), counted: Cell::new(now) }
     }
 
-    /// Whether one more message may go on.
+    /// Whether one more message may be relayed.
     pub(super) fn take(&self, now: Instant) -> bool {
         let elapsed = now.saturating_duration_since(self.counted.get());
         let earned = u32::try_from(elapsed.as_nanos() / EACH.as_nanos()).unwrap_or(BURST);

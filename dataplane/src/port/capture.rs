@@ -16,10 +16,10 @@ use super::{PacketIo, Received, Transmitted};
 use crate::checksum;
 use crate::packet::{Capabilities, Checksum, Packet, Pool};
 
-/// Where the checksum lies in UDP's header.
+/// The checksum's offset in UDP's header.
 const UDP_CHECKSUM: u16 = 6;
 
-/// Which way a packet went, seen from the program.
+/// The direction of a packet, seen from the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// From the port.
@@ -33,17 +33,17 @@ pub enum Direction {
 pub struct Captured {
     /// The time since 1970, by the capture's clock; all packets of a batch have the same.
     pub at: Duration,
-    /// Which way it went.
+    /// Its direction.
     pub direction: Direction,
     /// Its length before the copy was cut.
     pub original_len: u32,
     /// Its first bytes, from the IP header on.
     pub bytes: Vec<u8>,
-    /// How many packets the capture had lost when this one was copied.
+    /// The number of packets that the capture had lost when this one was copied.
     pub lost: u64,
 }
 
-/// How many bytes of copies may wait for readers: for one capture, or for all captures together.
+/// The most bytes of copies that may wait for readers: of one capture, or of all captures together.
 #[derive(Debug)]
 pub struct CopyBudget {
     free: AtomicUsize,
@@ -62,7 +62,7 @@ impl CopyBudget {
         Arc::new(Self { free: AtomicUsize::new(bytes), whole: Some(Arc::clone(self)) })
     }
 
-    /// Takes this many bytes, or none and returns false.
+    /// Takes this many bytes; `false`, and nothing is taken, if there are fewer.
     fn take(&self, bytes: usize) -> bool {
         let less = |free: usize| free.checked_sub(bytes);
         if self.free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err() {
@@ -88,17 +88,17 @@ impl CopyBudget {
 struct Waiting {
     copy: Captured,
     #[expect(dead_code, reason = "its bytes are given back when it is dropped")]
-    taken: Taken,
+    share: BudgetShare,
 }
 
 /// Bytes taken from a budget. They are given back when the copy is read, or when reader and copiers are gone.
 #[derive(Debug)]
-struct Taken {
+struct BudgetShare {
     room: Arc<CopyBudget>,
     bytes: usize,
 }
 
-impl Drop for Taken {
+impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.room.give_back(self.bytes);
     }
@@ -122,7 +122,7 @@ impl Tap {
         self.copies.try_iter().map(|waiting| waiting.copy)
     }
 
-    /// How many packets did not fit.
+    /// The number of packets that did not fit.
     pub fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
@@ -187,16 +187,16 @@ impl<C: FnMut() -> Duration> Copier<C> {
         }
     }
 
-    /// Copies a packet if there is room for it, and returns whether there was.
+    /// Copies a packet; `false` if there is no room for it.
     fn copy_one(&self, packet: &Packet, at: Duration, direction: Direction, lost: u64) -> bool {
         let bytes = packet.len().min(self.snaplen);
         if self.copies.is_full() || !self.room.take(bytes) {
             return false;
         }
-        let taken = Taken { room: Arc::clone(&self.room), bytes };
+        let share = BudgetShare { room: Arc::clone(&self.room), bytes };
         let bytes = complete_copy(packet, self.snaplen);
         let copy = Captured { at, direction, original_len: packet.len() as u32, bytes, lost };
-        self.copies.try_send(Waiting { copy, taken }).is_ok()
+        self.copies.try_send(Waiting { copy, share }).is_ok()
     }
 }
 

@@ -13,10 +13,10 @@ use crate::sys::socket;
 const BATCH: usize = 64;
 /// Buffers offered to a port that was quiet at the last receive.
 const BATCH_MIN: usize = 4;
-/// How often a whole batch yields the processor to a full queue before its packets are refused.
+/// The number of times that a batch yields the processor to a full queue before its packets are refused.
 const RETRIES: usize = 2;
 
-/// How the port puts a packet into a datagram.
+/// The way in which the port puts a packet into a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
     /// To the address that the socket is bound to.
@@ -67,8 +67,8 @@ impl Datagrams {
 
     /// Reads up to `limit` datagrams and appends those for which `accept` returns [`Disposition::Ours`].
     ///
-    /// The number of buffers offered follows what came the last time. So a quiet port does not pay for a full batch,
-    /// and a port with large packets or super-packets receives few at once.
+    /// The number of buffers offered follows the number of the last receive. So a quiet port does not pay for a full
+    /// batch, and a port with large packets or super-packets receives few at once.
     pub(super) fn receive(
         &mut self,
         pool: &mut Pool,

@@ -1,5 +1,5 @@
-//! A pod's gateway on its Ethernet link, behind virtio headers: what a packet socket on a veth and a TAP device have in
-//! common.
+//! A pod's gateway on its Ethernet link, behind virtio headers: the common part of a packet socket on a veth and a
+//! TAP device.
 
 use super::Disposition;
 use super::link::{ETHERNET_LEN, Frame, Link};

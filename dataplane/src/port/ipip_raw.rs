@@ -3,8 +3,8 @@
 //! The kernel routes transmitted packets, resolves the neighbour, and reassembles received packets. The socket costs
 //! about four times a packet socket's system time, and every socket of this kind in a namespace receives every packet.
 //!
-//! The kernel may have coalesced the packets of one inner TCP stream. Unlike on a packet socket it does not say so: a
-//! packet of up to 64 KB arrives whose outer and inner lengths are right, whose inner checksum field holds only the
+//! The kernel may have coalesced the packets of one inner TCP stream. Unlike on a packet socket it does not mark them:
+//! a packet of up to 64 KB arrives whose outer and inner lengths are right, whose inner checksum field holds only the
 //! pseudo-header's sum, and whose segment size is lost. Only its length shows it; it is handed up like any other
 //! packet. For the same reason this socket cannot receive packets that a sender with partial checksums puts on a veth.
 

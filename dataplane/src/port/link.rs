@@ -50,7 +50,7 @@ impl Reply {
     }
 }
 
-/// How a link treats a received frame.
+/// The treatment of a received frame by a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frame {
     /// Holds an IP packet of this length; padding may follow.
@@ -161,7 +161,7 @@ impl Link {
     }
 }
 
-/// The packet's length by its own header; `None` if the frame holds less, or no such packet.
+/// The packet's length by its own header; `None` if the frame holds less, or no IP packet.
 ///
 /// An IPv6 packet of payload length 0 may be a super-packet beyond 64 KB and takes the whole frame.
 #[inline]
@@ -178,7 +178,7 @@ pub fn packet_len(ethertype: u16, payload: &[u8]) -> Option<usize> {
     }
 }
 
-/// The ethertype of an IP packet; `None` for what is neither IPv4 nor IPv6.
+/// The ethertype of an IP packet; `None` for any other.
 #[inline]
 pub(super) fn ip_ethertype(packet: &[u8]) -> Option<u16> {
     match packet.first()? >> 4 {

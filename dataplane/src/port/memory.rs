@@ -15,7 +15,7 @@ use crate::packet::{Capabilities, MAX_PACKET, Offload, Packet, Pool};
 pub struct Frame {
     /// From the IP header on.
     pub bytes: Vec<u8>,
-    /// What is known of it.
+    /// The offload metadata of the packet.
     pub offload: Offload,
 }
 

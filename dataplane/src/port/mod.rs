@@ -1,4 +1,4 @@
-//! Ports: where packets come from and go to. Above this trait everything is an IP packet; link framing, virtio headers
+//! Ports: sources and sinks of packets. Above this trait everything is an IP packet; link framing, virtio headers
 //! and system calls end here.
 
 mod allowance;
@@ -48,19 +48,19 @@ impl Intake {
         }
     }
 
-    /// Whether it is enough for one batch.
+    /// Whether the packets so far are enough for one batch.
     #[inline]
     pub(crate) fn is_enough(&self) -> bool {
         self.bytes >= Self::BYTES || self.segments >= Self::SEGMENTS
     }
 }
 
-/// What a tunnel's socket receives.
+/// The packets that a tunnel's socket receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reception {
     /// Every packet of its tunnels.
     All,
-    /// Nothing: it only sends, while another socket receives.
+    /// None: it only sends, while another socket receives.
     Quiet,
 }
 
@@ -70,8 +70,8 @@ pub enum Reception {
 pub struct Received {
     /// The device had no more packets: sleep until its descriptor is readable. If false, receive again.
     pub drained: bool,
-    /// Packets dropped because what the device says of them (virtio header, framing, length) contradicts their bytes.
-    /// From a TAP device also frames to an address that begins with a zero byte.
+    /// Packets dropped because their metadata (virtio header, framing, length) contradicts their bytes. From a TAP
+    /// device also frames to an address that begins with a zero byte.
     pub malformed: usize,
     /// Frames dropped because they are not for this port: another's hardware address, a VLAN tag, no IP inside, a link
     /// message without an answer, or one that may not be passed on.
@@ -81,7 +81,7 @@ pub struct Received {
     pub answered: usize,
 }
 
-/// What becomes of what a port has read.
+/// The treatment of a packet that a port has read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Disposition {
     /// It is appended.
@@ -156,7 +156,7 @@ pub trait PacketIo: Send {
     /// Sends and empties `packets`, also on an error. Every buffer returns to `pool`.
     fn transmit(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> io::Result<Transmitted>;
 
-    /// What [`PacketIo::transmit`] takes.
+    /// The packets that [`PacketIo::transmit`] accepts unchanged.
     fn capabilities(&self) -> Capabilities;
 
     /// The descriptor that is readable when there are packets, so that an idle worker can sleep on it. `None` for a

@@ -32,7 +32,7 @@ const BUFFER: i32 = 8 << 20;
 /// Every ethertype.
 const ANY: u16 = libc::ETH_P_ALL as u16;
 
-/// How packets are taken from a queue.
+/// The way in which packets are taken from a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Receipt {
     /// By system calls, when its descriptor is readable.
@@ -46,7 +46,7 @@ pub enum Receipt {
 /// The first kernel whose packet sockets take UDP super-packets; earlier ones refuse each with `EINVAL`.
 const UDP_SEGMENTATION: (u32, u32) = (6, 2);
 
-/// How frames become packets, and packets frames.
+/// The conversion between frames and packets.
 #[derive(Debug)]
 enum Framing {
     /// The port is the pod's gateway.
@@ -54,9 +54,9 @@ enum Framing {
     /// The port is one side of a relay.
     Relay {
         relay: Relay,
-        /// The same queue of the other side.
+        /// The queue of the other side with the same number.
         other: OwnedFd,
-        /// The link messages that may go on, if they are bounded.
+        /// The limit on relayed link messages, if there is one.
         allowance: Option<Allowance>,
     },
 }

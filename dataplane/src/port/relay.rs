@@ -1,10 +1,10 @@
-//! Ethernet between a pod and its node where another CNI plugin has connected them, and Manx stands between the two.
+//! Ethernet between a pod and its node that another CNI plugin has connected. Manx stands between the two.
 //!
-//! Manx has no address there. Link messages (ARP, RFC 826; neighbour discovery, RFC 4861) go on to the other side as
-//! they are, so what the pod and the node learn of each other stays true without Manx. A pod may ask and answer for its
-//! own addresses alone, and may not be a router. The node is trusted; what its bridge floods to everybody is sorted out.
-//! Nothing else crosses with a message, because no policy has judged it: it has its own length, and a pod's has only the
-//! options that it needs.
+//! Manx has no address there. Link messages (ARP, RFC 826; neighbour discovery, RFC 4861) are relayed unchanged, so the
+//! pod's and the node's knowledge of each other stays true without Manx. A pod may ask and answer for its own addresses
+//! alone, and may not be a router. The node is trusted; frames that its bridge floods to everybody are filtered.
+//! Nothing else crosses with a message, because no policy has judged it: it has its own length, and a pod's has only
+//! the options that it needs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -16,7 +16,7 @@ use crate::wire::ethernet::{self, ethertype};
 use crate::wire::icmpv6::kind;
 use crate::wire::{arp, extension, icmpv6, ipv6, ndp, protocol};
 
-/// The longest link message that goes on, in bytes behind the Ethernet header: Ethernet's own MTU.
+/// The longest link message that is relayed, in bytes behind the Ethernet header: Ethernet's own MTU.
 pub const MESSAGE_MAX: usize = 1500;
 /// The most bytes of options of a pod's neighbour discovery: both link-layer addresses and a nonce.
 const OPTIONS_MAX: usize = 24;
@@ -29,9 +29,9 @@ const NO_MAC: Mac = [0; 6];
 /// One side of the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The pod is here: what is received comes from it.
+    /// The pod's side: received frames come from the pod.
     Pod,
-    /// The node is here, with what the other plugin connects to it.
+    /// The node's side, with the network that the other plugin connects to it.
     Node,
 }
 
@@ -46,7 +46,7 @@ pub struct Ends {
     pub addresses: Vec<IpAddr>,
 }
 
-/// How frames of one side are sorted and made.
+/// Sorts and makes the frames of one side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Relay {
     side: Side,
@@ -61,10 +61,10 @@ impl Relay {
         [Side::Pod, Side::Node].map(|side| Self { side, ends: ends.clone() })
     }
 
-    /// Classifies a frame of this side, given as its header and the bytes that follow. A [`Frame::Message`] goes on to
-    /// the other side.
+    /// Classifies a frame of this side, given as its header and the bytes that follow. A [`Frame::Message`] is relayed
+    /// to the other side.
     ///
-    /// IP inside a broadcast or multicast frame does not go on: policy judges what goes from one to another.
+    /// IP inside a broadcast or multicast frame is not relayed: policy judges packets from one end to one other.
     #[inline]
     pub fn sort(&self, header: &EthernetHeader, payload: &[u8]) -> Frame {
         let Ok(frame) = ethernet::View::new_checked(header) else { return Frame::Malformed };
@@ -86,9 +86,10 @@ impl Relay {
         }
     }
 
-    /// The header of a frame of this side. `neighbour` is the hardware address to which the pod sent the packet, and the
-    /// frame goes on to that on the node's side. What the pod did not send by this link (the node has translated it) goes
-    /// to the node's own end, which a bridge takes for its own, too. `None`: the packet is neither IPv4 nor IPv6.
+    /// The header of a frame of this side. `neighbour` is the hardware address to which the pod sent the packet, and
+    /// the frame goes on to that on the node's side. A packet that the pod did not send by this link (the node has
+    /// translated it) goes to the node's own end, which a bridge takes for its own, too. `None`: the packet is neither
+    /// IPv4 nor IPv6.
     #[inline]
     pub fn header(&self, packet: &[u8], neighbour: Mac) -> Option<EthernetHeader> {
         let (destination, source) = match self.side {
@@ -103,13 +104,13 @@ impl Relay {
         ))
     }
 
-    /// Which side it is.
+    /// The side of this relay.
     #[inline]
     pub fn side(&self) -> Side {
         self.side
     }
 
-    /// The length of an ARP message that goes on: behind it is only the link's padding.
+    /// The length of an ARP message that is relayed: only the link's padding follows it.
     fn relayed_arp(&self, frame: &ethernet::View, payload: &[u8]) -> Option<usize> {
         let message = arp::View::new_checked(payload).ok()?;
         let sender = Ipv4Addr::from(message.sender_protocol);
@@ -135,7 +136,7 @@ impl Relay {
         (goes_on && is_known).then_some(size_of::<arp::Header>())
     }
 
-    /// The length of a message of neighbour discovery that goes on, as its header says it. It has a right checksum.
+    /// The length of a message of neighbour discovery that is relayed, by its header. It has a right checksum.
     fn relayed_neighbour_discovery(&self, frame: &ethernet::View, payload: &[u8]) -> Option<usize> {
         let ip = ipv6::View::new_checked(payload).ok().filter(|ip| has_right_checksum(ip))?;
         let icmp = icmpv6::View::new_checked(ip.payload()).ok()?;

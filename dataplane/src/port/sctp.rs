@@ -5,7 +5,7 @@
 
 use crate::packet::{Checksum, Packet};
 
-/// Where the checksum lies in SCTP's common header. No other checksum that a kernel leaves partial lies there.
+/// The checksum's offset in SCTP's common header. No other checksum that a kernel leaves partial has this offset.
 const CHECKSUM: u16 = 8;
 /// The polynomial 0x1edc6f41, its bits in the order of transmission.
 const POLYNOMIAL: u32 = 0x82f6_3b78;

@@ -19,7 +19,7 @@ use crate::packet::{Capabilities, Packet, Pool};
 use crate::sys::batch::{HEAD_LEN, Head};
 use crate::sys::socket;
 
-/// How frames leave.
+/// The options of an uplink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UplinkOptions {
     /// Takes packets with a partial (inner) checksum, which the kernel or the device completes.

@@ -21,7 +21,7 @@ const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// Why a header cannot be true of its packet. The packet is dropped.
+/// The reason why a header contradicts its packet. The packet is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Malformed {
     /// The checksum would start before the IP header's end, or be stored behind the packet's end.

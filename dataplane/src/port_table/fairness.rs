@@ -11,8 +11,8 @@
 //! The law: if two ports want time throughout, neither is served more than the other by more than [`QUANTUM`] and the
 //! cost of one batch.
 
-/// How far an account may be ahead of virtual time for its port to be served: some twenty microseconds. With it, ports
-/// with small batches can all be served in one turn.
+/// An account at most this far ahead of virtual time is served: some twenty microseconds. With it, ports with small
+/// batches can all be served in one turn.
 const QUANTUM: u64 = 50_000;
 /// The most that a batch is charged. It takes longer only if the worker lost its core, and no port pays for that.
 const MAX_CHARGE: u64 = 5_000_000;

@@ -25,7 +25,7 @@ const ERRORS: (u32, u32) = (100, 50);
 /// Denied flows of a sender that are reported each second, and at once.
 const DENIALS: (u32, u32) = (200, 256);
 
-/// How much the senders behind a port can make the worker say. Each sender has a limit of its own.
+/// The limits on messages that the senders behind a port make the worker send. Each sender has a limit of its own.
 pub(crate) struct Budgets {
     /// "Packet too big" errors. Without them a sender's path MTU is a black hole, so they have a limit of their own.
     pub(crate) too_big: SenderLimit,
@@ -57,17 +57,17 @@ pub(crate) struct Slot {
     pub(crate) awoken: bool,
     /// Epoll reports when it is readable.
     pub(crate) watched: bool,
-    /// When it last brought something.
+    /// The time when it last brought packets.
     last_received: Duration,
-    /// What its packets have cost the worker.
+    /// The worker's time that its packets took.
     pub(crate) account: Account,
     pub(crate) budgets: Box<Budgets>,
-    /// How many of its packets are handed off and not yet decided.
+    /// The number of its packets that are handed off and not yet decided.
     pub(crate) handed_off: usize,
     pub(crate) capabilities: Capabilities,
     /// The packets to send next.
     pub(crate) queue: Vec<Packet>,
-    /// What the queue stands for on a wire: packets beyond one for each queued packet, and bytes.
+    /// The size of the queue on a wire: packets beyond one for each queued packet, and bytes.
     pub(crate) further: u64,
     pub(crate) bytes: u64,
 }
@@ -87,7 +87,7 @@ impl Slot {
         }
     }
 
-    /// Whether it brought something a short time ago.
+    /// Whether the port brought packets a short time ago.
     pub(crate) fn is_active(&self, now: Duration) -> bool {
         now.saturating_sub(self.last_received) < QUIET
     }

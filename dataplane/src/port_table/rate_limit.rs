@@ -1,4 +1,5 @@
-//! Limits on what others can make a worker do or say: ICMP errors, reports of denied flows, reports of epoll errors.
+//! Limits on messages that others can make a worker send: ICMP errors, reports of denied flows, reports of epoll
+//! errors.
 
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ impl RateLimit {
         Self { rate: Rate::new(per_second, burst), full_at: Duration::ZERO }
     }
 
-    /// Takes a token and returns whether there was one. `now` counts from any fixed moment.
+    /// Takes a token; `false` if there is none. `now` counts from any fixed moment.
     pub(crate) fn allow(&mut self, now: Duration) -> bool {
         self.rate.take(&mut self.full_at, now)
     }
@@ -49,7 +50,7 @@ impl RateLimit {
 const BUCKETS: usize = 64;
 
 /// A [`RateLimit`] for each sender, as far as the hashes of senders fall into different buckets of 64. The hash is
-/// keyed, so that no sender can choose whose bucket it empties.
+/// keyed, so that no sender can choose the bucket that it empties.
 #[derive(Debug)]
 pub(crate) struct SenderLimit {
     rate: Rate,
@@ -62,7 +63,7 @@ impl SenderLimit {
         Self { rate: Rate::new(per_second, burst), full_at: [Duration::ZERO; BUCKETS] }
     }
 
-    /// Takes a token of the sender with this hash, and returns whether there was one.
+    /// Takes a token of the sender with this hash; `false` if there is none.
     pub(crate) fn allow(&mut self, sender: u64, now: Duration) -> bool {
         self.rate.take(&mut self.full_at[sender as usize % BUCKETS], now)
     }

@@ -50,7 +50,7 @@ impl Batch {
         }
     }
 
-    /// How many datagrams fit.
+    /// The number of datagrams that fit.
     pub fn capacity(&self) -> usize {
         self.messages.len()
     }

@@ -1,5 +1,5 @@
-//! A cheap clock to measure cost: cycles if the processor counts them, else nanoseconds. And a clock that goes on from
-//! process to process.
+//! A cheap clock to measure cost: cycles if the processor counts them, else nanoseconds. And a clock that continues
+//! from process to process.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ pub fn equal(lanes: [u16; 8], value: u16) -> u32 {
     bytes.cast_unsigned()
 }
 
-/// The same on other processors, one by one.
+/// `equal` for other processors, one lane at a time.
 #[inline]
 #[cfg(not(target_arch = "x86_64"))]
 pub fn equal(lanes: [u16; 8], value: u16) -> u32 {

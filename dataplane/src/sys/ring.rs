@@ -21,7 +21,7 @@ const BYTES: usize = SLOT * SLOTS;
 const VIRTIO_LEN: usize = 10;
 const TO_THE_KERNEL: u32 = 0;
 
-/// What a slot holds.
+/// The content of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slot<'a> {
     /// A whole frame behind its virtio header.

@@ -7,12 +7,12 @@ use std::os::unix::fs::FileExt;
 
 use rustix::fs::{MemfdFlags, SealFlags, SeekFrom, fcntl_add_seals, memfd_create, seek};
 
-/// See the module. What another process has written there is not trusted.
+/// See the module. Content that another process has written is not trusted.
 #[derive(Debug)]
 pub struct SharedFile(File);
 
 impl SharedFile {
-    /// A file of zeros whose size cannot change. It takes memory where it is written.
+    /// A file of zeros whose size cannot change. Only written parts take memory.
     pub(super) fn new(name: &str, bytes: u64) -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // A system may forbid files that could be executed (`vm.memfd_noexec`); before Linux 6.3 there is no such flag.
@@ -35,7 +35,7 @@ impl SharedFile {
         }
     }
 
-    /// Reads what is at this offset. Returns the number of bytes; 0: the file ends there.
+    /// Reads from this offset. Returns the number of bytes; 0: the file ends there.
     pub fn read_at(&self, bytes: &mut [u8], at: u64) -> io::Result<usize> {
         self.0.read_at(bytes, at)
     }

@@ -35,8 +35,8 @@ pub const WRITES: usize = 64;
 /// order, and none waits. With `O_NONBLOCK` alone the ring would wait until the descriptor is writable, and another
 /// process can prevent that for ever in some devices. With `RWF_NOWAIT` the write fails with `EAGAIN` instead.
 pub struct Writes<const H: usize> {
-    /// `None` after an error. Then entries that the kernel has not taken point to packets that have gone on. Only
-    /// closing the ring takes them back: the ring holds them, and nothing else can submit them.
+    /// `None` after an error. Then entries that the kernel has not taken point to packets that are in use elsewhere.
+    /// Only closing the ring takes them back: the ring holds them, and nothing else can submit them.
     ring: Option<IoUring>,
     headers: Box<[[u8; H]; WRITES]>,
     vectors: Box<[[libc::iovec; 2]; WRITES]>,

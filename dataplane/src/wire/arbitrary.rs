@@ -8,7 +8,7 @@ use etherparse::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// What follows the IP headers.
+/// The bytes after the IP headers.
 #[derive(Debug, Clone)]
 pub(crate) enum Transport {
     Tcp(Box<TcpHeader>),

@@ -7,11 +7,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
-    /// Hardware address it goes to.
+    /// The destination's hardware address.
     pub destination: [u8; 6],
-    /// Hardware address it comes from.
+    /// The source's hardware address.
     pub source: [u8; 6],
-    /// What the payload is, see [`ethertype`].
+    /// The protocol of the payload, see [`ethertype`].
     pub ethertype: U16,
 }
 

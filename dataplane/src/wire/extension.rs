@@ -1,4 +1,4 @@
-//! IPv6 extension headers (RFC 8200, section 4): a walk over them to what follows.
+//! IPv6 extension headers (RFC 8200, section 4): a walk over them to the upper layer.
 
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
@@ -12,7 +12,7 @@ use super::protocol::{AUTHENTICATION, DESTINATION_OPTIONS, FRAGMENT, HOP_BY_HOP,
 struct Header {
     /// The protocol or extension header that follows.
     next: u8,
-    /// Length of what follows these eight bytes, in units of eight bytes, of four in an authentication header.
+    /// Length of the header after these eight bytes, in units of eight bytes, of four in an authentication header.
     len: u8,
     /// Fragment: the offset in bytes, a multiple of eight, and in the lowest bit whether fragments follow. Routing:
     /// type and segments left, a byte each.
@@ -33,20 +33,20 @@ const UNIT: usize = size_of::<Header>();
 pub struct Fragment {
     /// Identification, the same in all fragments of a packet.
     pub id: u32,
-    /// Where the fragment stands in the packet's fragmentable part, in bytes.
+    /// The fragment's offset in the packet's fragmentable part, in bytes.
     pub offset: u32,
     /// Whether fragments follow.
     pub more: bool,
 }
 
-/// Where a walk ended.
+/// The end of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Walked {
-    /// What stands at `offset`: a transport, ESP, "no next header", or anything else that is not walked over.
+pub struct WalkEnd {
+    /// The protocol at `offset`: a transport, ESP, "no next header", or anything else that is not walked over.
     pub protocol: u8,
-    /// Where the walk ended, in bytes from the beginning of the IPv6 payload.
+    /// The end of the walk, in bytes from the beginning of the IPv6 payload.
     pub offset: usize,
-    /// The fragment header, if there is one, and where it ends.
+    /// The fragment header, if there is one, and its end.
     pub fragment: Option<(Fragment, usize)>,
     /// Whether there is an authentication header: such a packet is neither cut nor joined (RFC 4302).
     pub authenticated: bool,
@@ -58,9 +58,9 @@ pub struct Walked {
 /// that is cut short, more than [`LIMIT`] headers, hop-by-hop options that are not first, a second fragment header, and
 /// a routing header of type 0 with segments left, because policy would judge the wrong destination (RFC 5095).
 #[inline]
-pub fn walk(next_header: u8, payload: &[u8]) -> Result<Walked, Malformed> {
+pub fn walk(next_header: u8, payload: &[u8]) -> Result<WalkEnd, Malformed> {
     let mut walked =
-        Walked { protocol: next_header, offset: 0, fragment: None, authenticated: false };
+        WalkEnd { protocol: next_header, offset: 0, fragment: None, authenticated: false };
     for _ in 0..=LIMIT {
         let kind = walked.protocol;
         if !matches!(kind, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION_OPTIONS) {
@@ -145,7 +145,7 @@ mod tests {
             assert!(
                 walked.is_err()
                     || walked
-                        == Ok(Walked {
+                        == Ok(WalkEnd {
                             protocol: protocol::UDP,
                             offset: chain.len(),
                             fragment: None,
@@ -175,7 +175,7 @@ mod tests {
         let mut bytes = header(DESTINATION_OPTIONS, 1);
         bytes[2..8].copy_from_slice(&[0, 8, 0, 0, 0, 7]);
         let fragment = Fragment { id: 7, offset: 8, more: false };
-        let expected = Walked {
+        let expected = WalkEnd {
             protocol: DESTINATION_OPTIONS,
             offset: 8,
             fragment: Some((fragment, 8)),

@@ -23,7 +23,7 @@ pub struct Header {
 
 /// Length of the header.
 pub const HEADER_LEN: usize = size_of::<Header>();
-/// Where in the header the checksum stands.
+/// The checksum's offset in the header.
 pub const CHECKSUM_OFFSET: usize = offset_of!(Header, checksum);
 
 /// A message. The payload of an error is the beginning of the packet that it is about.

@@ -22,13 +22,13 @@ pub struct Header {
     pub flags_offset: U16,
     /// Hops left.
     pub ttl: u8,
-    /// What the payload is ([`super::protocol`]).
+    /// The protocol of the payload ([`super::protocol`]).
     pub protocol: u8,
     /// The header's checksum.
     pub checksum: U16,
-    /// Where it comes from.
+    /// The source address.
     pub source: [u8; 4],
-    /// Where it goes to.
+    /// The destination address.
     pub destination: [u8; 4],
 }
 
@@ -70,7 +70,7 @@ impl Header {
         Ecn::from_bits(self.dscp_ecn)
     }
 
-    /// Whether it must not be fragmented.
+    /// Whether the packet must not be fragmented.
     #[inline]
     pub fn dont_fragment(&self) -> bool {
         self.flags_offset.get() & DONT_FRAGMENT != 0
@@ -82,13 +82,13 @@ impl Header {
         self.flags_offset.get() & MORE_FRAGMENTS != 0
     }
 
-    /// Whether it is a part of a packet.
+    /// Whether this is a fragment.
     #[inline]
     pub fn is_fragment(&self) -> bool {
         self.flags_offset.get() & (MORE_FRAGMENTS | OFFSET_MASK) != 0
     }
 
-    /// Where its payload stands in the whole packet's, in bytes.
+    /// The offset of its payload in the whole packet's, in bytes.
     #[inline]
     pub fn fragment_offset(&self) -> u32 {
         u32::from(self.flags_offset.get() & OFFSET_MASK) * 8
@@ -161,17 +161,17 @@ impl View {
 /// checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plain {
-    /// Length of header and payload, in bytes: the header's at least, and at most what is there.
+    /// Length of header and payload, in bytes: at least the header's, at most the received bytes.
     pub total_len: u16,
     /// Congestion notification.
     pub ecn: Ecn,
     /// Hops left.
     pub ttl: u8,
-    /// What the payload is ([`super::protocol`]).
+    /// The protocol of the payload ([`super::protocol`]).
     pub protocol: u8,
-    /// Where it comes from.
+    /// The source address.
     pub source: [u8; 4],
-    /// Where it goes to.
+    /// The destination address.
     pub destination: [u8; 4],
 }
 

@@ -1,4 +1,4 @@
-//! IPv6's fixed header (RFC 8200, section 3). [`super::extension`] walks what follows it.
+//! IPv6's fixed header (RFC 8200, section 3). [`super::extension`] walks the headers after it.
 
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
@@ -9,15 +9,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 pub struct Header {
     /// Version, traffic class and flow label: 4, 8 and 20 bits.
     pub version_class_label: U32,
-    /// Length of what follows the fixed header, in bytes.
+    /// Length of the bytes after the fixed header.
     pub payload_len: U16,
-    /// What the payload begins with ([`super::extension`], [`super::protocol`]).
+    /// The protocol at the beginning of the payload ([`super::extension`], [`super::protocol`]).
     pub next_header: u8,
     /// Hops left.
     pub hop_limit: u8,
-    /// Where it comes from.
+    /// The source address.
     pub source: [u8; 16],
-    /// Where it goes to.
+    /// The destination address.
     pub destination: [u8; 16],
 }
 
@@ -40,7 +40,7 @@ impl super::view::Header for Header {
 }
 
 impl Header {
-    /// Length of the fixed header and what follows it, in bytes.
+    /// Length of the fixed header and the bytes after it.
     #[inline]
     pub fn total_len(&self) -> usize {
         HEADER_LEN + usize::from(self.payload_len.get())

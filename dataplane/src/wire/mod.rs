@@ -1,9 +1,9 @@
 //! Header views: a checked borrow of bytes, one protocol a file.
 //!
 //! Each file opens with the header's layout: a struct of big-endian fields. [`new_checked`](view::View::new_checked)
-//! checks the bytes against it. No method of the view that it returns panics, and what the view shows lies within the
-//! lengths that the header gives. A view over mutable bytes patches in place; no header is taken apart and built again.
-//! Views judge structure only: checksums, policy and plausibility are judged elsewhere.
+//! checks the bytes against it. No method of the view that it returns panics, and its results lie within the lengths
+//! that the header gives. A view over mutable bytes patches in place; no header is taken apart and built again. Views
+//! judge structure only: checksums, policy and plausibility are judged elsewhere.
 
 pub mod address;
 #[cfg(test)]

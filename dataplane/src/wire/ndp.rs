@@ -45,8 +45,8 @@ pub mod option {
     pub const NONCE: u8 = 14;
 }
 
-/// The options of a message, each its type and the bytes behind type and length. `None` for one that is cut short or has
-/// no length, and then there are no more.
+/// The options of a message, each its type and the bytes behind type and length. `None` for one that is cut short or
+/// has no length; it ends the options.
 #[derive(Debug, Clone)]
 pub struct Options<'a>(pub &'a [u8]);
 

@@ -1,5 +1,5 @@
 //! SCTP's common header (RFC 9260, section 3.1). Its checksum is a CRC-32C over the packet without
-//! addresses: a forwarder never changes what it covers.
+//! addresses: a forwarder never changes the bytes that it covers.
 
 use zerocopy::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,9 +8,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
-    /// Port it comes from.
+    /// The source port.
     pub source_port: U16,
-    /// Port it goes to.
+    /// The destination port.
     pub destination_port: U16,
     /// The association, by the number that its receiver chose.
     pub verification_tag: U32,

@@ -9,9 +9,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
-    /// Port it comes from.
+    /// The source port.
     pub source_port: U16,
-    /// Port it goes to.
+    /// The destination port.
     pub destination_port: U16,
     /// Number of the first byte of payload (or of SYN).
     pub sequence: U32,
@@ -21,17 +21,17 @@ pub struct Header {
     pub data_offset: u8,
     /// See [`flag`].
     pub flags: u8,
-    /// How much the sender can receive.
+    /// The number of bytes that the sender can receive.
     pub window: U16,
     /// The checksum.
     pub checksum: U16,
-    /// Where urgent data ends.
+    /// The end of urgent data.
     pub urgent: U16,
 }
 
 /// Length of a header without options.
 pub const HEADER_LEN: usize = size_of::<Header>();
-/// Where in the header the checksum stands.
+/// The checksum's offset in the header.
 pub const CHECKSUM_OFFSET: usize = offset_of!(Header, checksum);
 
 /// A segment.

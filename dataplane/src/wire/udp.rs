@@ -9,9 +9,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 #[derive(Debug, Clone, Copy, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Header {
-    /// Port it comes from.
+    /// The source port.
     pub source_port: U16,
-    /// Port it goes to.
+    /// The destination port.
     pub destination_port: U16,
     /// Length of header and payload, in bytes.
     pub len: U16,
@@ -21,7 +21,7 @@ pub struct Header {
 
 /// Length of the header.
 pub const HEADER_LEN: usize = size_of::<Header>();
-/// Where in the header the checksum stands.
+/// The checksum's offset in the header.
 pub const CHECKSUM_OFFSET: usize = offset_of!(Header, checksum);
 
 /// A datagram. Bytes behind its length are not UDP's.

@@ -27,7 +27,7 @@ pub trait Header: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + 
     }
 }
 
-/// A packet: its header, whose fields can be read through the view, and what follows.
+/// A packet: its header, whose fields can be read through the view, and the bytes after it.
 ///
 /// No method panics. No method changes the length of the header.
 #[derive(Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -83,7 +83,7 @@ impl<H: Header> View<H> {
         &self.rest[..self.header_len() - size_of::<H>()]
     }
 
-    /// What follows the header, up to the length that it gives or the end of the bytes.
+    /// The bytes after the header, up to the length that it gives or the end of the bytes.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         let (start, there) = (self.header_len(), size_of::<H>() + self.rest.len());

@@ -1,5 +1,5 @@
 //! A thread of its own closes the ports that no worker serves any more. To close a packet socket takes 13 ms and more,
-//! because the kernel waits until no core uses it (RCU). A worker that waited so long would serve nobody meanwhile.
+//! because the kernel waits until no core uses it (RCU). A worker that waited so long would serve no port meanwhile.
 
 use std::io;
 use std::thread::{self, JoinHandle};
@@ -8,13 +8,13 @@ use crossbeam::channel::{Receiver, Sender, unbounded};
 
 use crate::port::PacketIo;
 
-/// How many ports are closed at the same time. All of them wait for the same cores.
+/// The most ports that are closed at the same time. All of them wait for the same cores.
 const AT_ONCE: usize = 32;
 
-/// A port, and what is dropped after it: somebody may wait for that.
+/// A port, and a sender that is dropped after it, for which a receiver may wait.
 type Port = (Box<dyn PacketIo>, Option<Sender<()>>);
 
-/// Where ports go to be closed. By default the caller closes them.
+/// The way to the thread that closes ports. By default the caller closes them.
 #[derive(Clone, Default)]
 pub(super) struct Closer(Option<Sender<Port>>);
 
@@ -30,7 +30,7 @@ impl Closer {
         Ok((Self(Some(sender)), Closing(Some(thread))))
     }
 
-    /// Has a port closed, and then `told` dropped.
+    /// Closes a port on the thread, and then drops `told`.
     pub(super) fn close(&self, port: Box<dyn PacketIo>, told: Option<Sender<()>>) {
         let port = (port, told);
         match &self.0 {

@@ -37,13 +37,13 @@ pub enum Command {
 
 /// The flows of the last process, which all workers open again before one of them handles a packet.
 pub struct Restoration {
-    /// They judge the flows. They are published afterwards, so no packet comes in between.
+    /// The tables that judge the flows. They are published afterwards, so no packet comes in between.
     pub tables: Arc<Tables>,
-    /// Of all workers of the last process, in order.
+    /// The files of all workers of the last process, in order.
     pub files: Vec<FlowRecordFile>,
-    /// Where the workers wait for each other.
+    /// The workers wait here for each other.
     pub barrier: Barrier,
-    /// Gets how many there were, from each worker after each pass.
+    /// Receives the numbers of flows from each worker after each pass.
     pub reply: Sender<io::Result<Restored>>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How long an adaptive worker polls without finding anything before it sleeps.
+/// The time for which an adaptive worker polls without packets before it sleeps.
 const PATIENCE: Duration = Duration::from_micros(50);
 /// A yield of at least this time has given the core away for a whole slice of the scheduler.
 const SLICE: Duration = Duration::from_millis(1);

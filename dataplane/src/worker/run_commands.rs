@@ -1,4 +1,4 @@
-//! Runs a worker's commands: new tables, ports that come and go, flows of the last process, copies of its flows.
+//! Runs a worker's commands: new tables, attached and detached ports, flows of the last process, copies of its flows.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -94,7 +94,7 @@ impl Worker {
         Some(slot)
     }
 
-    /// Detaches a port, and drops `told` when it is closed. False: there is none.
+    /// Detaches a port, and drops `told` when it is closed. False: no such port.
     pub(super) fn detach(&mut self, id: PortId, told: Option<Sender<()>>) -> bool {
         self.lost.retain(|(lost, _)| *lost != id);
         let Some(slot) = self.stop_serving(id) else { return false };

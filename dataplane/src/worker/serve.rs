@@ -76,8 +76,8 @@ impl Worker {
     }
 
     /// Takes the batch of the port `from` through the pipeline and sends. `None`: the batch is empty. Up to `limit`
-    /// packets that other workers have handed off are added. Returns how many packets there were together. The port has
-    /// dropped or answered `kept_back` frames besides.
+    /// packets that other workers have handed off are added. Returns the number of packets together. `kept_back`:
+    /// frames that the port dropped or answered itself.
     pub(super) fn process_batch(
         &mut self,
         from: Option<PortId>,

@@ -1,4 +1,4 @@
-//! The settings of a worker, and what it shares with the other workers of its node.
+//! The settings of a worker, and the state that it shares with the other workers of its node.
 
 use std::io;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::pipeline::handoff::WorkerMesh;
 /// Whether an idle worker sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Polling {
-    /// Sleeps in epoll when nothing has come for a while.
+    /// Sleeps in epoll after a while without packets.
     #[default]
     Adaptive,
     /// Never sleeps.
@@ -23,13 +23,13 @@ pub enum Polling {
 pub struct Settings {
     /// The sizes of its tables and buffers.
     pub sizes: Sizes,
-    /// Whether it sleeps.
+    /// Whether the worker sleeps when idle.
     pub polling: Polling,
     /// The core it is pinned to.
     pub core: Option<usize>,
 }
 
-/// What a worker shares with the other workers of its node.
+/// The state that a worker shares with the other workers of its node.
 pub struct SharedState {
     pub(super) mesh: WorkerMesh,
     pub(super) shards: Option<Arc<Shards>>,

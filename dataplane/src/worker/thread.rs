@@ -20,16 +20,16 @@ pub struct Handle {
     counters: Arc<WorkerCounters>,
     core: Option<usize>,
     flow_records: Arc<SharedFile>,
-    /// Until the worker has begun.
+    /// `None` when the worker has begun.
     begins: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Handle {
-    /// Lets the worker run. The commands that it has got until now it runs before it reads a packet.
+    /// Lets the worker run. It runs the commands so far before it reads a packet.
     pub fn begin(&mut self) {
         if let Some(begins) = self.begins.take() {
-            // Without a receiver the thread has gone, which `is_alive` tells.
+            // Without a receiver the thread has ended; `is_alive` shows that.
             let _ = begins.send(());
         }
     }

@@ -50,7 +50,7 @@ pub(super) struct Served {
     pub(super) found: usize,
     /// Packets that took the time that is still to be charged, with frames that the port dropped or answered itself.
     pub(super) timed: usize,
-    /// It brought something, even if only frames that it dropped or answered itself: they take time, too.
+    /// The port brought something, even if only frames that it dropped or answered itself: they take time, too.
     pub(super) brought: bool,
     /// It may have more packets.
     pub(super) stays_hot: bool,
@@ -215,7 +215,7 @@ impl Worker {
         Some(found)
     }
 
-    /// Runs one turn: takes a batch from each hot port that is due. Returns how many packets it found. `now` is
+    /// Runs one turn: takes a batch from each hot port that is due. Returns the number of packets. `now` is
     /// as for [`Worker::step`].
     pub fn turn(&mut self, now: Duration) -> usize {
         self.now = now;
@@ -277,7 +277,7 @@ impl Worker {
     }
 
     /// Serves each hot port that is due. If they have no packets, virtual time advances to the ports that are not due.
-    /// `began` is the tick at which the turn began. Returns how many packets it found.
+    /// `began` is the tick at which the turn began. Returns the number of packets.
     #[inline(never)]
     pub(super) fn serve_fairly(&mut self, began: u64) -> usize {
         loop {

@@ -19,7 +19,7 @@ use crate::tables::{PortId, Tables};
 /// The workers of a node, at least one. Dropping them ends them, and closes their ports.
 pub struct Workers {
     handles: Vec<Handle>,
-    /// Dropped after the workers, which have ports closed there.
+    /// Dropped after the workers, because they hand it their ports.
     _closing: Closing,
 }
 
@@ -49,7 +49,7 @@ impl Workers {
         self.handles.iter_mut().for_each(Handle::begin);
     }
 
-    /// How many workers there are.
+    /// The number of workers.
     #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
     pub fn len(&self) -> usize {
         self.handles.len()

@@ -18,7 +18,7 @@ pub(crate) use manx_fixtures::skip::{Need, skip};
 use nix::sched::{CloneFlags, setns, unshare};
 
 const INSIDE: &str = "MANX_TEST_INSIDE_NETNS";
-/// What a child prints when the environment stops it, not the code.
+/// The output of a child that the environment stops, not the code.
 const SKIPPED: &str = "SKIPPED: ";
 /// Seconds after which a test is ended: longer than any of these tests takes.
 const BOUND: &str = "60";
@@ -168,7 +168,7 @@ pub(crate) fn boxed<P: PacketIo + 'static>(ports: Vec<P>) -> Ports {
     ports.into_iter().map(|port| Box::new(port) as Box<dyn PacketIo>).collect()
 }
 
-/// What a pump carried one way.
+/// The packets that a pump carried one way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Crossed {
     pub(crate) packets: usize,

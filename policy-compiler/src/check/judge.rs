@@ -9,7 +9,7 @@ use crate::image::Path;
 use crate::model::{Decision, Direction, Noted, Reason, RuleName, Transport, Verdict};
 use crate::resolve::{LocalName, Stage};
 
-/// Judges packets at local endpoints, and says what it looks at when it does.
+/// Judges packets at local endpoints, and says which facts it uses.
 ///
 /// The law on which a proof rests: ends with one [`Key`](Self::Key) and peers with one
 /// [`AddressClass`](Self::AddressClass) are judged alike. So are all packets between the [bounds](Self::bounds) and all
@@ -17,9 +17,9 @@ use crate::resolve::{LocalName, Stage};
 pub trait Judge {
     /// An endpoint at a stage and in a direction.
     type LocalEnd;
-    /// What the judge looks at in an end that uses one of its addresses.
+    /// The facts that the judge uses of an end with one of its addresses.
     type Key: Ord;
-    /// What the judge looks at in a peer.
+    /// The facts that the judge uses of a peer.
     type AddressClass: Ord;
 
     /// The end; the judge need not know it.
@@ -31,9 +31,9 @@ pub trait Judge {
     fn atoms(&self, ends: &[&Self::LocalEnd]) -> Atoms;
     /// The keys at which packets change for this end.
     fn bounds(&self, end: &Self::LocalEnd) -> Bounds;
-    /// What the judge looks at in the end.
+    /// The facts that the judge uses of the end.
     fn key(&self, end: &Self::LocalEnd, local: IpAddr) -> Self::Key;
-    /// What the judge looks at in a peer of this end.
+    /// The facts that the judge uses of a peer of this end.
     fn address_class(&self, end: &Self::LocalEnd, peer: IpAddr) -> Self::AddressClass;
     /// Judges these packets between the two; one result for each packet.
     fn judge(
@@ -48,9 +48,10 @@ pub trait Judge {
 /// The result of a judge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expected {
-    /// What decides, and everything that is noted before it.
+    /// The reason, and all rules that are noted before it.
     Decision(Decision),
-    /// What decides, the enforced rules that are noted before it, and what staged policies would have done.
+    /// The possible reasons, the enforced rules that are noted before, and the actions that staged policies would have
+    /// taken.
     Among {
         /// One of these decides: if several policies that deny cannot be evaluated, it is not defined which one is
         /// named. An empty list: tables cannot express the decision, and are wrong in any case.
@@ -63,7 +64,7 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// The verdict; `None` if tables cannot express what decides.
+    /// The verdict; `None` if tables cannot express the decision.
     pub fn verdict(&self) -> Option<Verdict> {
         match self {
             Self::Decision(decision) => Some(decision.reason.verdict()),
@@ -71,7 +72,7 @@ impl Expected {
         }
     }
 
-    /// Whether a path says the same. Chains that are evaluated rule by rule note nothing.
+    /// Whether a path agrees. Chains that are evaluated rule by rule note nothing.
     pub(super) fn agrees(&self, path: &Path, linear: bool) -> bool {
         match self {
             Self::Decision(decision) => {
@@ -100,7 +101,7 @@ impl From<Decision> for Expected {
 }
 
 impl fmt::Display for Expected {
-    /// What decides, and what was noted before it.
+    /// The reasons, and the rules that are noted before.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (reasons, through, noted): (&[Reason], &[RuleName], &[Noted]) = match self {
             Self::Decision(Decision { reason, noted }) => {

@@ -15,7 +15,7 @@ use crate::image::{Image, LINEAR, Path};
 use crate::model::{Decision, Direction, Family, Transport, Verdict};
 use crate::resolve::{LocalName, Stage};
 
-/// An image and a judge agree in all cells; the numbers say how many.
+/// The counts of a proof: an image and a judge agree in all cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Proof {
     /// Local endpoints.
@@ -55,7 +55,7 @@ pub struct Counterexample {
     pub verdict: Verdict,
 }
 
-/// How much a proof compares.
+/// The extent of a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
     /// Each distinct comparison once.
@@ -121,7 +121,7 @@ struct Side<'a, E> {
     chain: Option<ChainId>,
 }
 
-/// What the image looks at in an address of the local end.
+/// The part of a local end's address that the image uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum LocalKey {
     Unknown,

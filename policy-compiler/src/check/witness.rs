@@ -13,7 +13,7 @@ use ipnet::IpNet;
 
 use crate::common::ChainId;
 use crate::image::{Image, KEYED, OTHERS};
-use crate::model::{Family, ICMP, ICMPV6, Protocol, Shown, Transport};
+use crate::model::{Family, ICMP, ICMPV6, L4Header, Protocol, Transport};
 
 /// The source port of a client whose port matters to no rule.
 const EPHEMERAL: u16 = 49_152;
@@ -87,10 +87,10 @@ impl Witnesses {
 #[derive(Debug, Clone, Default)]
 pub struct Atoms(BTreeMap<IpNet, PrefixEntry>);
 
-/// What a prefix adds.
+/// The members at a prefix, and whether a rule names it.
 #[derive(Debug, Clone, Default)]
 struct PrefixEntry {
-    /// Numbers of the contents of the members that have it. Members with equal contents have one number.
+    /// The numbers of its members' contents. Members with equal contents have one number.
     members: Vec<u32>,
     bound: bool,
 }
@@ -193,8 +193,8 @@ impl Bounds {
             if !KEYED.contains(&number) {
                 transports.push(Transport::bare(number));
                 // The port has no meaning here and must change nothing.
-                let shown = Shown::Ports { source: EPHEMERAL, destination: 80 };
-                transports.push(Transport { protocol: number, shown });
+                let l4 = L4Header::Ports { source: EPHEMERAL, destination: 80 };
+                transports.push(Transport { protocol: number, l4 });
             }
         }
         transports

@@ -4,7 +4,7 @@
 /// See the module.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Grouped {
-    /// Where each group ends.
+    /// The end of each group in `all`.
     ends: Vec<u32>,
     all: Vec<u32>,
 }
@@ -24,7 +24,7 @@ impl Grouped {
             sum += *end;
             *end = sum;
         }
-        // Each entry is where its group starts; it moves to where the group ends.
+        // Each entry begins as the start of its group and becomes the group's end.
         let mut all = vec![0; sum as usize];
         for (group, one) in pairs {
             let at = &mut ends[group as usize];
@@ -72,7 +72,7 @@ impl Grouped {
 #[derive(Debug, Default)]
 pub(crate) struct OccupiedGroups {
     groups: Vec<u32>,
-    /// Where each group ends.
+    /// The end of each group in `all`.
     ends: Vec<usize>,
     all: Vec<u32>,
 }

@@ -1,7 +1,7 @@
 //! The numbers that tables are indexed by.
 
-/// The number of a predicate set: it stands for everything that policy can ask of a peer. Its meaning never changes in
-/// the life of a compiler.
+/// The number of a predicate set, and so of all that policy can distinguish in a peer. Its meaning never changes in the
+/// life of a compiler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Identity(pub u32);
 

@@ -1,5 +1,5 @@
-//! A hash table of indexes into a vector that the caller holds. The values are stored there only, so it holds no copy
-//! of a key.
+//! A hash table of indexes into a vector that the caller holds. Values are stored in the vector only: the table has no
+//! copy of a key.
 
 use std::hash::Hash;
 

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::ptr;
 
 /// A pointer that is compared and hashed by where it points: two equal values at two places are two keys. The key holds
-/// the pointer, an `Arc` or a reference, so no other value can come to its place as long as the key exists.
+/// the pointer, an `Arc` or a reference, so no other value can take its place in memory while the key exists.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pinned<P>(pub(crate) P);
 

@@ -50,7 +50,7 @@ impl Ranges {
         }
     }
 
-    /// What is not in the set.
+    /// The numbers that are not in the set.
     pub(crate) fn complement(&self) -> Self {
         let mut gaps = Vec::new();
         let mut next = Some(0);
@@ -67,7 +67,7 @@ impl Ranges {
         }
     }
 
-    /// What is in both sets.
+    /// The numbers that are in both sets.
     pub(crate) fn intersection(&self, other: &Self) -> Self {
         if other.is_all() {
             return self.clone();

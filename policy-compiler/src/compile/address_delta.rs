@@ -1,6 +1,6 @@
 //! The delta of addresses: the addresses whose predicate sets changed since the last image, and their new identities.
 //!
-//! The deltas of predicates and of sets rest on it; their module comments say what they buy.
+//! The deltas of predicates and of sets rest on it; their module comments state the gain.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::basis::{Basis, SPARE_IDENTITIES};
+use super::state::{CompileState, SPARE_IDENTITIES};
 use crate::common::{Identity, Rebuild};
 use crate::image::{ChangeCounters, PeerTables};
 use crate::model::{Family, Model};
@@ -112,8 +112,9 @@ impl PeersDraft {
     }
 }
 
-impl Basis {
-    /// Does an edit at a single address, and adds that at a larger network to `wider`. What it touches is added to `delta`.
+impl CompileState {
+    /// Applies an edit at a single address; an edit at a larger network is added to `wider`. Touched addresses are
+    /// added to `delta`.
     pub(crate) fn edit_prefix(
         &mut self,
         edit: PrefixEdit,
@@ -208,12 +209,12 @@ impl Basis {
     ) -> Result<Identity, Rebuild> {
         let moved =
             self.moved.get(&net.addr()).filter(|_| net.prefix_len() == net.max_prefix_len());
-        let holders = self.addresses.holders(net, moved.map(Vec::as_slice));
-        if holders.unknown {
+        let occupants = self.addresses.occupants(net, moved.map(Vec::as_slice));
+        if occupants.unknown {
             return Ok(Identity::UNKNOWN);
         }
-        let atom = holders.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
-        let [set, around] = self.kinds.predicate_sets(&holders.kinds, &atom);
+        let atom = occupants.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
+        let [set, around] = self.kinds.predicate_sets(&occupants.kinds, &atom);
         let class = if let Some(class) = self.class_of.get(&set) {
             *class
         } else {
@@ -252,10 +253,10 @@ impl Basis {
                     continue;
                 }
                 let moved = self.moved.get(address).map(Vec::as_slice);
-                let holders = self.addresses.holders(IpNet::from(*address), moved);
+                let occupants = self.addresses.occupants(IpNet::from(*address), moved);
                 let atom =
-                    holders.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
-                let set = self.kinds.local_predicate_set(&own, &holders.kinds, &atom);
+                    occupants.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
+                let set = self.kinds.local_predicate_set(&own, &occupants.kinds, &atom);
                 sets.push((Family::from_address(*address), identity, set));
             }
             self.pod_predicate_sets.insert(name, sets);

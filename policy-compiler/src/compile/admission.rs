@@ -1,7 +1,7 @@
-//! Which local endpoints are compiled, if the policies of all together are true of too much (an address of each of many
-//! sets, or a pod of each of many selectors) or have too many rules. The endpoints of a namespace stay or go together,
-//! and the namespaces that ask least come first, so what others ask costs a namespace nothing that asks little. The
-//! node's own endpoints always stay. An endpoint that is left out gets no tables: nothing passes for it.
+//! The choice of the local endpoints that are compiled, if the policies of all have too many truths (many sets with one
+//! address, or many selectors with one pod) or too many rules. The endpoints of a namespace stay or go together. The
+//! namespaces with the smallest policies come first, so that large policies of others cost them nothing. The node's own
+//! endpoints always stay. An endpoint that is left out gets no tables: nothing passes for it.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,25 +23,25 @@ const MOST_PRICE: usize = 2 << 20;
 pub(crate) struct Admission {
     /// The price that the policies of all namespaces may have together.
     pub(crate) most_price: usize,
-    /// Whether a compilation has counted more truths than it may: only then what policies are true of is shared out.
+    /// Whether a compilation has counted too many truths: only then truths are shared out among namespaces.
     pub(crate) bounds_truths: bool,
     closed: BTreeSet<String>,
-    /// The local endpoints of these.
+    /// The local endpoints of the closed namespaces.
     pub(crate) left_out: BTreeSet<LocalName>,
-    /// What it was when that was decided.
-    decided: Option<State>,
+    /// The inputs of the last decision.
+    decided: Option<DecisionInputs>,
 }
 
-/// What a decision rests on: policies, network sets, the namespaces of the local endpoints, and the local endpoints of
-/// closed namespaces. Other pods that come and go count at the next one.
+/// The inputs of a decision: policies, network sets, the namespaces of the local endpoints, and the local endpoints of
+/// closed namespaces. Changes of other pods count at the next decision.
 #[derive(Debug, PartialEq)]
-struct State {
+struct DecisionInputs {
     marks: [Mark; 2],
     namespaces: BTreeSet<String>,
     closed: BTreeSet<LocalName>,
 }
 
-impl State {
+impl DecisionInputs {
     fn new(model: &Model, local: &BTreeSet<LocalName>, closed: &BTreeSet<String>) -> Self {
         let namespaces = local.iter().map(|name| name.namespace.clone()).collect();
         let is_closed = |name: &&LocalName| closed.contains(&name.namespace);
@@ -64,13 +64,13 @@ impl Admission {
         resolved.prices(model).into_values().sum::<usize>() > self.most_price
     }
 
-    /// Those that are compiled.
+    /// The local endpoints that are compiled.
     pub(crate) fn admitted<'l>(
         &mut self,
         model: &Model,
         local: &'l BTreeSet<LocalName>,
     ) -> Cow<'l, BTreeSet<LocalName>> {
-        let is_decided = || self.decided == Some(State::new(model, local, &self.closed));
+        let is_decided = || self.decided == Some(DecisionInputs::new(model, local, &self.closed));
         if !self.closed.is_empty() && !is_decided() {
             self.review(model, local);
         }
@@ -87,23 +87,24 @@ impl Admission {
         !self.closed.is_empty()
     }
 
-    /// Decides anew who is left out. If nobody is, all begins as if nobody had ever been.
+    /// Decides anew which endpoints are left out. If none is, truths are no longer shared out.
     pub(crate) fn review(&mut self, model: &Model, local: &BTreeSet<LocalName>) {
         self.decide(model, local, SHARE);
         self.bounds_truths &= self.is_closing();
     }
 
-    /// Decides who is left out, by one part of `share` of the truths that may be counted if they are shared out.
+    /// Decides which endpoints are left out, by one part of `share` of the truths that may be counted if they are
+    /// shared out.
     pub(crate) fn decide(&mut self, model: &Model, local: &BTreeSet<LocalName>, share: usize) {
         let truths = if self.bounds_truths { most_truths(model) / share } else { usize::MAX };
         self.closed = closed(model, local, [truths, self.most_price]);
-        self.decided = Some(State::new(model, local, &self.closed));
+        self.decided = Some(DecisionInputs::new(model, local, &self.closed));
     }
 }
 
-/// What the policies of a namespace ask.
-struct Asking<'n> {
-    /// How much of the two bounds it takes, of whichever it takes more.
+/// The terms that the policies of a namespace use.
+struct NamespaceTerms<'n> {
+    /// The part of a bound that it takes: of the two bounds, the one of which it takes more.
     part: f64,
     namespace: &'n str,
     terms: Terms,
@@ -138,9 +139,9 @@ fn closed(
         let each = weights.of_terms(&terms, &cache.vocabulary);
         let sum = each.iter().flatten().sum::<usize>();
         let part = (sum as f64 / truths_left as f64).max(price as f64 / price_left as f64);
-        Asking { part, namespace, terms, each, price }
+        NamespaceTerms { part, namespace, terms, each, price }
     });
-    let mut namespaces: Vec<Asking<'_>> = weighed.collect();
+    let mut namespaces: Vec<NamespaceTerms<'_>> = weighed.collect();
     namespaces.sort_by(|a, b| {
         let own_first = b.namespace.is_empty().cmp(&a.namespace.is_empty());
         own_first.then(a.part.total_cmp(&b.part))
@@ -148,7 +149,9 @@ fn closed(
 
     let mut paid = Terms::default();
     let mut closed = BTreeSet::new();
-    for Asking { namespace, terms, each: [of_predicates, of_port_sets], price, .. } in namespaces {
+    for NamespaceTerms { namespace, terms, each: [of_predicates, of_port_sets], price, .. } in
+        namespaces
+    {
         let predicates = terms.predicates.iter().zip(of_predicates);
         let predicates = predicates.filter(|(it, _)| paid.predicates.binary_search(it).is_err());
         let port_sets = terms.port_sets.iter().zip(of_port_sets);

@@ -24,14 +24,14 @@ use std::sync::{Arc, OnceLock};
 
 use super::address_delta::AddressDelta;
 use super::admission::{Admission, SHARE};
-use super::basis::{Basis, SPARE_IDENTITIES};
 use super::pod_change::PodChange;
+use super::state::{CompileState, SPARE_IDENTITIES};
 use crate::common::{LARGE_CLUSTER, Rebuild, join, join_with};
 use crate::image::{Chain, ChangeCounters, Image, Path, PeerTables};
 use crate::model::{Direction, Model};
 use crate::peers::{
-    Addresses, AtomPredicates, ClassMap, Classifier, IdentityInterner, Kinds, Members, NO_CLASS,
-    PodIndex, SetPrefixes, TermsInUse, TooMany, Truths, evaluate, most_truths,
+    Addresses, AtomPredicates, ClassMap, Classifier, IdentityInterner, MemberKinds, Members,
+    NO_CLASS, PodIndex, SetPrefixes, TermsInUse, TooMany, Truths, evaluate, most_truths,
 };
 use crate::resolve::{LocalName, PolicyOrder, ResolveCache, Resolved, resolve};
 use crate::rows::{Cells, Chains, ClassColumns, LocalPods, NewChain, RowBuilder, RowTables};
@@ -49,12 +49,12 @@ pub struct Compiler {
     budget: usize,
     /// Counts images.
     serial: u64,
-    basis: Option<Basis>,
+    state: Option<CompileState>,
     order: PolicyOrder,
     pub(crate) admission: Admission,
 }
 
-/// A basis may grow by this many classes plus as many as it has.
+/// The compile state may grow by this many classes plus as many as it has.
 const SPARE_CLASSES: usize = 1024;
 
 impl Default for Compiler {
@@ -64,7 +64,7 @@ impl Default for Compiler {
 }
 
 impl Compiler {
-    /// A compiler that has made nothing yet.
+    /// A compiler without a last image.
     pub fn new() -> Self {
         Self::with_budget(DEFAULT_BUDGET)
     }
@@ -77,7 +77,7 @@ impl Compiler {
             used: 0,
             budget,
             serial: 0,
-            basis: None,
+            state: None,
             order: PolicyOrder::default(),
             admission: Admission::default(),
         }
@@ -97,12 +97,12 @@ impl Compiler {
     #[must_use]
     pub fn update(&mut self, image: &Image, model: &Model, change: PodChange<'_>) -> bool {
         if self.admission.left_out.contains(change.name) {
-            self.basis = None;
+            self.state = None;
         }
-        let Some(basis) = &mut self.basis else { return false };
-        let done = basis.update(&mut self.interner, image, model, change);
+        let Some(state) = &mut self.state else { return false };
+        let done = state.update(&mut self.interner, image, model, change);
         if done.is_err() {
-            self.basis = None;
+            self.state = None;
         }
         done.unwrap_or(false)
     }
@@ -111,21 +111,21 @@ impl Compiler {
     /// the image in use cannot follow. `model` is as in [`update`](Self::update).
     pub fn defer(&mut self, model: &Model, change: PodChange<'_>) {
         if self.admission.left_out.contains(change.name) {
-            self.basis = None;
+            self.state = None;
         }
-        let Some(basis) = &mut self.basis else { return };
-        if basis.defer(model, change).is_err() {
-            self.basis = None;
+        let Some(state) = &mut self.state else { return };
+        if state.defer(model, change).is_err() {
+            self.state = None;
         }
     }
 
-    /// The local endpoints that the last image leaves out, because the policies of their namespaces are true of too much or
-    /// have too many rules: nothing passes for them.
+    /// The local endpoints that the last image leaves out, because the policies of their namespaces have too many
+    /// truths or rules: nothing passes for them.
     pub fn left_out(&self) -> &BTreeSet<LocalName> {
         &self.admission.left_out
     }
 
-    /// How many rules, and predicates of rules, all rows so far have looked at: the work of compiling that grows fastest.
+    /// The number of rules, and of their predicates, that all rows so far have tested: the work that grows fastest.
     pub fn looks(&self) -> u64 {
         self.tables.builder.looks
     }
@@ -133,7 +133,7 @@ impl Compiler {
     /// Makes the tables of the `local` endpoints: pods, and, without a namespace, host endpoints. A name that the model
     /// does not have gets no tables.
     ///
-    /// What the last image knows about addresses is used again if nothing that it rests on has
+    /// The last image's tables of addresses are used again if none of their inputs has
     /// [changed](crate::model::Tracked). Since then only policies, tiers, failsafe ports and network sets may have
     /// changed, pods only by [`update`](Self::update) and [`defer`](Self::defer), and of local endpoints only pods may
     /// have come and gone. Predicates that come into use may only be selectors and CIDRs.
@@ -146,41 +146,41 @@ impl Compiler {
         self.image(draft)
     }
 
-    /// Updates the basis to a model.
+    /// Updates the compile state to a model.
     fn compile_delta(
         &mut self,
         model: &Model,
         local: &BTreeSet<LocalName>,
     ) -> Result<Draft, Rebuild> {
-        let mut basis = self.basis.take().ok_or(Rebuild)?;
-        if !basis.can_update_to(&model.marks()) {
+        let mut state = self.state.take().ok_or(Rebuild)?;
+        if !state.can_update_to(&model.marks()) {
             return Err(Rebuild);
         }
         let mut delta =
-            AddressDelta { hosts: take(&mut basis.deferred), ..AddressDelta::default() };
-        basis.apply_local_delta(model, local, &mut delta)?;
-        basis.apply_set_delta(model, &mut delta)?;
-        let resolved = resolve(model, local, &mut basis.cache, &mut self.order, true);
+            AddressDelta { hosts: take(&mut state.deferred), ..AddressDelta::default() };
+        state.apply_local_delta(model, local, &mut delta)?;
+        state.apply_set_delta(model, &mut delta)?;
+        let resolved = resolve(model, local, &mut state.cache, &mut self.order, true);
         if self.admission.is_too_dear(model, &resolved) {
             return Err(Rebuild);
         }
-        let vocabulary = &basis.cache.vocabulary;
+        let vocabulary = &state.cache.vocabulary;
         let of_peers = TermsInUse::of_peers(&resolved, vocabulary);
         let in_use = TermsInUse::of_either_end(&resolved, vocabulary);
-        basis.apply_predicate_delta(&mut self.interner, model, &of_peers, &in_use, &mut delta)?;
-        let new = basis.apply_address_delta(&mut self.interner, model, delta)?;
-        self.tables.add_classes(&new, &basis.peers.predicates);
-        Ok(Draft { resolved, in_use, basis, columns: None })
+        state.apply_predicate_delta(&mut self.interner, model, &of_peers, &in_use, &mut delta)?;
+        let new = state.apply_address_delta(&mut self.interner, model, delta)?;
+        self.tables.add_classes(&new, &state.peers.predicates);
+        Ok(Draft { resolved, in_use, state, columns: None })
     }
 
-    /// Compiles everything anew, without the endpoints whose policies ask too much.
+    /// Compiles everything anew, without the endpoints whose policies exceed a bound.
     fn compile_anew(&mut self, model: &Model, local: &BTreeSet<LocalName>) -> Draft {
         let mut share = SHARE;
         if self.admission.is_closing() {
             self.admission.review(model, local);
             share = share.saturating_pow(4);
         }
-        // It ends when nobody has a share. What the node's own endpoints ask is not bounded.
+        // It ends when nobody has a share. The policies of the node's own endpoints have no bound.
         loop {
             let admitted = self.admission.admitted(model, local).into_owned();
             let most = if share == usize::MAX { usize::MAX } else { most_truths(model) };
@@ -206,12 +206,12 @@ impl Compiler {
         let mut cache = ResolveCache::default();
         let is_large = model.endpoints.len() + model.network_sets.len() >= LARGE_CLUSTER;
         let policies = || resolve(model, local, &mut cache, &mut self.order, false);
-        let holders = || {
+        let members = || {
             let members = Members::from_model(model);
             let of_sets = SetPrefixes::from_members(&members);
             (members, of_sets)
         };
-        let (resolved, holders) = join(is_large, policies, holders);
+        let (resolved, members) = join(is_large, policies, members);
         if self.admission.is_too_dear(model, &resolved) {
             return Err(Exceeded::Price);
         }
@@ -220,30 +220,30 @@ impl Compiler {
         self.tables.forget();
         let taken = self.interner.taken();
         let interner = &mut self.interner;
-        let peers = || compile_peers(interner, (model, local, most), &resolved, cache, holders);
+        let peers = || compile_peers(interner, (model, local, most), &resolved, cache, members);
         let precompute = |tables: &mut RowTables| {
             if is_large {
                 tables.precompute(&resolved.lists);
             }
         };
         let (peers, ()) = join_with(is_large, peers, &mut self.tables, precompute);
-        let (basis, columns) = peers.map_err(|TooMany| {
+        let (state, columns) = peers.map_err(|TooMany| {
             self.interner.forget(taken);
             Exceeded::Truths
         })?;
-        self.used = basis.peers.identities as u32;
-        Ok(Draft { resolved, in_use, basis, columns })
+        self.used = state.peers.identities as u32;
+        Ok(Draft { resolved, in_use, state, columns })
     }
 
     /// Builds chains and rows over the address tables.
-    fn image(&mut self, Draft { resolved, in_use, mut basis, columns }: Draft) -> Image {
-        let peers = Arc::clone(&basis.peers);
-        let chains = Chains::new(&resolved, &peers.predicates, &basis.pod_predicate_sets);
+    fn image(&mut self, Draft { resolved, in_use, mut state, columns }: Draft) -> Image {
+        let peers = Arc::clone(&state.peers);
+        let chains = Chains::new(&resolved, &peers.predicates, &state.pod_predicate_sets);
         let Cells { all: cells, linear } =
             self.tables.build(self.budget, &resolved, &peers, &chains, columns);
         self.serial += 1;
-        basis.serial = self.serial;
-        self.basis = Some(basis);
+        state.serial = self.serial;
+        self.state = Some(state);
         let RowBuilder { rows, paths, .. } = &mut self.tables.builder;
         let describe = |chain: NewChain| Chain {
             list: Arc::clone(&resolved.lists[chain.list].list),
@@ -268,30 +268,30 @@ impl Compiler {
 
 /// A bound that policies exceed.
 enum Exceeded {
-    /// How often predicates are true.
+    /// The number of truths.
     Truths,
-    /// What rules cost.
+    /// The price of rules.
     Price,
 }
 
-/// Everything that an image is built from.
+/// The inputs of an image's chains and rows.
 struct Draft {
     resolved: Resolved,
     /// The terms that rules use of either end.
     in_use: TermsInUse,
-    basis: Basis,
+    state: CompileState,
     /// The classes by predicate, if they are known already.
     columns: Option<ClassColumns>,
 }
 
-/// Computes everything about addresses, given their holders, and the classes by predicate.
+/// Computes the compile state from the members, and the classes by predicate.
 fn compile_peers(
     interner: &mut IdentityInterner,
     (model, local, most): (&Model, &BTreeSet<LocalName>, usize),
     resolved: &Resolved,
     mut cache: ResolveCache,
     (members, of_sets): (Members<'_>, SetPrefixes),
-) -> Result<(Basis, Option<ClassColumns>), TooMany> {
+) -> Result<(CompileState, Option<ClassColumns>), TooMany> {
     let mut truths = Truths::new(most);
     let mut in_use = TermsInUse::of_peers(resolved, &cache.vocabulary);
     let (predicates, member_predicates) =
@@ -301,7 +301,7 @@ fn compile_peers(
     cache.vocabulary.predicates.extend_from_slice(of_port_sets);
     in_use.predicates.resize(predicates.all.len(), false);
     let atoms = AtomPredicates::new(&predicates.all);
-    let (kinds, of_members) = Kinds::from_members(&members, &member_predicates);
+    let (kinds, of_members) = MemberKinds::from_members(&members, &member_predicates);
     let addresses = Addresses::new(model, &members, of_sets, &of_members, &atoms);
     let predicate_keys = interner.predicate_keys_of_all(&predicates.all);
     let mut classifier = Classifier::new(interner, &kinds, &atoms, &predicate_keys, &mut truths);
@@ -327,7 +327,7 @@ fn compile_peers(
     let spare = SPARE_IDENTITIES + classes.of_identity.len() / 8;
     classes.of_identity.resize(classes.of_identity.len() + spare, NO_CLASS);
     let own_pods = local.iter().filter_map(|name| model.endpoints.get(name));
-    let basis = Basis {
+    let state = CompileState {
         serial: 0,
         marks: model.marks(),
         own_addresses: own_pods.flat_map(|pod| pod.addresses.iter().copied()).collect(),
@@ -357,5 +357,5 @@ fn compile_peers(
         near_terms: None,
         pods: PodIndex::default(),
     };
-    Ok((basis, columns))
+    Ok((state, columns))
 }

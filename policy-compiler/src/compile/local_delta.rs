@@ -1,22 +1,22 @@
 //! The delta of local endpoints: pods are attached to this node, and detached from it. Policies, predicates and
 //! addresses stay, and so do the rows of all other pods.
 //!
-//! It buys: a pod that is attached does not pay for the policies of others. Beside 30 policies of 83 kB the tables for
+//! The gain: a pod that is attached does not pay for the policies of others. Beside 30 policies of 83 kB the tables for
 //! one more pod take 5 ms, and a whole compilation 1.2 s or more (`docs/performance.md`).
 
 use std::collections::BTreeSet;
 
 use super::address_delta::AddressDelta;
-use super::basis::Basis;
+use super::state::CompileState;
 use crate::common::Rebuild;
 use crate::model::Model;
 use crate::peers::Member;
 use crate::resolve::LocalName;
 
-impl Basis {
-    /// Replaces the local endpoints. What is true of a pod's addresses may differ with that: terms that only the local
-    /// ends of rules use are evaluated for local pods only. The touched addresses are added to `delta`. `Err` for a host
-    /// endpoint that comes or goes.
+impl CompileState {
+    /// Replaces the local endpoints. This may change the predicates of a pod's addresses: terms that only the local
+    /// ends of rules use are evaluated for local pods only. The touched addresses are added to `delta`. `Err` for a
+    /// host endpoint that comes or goes.
     pub(crate) fn apply_local_delta(
         &mut self,
         model: &Model,

@@ -1,4 +1,4 @@
-//! The change of a pod of another node, in the image in use: it comes, goes or changes.
+//! The change of a pod of another node, in the image in use: it is added, removed or changed.
 //!
 //! The identity of an address depends on the kinds of members that have it and on its atom. So the change of such a pod
 //! changes a few cells of the address map and nothing else, if the image has a class for the predicate set of each of
@@ -8,20 +8,20 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::basis::Basis;
+use super::state::CompileState;
 use crate::common::{Identity, Rebuild};
 use crate::image::Image;
 use crate::model::{Endpoint, Model, ObjectName};
-use crate::peers::{IdentityInterner, KindId, Member};
+use crate::peers::{IdentityInterner, Member, MemberKindId};
 
-/// A pod that comes, goes or changes.
+/// A pod that is added, removed or changed.
 #[derive(Debug, Clone, Copy)]
 pub struct PodChange<'m> {
     /// Its name.
     pub name: &'m ObjectName,
-    /// What it was before, if it existed.
+    /// The pod before the change, if it existed.
     pub before: Option<&'m Endpoint>,
-    /// What it is now, if it exists.
+    /// The pod after the change, if it exists.
     pub after: Option<&'m Endpoint>,
 }
 
@@ -36,7 +36,7 @@ struct CellStore {
     class: u32,
 }
 
-impl Basis {
+impl CompileState {
     /// Stores a pod's change in the image in use. `false`: the change is noted for the next image, and no other change is
     /// stored before that. `Err`: the next image has to be made from nothing.
     pub(crate) fn update(
@@ -109,7 +109,7 @@ impl Basis {
         &mut self,
         model: &Model,
         PodChange { name, before, after }: PodChange<'_>,
-    ) -> Result<[Option<KindId>; 2], Rebuild> {
+    ) -> Result<[Option<MemberKindId>; 2], Rebuild> {
         let [before, after] = [before, after].map(|pod| {
             let set = pod.map(|pod| self.peer_predicate_set(&Member::pod(model, name, pod)));
             set.transpose()

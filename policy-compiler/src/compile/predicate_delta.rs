@@ -1,9 +1,9 @@
 //! The delta of predicates: policies use selectors and CIDRs that no policy used before. Members and addresses that
-//! match one of them move to another class; everything else that is known about addresses stays.
+//! match one of them move to another class; all other addresses keep their identities.
 //!
 //! This covers selectors and CIDRs. Every other new term (port names, services) needs a rebuild.
 //!
-//! It buys: a policy that changes together with its predicates takes 4.1 ms in the cluster of `docs/performance.md`
+//! The gain: a policy that changes together with its predicates takes 4.1 ms in the cluster of `docs/performance.md`
 //! (goal 5), and a whole compilation 31 ms.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use ipnet::IpNet;
 
 use super::address_delta::AddressDelta;
-use super::basis::Basis;
+use super::state::CompileState;
 use crate::common::Rebuild;
 use crate::model::{Endpoint, Model, NetworkSet, ObjectName};
 use crate::peers::{
@@ -34,13 +34,13 @@ struct NewPredicates {
 struct MovedMember {
     is_endpoint: bool,
     nets: Vec<IpNet>,
-    /// Its predicate set before.
+    /// Its predicate set before the change.
     before: PredicateSet,
     /// The predicates that are added to it, ascending.
     added: Vec<PredicateId>,
 }
 
-impl Basis {
+impl CompileState {
     /// Adds the predicates that come into use. `peers` are the terms that rules use of peers, `anybody` those that they
     /// use of either end. The touched addresses are added to `delta`.
     pub(crate) fn apply_predicate_delta(

@@ -7,7 +7,7 @@ use crate::common::ChainId;
 use crate::model::Direction;
 use crate::resolve::{List, PredicateId, Stage};
 
-/// Stands in the place of a row: the chain is evaluated rule by rule.
+/// The cell of a chain without rows: it is evaluated rule by rule.
 pub(crate) const LINEAR: u32 = u32::MAX;
 
 /// The predicate sets of a local endpoint's IPv4 and of its IPv6 address.

@@ -1,5 +1,5 @@
-//! Counts the stores in place, by address. A caller that remembers the identity or the next hop of an address sees by
-//! the count whether it has to look it up again.
+//! Counts the stores in place, by address. A caller that keeps the identity or the next hop of an address looks it up
+//! again when the count has changed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

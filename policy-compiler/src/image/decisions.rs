@@ -1,4 +1,4 @@
-//! Everything that a chain decides about a peer, as runs of ports: one row of the tables, read whole.
+//! All decisions of a chain about a peer, as runs of ports: one row of the tables, read whole.
 
 use ahash::AHashMap;
 
@@ -20,8 +20,8 @@ pub struct Run {
     pub path: PathId,
 }
 
-/// What a chain decides about the packets of a peer that come from one source port. The runs of each list are ascending
-/// and leave out no key. Packets that show no key (later fragments) are not included.
+/// The decisions of a chain about the packets of a peer that come from one source port. The runs of each list are
+/// ascending and leave out no key. Packets that have no key (later fragments) are not included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decisions {
     /// By destination port, for each of [`Protocol::ALL`].
@@ -37,7 +37,7 @@ pub struct Decisions {
 /// The place where an image looks up a peer's packets. Law: chains and peers with one place are decided alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lookups {
-    /// There is none: an end is not known, and everything is denied.
+    /// No place: an end is not known, and everything is denied.
     Nowhere,
     /// A row.
     Row(u32),
@@ -98,7 +98,7 @@ impl Image {
         }
     }
 
-    /// Everything that a chain decides between its local end and a peer of this family, for packets from one source
+    /// All decisions of a chain between its local end and a peer of this family, for packets from one source
     /// port.
     pub fn decisions(
         &self,

@@ -1,7 +1,7 @@
 //! Lines that lead only to paths: a leaf holds up to seventeen intervals, where a [`Line`](super::Line) holds ten.
 //!
 //! Nearly all policies allow some ports and treat all others alike, so the last interval leads to the same path as the
-//! first, and so do packets that show no key. A leaf relies on that: a packet without a key gets the path of key 0, and
+//! first, and so do packets without a key. A leaf relies on that: a packet without a key gets the path of key 0, and
 //! a seventeenth interval gets the path of the first.
 
 use super::target::{Interval, NO_KEY, Target};

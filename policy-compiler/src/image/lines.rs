@@ -3,7 +3,7 @@
 //! A row has a target for each table of protocols: a path, or a line that divides keys or source ports. A line divides
 //! them into up to ten intervals, a leaf into up to seventeen, and a tree of lines and leaves into any number.
 //!
-//! A packet that shows no key has a key of its own, [`NO_KEY`], after all others.
+//! A packet without a key gets a key of its own, [`NO_KEY`], after all others.
 
 use super::leaf::Leaf;
 use super::line::{Line, NEVER};
@@ -32,7 +32,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// How many rows there are.
+    /// The number of rows.
     pub(crate) fn len(&self) -> usize {
         self.rows[0].len()
     }
@@ -99,7 +99,9 @@ impl Lines {
     #[expect(clippy::inline_always, reason = "as `follow`")]
     pub(crate) fn follow_prepared(&self, place: Target, packet: PacketKey) -> Option<PathId> {
         match place.as_leaf_by_key() {
-            Some(leaf) => Some(self.leaves.get(leaf as usize)?.lookup(packet.asked as u16)),
+            Some(leaf) => {
+                Some(self.leaves.get(leaf as usize)?.lookup(packet.key_and_source as u16))
+            }
             None if place.is_line() => self.follow_lines(place, packet),
             None => place.as_path(),
         }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! address ── prefix map ──────────> identity
-//! identity ───────────────────────> class       what the policies in use can tell apart
+//! identity ───────────────────────> class       identities that no policy in use tells apart
 //! (chain, class) ─────────────────> row
 //! row ── protocol, ports, type ───> path        reason, verdict, rules on the way, counter slot
 //! ```

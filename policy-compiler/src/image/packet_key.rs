@@ -1,9 +1,9 @@
-//! What a row looks at in a packet: the table of its protocol, the key in that table, and the source port.
+//! The fields of a packet that a row reads: the table of its protocol, the key in that table, and the source port.
 
 use super::target::{NO_KEY, SOURCE, Target};
-use crate::model::{ICMP, ICMPV6, Shown, Transport};
+use crate::model::{ICMP, ICMPV6, L4Header, Transport};
 
-/// The protocols whose packets show a key: a destination port, or an ICMP type and code as one number.
+/// The protocols whose packets have a key: a destination port, or an ICMP type and code as one number.
 pub(crate) const KEYED: [u8; 5] = [6, 17, 132, ICMP, ICMPV6];
 
 /// The table of a protocol: its index in [`KEYED`]. All other protocols share the table after these, whose key is the
@@ -19,7 +19,7 @@ pub(crate) const fn table_of(protocol: u8) -> usize {
     }
 }
 
-/// The table of the protocols that show no key of their own.
+/// The table of the protocols without a key of their own.
 pub(crate) const OTHERS: usize = KEYED.len();
 
 /// The key of an ICMP packet.
@@ -27,12 +27,12 @@ pub(crate) const fn icmp_key(kind: u8, code: u8) -> u16 {
     (kind as u16) << 8 | code as u16
 }
 
-/// What a row looks at in a packet.
+/// The fields of a packet that a row reads.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PacketKey {
     pub(crate) table: u8,
     /// The key, and the source port above it.
-    pub(super) asked: u64,
+    pub(super) key_and_source: u64,
 }
 
 /// The table of each protocol.
@@ -49,14 +49,14 @@ const TABLE: [u8; 256] = {
 impl PacketKey {
     #[inline]
     pub(crate) const fn new(table: u8, key: u32, source: u32) -> Self {
-        Self { table, asked: key as u64 | (source as u64) << u32::BITS }
+        Self { table, key_and_source: key as u64 | (source as u64) << u32::BITS }
     }
 
     /// The value that a line divides: the key, or the source port.
     #[inline]
     pub(super) const fn key(self, line: Target) -> u32 {
         // A line by source port takes the upper half.
-        (self.asked >> ((line.0 & SOURCE) / (SOURCE / u32::BITS))) as u32
+        (self.key_and_source >> ((line.0 & SOURCE) / (SOURCE / u32::BITS))) as u32
     }
 }
 
@@ -68,25 +68,28 @@ pub(crate) const fn table(protocol: u8) -> u8 {
 
 impl From<Transport> for PacketKey {
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "who asks may know that there are ports")]
+    #[expect(
+        clippy::inline_always,
+        reason = "a caller that knows that there are ports needs no branch"
+    )]
     fn from(transport: Transport) -> Self {
         let table = table(transport.protocol);
-        let source = match transport.shown {
-            Shown::Ports { source, .. } if table < 3 => source,
+        let source = match transport.l4 {
+            L4Header::Ports { source, .. } if table < 3 => source,
             _ => 0,
         };
         Self::new(table, key_of(table, transport), source.into())
     }
 }
 
-/// The key that a packet of a table shows, or [`NO_KEY`].
+/// The key of a packet in this table, or [`NO_KEY`].
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "as of what is put together")]
-pub(super) fn key_of(table: u8, Transport { protocol, shown }: Transport) -> u32 {
-    match shown {
-        Shown::Ports { destination, .. } if table < 3 => destination.into(),
+#[expect(clippy::inline_always, reason = "part of the conversion above")]
+pub(super) fn key_of(table: u8, Transport { protocol, l4 }: Transport) -> u32 {
+    match l4 {
+        L4Header::Ports { destination, .. } if table < 3 => destination.into(),
         _ if usize::from(table) == OTHERS => protocol.into(),
-        Shown::Icmp { kind, code } if table >= 3 => icmp_key(kind, code).into(),
+        L4Header::Icmp { kind, code } if table >= 3 => icmp_key(kind, code).into(),
         _ => NO_KEY,
     }
 }

@@ -1,17 +1,17 @@
-//! Paths: how a packet was decided, with the counter of that decision.
+//! Paths: the decisions at the end of a lookup, each with its counter.
 
 use std::sync::Arc;
 
 use crate::model::{Decision, Direction, Reason, Verdict};
 
-/// How a packet was decided.
+/// A decision, with its counter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Path {
-    /// What decided, and the rules that were noted before it.
+    /// The reason for the verdict, and the rules that were noted before it.
     pub decision: Arc<Decision>,
     /// The verdict of the decision.
     pub verdict: Verdict,
-    /// Whether it leaves the verdict to the chains after it ([`Reason::passes_on`]).
+    /// Whether the decision leaves the verdict to later chains ([`Reason::passes_on`]).
     pub passes_on: bool,
     /// Its counter slot, below [`Image::slots`](super::Image::slots). The same decision has the same slot in every
     /// image of one compiler, until the slot is released.

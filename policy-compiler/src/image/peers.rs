@@ -1,4 +1,4 @@
-//! What an image knows about addresses. Images between which only policies changed share it.
+//! The tables from an address to its class. Images share them if only policies changed between.
 
 use std::sync::Arc;
 

@@ -22,7 +22,7 @@ pub struct Query {
     packet: PacketKey,
 }
 
-/// How many of each thing an image holds.
+/// The sizes of an image: its chains, rows, paths and so on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Local endpoints.
@@ -44,7 +44,7 @@ pub struct Counts {
     pub paths: usize,
 }
 
-/// Stands for the absence of a row.
+/// The value for a missing row.
 pub(crate) const NO_ROW: u32 = LINEAR - 1;
 
 /// The tables of one node, immutable.
@@ -85,8 +85,8 @@ impl Image {
         Identity(self.peers.prefixes.lookup_v4(address))
     }
 
-    /// How often something may have changed in place at two addresses, as numbers in host order: a sum of counters that
-    /// only grow (and wrap). Law: if the caller reads this before [`identity_v4`](Self::identity_v4) of the two, or
+    /// The number of possible changes in place at two addresses (numbers in host order): a sum of counters that only
+    /// grow (and wrap). Law: if the caller reads this before [`identity_v4`](Self::identity_v4) of the two, or
     /// before anything else whose changes are [counted](Self::count_change_v4), and later finds the sum unchanged, what
     /// it read is unchanged. Nothing changes in place at IPv6 addresses.
     #[inline]
@@ -260,7 +260,7 @@ impl Image {
         self.chains.get(chain.0 as usize)
     }
 
-    /// How many of each thing the image holds.
+    /// The sizes of the image.
     pub fn counts(&self) -> Counts {
         Counts {
             endpoints: self.endpoints.len(),

@@ -1,10 +1,10 @@
-//! Targets: where a step of a lookup in a row leads.
+//! The targets of the steps of a lookup in a row.
 
 use std::hash::Hash;
 
 use crate::common::PathId;
 
-/// Where a step of a lookup leads: to a path, or to a line, which is searched by key or by source port.
+/// The target of a step of a lookup: a path, or a line, which is searched by key or by source port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Target(pub(super) u32);
 
@@ -39,7 +39,7 @@ impl Target {
         Self(self.0 | LEAF)
     }
 
-    /// Whether it is a leaf, provided that it is a line.
+    /// Whether the target is a leaf, provided that it is a line.
     #[inline]
     pub(crate) const fn is_leaf(self) -> bool {
         self.0 & LEAF != 0
@@ -66,7 +66,7 @@ impl Target {
         self.0
     }
 
-    /// Whether it is searched by source port, provided that it is a line.
+    /// Whether the target is searched by source port, provided that it is a line.
     #[inline]
     pub(crate) const fn is_by_source(self) -> bool {
         self.0 & SOURCE != 0
@@ -83,7 +83,7 @@ impl Target {
     }
 }
 
-/// The key of packets that show none; all other keys are below it.
+/// The key of packets that have none; all other keys are below it.
 pub(crate) const NO_KEY: u32 = 1 << 16;
 
 /// Keys from `start` up to the start of the next interval lead to `to`.

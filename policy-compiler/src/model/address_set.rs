@@ -9,12 +9,12 @@ use std::ops::Deref;
 pub struct AddressSet(Box<[IpAddr]>);
 
 impl AddressSet {
-    /// Whether it has this one.
+    /// Whether the set has this address.
     pub fn contains(&self, address: &IpAddr) -> bool {
         self.0.binary_search(address).is_ok()
     }
 
-    /// Keeps those alone for which `is_kept` is true.
+    /// Keeps only the addresses for which `is_kept` is true.
     pub fn retain(&mut self, mut is_kept: impl FnMut(&IpAddr) -> bool) {
         self.0 = self.0.iter().copied().filter(|address| is_kept(address)).collect();
     }

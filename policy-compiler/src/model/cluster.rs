@@ -1,4 +1,4 @@
-//! The cluster as policy sees it: every object that policy can ask about, and the policies.
+//! The cluster as policy sees it: the policies, and every object that they can refer to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -37,7 +37,7 @@ pub struct Model {
     pub profiles: Tracked<BTreeMap<String, Arc<Profile>>>,
     /// Ports that host endpoint policy never closes.
     pub failsafe: Failsafe,
-    /// Addresses whose members are not known well enough: all traffic to and from them is denied.
+    /// Addresses of which too little is known: all traffic to and from them is denied.
     pub unknown: Tracked<BTreeSet<IpAddr>>,
 }
 
@@ -71,7 +71,7 @@ impl Model {
     /// The index of the network sets' mark.
     pub(crate) const NETWORK_SETS: usize = 4;
 
-    /// The marks of everything that says which member has which address, and what selectors see of the member.
+    /// The marks of everything that determines the members' addresses and the labels that selectors match.
     pub(crate) fn marks(&self) -> [Mark; 8] {
         [
             self.namespaces.mark(),
@@ -91,7 +91,7 @@ impl Model {
         self.namespaces.get(namespace).unwrap_or(&NONE)
     }
 
-    /// What selectors see of a pod.
+    /// The labels of a pod that selectors match.
     pub fn pod_view<'m>(&'m self, name: &'m ObjectName, endpoint: &'m Endpoint) -> LabelView<'m> {
         let service_account = endpoint.service_account.as_deref().map(|account| {
             if self.service_accounts.is_empty() {
@@ -109,14 +109,14 @@ impl Model {
         }
     }
 
-    /// What selectors see of a network set.
+    /// The labels of a network set that selectors match.
     pub fn set_view<'m>(&'m self, name: &'m ObjectName, set: &'m NetworkSet) -> LabelView<'m> {
         let namespace = (!name.namespace.is_empty())
             .then(|| (name.namespace.as_str(), self.namespace_labels(&name.namespace)));
         LabelView { own: &set.labels, namespace, service_account: None, pod: false, inherited: &[] }
     }
 
-    /// What selectors see of a host endpoint.
+    /// The labels of a host endpoint that selectors match.
     pub fn host_view(host: &HostEndpoint) -> LabelView<'_> {
         let HostEndpoint { labels: own, inherited, .. } = host;
         LabelView { own, namespace: None, service_account: None, pod: false, inherited }

@@ -1,4 +1,4 @@
-//! Maps that tell which of their entries may have changed.
+//! Maps that record which of their entries may have changed.
 
 use std::collections::BTreeMap;
 use std::mem;

@@ -50,13 +50,13 @@ pub struct HostEndpoint {
     pub labels: Labels,
     /// The node's name.
     pub node: String,
-    /// Which interfaces.
+    /// Its interfaces.
     pub interface: Interface,
     /// The addresses by which selectors of other policies know it.
     pub addresses: AddressSet,
     /// Its named ports.
     pub named_ports: BTreeSet<NamedPort>,
-    /// What decides when no policy does, in order.
+    /// The profiles that decide when no policy does, in order.
     pub profiles: Vec<String>,
     /// The labels of those of its profiles that have any, in the same order. A label of its own comes before an
     /// inherited one, and an earlier profile's before a later one's. Many host endpoints share one profile's labels.
@@ -112,10 +112,10 @@ pub struct ServiceEndpoints {
     pub ports: BTreeSet<(Protocol, u16)>,
 }
 
-/// What selectors see of a member: its own labels, and what it inherits under keys that its author cannot forge.
+/// The labels of a member that selectors match: its own, and inherited ones under keys that its author cannot forge.
 ///
 /// As in Calico, `projectcalico.org/namespace`, `projectcalico.org/orchestrator` and
-/// `projectcalico.org/serviceaccount` tell where it belongs; `pcns.KEY` is a label of its namespace, `pcsa.KEY` of its
+/// `projectcalico.org/serviceaccount` name its owner; `pcns.KEY` is a label of its namespace, `pcsa.KEY` of its
 /// service account, and host endpoints have the labels of their profiles. Unlike in Calico, an object's own label under
 /// one of the reserved keys is not seen: a user who may label a pod must not choose its namespace's labels.
 #[derive(Debug, Clone, Copy)]

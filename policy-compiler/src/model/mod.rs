@@ -29,7 +29,7 @@ pub use policy::{
 pub use reason::{Decision, Noted, Reason, Verdict};
 pub use tracked::{Mark, Tracked};
 pub(crate) use traffic::icmp_of;
-pub use traffic::{Direction, Family, ICMP, ICMPV6, Protocol, Shown, Transport};
+pub use traffic::{Direction, Family, ICMP, ICMPV6, L4Header, Protocol, Transport};
 
 pub use crate::selector::{
     KUBERNETES, Labels, NAMESPACE, NAMESPACE_PREFIX, ORCHESTRATOR, SERVICE_ACCOUNT,

@@ -62,13 +62,13 @@ impl fmt::Display for Order {
 /// A group of policies that is evaluated before the next group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tier {
-    /// Its place; ties go by name.
+    /// Its place among tiers; ties go by name.
     pub order: Order,
-    /// What happens to a packet if a policy of the tier applied to it and no rule decided.
+    /// The action on a packet to which a policy of the tier applied and that no rule decided.
     pub default_action: DefaultAction,
 }
 
-/// What happens at the end of a tier. Never Allow.
+/// The action at the end of a tier. Never Allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DefaultAction {
     /// The packet is denied.
@@ -95,7 +95,7 @@ impl Tier {
     }
 }
 
-/// Where on a packet's path a policy applies. Only policies for host endpoints have another hook than
+/// The point on a packet's path at which a policy applies. Only policies for host endpoints have another hook than
 /// [`Hook::Endpoint`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hook {
@@ -118,7 +118,7 @@ pub struct Policy {
     pub order: Order,
     /// The endpoints that it selects. If the policy has a namespace, the selector includes it.
     pub selector: Selector,
-    /// Where it applies.
+    /// The place on a packet's path.
     pub hook: Hook,
     /// Ingress rules. `None`: the policy does not apply to ingress. Empty: it applies, so its tier counts, but it
     /// decides nothing itself.
@@ -148,25 +148,25 @@ impl Policy {
     }
 }
 
-/// What a rule does.
+/// The action of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
     /// Allows the packet and ends the evaluation.
     Allow,
     /// Denies the packet and ends the evaluation.
     Deny,
-    /// Goes on with the next tier, after the last tier with the profiles; in a profile it is Deny.
+    /// Continues with the next tier, and after the last tier with the profiles. In a profile it is Deny.
     Pass,
-    /// Notes the rule and goes on with the next rule.
+    /// Notes the rule and continues with the next rule.
     Log,
 }
 
-/// One rule: it matches if everything that it states holds.
+/// One rule: it matches if all of its conditions hold.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// The index in the object's list of this direction; several rules may come from one.
     pub index: u32,
-    /// What it does.
+    /// The action on packets that match.
     pub action: Action,
     /// Packets of this family only.
     pub family: Option<Family>,
@@ -244,14 +244,14 @@ impl IcmpMatch {
 pub struct RuleEnd {
     /// The address matches any of these. `None` is every address, an empty list no address.
     pub entities: Option<Vec<Entity>>,
-    /// The port is one of these; empty is every packet, also one that shows no ports.
+    /// The port is one of these; empty is every packet, also one without ports.
     pub ports: Vec<PortMatch>,
     /// The port is none of these. A packet of a protocol without ports has none of them; a later fragment may have
     /// any of them.
     pub not_ports: Vec<PortMatch>,
 }
 
-/// The addresses that an end of a rule matches: everything that is stated must hold of the *address*.
+/// The addresses that an end of a rule matches: all conditions must hold of the *address*.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Entity {
     /// Some member (a pod, a network set, a host endpoint) that has the address matches.
@@ -277,7 +277,7 @@ impl Entity {
     }
 }
 
-/// Which ports.
+/// The ports of a rule's end.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PortMatch {
     /// Port numbers of TCP, UDP or SCTP, both ends included; `first <= last`.

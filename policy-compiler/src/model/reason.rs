@@ -1,4 +1,4 @@
-//! What decides about a packet: verdicts, reasons and decisions.
+//! Verdicts on packets, the reasons for them, and decisions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub enum Verdict {
     Deny,
 }
 
-/// What decided about a packet, in one direction.
+/// The reason for a verdict, in one direction.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// No policy applies to the pod in this direction: the profile of its namespace allows everything.
@@ -38,7 +38,7 @@ pub enum Reason {
     NoProfile(Direction),
     /// A port that host endpoint policy never closes.
     Failsafe(Direction),
-    /// No policy for the host endpoint applies here: the packet goes on.
+    /// No policy for the host endpoint applies here: the evaluation continues.
     NoHostPolicy(Direction),
     /// The peer's identity is not known to these tables: denied.
     Unknown(Direction),
@@ -101,7 +101,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A rule or tier end that was met before the decision.
+/// A rule or tier end that is reported with a later decision.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Noted {
     /// A rule, and what it did ([`Action::Pass`] or [`Action::Log`]) or, in a staged policy, would have done.
@@ -128,7 +128,7 @@ impl Noted {
         }
     }
 
-    /// What it did or would have done.
+    /// The action, taken or (staged) not taken.
     pub const fn action(&self) -> Action {
         match self {
             Self::Rule(_, action) => *action,
@@ -146,12 +146,12 @@ impl fmt::Display for Noted {
     }
 }
 
-/// What decided, and what was met before it.
+/// The reason for a verdict, and the rules that were noted before it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Decision {
-    /// What decided.
+    /// The reason for the verdict.
     pub reason: Reason,
-    /// What was met before the decision, in order.
+    /// The rules and tier ends that were noted before the decision, in order.
     pub noted: Vec<Noted>,
 }
 

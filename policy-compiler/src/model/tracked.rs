@@ -1,4 +1,4 @@
-//! Values that tell whether they may have changed.
+//! Values that record whether they may have changed.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;

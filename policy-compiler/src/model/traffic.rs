@@ -1,4 +1,4 @@
-//! What policy looks at in a packet, apart from its two ends.
+//! The fields of a packet that policy reads, apart from its two addresses.
 
 use std::fmt;
 
@@ -125,10 +125,10 @@ impl Family {
     }
 }
 
-/// What a packet shows after its IP header.
+/// The part of a packet's L4 header that policy depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Shown {
-    /// Nothing that policy looks at: another protocol, or a fragment that is not the first.
+pub enum L4Header {
+    /// Neither ports nor an ICMP type: another protocol, or a fragment that is not the first.
     Nothing,
     /// The ports of TCP, UDP or SCTP.
     Ports {
@@ -146,51 +146,51 @@ pub enum Shown {
     },
 }
 
-/// Protocol and what the packet shows.
+/// Protocol and L4 header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transport {
     /// IP protocol number.
     pub protocol: u8,
-    /// Ports, or type and code. If they do not fit the protocol, they count as [`Shown::Nothing`].
-    pub shown: Shown,
+    /// Ports, or type and code. If they do not fit the protocol, they count as [`L4Header::Nothing`].
+    pub l4: L4Header,
 }
 
 impl Transport {
-    /// A packet that shows its ports.
+    /// A packet with ports.
     pub const fn ports(protocol: Protocol, source: u16, destination: u16) -> Self {
-        Self { protocol: protocol.number(), shown: Shown::Ports { source, destination } }
+        Self { protocol: protocol.number(), l4: L4Header::Ports { source, destination } }
     }
 
-    /// A packet that shows nothing.
+    /// A packet without an L4 header that policy can read.
     pub const fn bare(protocol: u8) -> Self {
-        Self { protocol, shown: Shown::Nothing }
+        Self { protocol, l4: L4Header::Nothing }
     }
 
-    /// The destination port, if the packet shows one.
+    /// The destination port, if the packet has one.
     pub const fn destination_port(&self) -> Option<u16> {
-        match self.shown {
-            Shown::Ports { destination, .. } => Some(destination),
-            Shown::Nothing | Shown::Icmp { .. } => None,
+        match self.l4 {
+            L4Header::Ports { destination, .. } => Some(destination),
+            L4Header::Nothing | L4Header::Icmp { .. } => None,
         }
     }
 
     /// An ICMP or `ICMPv6` packet.
     pub const fn icmp(protocol: u8, kind: u8, code: u8) -> Self {
-        Self { protocol, shown: Shown::Icmp { kind, code } }
+        Self { protocol, l4: L4Header::Icmp { kind, code } }
     }
 }
 
 impl fmt::Display for Transport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (Protocol::from_number(self.protocol), self.shown) {
-            (Some(protocol), Shown::Ports { source, destination }) => {
+        match (Protocol::from_number(self.protocol), self.l4) {
+            (Some(protocol), L4Header::Ports { source, destination }) => {
                 write!(f, "{protocol} {source} -> {destination}")
             }
             (Some(protocol), _) => write!(f, "{protocol} without ports"),
-            (None, Shown::Icmp { kind, code }) if self.protocol == ICMP => {
+            (None, L4Header::Icmp { kind, code }) if self.protocol == ICMP => {
                 write!(f, "ICMP type {kind} code {code}")
             }
-            (None, Shown::Icmp { kind, code }) if self.protocol == ICMPV6 => {
+            (None, L4Header::Icmp { kind, code }) if self.protocol == ICMPV6 => {
                 write!(f, "ICMPv6 type {kind} code {code}")
             }
             (None, _) => write!(f, "protocol {}", self.protocol),

@@ -1,9 +1,9 @@
-//! The prefixes of a cluster, each with its holders and its identity.
+//! The prefixes of a cluster, each with its occupants and its identity.
 //!
-//! The *holders* of an address are the kinds of the members that have a prefix which contains the address. Its *atom*
-//! is the longest prefix *in use* that contains it.
+//! The *members* of an address are those with a prefix that contains the address. Its *atom* is the longest prefix *in
+//! use* that contains it.
 //!
-//! **Why holders and atom determine every predicate.** Selectors, port names and services look only at members. A list
+//! **Why members and atom determine every predicate.** Selectors, port names and services look only at members. A list
 //! of nets holds for an address if one of its nets contains it. Each net is a prefix in use. If the net contains the
 //! atom, it contains every address of the atom. If not, it contains none of the addresses whose atom this is: two
 //! prefixes nest or are disjoint, and if a net inside the atom contained such an address, the net would be the longest
@@ -15,9 +15,9 @@ use ipnet::{IpNet, Ipv6Net};
 
 use super::atoms::AtomPredicates;
 use super::classes::{AtomNumber, Classifier, NO_SURROUNDINGS, SurroundingsNumber};
-use super::kinds::KindId;
+use super::member_kinds::MemberKindId;
 use super::members::Members;
-use super::prefixes::{Holders, Occupant, OccupantEdit, Prefix, Prefixes, V4, V6, v4, v6};
+use super::prefixes::{Occupant, OccupantEdit, Occupants, Prefix, Prefixes, V4, V6, v4, v6};
 use super::truths::TooMany;
 use crate::common::{Identity, Rebuild};
 use crate::model::Model;
@@ -28,8 +28,8 @@ use crate::prefix_map::PrefixMap;
 #[derive(Debug)]
 pub(crate) struct PrefixEdit {
     pub(crate) net: IpNet,
-    pub(crate) was: Option<KindId>,
-    pub(crate) is: Option<KindId>,
+    pub(crate) was: Option<MemberKindId>,
+    pub(crate) is: Option<MemberKindId>,
 }
 
 impl PrefixEdit {
@@ -61,7 +61,7 @@ impl PrefixIdentities {
     }
 }
 
-/// The prefixes, each with what is there.
+/// The prefixes, each with its occupants.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     v4: Prefixes<V4>,
@@ -95,7 +95,7 @@ impl Addresses {
         model: &Model,
         members: &Members<'_>,
         of_sets: SetPrefixes,
-        kinds: &[Option<KindId>],
+        kinds: &[Option<MemberKindId>],
         atoms: &AtomPredicates,
     ) -> Self {
         let mut v4s = Vec::with_capacity(kinds.iter().flatten().count());
@@ -141,12 +141,12 @@ impl Addresses {
         Ok(PrefixIdentities { v4, v6 })
     }
 
-    /// The holders of a network, without those of smaller prefixes in it. `here`, if given, replaces those that a single
-    /// address itself has, but not those of a larger prefix.
-    pub(crate) fn holders(&self, net: IpNet, here: Option<&[KindId]>) -> Holders {
+    /// The occupants of a network and of all larger prefixes around it. `here`, if given, replaces the member kinds of
+    /// a single address, but not those of a larger prefix.
+    pub(crate) fn occupants(&self, net: IpNet, here: Option<&[MemberKindId]>) -> Occupants {
         match net {
-            IpNet::V4(net) => self.v4.holders(v4(net), here),
-            IpNet::V6(net) => self.v6.holders(v6(net), here),
+            IpNet::V4(net) => self.v4.occupants(v4(net), here),
+            IpNet::V6(net) => self.v6.occupants(v6(net), here),
         }
     }
 
@@ -178,10 +178,10 @@ impl Addresses {
     }
 
     /// The kinds of the members that have this address itself, one for each member.
-    pub(crate) fn kinds_at(&self, address: IpAddr) -> Vec<KindId> {
+    pub(crate) fn kinds_at(&self, address: IpAddr) -> Vec<MemberKindId> {
         match IpNet::from(address) {
-            IpNet::V4(net) => self.v4.occupants(v4(net)).filter_map(Occupant::kind).collect(),
-            IpNet::V6(net) => self.v6.occupants(v6(net)).filter_map(Occupant::kind).collect(),
+            IpNet::V4(net) => self.v4.occupants_of(v4(net)).filter_map(Occupant::kind).collect(),
+            IpNet::V6(net) => self.v6.occupants_of(v6(net)).filter_map(Occupant::kind).collect(),
         }
     }
 }
@@ -195,7 +195,7 @@ fn identities<P: Prefix>(
     // The prefixes that contain the current one, innermost last, with surroundings and atom.
     let mut around: Vec<(P, SurroundingsNumber, AtomNumber)> = Vec::new();
     let nothing = (NO_SURROUNDINGS, classifying.outside_atoms());
-    let mut own: Vec<KindId> = Vec::new();
+    let mut own: Vec<MemberKindId> = Vec::new();
     let mut rest = items;
     while let [(prefix, first), after @ ..] = rest {
         let is_same = |(other, _): &&(P, Occupant)| other == prefix;
@@ -206,11 +206,11 @@ fn identities<P: Prefix>(
             around.pop();
         }
         let (outer, outer_atom) = around.last().map_or(nothing, |(_, outer, atom)| (*outer, *atom));
-        // Most addresses have one holder and lie in no other prefix.
+        // Most addresses have one member and lie in no other prefix.
         if let ([(_, item)], NO_SURROUNDINGS, true) = (same, outer, prefix.is_host())
             && let Some(kind) = item.kind()
         {
-            visit(*prefix, classifying.single_holder(kind, outer_atom)?);
+            visit(*prefix, classifying.single_occupant(kind, outer_atom)?);
             continue;
         }
         if same.last().is_some_and(|(_, item)| *item == Occupant::UNKNOWN) {

@@ -1,6 +1,6 @@
-//! Classes: the identities that the policies in use can tell apart.
+//! Classes: sets of identities that the policies in use cannot tell apart.
 //!
-//! The predicate set of an address is the union of the sets of its holders and of its atom. Addresses with equal sets
+//! The predicate set of an address is the union of the sets of its members and of its atom. Addresses with equal sets
 //! are one class.
 
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use ipnet::IpNet;
 use super::atoms::AtomPredicates;
 use super::class_map::NO_CLASS;
 use super::identity::{IdentityInterner, PredicateKey};
-use super::kinds::{KindId, Kinds};
+use super::member_kinds::{MemberKindId, MemberKinds};
 use super::predicate_set::{PredicateSet, union};
 use super::truths::{TooMany, Truths};
 use crate::common::{Grouped, Identity};
 use crate::resolve::PredicateId;
 
-/// Identities that no predicate tells apart.
+/// The classes of one image.
 pub(crate) struct Classes {
     /// The predicate set of each class.
     pub(crate) predicate_sets: Vec<PredicateSet>,
@@ -25,7 +25,7 @@ pub(crate) struct Classes {
     pub(crate) first: u32,
     /// The class of each identity; [`NO_CLASS`] for identities that are not in use.
     pub(crate) of_identity: Vec<u32>,
-    /// How many identities are in use.
+    /// The number of identities in use.
     pub(crate) identities: usize,
     /// Classes by predicate set.
     pub(crate) by_predicate_set: AHashMap<PredicateSet, u32>,
@@ -34,36 +34,36 @@ pub(crate) struct Classes {
 /// The number of an atom while identities are computed.
 pub(crate) type AtomNumber = u32;
 
-/// The number of surroundings while identities are computed: what the holders of all larger prefixes make true.
+/// The number of an address's surroundings: the predicates that the members of all larger prefixes make true.
 pub(crate) type SurroundingsNumber = u32;
 
-/// Those of an address that lies in no larger prefix that has holders.
+/// The surroundings of an address that lies in no larger prefix with occupants.
 pub(crate) const NO_SURROUNDINGS: SurroundingsNumber = 0;
 
-/// Stands for the absence of an atom.
+/// The number for a missing atom.
 const NO_ATOM: AtomNumber = AtomNumber::MAX;
 
-/// Something for each set of kinds, ascending.
-type OfKinds<T> = AHashMap<Box<[KindId]>, T>;
+/// A map by sets of kinds; each set is ascending.
+type OfKinds<T> = AHashMap<Box<[MemberKindId]>, T>;
 
 /// Assigns identities to addresses, and classes to identities.
 pub(crate) struct Classifier<'a> {
     interner: &'a mut IdentityInterner,
-    kinds: &'a Kinds,
+    kinds: &'a MemberKinds,
     atoms: &'a AtomPredicates,
     /// By predicate.
     predicate_keys: &'a [PredicateKey],
     /// By atom.
     atom_predicates: Vec<PredicateSet>,
-    /// For each kind, for addresses that only this kind holds: the atom in which it was last met, and the identity
+    /// For each kind, for addresses with members of this kind only: the atom in which it was last met, and the identity
     /// there.
     of_one: Vec<(AtomNumber, Identity)>,
-    of_one_elsewhere: AHashMap<(KindId, AtomNumber), Identity>,
+    of_one_elsewhere: AHashMap<(MemberKindId, AtomNumber), Identity>,
     of_several: AHashMap<(SurroundingsNumber, AtomNumber), OfKinds<Identity>>,
     /// The predicates of surroundings, by number.
     surroundings: Vec<PredicateSet>,
     surroundings_numbers: AHashMap<PredicateSet, SurroundingsNumber>,
-    /// Those of addresses in a prefix, by those of the prefix and the kinds that hold it.
+    /// The surroundings of addresses in a prefix, by the surroundings and the member kinds of the prefix.
     surroundings_inside: AHashMap<SurroundingsNumber, OfKinds<SurroundingsNumber>>,
     truths: &'a mut Truths,
     classes: Classes,
@@ -72,7 +72,7 @@ pub(crate) struct Classifier<'a> {
 impl<'a> Classifier<'a> {
     pub(crate) fn new(
         interner: &'a mut IdentityInterner,
-        kinds: &'a Kinds,
+        kinds: &'a MemberKinds,
         atoms: &'a AtomPredicates,
         predicate_keys: &'a [PredicateKey],
         truths: &'a mut Truths,
@@ -101,15 +101,15 @@ impl<'a> Classifier<'a> {
         }
     }
 
-    /// The identity of an address that these kinds (ascending, distinct) hold in some surroundings and in an atom.
+    /// The identity of an address with members of these kinds (ascending, distinct), in some surroundings and an atom.
     pub(crate) fn identity(
         &mut self,
         around: SurroundingsNumber,
-        own: &[KindId],
+        own: &[MemberKindId],
         atom: AtomNumber,
     ) -> Result<Identity, TooMany> {
         if let ([one], NO_SURROUNDINGS) = (own, around) {
-            return self.single_holder(*one, atom);
+            return self.single_occupant(*one, atom);
         }
         let known = self.of_several.get(&(around, atom)).and_then(|of| of.get(own)).copied();
         if let Some(known) = known {
@@ -120,11 +120,11 @@ impl<'a> Classifier<'a> {
         Ok(identity)
     }
 
-    /// The identity of an address that one kind holds in an atom and in no larger prefix that has holders.
+    /// The identity of an address with members of one kind, in an atom and in no larger prefix with occupants.
     #[inline]
-    pub(crate) fn single_holder(
+    pub(crate) fn single_occupant(
         &mut self,
-        kind: KindId,
+        kind: MemberKindId,
         atom: AtomNumber,
     ) -> Result<Identity, TooMany> {
         if let Some((last, identity)) = self.of_one.get(kind as usize)
@@ -132,11 +132,15 @@ impl<'a> Classifier<'a> {
         {
             return Ok(*identity);
         }
-        self.single_holder_slow(kind, atom)
+        self.single_occupant_slow(kind, atom)
     }
 
     #[inline(never)]
-    fn single_holder_slow(&mut self, kind: KindId, atom: AtomNumber) -> Result<Identity, TooMany> {
+    fn single_occupant_slow(
+        &mut self,
+        kind: MemberKindId,
+        atom: AtomNumber,
+    ) -> Result<Identity, TooMany> {
         let identity = match self.of_one_elsewhere.get(&(kind, atom)) {
             Some(known) => *known,
             None => self.make_identity(NO_SURROUNDINGS, &[kind], atom)?,
@@ -150,11 +154,11 @@ impl<'a> Classifier<'a> {
         Ok(identity)
     }
 
-    /// The surroundings of addresses in a prefix that these kinds hold. Endpoints hold single addresses only.
+    /// The surroundings of addresses in a prefix with members of these kinds. Endpoints have single addresses only.
     pub(crate) fn surroundings(
         &mut self,
         outer: SurroundingsNumber,
-        own: &[KindId],
+        own: &[MemberKindId],
     ) -> Result<SurroundingsNumber, TooMany> {
         let known = self.surroundings_inside.get(&outer).and_then(|of| of.get(own)).copied();
         if let Some(known) = known {
@@ -174,7 +178,7 @@ impl<'a> Classifier<'a> {
     fn make_identity(
         &mut self,
         around: SurroundingsNumber,
-        own: &[KindId],
+        own: &[MemberKindId],
         atom: AtomNumber,
     ) -> Result<Identity, TooMany> {
         let atom = &self.atom_predicates[atom as usize];

@@ -37,7 +37,7 @@ pub(crate) struct IdentityInterner {
     /// The keys, one after another. A key is the length of the predicate set and its predicate keys, ascending, and
     /// then the same for the set without endpoints.
     keys: Vec<PredicateKey>,
-    /// Where each key ends.
+    /// The end of each key in `keys`.
     ends: Vec<usize>,
     /// The lowest identity that is not forgotten.
     pub(crate) first: u32,
@@ -129,7 +129,7 @@ impl IdentityInterner {
         }
     }
 
-    /// How many numbers have been given since keys were last forgotten.
+    /// The number of identities since keys were last forgotten.
     pub(crate) fn taken(&self) -> u32 {
         self.ends.len() as u32
     }

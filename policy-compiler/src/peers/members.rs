@@ -1,7 +1,7 @@
-//! The members of the cluster, with their addresses and what selectors see of them.
+//! The members of the cluster, with their addresses and labels.
 //!
 //! A *member* is a pod, a network set, a host endpoint, or some endpoints of a service. Members are borrowed from the
-//! model: a cluster has many, and nothing of them is copied.
+//! model: a cluster has many, so nothing is copied.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub(crate) struct Member<'m> {
     account_labels: Option<&'m Labels>,
 }
 
-/// What a member is.
+/// The object that a member stands for.
 #[derive(Debug)]
 pub(crate) enum MemberObject<'m> {
     Pod(&'m Endpoint),
@@ -73,7 +73,7 @@ impl<'m> Member<'m> {
         }
     }
 
-    /// What selectors see of it; `None` for the endpoints of a service.
+    /// The labels that selectors match; `None` for the endpoints of a service.
     pub(crate) fn view(&self) -> Option<LabelView<'_>> {
         let namespace = self.namespace_labels.map(|labels| (self.namespace, labels));
         let view = LabelView {

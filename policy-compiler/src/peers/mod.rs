@@ -1,16 +1,16 @@
 //! The members that have each address, and the predicates that are true of it.
 //!
 //! `members` lists which member has which prefixes; `selector_index` finds the members that a selector matches.
-//! `predicates` evaluates every predicate for every member; members with equal predicate sets are one *kind* (`kinds`).
-//! `addresses` sorts the prefixes (`prefixes`), each with the kinds that hold it and its *atom* (`atoms`). `classes` and
-//! `identity` give each prefix its identity and class.
+//! `predicates` evaluates every predicate for every member; members with equal predicate sets are one *kind*
+//! (`member_kinds`). `addresses` sorts the prefixes (`prefixes`), each with the kinds of its members and its *atom*
+//! (`atoms`). `classes` and `identity` give each prefix its identity and class.
 
 mod addresses;
 mod atoms;
 mod class_map;
 mod classes;
 mod identity;
-mod kinds;
+mod member_kinds;
 mod members;
 mod pod_index;
 mod predicate_set;
@@ -26,7 +26,7 @@ pub(crate) use atoms::AtomPredicates;
 pub(crate) use class_map::{ClassMap, NO_CLASS};
 pub(crate) use classes::{Classifier, NewClass, classes_by_predicate};
 pub(crate) use identity::{IdentityInterner, PredicateKey};
-pub(crate) use kinds::{KindId, Kinds};
+pub(crate) use member_kinds::{MemberKindId, MemberKinds};
 pub(crate) use members::{Member, Members};
 pub(crate) use pod_index::PodIndex;
 pub(crate) use predicate_set::{AddressFacts, PredicateSet, family, union};

@@ -27,7 +27,7 @@ pub(crate) struct PodIndex {
 struct Names {
     /// The namespace and the name of each.
     text: String,
-    /// Where each namespace ends, and each name.
+    /// The ends of each namespace and each name in `text`.
     ends: Vec<[usize; 2]>,
 }
 

@@ -16,7 +16,7 @@ pub(crate) fn union<'t>(sets: impl Iterator<Item = &'t PredicateId>) -> Predicat
     union.into()
 }
 
-/// What is known about an address: its predicate set, its family, and its ports in each port set.
+/// The facts about an address: its predicate set, its family, and its ports in each port set.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AddressFacts<'a> {
     /// Its predicate set; the family need not be in it.

@@ -24,7 +24,7 @@ pub(crate) struct Predicates {
 }
 
 impl Predicates {
-    /// Which predicates are in use, given the resolved terms in use.
+    /// For each predicate whether it is in use, given the resolved terms in use.
     pub(crate) fn in_use(&self, asked: &TermsInUse) -> Box<[bool]> {
         let mut in_use = asked.predicates.clone();
         in_use.resize(self.all.len(), false);

@@ -1,11 +1,11 @@
-//! The prefixes of one family, ascending, each with what is there.
+//! The prefixes of one family, ascending, each with its occupants.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::kinds::KindId;
+use super::member_kinds::MemberKindId;
 use crate::common::Rebuild;
 
 /// A prefix as numbers that sort as prefixes do: address, then length.
@@ -75,7 +75,7 @@ pub(super) fn v6(net: Ipv6Net) -> V6 {
     (net.addr().to_bits(), net.prefix_len())
 }
 
-/// What is at a prefix, as a number that sorts: an atom, a member by its kind, or an unknown address.
+/// An occupant of a prefix, as a number that sorts: an atom, a member by its kind, or an unknown address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Occupant(pub(super) u32);
 
@@ -83,25 +83,25 @@ impl Occupant {
     pub(super) const ATOM: Self = Self(0);
     pub(super) const UNKNOWN: Self = Self(u32::MAX);
 
-    pub(super) fn kind(self) -> Option<KindId> {
+    pub(super) fn kind(self) -> Option<MemberKindId> {
         (self != Self::ATOM && self != Self::UNKNOWN).then(|| self.0 - 1)
     }
 }
 
-impl From<KindId> for Occupant {
+impl From<MemberKindId> for Occupant {
     /// The last number counts as unknown: kinds that have no number of their own are denied.
-    fn from(kind: KindId) -> Self {
+    fn from(kind: MemberKindId) -> Self {
         kind.checked_add(1).map_or(Self::UNKNOWN, Self)
     }
 }
 
-/// The holders of an address.
+/// The occupants of all prefixes that contain an address.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Holders {
+pub(crate) struct Occupants {
     /// Distinct and ascending.
-    pub(crate) kinds: Vec<KindId>,
+    pub(crate) kinds: Vec<MemberKindId>,
     pub(crate) atom: Option<IpNet>,
-    /// Not enough is known of the address: it is denied.
+    /// Too little is known of the address: it is denied.
     pub(crate) unknown: bool,
 }
 
@@ -114,7 +114,7 @@ pub(super) struct Prefixes<P> {
     lengths: BTreeSet<u8>,
 }
 
-/// An edit of one occupant of one prefix: whether it comes or goes. Of one occupant, removals come first.
+/// An edit of one occupant of one prefix: true adds it, false removes it. Removals of an occupant come first.
 pub(super) type OccupantEdit<P> = ((P, Occupant), bool);
 
 impl<P: Prefix> Prefixes<P> {
@@ -128,31 +128,31 @@ impl<P: Prefix> Prefixes<P> {
         Self { all, lengths: lengths.collect() }
     }
 
-    /// The holders of a prefix, without those of smaller prefixes in it. `here`, if given, replaces the holders of
+    /// The occupants of a prefix and of all larger prefixes around it. `here`, if given, replaces the member kinds of
     /// exactly this prefix, if it is a host.
-    pub(super) fn holders(&self, of: P, here: Option<&[KindId]>) -> Holders {
-        let mut holders = Holders::default();
+    pub(super) fn occupants(&self, of: P, here: Option<&[MemberKindId]>) -> Occupants {
+        let mut occupants = Occupants::default();
         for length in self.lengths.range(..=of.length()) {
             let prefix = of.around(*length);
-            for item in self.occupants(prefix) {
+            for item in self.occupants_of(prefix) {
                 match item {
-                    Occupant::ATOM => holders.atom = Some(prefix.net()),
-                    Occupant::UNKNOWN => holders.unknown = true,
+                    Occupant::ATOM => occupants.atom = Some(prefix.net()),
+                    Occupant::UNKNOWN => occupants.unknown = true,
                     item if here.is_none() || !prefix.is_host() => {
-                        holders.kinds.extend(item.kind());
+                        occupants.kinds.extend(item.kind());
                     }
                     _ => {}
                 }
             }
         }
-        holders.kinds.extend(here.into_iter().flatten());
-        holders.kinds.sort_unstable();
-        holders.kinds.dedup();
-        holders
+        occupants.kinds.extend(here.into_iter().flatten());
+        occupants.kinds.sort_unstable();
+        occupants.kinds.dedup();
+        occupants
     }
 
-    /// The occupants of a prefix.
-    pub(super) fn occupants(&self, prefix: P) -> impl Iterator<Item = Occupant> {
+    /// The occupants of exactly this prefix.
+    pub(super) fn occupants_of(&self, prefix: P) -> impl Iterator<Item = Occupant> {
         self.from(prefix).take_while(move |(other, _)| *other == prefix).map(|(_, item)| *item)
     }
 

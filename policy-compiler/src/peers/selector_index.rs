@@ -303,7 +303,7 @@ impl<'m> SelectorIndex<'m> {
         self.each_domain(selector, |domain| match_domain(domain, members, selector, &mut visit));
     }
 
-    /// How many pods match a selector, without a look at each. Visits the other members that do.
+    /// The number of pods that match a selector, without a look at each. Visits the other members that do.
     pub(crate) fn count(&mut self, selector: &Selector, mut visit: impl FnMut(Position)) -> usize {
         let members = self.members;
         let mut count = 0;

@@ -1,4 +1,4 @@
-//! Which predicates and port sets the rules of an image use.
+//! The predicates and port sets that the rules of an image use.
 
 use crate::model::Family;
 use crate::resolve::{Resolved, Stage, Terms, Vocabulary};

@@ -4,10 +4,10 @@
 
 use crate::model::Model;
 
-/// How many truths a compilation may count, and so many more for each member.
+/// The most truths of a compilation, and the further truths for each member.
 const MOST: (usize, usize) = (8 << 20, 128);
 
-/// How many truths of a cluster may be counted.
+/// The most truths of a cluster.
 pub(crate) fn most_truths(model: &Model) -> usize {
     let pods_and_sets = model.endpoints.len() + model.network_sets.len();
     let members = pods_and_sets + model.host_endpoints.len() + model.services.len();
@@ -25,7 +25,7 @@ pub(crate) struct Truths {
 }
 
 impl Truths {
-    /// At most so many.
+    /// Counts at most this many truths.
     pub(crate) const fn new(most: usize) -> Self {
         Self { left: most }
     }

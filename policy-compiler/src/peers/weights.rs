@@ -1,4 +1,4 @@
-//! What a predicate costs: at least as many truths as come of it, without making one of them.
+//! The weight of a predicate: an upper bound of the number of its truths, computed without making one.
 
 use std::collections::BTreeSet;
 
@@ -22,13 +22,13 @@ pub(crate) struct Weights<'m> {
     index: SelectorIndex<'m>,
     /// The prefixes of members that are no sets.
     common: AllPrefixes,
-    /// The prefixes that the terms bring along that are weighed now.
+    /// The prefixes of the terms that are weighed now.
     own: AllPrefixes,
-    /// How many ports one member gives a name at most.
+    /// The most ports that one member gives a name.
     ports: AHashMap<&'m str, usize>,
 }
 
-/// The prefixes in the nets of members, by position.
+/// The number of prefixes in the nets of each member, by its position.
 type Inside = AHashMap<Position, usize>;
 
 /// Prefixes, ascending.
@@ -57,7 +57,7 @@ impl AllPrefixes {
         self.v4.len() + self.v6.len()
     }
 
-    /// How many are in a net.
+    /// The number of prefixes in a net.
     fn inside(&self, net: IpNet) -> usize {
         match net {
             IpNet::V4(net) => inside(&self.v4, v4(net)),
@@ -92,8 +92,8 @@ impl<'m> Weights<'m> {
         Self { model, members, index, common, own: AllPrefixes::default(), ports }
     }
 
-    /// The weight of each of some terms, for those who ask for them all: with the prefixes of members that are no sets,
-    /// and those that the terms bring along. Prefixes that others bring along are theirs to pay.
+    /// The weight of each of some terms, with the prefixes of members that are no sets and those of the terms. Prefixes
+    /// of other terms count for these.
     pub(crate) fn of_terms(&mut self, terms: &Terms, vocabulary: &Vocabulary) -> [Vec<usize>; 2] {
         let predicates = || terms.predicates.iter().map(|it| &vocabulary.predicates[*it as usize]);
         let port_sets = || terms.port_sets.iter().map(|it| &vocabulary.port_sets[*it as usize]);

@@ -1,4 +1,4 @@
-//! Where the reference sees peers and packets change: at what the model and its rules name.
+//! The boundaries of the reference for peers and packets: those that the model and its rules name.
 
 use std::collections::BTreeSet;
 

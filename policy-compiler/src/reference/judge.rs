@@ -1,4 +1,4 @@
-//! The linear reference as a judge that tells every end from every other.
+//! The linear reference as a judge. It treats no two ends alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -12,8 +12,8 @@ use ipnet::IpNet;
 
 use crate::model::{
     Action, Decision, DefaultAction, Direction, Entity, Family, Hook, HostEndpoint, ICMP, ICMPV6,
-    LabelView, Model, NamedPort, Noted, ObjectName, Policy, PolicyKind, PolicyName, PortMatch,
-    Protocol, Reason, Rule, RuleEnd, RuleName, ServiceEndpoints, Shown, Transport, Verdict,
+    L4Header, LabelView, Model, NamedPort, Noted, ObjectName, Policy, PolicyKind, PolicyName,
+    PortMatch, Protocol, Reason, Rule, RuleEnd, RuleName, ServiceEndpoints, Transport, Verdict,
     compare_policies,
 };
 use crate::resolve::{LocalName, Stage};
@@ -24,11 +24,11 @@ use crate::selector::Selector;
 pub struct Reference<'m> {
     model: &'m Model,
     /// The pods and host endpoints that have each address.
-    holders: BTreeMap<IpAddr, Vec<Holder<'m>>>,
+    by_address: BTreeMap<IpAddr, Vec<EndpointName<'m>>>,
 }
 
 #[derive(Debug, Clone)]
-enum Holder<'m> {
+enum EndpointName<'m> {
     Pod(&'m ObjectName),
     Host(&'m str),
 }
@@ -56,25 +56,25 @@ pub struct Packet {
     pub local: IpAddr,
     /// The address of the other end.
     pub peer: IpAddr,
-    /// What the packet shows.
+    /// Its protocol and L4 header.
     pub transport: Transport,
 }
 
 impl<'m> Reference<'m> {
     /// A judge over `model`.
     pub fn new(model: &'m Model) -> Self {
-        let mut holders: BTreeMap<IpAddr, Vec<Holder<'m>>> = BTreeMap::new();
+        let mut by_address: BTreeMap<IpAddr, Vec<EndpointName<'m>>> = BTreeMap::new();
         for (name, pod) in &model.endpoints {
             for address in &pod.addresses {
-                holders.entry(*address).or_default().push(Holder::Pod(name));
+                by_address.entry(*address).or_default().push(EndpointName::Pod(name));
             }
         }
         for (name, host) in &model.host_endpoints {
             for address in &host.addresses {
-                holders.entry(*address).or_default().push(Holder::Host(name));
+                by_address.entry(*address).or_default().push(EndpointName::Host(name));
             }
         }
-        Self { model, holders }
+        Self { model, by_address }
     }
 
     pub(crate) fn model(&self) -> &'m Model {
@@ -122,8 +122,8 @@ impl<'m> Reference<'m> {
         Some(policies)
     }
 
-    /// What decides a packet at a pod. [`Reason::Unknown`] for a pod that the model does not have, or a peer about
-    /// which too little is known.
+    /// The decision about a packet at a pod. [`Reason::Unknown`] for a pod that the model does not have, or a peer
+    /// about which too little is known.
     pub fn judge(&self, pod: &ObjectName, direction: Direction, packet: &Packet) -> Decision {
         match self.policies(pod, Stage::Pod, direction) {
             Some(policies) => self.judge_by(&policies, pod, Stage::Pod, direction, packet),
@@ -344,7 +344,7 @@ impl<'m> Reference<'m> {
     }
 
     fn is_failsafe(&self, direction: Direction, packet: &Packet) -> bool {
-        let Shown::Ports { destination, .. } = packet.transport.shown else { return false };
+        let L4Header::Ports { destination, .. } = packet.transport.l4 else { return false };
         self.model.failsafe.ports[direction as usize].iter().any(|(protocol, port, net)| {
             protocol.number() == packet.transport.protocol
                 && *port == destination
@@ -385,11 +385,11 @@ impl<'m> Reference<'m> {
             let own = self.model.endpoints.get_key_value(name);
             own.and_then(|(name, _)| pod(name)).into_iter().collect()
         } else {
-            let holders = self.holders.get(&address).into_iter().flatten();
-            holders
-                .filter_map(|holder| match holder {
-                    Holder::Pod(name) => pod(name),
-                    Holder::Host(name) => {
+            let endpoints = self.by_address.get(&address).into_iter().flatten();
+            endpoints
+                .filter_map(|endpoint| match endpoint {
+                    EndpointName::Pod(name) => pod(name),
+                    EndpointName::Host(name) => {
                         self.model.host_endpoints.get(*name).map(|host| Candidate {
                             view: Model::host_view(host),
                             named_ports: host.named_ports.iter().collect(),
@@ -419,7 +419,7 @@ struct Evaluation<'a> {
 
 impl Evaluation<'_> {
     fn rule_matches(&self, rule: &Rule) -> bool {
-        let Transport { protocol, shown } = self.packet.transport;
+        let Transport { protocol, l4 } = self.packet.transport;
         let family = Family::from_address(self.packet.peer);
         if rule.family.is_some_and(|only| only != family)
             || rule.protocol.is_some_and(|only| only != protocol)
@@ -432,8 +432,8 @@ impl Evaluation<'_> {
         // The other family's ICMP is a protocol like any other, without types and codes.
         let is_icmp = protocol == if family == Family::V4 { ICMP } else { ICMPV6 };
         if let Some(wanted) = rule.icmp {
-            let covered = match shown {
-                Shown::Icmp { kind, code } => wanted.covers(kind, code),
+            let covered = match l4 {
+                L4Header::Icmp { kind, code } => wanted.covers(kind, code),
                 _ => wanted.kind.is_none(),
             };
             if !is_icmp || !covered {
@@ -441,15 +441,15 @@ impl Evaluation<'_> {
             }
         }
         if let (Some(unwanted), true) = (rule.not_icmp, is_icmp) {
-            match shown {
-                Shown::Icmp { kind, code } if !unwanted.covers(kind, code) => {}
+            match l4 {
+                L4Header::Icmp { kind, code } if !unwanted.covers(kind, code) => {}
                 // A packet that does not show its type may have the excluded type.
                 _ => return false,
             }
         }
         let (local, peer) = rule.ends(self.direction);
-        let (source, destination) = match (Protocol::from_number(protocol), shown) {
-            (Some(of), Shown::Ports { source, destination }) => {
+        let (source, destination) = match (Protocol::from_number(protocol), l4) {
+            (Some(of), L4Header::Ports { source, destination }) => {
                 (Some((of, source)), Some((of, destination)))
             }
             _ => (None, None),

@@ -42,7 +42,7 @@ pub(crate) struct ResolveCache {
 #[derive(Debug)]
 pub(super) struct PodPolicies {
     pub(super) pod: Arc<Endpoint>,
-    /// Those that select it, in order.
+    /// The policies that select it, in order.
     pub(super) selecting: Vec<Arc<OrderedPolicy>>,
     pub(super) lists: Lists<Arc<ResolvedList>>,
 }
@@ -58,7 +58,7 @@ struct Context {
 #[derive(Debug)]
 struct CachedList {
     resolved: Arc<ResolvedList>,
-    /// Its policies as they were when it was resolved.
+    /// The policies from which it was resolved.
     policies: Vec<Arc<Policy>>,
 }
 

@@ -12,7 +12,7 @@ use super::steps::Steps;
 use super::terms::Terms;
 use crate::model::{Direction, ObjectName, PolicyName};
 
-/// What decides for one endpoint, stage and direction.
+/// The policies and profiles that decide for one endpoint, stage and direction.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct List {
     /// The stage.
@@ -31,7 +31,7 @@ pub struct List {
 /// A list, its rules, and the terms that they use.
 #[derive(Debug, Clone)]
 pub struct ResolvedList {
-    /// What it is.
+    /// The policies, in order.
     pub list: Arc<List>,
     /// Its rules.
     pub steps: Arc<Steps>,
@@ -49,7 +49,7 @@ pub struct ResolvedList {
     pub(crate) policy_steps: Range<usize>,
     /// The names of the policies' tiers.
     pub(crate) tiers: Vec<String>,
-    /// What they count in a [price](super::price).
+    /// The sizes of its policies in a [price](super::price).
     pub(super) priced_sizes: PricedSizes,
     /// The list that this one replaced.
     pub(crate) predecessor: Weak<ResolvedList>,

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::predicate::{PortSetId, PredicateId};
 use super::rule::{Ports, ResolvedEnd, ResolvedEntity, ResolvedRule};
-use crate::model::{Direction, Family, IcmpMatch, Protocol, Shown, Transport, icmp_of};
+use crate::model::{Direction, Family, IcmpMatch, L4Header, Protocol, Transport, icmp_of};
 
-/// What is known about an address.
+/// The facts about an address.
 pub(crate) trait Facts {
     /// Its family.
     fn family(&self) -> Family;
@@ -27,7 +27,7 @@ impl ResolvedEntity {
 }
 
 impl ResolvedEnd {
-    /// The ports that it names, those that entities share once.
+    /// The ports that the end names. Ports that entities share come once.
     pub(crate) fn ports(&self) -> impl Iterator<Item = &Ports> {
         let mut before = None;
         let of_entities = self.entities.iter().filter_map(move |entity| {
@@ -38,13 +38,13 @@ impl ResolvedEnd {
         of_entities.flat_map(|ports| ports.iter()).chain(&*self.not_ports)
     }
 
-    /// Its alternatives and what each of them names of an address.
+    /// The number of its alternatives and of their predicates.
     pub(crate) fn size(&self) -> usize {
         let each = self.entities.iter().map(|it| 1 + it.wanted.len() + it.unwanted.len());
         each.sum()
     }
 
-    /// How many port ranges and port sets it names.
+    /// The number of its port ranges and port sets.
     pub(crate) fn port_ranges(&self) -> usize {
         self.ports().count()
     }
@@ -67,9 +67,9 @@ pub(crate) fn matches(
     peer: &impl Facts,
     transport: Transport,
 ) -> bool {
-    let Transport { protocol, shown } = transport;
-    let icmp = |wanted: IcmpMatch| match shown {
-        Shown::Icmp { kind, code } => wanted.covers(kind, code),
+    let Transport { protocol, l4 } = transport;
+    let icmp = |wanted: IcmpMatch| match l4 {
+        L4Header::Icmp { kind, code } => wanted.covers(kind, code),
         _ => wanted.kind.is_none(),
     };
     let is_icmp = protocol == icmp_of(peer.family());
@@ -77,14 +77,14 @@ pub(crate) fn matches(
         || rule.not_protocol.is_some_and(|unwanted| unwanted == protocol)
         || rule.icmp.is_some_and(|wanted| !is_icmp || !icmp(wanted))
         || rule.not_icmp.is_some_and(|unwanted| {
-            is_icmp && (icmp(unwanted) || !matches!(shown, Shown::Icmp { .. }))
+            is_icmp && (icmp(unwanted) || !matches!(l4, L4Header::Icmp { .. }))
         })
     {
         return false;
     }
     let of_ports = Protocol::from_number(protocol);
-    let ports = match (of_ports, shown) {
-        (Some(of), Shown::Ports { source, destination }) => Some((of, source, destination)),
+    let ports = match (of_ports, l4) {
+        (Some(of), L4Header::Ports { source, destination }) => Some((of, source, destination)),
         _ => None,
     };
     let (local_port, peer_port) = match (direction, ports) {
@@ -101,15 +101,15 @@ pub(crate) fn matches(
         && end_matches(&rule.peer, peer, peer_port, has_ports)
 }
 
-/// `has_ports`: the packet's protocol has ports, whether the packet shows them or not.
+/// `has_ports`: the packet's protocol has ports, whether the packet has them or not.
 fn end_matches(
     end: &ResolvedEnd,
     facts: &impl Facts,
-    shown: Option<(Protocol, u16)>,
+    port: Option<(Protocol, u16)>,
     has_ports: bool,
 ) -> bool {
     let listed = |ports: &[Ports]| {
-        shown.is_some_and(|(protocol, number)| {
+        port.is_some_and(|(protocol, number)| {
             ports.iter().any(|ports| match ports {
                 Ports::Range(first, last) => (*first..=*last).contains(&number),
                 Ports::Set(port_set) => {
@@ -118,7 +118,7 @@ fn end_matches(
             })
         })
     };
-    (end.not_ports.is_empty() || !has_ports || (shown.is_some() && !listed(&end.not_ports)))
+    (end.not_ports.is_empty() || !has_ports || (port.is_some() && !listed(&end.not_ports)))
         && end
             .entities
             .iter()

@@ -1,4 +1,4 @@
-//! Which policies apply to a local endpoint, and what they ask about the two ends of a packet.
+//! The policies that apply to a local endpoint, and their terms for the two ends of a packet.
 //!
 //! A *list* is the policies that select an endpoint at one [`Stage`] and in one direction, tier by tier, with what
 //! happens if no rule decides: [`Steps`] in the order of evaluation. Everything that a list asks about an address is a

@@ -13,9 +13,9 @@ pub(crate) struct PolicyRules {
     pub(super) policy: Arc<Policy>,
     /// The rules, each as a step of tier 0.
     pub(super) steps: Box<[Step]>,
-    /// The terms that they use of the local end and of the peer.
+    /// The terms that the rules use of the local end and of the peer.
     pub(super) terms: [Terms; 2],
-    /// What they count in a [price](super::price).
+    /// The size of the rules in a [price](super::price).
     pub(super) size: usize,
     /// The decision after its tier's last rule, if the policy is the first enforced one of the tier and the tier denies
     /// at its end.

@@ -23,7 +23,7 @@ pub enum Predicate {
     Service(ObjectName),
     /// Some member that has the address matches (any member if there is no selector) and gives a port name this number.
     NamesPort {
-        /// Which members.
+        /// The members; `None` is all.
         selector: Option<Selector>,
         /// The name.
         name: String,
@@ -70,14 +70,14 @@ pub type PredicateId = u32;
 /// A question about an address whose answer is a set of protocols and ports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PortSet {
-    /// Which numbers do the matching members give this name?
+    /// The numbers that the matching members give this name.
     Named {
-        /// Which members; `None` is all.
+        /// The members; `None` is all.
         selector: Option<Selector>,
         /// The name.
         name: String,
     },
-    /// Which ports does the address have as an endpoint of this service?
+    /// The ports of the address as an endpoint of this service.
     Service(ObjectName),
 }
 

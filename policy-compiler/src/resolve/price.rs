@@ -1,10 +1,10 @@
-//! What the policies of namespaces cost to compile from nothing: known before anything is compiled of them.
+//! The price of a namespace's policies: an estimate, before compilation, of the cost to compile them from nothing.
 //!
-//! A price is a number of units of about half a microsecond. It counts the rules of policies that have a namespace, with
-//! what they name (their [size](super::size)). Each policy counts [`OF_POLICY`] times for the predicates and addresses that it brings along,
-//! and once more in each list that it is in, which makes rows. If its rules ask for something of the endpoint itself, the
+//! A price is a number of units of about half a microsecond. It counts the rules of policies that have a namespace,
+//! with the terms that they name (their [size](super::size)). A policy counts [`OF_POLICY`] times for its predicates
+//! and addresses, and once more for the rows of each list that it is in. If its rules test the endpoint itself, the
 //! list may have rows for each of its endpoints, and counts for each that differs. Policies without a namespace have no
-//! price: who may write them may do anything.
+//! price: their authors may do anything.
 
 use std::collections::BTreeMap;
 use std::mem::replace;

@@ -1,12 +1,12 @@
-//! Policies by a label that they require: an endpoint is compared with those whose label it has, and with those that
-//! require none.
+//! Policies by a label that they require. An endpoint is compared only with policies whose label it has, and with those
+//! that require none.
 
 use ahash::AHashMap;
 
 use crate::model::LabelView;
 use crate::selector::{Comparison, Node, Selector, is_reserved};
 
-/// A policy for which more values will do is only looked up by its key.
+/// A policy that accepts more values is looked up by its key only.
 const MOST_VALUES: usize = 64;
 
 /// See the module. Each policy is a `P`.
@@ -19,9 +19,9 @@ pub(super) struct ByRequiredLabel<P> {
 /// The policies that require a label with this key.
 #[derive(Debug)]
 struct OfKey<P> {
-    /// By the value that they require; no list is empty. A policy for which several values will do is at each of them.
+    /// By the value that they require; no list is empty. A policy that accepts several values is at each of them.
     by_value: AHashMap<String, Vec<P>>,
-    /// Those for which any value may do.
+    /// The policies that may accept any value.
     any_value: Vec<P>,
 }
 
@@ -90,7 +90,7 @@ impl<P> ByRequiredLabel<P> {
         }
     }
 
-    /// Those that may select an endpoint, some perhaps twice.
+    /// The policies that may select an endpoint; some may come twice.
     pub(super) fn candidates(&self, view: &LabelView<'_>) -> impl Iterator<Item = &P> {
         let of_labels = view.own_labels().flat_map(|(key, value)| {
             let of_key = self.labelled.get(key);

@@ -80,7 +80,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         resolver
     }
 
-    /// `before` is what the pod had; `changes` are the policies that changed since.
+    /// `before`: the pod's last policies; `changes`: the policies that changed since.
     fn pod(
         &mut self,
         name: &LocalName,
@@ -310,7 +310,7 @@ impl<'m, 'k> Resolver<'m, 'k> {
         (steps, of_policies, tiers)
     }
 
-    /// Adds the profiles' rules. Returns what happens after them. `first` is the first enforced policy.
+    /// Adds the profiles' rules. Returns the decision after them. `first` is the first enforced policy.
     fn fallback(&mut self, list: &List, first: Option<PolicyName>, steps: &mut Steps) -> Reason {
         let direction = list.direction;
         if let Some(host) = &list.broken_host {

@@ -1,5 +1,5 @@
-//! Hashes of what policies state, made at first use. Most of the work is hashing rules, which a compilation may do on a
-//! second thread.
+//! Hashes of the content of policies, made at first use. Most of the work is hashing rules, which a compilation may do
+//! on a second thread.
 
 use std::hash::{Hash, Hasher};
 
@@ -9,7 +9,7 @@ use crate::common::StableHasher;
 use crate::model::Direction;
 
 impl ResolvedList {
-    /// A hash of everything that its policies state: equal for equal policies in every process of one build, and
+    /// A hash of the content of its policies: equal for equal policies in every process of one build, and
     /// different (up to 64 bits) for others. An author who finds a collision delays the enforcement of his own change
     /// and nothing else: no policy can hide a change of another.
     pub(crate) fn revision(&self) -> u64 {

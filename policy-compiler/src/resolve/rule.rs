@@ -6,7 +6,7 @@ use super::predicate::{PortSetId, PredicateId};
 use crate::common::SmallList;
 use crate::model::IcmpMatch;
 
-/// Ports as a rule names them.
+/// The ports that a rule names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Ports {
     /// Both ends included.
@@ -19,8 +19,8 @@ pub enum Ports {
 /// of `unwanted` is, and the port is one of `ports`, if these are given.
 ///
 /// An entity of several nets becomes one for each net. Each net is a predicate of its own, so an address has as many
-/// of these predicates as nets contain it (33 or 129 at most), however many rules name the nets. What the entities of a
-/// rule have in common they share: a rule of *n* nets and *m* ports takes memory for *n + m*.
+/// of these predicates as nets contain it (33 or 129 at most), however many rules name the nets. The entities of a
+/// rule share their common parts: a rule of *n* nets and *m* ports takes memory for *n + m*.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ResolvedEntity {
     /// The families that it can match.

@@ -1,4 +1,4 @@
-//! The size of policies, of which their [price](super::price) is made: their rules, and what they name.
+//! The size of policies: their rules, and the terms that these name. Their [price](super::price) rests on it.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use super::steps::Step;
 use super::terms::Terms;
 use super::vocabulary::Vocabulary;
 
-/// What looks at all members of the cluster counts this much: a name of ports, and a key of a selector that has more than
-/// [`FEW_KEYS`].
+/// The size of a term that is tested on all members of the cluster: a port name, or a key of a selector that has more
+/// than [`FEW_KEYS`].
 const OF_ALL_MEMBERS: usize = 64;
 
 /// Nearly all selectors have no more keys.
 const FEW_KEYS: usize = 8;
 
-/// A policy with these steps: one, its rules, and what they name of both ends.
+/// The size of a policy with these steps: 1, and the sizes of its rules and of their terms.
 pub(super) fn size(steps: &[Step], terms: &[Terms; 2], vocabulary: &Vocabulary) -> usize {
     let of_terms = terms.iter().map(|terms| {
         let selectors = terms.predicates.iter().filter_map(|it| {
@@ -34,7 +34,7 @@ pub(super) fn size(steps: &[Step], terms: &[Terms; 2], vocabulary: &Vocabulary) 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PricedSizes {
     pub(super) all: usize,
-    /// Of those whose rules ask for something of the endpoint itself.
+    /// The size of those whose rules test the endpoint itself.
     pub(super) of_local: usize,
 }
 

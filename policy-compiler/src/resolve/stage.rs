@@ -2,7 +2,7 @@
 
 use crate::model::{Direction, Hook};
 
-/// Where on a packet's path an endpoint's policies are evaluated.
+/// The point on a packet's path at which an endpoint's policies are evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
     /// At a pod.

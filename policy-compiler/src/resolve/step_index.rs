@@ -15,8 +15,8 @@ pub(crate) struct StepIndex {
     pub(crate) always: Vec<u32>,
     /// The other steps, by the index of the required predicate among those that the list uses.
     wanting: Grouped,
-    /// How many alternatives the steps have that require nothing, and those that require each predicate. A look at a step
-    /// is a look at all of its alternatives.
+    /// The numbers of alternatives: of steps that require nothing, and of those that require each predicate. A look at
+    /// a step is a look at all of its alternatives.
     alternatives: (usize, Vec<usize>),
 }
 
@@ -47,8 +47,8 @@ impl StepIndex {
         }
     }
 
-    /// How many alternatives the steps have that require nothing, and those that require each of the list's predicates,
-    /// in their order.
+    /// The numbers of alternatives: of steps that require nothing, and of those that require each of the list's
+    /// predicates, in their order.
     pub(crate) fn alternatives(&self) -> (usize, &[usize]) {
         (self.alternatives.0, &self.alternatives.1)
     }

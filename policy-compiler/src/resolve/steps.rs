@@ -5,17 +5,17 @@ use std::sync::Arc;
 use super::rule::ResolvedRule;
 use crate::model::{Decision, Noted, PolicyName};
 
-/// What a matching rule does.
+/// The effect of a matching rule.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// Ends the evaluation.
     Decide(Arc<Decision>),
-    /// Goes on after the tier.
+    /// Continues after the tier.
     Pass(Arc<Noted>),
-    /// Goes on with the next rule.
+    /// Continues with the next rule.
     Log(Arc<Noted>),
-    /// Goes on with the next rule. Of one staged policy the first matching rule is noted, and the logging rules before
-    /// it. After the policy's rules there may be a step that matches every packet: what the end of its tier would do.
+    /// Continues with the next rule. Of a staged policy the first matching rule is noted, with the logging rules before
+    /// it. After the policy's rules there may be a step that matches every packet: it stands for the end of its tier.
     Staged(Arc<Noted>),
 }
 
@@ -24,14 +24,14 @@ pub enum Outcome {
 pub struct Step {
     /// Index of its tier in [`Steps::ends`].
     pub tier: u32,
-    /// When it matches.
+    /// The conditions under which it matches.
     pub rule: Arc<ResolvedRule>,
-    /// What it does if it matches.
+    /// The effect if it matches.
     pub outcome: Outcome,
 }
 
 impl Step {
-    /// The rule, and what it names of both ends.
+    /// The size of the rule and of its terms for both ends.
     pub(super) fn size(&self) -> usize {
         1 + self.rule.local.size() + self.rule.peer.size()
     }
@@ -42,7 +42,7 @@ impl Step {
 pub struct Steps {
     /// The rules, ascending by tier.
     pub steps: Vec<Step>,
-    /// For each tier what happens after its last rule: a decision, or `None` for the next tier. The last is a decision.
+    /// For each tier the decision after its last rule; `None`: the next tier follows. The last entry is a decision.
     pub ends: Vec<Option<Arc<Decision>>>,
 }
 

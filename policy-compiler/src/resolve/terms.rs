@@ -32,7 +32,7 @@ impl Terms {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no terms.
     pub(super) fn is_empty(&self) -> bool {
         self.predicates.is_empty() && self.port_sets.is_empty()
     }

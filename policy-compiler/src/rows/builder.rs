@@ -1,6 +1,6 @@
 //! The row builder: builds the rows of a plan, and the paths that they lead to.
 //!
-//! It buys: with a second thread, and with rows that are merged from what each group of rules gives alone, the site of
+//! The gain: with a second thread, and with rows that are merged from what each group of rules gives alone, the site of
 //! `docs/performance.md` compiles from nothing in 48 ms (goal 50); it took 95 ms before these and some smaller changes
 //! (`docs/experiments.md`).
 
@@ -31,11 +31,11 @@ pub(crate) struct RowBuilder {
     /// Bytes of the cells of the chains so far.
     pub(crate) cell_bytes: usize,
     precomputed: Precomputed,
-    /// How many rules, and predicates of rules, all rows so far have looked at.
+    /// The number of rules, and of their predicates, that all rows so far have tested.
     pub(crate) looks: u64,
 }
 
-/// What follows from a list alone, for each list.
+/// The precomputed part of each list.
 type Precomputed = AHashMap<Pinned<Arc<ResolvedList>>, PrecomputedList>;
 
 /// The rows that were built, in the order of their numbers in the plan, and the numbers in the plan of the chains that
@@ -50,7 +50,7 @@ pub(crate) struct BuiltRows {
 pub(crate) struct Thresholds {
     /// More rows than this are built by two threads.
     pub(crate) rows: usize,
-    /// If a list has more rules than this and needs many rows, what follows from the list alone is precomputed.
+    /// If a list has more rules than this and needs many rows, the part that depends on the list alone is precomputed.
     pub(crate) rules: usize,
     /// Chains whose rows look at more rules than this may be walked over; 0: every chain is.
     pub(crate) looks: usize,

@@ -1,7 +1,7 @@
 //! The rows of one chain.
 //!
 //! The rules of a row come in *groups*: the rules that require one predicate of the peer, and the rules that require
-//! none. What a group matches alone is kept for further rows. See `builder` for what that buys.
+//! none. The matches of a group alone are kept for further rows. `builder` has the gain.
 
 use super::decide::decide;
 use super::first_match::{FirstMatch, FirstMatches};
@@ -17,7 +17,7 @@ use crate::model::Family;
 use crate::peers::{AddressFacts, Predicates};
 use crate::resolve::{PredicateId, ResolvedList, Step};
 
-/// What follows from a list's rules alone, for any predicates of the local end.
+/// The part of a chain that depends on the list's rules alone.
 #[derive(Debug)]
 pub(super) struct PrecomputedList {
     pub(super) paths: FirstPaths,
@@ -32,7 +32,7 @@ impl PrecomputedList {
     pub(super) fn new(list: &ResolvedList, paths: FirstPaths) -> Self {
         let all = (0..).zip(&list.steps.steps).map(|(at, step)| {
             let (wanted, matched, families) = single_alternative(&step.rule, list.list.direction)?;
-            Some((ReadyStep::new(at, step, StepMatch::One(wanted, matched)), families))
+            Some((ReadyStep::new(at, step, StepMatch::Single(wanted, matched)), families))
         });
         Self { paths, ready: all.collect() }
     }
@@ -57,9 +57,9 @@ impl ReadyStep {
 #[derive(Debug, Clone, Copy)]
 enum StepMatch {
     /// One match set for every peer that has a predicate; `None`: for every peer. Most steps are of this kind.
-    One(Option<PredicateId>, CompactMatch),
+    Single(Option<PredicateId>, CompactMatch),
     /// A range of the family's alternatives.
-    Some { first: u32, end: u32 },
+    Alternatives { first: u32, end: u32 },
 }
 
 /// The steps of a chain for the peers of one family.
@@ -69,7 +69,7 @@ struct FamilySteps<'a> {
     /// steps of a group, so they are adjacent.
     groups: Vec<Option<(u32, u32)>>,
     ready: Vec<ReadyStep>,
-    /// What was precomputed for the list.
+    /// The precomputed steps of the list.
     precomputed: Option<&'a [Option<ReadyForAll>]>,
     /// The prepared steps, if nothing was precomputed and many rows are built. They are made in order, so that they are
     /// adjacent in memory.
@@ -80,7 +80,7 @@ struct FamilySteps<'a> {
     firsts: FirstMatches,
 }
 
-/// What the steps of a group match alone.
+/// The match of a group's steps alone.
 #[derive(Clone, Copy, Default)]
 enum GroupMatch {
     #[default]
@@ -138,7 +138,7 @@ impl<'a> FamilySteps<'a> {
                 let (ready, families) =
                     precomputed.and_then(|all| all.get(*step as usize)?.as_ref())?;
                 if families[family as usize] {
-                    let StepMatch::One(_, claim) = ready.ways else { return None };
+                    let StepMatch::Single(_, claim) = ready.ways else { return None };
                     matched.push((*step, claim));
                 }
                 Some(())
@@ -205,9 +205,9 @@ impl<'a> FamilySteps<'a> {
             [] => return None,
             [Alternative::Fixed(wanted, matched)] => {
                 self.ways.truncate(first);
-                StepMatch::One(wanted, matched)
+                StepMatch::Single(wanted, matched)
             }
-            _ => StepMatch::Some { first: first as u32, end: self.ways.len() as u32 },
+            _ => StepMatch::Alternatives { first: first as u32, end: self.ways.len() as u32 },
         };
         Some(ReadyStep::new(index, step, ways))
     }
@@ -342,9 +342,9 @@ impl<'a, 'd> ChainRowBuilder<'a, 'd> {
                 it.is_none_or(|it| predicates_true.binary_search(&it).is_ok())
             };
             match ways {
-                StepMatch::One(wanted, claim) if holds(wanted) => matched.push((step, claim)),
-                StepMatch::One(..) => {}
-                StepMatch::Some { first, end } => {
+                StepMatch::Single(wanted, claim) if holds(wanted) => matched.push((step, claim)),
+                StepMatch::Single(..) => {}
+                StepMatch::Alternatives { first, end } => {
                     for way in &all_ways[first as usize..end as usize] {
                         let here = match way {
                             Alternative::Fixed(wanted, claim) => holds(*wanted).then_some(*claim),

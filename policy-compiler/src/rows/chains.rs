@@ -10,17 +10,17 @@ use crate::common::{ChainId, Identity, StableHasher};
 use crate::image::{LocalEndpoint, LocalPredicateSets};
 use crate::model::{Family, Model};
 use crate::peers::{
-    Addresses, AtomPredicates, Kinds, MemberPredicates, Members, PredicateSet, Predicates,
+    Addresses, AtomPredicates, MemberKinds, MemberPredicates, Members, PredicateSet, Predicates,
 };
 use crate::prefix_map::PrefixMap;
 use crate::resolve::{LocalName, PredicateId, Resolved, ResolvedList};
 
-/// Everything from which the predicate sets of the local pods follow.
+/// The inputs of the predicate sets of the local pods.
 pub(crate) struct LocalPods<'a> {
     pub(crate) model: &'a Model,
     pub(crate) members: &'a Members<'a>,
     pub(crate) member_predicates: &'a MemberPredicates,
-    pub(crate) kinds: &'a Kinds,
+    pub(crate) kinds: &'a MemberKinds,
     pub(crate) atoms: &'a AtomPredicates,
     pub(crate) addresses: &'a Addresses,
     pub(crate) prefixes: &'a PrefixMap,
@@ -49,9 +49,10 @@ impl LocalPods<'_> {
             if identity == Identity::UNKNOWN {
                 continue;
             }
-            let holders = self.addresses.holders((*address).into(), None);
-            let atom = holders.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
-            let set = self.kinds.local_predicate_set(own, &holders.kinds, &atom);
+            let occupants = self.addresses.occupants((*address).into(), None);
+            let atom =
+                occupants.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
+            let set = self.kinds.local_predicate_set(own, &occupants.kinds, &atom);
             sets.push((Family::from_address(*address), identity, set));
         }
         Some(sets)

@@ -15,7 +15,7 @@ use crate::resolve::{PredicateId, ResolvedList};
 pub(super) struct Clause<'a> {
     pub(super) step: u32,
     matches: ClauseMatch<'a>,
-    /// Which of the sets of active clauses it is in.
+    /// The set of active clauses that it is in.
     pub(super) group: u32,
 }
 
@@ -32,11 +32,11 @@ pub(super) struct Clauses<'a> {
     /// By rank, the clauses that require the predicate, and those that exclude it.
     pub(super) wanting: Grouped,
     pub(super) excluding: Grouped,
-    /// By rank, whether the predicate says which ports a peer has.
+    /// By rank, whether the predicate determines a peer's ports.
     pub(super) of_ports: Vec<bool>,
     /// Whether a clause looks at the peer's ports.
     pub(super) looks_at_ports: bool,
-    /// For each group of clauses what they look at in a row: see [`parts`].
+    /// For each group of clauses the parts of a row that they test: see [`parts`].
     pub(super) groups: Vec<u16>,
 }
 
@@ -126,7 +126,7 @@ impl<'a> Clauses<'a> {
 }
 
 impl Clause<'_> {
-    /// What it takes to look at it.
+    /// The cost of testing it, in steps.
     pub(super) fn steps(&self) -> usize {
         match &self.matches {
             ClauseMatch::Fixed(_) => 1,
@@ -134,7 +134,7 @@ impl Clause<'_> {
         }
     }
 
-    /// What it matches at a peer; `None` for nothing.
+    /// The packets that it matches at a peer; `None` for none.
     pub(super) fn claim(
         &self,
         peer: &AddressFacts<'_>,

@@ -17,7 +17,7 @@ pub(super) fn decide(
     let decision = decided.and_then(|decided| steps.decision(decided)).cloned();
     let unknown = || Arc::new(Reason::Unknown(list.direction).into());
     let decision = decision.unwrap_or_else(unknown);
-    // Rules after the first matter only if the first is noted and the walk goes on.
+    // Rules after the first matter only if the first is noted and the walk continues.
     if noted.is_empty() {
         return (decision, true);
     }

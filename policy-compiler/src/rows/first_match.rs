@@ -2,7 +2,7 @@
 //!
 //! If the first matching rule decides, no later rule matters. Then the row of a peer with two predicates follows from
 //! the rows of peers with one: each port gets the lower of two rules. So the pieces of the rules that require one
-//! predicate are made once, for all rows. See `builder` for what that buys.
+//! predicate are made once, for all rows. `builder` has the gain.
 
 use super::match_set::CompactMatch;
 use crate::image::NO_KEY;

@@ -3,7 +3,7 @@
 //! The intervals that a tree of lines divides determine the tree; the intervals and targets of a line determine the
 //! line. So, from the leaves up, equal intervals lead to one target, and rows are equal if their targets are.
 //!
-//! It buys: the site's tables take 4.8 MB (goal 16) and mostly fit the caches; a random lookup of 30 ns needs that
+//! The gain: the site's tables take 4.8 MB (goal 16) and mostly fit the caches; a random lookup of 30 ns needs that
 //! (`docs/performance.md`).
 
 use crate::common::{IndexTable, PathId};

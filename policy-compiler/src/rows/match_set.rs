@@ -18,7 +18,7 @@ pub(crate) struct TableMatch {
     pub(crate) keys: Ranges,
     /// The source ports that match.
     pub(crate) sources: Ranges,
-    /// Whether packets that show no key also match.
+    /// Whether packets without a key also match.
     pub(crate) bare: bool,
 }
 
@@ -223,7 +223,7 @@ fn port_range_match(
 }
 
 impl PeerAlternative<'_> {
-    /// How many port ranges and port sets its match set is made of, for each peer.
+    /// The number of port ranges and port sets in its match set, for each peer.
     pub(super) fn ports(&self) -> usize {
         let peer = self.peer.ports.as_ref().map_or(0, |ports| ports.len());
         peer + self.rule.peer.not_ports.len() + self.rule.local.port_ranges()
@@ -274,7 +274,7 @@ impl Facts for NoFacts {
     }
 }
 
-/// What a rule asks of a packet, apart from its ends.
+/// The terms of a rule about a packet, except those about its ends.
 #[derive(Clone, Copy)]
 pub(crate) struct PacketTerms {
     pub(crate) protocol: Option<u8>,
@@ -373,7 +373,7 @@ pub(crate) fn match_set(
             };
             let wanted = rule.icmp.map_or_else(Ranges::all, keys);
             let unwanted = rule.not_icmp.filter(|_| is_icmp).map(keys).unwrap_or_default();
-            // A later fragment does not show its type: it matches only if every type matches.
+            // A later fragment has no type: it matches only if every type matches.
             let keys = wanted.intersection(&unwanted.complement());
             let bare = keys.is_all();
             TableMatch { keys, sources: Ranges::all(), bare }

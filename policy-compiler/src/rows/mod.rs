@@ -1,4 +1,4 @@
-//! The rows: what happens to each packet between a chain and a class.
+//! The rows: the decisions on all packets between a chain and a class.
 //!
 //! `chains` finds the distinct chains. `plan` says which rows a chain needs: one for each set of predicates that its
 //! rules can tell apart (`partition`). `builder` builds them chain by chain (`chain_rows`): it turns the rules that may

@@ -1,7 +1,7 @@
 //! The painter of a row: each key belongs to the first rule that claims it.
 //!
-//! Claims come in the order of the rules. A claim takes the keys in it that no earlier claim took, so the cost of a
-//! claim is what it takes, and the painter knows when later claims can take nothing more.
+//! Claims come in the order of the rules. A claim takes the keys in it that no earlier claim took, so a claim costs as
+//! much as it takes, and the painter knows when later claims can take nothing more.
 
 use super::interner::RowInterner;
 use super::match_set::{CompactMatch, MatchSets};
@@ -12,7 +12,7 @@ use crate::image::{Interval, NO_KEY, OTHERS, Row, TABLES, Target};
 #[derive(Debug)]
 pub(super) struct Painter {
     tables: [TablePaint; TABLES],
-    /// What is painted throughout: [`Parts`](parts) as bits.
+    /// The parts that are painted throughout, as bits of [`parts`].
     pub(super) done: u16,
     intervals: Vec<Interval>,
 }
@@ -26,11 +26,11 @@ struct TablePaint {
     open: Box<[u64; WORDS]>,
     /// For each word of `open` whether it is not zero.
     occupied: [u64; WORDS / 64],
-    /// How many keys are open.
+    /// The number of open keys.
     left: u32,
-    /// What was taken: first and last key.
+    /// The ranges of keys that were taken, each with its target.
     pieces: Vec<(u32, u32, Target)>,
-    /// Where packets without a key lead.
+    /// The target of packets without a key.
     bare: Option<Target>,
 }
 
@@ -70,8 +70,8 @@ impl Painter {
         }
     }
 
-    /// Paints what is left of a match set. Returns whether there was anything; `None`, with the row in any state, if
-    /// the match set looks at source ports.
+    /// Paints the keys of a match set that are open. Returns whether there were any; `None`, with the row in any state,
+    /// if the match set tests source ports.
     pub(super) fn paint(
         &mut self,
         claim: CompactMatch,
@@ -112,7 +112,7 @@ impl Painter {
         painted
     }
 
-    /// The row. What nothing claimed leads to `none`. Also returns the number of intervals.
+    /// Returns the row and its number of intervals. Keys that nothing claimed lead to `none`.
     pub(super) fn row(&mut self, none: Target, interner: &mut RowInterner) -> (Row, usize) {
         let Self { tables, intervals, .. } = self;
         let mut row = [none; TABLES];
@@ -146,7 +146,7 @@ impl Painter {
 }
 
 impl TablePaint {
-    /// Takes what is open from the first to the last key.
+    /// Takes the open keys from the first to the last.
     fn paint(&mut self, first: u32, last: u32, to: Target) -> bool {
         if self.left == 0 || first > last {
             return false;

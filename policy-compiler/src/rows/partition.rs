@@ -36,7 +36,7 @@ impl ClassColumns {
     }
 }
 
-/// Stands for the absence of a part.
+/// The number for a missing part.
 const NO_PART: u32 = u32::MAX;
 
 /// The peers that rows are built for: their family, and those predicates of the chain that are true of them.

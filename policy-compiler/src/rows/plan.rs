@@ -1,7 +1,7 @@
 //! The row plan: which rows have to be built. A chain needs one row for each of the different sets of its predicates
 //! that are true of a class.
 //!
-//! It buys: a changed policy costs the rows of the classes that its rules may match, and not those of all classes. In
+//! The gain: a changed policy costs the rows of the classes that its rules may match, and not those of all classes. In
 //! the cluster of `docs/performance.md` such a change takes 3.0 ms (goal 5), and a whole compilation 31 ms.
 
 use std::ops::Range;
@@ -42,9 +42,9 @@ pub(crate) struct PlannedChain<'a> {
 
 enum PlannedCells {
     /// Every row has to be built.
-    All(Arc<Partition>),
+    Full(Arc<Partition>),
     /// The existing row of each class; and the classes that need another row, each with the index of its part.
-    Some { rows: Vec<u32>, open: Vec<(u32, u32)>, parts: Parts },
+    Incremental { rows: Vec<u32>, open: Vec<(u32, u32)>, parts: Parts },
 }
 
 impl<'a> RowPlan<'a> {
@@ -113,7 +113,7 @@ impl<'a> RowPlan<'a> {
             Some((*class, parts.push(family(set)?, relevant)))
         });
         let open = open.collect::<Option<_>>().ok_or(Rebuild)?;
-        self.add(at, (list, local), PlannedCells::Some { rows, open, parts });
+        self.add(at, (list, local), PlannedCells::Incremental { rows, open, parts });
         Ok(())
     }
 
@@ -127,15 +127,15 @@ impl<'a> RowPlan<'a> {
         turn: u64,
     ) {
         let partition = partitions.get(list.peer_predicates(ports), classes, turn);
-        self.add(at, (list, local), PlannedCells::All(partition));
+        self.add(at, (list, local), PlannedCells::Full(partition));
     }
 }
 
 impl PlannedCells {
     fn parts(&self) -> &Parts {
         match self {
-            Self::All(partition) => &partition.parts,
-            Self::Some { parts, .. } => parts,
+            Self::Full(partition) => &partition.parts,
+            Self::Incremental { parts, .. } => parts,
         }
     }
 }
@@ -146,22 +146,22 @@ impl PlannedChain<'_> {
         self.cells.parts().part(number - self.rows.start)
     }
 
-    /// Rules, what they name of peers, and the predicates of the rows.
+    /// The number of rules, of their terms for peers, and of the predicates of the rows.
     pub(crate) fn size(&self) -> usize {
         let steps = self.list.steps.steps.iter();
         let named = steps.map(|step| 1 + step.rule.peer.size());
         named.sum::<usize>() + self.rows.len() + self.cells.parts().predicates.len()
     }
 
-    /// How many alternatives of rules its rows look at if they are built one by one: those of rules that require a
-    /// predicate that the peers have, or none; and what is asked again within each row.
+    /// The number of alternatives of rules that its rows test if they are built one by one: those of rules that require
+    /// a predicate that the peers have, or none; and those that a row tests again.
     pub(crate) fn looks(&self) -> usize {
         let again = self.rows.len().saturating_mul(self.looks_again());
         self.looks_once().saturating_add(again)
     }
 
-    /// What a row asks more than once: source ports for each range of keys, rules that are noted for each decision, and
-    /// the ports of a rule for each peer whose ports it looks at.
+    /// The number of repeated tests in a row: source ports for each range of keys, noted rules for each decision, and
+    /// the ports of a rule for each peer whose ports it tests.
     fn looks_again(&self) -> usize {
         let (mut keys, mut sources, mut noted, mut named) = (1_usize, 0_usize, 0, 0);
         for Step { rule, outcome, .. } in &self.list.steps.steps {
@@ -206,7 +206,7 @@ impl PlannedChain<'_> {
         most == 0 || (looks > most && looks / FAR > self.size())
     }
 
-    /// Whether most steps matter to one of the rows, because there are many rows.
+    /// Whether there are so many rows that most steps matter to one of them.
     pub(crate) fn uses_most_steps(&self) -> bool {
         self.rows.len() * 8 >= self.list.steps.steps.len()
     }
@@ -214,8 +214,8 @@ impl PlannedChain<'_> {
     /// Bytes of its cells.
     pub(crate) fn bytes(&self) -> usize {
         match &self.cells {
-            PlannedCells::All(partition) => size_of_val(&*partition.of_class),
-            PlannedCells::Some { rows, .. } => size_of_val(&**rows),
+            PlannedCells::Full(partition) => size_of_val(&*partition.of_class),
+            PlannedCells::Incremental { rows, .. } => size_of_val(&**rows),
         }
     }
 
@@ -224,10 +224,10 @@ impl PlannedChain<'_> {
         let made = made.get(self.rows).unwrap_or_default();
         let made = |part: u32| made.get(part as usize).copied().unwrap_or(LINEAR);
         match self.cells {
-            PlannedCells::All(partition) => {
+            PlannedCells::Full(partition) => {
                 partition.of_class.iter().map(|part| made(*part)).collect()
             }
-            PlannedCells::Some { mut rows, open, .. } => {
+            PlannedCells::Incremental { mut rows, open, .. } => {
                 for (class, part) in open {
                     if let Some(row) = rows.get_mut(class as usize) {
                         *row = made(part);

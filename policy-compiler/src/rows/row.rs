@@ -1,4 +1,4 @@
-//! One row: what happens to each packet between a chain and a class, by a sweep over the match sets of the rules.
+//! One row: the decisions on all packets between a chain and a class, by a sweep over the match sets of the rules.
 
 use super::first_match::{FirstMatch, FirstMatches, MergeScratch, NO_RULE};
 use super::interner::RowInterner;
@@ -269,7 +269,7 @@ impl<D: FnMut(ActiveRules<'_>) -> (PathId, bool)> PathFinder<'_, D> {
     }
 }
 
-/// What it takes to read one of the rules for a decision, which may note and so keep them all.
+/// The work to read one of a decision's rules. A decision may note, and so keep, all of them.
 const READ: usize = 8;
 
 /// The rules whose match sets contain a key, ascending and distinct, until the work runs out.

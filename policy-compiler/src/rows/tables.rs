@@ -85,7 +85,7 @@ impl RowTables {
         *self = Self { builder, scale: self.scale, ..Self::default() };
     }
 
-    /// Precomputes what follows from long lists alone, before a compilation from nothing.
+    /// Precomputes the parts that depend on long lists alone, before a compilation from nothing.
     pub(crate) fn precompute(&mut self, lists: &[Arc<ResolvedList>]) {
         self.builder.begin();
         let scale = self.scale;
@@ -122,7 +122,7 @@ impl RowTables {
         self.forget();
     }
 
-    /// The cells of all chains. Everything that is used again rests on the same classes and predicates. `columns` are
+    /// The cells of all chains. All parts that are used again have the same classes and predicates. `columns` are
     /// the classes by predicate, if they are known already.
     pub(crate) fn build(
         &mut self,

@@ -1,8 +1,8 @@
-//! Until when further rules may matter, while the rules that match are collected in order.
+//! The end of the rules that may matter, while matching rules are collected in order.
 
 use crate::resolve::Outcome;
 
-/// What a rule does to the walk over the rules.
+/// The effect of a matching rule on the walk over the rules.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum StepEffect {
     Decide,

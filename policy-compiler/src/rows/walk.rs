@@ -27,18 +27,18 @@ use super::plan::PlannedChain;
 use super::row::FirstPaths;
 use super::until_decided::UntilDecided;
 use super::walk_order::Order;
-use super::walk_state::{Active, Flip, Frame, State};
+use super::walk_state::{Active, Flip, Frame, WalkState};
 use super::work::Work;
 use crate::image::Target;
 use crate::model::Family;
 use crate::peers::{AddressFacts, Predicates};
 use crate::resolve::{PredicateId, ResolvedList};
 
-/// A row that was made.
+/// A finished row.
 #[derive(Clone, Copy)]
-struct Made {
+struct MadeRow {
     row: u32,
-    /// The clauses that took something in it, as a range of `Walk::visible`; `None`: any may matter.
+    /// The clauses that took keys in it, as a range of `Walk::visible`; `None`: any may matter.
     visible: Option<(u32, u32)>,
 }
 
@@ -90,12 +90,11 @@ impl<'a, 'd> Walk<'a, 'd> {
             let match_sets = &mut self.scratch.match_sets;
             let clauses =
                 Clauses::new(chain, family, &order.ranked, self.predicates, match_sets, work)?;
-            let mut state = State::new(&clauses, &self.hashes);
-            let mut known: AHashMap<u128, Made> = AHashMap::new();
+            let mut state = WalkState::new(&clauses, &self.hashes);
+            let mut known: AHashMap<u128, MadeRow> = AHashMap::new();
             let mut entered: Vec<Frame> = Vec::new();
-            // The rows that were made where the walk came by and has not left since: how many predicates and flips there
-            // were.
-            let mut around: Vec<(usize, usize, Made)> = Vec::new();
+            // The rows that were made on the way to the current position: the number of predicates and flips there.
+            let mut around: Vec<(usize, usize, MadeRow)> = Vec::new();
             for (row, ranks, fork) in order.each() {
                 let same = entered.iter().zip(ranks).take_while(|(one, rank)| one.rank == **rank);
                 let same = same.count();
@@ -108,8 +107,8 @@ impl<'a, 'd> Walk<'a, 'd> {
                     around.pop();
                 }
                 for depth in same..=ranks.len() {
-                    // Where the walk forks, it makes a row even if no peer needs it: those behind the fork differ
-                    // little from it.
+                    // At a fork the walk makes a row even if no peer needs it: the rows behind the fork differ little
+                    // from it.
                     let is_made = around.last().is_some_and(|(made, ..)| *made == depth);
                     if depth == ranks.len() || (depth == fork && !is_made) {
                         let outer = around.last().copied();
@@ -144,7 +143,7 @@ impl<'a, 'd> Walk<'a, 'd> {
 
     /// Whether the current row is one that was made around it: only clauses have changed since, none came, and those
     /// that went had taken nothing.
-    fn is_same(&self, state: &State, flips: usize, made: Made, work: &mut Work) -> bool {
+    fn is_same(&self, state: &WalkState, flips: usize, made: MadeRow, work: &mut Work) -> bool {
         let Some((start, end)) = made.visible else { return state.flips.len() == flips };
         let visible = self.visible.get(start as usize..end as usize).unwrap_or_default();
         let since = state.flips.get(flips..).unwrap_or_default();
@@ -162,10 +161,10 @@ impl<'a, 'd> Walk<'a, 'd> {
         &mut self,
         (paths, rows): (&mut PathTable, &mut RowInterner),
         clauses: &Clauses<'a>,
-        state: &State,
+        state: &WalkState,
         (family, set): (Family, &[PredicateId]),
         work: &mut Work,
-    ) -> Option<Made> {
+    ) -> Option<MadeRow> {
         let possible_ports = &self.predicates.possible_ports;
         let peer = AddressFacts { predicates: set, family, possible_ports };
         let first = self.visible.len();
@@ -200,11 +199,11 @@ impl<'a, 'd> Walk<'a, 'd> {
             let (row, intervals) = self.painter.row(none, rows);
             work.spend(intervals)?;
             let visible = Some((first as u32, self.visible.len() as u32));
-            return Some(Made { row: rows.intern_row(row), visible });
+            return Some(MadeRow { row: rows.intern_row(row), visible });
         }
         self.visible.truncate(first);
         let row = self.swept_row((paths, rows), clauses, state, &peer, work)?;
-        Some(Made { row, visible: None })
+        Some(MadeRow { row, visible: None })
     }
 
     /// Makes a row in which more than the first matching rule matters.
@@ -212,7 +211,7 @@ impl<'a, 'd> Walk<'a, 'd> {
         &mut self,
         (paths, rows): (&mut PathTable, &mut RowInterner),
         clauses: &Clauses<'a>,
-        state: &State,
+        state: &WalkState,
         peer: &AddressFacts<'_>,
         work: &mut Work,
     ) -> Option<u32> {

@@ -1,12 +1,12 @@
-//! Where a walk over rows is: the predicates that were entered, and the clauses that match there.
+//! The position of a walk over rows: the predicates that were entered, and the clauses that match there.
 
 use ahash::RandomState;
 
 use super::clauses::Clauses;
 use crate::common::BitSet;
 
-/// Where the walk is.
-pub(super) struct State {
+/// The position of a walk.
+pub(super) struct WalkState {
     /// By clause: how many predicates it lacks.
     lacking: Vec<u32>,
     /// By group: the clauses that match.
@@ -32,7 +32,7 @@ pub(super) struct Frame {
     pub(super) flips: usize,
 }
 
-impl State {
+impl WalkState {
     /// No predicate is entered.
     pub(super) fn new(clauses: &Clauses<'_>, hashes: &[RandomState; 2]) -> Self {
         let mut state = Self {
@@ -133,12 +133,12 @@ fn hash(number: u64, hashes: &[RandomState; 2]) -> u128 {
 
 /// The active clauses, ascending.
 pub(super) struct Active<'s> {
-    /// What a group looks at, its clauses, and the next of them.
+    /// For each group the parts of a row that it tests, its clauses, and the next of them.
     groups: Vec<(u16, &'s BitSet, Option<u32>)>,
 }
 
 impl<'s> Active<'s> {
-    pub(super) fn new(clauses: &Clauses<'_>, state: &'s State) -> Self {
+    pub(super) fn new(clauses: &Clauses<'_>, state: &'s WalkState) -> Self {
         let groups = clauses.groups.iter().zip(&state.active);
         Self { groups: groups.map(|(parts, set)| (*parts, set, set.next(0))).collect() }
     }

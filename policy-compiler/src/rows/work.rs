@@ -31,12 +31,12 @@ pub(super) fn of_all(largest: usize) -> usize {
 }
 
 impl Work {
-    /// As much as this, until all rows take `bytes`.
+    /// This much work, until all rows take `bytes`.
     pub(super) fn new(all: usize, bytes: usize) -> Self {
         Self { left: all, all, bytes }
     }
 
-    /// For what is bounded otherwise.
+    /// No bound: the caller has another one.
     pub(super) fn unlimited() -> Self {
         Self::new(usize::MAX, usize::MAX)
     }
@@ -51,7 +51,7 @@ impl Work {
         self.left == 0
     }
 
-    /// `None` if there is not as much left.
+    /// Spends work; `None` if less is left.
     pub(super) fn spend(&mut self, steps: usize) -> Option<()> {
         let left = self.left.checked_sub(steps);
         self.left = left.unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Labels, and the reserved keys under which selectors see what a member inherits.
+//! Labels, and the reserved keys of inherited labels.
 
 use std::collections::BTreeMap;
 

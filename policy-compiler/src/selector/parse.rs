@@ -22,9 +22,9 @@ pub struct SelectorError {
     pub at: usize,
     /// Characters from the beginning, counted from 1.
     pub character: usize,
-    /// What is there.
+    /// The text at this place.
     pub found: String,
-    /// What may be there.
+    /// The text that may stand there.
     pub expected: &'static str,
 }
 

@@ -4,7 +4,7 @@ use super::expression::{Comparison, Node, Selector};
 use super::labels::LabelSource;
 
 impl Selector {
-    /// Whether the selector may match something that has `labels` and perhaps others: `may_be` tells whether a label that
+    /// Whether the selector may match something that has `labels` and perhaps others: `may_be`: whether a label that
     /// is not among them may be there, with this value if one is named. `false` is certain.
     pub fn may_match_with(
         &self,

@@ -104,11 +104,11 @@ proptest! {
             let chain = ChainId(chain.index(chains) as u32);
             let (local, peer) = (image.identity_v4(local), image.identity_v4(peer));
             let decisions = image.decisions(chain, local, peer, Family::V4, source);
-            let (runs, key) = match (Protocol::from_number(transport.protocol), transport.shown) {
-                (Some(of), Shown::Ports { destination, .. }) => {
+            let (runs, key) = match (Protocol::from_number(transport.protocol), transport.l4) {
+                (Some(of), L4Header::Ports { destination, .. }) => {
                     (&decisions.ports[of as usize], destination)
                 }
-                (None, Shown::Icmp { kind, code }) if transport.protocol == ICMP => {
+                (None, L4Header::Icmp { kind, code }) if transport.protocol == ICMP => {
                     (&decisions.icmp, u16::from_be_bytes([kind, code]))
                 }
                 (None, _) if ![ICMP, ICMPV6].contains(&transport.protocol) => {
@@ -116,21 +116,21 @@ proptest! {
                 }
                 _ => continue,
             };
-            let shown = match transport.shown {
-                Shown::Ports { destination, .. } => Shown::Ports { source, destination },
+            let l4 = match transport.l4 {
+                L4Header::Ports { destination, .. } => L4Header::Ports { source, destination },
                 other => other,
             };
-            let told = image.classify(chain, local, peer, Transport { shown, ..transport });
+            let told = image.classify(chain, local, peer, Transport { l4, ..transport });
             let run = runs.iter().find(|run| (run.first..=run.last).contains(&key)).unwrap();
             prop_assert_eq!(run.path, told, "{:?} {}", decisions, transport);
             let whole = runs.windows(2).all(|two| two[0].last + 1 == two[1].first && two[0].path != two[1].path);
             prop_assert!(whole && runs[0].first == 0 && runs[runs.len() - 1].last == u16::MAX);
             if !decisions.by_source {
-                let other = match transport.shown {
-                    Shown::Ports { destination, .. } => Shown::Ports { source: source ^ 0x55, destination },
+                let other = match transport.l4 {
+                    L4Header::Ports { destination, .. } => L4Header::Ports { source: source ^ 0x55, destination },
                     other => other,
                 };
-                let other = image.classify(chain, local, peer, Transport { shown: other, ..transport });
+                let other = image.classify(chain, local, peer, Transport { l4: other, ..transport });
                 prop_assert_eq!(other, told, "by another source port");
             }
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use manx_calculation::calc::{Local, NextStep};
+use manx_calculation::calc::{LocalPod, NextStep};
 use manx_dataplane::tables::Tables;
 use manx_dataplane::worker::Command;
 use manx_objects::contents::{Changes, Contents};
@@ -197,7 +197,7 @@ impl World {
             let planned_pods = self.plan.planned_pods.iter().filter(|planned| planned.node == node);
             let local = |planned: &PlannedPod| {
                 let attachment = planned.attachment?;
-                let local = Local {
+                let local = LocalPod {
                     index: attachment.index,
                     attachment: attachment.number,
                     port: attachment.port,

@@ -21,7 +21,7 @@ use crate::host::process::{self, Process, tail};
 pub const AGENT: &str = "agent";
 /// The folder of the manifests that all agents read.
 pub(super) const MANIFESTS: &str = "manifests";
-/// How long an agent may take to start, and to enforce what it was given.
+/// The most time of an agent to start, and to enforce its objects.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The command line of an agent: that of `manx node`, and the namespace of its node.
@@ -82,7 +82,6 @@ impl Agent {
         Ok(agent)
     }
 
-    /// The agent's status.
     pub(super) fn status(&self) -> Result<Status, Error> {
         Ok(Client::connect(&self.socket)?.status()?)
     }

@@ -35,12 +35,11 @@ pub struct Cluster {
     folder: TempDir,
 }
 
-/// What an attacker may send, and from where.
+/// The namespace and the addresses that an attacker uses.
 #[derive(Debug, Clone)]
 pub struct Attack {
     /// The network namespace of its pod.
     pub netns: PathBuf,
-    /// Its address.
     pub from: Ipv4Addr,
     /// The address of a pod on its node.
     pub near: Ipv4Addr,
@@ -96,7 +95,7 @@ impl Cluster {
         Ok(Self { agents, ends, others, polling: shape.polling, folder })
     }
 
-    /// What the attacker may send.
+    /// The namespace and the addresses that the attacker uses.
     ///
     /// # Errors
     /// The cluster has no attacker: its [shape](Shape::attack) does not ask for one.

@@ -15,7 +15,7 @@ pub(crate) struct Pod {
     pub(crate) address: IpAddr,
 }
 
-/// What a policy allows one pod in spite of the default deny.
+/// The traffic that a policy allows one pod in spite of the default deny.
 struct Allowed {
     policy: &'static str,
     pod: &'static str,
@@ -123,7 +123,6 @@ fn policy(text: &mut String, allowed: &Allowed, rules: usize) {
     );
 }
 
-/// The pods.
 pub(crate) fn pods(pods: &[Pod]) -> String {
     let mut text = String::new();
     for Pod { name, node, address } in pods {

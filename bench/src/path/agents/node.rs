@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::path::constants::NAMESPACE;
 use crate::path::links::named_namespace;
 
-/// An agent, the pods that it may be told to attach, and their folder. The agent ends when it is dropped.
+/// An agent, the pods that it can attach, and their folder. The agent ends when it is dropped.
 #[derive(Debug)]
 pub struct Node {
     agent: Agent,
@@ -45,7 +45,6 @@ impl Node {
         Ok(Self { agent, pods, folder })
     }
 
-    /// The pods.
     pub fn pods(&self) -> &[Attach] {
         &self.pods
     }

@@ -8,9 +8,7 @@ use crate::host::cores::Cores;
 /// An encapsulation between nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overlay {
-    /// IPIP.
     Ipip,
-    /// VXLAN.
     Vxlan,
 }
 
@@ -25,11 +23,11 @@ pub struct Shape {
     pub rules: usize,
     /// How pods are attached.
     pub device: Device,
-    /// What workers do while there are no packets.
+    /// The way in which idle workers wait for packets.
     pub polling: Polling,
     /// The number of workers of each agent.
     pub workers: usize,
-    /// Where the workers run.
+    /// The cores on which the workers run.
     pub cores: Cores,
     /// Whether there is an attacker on the first node. It may send to one pod on its node and to one on the second
     /// node. If the ends are on one node, the second node has no agent, and packets that arrive there are dropped.

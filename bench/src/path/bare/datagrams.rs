@@ -35,7 +35,7 @@ pub(super) fn pod_limits() -> (u32, Option<u32>) {
 pub(super) struct Datagrams(UdpSocket);
 
 impl Datagrams {
-    /// Opens one from this node's namespace to `peer`.
+    /// Opens a port from this node's namespace to `peer`.
     pub(super) fn open(node: &FilePath, peer: Ipv4Addr) -> Result<Self, Error> {
         let node = File::open(node).map_err(io_error("the node's namespace cannot be opened"))?;
         netns::run_in(&node, || Self::connect(peer))?.map_err(io_error("no UDP socket"))

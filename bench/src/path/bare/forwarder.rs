@@ -24,7 +24,6 @@ use crate::path::constants::MTU;
 pub const BARE: &str = "bare";
 /// The number of packets received at once, as by a worker.
 const BATCH: usize = 32;
-/// The longest sleep.
 const SLEEP: Duration = Duration::from_secs(1);
 
 /// The command line of a bare forwarder.

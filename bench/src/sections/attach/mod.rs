@@ -1,4 +1,4 @@
-//! How long it takes to attach many pods to one real agent, and what waits meanwhile.
+//! The time to attach many pods to one real agent, and the delay of other work meanwhile.
 //!
 //! In each round the pods are attached one after the other, detached, attached at once, and detached. Meanwhile a
 //! policy of all pods changes ten times a second, so that the agent reads its datastore and publishes tables, and a
@@ -27,9 +27,9 @@ use rows::{FIGURES, HEAD, NAME, PODS};
 
 /// About how long a round takes.
 const ROUND: Duration = Duration::from_secs(8);
-/// How long the policy changes before the first pod is attached.
+/// The time for which the policy changes before the first pod is attached.
 const LEAD: Duration = Duration::from_millis(500);
-/// How much longer it may take to attach all at once than one after the other.
+/// The most time to attach all at once, as a part of the time one after the other.
 const LONGER: Goal = Goal::AtMost(1.0);
 
 /// The row of this section.
@@ -38,7 +38,6 @@ pub fn rows(settings: &Settings) -> Vec<ListedRow> {
     vec![ListedRow::new(NAME, HEAD, estimate)]
 }
 
-/// Measures it.
 pub fn measure(run: &mut Run) -> Result<(), Error> {
     if let Some(why) = run.no_namespaces.clone() {
         return run.add_missing(NAME, why, false);
@@ -94,7 +93,8 @@ fn measure_once(
     Ok(figures.map(|it| it.as_secs_f64() * 1e3))
 }
 
-/// Attaches all pods while a policy changes. Returns when that began, when all had their policy, and what was observed.
+/// Attaches all pods while a policy changes. Returns the time of the beginning, the time when all had their policy, and
+/// the observations.
 fn attach_observed(
     node: &Node,
     attach: fn(&Node) -> Result<(), Error>,

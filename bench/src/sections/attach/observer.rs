@@ -1,4 +1,4 @@
-//! What an agent does while pods are attached: when it publishes tables, and when it answers.
+//! An observer of an agent while pods are attached: it notes when the agent publishes tables and when it answers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,13 +14,13 @@ const BETWEEN_CHANGES: Duration = Duration::from_millis(100);
 /// The time between an answer of the agent and the next request.
 const BETWEEN_REQUESTS: Duration = Duration::from_millis(2);
 
-/// How long a publication may take that follows a change.
+/// The most time from a change to its publication.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// When the agent was seen to do something.
+/// The times of the agent's actions.
 #[derive(Debug, Default)]
 pub(super) struct Observed {
-    /// When it answered.
+    /// The times of its answers.
     pub(super) answers: Vec<Instant>,
     /// When an answer had tables of another version than the one before it.
     pub(super) publications: Vec<Instant>,

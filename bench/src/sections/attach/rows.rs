@@ -1,4 +1,4 @@
-//! The row: how many pods, and what is measured of them.
+//! The row: the number of pods, and the measured quantities.
 
 /// The row's name on the command line.
 pub(super) const NAME: &str = "attach";

@@ -1,5 +1,5 @@
-//! What a change of one object costs the control thread of a node, in a cluster of 100,000 pods, 5,000 nodes and 14,000
-//! policies: from the changed object in the store to new tables.
+//! The cost of one object's change to the control thread of a node, in a cluster of 100,000 pods, 5,000 nodes and
+//! 14,000 policies: from the changed object in the store to new tables.
 
 mod cluster;
 mod node;
@@ -49,7 +49,6 @@ pub fn rows(_: &Settings) -> Vec<ListedRow> {
     vec![ListedRow::new(NAME, DESCRIPTION, ESTIMATE)]
 }
 
-/// Measures it.
 pub fn measure(run: &mut Run) -> Result<(), Error> {
     run.progress.begin(&format!("{NAME}: {DESCRIPTION}"));
     let measured = measure_all(run.settings.changes).map(|Results { figures, remarks }| {
@@ -141,7 +140,7 @@ fn measure_proof(
     Ok(())
 }
 
-/// Each pod changes, changes back, goes and comes.
+/// Each pod is changed, changed back, removed and added.
 fn measure_pods(
     count: usize,
     contents: &mut Contents,

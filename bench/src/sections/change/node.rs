@@ -1,8 +1,8 @@
-//! The first node of the cluster without its devices: what its control thread calculates.
+//! The first node of the cluster without its devices: the calculation of its control thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use manx_calculation::calc::{Calculation, Inputs, Local};
+use manx_calculation::calc::{Calculation, Inputs, LocalPod};
 use manx_calculation::import::Cluster;
 use manx_calculation::interfaces::Interfaces;
 
@@ -21,11 +21,10 @@ pub(super) struct Node {
     pub(super) calculation: Calculation,
     pub(super) cluster: Cluster,
     pub(super) topology: Topology,
-    pub(super) locals: BTreeMap<ObjectName, Local>,
+    pub(super) locals: BTreeMap<ObjectName, LocalPod>,
 }
 
 impl Node {
-    /// Calculates the tables.
     pub(super) fn tables(&mut self) -> Tables {
         self.with_inputs(Calculation::tables)
     }
@@ -60,14 +59,17 @@ impl Node {
 }
 
 /// The node's pods, as if each was attached.
-pub(super) fn attached_pods(cluster: &Cluster) -> BTreeMap<ObjectName, Local> {
+pub(super) fn attached_pods(cluster: &Cluster) -> BTreeMap<ObjectName, LocalPod> {
     let ours =
         cluster.pods_by_node.iter().filter(|(_, node)| ***node == *NODE).map(|(name, _)| &**name);
     let local = |(index, name): (u32, &ObjectName)| {
         let addresses = cluster.model.endpoints.get(name).map(|it| it.addresses.clone());
         let addresses = addresses.into_iter().flatten().collect();
         let port = PortId(2 + index as u16);
-        (name.clone(), Local { index, attachment: index, port, host: None, addresses, mtu: 1480 })
+        (
+            name.clone(),
+            LocalPod { index, attachment: index, port, host: None, addresses, mtu: 1480 },
+        )
     };
     (0..).zip(ours).map(local).collect()
 }

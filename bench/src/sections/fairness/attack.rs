@@ -32,7 +32,7 @@ const BUFFER: i32 = 8 << 20;
 #[derive(Debug, Parser)]
 #[command(name = ATTACK)]
 struct Arguments {
-    /// What it sends
+    /// The packets that it sends
     kind: Kind,
     /// The pod's network namespace
     #[arg(long)]
@@ -40,7 +40,7 @@ struct Arguments {
     /// The pod's address
     #[arg(long)]
     from: Ipv4Addr,
-    /// Where it sends
+    /// The address that it sends to
     #[arg(long)]
     to: Ipv4Addr,
     /// The pod's device carries Ethernet frames
@@ -57,7 +57,7 @@ struct Arguments {
     seconds: f64,
 }
 
-/// Where an attacker runs, and how long.
+/// The place of an attacker, and the length of its attack.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     /// How its pod is attached.

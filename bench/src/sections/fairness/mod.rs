@@ -1,4 +1,4 @@
-//! What a pod's attack leaves its neighbour of the time of the node's workers.
+//! The share of the workers' time that is left to a pod while its neighbour attacks.
 //!
 //! A process in a pod sends one kind of packets as fast as it can. Meanwhile another pod of the node has a TCP stream
 //! to a third pod, or a UDP ping-pong. In the control, which is measured in turn with it, a process on the attacker's
@@ -19,16 +19,16 @@ use crate::report::goal::Goal;
 use crate::report::statistics::Pair;
 use crate::run::{ListedRow, Run, Settings};
 
-use node::{AttackedNode, Beside, QUIET};
+use node::{AttackedNode, CoreLoad, QUIET};
 use rows::{ROWS, Row};
 
 /// The part of its fair share that a neighbour keeps.
 const KEPT: Goal = Goal::AtLeast(0.9);
-/// How much longer the p99 of its round trips may become.
+/// The most that the p99 of its round trips may grow, as a factor.
 const LONGER: Goal = Goal::AtMost(3.0);
-/// The fair share of a neighbour beside one attacker, as a part of its rate beside the loop.
+/// The fair share of a neighbour of one attacker, as a part of its rate with the loop.
 const HALF: f64 = 0.5;
-/// The rate of a neighbour that asks for less than its fair share, as a part of its rate beside the loop.
+/// The rate of a neighbour that needs less than its fair share, as a part of its rate with the loop.
 const QUARTER: f64 = 0.25;
 
 /// The rows of this section.
@@ -37,7 +37,7 @@ pub fn rows(settings: &Settings) -> Vec<ListedRow> {
     ROWS.iter().map(|row| ListedRow::new(row.name, &row.description(), estimate)).collect()
 }
 
-/// How long a round of three pairs takes.
+/// The time of a round of three pairs.
 fn round_estimate(settings: &Settings) -> Duration {
     6 * (settings.length + WARM_UP) + 3 * 2 * QUIET
 }
@@ -65,9 +65,9 @@ pub fn measure(run: &mut Run) -> Result<(), Error> {
 /// The pairs of a row, one of each kind a round.
 #[derive(Default)]
 struct Pairs {
-    /// A stream as fast as possible, beside its fair share.
+    /// A stream as fast as possible, compared with its fair share.
     stream: Vec<Pair>,
-    /// A stream that asks for a quarter.
+    /// A stream that needs a quarter.
     quarter: Vec<Pair>,
     /// The p99 of a ping-pong.
     ping: Vec<Pair>,
@@ -98,16 +98,16 @@ fn measure_row(run: &Run, row: &Row) -> Result<(Vec<Figure>, String), Error> {
     Ok((figures, node.summary()))
 }
 
-/// One pair each of the stream, the stream that asks for a quarter, and the ping-pong.
+/// One pair each of the stream, the stream that needs a quarter, and the ping-pong.
 fn measure_round(node: &mut AttackedNode<'_>) -> Result<[Pair; 3], Error> {
-    let beside_loop = node.measure_stream(Beside::Loop, None)?;
-    let manx = node.measure_stream(Beside::Attack, None)?;
+    let beside_loop = node.measure_stream(CoreLoad::Loop, None)?;
+    let manx = node.measure_stream(CoreLoad::Attack, None)?;
     let stream = Pair { beside: beside_loop * HALF, manx };
     let pace = Some(beside_loop * QUARTER);
-    let beside = node.measure_stream(Beside::Loop, pace)?;
-    let quarter = Pair { beside, manx: node.measure_stream(Beside::Attack, pace)? };
-    let beside = node.measure_ping(Beside::Loop)?;
-    let ping = Pair { beside, manx: node.measure_ping(Beside::Attack)? };
+    let beside = node.measure_stream(CoreLoad::Loop, pace)?;
+    let quarter = Pair { beside, manx: node.measure_stream(CoreLoad::Attack, pace)? };
+    let beside = node.measure_ping(CoreLoad::Loop)?;
+    let ping = Pair { beside, manx: node.measure_ping(CoreLoad::Attack)? };
     Ok([stream, quarter, ping])
 }
 

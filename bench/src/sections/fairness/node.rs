@@ -19,14 +19,14 @@ use crate::path::traffic::{self, PingPong, TcpStreams, WARM_UP};
 use crate::report::statistics::percentile;
 use crate::run::Settings;
 
-/// How long an attacker may run after a measurement.
+/// The most time for which an attacker runs after a measurement.
 const MARGIN: Duration = Duration::from_secs(10);
-/// How long the agent may take for the packets that an attacker leaves behind: the buffers of veths hold millions of
+/// The most time of the agent for the packets that an attacker leaves behind: the buffers of veths hold millions of
 /// segments.
 const SETTLE: Duration = Duration::from_secs(5);
 /// The attacker's packets are handled when none has come for so long.
 pub(super) const QUIET: Duration = Duration::from_millis(100);
-/// How long the neighbour may take to get packets through again after an attack.
+/// The most time until the neighbour's packets pass again after an attack.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
 /// See the module. It is built for one row.
@@ -55,13 +55,13 @@ struct Attacks {
     dropped: BTreeMap<String, u64>,
     pings: usize,
     lost: usize,
-    /// How often the node was rebuilt, because it did not finish the packets that were left.
+    /// The number of times that the node was rebuilt because it did not finish the packets that were left.
     rebuilt: usize,
 }
 
-/// What runs on the attacker's core during a measurement.
+/// The load on the attacker's core during a measurement.
 #[derive(Clone, Copy)]
-pub(super) enum Beside {
+pub(super) enum CoreLoad {
     /// A process that only computes: the control.
     Loop,
     /// The row's attacker.
@@ -106,7 +106,7 @@ impl<'a> AttackedNode<'a> {
     /// The gigabits per second of the neighbour's stream, which sends as fast as possible, or at `pace`.
     pub(super) fn measure_stream(
         &mut self,
-        beside: Beside,
+        beside: CoreLoad,
         pace: Option<f64>,
     ) -> Result<f64, Error> {
         traffic::wait_until_carried(self.cluster.ends(), CATCH_UP)?;
@@ -116,7 +116,7 @@ impl<'a> AttackedNode<'a> {
         let rate =
             self.measure_beside(beside, &[], false, || streams.send(pace, length, cores))??;
         match beside {
-            Beside::Loop if rate == 0.0 => Err(Error::Nothing("TCP beside a loop".to_owned())),
+            CoreLoad::Loop if rate == 0.0 => Err(Error::Nothing("TCP beside a loop".to_owned())),
             _ => Ok(rate),
         }
     }
@@ -127,7 +127,7 @@ impl<'a> AttackedNode<'a> {
     /// The ends mostly sleep. The kernel decides how soon they run when they wake up, and this must be the same in both
     /// measurements. So the attacker and the loop give way to the ends. If an end shares its core with a worker, the
     /// attack keeps that worker busy, so in the control a loop keeps that core busy.
-    pub(super) fn measure_ping(&mut self, beside: Beside) -> Result<f64, Error> {
+    pub(super) fn measure_ping(&mut self, beside: CoreLoad) -> Result<f64, Error> {
         traffic::wait_until_carried(self.cluster.ends(), CATCH_UP)?;
         let ping_pong = PingPong::open(self.cluster.ends())?;
         let (length, cores) = (self.length, self.ping);
@@ -136,7 +136,7 @@ impl<'a> AttackedNode<'a> {
         let alone = shared.is_empty();
         let trips =
             self.measure_beside(beside, &shared, alone, || ping_pong.round_trips(length, cores))?;
-        if matches!(beside, Beside::Attack) {
+        if matches!(beside, CoreLoad::Attack) {
             self.attacks.pings += trips.answered.len() + trips.lost.len();
             self.attacks.lost += trips.lost.len();
         }
@@ -144,11 +144,11 @@ impl<'a> AttackedNode<'a> {
         percentile(&waits, 99).ok_or_else(|| Error::Nothing("no ping in the time".to_owned()))
     }
 
-    /// Measures beside an attacker, and waits until its packets are handled; or beside a loop, with a further loop on
-    /// each of the cores `busy`.
+    /// Measures with an attacker, and waits until its packets are handled; or with a loop, and a further loop on each
+    /// of the cores `busy`.
     fn measure_beside<T>(
         &mut self,
-        beside: Beside,
+        beside: CoreLoad,
         busy: &[usize],
         only_when_idle: bool,
         measure: impl FnOnce() -> T,
@@ -159,7 +159,7 @@ impl<'a> AttackedNode<'a> {
             attack::start(kind, &attack, Place { device, core, only_when_idle, limit })
         };
         match beside {
-            Beside::Loop => {
+            CoreLoad::Loop => {
                 let cores = busy.iter().copied().chain([self.attacker]);
                 let loops = cores.map(|core| start(Kind::Loop, core));
                 let loops = loops.collect::<Result<Vec<_>, _>>()?;
@@ -167,7 +167,7 @@ impl<'a> AttackedNode<'a> {
                 drop(loops);
                 Ok(found)
             }
-            Beside::Attack => {
+            CoreLoad::Attack => {
                 let before = self.read_counters()?;
                 let began = Instant::now();
                 let attacker = start(self.row.kind, self.attacker)?;

@@ -16,7 +16,7 @@ use crate::path::agents::cluster::Attack;
 use crate::path::constants::{ATTACK_PORTS, PORT};
 use crate::path::traffic::SMALL;
 
-/// What an attacker sends.
+/// The packets of an attacker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Kind {
     /// Nothing: its process only computes.
@@ -42,7 +42,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// What is sent and where to.
+    /// The packets and their destination, in words.
     pub(super) const fn description(self) -> &'static str {
         match self {
             Self::Loop => "nothing",
@@ -78,7 +78,7 @@ const FRAGMENTS: [usize; 2] = [16, 24];
 const TINY_TCP: (usize, u16) = (480, 1);
 const TINY_UDP: (usize, u16) = (64, 1);
 const WHOLE: (usize, u16) = (45 * 1440, 1440);
-/// One segment. The kernel passes it on as it is, because only super-packets may be larger than the MTU.
+/// One segment. The kernel forwards it whole, because only super-packets may be larger than the MTU.
 const TOO_BIG: (usize, u16) = (2960, 2960);
 /// The first source port, and the number of source ports if they vary.
 const FIRST_SOURCE: u16 = 10_000;
@@ -88,7 +88,7 @@ const DENIED: u16 = 7000;
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 
-/// A batch, and what changes from one batch to the next.
+/// A batch, and the fields that change from one batch to the next.
 pub(super) struct Packets {
     batch: Batch,
     kind: Kind,
@@ -122,7 +122,6 @@ impl Packets {
         Self { batch, kind, front, sums: sums.collect(), made: 0 }
     }
 
-    /// The next batch.
     pub(super) fn next(&mut self) -> &mut Batch {
         match self.kind {
             Kind::New => self.set_ports(PORT),

@@ -4,13 +4,10 @@ use manx_api::Device;
 
 use super::packets::Kind;
 
-/// A row.
 pub(super) struct Row {
     /// Its name on the command line.
     pub(super) name: &'static str,
-    /// What the attacker sends.
     pub(super) kind: Kind,
-    /// The number of workers of the node.
     pub(super) workers: usize,
     /// How the pods are attached.
     pub(super) device: Device,

@@ -78,7 +78,7 @@ pub(super) fn count((row, omitted): Row) -> Result<Vec<(&'static str, f64)>, Fai
     Ok(parts)
 }
 
-/// Counts the instructions of so many packets of a row.
+/// Counts the instructions of this many packets of a row.
 fn profile(row: &str, packets: u64) -> Result<Profile, Failure> {
     let program = env::current_exe()?;
     let mut command = Command::new("/proc/self/exe");
@@ -108,7 +108,7 @@ struct Profile {
 impl Profile {
     fn read(text: &str) -> Result<Self, Failure> {
         let mut found = Self::default();
-        // A name is written once, with a number that stands for it afterwards.
+        // A name is written once, with a number that replaces it afterwards.
         let mut names = HashMap::new();
         let mut called = None;
         let mut is_of_a_call = false;

@@ -1,4 +1,4 @@
-//! What a packet costs in one worker: its pipeline over ports in memory, without system calls.
+//! The cost of a packet in one worker: its pipeline over ports in memory, without system calls.
 //!
 //! The packets are UDP packets of 64 bytes, IP header included. The tables are made by the real compiler and
 //! calculation. All checks are on: header checksums, source check, flow state and generations, counters of ports, rules

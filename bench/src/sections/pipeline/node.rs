@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, unbounded};
-use manx_calculation::calc::{Calculation, Inputs, Local};
+use manx_calculation::calc::{Calculation, Inputs, LocalPod};
 use manx_calculation::import::Cluster;
 use manx_calculation::interfaces::Interfaces;
 use manx_calculation::overlay::Underlay;
@@ -38,7 +38,6 @@ const PER_PACKET: Duration = Duration::from_nanos(50);
 /// The number of buffers of a worker: twice a device's ring.
 pub(crate) const BUFFERS: usize = 2 * Pace::DEVICE.ring;
 
-/// A node's shape.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     /// The rules of its policies.
@@ -60,7 +59,7 @@ impl Default for Shape {
 /// See the module.
 pub(crate) struct Node {
     pub(crate) cluster: Cluster,
-    pub(crate) locals: BTreeMap<ObjectName, Local>,
+    pub(crate) locals: BTreeMap<ObjectName, LocalPod>,
     calculation: Calculation,
     /// Whether the uplink is Manx's own.
     owns_uplink: bool,
@@ -68,11 +67,10 @@ pub(crate) struct Node {
     pub(crate) counters: Arc<WorkerCounters>,
     stations: BTreeMap<PortId, (Station, Arc<PortCounters>)>,
     pub(crate) commands: Sender<Command>,
-    /// What the worker reports.
     pub(crate) reports: Receiver<Report>,
     pub(crate) worker: Worker,
     clock: Clock,
-    /// The time, where packets count it.
+    /// The time, if packets advance it.
     counted: Option<Duration>,
     /// The number of packets of the last turn.
     found: usize,
@@ -85,7 +83,7 @@ impl Node {
         Self::one_of_several(shape, sizes, SharedState::alone())
     }
 
-    /// One of several workers of a node, each with these sizes. `share` is what they share.
+    /// One of several workers of a node, each with these sizes. `share`: the state that they share.
     pub(crate) fn one_of_several(
         shape: Shape,
         sizes: Sizes,
@@ -207,7 +205,7 @@ impl Node {
             *counted += PER_PACKET * self.found as u32;
             now = *counted;
         }
-        // The worker is never told to end.
+        // The worker never gets a command to end.
         self.worker.step(now).unwrap_or_default()
     }
 
@@ -262,8 +260,8 @@ impl Node {
 }
 
 /// The node's own pods.
-fn locals() -> BTreeMap<ObjectName, Local> {
-    let pod = |index, port, address| Local {
+fn locals() -> BTreeMap<ObjectName, LocalPod> {
+    let pod = |index, port, address| LocalPod {
         index,
         attachment: index,
         port,

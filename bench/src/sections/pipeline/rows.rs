@@ -16,21 +16,20 @@ pub(crate) enum Traffic {
     /// The answers of pods behind tunnels.
     Decapsulated(u32),
     /// Every packet begins a new flow.
-    New(Decides),
+    New(DecidingRule),
     /// Packets of this many flows, which a rule allows before connection tracking.
-    Untracked(u32, Decides),
+    Untracked(u32, DecidingRule),
 }
 
 /// The rule that allows a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decides {
+pub(crate) enum DecidingRule {
     /// The last rule, which allows the pods.
     Last,
     /// Any other rule. Each allows a network, and packets go to addresses all over it.
     Any,
 }
 
-/// A row.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
@@ -66,11 +65,11 @@ const fn vector(name: &'static str, what: &'static str, vector: usize, goal: u32
 }
 
 const fn untracked(name: &'static str, what: &'static str, rules: Rules, goal: u32) -> Row {
-    row(name, what, rules, Traffic::Untracked(100_000, Decides::Any), goal)
+    row(name, what, rules, Traffic::Untracked(100_000, DecidingRule::Any), goal)
 }
 
-const NEW: Traffic = Traffic::New(Decides::Last);
-const NEW_ANY: Traffic = Traffic::New(Decides::Any);
+const NEW: Traffic = Traffic::New(DecidingRule::Last);
+const NEW_ANY: Traffic = Traffic::New(DecidingRule::Any);
 
 /// All rows, in the order of the report.
 pub(crate) const ROWS: &[Row] = &[
@@ -129,7 +128,7 @@ pub(crate) const ROWS: &[Row] = &[
         "stateless-1k",
         "untracked, the last of 1,000 rules, one mask",
         Rules::Untracked(1000, false),
-        Traffic::Untracked(1000, Decides::Last),
+        Traffic::Untracked(1000, DecidingRule::Last),
         100,
     ),
     untracked(

@@ -17,7 +17,7 @@ use super::packets::addresses::{CLIENT_PORT, HOST, RAW, SERVER_PORT};
 use super::packets::peers::Peers;
 use super::packets::station::{Pace, Station};
 use super::packets::stream::{Direction, Order, Stream};
-use super::rows::{Decides, Row, Traffic};
+use super::rows::{DecidingRule, Row, Traffic};
 use super::time::cpu_ticks;
 use crate::error::Failure;
 use crate::report::statistics::Summary;
@@ -37,7 +37,7 @@ impl Row {
         self.set_up_part(sizes, SharedState::alone(), 0..self.flows())
     }
 
-    /// The same for one of several workers, with its part of the flows.
+    /// As `set_up`, for one of several workers, with its part of the flows.
     pub(crate) fn set_up_part(
         &self,
         sizes: Sizes,
@@ -98,8 +98,8 @@ impl Row {
             (Traffic::Encapsulated(_) | Traffic::Decapsulated(_), _) => {
                 Peers::far(self.nodes, true)
             }
-            (Traffic::New(Decides::Any), Rules::Pods(rules)) => Peers::networks(rules, false),
-            (Traffic::Untracked(_, Decides::Any), Rules::Untracked(rules, many_lengths)) => {
+            (Traffic::New(DecidingRule::Any), Rules::Pods(rules)) => Peers::networks(rules, false),
+            (Traffic::Untracked(_, DecidingRule::Any), Rules::Untracked(rules, many_lengths)) => {
                 Peers::networks(rules, many_lengths)
             }
             _ => Peers::far(self.nodes, false),
@@ -147,13 +147,13 @@ impl Setup {
         Ok(())
     }
 
-    /// Passes more packets of the row. This is what is measured, and what valgrind counts.
+    /// Passes more packets of the row. This part is measured, and valgrind counts its instructions.
     #[inline(never)]
     pub(crate) fn more(&mut self, count: u64) -> Result<(), Failure> {
         self.pass(self.entrance, None, count)
     }
 
-    /// Runs generator and sink alone: transmits the same packets as they come. `sunk` is called for each batch with
+    /// Runs generator and sink alone: transmits the same packets unchanged. `sunk` is called for each batch with
     /// `false` before the sink and with `true` after it.
     pub(crate) fn pass_without_worker(
         &mut self,
@@ -274,7 +274,7 @@ pub(crate) fn measure(row: &Row, rounds: usize, count: u64) -> Result<Figures, F
 mod tests {
     use super::*;
 
-    /// A row whose batches do not depend on how slow the machine is.
+    /// A row whose batches do not depend on the speed of the machine.
     fn set_up(name: &str) -> Setup {
         let mut setup = Row::find(name).unwrap().set_up().unwrap();
         setup.node.worker.set_batch_ticks(1 << 50);

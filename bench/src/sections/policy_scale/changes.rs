@@ -1,4 +1,4 @@
-//! How long an image takes to follow changes of policies, network sets and pods.
+//! The time in which an image follows changes of policies, network sets and pods.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

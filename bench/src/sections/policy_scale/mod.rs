@@ -1,5 +1,5 @@
-//! What policy costs at scale: compiling a node, following a change, and one lookup. The linear reference, which walks
-//! the policies as they were written, is measured beside the lookup.
+//! The cost of policy at scale: compiling a node, following a change, and one lookup. The linear reference, which walks
+//! the policies as they were written, is measured for comparison.
 
 mod changes;
 mod lookups;

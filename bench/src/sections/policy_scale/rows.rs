@@ -2,13 +2,11 @@
 
 use super::shapes::{self, Shape};
 
-/// A row.
 pub(super) struct Row {
     /// Its name on the command line.
     pub(super) name: &'static str,
     /// The shape in words.
     pub(super) what: &'static str,
-    /// Makes the shape.
     pub(super) make: fn() -> Shape,
     /// About how long it takes to measure.
     pub(super) seconds: u64,

@@ -230,7 +230,7 @@ pub(super) fn explosion() -> Shape {
     shape
 }
 
-/// A number below `below`, without the order of `index`. The factor permutes all 32-bit numbers.
+/// A number below `below`, as if drawn at random for `index`. The factor permutes all 32-bit numbers.
 pub(super) fn shuffled(index: u32, below: usize) -> usize {
     ((u64::from(index.wrapping_mul(2_654_435_761)) * below as u64) >> 32) as usize
 }

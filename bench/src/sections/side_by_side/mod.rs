@@ -1,5 +1,5 @@
-//! Manx and what it is compared with, measured in turn in one run: throughput, small packets, latency, and what an idle
-//! agent costs.
+//! Manx and the side that it is compared with, measured in turn in one run: throughput, small packets, latency, and the
+//! cost of an idle agent.
 
 mod rows;
 mod scenario;
@@ -23,7 +23,7 @@ pub fn rows(settings: &Settings) -> Vec<ListedRow> {
     ROWS.iter().map(|row| ListedRow::new(row.name, &row.description(), estimate)).collect()
 }
 
-/// How long a pair of measurements takes.
+/// The time of a pair of measurements.
 fn pair_estimate(settings: &Settings) -> Duration {
     2 * (settings.length + WARM_UP)
 }
@@ -88,7 +88,7 @@ fn measure_row(run: &Run, row: &Row, paths: &Paths) -> Result<Figure, Error> {
         .ok_or_else(|| Error::Nothing("no rounds were asked for".to_owned()))
 }
 
-/// What the agents cost before any traffic, one remark for each. Agents that never sleep have none.
+/// The cost of the agents before any traffic, one remark for each. Agents that never sleep have none.
 fn idle_costs(paths: &Paths) -> Result<Vec<String>, Error> {
     if paths.manx.is_busy() {
         return Ok(Vec::new());

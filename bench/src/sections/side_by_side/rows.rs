@@ -17,10 +17,10 @@ use crate::path::traffic;
 use crate::report::goal::Goal;
 use crate::report::statistics::Pair;
 
-/// How long a path that was halted may take to carry packets again.
+/// The most time until a halted path carries packets again.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
-/// The traffic, and what is measured of it.
+/// The traffic and the measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Traffic {
     /// This many TCP streams: gigabits per second.
@@ -31,12 +31,11 @@ enum Traffic {
     PingPong(u8),
 }
 
-/// A row.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row {
     /// Its name on the command line.
     pub(super) name: &'static str,
-    /// Where it is measured, and beside what.
+    /// The path of Manx, and the one that it is compared with.
     pub(super) scenario: Scenario,
     traffic: Traffic,
     /// The goal of the ratio.
@@ -118,7 +117,7 @@ pub(super) const ROWS: &[Row] = &[
 ];
 
 impl Traffic {
-    /// What is measured, and its unit.
+    /// The measured quantity and its unit.
     const fn what_and_unit(self) -> (&'static str, &'static str) {
         match self {
             Self::Streams(1) => ("TCP, one stream", "Gbit/s"),
@@ -131,12 +130,10 @@ impl Traffic {
 }
 
 impl Row {
-    /// What is measured.
     pub(super) const fn what(&self) -> &'static str {
         self.traffic.what_and_unit().0
     }
 
-    /// Its unit.
     pub(super) const fn unit(&self) -> &'static str {
         self.traffic.what_and_unit().1
     }

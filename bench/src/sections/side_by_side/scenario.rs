@@ -1,4 +1,4 @@
-//! Scenarios: the path through Manx, the path beside it, and the cores of both.
+//! Scenarios: the path through Manx, the path that it is compared with, and the cores of both.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ impl Scenario {
         }
     }
 
-    /// What Manx is like, and what stands beside it.
+    /// The path of Manx, and the one that it is compared with.
     pub(super) const fn description(self) -> &'static str {
         match self {
             Self::SameNode(None) => "Same node, beside kernel routing",
@@ -107,7 +107,7 @@ impl Scenario {
         }
     }
 
-    /// Which part runs on which core.
+    /// The core of each part.
     fn cores(self, machine: Cores) -> Cores {
         match self {
             Self::SeparateCore(_) | Self::Switch(_) => machine.with_separate_worker(),
@@ -123,9 +123,8 @@ pub(super) struct Paths {
     pub(super) beside: Box<dyn Path>,
     /// The path through Manx. It is halted while the other is measured.
     pub(super) manx: Cluster,
-    /// Which part runs on which core.
+    /// The core of each part.
     pub(super) cores: Cores,
-    /// The scenario.
     pub(super) scenario: Scenario,
 }
 
@@ -138,13 +137,13 @@ impl Paths {
         Ok(Self { beside, manx: Cluster::start(shape)?, cores, scenario })
     }
 
-    /// What Manx's agents have counted since they started, one line each.
+    /// The counters of Manx's agents since they started, one line each.
     pub(super) fn counts(&self) -> Result<Vec<String>, Error> {
         Ok(self.manx.statuses()?.iter().map(describe_counts).collect())
     }
 }
 
-/// The path beside Manx, and the shape of Manx's path.
+/// The path that Manx is compared with, and the shape of Manx's path.
 fn build_beside(
     scenario: Scenario,
     rules: usize,

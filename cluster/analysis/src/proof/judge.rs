@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use manx_policy_compiler::check::{Atoms, Bounds, Witnesses};
 use manx_policy_compiler::check::{Depth, Expected, Judge};
 use manx_policy_compiler::model::{
-    Action, Direction, Noted, Reason, RuleName, Shown, Transport, Verdict,
+    Action, Direction, L4Header, Noted, Reason, RuleName, Transport, Verdict,
 };
 use manx_policy_compiler::resolve::{LocalName, Stage};
 
@@ -209,12 +209,12 @@ const fn direction(side: manx_oracle::Direction) -> Direction {
 
 /// Converts the model's packet to the oracle's.
 pub(super) const fn packet(transport: Transport) -> Packet {
-    let l4 = match transport.shown {
-        Shown::Nothing => manx_oracle::L4Header::Nothing,
-        Shown::Ports { source, destination } => {
+    let l4 = match transport.l4 {
+        L4Header::Nothing => manx_oracle::L4Header::Nothing,
+        L4Header::Ports { source, destination } => {
             manx_oracle::L4Header::Ports { source, destination }
         }
-        Shown::Icmp { kind, code } => manx_oracle::L4Header::Icmp { kind, code },
+        L4Header::Icmp { kind, code } => manx_oracle::L4Header::Icmp { kind, code },
     };
     Packet { protocol: transport.protocol, l4 }
 }

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 
 use manx_policy_compiler::check::{Counterexample, Expected, prove_by};
 use manx_policy_compiler::image::Image;
-use manx_policy_compiler::model::{Direction, Protocol, Shown, Verdict};
+use manx_policy_compiler::model::{Direction, L4Header, Protocol, Verdict};
 use manx_policy_compiler::resolve::{LocalName, Stage};
 
 use self::judge::{ByObjects, packet, side};
@@ -73,15 +73,15 @@ fn refutation(oracle: &Oracle, found: &Counterexample) -> Refutation {
         to,
         peer: holders.map(|pod| pod.to_string()).collect(),
         protocol: transport.protocol,
-        ports: match transport.shown {
-            Shown::Ports { source, destination } => Some((source, destination)),
-            Shown::Nothing | Shown::Icmp { .. } => None,
+        ports: match transport.l4 {
+            L4Header::Ports { source, destination } => Some((source, destination)),
+            L4Header::Nothing | L4Header::Icmp { .. } => None,
         },
-        icmp: match transport.shown {
-            Shown::Icmp { kind, code } => Some((kind, code)),
-            Shown::Nothing | Shown::Ports { .. } => None,
+        icmp: match transport.l4 {
+            L4Header::Icmp { kind, code } => Some((kind, code)),
+            L4Header::Nothing | L4Header::Ports { .. } => None,
         },
-        fragment: has_ports && transport.shown == Shown::Nothing,
+        fragment: has_ports && transport.l4 == L4Header::Nothing,
         packet: asked.to_string(),
         tables: Judged { allowed: found.verdict == Verdict::Allow, ..answer(&found.found) },
         objects: answer(&found.expected),

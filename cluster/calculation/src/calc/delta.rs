@@ -1,7 +1,7 @@
-//! What a change of the datastore costs: a pod of another node mostly a few stores into the image in use; a policy, a
-//! network set or the endpoints of a service that is named new tables; a node or a pool another topology, and mostly a
-//! few stores into the routes in use; a pod with an address outside of its node's blocks both. Everything else goes the
-//! whole way from the objects on.
+//! Changes of the datastore, each by the cheapest way. A pod of another node mostly takes a few stores into the image
+//! in use. A policy, a network set or the endpoints of a service that policies name take new tables. A node or a pool
+//! takes another topology, and mostly a few stores into the routes in use. A pod with an address outside of its node's
+//! blocks takes both. For every other change all objects are imported.
 
 use manx_policy_compiler::compile::PodChange;
 use manx_policy_compiler::image::Image;
@@ -11,17 +11,17 @@ use super::Calculation;
 use crate::import::{ChangedPod, Cluster, Effect};
 use manx_objects::contents::{Changes, Contents};
 
-/// What the caller has to do after a delta.
+/// The next step of the caller after a delta.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextStep {
-    /// Nothing: the cluster and the image in use say what the objects say. How many pods changed in the image.
+    /// Nothing: the cluster and the image in use are up to date. The number of pods that changed in the image.
     Nothing(u64),
-    /// The cluster says what the objects say; tables are to be made of it. The topology is as it was.
+    /// The cluster is up to date, and the topology is unchanged. Tables are to be calculated.
     Tables,
-    /// The cluster says what the objects say. The topology is to be calculated, and then tables if `tables` says so or
+    /// The cluster is up to date. The topology is to be calculated, and then tables if `tables` says so or
     /// [`Calculation::change_routes`] cannot store the change.
     Routes {
-        /// How many pods changed in the image.
+        /// The number of pods that changed in the image.
         pods: u64,
         /// Tables are to be made in any case.
         tables: bool,

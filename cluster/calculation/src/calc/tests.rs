@@ -31,8 +31,8 @@ fn cluster(policies: &[String]) -> Cluster {
     cluster
 }
 
-fn local(port: u16) -> Local {
-    Local {
+fn local(port: u16) -> LocalPod {
+    LocalPod {
         index: 0,
         attachment: u32::from(port),
         port: PortId(port),
@@ -45,7 +45,7 @@ fn local(port: u16) -> Local {
 fn tables(
     calculation: &mut Calculation,
     cluster: &Cluster,
-    locals: &BTreeMap<ObjectName, Local>,
+    locals: &BTreeMap<ObjectName, LocalPod>,
 ) -> Tables {
     calculation.tables(&Inputs {
         cluster,
@@ -175,8 +175,8 @@ fn no_two_meanings_have_one_revision_be_they_of_one_pod_or_of_one_address() {
     for round in 0..50_u16 {
         policies.push(format!("p{round}"));
         let cluster = cluster(&policies);
-        // Attached, gone, attached again: what a flow of its first life remembers must not be what its second is judged
-        // by.
+        // Attached, detached, attached again: a revision that a flow of the first time holds must not be valid the
+        // second time.
         let locals = BTreeMap::from([(ObjectName::new("default", "a"), local(round))]);
         for locals in [locals.clone(), locals, BTreeMap::new()] {
             let tables = tables(&mut calculation, &cluster, &locals);

@@ -15,7 +15,7 @@ use super::invalid_references::InvalidReferences;
 use manx_objects::object::PolicyType;
 use manx_objects::object::calico::{self, EntityRule, StagedAction, Subject};
 
-/// Why the meaning of a policy or profile is not known.
+/// The reason why the meaning of a policy or profile is not known.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unknown {
     #[error("its tier {0} is not valid")]
@@ -30,7 +30,7 @@ pub(super) enum Unknown {
     Service(String),
 }
 
-/// What is needed to import rules.
+/// The context in which rules are imported.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context<'a> {
     /// Only its namespaces and their labels are used.
@@ -105,7 +105,6 @@ fn directions(wire: &calico::Policy, context: Context<'_>) -> Result<Directions,
     ))
 }
 
-/// The profile.
 pub(super) fn profile(wire: &calico::Profile, context: Context<'_>) -> Result<Profile, Unknown> {
     Ok(Profile { ingress: rules(&wire.ingress, context)?, egress: rules(&wire.egress, context)? })
 }

@@ -1,12 +1,12 @@
-//! Which pod has an address. The objects of several pods may name one, and one pod has it.
+//! The owner of each pod address. The objects of several pods may name an address; one of them has it.
 //!
-//! What an object says of addresses is of two kinds. Its status is kubelet's: no user of the cluster writes it. Its
-//! annotations are a CNI plugin's, but everybody who may change the pod may write them. So an annotation counts only
+//! An object names addresses in two places. Its status is kubelet's: no user of the cluster writes it. Its
+//! annotations are a CNI plugin's, but everybody who may change the pod may write them. So an annotation is used only
 //! until there is a status, only for a pod that has a node, and only for addresses that pods of that node can have:
-//! those of the node's blocks, and those of pools that no node has for itself. Of each family the first counts.
+//! those of the node's blocks, and those of pools that no node has for itself. Of each family the first is used.
 //!
-//! Of several pods that name an address the first of this order has it:
-//! 1. one whose status names it, before one that is being deleted, before one that only an annotation names it for;
+//! If several pods name an address, the first in this order has it:
+//! 1. one whose status names it, before one that is being deleted, before one that only has it in an annotation;
 //! 2. one whose node has the address in its blocks;
 //! 3. the one that was made first, and then the one whose name comes first.
 //!
@@ -25,7 +25,7 @@ use manx_objects::State;
 use manx_objects::contents::Contents;
 use manx_objects::object::{Created, Kind, Object, ObjectKey, Pod};
 
-/// Which pods name each address.
+/// The pods that name each address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Claims {
     claims: HashMap<IpAddr, Claim>,
@@ -46,13 +46,13 @@ enum Claim {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Open {
     all: BTreeSet<Arc<ObjectName>>,
-    /// The one that has the address; none if nothing that they say counts.
+    /// The pod that has the address; `None` if no claim is valid.
     pod: Option<Arc<ObjectName>>,
-    /// Those whose annotation does not count.
+    /// The pods whose annotation is not used.
     refused: BTreeMap<Arc<ObjectName>, Refused>,
 }
 
-/// Why an address that an annotation names does not count.
+/// The reason why an address in an annotation is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refused {
     /// The pod has no node yet.
@@ -61,7 +61,7 @@ enum Refused {
     OutOfPlace,
 }
 
-/// Why a pod does not have an address that its object names.
+/// The reason why a pod does not have an address that its object names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unheld {
     /// This pod has it.
@@ -70,7 +70,7 @@ pub enum Unheld {
     OutOfPlace,
 }
 
-/// What an object says of an address, the best first.
+/// The strength of an object's claim to an address, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Standing {
     Reported,
@@ -89,7 +89,7 @@ struct Rank<'a> {
     name: &'a ObjectName,
 }
 
-/// The addresses that a pod's object names, and what it says of all of them.
+/// The addresses that a pod's object names, and the strength of the claim to all of them.
 fn named(pod: &Pod) -> (Vec<IpAddr>, Standing) {
     if !member::takes_part(pod) {
         return (Vec::new(), Standing::Annotated);
@@ -154,7 +154,7 @@ impl Claims {
         }
     }
 
-    /// The pods that name an address and do not have it. A pod that waits for its node is not told of.
+    /// The pods that name an address and do not have it. A pod that waits for its node is left out.
     fn unheld(&self, address: IpAddr) -> Vec<(ObjectName, Unheld)> {
         let Some(Claim::Open(open)) = self.claims.get(&address) else { return Vec::new() };
         let why = |pod: &Arc<ObjectName>| match (open.refused.get(pod), &open.pod) {
@@ -183,7 +183,7 @@ impl Claim {
 }
 
 impl Cluster {
-    /// Registers what the objects of all pods name, and settles who has it. Nodes and pools are known.
+    /// Registers the addresses that the objects of all pods name, and decides their owners. Nodes and pools are known.
     pub(super) fn claim_all(&mut self, contents: &Contents) {
         for (key, stored) in contents.of_kind(Kind::Pod) {
             let State::Valid(object) = &stored.state else { continue };
@@ -214,8 +214,8 @@ impl Cluster {
         name
     }
 
-    /// Registers what a pod's object names `now` instead of what it named `before`. Returns the pods that may have
-    /// gained or lost an address by that, this one and others, and whether [`Cluster::unheld`] differs.
+    /// Registers the addresses that a pod's object names `now` in place of those of `before`. Returns the pods that may
+    /// have gained or lost an address, and whether [`Cluster::unheld`] differs.
     pub(super) fn claim(
         &mut self,
         contents: &Contents,
@@ -240,7 +240,7 @@ impl Cluster {
         (touched, is_told)
     }
 
-    /// Decides who has an address that is open.
+    /// Decides the owner of an address that is open.
     fn settle(&mut self, contents: &Contents, address: IpAddr) {
         let Some(Claim::Open(open)) = self.claims.claims.get(&address) else { return };
         let claim = self.judge(contents, address, open);
@@ -250,7 +250,7 @@ impl Cluster {
         self.claims.claims.insert(address, claim);
     }
 
-    /// The pods that name an address, judged by their objects, the nodes and the pools as they are now.
+    /// The pods that name an address, judged by their objects and the present nodes and pools.
     fn judge(&self, contents: &Contents, address: IpAddr, open: &Open) -> Claim {
         let mut judged = Open { all: open.all.clone(), ..Open::default() };
         let mut best: Option<(Rank<'_>, &Arc<ObjectName>)> = None;
@@ -329,7 +329,7 @@ impl Cluster {
         nodes.any(|node| node.plan.has_for_pods(address)) || self.is_in_pool(address)
     }
 
-    /// Whether nodes and pools as they are now leave every address to the pod that has it.
+    /// Whether the present nodes and pools leave every address to its pod.
     pub(super) fn claims_stand(&self, contents: &Contents) -> bool {
         self.claims.all_open().all(|(address, open)| {
             matches!(self.judge(contents, address, open), Claim::Open(now) if *now == *open)

@@ -93,7 +93,7 @@ fn rule(
     }
 }
 
-/// What the peers mean. `None`: that is not known of one of them.
+/// The entities of the peers. `None`: a peer's meaning is not known.
 fn entities(wire: &[ClusterPeer], nodes: Nodes<'_>) -> Option<Vec<Entity>> {
     let mut entities = Vec::new();
     for peer in wire {

@@ -1,8 +1,8 @@
 //! Imports the change of one object into a cluster that was imported before.
 //!
 //! A pod, a policy, a network set, a service's endpoints, a node and a pool are imported by the same functions that
-//! import all of them. What these read apart from the object (the namespaces, and the invalid objects of the cluster)
-//! must be unchanged; otherwise the whole cluster is imported anew.
+//! import all of them. Their other inputs (the namespaces, and the invalid objects of the cluster) must be unchanged;
+//! otherwise the whole cluster is imported anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,11 +20,10 @@ use manx_objects::object::{EndpointSlice, Kind, Object, ObjectKey, Pod};
 /// The effect of an object's change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing.
     Nothing,
-    /// Pods came, went or changed as endpoints: one whose object changed, and others that name one of its addresses.
+    /// Pods were added, removed or changed as endpoints: one whose object changed, and others that name one of its
+    /// addresses.
     Pods {
-        /// The pods.
         pods: Vec<ChangedPod>,
         /// Whether routes have changed with them: one borrows an address, or has one no longer that another pod names.
         routes: bool,
@@ -42,7 +41,6 @@ pub enum Effect {
 /// A pod that came, went or changed as an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangedPod {
-    /// Its name.
     pub name: ObjectName,
     /// The endpoint before, if it was one.
     pub before: Option<Arc<Endpoint>>,
@@ -138,7 +136,7 @@ impl Cluster {
         }
         let routes =
             self.refresh_borrowed(before.iter().map(|(name, before)| (&**name, before.as_deref())));
-        // Which pods do not get what they name is told with the routes.
+        // Pods that do not get an address that they name are reported with the routes.
         let routes = routes || is_told;
         Some(match pods.is_empty() {
             false => Effect::Pods { pods, routes },
@@ -147,8 +145,8 @@ impl Cluster {
         })
     }
 
-    /// Adds, replaces or removes a pod as an endpoint. `None`: it has not changed, and is not touched. What it claims is
-    /// registered; the borrowed addresses are the caller's to refresh.
+    /// Adds, replaces or removes a pod as an endpoint. `None`: it has not changed, and is not touched. Its claims are
+    /// registered; the caller refreshes the borrowed addresses.
     pub(super) fn put_pod(&mut self, name: &ObjectName, pod: Option<&Pod>) -> Option<ChangedPod> {
         let pod = pod.filter(|pod| member::takes_part(pod));
         let before = self.model.endpoints.get(name).cloned();
@@ -319,7 +317,7 @@ fn is_broken(contents: &Contents, key: &ObjectKey, pod: &Pod) -> bool {
     owners(key, pod).iter().any(is_invalid)
 }
 
-/// What policy sees of a node.
+/// The fields of a node that policy uses.
 fn seen_by_policy(node: &Node) -> (Labels, BTreeSet<IpAddr>) {
     (node.labels.clone(), node.addresses.clone())
 }

@@ -1,4 +1,4 @@
-//! What host endpoints take from other objects: their profiles, and Felix's settings for the node.
+//! The objects that host endpoints depend on: their profiles, and Felix's settings for the node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,8 +39,8 @@ impl Cluster {
         self.model.profiles.extend(built_in);
     }
 
-    /// Applies Felix's configuration: for the node from `node.NAME`, otherwise from `default`. A configuration that is
-    /// not valid may say Drop, so it counts as Drop; it closes none of Calico's failsafe ports.
+    /// Applies Felix's configuration: for the node from `node.NAME`, otherwise from `default`. An invalid configuration
+    /// may set Drop, so it counts as Drop; it closes none of Calico's failsafe ports.
     pub fn apply_felix_configuration(&mut self, contents: &Contents, node: Option<&str>) {
         let mut told = Vec::new();
         self.drops_to_node = false;

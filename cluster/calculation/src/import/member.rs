@@ -22,11 +22,11 @@ pub(super) fn service_account(pod: &object::Pod) -> &str {
     pod.service_account.as_deref().unwrap_or("default")
 }
 
-/// What many pods have in common, each value stored once.
+/// The values that many pods have in common, each stored once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Shared {
     labels: Interner<Labels>,
-    /// Of nodes and of service accounts.
+    /// The names of nodes and of service accounts.
     pub(super) names: Interner<str>,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn endpoint(
 
 /// The addresses that a pod's object names: `status.podIPs`, or else `podIP`, or else the first annotation with an
 /// address. A pod that is being deleted and whose plugin has emptied its annotation (Calico's is `podIP`) has released
-/// its addresses, whatever its status says.
+/// its addresses, even if its status names them.
 ///
 /// Source: `libcalico-go`, the conversion of pods (`getPodIPs`, `IsFinished`).
 pub fn addresses(pod: &object::Pod) -> Vec<IpAddr> {
@@ -76,7 +76,6 @@ pub fn addresses(pod: &object::Pod) -> Vec<IpAddr> {
     list.into_iter().flatten().copied().collect()
 }
 
-/// The host endpoint.
 pub(super) fn host_endpoint(wire: &calico::HostEndpoint) -> HostEndpoint {
     let ports = wire.ports.iter().filter_map(|(name, protocol, port)| {
         let protocol = Protocol::from_number(*protocol)?;
@@ -98,7 +97,6 @@ pub(super) fn host_endpoint(wire: &calico::HostEndpoint) -> HostEndpoint {
     }
 }
 
-/// The network set.
 pub(super) fn network_set(wire: &calico::NetworkSet) -> NetworkSet {
     NetworkSet { labels: wire.labels.to_map(), nets: wire.nets.iter().copied().collect() }
 }
@@ -118,7 +116,7 @@ pub(super) fn service_endpoints(slice: &object::EndpointSlice) -> ServiceEndpoin
     }
 }
 
-/// Applies the failsafe ports of a configuration; a list that it does not set stays as it is.
+/// Applies the failsafe ports of a configuration; a list that it does not set stays unchanged.
 pub(super) fn failsafe(wire: &calico::FelixConfiguration, failsafe: &mut Failsafe) {
     let lists = [&wire.failsafe_inbound, &wire.failsafe_outbound];
     for (ports, listed) in failsafe.ports.iter_mut().zip(lists) {

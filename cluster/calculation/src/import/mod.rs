@@ -65,14 +65,14 @@ const DEFAULT_TIER: &str = "default";
 pub struct Cluster {
     /// The model that policy is compiled from.
     pub model: Model,
-    /// What pods share.
+    /// The values that pods share, each stored once.
     pub(crate) shared: Shared,
     /// The nodes by name.
     pub nodes: BTreeMap<String, Node>,
     /// The node of each pod that has one: endpoints, and pods that become endpoints when they have addresses. Pods on
     /// the host's network and finished pods are not included.
     pub pods_by_node: BTreeMap<Arc<ObjectName>, Arc<str>>,
-    /// Which pods name which addresses, and which of them has it.
+    /// The pods that name each address, and the one that has it.
     pub(crate) claims: Claims,
     /// The addresses that pods that are not valid name.
     pub(crate) named_by_invalid: BTreeSet<IpAddr>,
@@ -83,7 +83,7 @@ pub struct Cluster {
     /// Names of the pools that are not valid, or overlap others that are as old. While there is one, it is not known
     /// which blocks are behind tunnels.
     pub invalid_pools: Vec<String>,
-    /// Names of the pools that do not count, because they overlap an older one.
+    /// The names of the pools that are not used, because they overlap an older one.
     pub later_pools: BTreeSet<String>,
     /// Whether nodes accept nothing from their own pods (`defaultEndpointToHostAction: Drop`).
     pub drops_to_node: bool,
@@ -145,7 +145,7 @@ pub fn import_for(contents: &Contents, node: &str) -> Cluster {
 }
 
 impl Cluster {
-    /// Imports the pods. Nodes and pools are there: who has an address depends on them, too.
+    /// Imports the pods. Nodes and pools were imported before: the owner of an address depends on them, too.
     fn import_pods(&mut self, contents: &Contents, broken: &BTreeSet<&ObjectKey>) {
         self.claim_all(contents);
         for (key, stored) in contents.of_kind(Kind::Pod) {
@@ -165,8 +165,8 @@ impl Cluster {
         }
     }
 
-    /// Closes the addresses of a pod that is not valid: those that kubelet has reported, and of those that an annotation
-    /// names the ones that pods can have. What another pod names is left to that pod.
+    /// Closes the addresses of a pod that is not valid: those that kubelet has reported, and of those that an
+    /// annotation names the ones that pods can have. Addresses that another pod names are left to that pod.
     fn close_addresses(&mut self, invalid: &Invalid) {
         let Invalid { reported, annotated, .. } = invalid;
         let annotated = annotated.iter().filter(|address| self.is_for_some_pod(**address));

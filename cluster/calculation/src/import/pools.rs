@@ -1,8 +1,8 @@
-//! Pools that cannot be used as they stand: those that share addresses with another one, and those that hold addresses
-//! of nodes.
+//! Pools that cannot be used unchanged: those that share addresses with another one, and those that hold addresses of
+//! nodes.
 //!
-//! Of two pools that overlap the older one counts, as with Calico, which refuses the later one. Where it is not known
-//! which is older, it is not known which pool a block is of, so neither is valid.
+//! Of two pools that overlap the older one is used, as with Calico, which refuses the later one. If it is not known
+//! which is older, the pool of a block is not known, so neither is valid.
 //!
 //! A pool that holds addresses of nodes keeps its blocks. Each kubelet may report any address for its own node, and that
 //! must not cost other nodes their routes. But the rest of the pool is no route of the node's own, because it would lead
@@ -44,8 +44,8 @@ fn written(contents: &Contents) -> (Vec<Written<'_>>, bool) {
     (all, are_dated)
 }
 
-/// The pools that do not count, each with an older one that does or may; and those that may count, each with one that is
-/// as old.
+/// The pools that are not used, each with an older one that is or may be; and those that may be used, each with one
+/// that is as old.
 fn overlapping<'a>(all: &'a [Written<'a>], are_dated: bool) -> (Pairs<'a>, Pairs<'a>) {
     let overlap = |one: &Written<'_>, other: &Written<'_>| {
         let (one, other) = (one.pool.cidr, other.pool.cidr);
@@ -95,7 +95,7 @@ pub(crate) fn reported_within(
 }
 
 impl Cluster {
-    /// Judges the pools of all objects, and says what is wrong with them. The nodes come before this.
+    /// Judges the pools of all objects, and reports their faults. The nodes are imported before.
     pub(super) fn judge_pools(&mut self, contents: &Contents) {
         let (all, are_dated) = written(contents);
         let (later, doubtful) = overlapping(&all, are_dated);

@@ -20,7 +20,7 @@ fn cluster(text: &str) -> Cluster {
     import(&Contents::from_texts([("file.yaml", text)]))
 }
 
-/// The import of what is as it should be; what is only probably not meant is meant here.
+/// Imports a text without faults. Warnings about probable mistakes are ignored.
 fn clean(text: &str) -> Cluster {
     let cluster = cluster(text);
     let meant = [
@@ -101,7 +101,8 @@ fn addresses_come_from_pod_ips_then_pod_ip_then_the_annotations() {
     assert_eq!(annotated("", "10.0.0.1/32", ""), some(&["10.0.0.1"]));
     assert_eq!(annotated(deleting, "10.0.0.1/32", all), some(&["10.0.0.3", "fd00::3"]));
     assert_eq!(annotated("", "", all), some(&["10.0.0.3", "fd00::3"]));
-    // Of an annotation the first of each family counts. After the list of addresses comes the single address, after that Amazon's list.
+    // Of an annotation the first address of each family is used. After the list of addresses comes the single address,
+    // after that Amazon's list.
     let (list, one, amazons) = (
         "cni.projectcalico.org/podIPs: '10.0.0.1/32,fd00::1/128'",
         "cni.projectcalico.org/podIP: 10.0.0.4/32",
@@ -349,7 +350,7 @@ fn a_nodes_own_settings_come_before_everybodys() {
     let (drops, told) = at(&felix("default", "failsafeInboundHostPorts: [{port: 0}]"), "n1");
     assert!(!drops);
     assert_eq!(told.ports[0], [(Protocol::Tcp, 0, None)].into());
-    // What the invalid one says is not known.
+    // The content of the invalid one is not known.
     let broken = felix("node.n1", "failsafeInboundHostPorts: 5");
     assert_eq!(at(&broken, "n1"), (true, calicos.clone()));
     assert_eq!(at(&broken, "n2"), (false, calicos));
@@ -513,7 +514,7 @@ fn a_pool_that_holds_addresses_of_nodes_is_told_and_those_that_nodes_take_of_the
         &*(nodes.clone() + &aged_pool("p", "10.0.0.0/8", 1)),
     )]));
     assert_eq!(clean.problems, []);
-    // A node that says that it has an address of another node's block changes nothing.
+    // A node that claims an address of another node's block changes nothing.
     let liar = node("n2", "10.2.0.0/24", "10.1.0.7");
     let cluster = import(&Contents::from_texts([("file.yaml", &*(nodes + &liar + &pools))]));
     let told: Vec<_> = cluster.problems.iter().map(Problem::summary).collect();

@@ -1,4 +1,4 @@
-//! Which services a node translates, and which of their endpoints are hosts.
+//! The services that a node translates, and those of their endpoints that are hosts.
 
 use super::*;
 use crate::import::import_for;

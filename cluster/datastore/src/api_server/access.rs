@@ -1,4 +1,4 @@
-//! How the API server is reached: where it is, whom to trust, and as whom.
+//! Access to the API server: its URL, the authorities to trust, and the client's identity.
 
 use std::env;
 use std::path::PathBuf;
@@ -13,14 +13,14 @@ use super::connection::{Connection, TokenFile};
 use super::fault::{reasons, words};
 use crate::error::SourceError;
 
-/// A server that does not take a connection within this time does not answer.
+/// A server that accepts no connection within this time counts as silent.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// The name of what is made of single settings, in a kubeconfig that stands in no file.
+/// The name of the context made from single settings, in a kubeconfig without a file.
 const OWN: &str = "manx";
 
-/// How the API server is reached. What is not set comes from the kubeconfig; without one, from the service account of
-/// the pod that this runs in.
+/// Access to the API server. Settings that are not given come from the kubeconfig; without one, from the service
+/// account of the pod that this runs in.
 #[derive(Debug, Clone, Default)]
 pub struct Access {
     /// A kubeconfig file.
@@ -35,7 +35,6 @@ pub struct Access {
     pub key: Option<PathBuf>,
     /// The authorities that may have signed the server's certificate, a PEM file.
     pub authority: Option<PathBuf>,
-    /// A bearer token.
     pub token: Option<String>,
 }
 
@@ -90,12 +89,12 @@ impl Access {
             }
         };
         config.connect_timeout = Some(CONNECT);
-        // The library would try for minutes before it says anything. An agent tries again itself, and tells.
+        // The library would retry for minutes without a report. An agent retries itself, and reports.
         config.default_retry = false;
         Ok(config)
     }
 
-    /// Puts the single settings in the place of what a kubeconfig has for its context.
+    /// Replaces the settings of a kubeconfig's context by the single settings.
     fn adjust(&self, mut kubeconfig: Kubeconfig) -> (Kubeconfig, KubeConfigOptions) {
         let wanted = self.context.clone().or_else(|| kubeconfig.current_context.clone());
         let context = kubeconfig.contexts.iter().find(|it| Some(&it.name) == wanted.as_ref());

@@ -21,8 +21,8 @@ const POD_IP: &str = "cni.projectcalico.org/podIP";
 /// The annotation with all.
 const POD_IPS: &str = "cni.projectcalico.org/podIPs";
 
-/// Writes what waits, for as long as the connection lasts. What the server refuses is given up: kubelet reports the
-/// addresses, too. Everything else is tried again.
+/// Writes the waiting values while the connection lasts. A write that the server refuses is given up: kubelet reports
+/// the addresses, too. Every other failure is tried again.
 pub(super) async fn keep_writing(
     connection: &Connection,
     node: &str,
@@ -74,8 +74,8 @@ async fn write(
     }
 }
 
-/// What makes the annotations say these addresses; empty ones say that the addresses are released. `None`: nothing has
-/// to be written. The uid makes the server refuse the patch if it is another pod by then.
+/// The patch that puts these addresses into the annotations; empty annotations mean that the addresses are released.
+/// `None`: nothing has to be written. The uid makes the server refuse the patch if it is another pod by then.
 fn patch(found: &Value, node: &str, addresses: &[IpAddr]) -> Option<Value> {
     let metadata = &found["metadata"];
     let of = |addresses: &[IpAddr]| {

@@ -1,11 +1,11 @@
-//! The condition `NetworkUnavailable` of the agent's own Node: whether the network of its pods is there.
+//! The condition `NetworkUnavailable` of the agent's own Node: whether its pods have a network.
 //!
-//! It is set as Calico sets it (`node/pkg/lifecycle`): `False` when an agent has started, `True` when one ends because it
-//! is told to. While it is `True`, Kubernetes' node controller keeps a taint on the Node
+//! It is set as Calico sets it (`node/pkg/lifecycle`): `False` when an agent has started, `True` when one is
+//! stopped. While it is `True`, Kubernetes' node controller keeps a taint on the Node
 //! (`node.kubernetes.io/network-unavailable`, `NoSchedule`), so that no new pod comes there.
 //!
-//! Each change is written once. What another writer makes of the condition later stays. A patch names the version that
-//! the Node had when it was read: so one that comes late, after the next agent's, is refused by the server (409).
+//! Each change is written once. A later value of another writer stays. A patch names the version that
+//! the Node had when it was read: so the server refuses a late one that comes after the next agent's (409).
 
 use std::time::{Duration, SystemTime};
 
@@ -22,72 +22,72 @@ use super::fault::words;
 const TYPE: &str = "NetworkUnavailable";
 /// The pause before the second try. It doubles up to the longest one.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
-/// How long an agent that ends waits until that is written.
+/// The time for which an ending agent waits until the condition is written.
 const LAST: Duration = Duration::from_secs(1);
 
 /// The network of a node's pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NetworkState {
-    /// It works.
+    /// The network works.
     Up,
-    /// It ends with the agent.
+    /// The network ends with the agent.
     Down,
 }
 
-/// What was written, and why the last try has failed.
+/// The state that was written last, and the failure of the last try.
 #[derive(Debug, Clone, Default)]
-struct Told {
+struct WriteOutcome {
     written: Option<NetworkState>,
     failure: Option<String>,
 }
 
-/// What is to be written, and what became of it. Nothing is written before the agent says something.
+/// The state to write, and the outcome. Nothing is written before the agent sets a state.
 #[derive(Debug, Default)]
 pub(super) struct Condition {
     wanted: watch::Sender<Option<NetworkState>>,
-    told: watch::Sender<Told>,
+    outcome: watch::Sender<WriteOutcome>,
 }
 
 impl Condition {
-    /// Has it written that the network works.
+    /// Queues the write: the network works.
     pub(super) fn up(&self) {
         self.wanted.send_replace(Some(NetworkState::Up));
     }
 
-    /// Has it written that the network ends, and waits for that, a second at most.
+    /// Writes that the network ends; waits for that at most a second.
     pub(super) async fn down(&self) {
         self.wanted.send_replace(Some(NetworkState::Down));
-        let mut told = self.told.subscribe();
-        let written = told.wait_for(|told| told.written == Some(NetworkState::Down));
+        let mut outcome = self.outcome.subscribe();
+        let written = outcome.wait_for(|outcome| outcome.written == Some(NetworkState::Down));
         if timeout(LAST, written).await.is_err() {
-            let failure = self.told.borrow().failure.clone();
+            let failure = self.outcome.borrow().failure.clone();
             let reason = failure.unwrap_or_else(|| "the API server does not answer".to_owned());
             tracing::warn!(reason, "the node's condition {TYPE} stays as it was");
         }
     }
 
-    /// What its users have to know; `None`: nothing.
+    /// The warning to users, if the condition could not be written.
     pub(super) fn text(&self, node: &str) -> Option<String> {
-        let told = self.told.borrow();
-        let reason = told.failure.as_ref()?;
+        let outcome = self.outcome.borrow();
+        let reason = outcome.failure.as_ref()?;
         Some(format!("the condition {TYPE} of Node {node:?} could not be written: {reason}"))
     }
 
     fn fail(&self, node: &str, reason: String) {
-        if self.told.borrow().failure.as_ref() != Some(&reason) {
+        if self.outcome.borrow().failure.as_ref() != Some(&reason) {
             tracing::warn!(node, reason, "the node's condition {TYPE} is written again later");
         }
-        self.told.send_modify(|told| told.failure = Some(reason));
+        self.outcome.send_modify(|outcome| outcome.failure = Some(reason));
     }
 }
 
-/// Writes what is wanted, for as long as the connection lasts. What fails is tried again.
+/// Writes the wanted state while the connection lasts. A failed write is tried again.
 pub(super) async fn keep_writing(connection: &Connection, node: &str, condition: &Condition) {
     let mut wanted = condition.wanted.subscribe();
     let mut pause = PAUSES.0;
     loop {
         let next = *wanted.borrow_and_update();
-        match next.filter(|next| condition.told.borrow().written != Some(*next)) {
+        match next.filter(|next| condition.outcome.borrow().written != Some(*next)) {
             None => {
                 // `condition` holds the sender.
                 _ = wanted.changed().await;
@@ -95,12 +95,12 @@ pub(super) async fn keep_writing(connection: &Connection, node: &str, condition:
             }
             Some(network) => match write(connection, node, network).await {
                 Ok(()) => {
-                    let told = Told { written: Some(network), failure: None };
-                    condition.told.send_replace(told);
+                    let outcome = WriteOutcome { written: Some(network), failure: None };
+                    condition.outcome.send_replace(outcome);
                 }
                 Err(error) => {
                     condition.fail(node, words(&error));
-                    // Another change is not held up, and waits no longer for what went before.
+                    // Another change ends the pause: it does not wait for the failed one.
                     let other = timeout(pause, wanted.changed()).await.is_ok();
                     pause = if other { PAUSES.0 } else { (pause * 2).min(PAUSES.1) };
                 }
@@ -118,7 +118,8 @@ async fn write(connection: &Connection, node: &str, network: NetworkState) -> ku
     connection.ask::<Value>(patched.map_err(kube::Error::BuildRequest)?).await.map(drop)
 }
 
-/// What makes the condition say so. A strategic merge patch merges conditions by their type, and leaves the others alone.
+/// The patch that sets the condition. A strategic merge patch merges conditions by their type, and leaves the others
+/// alone.
 fn patch(found: &Value, network: NetworkState, now: SystemTime) -> Value {
     let (status, reason, message) = match network {
         NetworkState::Up => ("False", "ManxIsUp", "Manx is running on this node"),

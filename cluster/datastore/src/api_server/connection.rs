@@ -1,8 +1,8 @@
-//! A way to the API server: requests, and answers of bounded size.
+//! A connection to the API server: requests, and answers of bounded size.
 //!
-//! An answer that is read as a whole, and a line of a watch, have at most [`MOST`] bytes. What is longer is an error as
-//! soon as so much of it has come, and nothing of it is kept. So whatever is sent, reading takes memory in proportion to
-//! that bound: each watch holds the start of one line at most, and one line or answer is parsed at a time.
+//! An answer that is read as a whole, and a line of a watch, have at most [`MOST`] bytes. A longer one is an error as
+//! soon as that many bytes have come, and is not kept. So reading takes memory in proportion to that bound, whatever
+//! the server sends: each watch holds the start of one line at most, and one line or answer is parsed at a time.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -22,16 +22,16 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::fault::{self, Own, own};
+use super::fault::{self, ClientError, own};
 
-/// A server that does not answer within this time is not there.
+/// A server that does not answer within this time counts as silent.
 pub(super) const ANSWER: Duration = Duration::from_secs(4);
 
 /// The most bytes of an answer, or of a line of a watch. The server takes no request of more than 3 MiB (Kubernetes,
 /// `MaxRequestBodyBytes`), and etcd no object of more than 1.5 MiB in another encoding. A page of a list that is longer
 /// is asked for again with fewer objects.
 pub(super) const MOST: usize = 8 << 20;
-/// An answer that is not whole within this time does not come.
+/// An answer that is not whole within this time has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A token is read again after this time (client-go reads it every minute).
 const TOKEN: Duration = Duration::from_secs(10);
@@ -80,7 +80,7 @@ impl Connection {
         }
         let answer = whole(response).await?;
         let status = serde_json::from_slice::<Status>(&answer).unwrap_or_else(|_| {
-            // Something on the way, or a server that cannot even say what is wrong.
+            // The answer comes from a proxy, or from a server that gives no reason.
             let start =
                 String::from_utf8_lossy(&answer[..answer.len().min(fault::WORDS)]).into_owned();
             Status::failure(start.trim(), code.canonical_reason().unwrap_or_default())
@@ -105,13 +105,13 @@ async fn whole(response: Response<Body>) -> kube::Result<Bytes> {
 }
 
 fn too_long(what: &'static str) -> Error {
-    Own::TooLong { what, most: MOST }.into()
+    ClientError::TooLong { what, most: MOST }.into()
 }
 
 /// The events of a watch: one a line.
 pub(super) struct Lines {
     body: Body,
-    /// What has come and was not looked at.
+    /// The received bytes that were not read yet.
     frame: Bytes,
     /// The start of a line.
     part: Vec<u8>,
@@ -125,7 +125,7 @@ impl Lines {
                 return event(&line).map(Some);
             }
             match self.body.frame().await {
-                // A connection that ends in the middle of a line is a watch that ends; it goes on where it was.
+                // A connection that ends in the middle of a line is a watch that ends; it continues from its version.
                 None => return Ok(None),
                 Some(frame) => {
                     self.frame = frame?.into_data().unwrap_or_default();
@@ -139,7 +139,7 @@ impl Lines {
         !self.part.is_empty()
     }
 
-    /// The next line of what has come, if it is whole.
+    /// The next line of the received bytes, if it is whole.
     fn line(&mut self) -> kube::Result<Option<Bytes>> {
         let end = self.frame.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
         let more = self.frame.split_to(end.unwrap_or(self.frame.len()));
@@ -161,9 +161,9 @@ fn event(line: &[u8]) -> kube::Result<WatchEvent<Value>> {
     })
 }
 
-/// A bearer token in a file, which is replaced from time to time. As in client-go, white space round it is none of it,
-/// and while the file cannot be read, or is empty, the last token counts. The time is the system's monotonic one: a
-/// clock that jumps keeps no old token.
+/// A bearer token in a file, which is replaced from time to time. As in client-go, white space round it is ignored, and
+/// the last token is used while the file is empty or cannot be read. Its age is measured by the monotonic clock, so
+/// that a clock that jumps does not keep an old token.
 pub(super) struct TokenFile {
     path: PathBuf,
     read: Mutex<(Instant, HeaderValue)>,

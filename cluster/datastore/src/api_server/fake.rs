@@ -12,9 +12,8 @@ use tokio_rustls::TlsAcceptor;
 
 use super::resource::DEFINITIONS;
 
-/// A request.
 #[derive(Debug, Clone)]
-pub(crate) struct Asked {
+pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) query: String,
@@ -22,25 +21,25 @@ pub(crate) struct Asked {
     pub(crate) body: Value,
 }
 
-/// What a test does with a request, beside what the server would.
+/// A test's answer to a request, in place of the server's.
 pub(crate) enum Answer {
-    /// An answer of its own.
+    /// A status and a JSON body.
     Json(u16, Value),
     /// These bytes with status 200, one after the other, and then nothing more; the connection stays.
     Pieces(Vec<u8>, usize),
-    /// None at all.
+    /// No answer at all.
     Never,
-    /// The connection's end.
+    /// The end of the connection.
     Close,
-    /// What the server does, and the connection's end in the place of its answer.
+    /// The server's action, and then the end of the connection without an answer.
     Lost,
 }
 
-type Rule = Box<dyn Fn(&Asked) -> Option<Answer> + Send>;
+type Rule = Box<dyn Fn(&Request) -> Option<Answer> + Send>;
 
-/// What the server has.
-pub(crate) struct World {
-    /// `GROUP/VERSION` and the kinds and plurals in it: what discovery says.
+/// The objects and settings of the server.
+pub(crate) struct ServerState {
+    /// The result of discovery: `GROUP/VERSION`, and the kinds and plurals in it.
     pub(crate) served: BTreeMap<String, Vec<(String, String)>>,
     /// The CRDs.
     pub(crate) definitions: Vec<Value>,
@@ -50,7 +49,7 @@ pub(crate) struct World {
     /// By the same: the lines of its watch.
     lines: BTreeMap<String, Vec<Value>>,
     pub(crate) rule: Rule,
-    pub(crate) asked: Vec<Asked>,
+    pub(crate) asked: Vec<Request>,
     /// The certificates that clients have shown, in order.
     pub(crate) clients: Vec<Vec<u8>>,
     /// The most pieces of one answer that were taken from the server.
@@ -63,7 +62,7 @@ pub(crate) struct World {
 /// The server. It ends with this.
 pub(crate) struct Fake {
     pub(crate) address: SocketAddr,
-    world: Arc<Mutex<World>>,
+    world: Arc<Mutex<ServerState>>,
     thread: Option<(tokio::sync::oneshot::Sender<()>, std::thread::JoinHandle<()>)>,
 }
 
@@ -81,7 +80,7 @@ impl Fake {
         Self::start_with(None)
     }
 
-    /// The same by TLS.
+    /// A server; with an acceptor it speaks TLS.
     pub(crate) fn start_with(acceptor: Option<TlsAcceptor>) -> Self {
         let of = |kinds: &[(&str, &str)]| {
             kinds.iter().map(|(kind, plural)| ((*kind).to_owned(), (*plural).to_owned())).collect()
@@ -91,7 +90,7 @@ impl Fake {
             ("discovery.k8s.io/v1".to_owned(), of(&[("EndpointSlice", "endpointslices")])),
             ("networking.k8s.io/v1".to_owned(), of(&[("NetworkPolicy", "networkpolicies")])),
         ]);
-        let world = Arc::new(Mutex::new(World {
+        let world = Arc::new(Mutex::new(ServerState {
             served,
             definitions: Vec::new(),
             ready: true,
@@ -121,7 +120,7 @@ impl Fake {
         Self { address: address.recv().unwrap(), world, thread: Some((stop, thread)) }
     }
 
-    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
+    pub(crate) fn world(&self) -> MutexGuard<'_, ServerState> {
         self.world.lock().unwrap()
     }
 }
@@ -136,7 +135,7 @@ impl Drop for Fake {
     }
 }
 
-impl World {
+impl ServerState {
     pub(crate) fn set_acceptor(&mut self, acceptor: TlsAcceptor) {
         self.acceptor = Some(acceptor);
     }
@@ -168,12 +167,12 @@ impl World {
         self.objects.entry(list.to_owned()).or_default().push(object);
     }
 
-    /// Takes all objects away, and tells nobody.
+    /// Removes all objects without events.
     pub(crate) fn clear(&mut self, list: &str) {
         self.objects.remove(list);
     }
 
-    fn list(&self, asked: &Asked) -> Value {
+    fn list(&self, asked: &Request) -> Value {
         let all = self.objects.get(&asked.path).map(Vec::as_slice).unwrap_or_default();
         let number =
             |name: &str| parameter(&asked.query, name).and_then(|it| it.parse::<usize>().ok());
@@ -191,8 +190,8 @@ impl World {
         })
     }
 
-    /// What becomes of a request for one object: it is read, made, or replaced if it is of the version that is named.
-    fn one(&mut self, asked: &Asked) -> Option<(u16, Value)> {
+    /// The answer to a request for one object: it is read, made, or replaced if it has the version that is named.
+    fn one(&mut self, asked: &Request) -> Option<(u16, Value)> {
         let (list, name) = match asked.method.as_str() {
             "POST" => (asked.path.as_str(), asked.body["metadata"]["name"].as_str()?),
             _ => asked.path.rsplit_once('/')?,
@@ -219,7 +218,7 @@ impl World {
         Some((200, new))
     }
 
-    fn answer(&mut self, asked: &Asked) -> (u16, Value) {
+    fn answer(&mut self, asked: &Request) -> (u16, Value) {
         if let Some(answer) = self.one(asked) {
             return answer;
         }
@@ -267,7 +266,7 @@ fn parameter(query: &str, name: &str) -> Option<String> {
     all.find(|(key, _)| *key == name).map(|(_, value)| value.replace("%3D", "="))
 }
 
-async fn accept(listener: TcpListener, world: Arc<Mutex<World>>) {
+async fn accept(listener: TcpListener, world: Arc<Mutex<ServerState>>) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
         let (world, acceptor) = (Arc::clone(&world), world.lock().unwrap().acceptor.clone());
@@ -288,7 +287,7 @@ async fn accept(listener: TcpListener, world: Arc<Mutex<World>>) {
 }
 
 /// Requests of one connection, until it ends.
-async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, world: &Mutex<World>) {
+async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, world: &Mutex<ServerState>) {
     while let Some(asked) = read(&mut stream).await {
         let rule = {
             let mut world = world.lock().unwrap();
@@ -340,7 +339,7 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, world: &Mutex<Wo
 }
 
 /// Lines from the version that is asked for, for as long as the kind is served.
-async fn watch(mut stream: impl AsyncWrite + Unpin, asked: &Asked, world: &Mutex<World>) {
+async fn watch(mut stream: impl AsyncWrite + Unpin, asked: &Request, world: &Mutex<ServerState>) {
     let version = parameter(&asked.query, "resourceVersion").and_then(|it| it.parse().ok());
     let mut at: usize = version.unwrap_or(0);
     if stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.is_err() {
@@ -370,7 +369,7 @@ async fn watch(mut stream: impl AsyncWrite + Unpin, asked: &Asked, world: &Mutex
     }
 }
 
-async fn read(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Option<Asked> {
+async fn read(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Option<Request> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.ok()?);
@@ -390,7 +389,7 @@ async fn read(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> Option<Aske
     let mut words = head.split(' ');
     let (method, target) = (words.next()?.to_owned(), words.next()?);
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    Some(Asked {
+    Some(Request {
         method,
         path: path.to_owned(),
         query: query.to_owned(),

@@ -1,4 +1,4 @@
-//! Why the API server does not do what it is asked for.
+//! The reasons for which a request to the API server fails.
 
 use std::error::Error;
 use std::io;
@@ -8,20 +8,20 @@ use rustls::{AlertDescription, CertificateError};
 
 use crate::followed::Reason;
 
-/// The most bytes of what a server says that are repeated.
+/// The most bytes of a server's message that are repeated.
 pub(super) const WORDS: usize = 500;
 
-/// What this client finds wrong itself.
+/// A fault that the client finds itself.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Own {
-    /// More was sent than is read.
+pub(super) enum ClientError {
+    /// The server sent more than the client reads.
     #[error(
         "the server sent {what} of more than {most} bytes, expected no more for one object: it was read no further"
     )]
     TooLong {
         /// An answer, or a line.
         what: &'static str,
-        /// What is read.
+        /// The most bytes that the client reads.
         most: usize,
     },
     /// Anything else.
@@ -29,21 +29,21 @@ pub(super) enum Own {
     Other(String),
 }
 
-impl From<Own> for kube::Error {
-    fn from(own: Own) -> Self {
+impl From<ClientError> for kube::Error {
+    fn from(own: ClientError) -> Self {
         Self::Service(Box::new(own))
     }
 }
 
 /// An error in our own words.
 pub(super) fn own(text: String) -> kube::Error {
-    Own::Other(text).into()
+    ClientError::Other(text).into()
 }
 
 /// Whether a whole answer was too long. With fewer objects in it, it may not be.
 pub(super) fn is_too_long(error: &kube::Error) -> bool {
     let kube::Error::Service(error) = error else { return false };
-    matches!(error.downcast_ref(), Some(Own::TooLong { .. }))
+    matches!(error.downcast_ref(), Some(ClientError::TooLong { .. }))
 }
 
 /// The HTTP status of an error that the server has answered.
@@ -54,13 +54,12 @@ pub(super) fn code(error: &kube::Error) -> Option<u16> {
     }
 }
 
-/// Whether the server may do later what it does not do now. Credentials that have expired (401) are read anew with the
-/// next connection.
+/// Whether the request may succeed later. Credentials that have expired (401) are read anew with the next connection.
 pub(super) fn is_passing(error: &kube::Error) -> bool {
     code(error).is_none_or(|code| matches!(code, 401 | 408 | 409 | 429) || code >= 500)
 }
 
-/// An error in the server's own words, if it has answered; else why it does not, as far as it is known.
+/// The server's message, if it has answered; else the reason for its silence, as far as it is known.
 pub(super) fn words(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if status.message.is_empty() => {
@@ -74,7 +73,7 @@ pub(super) fn words(error: &kube::Error) -> String {
     }
 }
 
-/// Why objects cannot be followed, made of [`words`]. The cause is who is forbidden what, without the kind.
+/// The reason why objects cannot be followed, made of [`words`]. The cause leaves out the kind of the objects.
 pub(super) fn reason(words: String) -> Reason {
     let forbidden = words.split_once(" is forbidden: ").map(|(_, rest)| rest);
     let cause = forbidden.and_then(|rest| rest.split(" resource ").next()).map(str::to_owned);
@@ -95,7 +94,7 @@ pub(super) fn reasons(error: &dyn Error) -> String {
     text.replacen("client error (Connect)", "cannot connect", 1)
 }
 
-/// What is wrong with a certificate or a token, and where to correct it.
+/// The fault of a certificate or a token, and the place to correct it.
 fn certificate_or_token(error: &(dyn Error + 'static)) -> Option<String> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -106,7 +105,7 @@ fn certificate_or_token(error: &(dyn Error + 'static)) -> Option<String> {
                     .to_owned(),
             );
         }
-        // What an I/O error wraps is no source of its own.
+        // The error inside an I/O error is not among its sources.
         let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         if let Some(wrapped) = wrapped {
             return certificate_or_token(wrapped);

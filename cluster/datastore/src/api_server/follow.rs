@@ -1,8 +1,8 @@
 //! Follows the objects of one kind: lists them, and watches from there.
 //!
 //! A server that can streams the list as the first events of the watch (Kubernetes, "Streaming lists"); from others it
-//! is read in pages. A watch that ends goes on where it was; bookmarks move that place on. A place that the server has
-//! forgotten (410) costs a list. What was known stays known until a whole list says otherwise.
+//! is read in pages. A watch that ended continues from its last version, which bookmarks advance. A version that the
+//! server has forgotten (410) costs a list. Known objects stay until a whole list replaces them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,23 +24,23 @@ use crate::followed::{self, Closed, Event, Events, Pause, Reading};
 
 /// The most objects of a page.
 const PAGE: u32 = 500;
-/// A page that is too long is asked for again with so many times fewer.
+/// A page that is too long is asked for again with this many times fewer objects.
 const FEWER: u32 = 8;
 /// The server ends a watch after this time (kube's own choice).
 const WATCH: u32 = 290;
 /// A watch without any event for longer is dead: the server would have ended it.
 const SILENCE: Duration = Duration::from_secs(WATCH as u64 + 30);
-/// A watch that was not refused within this time goes well.
+/// A watch that was not refused within this time counts as working.
 const REFUSAL: Duration = Duration::from_secs(1);
-/// How long a kind waits for a sign that its CRD was installed.
+/// The time for which a kind waits for a sign that its CRD was installed.
 const NOT_SERVED: Duration = Duration::from_secs(60);
-/// When a resource is looked for after such a sign: the server takes a moment to serve it.
+/// The delays of the look-ups after such a sign: the server takes a moment to serve a new resource.
 const LOOKS: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(300), Duration::from_secs(1), Duration::from_secs(3)];
 /// Marks the bookmark behind the last object of a streamed list.
 const END_OF_LIST: &str = "k8s.io/initial-events-end";
 
-/// How far the objects of a kind are known. It outlives connections.
+/// The progress of following the objects of a kind. It outlives connections.
 #[derive(Debug)]
 pub(super) struct Position {
     kind: Kind,
@@ -64,7 +64,7 @@ pub(super) type Definitions = BTreeMap<String, String>;
 enum End {
     /// The server has forgotten the version.
     Forgotten,
-    /// The server says that it has no such resource. Whether it is so is to be looked up.
+    /// The server answers that it has no such resource, which has to be checked in its discovery.
     NotServed,
     /// It failed.
     Failed(String),
@@ -102,7 +102,7 @@ impl Position {
         }
     }
 
-    /// Follows the objects until nobody listens any more. Dropping the future loses nothing: the next one goes on.
+    /// Follows the objects while there is a listener. Dropping the future loses nothing: the next call continues.
     pub(super) async fn follow(
         &mut self,
         connection: &Connection,
@@ -148,7 +148,7 @@ impl Position {
             }
             self.list(Vec::new(), events).await?;
             let sign = installed.wait_for(|all| versions(self.kind, all) != self.told);
-            // A closed channel has no sign to give; then it is the time alone.
+            // A closed channel gives no sign; then only the time counts.
             if let Ok(Err(_)) = timeout(NOT_SERVED, sign).await {
                 tokio::time::sleep(NOT_SERVED).await;
             }
@@ -174,7 +174,7 @@ impl Position {
         if self.resource.is_none() {
             let told = versions(self.kind, &installed.borrow());
             let changed = told != self.told;
-            // What was missing is so still, unless there is a sign of a CRD, or the server's lists have it.
+            // A missing kind stays missing, unless there is a sign of a CRD, or the server's lists have it.
             self.absent &= !changed;
             self.told = told;
             let mut found = Ok(None);
@@ -301,7 +301,7 @@ impl Position {
                 version_of(&object)
             }
         };
-        // Half a list is no place to go on from.
+        // A watch cannot continue from half a list.
         if listed.is_none() {
             self.version = version;
         }
@@ -309,8 +309,8 @@ impl Position {
     }
 }
 
-/// Reads all objects of a resource, page by page, and returns them with the version that they are of. What `read` makes of
-/// an object is kept; a page is not.
+/// Reads all objects of a resource, page by page, and returns them with the version that they are of. The results of
+/// `read` are kept; a page is not.
 pub(super) async fn read_pages<T>(
     connection: &Connection,
     resource: &Resource,
@@ -375,7 +375,7 @@ pub(super) async fn watch_installed(
 ) {
     let mut pause = Pause::default();
     loop {
-        // From any version: the server first tells those that there are.
+        // From any version: the server first sends the existing ones.
         let params = WatchParams::default().timeout(WATCH);
         let request = Request::new(resource::DEFINITIONS).watch_metadata(&params, "0");
         if let Ok(request) = request

@@ -1,23 +1,23 @@
 //! The API server as a source of objects.
 //!
 //! The layers, in order:
-//! - `access`: where the server is, and as whom it is asked.
-//! - `connection`: how it is asked, and how long an answer may be.
-//! - `fault`: why the server does not do what it is asked for.
-//! - `resource`: which resource holds the objects of a kind.
+//! - `access`: the server's URL, and the client's identity.
+//! - `connection`: requests, and answers of bounded size.
+//! - `fault`: the reasons for which a request fails.
+//! - `resource`: the resource that holds the objects of a kind.
 //! - `reading`: an object as the server sends it.
 //! - `follow`: the objects of one kind, listed and watched.
-//! - `annotate`, `condition`, `notice`: what agents write: pods' addresses, whether their node has a network, and Events
-//!   about objects that are not valid.
+//! - `annotate`, `condition`, `notice`: the writes of agents: pods' addresses, whether their node has a network, and
+//!   Events about objects that are not valid.
 //! - `writer`: single objects, read and written.
 //! - `pool`: the first `IPPool` of a cluster that has none, which the installation writes.
 //!
-//! What becomes of the objects is in `followed`.
+//! `followed` processes the objects.
 //!
-//! One thread speaks with the server; the agent gets events. While the server does not answer, what is known stays in
-//! force and is said to be stale. A kind whose CRD is not installed has no objects, until it is installed. A kind that
-//! may not be read, or that a server that starts does not serve yet, is a fault: what was known of it stays in force, and
-//! if that is nothing, the agent is not in sync.
+//! One thread speaks with the server; the agent gets events. While the server does not answer, the known objects stay
+//! in force and are reported as stale. A kind whose CRD is not installed has no objects, until it is installed. A kind
+//! that may not be read, or that a starting server does not serve yet, is a fault: its known objects stay in force, and
+//! if there are none, the agent is not in sync.
 
 mod access;
 mod annotate;
@@ -54,7 +54,7 @@ pub use self::access::Access;
 use self::condition::Condition;
 use self::connection::{ANSWER, Connection};
 use self::follow::{Definitions, Position};
-use self::notice::{GivenUp, Notice, Notices};
+use self::notice::{AbandonedEvents, Notice, Notices};
 pub use self::pool::make_first_pool;
 pub use self::writer::Writer;
 use crate::error::SourceError;
@@ -62,7 +62,7 @@ use crate::followed::{
     Event, Events, Followed, Follower, Objects, Pause, Server, Stale, Waiting, Waits,
 };
 
-/// The kinds that policy, routes and addresses are made of.
+/// The kinds from which policy, routes and addresses are made.
 const FOLLOWED: [Kind; 22] = [
     Kind::Namespace,
     Kind::Node,
@@ -88,9 +88,8 @@ const FOLLOWED: [Kind; 22] = [
     Kind::FelixConfiguration,
 ];
 
-/// How often the server is asked whether it is there.
+/// The time between two checks that the server answers.
 const PROBE: Duration = Duration::from_secs(5);
-/// What is followed.
 const SERVER: Server = Server { name: "the API server", kinds: &FOLLOWED };
 
 /// The objects of an API server. See the module.
@@ -100,45 +99,45 @@ pub struct ApiServer {
     /// The server's, as its URL names it.
     host: Option<String>,
     notices: Notices,
-    to_write: ToWrite,
+    to_write: PendingWrites,
 }
 
-/// What is to be written at the server, and what became of it.
+/// The writes to the server, and their outcomes.
 #[derive(Debug, Clone)]
-struct ToWrite {
+struct PendingWrites {
     /// The name of the agent's node.
     node: String,
     /// The addresses of this node's pods; none: they are released.
     addresses: Arc<Waiting<Vec<IpAddr>>>,
     condition: Arc<Condition>,
-    /// What is to be written about objects.
+    /// The Events to write about objects.
     noticed: Arc<Waiting<Notice>>,
-    given_up: GivenUp,
+    given_up: AbandonedEvents,
 }
 
 impl ApiServer {
     /// Starts to follow the server, and waits until all objects are known. While the server does not answer, the last
-    /// state in the file `state` counts instead, if it is complete; without one this waits for the server. `told` gets
-    /// what is waited for, and why.
+    /// state in the file `state` is used instead, if it is complete; without one this waits for the server. `told` gets
+    /// the reason for the wait.
     ///
     /// # Errors
-    /// `access` does not say how to reach a server. A server that does not answer is no error.
+    /// `access` and the kubeconfig name no server. A server that does not answer is no error.
     pub async fn open(
         access: Access,
         follower: Follower,
         told: impl Fn(&Waits),
     ) -> Result<Self, SourceError> {
         let Follower { node, state } = follower;
-        // What is wrong now is the user's to know at once; later it is a fault that may pass.
+        // A mistake in the settings is reported at once; later it would be a fault that may pass.
         let url = access.config().await?.cluster_url;
         let (server, host): (Arc<str>, _) = (url.to_string().into(), url.host().map(str::to_owned));
         let (mut followed, events) = Followed::new(SERVER, state.as_deref());
-        let to_write = ToWrite {
+        let to_write = PendingWrites {
             node,
             addresses: Arc::default(),
             condition: Arc::default(),
             noticed: Arc::default(),
-            given_up: GivenUp::default(),
+            given_up: AbandonedEvents::default(),
         };
         let (speaks_with, of_thread) = (Arc::clone(&server), to_write.clone());
         let thread = thread::Builder::new().name("api-server".to_owned());
@@ -154,7 +153,7 @@ impl ApiServer {
         self.followed.contents()
     }
 
-    /// The same, shared.
+    /// All objects, shared.
     pub fn shared(&self) -> Arc<Contents> {
         self.followed.shared()
     }
@@ -164,19 +163,19 @@ impl ApiServer {
         self.host.as_deref()
     }
 
-    /// Since when the objects may be out of date; `None`: they are not.
+    /// The reason why objects may be out of date; `None`: they are not.
     pub fn stale(&self) -> Option<Stale> {
         self.followed.stale()
     }
 
-    /// Whether nothing is learned of a kind now.
+    /// Whether changes of a kind are missed now.
     pub(crate) fn is_behind(&self, kind: Kind) -> bool {
         self.followed.is_behind(kind)
     }
 
-    /// What else its users have to know; see [`Source::warnings`](crate::Source::warnings).
+    /// Further warnings to users; see [`Source::warnings`](crate::Source::warnings).
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let ToWrite { node, condition, given_up, .. } = &self.to_write;
+        let PendingWrites { node, condition, given_up, .. } = &self.to_write;
         let trouble = self.followed.trouble().into_iter();
         trouble.chain(given_up.text()).chain(condition.text(node)).collect()
     }
@@ -192,7 +191,7 @@ impl ApiServer {
     }
 
     /// Gives a pod the addresses that it has on this node, or takes them away; see [`Source::assign`](crate::Source).
-    /// They are written to its object, too, when the server takes them.
+    /// They are also written to its object.
     pub(crate) fn assign(
         &mut self,
         pod: ObjectKey,
@@ -202,16 +201,16 @@ impl ApiServer {
         self.followed.objects().assign(pod, addresses)
     }
 
-    /// Has Kubernetes Events written about objects with problems; see [`Source::report`](crate::Source).
+    /// Queues Kubernetes Events about objects with problems; see [`Source::report`](crate::Source).
     pub(crate) fn report(&mut self, problems: &[Problem]) {
-        let Self { followed, notices, to_write: ToWrite { node, noticed, .. }, .. } = self;
+        let Self { followed, notices, to_write: PendingWrites { node, noticed, .. }, .. } = self;
         let objects = followed.objects();
         let nodes = objects.contents.of_kind(Kind::Node).map(|(key, _)| key.name.as_str());
         let nodes: Vec<&str> = nodes.collect();
         notices.report(problems, (node, &nodes), |own| objects.known_as(own), noticed);
     }
 
-    /// When the first event of the last change was received.
+    /// The time when the first event of the last change was received.
     pub(crate) const fn changed(&self) -> Option<Instant> {
         self.followed.changed()
     }
@@ -222,7 +221,7 @@ impl ApiServer {
     }
 }
 
-/// Reads all objects once: those that agents follow, and what else tells of a cluster.
+/// Reads all objects once: those that agents follow, and others that describe a cluster.
 ///
 /// # Errors
 /// The server cannot be reached, or may not be asked for objects of some kind.
@@ -263,8 +262,8 @@ async fn read_all(access: &Access) -> Result<Contents, SourceError> {
     Ok(Arc::unwrap_or_clone(objects.contents))
 }
 
-/// Speaks with the server until nobody listens.
-fn speak(access: &Access, server: &Arc<str>, events: &Events, to_write: &ToWrite) {
+/// Speaks with the server while there is a listener.
+fn speak(access: &Access, server: &Arc<str>, events: &Events, to_write: &PendingWrites) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return tracing::error!(%error, "the API server cannot be followed"),
@@ -284,13 +283,13 @@ fn speak(access: &Access, server: &Arc<str>, events: &Events, to_write: &ToWrite
     });
 }
 
-/// Follows all kinds over one connection until it fails. `Ok`: nobody listens.
+/// Follows all kinds over one connection until it fails. `Ok`: the listener has gone.
 async fn connect(
     access: &Access,
     server: &Arc<str>,
     events: &Events,
     positions: &mut [Position],
-    to_write: &ToWrite,
+    to_write: &PendingWrites,
     pause: &mut Pause,
 ) -> Result<(), String> {
     let connection = access.connect().await.map_err(|error| error.to_string())?;
@@ -314,7 +313,7 @@ async fn connect(
     }
 }
 
-/// Asks the server again and again, and returns why it does not answer.
+/// Checks the server periodically. Returns the reason when it does not answer.
 async fn keep_probing(connection: &Connection, events: &Events) -> String {
     loop {
         tokio::time::sleep(PROBE).await;

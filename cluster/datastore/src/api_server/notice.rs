@@ -6,7 +6,7 @@
 //! - an Event's name is made of the object's uid and generation and of the text. The server refuses a second one.
 //!
 //! An agent speaks of an object again when the text changes. It writes one Event a second at most. One that cannot be
-//! written waits while others are written, is tried a few times, and is given up: `manx status` has what it says.
+//! written waits while others are written, is tried a few times, and is given up: `manx status` has its text.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,15 +28,15 @@ use crate::followed::Waiting;
 const MOST: usize = 1000;
 /// The time between two Events of an agent.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// How often an Event is tried.
+/// The number of tries for an Event.
 const TRIES: u32 = 5;
 /// The time until the second try; it doubles.
 const AGAIN: Duration = Duration::from_secs(10);
 /// A try that takes longer has failed.
 const TRY: Duration = Duration::from_secs(10);
-/// How many agents may speak of an object.
+/// The number of agents that may write about an object.
 const SPEAKERS: usize = 3;
-/// How much later each of them speaks than the one before.
+/// The delay of each of them after the one before.
 const LATER: Duration = Duration::from_secs(20);
 /// The most bytes of an Event's text (Kubernetes, `events.k8s.io/v1`, `note`).
 const NOTE: usize = 1024;
@@ -45,25 +45,25 @@ const NAME: usize = 200;
 /// The most bytes of a writer's name in an Event.
 const INSTANCE: usize = 128;
 
-/// What is said of an object.
+/// The problems of an object, as its Event reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Notice {
     /// The problems, as `manx status` has them.
     text: String,
-    /// Of the worst.
+    /// The severity of the worst problem.
     severity: Severity,
-    /// Not before.
+    /// The earliest time to write it.
     due: Instant,
-    /// How often it was tried.
+    /// The number of tries so far.
     tries: u32,
 }
 
-/// The Events that were given up: how many, and why the last one.
+/// The Events that could not be written: their number, and the reason for the last one.
 #[derive(Debug, Clone, Default)]
-pub(super) struct GivenUp(Arc<Mutex<(u64, String)>>);
+pub(super) struct AbandonedEvents(Arc<Mutex<(u64, String)>>);
 
-impl GivenUp {
-    /// What there is to say; `None`: there are none.
+impl AbandonedEvents {
+    /// The warning to users; `None`: all Events were written.
     pub(super) fn text(&self) -> Option<String> {
         let given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, last) = &*given_up;
@@ -82,7 +82,7 @@ impl GivenUp {
     }
 }
 
-/// What was found to say.
+/// The notices, by object.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     /// By object. It stays while the object has these problems.
@@ -90,8 +90,8 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    /// Has Events written about the objects whose problems are others than before, as far as this node speaks of them.
-    /// `known_as` tells by which names the server knows an object.
+    /// Queues Events about the objects whose problems have changed, if this node reports on them. `known_as`: the names
+    /// by which the server knows an object.
     pub(super) fn report(
         &mut self,
         problems: &[Problem],
@@ -156,7 +156,7 @@ fn text(problems: &[&Problem]) -> String {
     text
 }
 
-/// As much of the start of a text as so many bytes hold.
+/// The start of a text, up to this many bytes.
 fn prefix(text: &str, bytes: usize) -> &str {
     let end = (0..=bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
     &text[..end.unwrap_or(0)]
@@ -170,12 +170,12 @@ fn rank(key: &ObjectKey, node: &str, nodes: &[&str]) -> Option<usize> {
     (before < SPEAKERS).then_some(before)
 }
 
-/// Writes what is due, for as long as the connection lasts.
+/// Writes the Events that are due while the connection lasts.
 pub(super) async fn keep_writing(
     connection: &Connection,
     node: &str,
     waiting: &Waiting<Notice>,
-    given_up: &GivenUp,
+    given_up: &AbandonedEvents,
 ) {
     let resources = Resources::default();
     let mut second = tokio::time::interval(BETWEEN);
@@ -183,7 +183,7 @@ pub(super) async fn keep_writing(
     loop {
         second.tick().await;
         let now = Instant::now();
-        // What is tried again comes after all that were due before.
+        // An Event that is tried again comes after all that were due before.
         let first = waiting.first_by(|notice| notice.due).filter(|(_, notice)| notice.due <= now);
         let Some((key, notice)) = first else { continue };
         let write = write(connection, &resources, node, &key, &notice);
@@ -223,7 +223,7 @@ async fn write(
     let request = Request::new(format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events"));
     let request = request.create(&PostParams::default(), event.to_string().into_bytes());
     match connection.ask::<Value>(request.map_err(kube::Error::BuildRequest)?).await {
-        // It is there: another agent was first, or this one before it started anew.
+        // The Event exists: another agent was first, or this one before it started anew.
         Err(error) if code(&error) == Some(409) => Ok(()),
         written => written.map(drop),
     }

@@ -11,11 +11,11 @@ use crate::followed::Pause;
 use crate::pool::{DefaultPool, make_first};
 use crate::writes::WriteError;
 
-/// Makes the pool unless there is one, of any name, and returns whether it was made now. Waits for a server that does not
+/// Makes the pool unless there is one, of any name. Returns whether it was made. Waits for a server that does not
 /// answer, and for the CRD: it may come later.
 ///
 /// # Errors
-/// Nothing says how to reach a server, or the server refuses the pool or the question for pools.
+/// No setting names a server, or the server refuses the pool or the list of pools.
 pub fn make_first_pool(access: &Access, pool: &DefaultPool) -> Result<bool, SourceError> {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(make(access, pool)),

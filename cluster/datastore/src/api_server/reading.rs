@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::resource::Resource;
 use crate::followed::{self, Reading};
 
-/// Reads an object that the server has sent. The items of a list do not say what they are: the resource does.
+/// Reads an object that the server has sent. The items of a list do not name their kind: the resource does.
 pub(super) fn read(server: &Arc<str>, resource: &Resource, mut object: Value) -> Reading {
     prune(resource.kind, &mut object);
     if let Value::Object(fields) = &mut object {

@@ -1,4 +1,4 @@
-//! Which resources of the API hold the objects of a kind.
+//! The resources of the API that hold the objects of a kind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -13,19 +13,18 @@ use serde_json::Value;
 use super::connection::Connection;
 use super::fault::{own, words};
 
-/// Where the objects of a kind are.
+/// The place of a kind's objects at the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Resource {
-    /// The kind.
     pub(super) kind: Kind,
     /// `v1` or `group/version`.
     pub(super) api_version: &'static str,
-    /// The path of all of them: `/api/v1/pods`.
+    /// The path of all objects of the kind: `/api/v1/pods`.
     pub(super) path: String,
 }
 
 impl Resource {
-    /// The path of those in a namespace; of all if it is empty.
+    /// The path of the objects in a namespace; of all if it is empty.
     pub(super) fn path_in(&self, namespace: &str) -> String {
         match self.path.rsplit_once('/') {
             Some((group, plural)) if !namespace.is_empty() => {
@@ -61,7 +60,7 @@ impl Resources {
 }
 
 /// Finds the resource of a kind; `None`: the server has none, because its CRD is not installed. If the server has
-/// several versions of it, the first one of [`served_versions`] counts.
+/// several versions of it, the first one of [`served_versions`] is used.
 ///
 /// A kind without policies opens what they close, so it is missing only when the server has said so in three ways, and
 /// until then it is an error:
@@ -93,7 +92,7 @@ pub(super) async fn find(connection: &Connection, kind: Kind) -> kube::Result<Op
     }
 }
 
-/// What is found in the server's own lists.
+/// Finds a kind's resource in the server's discovery lists.
 pub(super) async fn find_served(
     connection: &Connection,
     kind: Kind,
@@ -101,7 +100,7 @@ pub(super) async fn find_served(
     let groups = connection.ask::<APIGroupList>(get("/apis")?).await?.groups;
     let served = |version: &str| {
         let all = groups.iter().flat_map(|group| &group.versions);
-        // The core group stands in no list, and every server has it.
+        // The core group is in no list, and every server has it.
         !version.contains('/') || all.clone().any(|it| it.group_version == version)
     };
     for api_version in served_versions(kind).filter(|version| served(version)) {
@@ -137,7 +136,7 @@ async fn find_definition(connection: &Connection, kind: Kind) -> kube::Result<Op
     Ok(None)
 }
 
-/// Whether a CRD says that the server serves the kind in a version that is read here.
+/// Whether the server serves the kind in a version that is read here, by its CRD.
 fn serves(definition: &Value, kind: Kind, group: &str) -> bool {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let established = list(&definition["status"]["conditions"])
@@ -150,7 +149,7 @@ fn serves(definition: &Value, kind: Kind, group: &str) -> bool {
     established && list(&definition["spec"]["versions"]).iter().any(is_read)
 }
 
-/// Where CRDs are.
+/// The path of CRDs.
 pub(super) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// The groups that a kind may be in, and the name of its CRD in each: its plural, as Kubernetes' own kinds and Calico's

@@ -1,4 +1,4 @@
-//! What becomes of what a server sends: see `fake`.
+//! The effects of a server's answers: see `fake`.
 
 use std::fs;
 use std::path::Path;
@@ -13,9 +13,9 @@ use super::fake::{Answer, Fake, status};
 use super::*;
 use crate::followed::{Snapshot, Trouble};
 
-/// How long something may take that is to happen.
+/// The most time for an expected event.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long something is waited for that is not to happen.
+/// The wait for an event that must not happen.
 const NEVER: Duration = Duration::from_millis(1500);
 
 fn run<T>(test: impl Future<Output = T>) -> T {
@@ -81,7 +81,7 @@ fn a_kind_that_is_installed_counts_as_soon_as_the_server_serves_it() {
         let mut opened = open(&server, None).await;
         server.world().define("GlobalNetworkPolicy", "globalnetworkpolicies", false);
         server.world().put(POLICIES, deny_all());
-        // The server takes longer than an agent looks again and again: then the agent says what it waits for.
+        // The server takes longer than the agent's look-ups: then the agent reports the reason for its wait.
         until(&mut opened, |it| stale(it).contains("globalnetworkpolicies")).await;
         server.world().serve("GlobalNetworkPolicy", "globalnetworkpolicies");
         until(&mut opened, |it| policies(it) == 1 && it.stale().is_none()).await;
@@ -142,7 +142,7 @@ fn a_start_beside_a_server_that_does_not_serve_a_kind_yet_uses_the_last_state() 
         server.world().define("GlobalNetworkPolicy", "globalnetworkpolicies", true);
         server.world().put(POLICIES, deny_all());
         let mut last = open(&server, Some(&state)).await;
-        // The last agent still has its file, and whoever looks at one has that for a moment.
+        // The last agent still has its file, and a reader keeps a file locked for a moment.
         until(&mut last, |_| {
             fs::copy(&state, &probe).unwrap();
             Snapshot::open(&probe, SERVER, &Trouble::default()).1.is_some()
@@ -169,7 +169,7 @@ fn a_refusal_of_one_kind_is_told_at_once() {
         server.world().rule = Box::new(move |asked| {
             (asked.path == pods).then(|| Answer::Json(503, status(503, "storage is initializing")))
         });
-        // The watch that is there ends: the kind is asked for anew.
+        // The present watch ends: the kind is looked up anew.
         let core = server.world().served.remove("v1").unwrap();
         tokio::time::sleep(Duration::from_millis(200)).await;
         server.world().served.insert("v1".to_owned(), core);
@@ -334,7 +334,7 @@ fn server_of_node(written: impl Fn(usize) -> Answer + Send + 'static) -> Fake {
     server
 }
 
-/// What was written of the condition: status, reason and the version of the Node that it was made for.
+/// The patches of the condition: status, reason and the version of the Node that each was made for.
 fn conditions(server: &Fake) -> Vec<String> {
     let world = server.world();
     let patches = world.asked.iter().filter(|it| it.method == "PATCH").map(|it| &it.body);
@@ -403,7 +403,7 @@ fn a_damaged_state_is_set_aside_and_said_and_the_next_one_is_whole() {
         assert_eq!(fs::read(folder.path().join("state.damaged")).unwrap(), b"redb: torn");
         until(&mut opened, |it| it.warnings().is_empty()).await;
         drop(opened);
-        // Its thread notices that nobody listens when it has something to say.
+        // The thread notices that the listener has gone when it sends the next event.
         drop(server);
         let loaded = loop {
             let trouble = Trouble::default();
@@ -419,8 +419,9 @@ fn a_damaged_state_is_set_aside_and_said_and_the_next_one_is_whole() {
     });
 }
 
-/// What a server shows of itself, made for these tests by `openssl ca`: certificates for 127.0.0.1 until 2120, of two
-/// authorities; one that has expired, one that is not valid yet, and one for another name. All have one key.
+/// A TLS acceptor with a certificate that `openssl ca` made for these tests. There are certificates for 127.0.0.1 until
+/// 2120, of two authorities; one that has expired, one that is not valid yet, and one for another name. All have one
+/// key.
 fn acceptor(certificate: &str) -> tokio_rustls::TlsAcceptor {
     acceptor_for(certificate, rustls::server::WebPkiClientVerifier::no_client_auth())
 }

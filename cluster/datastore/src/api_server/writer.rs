@@ -29,10 +29,10 @@ impl fmt::Debug for Writer {
 }
 
 impl Writer {
-    /// Nothing is asked yet.
+    /// Makes a writer; sends no request yet.
     ///
     /// # Errors
-    /// `access` does not say how to reach a server.
+    /// `access` and the kubeconfig name no server.
     pub async fn open(access: &Access) -> Result<Self, SourceError> {
         Ok(Self { connection: access.connect().await?, resources: Resources::default() })
     }
@@ -88,7 +88,7 @@ impl Writes for Writer {
         mut value: Value,
     ) -> Result<Revision, WriteError> {
         let resource = self.resource(key.kind).await?;
-        // Without a version the server would replace whatever is there.
+        // Without a version the server would replace any object.
         value["metadata"]["resourceVersion"] = revision.as_str().into();
         let body = body(&resource, key, value);
         let path = Request::new(resource.path_in(&key.namespace));
@@ -99,7 +99,7 @@ impl Writes for Writer {
     }
 }
 
-/// The text of an object, with what its key says.
+/// The text of an object, with the fields of its key.
 fn body(resource: &Resource, key: &ObjectKey, mut value: Value) -> Vec<u8> {
     value["apiVersion"] = resource.api_version.into();
     value["kind"] = key.kind.name().into();
@@ -121,7 +121,7 @@ fn revision(object: &Value) -> Result<Revision, WriteError> {
     })
 }
 
-/// Of a request that makes or replaces an object.
+/// The error of a request that makes or replaces an object.
 impl From<kube::Error> for WriteError {
     fn from(error: kube::Error) -> Self {
         match code(&error) {

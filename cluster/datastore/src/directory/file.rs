@@ -1,4 +1,4 @@
-//! One file: its last good state, what is wrong with it now, and whether it has to be read again.
+//! One file: its last good state, its present fault, and whether it has to be read again.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, RandomState};
@@ -20,11 +20,11 @@ use super::encoding;
 /// seconds (FAT), commonly 4 ms.
 const STAMP_SETTLES: Duration = Duration::from_secs(2);
 
-/// How long a file that has less content than before must stay unchanged before it is used: longer than any program
-/// waits between two parts of one save.
+/// The time for which a file with less content than before must stay unchanged before it is used: longer than any
+/// program waits between two parts of one save.
 pub const STANDS: Duration = Duration::from_secs(2);
 
-/// Tells whether a file is still the one that was read.
+/// Shows whether a file is still the one that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -62,7 +62,7 @@ pub(super) struct File {
     /// Randomly keyed, so that an attacker cannot write two texts with one digest.
     hashing: RandomState,
     good: Option<Version>,
-    /// What was read last, while it has less content than `good` and may be a partial save.
+    /// The version that was read last, while it has less content than `good` and may be a partial save.
     unsettled: Option<(Version, Instant)>,
     fault: Option<Problem>,
     /// Whether the text is kept, and the text that was read last.
@@ -77,7 +77,7 @@ struct Version {
     /// The fingerprint of its text; the same in every process.
     fingerprint: u64,
     length: usize,
-    /// Device and inode: a file that was renamed to this name has others.
+    /// Device and inode: a file that was renamed to this name differs in them.
     file: (u64, u64),
 }
 
@@ -91,7 +91,7 @@ impl Version {
         entries.map(|entry| &entry.key).collect()
     }
 
-    /// Why `newer` may be a partial save; `None` if it is not in doubt.
+    /// The reason why `newer` may be a partial save; `None` if it is none.
     fn looks_half_written(&self, newer: &Self) -> Option<Cause> {
         let (before, after) = (self.keys(), newer.keys());
         let missing = before.difference(&after).count();
@@ -110,7 +110,7 @@ impl Version {
 pub(super) enum Refreshed {
     /// It has not changed.
     Same,
-    /// Its objects are the same; its fault is another one.
+    /// Its objects are the same; its fault has changed.
     Reported,
     /// Its objects changed; these are the previous ones.
     Changed(PreviousText),
@@ -120,7 +120,7 @@ pub(super) enum Refreshed {
 #[derive(Debug)]
 pub(super) struct PreviousText {
     version: Option<Version>,
-    /// Whether anything was wrong with it.
+    /// Whether it had a fault.
     pub(super) faulty: bool,
 }
 
@@ -151,7 +151,7 @@ impl File {
         self.text.take()
     }
 
-    /// Makes what is no object an error, because the file was named as one that has objects.
+    /// Makes text that is no object an error, because the user named the file.
     pub(super) fn expect_objects(&mut self) {
         let problems = self.good.iter_mut().flat_map(|version| &mut version.manifest.problems);
         for problem in problems {
@@ -231,7 +231,6 @@ impl File {
         self.fault.as_ref().is_some_and(|fault| matches!(fault.cause, Cause::Unreadable(_)))
     }
 
-    /// Reads a text.
     fn read_text(&mut self, name: &str, text: &str, file: (u64, u64), now: Instant) -> Refreshed {
         let faulty = self.is_faulty();
         self.unsettled = None;
@@ -281,7 +280,7 @@ impl File {
 pub(super) struct Moment {
     /// By the clock of file time stamps.
     pub(super) wall: SystemTime,
-    /// By the clock that measures how long a file stays unchanged.
+    /// By the clock that measures the time for which a file stays unchanged.
     pub(super) monotonic: Instant,
 }
 
@@ -369,7 +368,7 @@ pub(super) fn folders(directory: &Path) -> io::Result<Vec<String>> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        // What cannot be listed is not known to have manifests.
+        // A directory that cannot be listed counts as one without manifests.
         let has_manifests = || names(&entry.path()).is_ok_and(|names| !names.is_empty());
         if !name.starts_with('.') && entry.file_type()?.is_dir() && has_manifests() {
             folders.push(format!("{name}/"));

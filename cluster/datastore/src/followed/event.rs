@@ -1,4 +1,4 @@
-//! What has happened at a server.
+//! The events of a server.
 
 use std::time::SystemTime;
 
@@ -6,17 +6,11 @@ use manx_objects::object::{Kind, ObjectKey};
 
 use super::reading::Reading;
 
-/// What has happened.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// These are all objects of a kind.
-    Listed {
-        /// The kind.
-        kind: Kind,
-        /// The objects.
-        readings: Vec<Reading>,
-    },
-    /// An object came or changed.
+    Listed { kind: Kind, readings: Vec<Reading> },
+    /// An object was added or changed.
     Changed(Box<Reading>),
     /// An object is gone.
     Gone(ObjectKey),
@@ -29,12 +23,12 @@ pub(crate) enum Event {
     },
 }
 
-/// Why objects cannot be followed.
+/// The reason why objects cannot be followed.
 #[derive(Debug, Clone)]
 pub(crate) struct Reason {
     /// In full.
     pub(crate) text: String,
-    /// The part of it that is the same for all kinds with this cause.
+    /// The part of the text that is the same for all kinds with this cause.
     pub(crate) cause: String,
 }
 

@@ -14,16 +14,16 @@ use super::snapshot::Snapshot;
 #[derive(Debug)]
 pub(crate) struct Closed;
 
-/// An event, and when it was received.
+/// An event, and the time when it was received.
 pub(super) type Received = (Instant, Event);
 
-/// Where events go: to the agent, and to the state on disk.
+/// The way of events to the agent and to the state on disk.
 pub(crate) struct Events {
     sender: mpsc::Sender<Received>,
     snapshot: Option<Snapshot>,
-    /// What keeps the state on disk from being complete: kinds that were not listed yet, or cannot be followed.
+    /// The kinds that the state on disk lacks: they were not listed yet, or cannot be followed.
     unknown: RefCell<BTreeSet<Kind>>,
-    /// When the server has answered last.
+    /// The time of the server's last answer.
     answered: Cell<SystemTime>,
 }
 
@@ -67,7 +67,7 @@ impl Events {
         self.send(Event::Fault { kind, fault: None }).await
     }
 
-    /// The server has answered: what was sent is how things are, if every kind is followed.
+    /// The server has answered: the events so far are its present state, if every kind is followed.
     pub(crate) fn confirm(&self) {
         self.answered.set(SystemTime::now());
         if let Some(snapshot) = &self.snapshot

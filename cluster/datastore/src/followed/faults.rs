@@ -1,4 +1,4 @@
-//! Since when objects may be out of date, and why.
+//! The faults because of which objects may be out of date.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -13,19 +13,19 @@ const CAUSES: usize = 3;
 /// The most kinds that are named with a cause.
 const KINDS: usize = 3;
 
-/// Since when objects may be out of date, and why.
+/// The time since which objects may be out of date, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stale {
-    /// When they were last known to be up to date.
+    /// The time when they were last known to be up to date.
     pub since: SystemTime,
-    /// Why they are not.
+    /// The reason, as one sentence.
     pub reason: String,
 }
 
-/// What keeps objects from being followed: of one kind, or (`None`) of all.
+/// The faults that keep objects from being followed: of one kind, or (`None`) of all.
 #[derive(Debug)]
 pub(super) struct Faults {
-    /// What sentences call the server.
+    /// The server's name in sentences.
     server: &'static str,
     all: BTreeMap<Option<Kind>, (SystemTime, Reason)>,
 }
@@ -36,7 +36,7 @@ impl Faults {
         Self { server, all: BTreeMap::new() }
     }
 
-    /// Takes a fault, or its end. The first time and the last reason count.
+    /// Records a fault, or its end. The first time and the last reason are kept.
     pub(super) fn note(&mut self, kind: Option<Kind>, fault: Option<(SystemTime, Reason)>) {
         match fault {
             None => {
@@ -56,14 +56,14 @@ impl Faults {
         }
     }
 
-    /// Whether nothing is learned of a kind: nothing at all, or nothing of that kind.
+    /// Whether changes of a kind are missed: because of its own fault, or of one of the whole server.
     pub(super) fn include(&self, kind: Kind) -> bool {
         [None, Some(kind)].iter().any(|it| self.all.contains_key(it))
     }
 
-    /// Since when objects may be out of date; `None`: they are not. `restored`: when the last state was complete, if that
-    /// is what counts. The reason is one sentence: where the server as a whole does not answer, faults of single kinds
-    /// follow from that, and kinds with the same fault stand together.
+    /// The time since which objects may be out of date, and the reason; `None`: they are not. `restored`: when the last
+    /// state was complete, if that is in force. The reason is one sentence: if the server as a whole does not answer,
+    /// it leaves out faults of single kinds, and kinds with the same fault are joined.
     pub(super) fn stale(&self, restored: Option<SystemTime>) -> Option<Stale> {
         let since = self.all.values().map(|(since, _)| *since).chain(restored).min()?;
         if let Some((_, reason)) = self.all.get(&None) {

@@ -1,15 +1,15 @@
-//! What every source has that follows a server, whichever protocol it speaks.
+//! The common part of all sources that follow a server, whichever protocol they speak.
 //!
 //! The layers, in order:
-//! - `server`: what is followed.
-//! - `pause`: how long a failure is waited out.
+//! - `server`: the server and the kinds that are followed.
+//! - `pause`: the wait after a failure.
 //! - `reading`: an object, read by the reader that reads files.
-//! - `event`: what has happened at the server.
-//! - `faults`: since when objects may be out of date, and why.
+//! - `event`: an event of the server.
+//! - `faults`: the faults because of which objects may be out of date.
 //! - `snapshot`: the last state on disk.
 //! - `events`: the way of events, to the agent and to the state on disk.
-//! - `objects`: all objects, and how they differ from those before.
-//! - `waiting`: what is still to be written, one value for each object.
+//! - `objects`: all objects, and their differences from those before.
+//! - `waiting`: the values that are still to be written, one for each object.
 //!
 //! A source has a thread that speaks with its server and sends [`Events`]; the agent has [`Followed`], and gets changes.
 
@@ -47,12 +47,12 @@ use self::snapshot::Loaded;
 pub(crate) use self::snapshot::{Snapshot, Trouble};
 pub(crate) use self::waiting::Waiting;
 
-/// Events that wait for the agent. When there are so many, the thread that reads them waits, and so does the server.
+/// The most events that wait for the agent. With so many, the thread that reads them waits, and so does the server.
 const WAITING: usize = 4096;
-/// How long a start waits for the server before the state on disk counts.
+/// The time for which a start waits for the server before it uses the state on disk.
 const START: Duration = Duration::from_secs(10);
 
-/// Who follows a server, and what else it wants there.
+/// The agent that follows a server, and the writes that it makes there.
 #[derive(Debug, Clone)]
 pub struct Follower {
     /// The name of its node. It writes to the objects of pods on this node.
@@ -61,14 +61,13 @@ pub struct Follower {
     pub state: Option<PathBuf>,
 }
 
-/// What a start waits for.
+/// The reason why the agent's start waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waits {
-    /// The server.
     pub server: String,
-    /// When the start began to wait.
+    /// The time when the start began to wait.
     pub since: SystemTime,
-    /// Why objects are missing, if that is known.
+    /// The reason why objects are missing, if it is known.
     pub reason: Option<String>,
     /// The longest time until the next attempt.
     pub at_most: Duration,
@@ -82,15 +81,15 @@ pub(crate) struct Followed {
     trouble: Trouble,
     events: mpsc::Receiver<Received>,
     received: Vec<Received>,
-    /// When the first event of the last change was received.
+    /// The time when the first event of the last change was received.
     changed: Option<Instant>,
     /// The last state on disk, for as long as the start may use it.
     loaded: Option<Loaded>,
 }
 
 impl Followed {
-    /// Nothing is known yet but the last state in the file `state`, which does not count yet. What is sent by the events
-    /// counts, and is written there.
+    /// Only the last state in the file `state` is known, and it is not in force yet. Objects that come by the events
+    /// are in force, and are written to the file.
     pub(crate) fn new(server: Server, state: Option<&Path>) -> (Self, Events) {
         let trouble = Trouble::default();
         let open = |file| Snapshot::open(file, server, &trouble);
@@ -102,9 +101,8 @@ impl Followed {
         (Self { server, objects, trouble, events, received, changed, loaded }, of_thread)
     }
 
-    /// Waits until all objects are known. While the server does not answer, the last state counts instead, if it is
-    /// complete; without one this waits for the server. `place`: which server it is. `told` gets what is waited for, and
-    /// why.
+    /// Waits until all objects are known. While the server does not answer, the last state is used instead, if it is
+    /// complete; without one this waits for the server. `place`: the server. `told` gets the reason for the wait.
     pub(crate) async fn start(&mut self, place: &Arc<str>, told: impl Fn(&Waits)) {
         let waits = Waits {
             server: place.to_string(),
@@ -131,32 +129,31 @@ impl Followed {
         &self.objects.contents
     }
 
-    /// The same, shared.
+    /// All objects, shared.
     pub(crate) fn shared(&self) -> Arc<Contents> {
         Arc::clone(&self.objects.contents)
     }
 
-    /// The objects themselves.
     pub(crate) const fn objects(&mut self) -> &mut Objects {
         &mut self.objects
     }
 
-    /// Since when the objects may be out of date; `None`: they are not.
+    /// The reason why objects may be out of date; `None`: they are not.
     pub(crate) fn stale(&self) -> Option<Stale> {
         self.objects.stale()
     }
 
-    /// Whether nothing is learned of a kind now.
+    /// Whether changes of a kind are missed now.
     pub(crate) fn is_behind(&self, kind: Kind) -> bool {
         self.objects.is_behind(kind)
     }
 
-    /// Why there may be no last state to start from.
+    /// The reason why there may be no last state to start from.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.trouble.text()
     }
 
-    /// When the first event of the last change was received.
+    /// The time when the first event of the last change was received.
     pub(crate) const fn changed(&self) -> Option<Instant> {
         self.changed
     }
@@ -173,7 +170,7 @@ impl Followed {
     /// Waits for events, and takes them.
     async fn receive(&mut self) -> Option<Changes> {
         if self.events.recv_many(&mut self.received, WAITING).await == 0 {
-            // The thread has ended, which it does not while anybody listens: it has panicked.
+            // The thread ends only without a listener, so it has panicked.
             let reason = format!("the thread that follows {} has ended", self.server.name);
             self.objects.mark_stale(reason);
             std::future::pending::<()>().await;
@@ -183,7 +180,7 @@ impl Followed {
         self.objects.apply(events)
     }
 
-    /// Waits until all objects are known. `told` gets why some are not.
+    /// Waits until all objects are known. `told` gets the reason why some are not.
     async fn synced(&mut self, told: &impl Fn(Option<String>)) {
         while !self.contents().in_sync {
             self.receive().await;
@@ -191,8 +188,8 @@ impl Followed {
         }
     }
 
-    /// The state on disk counts for as long as not all objects were listed. `false`: not all of it can be read, so none
-    /// of it counts; what cannot be read may be a policy.
+    /// Puts the state on disk in force until all objects were listed. `false`: some of it cannot be read, so none of it
+    /// is used; the unreadable part may be a policy.
     fn restore(&mut self, place: &Arc<str>, Loaded { texts, complete }: Loaded) -> bool {
         let reading = |text: String| {
             let object: Value = serde_json::from_str(&text).ok()?;

@@ -19,11 +19,11 @@ use super::server::Server;
 #[derive(Debug)]
 pub(crate) struct Objects {
     pub(crate) contents: Arc<Contents>,
-    /// Where objects come from, stored once: the server.
+    /// The server that objects come from, stored once.
     place: Option<Arc<Place>>,
-    /// Whether an agent follows the objects. What pods' annotations ask for and Manx does not do is then no problem of
-    /// theirs (the agent of their node tells of it): otherwise every such pod that comes or goes would have everything
-    /// imported anew.
+    /// Whether an agent follows the objects. An annotation of a pod that Manx does not support is then no problem of
+    /// the pod (the agent of its node reports it): otherwise every such pod that comes or goes would cause an import of
+    /// everything.
     follows: bool,
     /// The problems of the objects that have some, by the names that the server knows them by.
     problems: BTreeMap<ObjectKey, Vec<Problem>>,
@@ -31,19 +31,20 @@ pub(crate) struct Objects {
     conflicts: BTreeMap<ObjectKey, Problem>,
     /// The fingerprint of each object's text, by that of its key.
     fingerprints: HashMap<u64, u64>,
-    /// The objects that may have another name than the server knows them by (Calico's), by both: first their own.
+    /// The objects whose own name may differ from the server's name (Calico's), by their own name and then the
+    /// server's.
     claims: BTreeMap<ObjectKey, BTreeMap<ObjectKey, Entry>>,
-    /// The own names of these, by the server's.
+    /// The own names of these objects, by the server's names.
     own_keys: BTreeMap<ObjectKey, ObjectKey>,
     /// The addresses that this node's agent has given to pods.
     assigned: BTreeMap<ObjectKey, Vec<IpAddr>>,
-    /// Pods that have these addresses here, as the server has them: without.
+    /// The pods with assigned addresses, as the server has them: without addresses.
     bare: BTreeMap<ObjectKey, Arc<Object>>,
-    /// When the state on disk was complete, if it counts.
+    /// The time when the state on disk was complete, if it is in force.
     restored: Option<SystemTime>,
     /// The kinds that were not listed yet.
     missing: BTreeSet<Kind>,
-    /// Why objects may be out of date, and since when.
+    /// The faults because of which objects may be out of date.
     faults: Faults,
 }
 
@@ -51,12 +52,12 @@ pub(crate) struct Objects {
 #[derive(Debug, Default)]
 struct Differences {
     before: BTreeMap<ObjectKey, Option<Stored>>,
-    /// Whether more than objects differs.
+    /// Whether more than single objects differs.
     everything: bool,
 }
 
 impl Objects {
-    /// No objects; in sync as soon as all of `kinds` were listed. `server`: what sentences call it.
+    /// No objects; in sync as soon as all of `kinds` were listed. `server`: its name in sentences.
     pub(crate) fn new(server: &'static str, kinds: &[Kind]) -> Self {
         Self {
             contents: Arc::default(),
@@ -75,13 +76,13 @@ impl Objects {
         }
     }
 
-    /// Those that an agent follows.
+    /// The objects that an agent follows; none yet.
     pub(super) fn followed(server: Server) -> Self {
         Self { follows: true, ..Self::new(server.name, server.kinds) }
     }
 
-    /// Takes the state that was complete at an earlier time, and counts as whole.
-    /// Kinds that were listed meanwhile stay as they are: what was listed is newer.
+    /// Takes a state that was complete at an earlier time. Kinds that were listed meanwhile stay as they are: a list is
+    /// newer.
     pub(super) fn restore(&mut self, complete: SystemTime, readings: Vec<Reading>) {
         let mut differences = Differences::default();
         for reading in readings {
@@ -99,12 +100,12 @@ impl Objects {
         self.faults.stale(self.restored.filter(|_| !self.missing.is_empty()))
     }
 
-    /// Whether nothing is learned of a kind now: nothing at all, or nothing of that kind.
+    /// Whether changes of a kind are missed now.
     pub(super) fn is_behind(&self, kind: Kind) -> bool {
         self.faults.include(kind)
     }
 
-    /// The names by which the server knows an object: several if they claim one name.
+    /// The names by which the server knows an object: several if several objects claim its name.
     pub(crate) fn known_as(&self, own: &ObjectKey) -> Vec<ObjectKey> {
         match self.claims.get(own) {
             Some(claims) => claims.keys().cloned().collect(),
@@ -112,12 +113,12 @@ impl Objects {
         }
     }
 
-    /// Nothing is learned any more.
+    /// All changes are missed from now on.
     pub(super) fn mark_stale(&mut self, reason: String) {
         self.faults.note(None, Some((SystemTime::now(), reason.into())));
     }
 
-    /// Takes events, and returns how the contents differ; `None` if they do not.
+    /// Applies events, and returns the differences; `None` if there are none.
     pub(crate) fn apply(&mut self, events: impl IntoIterator<Item = Event>) -> Option<Changes> {
         let mut differences = Differences::default();
         for event in events {
@@ -201,7 +202,7 @@ impl Objects {
         self.withdraw(key, differences);
     }
 
-    /// Takes an object out, by the name that the server knows it by.
+    /// Removes an object, by the server's name.
     fn withdraw(&mut self, key: &ObjectKey, differences: &mut Differences) {
         let Some(own) = self.own_keys.remove(key) else {
             // Its name may be another object's own.
@@ -216,7 +217,7 @@ impl Objects {
         self.settle_claims(&own, differences);
     }
 
-    /// Decides what a name stands for: the one object that has it. If several do, none of them counts.
+    /// Decides which object has a name. If several claim it, none of them is used.
     fn settle_claims(&mut self, own: &ObjectKey, differences: &mut Differences) {
         let mut claims = self.claims.get(own).into_iter().flatten();
         let (first, second) = (claims.next(), claims.next());
@@ -245,8 +246,8 @@ impl Objects {
         }
     }
 
-    /// Gives a pod the addresses that it has on this node, or takes them away. They count as if its status named them,
-    /// until it does: kubelet reports them only when the pod is attached. Returns how the contents differ.
+    /// Gives a pod its addresses on this node, or takes them away. They are in force as if its status named them, until
+    /// it does: kubelet reports them only when the pod is attached. Returns the differences.
     pub(crate) fn assign(
         &mut self,
         pod: ObjectKey,
@@ -265,8 +266,8 @@ impl Objects {
         self.changes(differences)
     }
 
-    /// The object with the addresses that were assigned to it, if its status has none. An annotation that names others is
-    /// not the agent's: the object stays as it is, and the pod gets nothing.
+    /// The object with the addresses that were assigned to it, if its status has none. An annotation with other
+    /// addresses is not the agent's: the object stays unchanged, and the pod gets no address.
     fn fill(&mut self, entry: &Entry) -> Option<Entry> {
         self.bare.remove(&entry.key);
         let addresses = self.assigned.get(&entry.key)?;
@@ -310,7 +311,7 @@ impl Objects {
         contents.fingerprint = sum.wrapping_add(now.unwrap_or(0));
     }
 
-    /// Collects the problems of all objects: errors first, as everywhere.
+    /// Collects the problems of all objects, errors first.
     fn settle(&mut self) {
         let contents = Arc::make_mut(&mut self.contents);
         let problems = self.problems.values().flatten().chain(self.conflicts.values());

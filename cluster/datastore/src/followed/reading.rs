@@ -8,18 +8,17 @@ use manx_objects::object::{Kind, ObjectKey};
 use manx_objects::problem::{Place, Problem};
 use serde_json::Value;
 
-/// What was read of one object.
+/// The result of reading one object.
 #[derive(Debug, Clone)]
 pub(crate) struct Reading {
     /// The object, by the name that the server knows it by.
     pub(crate) key: ObjectKey,
-    /// What it is. Calico's objects may have another name of their own.
+    /// Its content. Calico's objects may have another name of their own.
     pub(crate) entry: Option<Entry>,
-    /// What is wrong with it.
     pub(crate) problems: Vec<Problem>,
     /// Identifies its content.
     pub(crate) fingerprint: u64,
-    /// What was read, as JSON.
+    /// Its JSON.
     pub(crate) text: String,
 }
 
@@ -31,7 +30,7 @@ pub(crate) fn key(kind: Kind, object: &Value) -> ObjectKey {
 
 /// Reads an object from its text.
 pub(crate) fn read(server: &Arc<str>, key: ObjectKey, text: String) -> Reading {
-    // The text is one line that nobody has written: a position in it says nothing, the object's name and field do.
+    // The text is one line made by the server: a position in it does not help the user, the object's name and field do.
     let place = || Place { file: Arc::clone(server), document: 0, at: None };
     let (mut entries, mut problems) = match manx_objects::read(server, &text) {
         Ok(manifest) => (manifest.entries, manifest.problems),

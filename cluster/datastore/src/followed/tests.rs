@@ -1,4 +1,4 @@
-//! What events make of the objects, without a server.
+//! The effect of events on the objects, without a server.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

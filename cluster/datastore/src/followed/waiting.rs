@@ -1,7 +1,7 @@
-//! What is still to be written at a server: one value for each object, the latest.
+//! The values that are still to be written at a server: one for each object, the latest.
 //!
-//! The agent puts values in and never waits. The thread that speaks with the server works them off. A value stays until
-//! it was written, whichever connections end meanwhile.
+//! The agent puts values in and never waits. The thread that speaks with the server writes them. A value stays until it
+//! was written, even if connections end meanwhile.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -29,20 +29,20 @@ impl<V: Clone + PartialEq> Waiting<V> {
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a value written. It takes the place of an earlier one of the same object.
+    /// Queues a value. It replaces an earlier one of the same object.
     pub(crate) fn put(&self, key: ObjectKey, value: V) {
         self.values().insert(key, value);
         self.more.notify_one();
     }
 
-    /// Has a later value written instead, unless there is one already.
+    /// Replaces the value by a later one, if it is still `known`.
     pub(crate) fn replace(&self, key: &ObjectKey, known: &V, later: V) {
         if let Some(value) = self.values().get_mut(key).filter(|value| *value == known) {
             *value = later;
         }
     }
 
-    /// The object's value is not to be written any more.
+    /// Removes the object's value from the queue.
     pub(crate) fn withdraw(&self, key: &ObjectKey) {
         self.values().remove(key);
     }

@@ -159,7 +159,7 @@ fn tables() -> Tables {
 
 /// The untracked chain of an interface in a direction.
 #[derive(Debug, Clone, Copy)]
-enum Asked {
+enum ChainCase {
     Nothing,
     Policy,
     /// A chain that the image does not have.
@@ -169,13 +169,12 @@ enum Asked {
 /// Which parts of the tables remain: the untracked chains by interface and direction, and the uplink.
 #[derive(Debug, Clone)]
 struct Part {
-    untracked: [[Asked; 2]; 2],
+    untracked: [[ChainCase; 2]; 2],
     uplink: bool,
 }
 
 fn part() -> impl Strategy<Value = Part> {
-    let asked =
-        prop_oneof![3 => Just(Asked::Nothing), 3 => Just(Asked::Policy), 1 => Just(Asked::Missing)];
+    let asked = prop_oneof![3 => Just(ChainCase::Nothing), 3 => Just(ChainCase::Policy), 1 => Just(ChainCase::Missing)];
     (uniform2(uniform2(asked)), any::<bool>())
         .prop_map(|(untracked, uplink)| Part { untracked, uplink })
 }
@@ -187,9 +186,9 @@ fn part_of(whole: &Tables, part: &Part) -> Tables {
     for (owned, asked) in interfaces.zip(part.untracked) {
         for (chain, asked) in owned.untracked.iter_mut().zip(asked) {
             match asked {
-                Asked::Nothing => *chain = None,
-                Asked::Policy => {}
-                Asked::Missing => *chain = Some(ChainId::MISSING),
+                ChainCase::Nothing => *chain = None,
+                ChainCase::Policy => {}
+                ChainCase::Missing => *chain = Some(ChainId::MISSING),
             }
         }
     }
@@ -293,7 +292,7 @@ fn entrance(who: usize) -> Entrance {
 
 /// How often each case occurred that a law of the fast path needs.
 #[derive(Debug, Default)]
-struct Met {
+struct CaseCounts {
     goes: Cell<u32>,
     tracked: Cell<u32>,
     other: Cell<u32>,
@@ -304,7 +303,7 @@ struct Met {
     by_end: [Cell<u32>; 2],
 }
 
-impl Met {
+impl CaseCounts {
     fn note(
         &self,
         tables: &Tables,
@@ -356,7 +355,7 @@ impl Met {
 fn the_fast_path_equals_the_slow_path_and_tracked_packets_are_decided_as_without_untracked_policy()
 {
     let whole = tables();
-    let met = Met::default();
+    let met = CaseCounts::default();
     let drawn = (part(), prop::collection::vec(case(), 4));
     let mut runner = TestRunner::new(ProptestConfig::with_cases(2000));
     let outcome = runner.run(&drawn, |(part, cases)| {

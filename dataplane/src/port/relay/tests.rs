@@ -271,7 +271,7 @@ fn a_packet_goes_on_to_the_neighbour_that_the_pod_chose() {
 }
 
 proptest! {
-    /// What policy has not judged crosses only as a link message, and a link message is never long.
+    /// A frame that policy has not judged crosses only as a link message, and a link message is never long.
     #[test]
     fn a_frame_is_a_packet_or_a_message_or_is_dropped(
         mut header: EthernetHeader,

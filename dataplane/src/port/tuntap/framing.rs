@@ -1,4 +1,4 @@
-//! What stands in front of a packet that is read from a queue, or written to it.
+//! The headers in front of a packet that is read from a queue, or written to it.
 
 use crate::packet::Packet;
 use crate::port::Disposition;
@@ -7,10 +7,10 @@ use crate::port::link::Link;
 use crate::port::virtio::{self, HEADER_LEN};
 use crate::sys::batch::{HEAD_LEN, Head};
 
-/// A virtio header, and what else is in front of the packet: `HEAD` bytes together.
+/// The virtio header and any further header in front of the packet: `HEAD` bytes together.
 pub(super) trait Framing<const HEAD: usize>: Send + 'static {
-    /// Makes a packet of what was read: its head, and the bytes that follow. `answer` is given a whole frame that
-    /// answers a request.
+    /// Makes a packet of the bytes that were read: its head, and the rest. `answer` gets a whole frame that answers a
+    /// request.
     fn accept(
         &self,
         head: &[u8; HEAD],

@@ -3,8 +3,8 @@
 //!
 //! The layers, in order:
 //! - [`Queue`]: makes a device, or recognises a queue that another process opened.
-//! - [`Settings`]: what holds for all queues of a device, and who may open further ones.
-//! - `framing`: what stands in front of a packet: nothing (TUN, layer 3), or an Ethernet header (TAP).
+//! - [`Settings`]: settings of all queues of a device, and the user that may open further ones.
+//! - `framing`: the headers in front of a packet: none (TUN, layer 3), or an Ethernet header (TAP).
 //! - `port`: packets in and out of a queue.
 //!
 //! Each packet is one system call with a virtio-net header in front, so that the kernel's TCP and UDP send and

@@ -19,12 +19,12 @@ pub(super) struct Port<const HEAD: usize, F> {
     queue: File,
     capabilities: Capabilities,
     framing: F,
-    many: Many<HEAD>,
+    many: BatchWriter<HEAD>,
 }
 
-/// How several packets are written at once.
+/// The way in which several packets are written at once.
 #[derive(Debug)]
-enum Many<const HEAD: usize> {
+enum BatchWriter<const HEAD: usize> {
     /// There have never been several yet.
     Untried,
     /// By a ring.
@@ -33,7 +33,7 @@ enum Many<const HEAD: usize> {
     OneByOne,
 }
 
-impl<const HEAD: usize> Many<HEAD> {
+impl<const HEAD: usize> BatchWriter<HEAD> {
     fn ring(&mut self) -> Option<&mut Writes<HEAD>> {
         if let Self::Untried = self {
             *self = Writes::new().map_or(Self::OneByOne, |ring| Self::Ring(Box::new(ring)));
@@ -47,7 +47,7 @@ impl<const HEAD: usize> Many<HEAD> {
 
 impl<const HEAD: usize, F: Framing<HEAD>> Port<HEAD, F> {
     pub(super) fn new(queue: File, capabilities: Capabilities, framing: F) -> Self {
-        Self { queue, capabilities, framing, many: Many::Untried }
+        Self { queue, capabilities, framing, many: BatchWriter::Untried }
     }
 
     /// Writes the packets that the capabilities allow, and counts them. Errors: the device is gone.
@@ -66,7 +66,7 @@ impl<const HEAD: usize, F: Framing<HEAD>> Port<HEAD, F> {
                 }
                 return Ok(());
             }
-            self.many = Many::OneByOne;
+            self.many = BatchWriter::OneByOne;
         }
         for packet in packets {
             match self.write_one(packet) {

@@ -18,7 +18,7 @@ const DEVICE: &str = "/dev/net/tun";
 /// Without the four bytes of packet information, with virtio headers.
 const SHAPE: i32 = libc::IFF_NO_PI | libc::IFF_VNET_HDR;
 
-/// What a device carries.
+/// The layer that a device carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// IP packets: layer 3.
@@ -124,7 +124,7 @@ impl Queue {
         }
     }
 
-    /// What the device carries.
+    /// The layer that the device carries.
     pub const fn kind(&self) -> Kind {
         self.kind
     }
@@ -134,7 +134,7 @@ impl Queue {
         self.has_several
     }
 
-    /// What a port of it takes.
+    /// The packets that a port of it accepts unchanged.
     pub const fn capabilities(&self) -> Capabilities {
         self.capabilities
     }

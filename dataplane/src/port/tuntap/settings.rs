@@ -1,4 +1,5 @@
-//! Settings of a TUN or TAP device that hold for all its queues: who may open further queues, and the form of packets.
+//! Settings of a TUN or TAP device that hold for all its queues: the user that may open further queues, and the form of
+//! packets.
 //!
 //! A process that holds a queue can change them. A process with `CAP_NET_ADMIN` over the device's namespace can open a
 //! queue, if the device has several. This program cannot prevent that inside a pod: it detects the change and sets the
@@ -65,7 +66,7 @@ impl Settings {
 }
 
 const OUR_LEN: i32 = HEADER_LEN as u16 as i32;
-/// The device is set to this even if it is so already: then it holds whatever is set for big-endian order.
+/// The device is set to this even if it has this order already, so that a setting of big-endian order does not matter.
 const LITTLE_ENDIAN: bool = cfg!(target_endian = "little");
 
 /// Sets all settings. Returns whether the device delivers UDP super-packets.

@@ -1,4 +1,4 @@
-//! What the socket receives: single datagrams, and super-datagrams.
+//! The inbox of the socket, for single datagrams and super-datagrams.
 //!
 //! A super-datagram of one TCP stream becomes one super-packet without a copy: the kernel writes the headers of its
 //! datagrams into an array here and their payload into a packet, one behind the other. The header length must be known
@@ -25,7 +25,7 @@ const REPEATED_MAX: usize = 256;
 /// some ninety pieces.
 const ALONE: u8 = 4;
 
-/// Where the socket's datagrams go.
+/// The memory that receives the socket's datagrams.
 pub(super) struct Inbox {
     vectors: Vectors,
     /// Holds a super-datagram in one piece.
@@ -126,8 +126,8 @@ impl Inbox {
         }
     }
 
-    /// Receives into `packet`, by a layout. If the packet holds what came, or its beginning, returns the bytes behind
-    /// the outer headers and their offload. The rest stays in `room`.
+    /// Receives into `packet`, by a layout. If the packet holds the received datagram or its beginning, returns the
+    /// bytes behind the outer headers and their offload. The rest stays in `room`.
     fn receive_apart(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -209,8 +209,8 @@ impl Layout {
         join(inner, segment - TUNNEL, headers.map_while(|it| it.strip_prefix(&tunnel[..])))
     }
 
-    /// Where the bytes of a super-datagram go, in order: the first datagram and then the payload of the others to
-    /// `body`, the headers of the others to `apart`.
+    /// The places for the bytes of a super-datagram, in order: the first datagram and then the payload of the others go
+    /// to `body`, the headers of the others to `apart`.
     fn pieces<'a>(
         self,
         body: &'a mut [u8],

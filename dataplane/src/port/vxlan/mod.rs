@@ -27,11 +27,11 @@ use crate::wire::vxlan;
 pub const BUFFER: i32 = 8 << 20;
 /// The longest super-datagram: as much as one UDP datagram could hold.
 const SUPER_DATAGRAM_MAX: usize = 65_535 - HEADERS;
-/// How often a call yields to a full queue before a super-datagram is refused.
+/// The number of times that a call yields to a full queue before a super-datagram is refused.
 const RETRIES: usize = 2;
 
-/// How many segments of a super-packet the socket sends in one call when each is an inner packet of `mtu` bytes. Pods
-/// should build super-packets of at most that many; for a longer one a second call sends the rest.
+/// The number of segments of a super-packet that the socket sends in one call when each is an inner packet of `mtu`
+/// bytes. Pods should build super-packets of at most that many; for a longer one a second call sends the rest.
 pub fn segments_at_once(mtu: u32) -> u32 {
     let datagram = mtu as usize + OUTER - HEADERS;
     SEGMENTS.min(SUPER_DATAGRAM_MAX / datagram).max(1) as u32
@@ -242,8 +242,8 @@ impl PacketIo for VxlanSocket {
     }
 }
 
-/// How many of `packets` (at least one) form a super-datagram: to one peer, with one DSCP and ECN, all of one length
-/// except a shorter last one.
+/// The number of `packets` (at least one) that form a super-datagram: to one peer, with one DSCP and ECN, all of one
+/// length except a shorter last one.
 fn super_datagram_of(packets: &[Packet]) -> usize {
     let Some(first) = packets.first() else { return 0 };
     let (len, to) = (first.len(), envelope(first.bytes()));

@@ -22,7 +22,7 @@ use crate::restart_state::{LastAgent, RestartState};
 use crate::server::Outcome;
 use crate::settings::{Network, Settings};
 use manx_api::{AttachmentId, PodName, Response};
-use manx_calculation::calc::{HostSide, Local};
+use manx_calculation::calc::{HostSide, LocalPod};
 use manx_devices::device::{self, OpenDevice};
 use manx_devices::pod_device::PodDevice;
 use manx_devices::shelter;
@@ -148,7 +148,7 @@ impl Attachments {
     }
 
     /// The attached pods in the form from which tables are calculated.
-    pub(super) fn locals(&self) -> BTreeMap<&ObjectName, &Local> {
+    pub(super) fn locals(&self) -> BTreeMap<&ObjectName, &LocalPod> {
         self.attached().map(|(name, pod)| (name, &pod.local)).collect()
     }
 
@@ -183,7 +183,7 @@ impl Attachments {
         self.last += 1;
         let (index, attachment, mtu) = (self.free_index(), self.last, device.mtu());
         let host = host.map(|port| HostSide { port, gateways: device.gateways().to_vec() });
-        let local = Local { index, attachment, port, host, addresses, mtu };
+        let local = LocalPod { index, attachment, port, host, addresses, mtu };
         self.pods.attach(name, AttachedPod { device, local });
     }
 

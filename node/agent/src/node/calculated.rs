@@ -12,14 +12,14 @@ use super::inputs::Inputs;
 use super::view::View;
 use crate::verify::Verifier;
 use manx_api::Verification;
-use manx_calculation::calc::{self, Calculation, Local, NextStep};
+use manx_calculation::calc::{self, Calculation, LocalPod, NextStep};
 use manx_calculation::overlay::Underlay;
 use manx_calculation::topology::RouteSource;
 use manx_objects::contents::Changes;
 use manx_observe::latency::Latencies;
 
 /// The attached pods, in the form from which tables are calculated.
-pub(super) type Locals<'a> = BTreeMap<&'a ObjectName, &'a Local>;
+pub(super) type Locals<'a> = BTreeMap<&'a ObjectName, &'a LocalPod>;
 
 /// The node's own ports.
 pub(super) struct OwnPorts {

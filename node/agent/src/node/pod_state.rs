@@ -8,7 +8,7 @@ use manx_dataplane::tables::PortId;
 
 use super::pod_request::{AttachRequest, Caller, PendingReply};
 use manx_api::{Attach, AttachmentId, Reply};
-use manx_calculation::calc::Local;
+use manx_calculation::calc::LocalPod;
 use manx_devices::pod_device::PodDevice;
 use manx_ipam::host_local::Reservation;
 
@@ -95,7 +95,7 @@ pub(super) struct Releasing {
 /// A pod with a device and a port.
 pub(crate) struct AttachedPod {
     pub(super) device: PodDevice,
-    pub(super) local: Local,
+    pub(super) local: LocalPod,
 }
 
 /// The rest of a detachment, after the pod's device is removed.

@@ -24,7 +24,7 @@ use manx_api::{
     MAX_OTHER_PODS, NotedCount, OtherPods, PodName, PodState, PolicyStatus, PortStatus,
     RouteStatus, RuleCount, Status, WorkerStatus,
 };
-use manx_calculation::calc::{Calculation, Local};
+use manx_calculation::calc::{Calculation, LocalPod};
 use manx_datastore::Stale;
 use manx_objects::contents::Contents;
 use manx_objects::object::{Kind, Object};
@@ -269,7 +269,7 @@ fn other_pods(Agent { attachments, .. }: &Agent) -> OtherPods {
 }
 
 /// Whether the tables contain the pod.
-pub(super) fn is_enforced(tables: &Tables, local: &Local) -> bool {
+pub(super) fn is_enforced(tables: &Tables, local: &LocalPod) -> bool {
     tables.endpoint(local.index).is_some_and(|endpoint| endpoint.attachment == local.attachment)
 }
 

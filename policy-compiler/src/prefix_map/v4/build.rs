@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU32;
 
 use super::cells::{
-    BLOCK, BYTE, Base, COUNT, FEW, FEW_BLOCKS, HALF, HOSTS, Half, NUMBER, PAGE, ROOT,
+    BLOCK, BYTE, Base, COUNT, FEW, FEW_BLOCKS, HALF, HOSTS, HalfPage, NUMBER, PAGE, ROOT,
 };
 use super::line::{Hosts, Line, WORDS, short, used};
 use super::packed_hosts::PackedHostsBuilder;
@@ -79,7 +79,7 @@ struct Blocks {
     /// The greatest possible number of /24 with longer prefixes.
     of_24: usize,
     pages: Vec<[u32; 256]>,
-    halves: Vec<Half>,
+    halves: Vec<HalfPage>,
     lines: Vec<Line>,
     few: PackedHostsBuilder,
 }

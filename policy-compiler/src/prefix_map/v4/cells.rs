@@ -7,7 +7,7 @@ use super::pool::Block;
 /// The largest value that a map can hold.
 pub const MAX_VALUE: u32 = (1 << 31) - 1;
 
-/// Tells references to blocks from values.
+/// Marks references to blocks; values lack this bit.
 pub(super) const BLOCK: u32 = 1 << 31;
 
 pub(super) const KIND: u32 = 7 << 28;
@@ -48,7 +48,7 @@ pub(super) struct Page(pub(super) [AtomicU32; 256]);
 /// 256 values, indexed by the last byte of the address, each shortened by [`Base`].
 #[derive(Debug)]
 #[repr(align(64))]
-pub(super) struct Half(pub(super) [AtomicU16; 256]);
+pub(super) struct HalfPage(pub(super) [AtomicU16; 256]);
 
 impl Default for Page {
     fn default() -> Self {
@@ -56,7 +56,7 @@ impl Default for Page {
     }
 }
 
-impl Default for Half {
+impl Default for HalfPage {
     fn default() -> Self {
         Self([const { AtomicU16::new(0) }; 256])
     }
@@ -74,7 +74,7 @@ impl Block for Page {
     }
 }
 
-impl Block for Half {
+impl Block for HalfPage {
     type Cells = [u16; 256];
 
     fn store(&self, cells: &[u16; 256]) {

@@ -25,7 +25,7 @@ const SHORT: [(u32, usize, usize); 2] = [(ONE, 4, 12), (TWO, 8, 24)];
 /// from it.
 const LANE: u32 = u8::BITS + 1;
 
-/// Starts in two words.
+/// The number of starts in two words.
 const LANES: usize = (2 * u32::BITS / LANE) as usize;
 
 /// One in each lane.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::cells::{
-    BLOCK, BYTE, Base, COUNT, FEW, FEW_BLOCKS, HALF, HOSTS, Half, KIND, MAX_VALUE, NUMBER, ONE,
+    BLOCK, BYTE, Base, COUNT, FEW, FEW_BLOCKS, HALF, HOSTS, HalfPage, KIND, MAX_VALUE, NUMBER, ONE,
     PAGE, Page, TWO,
 };
 use super::line::{Line, lookup_two_lines, short, used};
@@ -17,7 +17,7 @@ pub(crate) struct Trie {
     pub(super) base: Base,
     pub(super) root: Box<[AtomicU32]>,
     pub(super) pages: BlockPool<Page>,
-    pub(super) halves: BlockPool<Half>,
+    pub(super) halves: BlockPool<HalfPage>,
     pub(super) lines: BlockPool<Line>,
     pub(super) few: PackedHosts,
 }

@@ -1,4 +1,4 @@
-//! What all rows of this folder share: established flows, a measured load, and the result.
+//! The common part of this folder's rows: established flows, a measured load, and the result.
 
 use std::time::{Duration, Instant};
 
@@ -15,9 +15,9 @@ use crate::sections::pipeline::time::cpu_ticks;
 
 /// The result of a row.
 pub(crate) struct Outcome {
-    /// Pairs of figures without and with what happens; none if the row only requires that nothing is lost.
+    /// Pairs of figures without and with the event; none if the row only requires that no packet is lost.
     pub(crate) pairs: Vec<Pair>,
-    /// What else was seen.
+    /// Further observations.
     pub(crate) remark: String,
 }
 

@@ -1,5 +1,5 @@
 //! The pipeline while something else happens at the same time: policy is exchanged, pods come and go, another port or
-//! another worker is busy. Each figure stands beside the same one without it.
+//! another worker is busy. Each figure is compared with the same one without that.
 
 mod churn;
 pub(crate) mod load;

@@ -1,4 +1,4 @@
-//! The rows: what happens while packets pass, and the goal.
+//! The rows: the event while packets pass, and the goal.
 
 use super::load::Outcome;
 use super::{churn, swap, syn_flood, two_ports, two_workers};
@@ -6,11 +6,10 @@ use crate::error::Failure;
 use crate::report::goal::Goal;
 use crate::sections::pipeline::time::PER_PACKET;
 
-/// A row.
 pub(crate) struct Row {
     /// Its name on the command line.
     pub(crate) name: &'static str,
-    /// What happens.
+    /// The event during the load.
     pub(crate) what: &'static str,
     /// The goal of the ratio of the figure with it to that without it.
     pub(crate) goal: Option<Goal>,
@@ -18,7 +17,7 @@ pub(crate) struct Row {
     pub(crate) head: &'static str,
     /// The unit of the pairs.
     pub(crate) unit: &'static str,
-    /// Measures it in this many rounds.
+    /// Measures the row in this many rounds.
     pub(crate) measure: Measure,
 }
 
@@ -74,7 +73,7 @@ const fn workers(name: &'static str, what: &'static str, measure: Measure) -> Ro
     Row { name, what, goal: Some(Goal::AtLeast(0.98)), head, unit: "Mpps", measure }
 }
 
-/// The share of a worker's time of one port of two, beside the half that is its fair share.
+/// The share of a worker's time that one port of two gets, compared with the half that is its fair share.
 const fn fair(name: &'static str, what: &'static str, measure: Measure) -> Row {
     let head = "A port with cheap packets beside one with dear ones";
     let goal = Some(Goal::AtLeast(0.9));

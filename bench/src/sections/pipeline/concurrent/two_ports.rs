@@ -1,5 +1,5 @@
-//! How a worker shares its time between two ports that always have packets. The packets of one port are cheap, those of
-//! the other expensive.
+//! The division of a worker's time between two ports that always have packets. The packets of one port are cheap, those
+//! of the other expensive.
 //!
 //! A port's time lasts from when the worker asks it for packets to when it asks the next port. So it contains
 //! receiving, deciding and sending these packets.
@@ -34,18 +34,18 @@ const HALF: f64 = 0.5;
 /// As many super-packets of 64 KB as a device returns at once, each written when the worker asks for it.
 const WHOLE: Pace = Pace { vector: 4, ring: 0 };
 
-/// Cheap packets beside super-packets of 64 KB.
+/// Cheap packets at one port, super-packets of 64 KB at the other.
 pub(super) fn whole(rounds: usize) -> Result<Outcome, Failure> {
     measure(rounds, 45 * 1440, 1440, WHOLE)
 }
 
-/// Cheap packets beside super-packets of 480 segments of one byte.
+/// Cheap packets at one port, super-packets of 480 segments of one byte at the other.
 pub(super) fn tiny(rounds: usize) -> Result<Outcome, Failure> {
     measure(rounds, 480, 1, Pace::DEVICE)
 }
 
-/// The share of the worker's time of the port with cheap packets, which go between the two pods, beside a port whose
-/// super-packets are cut for a tunnel.
+/// The share of the worker's time that the port with cheap packets gets. They go between the two pods; the
+/// super-packets of the other port are cut for a tunnel.
 fn measure(rounds: usize, payload: usize, size: u16, pace: Pace) -> Result<Outcome, Failure> {
     let mut node = Node::new(Shape::default())?;
     let near = Peers::near();

@@ -1,5 +1,5 @@
-//! Two workers of one node, each with its part of the flows, beside two workers that share nothing (two nodes): the
-//! most that two cores of this machine can do.
+//! Two workers of one node, each with its part of the flows, compared with two workers that share nothing (two nodes):
+//! the most that two cores of this machine can do.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -4,7 +4,6 @@ use std::net::Ipv4Addr;
 
 use manx_dataplane::tables::PortId;
 
-/// The node's name.
 pub(crate) const NAME: &str = "node-0";
 /// The node's address on the underlay.
 pub(crate) const NODE: Ipv4Addr = Ipv4Addr::new(172, 18, 0, 1);
@@ -19,9 +18,7 @@ pub(crate) const HOST: PortId = PortId(0);
 pub(crate) const RAW: PortId = PortId(1);
 /// The port of the uplink, where it is Manx's own.
 pub(crate) const UPLINK: PortId = PortId(2);
-/// The client's port.
 pub(crate) const CLIENT_PORT: PortId = PortId(3);
-/// The server's port.
 pub(crate) const SERVER_PORT: PortId = PortId(4);
 
 /// The first UDP and TCP port of the pods that the policies allow.

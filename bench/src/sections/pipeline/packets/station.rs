@@ -14,7 +14,7 @@ use nix::sys::eventfd::EventFd;
 
 use super::stream::{Random, Stream};
 
-/// How packets arrive.
+/// The way in which packets arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pace {
     /// The largest number of packets of one call of `receive`. The worker takes no more than its batch.

@@ -51,7 +51,7 @@ pub(crate) struct Stream {
     /// The sums of the template's inner and outer header.
     sums: [u32; 2],
     offload: Offload,
-    /// Where the (outer) IP header begins in the template.
+    /// The beginning of the (outer) IP header in the template.
     start: usize,
     first: u32,
     flows: u32,
@@ -153,7 +153,7 @@ impl Stream {
         self.flows
     }
 
-    /// What a device would report with each packet.
+    /// The offload metadata that a device would report with each packet.
     #[inline]
     pub(crate) fn offload(&self) -> Offload {
         self.offload

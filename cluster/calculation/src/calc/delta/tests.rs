@@ -202,7 +202,7 @@ const BY_THEMSELVES: usize = 14;
 const PODS: [(&str, &str); 6] =
     [("a", "p0"), ("a", "p1"), ("a", "p2"), ("b", "p1"), ("b", "p2"), ("c", "p1")];
 
-/// A file's name and what it says from now on.
+/// A file's name and its new content.
 type Event = (String, Option<String>);
 
 fn pod() -> impl Strategy<Value = Event> {
@@ -383,7 +383,7 @@ fn a_pod_costs_other_routes_only_if_it_or_another_borrows_its_address() {
         ("in", Some(pod("in", "n2", "10.2.0.5")), (NextStep::Nothing(1), None)),
         ("in", None, (NextStep::Nothing(1), None)),
         ("out", Some(pod("out", "n2", "10.9.0.1")), (routes(1), Some(n2))),
-        // It moves, and is in the image as it was.
+        // It moves, and is unchanged in the image.
         ("out", Some(pod("out", "n3", "10.9.0.1")), (routes(0), Some(n3))),
         // The first has it, and the other one gets it when the first goes.
         ("too", Some(pod("too", "n2", "10.9.0.1")), (routes(0), Some(n3))),
@@ -456,7 +456,7 @@ fn local() -> BTreeSet<ObjectName> {
     [ObjectName::new("a", "p0"), ObjectName::new("", "h")].into_iter().collect()
 }
 
-/// What one object takes where there are others.
+/// The next step for one more object where there are others.
 #[track_caller]
 fn left(others: &[(&'static str, usize)], object: (&'static str, usize)) -> NextStep {
     Followed::from(others).to(&[others, &[object]].concat())

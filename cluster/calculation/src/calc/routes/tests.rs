@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
-use crate::calc::{Calculation, Local};
+use crate::calc::{Calculation, LocalPod};
 use crate::import::Cluster;
 use crate::interfaces::Interfaces;
 use crate::overlay::Overlay;
@@ -48,7 +48,7 @@ const ATTACHED: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 7);
 fn with_inputs<T>(topology: &Topology, then: impl FnOnce(&Inputs<'_>) -> T) -> T {
     let (name, addresses) = (ObjectName::new("shop", "web"), vec![ATTACHED.into()]);
     let local =
-        Local { index: 0, attachment: 1, port: PortId(5), host: None, addresses, mtu: 1480 };
+        LocalPod { index: 0, attachment: 1, port: PortId(5), host: None, addresses, mtu: 1480 };
     then(&Inputs {
         cluster: &Cluster::default(),
         topology,
@@ -125,7 +125,7 @@ fn routes_stored_in_place_are_those_made_anew_and_every_change_is_counted() {
                 anew.set(anew.get() + 1);
                 tables = with_inputs(&topology, |inputs| calculation.tables(inputs));
             }
-            // Tunnels keep their numbers, so what is made from nothing is compared by what the numbers mean.
+            // Tunnels keep their numbers, so tables made from nothing are compared by the meaning of the numbers.
             let fresh = with_inputs(&topology, |inputs| Calculation::default().tables(inputs));
             let meaning = |tables: &Tables, address: &IpAddr| {
                 let next_hop = tables.next_hop((*address).into());

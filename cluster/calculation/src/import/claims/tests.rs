@@ -164,7 +164,7 @@ fn a_pod_that_is_not_valid_closes_what_kubelet_reported_of_it_and_nothing_of_oth
     let closed = |addresses: &[&str]| addresses.iter().map(|it| (*it).to_owned()).collect();
     // What no pod can have stays open.
     assert_eq!(unknown(&[("decoy", &illegal, "", "")]), closed(&["10.244.1.5", "10.244.1.6"]));
-    // What another pod has, or what its plugin has just written for it, stays that pod's.
+    // An address that another pod has, or that its plugin has just written for it, stays that pod's.
     let others = [
         ("one", "", N1, "podIP: 10.244.1.5"),
         ("two", &*noted("10.244.1.6"), N1, "phase: Pending"),

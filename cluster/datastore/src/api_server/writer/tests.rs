@@ -39,18 +39,19 @@ fn tokens(value: &Value) -> Vec<String> {
     all.map(|it| it.as_str().unwrap().to_owned()).collect()
 }
 
-/// What one writer knows of the tokens that it has tried to write.
+/// The outcomes of the tokens that one writer has tried to write.
 #[derive(Debug, Default)]
-struct Told {
+struct TokenOutcomes {
     written: Vec<String>,
     refused: Vec<String>,
     unknown: Vec<String>,
     revisions: Vec<Revision>,
 }
 
-/// Adds tokens to the object, one a write, each one tried once, so many milliseconds after the object was read.
-async fn add_tokens(writer: &Writer, name: usize, pauses: &[u64]) -> Told {
-    let mut told = Told::default();
+/// Adds tokens to the object, one a write. Each is tried once, as many milliseconds after the object was read as its
+/// pause says.
+async fn add_tokens(writer: &Writer, name: usize, pauses: &[u64]) -> TokenOutcomes {
+    let mut outcomes = TokenOutcomes::default();
     for (at, pause) in pauses.iter().enumerate() {
         let token = format!("{name}-{at}");
         let found = writer.get(&key()).await;
@@ -67,15 +68,15 @@ async fn add_tokens(writer: &Writer, name: usize, pauses: &[u64]) -> Told {
         };
         match written {
             Ok(revision) => {
-                told.written.push(token);
-                told.revisions.push(revision);
+                outcomes.written.push(token);
+                outcomes.revisions.push(revision);
             }
-            Err(WriteError::Conflict) => told.refused.push(token),
-            Err(WriteError::Unreachable(_)) => told.unknown.push(token),
+            Err(WriteError::Conflict) => outcomes.refused.push(token),
+            Err(WriteError::Unreachable(_)) => outcomes.unknown.push(token),
             Err(error) => panic!("{error}"),
         }
     }
-    told
+    outcomes
 }
 
 /// Of concurrent writers each write is seen or refused, never lost; one without an answer is there once or not at all.
@@ -86,21 +87,21 @@ fn each_write_is_seen_or_refused_and_never_lost() {
     let config = ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() };
     let seen = Cell::new([0; 3]);
     let ran = TestRunner::new(config).run(&(pauses, troubles), |(pauses, troubles)| {
-        let (told, last) = write_at_once(&pauses, troubles);
+        let (outcomes, last) = write_at_once(&pauses, troubles);
         let there: BTreeSet<&String> = last.iter().collect();
         prop_assert_eq!(there.len(), last.len(), "none twice: {:?}", last);
-        for Told { written, refused, .. } in &told {
-            prop_assert!(written.iter().all(|it| there.contains(it)), "{told:?} {last:?}");
-            prop_assert!(!refused.iter().any(|it| there.contains(it)), "{told:?} {last:?}");
+        for TokenOutcomes { written, refused, .. } in &outcomes {
+            prop_assert!(written.iter().all(|it| there.contains(it)), "{outcomes:?} {last:?}");
+            prop_assert!(!refused.iter().any(|it| there.contains(it)), "{outcomes:?} {last:?}");
         }
-        let known = told.iter().flat_map(|it| it.written.iter().chain(&it.unknown));
+        let known = outcomes.iter().flat_map(|it| it.written.iter().chain(&it.unknown));
         let known: BTreeSet<&String> = known.collect();
-        prop_assert!(there.is_subset(&known), "{told:?} {last:?}");
-        let revisions: Vec<&Revision> = told.iter().flat_map(|it| &it.revisions).collect();
+        prop_assert!(there.is_subset(&known), "{outcomes:?} {last:?}");
+        let revisions: Vec<&Revision> = outcomes.iter().flat_map(|it| &it.revisions).collect();
         for (at, revision) in revisions.iter().enumerate() {
-            prop_assert!(!revisions[..at].contains(revision), "{told:?}");
+            prop_assert!(!revisions[..at].contains(revision), "{outcomes:?}");
         }
-        for Told { written, refused, unknown, .. } in &told {
+        for TokenOutcomes { written, refused, unknown, .. } in &outcomes {
             let [a, b, c] = seen.get();
             seen.set([a + written.len(), b + refused.len(), c + unknown.len()]);
         }
@@ -112,7 +113,7 @@ fn each_write_is_seen_or_refused_and_never_lost() {
 
 /// Lets one writer for each list of pauses add tokens. Requests for the object meet these troubles, in order. Returns what
 /// the writers know, and the tokens that are there in the end.
-fn write_at_once(pauses: &[Vec<u64>], troubles: Vec<u8>) -> (Vec<Told>, Vec<String>) {
+fn write_at_once(pauses: &[Vec<u64>], troubles: Vec<u8>) -> (Vec<TokenOutcomes>, Vec<String>) {
     let server = server();
     let troubles = Mutex::new(troubles.into_iter());
     server.world().rule = Box::new(move |asked| {
@@ -131,10 +132,10 @@ fn write_at_once(pauses: &[Vec<u64>], troubles: Vec<u8>) -> (Vec<Told>, Vec<Stri
             .iter()
             .enumerate()
             .map(async |(name, pauses)| add_tokens(&writer(&server).await, name, pauses).await);
-        let told = join_all(each).await;
+        let outcomes = join_all(each).await;
         server.world().rule = Box::new(|_| None);
         let last = writer(&server).await.get(&key()).await.unwrap();
-        (told, last.map_or(Vec::new(), |(value, _)| tokens(&value)))
+        (outcomes, last.map_or(Vec::new(), |(value, _)| tokens(&value)))
     })
 }
 

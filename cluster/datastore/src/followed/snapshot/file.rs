@@ -1,4 +1,4 @@
-//! The file of the last state. It is used only if all that it holds was written whole.
+//! The file of the last state. It is used only if all of its content was written whole.
 //!
 //! ```text
 //! block 0, block 1   heads: `manx-state 2 SEQUENCE LENGTH SUM COMPLETE OWN-SUM`, 512 bytes each
@@ -8,10 +8,10 @@
 //!                    `=Pod`                         all objects of the kind follow; those from before are gone
 //! ```
 //!
-//! A commit appends lines, syncs them, and then writes the older head anew. So a crash at any time leaves a head that
-//! says how long the log was at some commit, and what its sum is. Nothing of the log is read before all of it has that
-//! sum: one bit that differs makes the file [`Unusable`]. The sum is FNV-1a: it tells of damage, not of forgery, and the
-//! file is believed only if no other user can write to it.
+//! A commit appends lines, syncs them, and then writes the older head anew. So a crash at any time leaves a head with
+//! the length of the log at some commit, and its sum. Nothing of the log is read before all of it has that
+//! sum: one bit that differs makes the file [`UnusableFile`]. The sum is FNV-1a: it shows damage, not forgery,
+//! and the file is believed only if no other user can write to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -29,25 +29,25 @@ use nix::unistd::geteuid;
 const FORM: &str = "manx-state 2";
 /// The bytes of a head.
 const HEAD: u64 = 512;
-/// Where the log begins.
+/// The offset of the log.
 const LOG: u64 = 2 * HEAD;
-/// Lines of so many bytes are written at once.
+/// This many bytes of lines are written at once.
 const PIECE: usize = 1 << 20;
-/// The log is written anew when it has grown by so many bytes, and by as many as it had when it was new.
+/// The log is written anew when it has grown by this many bytes, and to twice its length when it was new.
 const GROWTH: u64 = 1 << 20;
 /// Only its user reads and writes the file.
 const MODE: u32 = 0o600;
 
-/// Why a file cannot be used.
+/// The reason why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unusable {
+pub(super) enum UnusableFile {
     /// It is damaged, or it is not ours. It is set aside.
     #[error("{0}")]
     File(String),
-    /// Another process has it.
+    /// Another process has locked it.
     #[error("another process keeps its state there: expected a file for each agent (--state)")]
     InUse,
-    /// The system does not let us.
+    /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -61,18 +61,18 @@ pub(super) enum Change {
     Replace(String, Vec<(String, String)>),
 }
 
-/// All that the file says.
+/// The content of the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct State {
     /// The texts of all objects, by name.
     pub(super) objects: BTreeMap<String, String>,
     /// The kinds of which all objects were written.
     pub(super) listed: BTreeSet<String>,
-    /// When all objects were last known to be these, in seconds since 1970; 0: never.
+    /// The time of the last complete state, in seconds since 1970; 0: never.
     pub(super) complete: u64,
 }
 
-/// How far the log is whole.
+/// A head: the length of the log at a commit, and its sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Head {
     sequence: u64,
@@ -92,18 +92,18 @@ pub(super) struct StateFile {
 }
 
 impl StateFile {
-    /// Opens the state at `path`. `Ok(None)`: there is none.
-    pub(super) fn open(path: &Path) -> Result<Option<(Self, State)>, Unusable> {
+    /// Opens the state at `path`. `Ok(None)`: there is no file.
+    pub(super) fn open(path: &Path) -> Result<Option<(Self, State)>, UnusableFile> {
         let mut options = OpenOptions::new();
-        // A link is not followed, and a pipe that somebody has put there is not waited for.
+        // A link is not followed, and a pipe in its place is not waited for.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let file = match options.read(true).write(true).custom_flags(flags).open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) if not_a_file(&error) => {
-                return Err(Unusable::File(format!("found no regular file ({error})")));
+                return Err(UnusableFile::File(format!("found no regular file ({error})")));
             }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(Unusable::File(format!("it cannot be opened ({error})")));
+                return Err(UnusableFile::File(format!("it cannot be opened ({error})")));
             }
             opened => opened?,
         };
@@ -118,8 +118,8 @@ impl StateFile {
         Ok(Some((this, state)))
     }
 
-    /// Makes the file anew, with a state in it. What is at `path` is replaced at once and as a whole.
-    pub(super) fn create(path: &Path, state: &State) -> Result<Self, Unusable> {
+    /// Makes the file anew, with a state in it. A file at `path` is replaced at once and as a whole.
+    pub(super) fn create(path: &Path, state: &State) -> Result<Self, UnusableFile> {
         let new = beside(path, "new");
         // Left by a crash.
         if let Err(error) = fs::remove_file(&new)
@@ -147,13 +147,13 @@ impl StateFile {
         Ok(this)
     }
 
-    /// Writes changes. When this returns they are on disk; if it fails, none of them counts, and the same may be tried
-    /// again. `complete`: all objects were known to be these then.
+    /// Writes changes. When this returns they are on disk; if it fails, none of them is in force, and the same may be
+    /// tried again. `complete`: the time at which the state was complete.
     pub(super) fn commit(
         &mut self,
         changes: &[Change],
         complete: Option<u64>,
-    ) -> Result<(), Unusable> {
+    ) -> Result<(), UnusableFile> {
         let before = self.head;
         let committed = self.append(changes).and_then(|()| {
             self.head.complete = complete.unwrap_or(self.head.complete);
@@ -209,7 +209,7 @@ impl StateFile {
         Ok(())
     }
 
-    /// Writes lines behind the log if there are at least so many bytes of them.
+    /// Appends lines to the log if they have at least this many bytes.
     fn write_piece(&mut self, lines: &mut Vec<u8>, least: usize) -> io::Result<()> {
         if lines.len() >= least {
             self.file.write_all_at(lines, LOG + self.head.length)?;
@@ -220,7 +220,7 @@ impl StateFile {
         Ok(())
     }
 
-    /// Says in the older of the two heads how far the log is whole.
+    /// Writes the length and sum of the log to the older of the two heads.
     fn write_head(&mut self) -> io::Result<()> {
         self.head.sequence += 1;
         let mut block = self.head.text().into_bytes();
@@ -230,7 +230,7 @@ impl StateFile {
     }
 
     /// Reads the log, whose sum is right.
-    fn read(&mut self) -> Result<State, Unusable> {
+    fn read(&mut self) -> Result<State, UnusableFile> {
         let mut state = State { complete: self.head.complete, ..State::default() };
         self.file.seek(SeekFrom::Start(LOG))?;
         let mut lines = BufReader::new((&*self.file).take(self.head.length));
@@ -242,14 +242,14 @@ impl StateFile {
             }
             let text = std::str::from_utf8(&line).ok().and_then(|it| it.strip_suffix('\n'));
             text.and_then(|text| state.take(text)).ok_or_else(|| {
-                Unusable::File("found a line that is no change in its log".to_owned())
+                UnusableFile::File("found a line that is no change in its log".to_owned())
             })?;
         }
     }
 }
 
 impl State {
-    /// Takes one line of the log. `None`: it is not one.
+    /// Applies one line of the log. `None`: it is no valid line.
     fn take(&mut self, line: &str) -> Option<()> {
         let name = |text: &str| serde_json::from_str::<String>(text).ok();
         if let Some(rest) = line.strip_prefix('+') {
@@ -289,7 +289,7 @@ impl Head {
     }
 }
 
-/// The file with this ending beside another one.
+/// The path of another file with this ending.
 pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
@@ -317,22 +317,22 @@ fn not_a_file(error: &io::Error) -> bool {
     [libc::ELOOP, libc::EISDIR, libc::ENXIO].iter().any(|it| code == Some(*it))
 }
 
-/// Only what its own user alone could write is believed. What others can read is theirs no longer.
-fn check_owner(file: &File) -> Result<(), Unusable> {
+/// Accepts only a file that no other user could write, and takes away the right of others to read it.
+fn check_owner(file: &File) -> Result<(), UnusableFile> {
     let found = file.metadata()?;
     if !found.is_file() {
-        return Err(Unusable::File("found no regular file".to_owned()));
+        return Err(UnusableFile::File("found no regular file".to_owned()));
     }
     let own = geteuid().as_raw();
     if found.uid() != own {
         let text = format!("found a file of user {}, expected one of user {own}", found.uid());
-        return Err(Unusable::File(text));
+        return Err(UnusableFile::File(text));
     }
     let mode = found.mode() & 0o7777;
     if mode & 0o022 != 0 {
         let text =
             format!("found mode {mode:04o}, so other users may have written it; expected 0600");
-        return Err(Unusable::File(text));
+        return Err(UnusableFile::File(text));
     }
     if mode != MODE {
         file.set_permissions(Permissions::from_mode(MODE))?;
@@ -340,25 +340,25 @@ fn check_owner(file: &File) -> Result<(), Unusable> {
     Ok(())
 }
 
-/// An agent that ends may keep the file for as long, while the next one starts already.
+/// The time for which an ending agent may keep the file while the next one starts.
 const ENDING: Duration = Duration::from_secs(3);
 
-fn lock(mut file: File) -> Result<Flock<File>, Unusable> {
+fn lock(mut file: File) -> Result<Flock<File>, UnusableFile> {
     let start = Instant::now();
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(locked) => return Ok(locked),
             Err((_, Errno::EWOULDBLOCK)) if start.elapsed() >= ENDING => {
-                return Err(Unusable::InUse);
+                return Err(UnusableFile::InUse);
             }
             Err((again, Errno::EWOULDBLOCK)) => file = again,
-            Err((_, error)) => return Err(Unusable::Io(error.into())),
+            Err((_, error)) => return Err(UnusableFile::Io(error.into())),
         }
         thread::sleep(Duration::from_millis(20));
     }
 }
 
-fn newest_head(file: &File) -> Result<Head, Unusable> {
+fn newest_head(file: &File) -> Result<Head, UnusableFile> {
     let mut heads = Vec::new();
     for at in [0, HEAD] {
         let mut block = [0; HEAD as usize];
@@ -369,13 +369,14 @@ fn newest_head(file: &File) -> Result<Head, Unusable> {
         }
     }
     heads.into_iter().max_by_key(|head| head.sequence).ok_or_else(|| {
-        Unusable::File(format!("found no whole head, expected one that begins with {FORM:?}"))
+        UnusableFile::File(format!("found no whole head, expected one that begins with {FORM:?}"))
     })
 }
 
-/// The log is as long as the head says, and has that sum. It is read in pieces: nothing in it is believed before.
-fn check_log(mut file: &File, head: Head) -> Result<(), Unusable> {
-    let damaged = || Unusable::File("its log is not what was written".to_owned());
+/// The log is as long as the head says, and has that sum. It is read in pieces; its content is used only after this
+/// check.
+fn check_log(mut file: &File, head: Head) -> Result<(), UnusableFile> {
+    let damaged = || UnusableFile::File("its log is not what was written".to_owned());
     let found = file.metadata()?.len();
     if found.checked_sub(LOG).is_none_or(|log| log < head.length) {
         return Err(damaged());
@@ -399,7 +400,7 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// FNV-1a of 64 bits (Fowler, Noll, Vo): of nothing, and how bytes go on with it.
+/// FNV-1a of 64 bits (Fowler, Noll, Vo): the sum of no bytes, and the step for each byte.
 const SUM_OF_NOTHING: u64 = 0xcbf2_9ce4_8422_2325;
 
 fn sum(before: u64, bytes: &[u8]) -> u64 {

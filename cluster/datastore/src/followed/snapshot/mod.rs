@@ -1,8 +1,8 @@
 //! The last state on disk, for an agent that starts while its server does not answer.
 //!
-//! It is written on a thread of its own: a slow disk delays nobody. Changes are written in the order in which they came,
-//! and nothing is written behind one that was lost: what the file holds was the state at some time. A state that was
-//! never complete is not used, and neither is a file that is not as it was written ([`file`]).
+//! It is written on a thread of its own, so that a slow disk does not delay the agent. Changes are written in the order
+//! in which they came, and none is written after one that was lost, so the file holds the state of some time. A state
+//! that was never complete is not used, and neither is a damaged file ([`file`]).
 
 mod file;
 
@@ -16,28 +16,28 @@ use std::time::{Duration, Instant, SystemTime};
 
 use manx_objects::object::{Kind, ObjectKey};
 
-use self::file::{Change, State, StateFile, Unusable, beside};
+use self::file::{Change, State, StateFile, UnusableFile, beside};
 use super::event::Event;
 use super::reading::Reading;
 use super::server::Server;
 
 /// The most changes that wait for the disk.
 const WAITING: usize = 16_384;
-/// The most bytes that wait for a disk that takes nothing. One that takes them may get all objects of a large cluster.
+/// The most bytes that wait while the disk fails. While it works, all objects of a large cluster may wait.
 const REFUSED: usize = 32 << 20;
 /// Changes of this time are written at once.
 const BURST: Duration = Duration::from_millis(500);
-/// What could not be written is tried again after this time: the disk may have been full.
+/// A write that failed is tried again after this time: the disk may have been full.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// What the writer is told.
-enum Told {
+/// A message to the writer.
+enum WriterMessage {
     Change(Change),
-    /// All objects were known to be as they were told, at this time in seconds since 1970.
+    /// All changes up to this time, in seconds since 1970, were sent.
     Complete(u64),
 }
 
-impl Told {
+impl WriterMessage {
     /// About how many bytes it holds.
     fn size(&self) -> usize {
         match self {
@@ -51,37 +51,37 @@ impl Told {
     }
 }
 
-/// What waits for the disk.
+/// The changes that wait for the disk.
 #[derive(Debug, Default)]
 struct Backlog {
     bytes: AtomicUsize,
-    /// Whether the disk took nothing when it was tried last.
+    /// Whether the last write failed.
     is_refused: AtomicBool,
 }
 
 /// The way to the writer.
 pub(crate) struct Snapshot {
-    told: SyncSender<Told>,
+    messages: SyncSender<WriterMessage>,
     backlog: Arc<Backlog>,
-    /// Whether a change was lost. Nothing may follow it.
+    /// Whether a change was lost. No change may be written after it.
     lost: AtomicBool,
     trouble: Trouble,
 }
 
-/// Why there may be no last state to start from, as `manx status` shows it.
+/// The reason why there may be no last state to start from, as `manx status` shows it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Trouble(Arc<Mutex<Reasons>>);
 
 #[derive(Debug, Default)]
 struct Reasons {
-    /// For as long as the agent runs.
+    /// The reason that holds while the agent runs.
     lasting: Option<String>,
-    /// Until a complete state is on disk.
+    /// The reason that holds until a complete state is on disk.
     passing: Option<String>,
 }
 
 impl Trouble {
-    /// What it is now.
+    /// The present reason.
     pub(crate) fn text(&self) -> Option<String> {
         let reasons = self.reasons();
         reasons.lasting.as_ref().or(reasons.passing.as_ref()).cloned()
@@ -91,7 +91,7 @@ impl Trouble {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is logged when it is new.
+    /// Sets the passing reason. A new reason is logged.
     fn set(&self, text: Option<String>) {
         let mut reasons = self.reasons();
         if let Some(text) = text.as_ref().filter(|text| reasons.passing.as_ref() != Some(*text)) {
@@ -119,8 +119,8 @@ fn name(key: &ObjectKey) -> String {
     format!("{:?}/{}/{}", key.kind, key.namespace, key.name)
 }
 
-/// What counts of a state; `None`: it is not complete for these kinds. That of an earlier version may lack a kind of
-/// policy, and without policies more passes.
+/// The usable part of a state; `None`: it is not complete for these kinds. The state of an earlier version may lack a
+/// kind of policy, and without policies more passes.
 fn loaded(state: State, kinds: &[Kind]) -> Option<Loaded> {
     let is_whole = kinds.iter().all(|kind| state.listed.contains(&format!("{kind:?}")));
     (is_whole && state.complete != 0).then(|| Loaded {
@@ -129,11 +129,11 @@ fn loaded(state: State, kinds: &[Kind]) -> Option<Loaded> {
     })
 }
 
-/// Opens the file, or makes it. One that cannot be used is set aside, so that somebody can look at it, and the reason is
-/// told: an agent that reaches the server needs none.
+/// Opens the file, or makes it. An unusable one is set aside for inspection, and the reason is reported; an agent that
+/// reaches the server needs no file.
 fn open(path: &Path, server: &str, trouble: &Trouble) -> Option<(StateFile, State)> {
     let opened = match StateFile::open(path) {
-        Err(Unusable::File(reason)) => set_aside(path).map(|aside| {
+        Err(UnusableFile::File(reason)) => set_aside(path).map(|aside| {
             trouble.set(Some(format!(
                 "the last state {} is not used: {reason}. It is set aside as {}; until {server} has told all \
                  objects, an agent that starts while the server does not answer passes nothing",
@@ -148,7 +148,7 @@ fn open(path: &Path, server: &str, trouble: &Trouble) -> Option<(StateFile, Stat
         Some(opened) => Ok(opened),
         None => Ok((StateFile::create(path, &State::default())?, State::default())),
     });
-    let unusable = |error: &Unusable| {
+    let unusable = |error: &UnusableFile| {
         trouble.set_for_good(format!(
             "no last state is kept in {}: {error}. An agent that starts while {server} does not answer passes \
              nothing; correct it, or name another file by --state",
@@ -158,8 +158,8 @@ fn open(path: &Path, server: &str, trouble: &Trouble) -> Option<(StateFile, Stat
     made.inspect_err(unusable).ok()
 }
 
-/// There is one file beside, the latest.
-fn set_aside(path: &Path) -> Result<PathBuf, Unusable> {
+/// Renames the file, in place of one that was set aside before.
+fn set_aside(path: &Path) -> Result<PathBuf, UnusableFile> {
     let aside = beside(path, "damaged");
     fs::rename(path, &aside)?;
     Ok(aside)
@@ -173,19 +173,19 @@ impl Snapshot {
         trouble: &Trouble,
     ) -> (Option<Self>, Option<Loaded>) {
         let Some((mut file, state)) = open(path, server.name, trouble) else { return (None, None) };
-        let (told, receiver) = sync_channel(WAITING);
+        let (messages, receiver) = sync_channel(WAITING);
         let (backlog, lost) = (Arc::<Backlog>::default(), AtomicBool::new(false));
         let of_writer = (Arc::clone(&backlog), trouble.clone());
         let write = move || write_all(&mut file, &receiver, &of_writer.0, &of_writer.1);
         let spawned = thread::Builder::new().name("snapshot".to_owned()).spawn(write);
-        let this = spawned.ok().map(|_| Self { told, backlog, lost, trouble: trouble.clone() });
+        let this = spawned.ok().map(|_| Self { messages, backlog, lost, trouble: trouble.clone() });
         (this, loaded(state, server.kinds))
     }
 
     /// Records what an event says. Its texts are moved: the agent needs none.
     pub(super) fn record(&self, event: &mut Event) {
         let text = |reading: &mut Reading| (name(&reading.key), std::mem::take(&mut reading.text));
-        self.tell(Told::Change(match event {
+        self.send(WriterMessage::Change(match event {
             Event::Listed { kind, readings } => {
                 Change::Replace(format!("{kind:?}"), readings.iter_mut().map(text).collect())
             }
@@ -198,21 +198,21 @@ impl Snapshot {
         }));
     }
 
-    /// All objects were known, and the server answered, at `now`.
+    /// Records that the state was complete at `now`.
     pub(super) fn complete(&self, now: SystemTime) {
         let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        self.tell(Told::Complete(since.as_secs()));
+        self.send(WriterMessage::Complete(since.as_secs()));
     }
 
-    fn tell(&self, told: Told) {
+    fn send(&self, message: WriterMessage) {
         if self.lost.load(Ordering::Relaxed) {
             return;
         }
-        let waiting = self.backlog.bytes.fetch_add(told.size(), Ordering::Relaxed);
+        let waiting = self.backlog.bytes.fetch_add(message.size(), Ordering::Relaxed);
         let is_refused = self.backlog.is_refused.load(Ordering::Relaxed);
-        let sent = match told {
+        let sent = match message {
             _ if is_refused && waiting > REFUSED => Err("the disk takes nothing"),
-            told => self.told.try_send(told).map_err(|error| match error {
+            message => self.messages.try_send(message).map_err(|error| match error {
                 TrySendError::Full(_) => "the disk is too slow, or takes nothing",
                 TrySendError::Disconnected(_) => "its writer has ended",
             }),
@@ -225,24 +225,29 @@ impl Snapshot {
     }
 }
 
-fn write_all(file: &mut StateFile, told: &Receiver<Told>, backlog: &Backlog, trouble: &Trouble) {
-    while let Ok(first) = told.recv() {
+fn write_all(
+    file: &mut StateFile,
+    messages: &Receiver<WriterMessage>,
+    backlog: &Backlog,
+    trouble: &Trouble,
+) {
+    while let Ok(first) = messages.recv() {
         let (mut changes, mut complete, mut bytes) = (Vec::new(), None, 0);
-        let mut take = |told: Told| {
-            bytes += told.size();
-            match told {
-                Told::Change(change) => changes.push(change),
-                Told::Complete(at) => complete = Some(at),
+        let mut take = |message: WriterMessage| {
+            bytes += message.size();
+            match message {
+                WriterMessage::Change(change) => changes.push(change),
+                WriterMessage::Complete(at) => complete = Some(at),
             }
         };
         take(first);
         let until = Instant::now() + BURST;
         while let Some(left) = until.checked_duration_since(Instant::now())
-            && let Ok(more) = told.recv_timeout(left)
+            && let Ok(more) = messages.recv_timeout(left)
         {
             take(more);
         }
-        // The same is tried until it is written: nothing may be written behind what was lost.
+        // The same commit is tried until it is written: no change may be written after a lost one.
         while let Err(error) = file.commit(&changes, complete) {
             trouble.set(Some(format!(
                 "the last state cannot be written, and stays as it is on disk: {error}"
@@ -266,16 +271,18 @@ mod tests {
 
     #[test]
     fn what_waits_for_a_disk_that_takes_nothing_is_bounded() {
-        let (told, waiting) = sync_channel(WAITING);
+        let (messages, waiting) = sync_channel(WAITING);
         let (backlog, trouble) = (Arc::<Backlog>::default(), Trouble::default());
         let snapshot = Snapshot {
-            told,
+            messages,
             backlog: Arc::clone(&backlog),
             lost: AtomicBool::new(false),
             trouble: trouble.clone(),
         };
-        let tell = || snapshot.tell(Told::Change(Change::Put("a".to_owned(), "x".repeat(1 << 20))));
-        (0..100).for_each(|_| tell());
+        let send = || {
+            snapshot.send(WriterMessage::Change(Change::Put("a".to_owned(), "x".repeat(1 << 20))));
+        };
+        (0..100).for_each(|_| send());
         assert_eq!(
             (waiting.try_iter().count(), trouble.text()),
             (100, None),
@@ -283,7 +290,7 @@ mod tests {
         );
         backlog.bytes.store(0, Ordering::Relaxed);
         backlog.is_refused.store(true, Ordering::Relaxed);
-        (0..100).for_each(|_| tell());
+        (0..100).for_each(|_| send());
         assert_eq!(waiting.try_iter().count(), 32);
         assert!(trouble.text().unwrap().ends_with("the disk takes nothing"));
     }

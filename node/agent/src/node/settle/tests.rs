@@ -17,7 +17,7 @@ use proptest::test_runner::{Config, TestRunner};
 use super::*;
 use crate::node::calculated::OwnPorts;
 use crate::settings::{Network, Services};
-use manx_calculation::calc::Local;
+use manx_calculation::calc::LocalPod;
 use manx_calculation::overlay::{Overlay, Underlay};
 use manx_calculation::topology::{HostNetwork, ReservedFor};
 use manx_datastore::Source;
@@ -205,7 +205,7 @@ struct Node {
     inputs: Inputs,
     view: View,
     calculated: Calculated,
-    locals: BTreeMap<ObjectName, Local>,
+    locals: BTreeMap<ObjectName, LocalPod>,
     opens_sockets: bool,
     /// The node's network as of the last reconciliation.
     host_network: Option<HostNetwork>,
@@ -258,7 +258,7 @@ impl Node {
                 if *there {
                     let addresses: Vec<IpAddr> =
                         addresses.iter().map(|it| it.parse().unwrap()).collect();
-                    let local = Local {
+                    let local = LocalPod {
                         index: number.into(),
                         attachment: 1 + u32::from(number),
                         port: PortId(10 + number),

@@ -8,7 +8,7 @@ fn entry(kind: &str, name: &str, text: &str) -> (String, String) {
     (format!("{kind}/shop/{name}"), text.to_owned())
 }
 
-/// What the file is to hold, worked out by itself.
+/// The expected content of the file, worked out by the test itself.
 fn apply(state: &mut State, changes: &[Change], complete: Option<u64>) {
     for change in changes {
         match change {
@@ -46,12 +46,12 @@ fn any_commits() -> impl Strategy<Value = Vec<(Vec<Change>, Option<u64>)>> {
     prop::collection::vec((prop::collection::vec(any_change(), 0..5), complete), 1..8)
 }
 
-/// Each kind is listed first, as from a server: what is of no listed kind does not count.
+/// Each kind is listed first, as from a server: objects of a kind that was not listed are ignored.
 fn listed() -> Vec<Change> {
     ["Pod", "PodX", "NetworkPolicy"].map(|kind| Change::Replace(kind.to_owned(), Vec::new())).into()
 }
 
-/// Writes commits, and returns what the file was to hold after each.
+/// Writes commits, and returns the expected content after each.
 fn write(path: &Path, commits: &[(Vec<Change>, Option<u64>)]) -> Vec<State> {
     let mut state = State::default();
     let mut file = StateFile::create(path, &state).unwrap();
@@ -64,7 +64,7 @@ fn write(path: &Path, commits: &[(Vec<Change>, Option<u64>)]) -> Vec<State> {
     states
 }
 
-/// How a file comes to harm.
+/// The ways in which a file is damaged.
 #[derive(Debug, Clone)]
 enum Damage {
     Bit(prop::sample::Index, u8),
@@ -117,7 +117,7 @@ fn harm(bytes: &mut Vec<u8>, damage: &Damage) {
 }
 
 proptest! {
-    /// What was committed is read again, also after the file was opened anew in between.
+    /// Committed changes are read again, also after the file was opened anew in between.
     #[test]
     fn what_was_committed_is_read_again(commits in any_commits(), more in any_commits()) {
         let folder = tempfile::tempdir().unwrap();
@@ -138,7 +138,7 @@ proptest! {
         prop_assert_eq!(StateFile::open(&path).unwrap().unwrap().1, state);
     }
 
-    /// Whatever happens to the bytes of a file: it is a state that was committed, whole, or it is none.
+    /// After any damage to its bytes, a file is a whole state that was committed, or it is refused.
     #[test]
     fn a_damaged_file_is_a_whole_state_that_was_written_or_none(
         commits in any_commits(),
@@ -155,7 +155,7 @@ proptest! {
         match StateFile::open(&path) {
             Ok(Some((_, read))) => prop_assert!(states.contains(&read), "{read:?}"),
             Ok(None) => prop_assert!(false, "the file is there"),
-            Err(Unusable::File(_)) => {}
+            Err(UnusableFile::File(_)) => {}
             Err(other) => prop_assert!(false, "{other}"),
         }
     }
@@ -197,7 +197,7 @@ fn empty_foreign_and_special_files_are_no_state() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state");
     let refused = |expected: &str| match StateFile::open(&path) {
-        Err(Unusable::File(reason)) => assert!(reason.contains(expected), "{reason}"),
+        Err(UnusableFile::File(reason)) => assert!(reason.contains(expected), "{reason}"),
         other => panic!("{other:?}"),
     };
     assert!(StateFile::open(&path).unwrap().is_none());
@@ -236,12 +236,12 @@ fn only_its_user_reads_the_file_and_what_others_may_have_written_is_not_believed
     for wide in [0o620, 0o602, 0o666] {
         set(wide);
         let opened = StateFile::open(&path);
-        assert!(matches!(opened, Err(Unusable::File(_))), "{wide:o}: {opened:?}");
+        assert!(matches!(opened, Err(UnusableFile::File(_))), "{wide:o}: {opened:?}");
     }
     set(0o600);
     if geteuid().is_root() {
         nix::unistd::chown(&path, Some(12_345.into()), None).unwrap();
-        let Err(Unusable::File(reason)) = StateFile::open(&path) else { panic!() };
+        let Err(UnusableFile::File(reason)) = StateFile::open(&path) else { panic!() };
         assert_eq!(reason, "found a file of user 12345, expected one of user 0");
     }
 }
@@ -251,7 +251,7 @@ fn one_process_has_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state");
     let _file = StateFile::create(&path, &State::default()).unwrap();
-    assert!(matches!(StateFile::open(&path), Err(Unusable::InUse)));
+    assert!(matches!(StateFile::open(&path), Err(UnusableFile::InUse)));
 }
 
 #[test]
@@ -281,7 +281,7 @@ fn the_log_does_not_grow_with_the_number_of_changes() {
         file.commit(&[change], None).unwrap();
         longest = longest.max(fs::metadata(&path).unwrap().len());
         if at % 50 == 0 {
-            // A start of the agent: what is there is not taken for what the objects need.
+            // A start of the agent: the old file must not count towards the size that the objects need.
             drop(file);
             file = StateFile::open(&path).unwrap().unwrap().0;
         }

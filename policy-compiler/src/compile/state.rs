@@ -1,4 +1,4 @@
-//! The basis: what the last image rests on, and what the next image takes over from it.
+//! The compile state: the results of the last compilation, from which the next image is updated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,8 +11,8 @@ use crate::common::Rebuild;
 use crate::image::PeerTables;
 use crate::model::Mark;
 use crate::peers::{
-    Addresses, AtomPredicates, KindId, Kinds, Member, PodIndex, PredicateKey, PredicateSet,
-    Predicates, TermsInUse,
+    Addresses, AtomPredicates, Member, MemberKindId, MemberKinds, PodIndex, PredicateKey,
+    PredicateSet, Predicates, TermsInUse,
 };
 use crate::resolve::{LocalName, Predicate, PredicateId, ResolveCache};
 use crate::rows::PodPredicateSets;
@@ -20,14 +20,14 @@ use crate::rows::PodPredicateSets;
 /// An image has room for this many new identities, and for an eighth as many as it has.
 pub(crate) const SPARE_IDENTITIES: usize = 256;
 
-/// What the last image rests on.
+/// The results of the last compilation.
 #[derive(Debug)]
-pub(crate) struct Basis {
+pub(crate) struct CompileState {
     pub(crate) serial: u64,
     /// The marks of the model from which it was made.
     pub(crate) marks: [Mark; 8],
     pub(crate) peers: Arc<PeerTables>,
-    pub(crate) kinds: Kinds,
+    pub(crate) kinds: MemberKinds,
     /// For each predicate the number of members that match it; read only for port names.
     pub(crate) counts: Vec<u32>,
     pub(crate) atoms: AtomPredicates,
@@ -45,7 +45,7 @@ pub(crate) struct Basis {
     /// The local pods' addresses: their predicate sets are part of the chains.
     pub(crate) own_addresses: BTreeSet<IpAddr>,
     /// The kinds at addresses that changed since then; they replace those in `addresses`.
-    pub(crate) moved: BTreeMap<IpAddr, Vec<KindId>>,
+    pub(crate) moved: BTreeMap<IpAddr, Vec<MemberKindId>>,
     /// The addresses whose kinds have changed and whose identities in the image in use have not.
     pub(crate) deferred: BTreeSet<IpAddr>,
     /// The terms that rules use of peers; made at first use.
@@ -60,14 +60,14 @@ pub(crate) struct Basis {
     pub(crate) pods: PodIndex,
 }
 
-impl Basis {
+impl CompileState {
     /// Replaces the kind of a member at an address. Without `was` the member is added, without `is` it is removed.
     /// `Err` if `was` is not there.
     pub(crate) fn replace_kind(
         &mut self,
         address: IpAddr,
-        was: Option<KindId>,
-        is: Option<KindId>,
+        was: Option<MemberKindId>,
+        is: Option<MemberKindId>,
     ) -> Result<(), Rebuild> {
         let addresses = &self.addresses;
         let here = self.moved.entry(address).or_insert_with(|| addresses.kinds_at(address));
@@ -100,7 +100,7 @@ impl Basis {
         Ok(())
     }
 
-    /// `Err` if so many predicates are true of kinds, or of something else.
+    /// `Err` if the kinds have too many truths, or `of_others` is too large.
     pub(crate) fn check_truths(&self, of_others: usize) -> Result<(), Rebuild> {
         let most = self.most_truths.saturating_mul(2);
         if self.kinds.truths.max(of_others) > most { Err(Rebuild) } else { Ok(()) }
@@ -110,12 +110,12 @@ impl Basis {
     /// address.
     pub(crate) fn predicate_sets_at(&self, address: IpAddr) -> Option<[PredicateSet; 2]> {
         let moved = self.moved.get(&address).map(Vec::as_slice);
-        let holders = self.addresses.holders(address.into(), moved);
-        if holders.unknown {
+        let occupants = self.addresses.occupants(address.into(), moved);
+        if occupants.unknown {
             return None;
         }
-        let atom = holders.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
-        Some(self.kinds.predicate_sets(&holders.kinds, &atom))
+        let atom = occupants.atom.map(|atom| self.atoms.predicate_set(atom)).unwrap_or_default();
+        Some(self.kinds.predicate_sets(&occupants.kinds, &atom))
     }
 
     /// The predicate set of a pod of another node. `Err` if it names a port number that the image does not know.

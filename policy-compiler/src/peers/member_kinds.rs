@@ -1,6 +1,5 @@
-//! Kinds of members: members that no policy here can tell apart.
-//!
-//! A kind consists of the predicate set of its members and whether they are endpoints.
+//! Kinds of members. Two members are of one kind if no policy here can tell them apart: they have the same predicate
+//! set, and both or neither are endpoints.
 
 use std::sync::Arc;
 
@@ -12,21 +11,25 @@ use super::predicates::MemberPredicates;
 use crate::resolve::PredicateId;
 
 /// Index of a kind.
-pub(crate) type KindId = u32;
+pub(crate) type MemberKindId = u32;
 
 /// The kinds of members.
 #[derive(Debug, Default)]
-pub(crate) struct Kinds {
-    known: [AHashMap<PredicateSet, KindId>; 2],
+pub(crate) struct MemberKinds {
+    known: [AHashMap<PredicateSet, MemberKindId>; 2],
     /// Whether the members are endpoints, and their predicate set.
     pub(super) all: Vec<(bool, PredicateSet)>,
-    /// The predicates of all kinds together.
+    /// The total length of the predicate sets of all kinds.
     pub(crate) truths: usize,
 }
 
-impl Kinds {
+impl MemberKinds {
     /// The kind of a member; `None` for an empty predicate set: no policy here can tell that the member exists.
-    pub(crate) fn intern(&mut self, is_endpoint: bool, set: &[PredicateId]) -> Option<KindId> {
+    pub(crate) fn intern(
+        &mut self,
+        is_endpoint: bool,
+        set: &[PredicateId],
+    ) -> Option<MemberKindId> {
         if set.is_empty() {
             return None;
         }
@@ -34,7 +37,7 @@ impl Kinds {
         if let Some(kind) = known.get(set) {
             return Some(*kind);
         }
-        let kind = self.all.len() as KindId;
+        let kind = self.all.len() as MemberKindId;
         let set = PredicateSet::from(set);
         known.insert(Arc::clone(&set), kind);
         self.truths += set.len();
@@ -46,16 +49,20 @@ impl Kinds {
     pub(crate) fn from_members(
         members: &Members<'_>,
         sets: &MemberPredicates,
-    ) -> (Self, Vec<Option<KindId>>) {
+    ) -> (Self, Vec<Option<MemberKindId>>) {
         let mut kinds = Self::default();
         let all = members.all.iter().enumerate();
         let of = all.map(|(at, it)| kinds.intern(it.is_endpoint(), sets.member(at))).collect();
         (kinds, of)
     }
 
-    /// The predicate set of an address that some kinds hold in an atom, and the set that it would have without
+    /// The predicate set of an address with members of these kinds in an atom, and the set that it would have without
     /// endpoints.
-    pub(crate) fn predicate_sets(&self, held: &[KindId], atom: &PredicateSet) -> [PredicateSet; 2] {
+    pub(crate) fn predicate_sets(
+        &self,
+        held: &[MemberKindId],
+        atom: &PredicateSet,
+    ) -> [PredicateSet; 2] {
         let held = || held.iter().filter_map(|kind| self.all.get(*kind as usize));
         let endpoints = held().filter(|(is_endpoint, _)| *is_endpoint).count();
         let sum = held().map(|(_, set)| set.len()).sum::<usize>();
@@ -79,11 +86,11 @@ impl Kinds {
     }
 
     /// The predicate set of a local endpoint at one of its addresses: its own predicates, those of the atom, and those
-    /// of holders that are not endpoints. Other endpoints with the same address do not count.
+    /// of members that are not endpoints. Other endpoints with the same address do not count.
     pub(crate) fn local_predicate_set(
         &self,
         own: &[PredicateId],
-        held: &[KindId],
+        held: &[MemberKindId],
         atom: &PredicateSet,
     ) -> PredicateSet {
         let [_, around] = self.predicate_sets(held, atom);
