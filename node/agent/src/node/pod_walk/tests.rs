@@ -8,7 +8,7 @@ use crate::node::pod_request::tests::{attach, detach};
 use crate::node::pod_state::{ToRelease, Unleased};
 use crate::server::Outcome;
 use manx_api::{AttachmentId, Device, Sandbox};
-use manx_calculation::calc::Local;
+use manx_calculation::calc::LocalPod;
 use manx_devices::device::AgentNamespace;
 use manx_devices::pod_device::PodDevice;
 use manx_linux::testing::namespaces_allowed;
@@ -165,7 +165,7 @@ impl Walk {
 /// A pod with this device.
 fn attached(device: PodDevice) -> AttachedPod {
     let (port, mtu) = (PortId(10), device.mtu());
-    let local = Local { index: 0, attachment: 1, port, host: None, addresses: Vec::new(), mtu };
+    let local = LocalPod { index: 0, attachment: 1, port, host: None, addresses: Vec::new(), mtu };
     AttachedPod { device, local }
 }
 
