@@ -232,7 +232,7 @@ impl LastAgent {
             let refused = |reason| RefusedEntry { entry: name.clone(), attach: None, reason };
             match note {
                 Ok(Note::Pod(held)) => {
-                    devices.push(restore_device(name, *held, descriptors, pattern))
+                    devices.push(restore_device(name, *held, descriptors, pattern));
                 }
                 Ok(Note::Flows { worker }) => match open_records(descriptors) {
                     Ok(file) => drop(flows.insert(worker, file)),

@@ -143,7 +143,7 @@ impl Agent {
         Some(())
     }
 
-    /// The only step of a pod that is attached already: lease and device now have the name in the request.
+    /// The only step for a pod that is attached already: its lease and its device have got the request's name, or not.
     pub(super) fn end_renewing(
         &mut self,
         name: &ObjectName,

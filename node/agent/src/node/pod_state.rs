@@ -27,7 +27,7 @@ pub(super) enum State {
     /// It has a port, and the tables name it.
     Attached(AttachedPod),
     /// It has a port, and the tables name it. Its addresses and its device are getting another attachment id.
-    Renewing(AttachedPod, Renewing),
+    Renewing(AttachedPod, Box<Renewing>),
     /// It will be detached when new tables do not name it.
     Leaving(AttachedPod, AfterRemoval),
     /// Workers close its queues, and its device is being removed.

@@ -191,7 +191,7 @@ impl Pods {
         attach: Attach,
         (caller, found): (Caller, Reply),
     ) {
-        let renewing = Renewing { attach, caller, found, then: None };
+        let renewing = Box::new(Renewing { attach, caller, found, then: None });
         self.change(name, |state| match state {
             State::Attached(pod) => State::Renewing(pod, renewing),
             other => other,
@@ -201,7 +201,7 @@ impl Pods {
     /// Renewing → attached.
     pub(super) fn end_renewing(&mut self, name: &ObjectName) -> Option<Renewing> {
         self.end(name, |state| match state {
-            State::Renewing(pod, renewing) => (State::Attached(pod), Some(renewing)),
+            State::Renewing(pod, renewing) => (State::Attached(pod), Some(*renewing)),
             other => (other, None),
         })
     }

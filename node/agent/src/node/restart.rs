@@ -144,15 +144,15 @@ impl Agent {
         let name = object_name(&attach.pod);
         let has_lease = self.attachments.leases().addresses(&attach.pod).is_some();
         let pods = &mut self.attachments.pods;
-        if pods.find(&name).is_none() {
-            pods.set_apart(
-                &name,
-                match has_lease {
-                    true => Apart::Refused(reason),
-                    false => Apart::Unleased(Unleased { reason, id: attach.id() }),
-                },
-            );
+        if pods.find(&name).is_some() {
+            return;
         }
+        let apart = if has_lease {
+            Apart::Refused(reason)
+        } else {
+            Apart::Unleased(Unleased { reason, id: attach.id() })
+        };
+        pods.set_apart(&name, apart);
     }
 
     /// Gives an entry up, and makes its pod apart.

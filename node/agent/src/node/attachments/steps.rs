@@ -20,6 +20,7 @@ use manx_devices::device::{AgentNamespace, DeviceSpec};
 use manx_devices::holder::Held;
 use manx_devices::pod_device::{self, PodDevice};
 use manx_ipam::host_local::{Request, Reservation};
+use manx_ipam::leases::Leases;
 use manx_linux::netns;
 
 /// The time that the removal of a pod's device waits for workers to close its queues.
@@ -61,8 +62,8 @@ impl Attachments {
         self.work.start_async(name.clone(), reserve);
     }
 
-    /// Keeps the addresses and the device of an attached pod for a repeated request, perhaps of another sandbox. The next agent
-    /// restores the device only if the holder and the lease name the same sandbox.
+    /// Gives an attached pod the name of a repeated request, perhaps of another sandbox: first in its lease, then in the
+    /// holder. The next agent restores the device only if both name the same sandbox.
     pub(in crate::node) fn start_renewing(
         &mut self,
         name: &ObjectName,
@@ -71,18 +72,18 @@ impl Attachments {
         taken: BTreeMap<IpAddr, String>,
     ) {
         let (addresses, wanted) = (self.addresses.clone(), request_for(&attach, taken));
-        let restart_state = Arc::clone(&self.restart_state);
-        let (pod, sandbox) = (attach.pod.clone(), attach.sandbox.clone());
+        let (restart_state, pod) = (Arc::clone(&self.restart_state), attach.pod.clone());
         self.pods.begin_renewing(name, attach, asks);
         let reserve = async move {
             let reserved = addresses.reserve(&wanted).await;
-            reserved.map_err(|error| WorkResult::Renewed(Err(error)))
+            Ok((reserved, addresses.leases()))
         };
-        let rename = move |reservation| {
-            if let Some(sandbox) = sandbox {
-                restart_state.rename(&pod, &sandbox);
+        // The holder follows the lease, which may have its new name even if writing it has failed.
+        let rename = move |(reserved, leases): (_, Arc<Leases>)| {
+            if let Some(id) = leases.id(&pod) {
+                restart_state.rename(&pod, &id.sandbox);
             }
-            WorkResult::Renewed(Ok(reservation))
+            WorkResult::Renewed(reserved)
         };
         self.work.start_when(name.clone(), reserve, rename);
     }
