@@ -46,13 +46,30 @@ eventually() {
 # verdict: the exit status is 1 if any check was wrong.
 verdict() {
     if [ "$bad" -gt 0 ]; then
-        say "$bad of $checks checks are wrong; the logs of the cluster are gone: run the steps of $0 by hand to keep them"
+        say "$bad of $checks checks are wrong"
         exit 1
     fi
     say "$checks checks, none wrong"
 }
 
+# keep_logs: those of the cluster's programs and of the agents that are there, in a folder that stays.
+keep_logs() {
+    local kept
+    [ -d "$MANX_CLUSTER_DIR/log" ] || return 0
+    kept=$(mktemp -d "/tmp/manx-cluster-logs-$(basename "$0").XXXXXX")
+    cp -r "$MANX_CLUSTER_DIR/log/." "$kept"
+    timeout 20 "$work/driver" kubectl -n kube-system logs -l k8s-app=manx-node --prefix --tail=-1 >"$kept/agents" 2>&1 || true
+    say "the logs of the cluster are in $kept"
+}
+# take_down: the cluster, as a check of its own.
+take_down() {
+    if [ "$bad" -gt 0 ]; then keep_logs; fi
+    cluster down
+    check "nothing of the cluster stays" sh -c "! [ -e '$MANX_CLUSTER_DIR' ]"
+}
+
 end() {
+    [ "$?" -eq 0 ] || keep_logs || true
     cluster down
     rm -rf "$work"
 }

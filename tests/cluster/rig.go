@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -83,12 +84,15 @@ func rig(arguments []string) (err error) {
 	}
 }
 
-// removeRig waits until the objects are gone: another rig may have namespaces of the same names.
+// removeRig waits until the objects are gone, and the pods that controllers made of them: another rig may have the same
+// names. Namespaces stay, empty, because Kubernetes takes at least 5 s to delete one; a rig that has them, too, gives them
+// its own labels.
 func (c *Cluster) removeRig(objects []object) error {
-	objects = slices.DeleteFunc(objects, func(it object) bool {
-		return it["kind"] == "Namespace" && it["metadata"].(object)["name"] == "kube-system" // the server keeps it
-	})
-	_, err := c.withInput(objects, "delete", "--ignore-not-found", "--timeout=60s", "-f", "-")
+	objects = slices.DeleteFunc(objects, func(it object) bool { return it["kind"] == "Namespace" })
+	if _, err := c.withInput(objects, "delete", "--ignore-not-found", "--timeout=60s", "-f", "-"); err != nil {
+		return err
+	}
+	_, err := c.waitForPods("to be gone", func(pods []rigPod) bool { return len(pods) == 0 })
 	return err
 }
 
@@ -249,7 +253,7 @@ func (c *Cluster) serve(pod object, image string) error {
 const rigMark = "manx.test/rig"
 
 // rigPods waits for the pods of the objects, and reads them with their addresses.
-func (c *Cluster) rigPods(objects []object) (pods []rigPod, err error) {
+func (c *Cluster) rigPods(objects []object) ([]rigPod, error) {
 	wanted := 0
 	for _, it := range objects {
 		switch it["kind"] {
@@ -265,6 +269,16 @@ func (c *Cluster) rigPods(objects []object) (pods []rigPod, err error) {
 			wanted += c.Nodes
 		}
 	}
+	expected := fmt.Sprintf("to be %d that run, each with an address of every family", wanted)
+	return c.waitForPods(expected, func(pods []rigPod) bool {
+		return len(pods) == wanted && !slices.ContainsFunc(pods, func(p rigPod) bool {
+			return p.Status.Phase != "Running" || len(p.Status.PodIPs) != len(c.families())
+		})
+	})
+}
+
+// waitForPods reads the rig's pods until they are as expected.
+func (c *Cluster) waitForPods(expected string, isSo func([]rigPod) bool) (pods []rigPod, err error) {
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(300 * time.Millisecond) {
 		out, err := c.withInput(nil, "get", "pods", "-A", "-o", "json")
 		if err != nil {
@@ -275,13 +289,11 @@ func (c *Cluster) rigPods(objects []object) (pods []rigPod, err error) {
 			return nil, err
 		}
 		pods = slices.DeleteFunc(all.Items, func(p rigPod) bool { return p.Metadata.Annotations[rigMark] == "" })
-		if len(pods) == wanted && !slices.ContainsFunc(pods, func(p rigPod) bool {
-			return p.Status.Phase != "Running" || len(p.Status.PodIPs) != len(c.families())
-		}) {
+		if isSo(pods) {
 			return pods, nil
 		}
 	}
-	return nil, fmt.Errorf("after 60 s these pods are there, expected %d that run, each with an address of every family: %+v", wanted, pods)
+	return nil, fmt.Errorf("the rig's pods were expected %s within 60 s, and are: %+v", expected, pods)
 }
 
 // A probe asks a port of a pod by one of its addresses.
@@ -387,27 +399,38 @@ func (t *tally) add(expected bool) {
 	}
 }
 
+// atOnce pods ask at a time: what is denied makes each of them wait.
+const atOnce = 4
+
 // compare has each pod send its probes, and names what is not as expected.
 func (c *Cluster) compare(pods []rigPod, probes []probe) (wrong []string, err error) {
+	reached := make([][]string, len(pods))
+	failures := make([]error, len(pods))
+	slots := make(chan struct{}, atOnce)
+	var all sync.WaitGroup
+	for i, from := range pods {
+		all.Go(func() {
+			slots <- struct{}{}
+			reached[i], failures[i] = c.reached(from, probes)
+			<-slots
+		})
+	}
+	all.Wait()
+	if err := errors.Join(failures...); err != nil {
+		return nil, err
+	}
 	var v4, v6 tally
-	for _, from := range pods {
-		arguments := []string{"-n", from.Metadata.Namespace, "exec", from.Metadata.Name, "--", "/prober", "reach"}
-		own := slices.DeleteFunc(slices.Clone(probes), func(p probe) bool { return p.from != from.name() })
-		for _, probe := range own {
-			arguments = append(arguments, probe.target())
-		}
-		out, err := c.withInput(nil, arguments...)
-		if err != nil {
-			return nil, err
-		}
-		reached := strings.Fields(string(out))
-		for _, probe := range own {
+	for i, from := range pods {
+		for _, probe := range probes {
+			if probe.from != from.name() {
+				continue
+			}
 			if probe.address.Is6() {
 				v6.add(probe.expected)
 			} else {
 				v4.add(probe.expected)
 			}
-			if found := slices.Contains(reached, probe.target()); found != probe.expected {
+			if found := slices.Contains(reached[i], probe.target()); found != probe.expected {
 				wrong = append(wrong, fmt.Sprintf("%s -> %s %s: expected %t, found %t", probe.from, probe.to, probe.target(), probe.expected, found))
 			}
 		}
@@ -418,4 +441,16 @@ func (c *Cluster) compare(pods []rigPod, probes []probe) (wrong []string, err er
 		wrong = append(wrong, "the oracle allows nothing by one family: expected something that a cluster where nothing passes fails")
 	}
 	return wrong, nil
+}
+
+// reached has one pod send its probes, and gives the targets that answered.
+func (c *Cluster) reached(from rigPod, probes []probe) ([]string, error) {
+	arguments := []string{"-n", from.Metadata.Namespace, "exec", from.Metadata.Name, "--", "/prober", "reach"}
+	for _, probe := range probes {
+		if probe.from == from.name() {
+			arguments = append(arguments, probe.target())
+		}
+	}
+	out, err := c.withInput(nil, arguments...)
+	return strings.Fields(string(out)), err
 }

@@ -108,6 +108,8 @@ END
 # check_services, after that: kube-proxy translates, and policy is about the pods behind services.
 check_services() {
     local name from web_service db_service
+    # Before CoreDNS: a connection that it opened unmasqueraded would be tried for half a minute.
+    masquerade
     kubectl apply -f - <"$here/dns.yaml" >/dev/null
     for name in web db; do kubectl -n shop create service clusterip "$name" --tcp=80:8080; done
     kubectl create -f - <<END
@@ -129,7 +131,6 @@ spec:
       containers: [{name: c, image: "$agnhost", args: [netexec, --http-port=8080]}]
 END
     web_service=$(service web) db_service=$(service db)
-    masquerade
     check "CoreDNS is ready, so it reaches the API server at 10.96.0.1" \
         kubectl -n kube-system rollout status deployment/coredns --timeout=60s
     for from in web-n1 web-n2; do
@@ -165,11 +166,13 @@ END
     check "without that policy web-n1 reaches service db" eventually 10 connects web-n1 "$db_service:80"
 }
 
-# never_answered N COMMAND...: N times.
+# never_answered N COMMAND...: N times, at the same time.
 never_answered() {
-    local count=$1 i
+    local count=$1 i asked=() bad=0
     shift
-    for ((i = 0; i < count; i++)); do "$@" || return 1; done
+    for ((i = 0; i < count; i++)); do "$@" & asked+=($!); done
+    for i in "${asked[@]}"; do wait "$i" || bad=1; done
+    return "$bad"
 }
 # node_times_out NODE ADDRESS:PORT: what a process of the node asks. It is outside of the other node.
 node_times_out() {
